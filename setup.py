@@ -9,7 +9,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-SHIPPED = ("definitions", "workloads", "solutions")
+SHIPPED = ("definitions", "workloads", "solutions", "integrations")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "packed")
 
 

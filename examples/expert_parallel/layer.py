@@ -4,14 +4,12 @@ from dataclasses import dataclass
 
 import torch
 from moebench.operators.catalogue import GEOMETRIES, router
-from moebench.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
-
-from definitions.moe_fp8_block_scale import BLOCK
-from definitions.moe_fp8_block_scale_routed import ROUTER_INSIDE
+from moebench.operators.fp8_layer import BLOCK
+from moebench.operators.moe_fp8_block_scale_routed import router_inside
 
 # Layers with two definitions: one with the router inside, which has a bias, and one behind it.
 LAYERS = [
-    layer for layer in ROUTER_INSIDE.values() if GEOMETRIES[layer]["routing"] == "sigmoid-bias"
+    layer for layer in router_inside().values() if GEOMETRIES[layer]["routing"] == "sigmoid-bias"
 ]
 BIAS_SEED = 1000  # the same on every rank, whose tokens have the rank's number
 FIRST_EXPERT_SEED = 1_000_003
@@ -47,7 +45,7 @@ def tokens_of(layer: str, counts: list[int], rank: int, device: str) -> Tokens:
     x = torch.randn(num_tokens, hidden, generator=source, device=device)
     scale = torch.rand(num_tokens, hidden // BLOCK, generator=source, device=device)
     logits = torch.randn(num_tokens, experts, generator=source, device=device)
-    ids, weights = router(layer)(logits, bias, ROUTED_SCALING_FACTOR)
+    ids, weights = router(layer)(logits, bias, GEOMETRIES[layer]["routed_scaling_factor"])
     return Tokens(
         x=x.to(torch.float8_e4m3fn),
         scale=1 + 2 * scale,

@@ -8,10 +8,8 @@ from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 from layer import weights_of
 from moebench.operators.catalogue import GEOMETRIES, definition
-from moebench.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
+from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.packing import pack
-
-from definitions.moe_fp8_block_scale_routed import routed_key
 
 REFERENCE = "reference"  # in place of a solution's name
 # In a packed problem.py or problem.cuh.
@@ -30,7 +28,7 @@ def local_experts(
     runnable = built(name, geometry, len(experts))
     held = [*weights_of(layer, experts, device, gate_first=routed), experts.start]
     if not routed:
-        held.append(ROUTED_SCALING_FACTOR)
+        held.append(GEOMETRIES[layer]["routed_scaling_factor"])
     hidden = GEOMETRIES[layer]["hidden_size"]
 
     def added(*inputs: torch.Tensor) -> torch.Tensor:

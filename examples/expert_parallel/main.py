@@ -24,13 +24,12 @@ from moebench.core import interpreter  # noqa: F401  before anything imports Tri
 from moebench.core.errors import CannotRun, UserError
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
 from moebench.operators.catalogue import FULL, GEOMETRIES, geometry_named
+from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.packing import pack
 from rich.console import Console
 from rich.table import Table
 from timing import measure
 from ways import exchange, gather
-
-from definitions.moe_fp8_block_scale_routed import routed_key
 
 TOLERANCE = TOLERANCES["relaxed"]
 TOKENS = [1, 8, 64, 512, 4096]

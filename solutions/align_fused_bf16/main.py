@@ -7,14 +7,14 @@ order until each token gathers its own.
 
 import torch
 
-from .common.host.check_bf16_inputs import check_bf16_inputs
-from .common.host.gpu_of import gpu_of
-from .common.host.launch import launch_quickly
-from .common.host.replay import replayed
-from .common.triton.bf16.gemm1_bf16 import gemm1_bf16, gemm1_bf16_kernel
-from .common.triton.bf16.gemm2_bf16 import gemm2_bf16, gemm2_bf16_kernel
-from .common.triton.bf16.sum_rows import sum_rows, sum_rows_kernel
-from .common.triton.permute import count_kernel, permute, place_kernel
+from ..common.host.check_bf16_inputs import check_bf16_inputs
+from ..common.host.gpu_of import gpu_of
+from ..common.host.launch import launch_quickly
+from ..common.host.replay import replayed
+from ..common.triton.bf16.gemm1_bf16 import gemm1_bf16, gemm1_bf16_kernel
+from ..common.triton.bf16.gemm2_bf16 import gemm2_bf16, gemm2_bf16_kernel
+from ..common.triton.bf16.sum_rows import sum_rows, sum_rows_kernel
+from ..common.triton.permute import count_kernel, permute, place_kernel
 from .silu_mul import silu_mul, silu_mul_kernel
 from .tiles import choose_tiles
 
@@ -37,7 +37,7 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights,
 
     Raises:
         ValueError: an argument is not what the definition says, or the architecture has no tile
-        table.
+            table.
     """
     check_bf16_inputs(
         (hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output)

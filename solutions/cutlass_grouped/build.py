@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from .common.host.build_library import build_library, load_library, read_sources
+from ..common.host.build_library import build_library, load_library, read_sources
 
 
 class Target(NamedTuple):

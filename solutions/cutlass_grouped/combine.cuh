@@ -3,9 +3,9 @@
 // A gather and no atomics: the result is the same bit for bit in every run. A token without a row gets exact zeros. Not
 // hopper_fused's combine, whose rows are weighed already, and for which there are no windows.
 #pragma once
-#include "numerics.cuh"
-#include "pdl.cuh"
-#include "stages.cuh"
+#include "common/cuda/numerics.cuh"
+#include "common/cuda/ptx/pdl.cuh"
+#include "cutlass_grouped/stages.cuh"
 
 constexpr int kCombineVectors = kHidden / 8;  // 16-byte vectors of a row of y
 constexpr int most_threads(int vectors) {     // whole warps, up to 256 threads, that have equally many vectors each

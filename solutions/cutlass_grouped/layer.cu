@@ -12,13 +12,13 @@
 // Not binding.cu, whose functions take one number of the solution's own: here these are two tiles.
 #include <algorithm>
 
-#include "check_cuda.cuh"
-#include "check_inputs.cuh"
-#include "combine.cuh"
-#include "device_guard.cuh"
-#include "permute.cuh"
-#include "scratch.cuh"
-#include "swiglu_quant.cuh"
+#include "common/cuda/host/check_cuda.cuh"
+#include "common/cuda/host/check_inputs.cuh"
+#include "cutlass_grouped/combine.cuh"
+#include "common/cuda/host/device_guard.cuh"
+#include "cutlass_grouped/permute.cuh"
+#include "common/cuda/host/scratch.cuh"
+#include "cutlass_grouped/swiglu_quant.cuh"
 
 const char kSolutionName[] = "cutlass_grouped";
 

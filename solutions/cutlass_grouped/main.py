@@ -1,14 +1,14 @@
 """cutlass_grouped: CUTLASS's grouped FP8 GEMMs between our own kernels, all launched by one C++
 call.
 
-layer.cu is the map; every other CUDA file is one stage or one tile. docs/history/cutlass_grouped.md
+layer.cu is the map; every other CUDA file is one stage or one tile. NOTES.md
 has measurements.
 """
 
 from functools import lru_cache
 
+from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, takes
 from .build import load_kernels
-from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, takes
 from .tiles import choose_tiles
 
 _gemms, _layer = (
@@ -31,8 +31,7 @@ def run(arguments):
 
     Raises:
         ValueError: an argument is not what the definition says, or there are more than 131072
-        tokens; checked before
-            anything is launched.
+            tokens; checked before anything is launched.
         RuntimeError: CUDA refuses a call.
     """
     _layer.run_layer(*arguments, *_tiles(arguments[0].shape[0]))

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "grouped_gemm.cuh"
-#include "layer.cuh"
-#include "layer_sizes.cuh"
-#include "threads.cuh"
+#include "cutlass_grouped/gemms/grouped_gemm.cuh"
+#include "common/cuda/layer.cuh"
+#include "common/cuda/layer_sizes.cuh"
+#include "common/cuda/threads.cuh"
 
 constexpr int kChunk = kWarp;        // tokens that a CTA routes or permutes, one warp each
 constexpr int kMaxTokens = 1 << 17;  // of a call

@@ -1,8 +1,8 @@
 // swiglu_quant: h = swiglu(up, gate) in FP8, with one scale for each row and 128 columns.
 #pragma once
-#include "numerics.cuh"
-#include "pdl.cuh"
-#include "stages.cuh"
+#include "common/cuda/numerics.cuh"
+#include "common/cuda/ptx/pdl.cuh"
+#include "cutlass_grouped/stages.cuh"
 
 constexpr int kSwigluThreads = 256;
 

@@ -4,11 +4,11 @@ the host knows.
 
 from bisect import bisect_left
 
-from .common.host.problem import NUM_EXPERTS, TOP_K
+from ..common.host.problem import NUM_EXPERTS, TOP_K
 
 # Up to so many rows of an expert on average: the tiles of gemm1 and of gemm2, named as their files.
 # Limits were measured with 8 of 256 experts a token, where they are 256, 640 and 1536 tokens
-# (docs/history/cutlass_grouped.md).
+# (NOTES.md).
 TABLE = (
     (8, "pingpong_swap_ab_16", "pingpong_swap_ab_16"),
     (20, "pingpong_swap_ab_32", "pingpong_swap_ab_32"),

@@ -14,7 +14,7 @@ from functools import cache
 
 import torch
 
-from .common.host.problem import NUM_LOCAL_EXPERTS
+from ..common.host.problem import NUM_LOCAL_EXPERTS
 
 _kept = {}  # caller -> counters
 _captured = {}  # caller -> (number of its last capture, counters)

@@ -17,9 +17,9 @@ columns `room` apart.
 import triton
 import triton.language as tl
 
-from .common.host import interface, problem
-from .common.triton.pdl import pdl_wait
-from .common.triton.route import SLOTS, TOP_K, route_kernel
+from ..common.host import interface, problem
+from ..common.triton.pdl import pdl_wait
+from ..common.triton.route import SLOTS, TOP_K, route_kernel
 from .pairs import pointers
 from .rows import TILE
 
@@ -215,9 +215,8 @@ def gather(given, scratch, rows):
     Args:
         given: what `check_arguments` returns; its experts and weights are taken where it has them.
         scratch: `scratch_of`'s. Afterwards its counts are the experts' numbers of rows; its ends
-        are where each one's
-            rows end, unless masked; of its pairs experts, weights and rows are written; x and
-            x_scale are, but for rows that belong to no pair.
+            are where each one's rows end, unless masked; of its pairs experts, weights and rows are
+            written; x and x_scale are, but for rows that belong to no pair.
         rows: `arrange`'s, for T.
     """
     x, x_scale, num_tokens = (

@@ -27,8 +27,7 @@ def grouped_gemm(a, b, out, layout, rows):
 
     Args:
         a: values [..., K] float8_e4m3fn and scales [..., K / 128] float32, of which neighbours in a
-        column are
-            neighbours, as DeepGEMM loads them by TMA. `...` is rows.shape.
+            column are neighbours, as DeepGEMM loads them by TMA. `...` is rows.shape.
         b: [E_local, N, K] float8_e4m3fn and [E_local, N / 128, K / 128] float32.
         out: [..., N] bfloat16; rows of no pair stay undefined.
         layout: [E_local] int32: rows of each expert where masked, else where each one's rows end.

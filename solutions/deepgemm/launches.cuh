@@ -13,7 +13,7 @@
 #include <thread>
 #include <tuple>
 
-#include "recorded_call.h"
+#include "common/host/recorded_call.h"
 
 constexpr size_t kMostParameters = 32;
 constexpr int kValue = -1;  // as owner

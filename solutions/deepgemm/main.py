@@ -7,9 +7,9 @@ dependent launch) and waits for it. Scratch is kept from call to call (scratch.p
 first call of a kind C++ launches its kernels (record.py).
 """
 
+from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED
+from ..common.host.launch import launch_quickly
 from .combine_reset import combine_reset, combine_reset_kernel
-from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED
-from .common.host.launch import launch_quickly
 from .gather import gather, gather_kernel, route_count_kernel, route_gather_kernel
 from .grouped_gemm import grouped_gemm
 from .record import recorded

@@ -8,9 +8,9 @@ the tensors hold or where they lie. So the first call of a kind is made twice: e
 captured as a CUDA graph, from which C++ reads the launches. Later calls of the kind are launched
 from there with their own tensors.
 
-    call ── of a known kind? ── yes ── launches.cuh
-                └─ no ── Python's way, then recorded ── all accounted for? ── yes ── keep
-                                                              └─ no ── remember to take Python's way
+    call -- of a known kind? -- yes -- launches.cuh
+                +- no -- Python's way, then recorded -- all accounted for? -- yes -- keep
+                                                              +- no -- remember to take Python's way
 """
 
 import sys
@@ -21,8 +21,8 @@ from types import SimpleNamespace
 import torch
 import triton
 
-from .common.host import launch
-from .common.host.arguments import check_arguments, takes
+from ..common.host import launch
+from ..common.host.arguments import check_arguments, takes
 from .scratch import forget_scratch, places, scratch_of
 
 UNKNOWN, DONE, ORDINARY = range(3)  # as in recorded_call.h
@@ -140,7 +140,7 @@ def launches():
     if not torch.cuda.is_available():
         return None
     try:
-        from .common.host.build_library import (  # needs tvm_ffi, which may be missing
+        from ..common.host.build_library import (  # needs tvm_ffi, which may be missing
             build_library,
             load_library,
         )

@@ -12,14 +12,14 @@ gathering is a launch of its own.
 from functools import lru_cache
 from typing import NamedTuple
 
-from .common.host.problem import (
+from ..common.host.problem import (
     HIDDEN_SIZE,
     INTERMEDIATE_SIZE,
     NUM_EXPERTS,
     NUM_LOCAL_EXPERTS,
     TOP_K,
 )
-from .common.triton.permute import max_tiles
+from ..common.triton.permute import max_tiles
 
 # rows: of contiguous tiles; masked ones have 64 or 128, and a store of one must not reach the next
 # expert

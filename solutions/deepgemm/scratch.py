@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from .common.host.problem import HIDDEN_SIZE, INTERMEDIATE_SIZE, TOP_K
+from ..common.host.problem import HIDDEN_SIZE, INTERMEDIATE_SIZE, TOP_K
 from .counters import counters, forget_counters
 from .rows import arrange
 

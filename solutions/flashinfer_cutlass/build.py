@@ -56,7 +56,7 @@ def load_runner():
 
     Raises:
         RuntimeError: there is no nvcc or ninja, or a source does not compile (the output is in the
-        message).
+            message).
     """
     spec = choose_spec()
     quiet = spec.get_library_path().exists()

@@ -11,10 +11,10 @@ import inspect
 import torch
 from flashinfer.fused_moe import cutlass_fused_moe
 
+from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, checked
+from ..common.host.launch import launch_quickly
+from ..common.triton.route import route_kernel, topk_of
 from .build import load_runner
-from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, checked
-from .common.host.launch import launch_quickly
-from .common.triton.route import route_kernel, topk_of
 from .dequantise import dequantise, dequantise_kernel
 from .keywords import check_signature, keywords
 

@@ -108,7 +108,7 @@ def hand_over(
 
     Returns:
         Tokens [T, H] bfloat16; weights and scales as given, but in mono_moe's order. Of experts
-        that no token goes to they hold anything.
+            that no token goes to they hold anything.
     """
     num_tokens, hidden = hidden_states.shape
     experts, rows, _ = gemm1_weights.shape

@@ -9,9 +9,9 @@ import flashinfer
 import torch
 from flashinfer import fused_moe
 
-from .common.host.arguments import RENORM_ROUTING, checked
-from .common.host.launch import launch_quickly
-from .common.host.problem import TOP_K
+from ..common.host.arguments import RENORM_ROUTING, checked
+from ..common.host.launch import launch_quickly
+from ..common.host.problem import TOP_K
 from .hand_over import MOST_TOKENS, hand_over, hand_over_kernel
 
 if torch.cuda.get_device_capability() != (9, 0):
@@ -41,7 +41,8 @@ def run(given):
 
     Raises:
         ValueError: an argument is not what the definition says, or there are more than MOST_TOKENS
-        tokens. RuntimeError: as `scratchpad`, or FlashInfer refuses the call.
+            tokens.
+        RuntimeError: as `scratchpad`, or FlashInfer refuses the call.
     """
     logits, num_tokens = given.routing_logits, len(given.routing_logits)
     if num_tokens > MOST_TOKENS:

@@ -10,8 +10,8 @@ import torch
 from flashinfer.fused_moe import trtllm_fp8_block_scale_moe
 from flashinfer.fused_moe.core import get_trtllm_moe_sm100_module
 
-from .common.host import problem
-from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, checked
+from ..common.host import problem
+from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, checked
 from .keywords import check_signature, keywords
 
 if torch.cuda.get_device_capability()[0] != 10:

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from pathlib import Path
 
-from .common.host.build_library import build_library, load_library, read_sources
+from ..common.host.build_library import build_library, load_library, read_sources
 
 ARCHITECTURE = "9.0a"  # wgmma and setmaxnreg are not in plain sm_90
 

@@ -1,16 +1,16 @@
 // launch_layer: the layer as one kernel for few tokens, as four or six for many. Nothing here waits for the device.
-#include "launch_layer.cuh"
+#include "common/cuda/host/launch_layer.cuh"
 
 #include <algorithm>
 
-#include "check_cuda.cuh"
-#include "device_guard.cuh"
-#include "fused_layer.cuh"
-#include "grouped_layer.cuh"
-#include "regimes.cuh"
-#include "scratch.cuh"
-#include "sm_count.cuh"
-#include "weight_maps.cuh"
+#include "common/cuda/host/check_cuda.cuh"
+#include "common/cuda/host/device_guard.cuh"
+#include "hopper_fused/few_tokens/fused_layer.cuh"
+#include "hopper_fused/many_tokens/grouped_layer.cuh"
+#include "hopper_fused/regimes.cuh"
+#include "common/cuda/host/scratch.cuh"
+#include "common/cuda/host/sm_count.cuh"
+#include "common/cuda/host/weight_maps.cuh"
 
 const char kSolutionName[] = "hopper_fused";
 

@@ -3,11 +3,10 @@
 With few tokens, reading the weights from memory bounds the layer, so one kernel streams them
 (few_tokens/). With more, routing, two grouped GEMMs and the combine are kernels of their own
 (many_tokens/). Up to 32 rows per expert h has two FP8 parts, hi and lo, which costs little there;
-above, it has `H_SPLIT`. docs/hopper_fused.md describes the design.
+above, it has `H_SPLIT`. README.md describes the design.
 """
 
-from .build import load_kernels
-from .common.host.arguments import (
+from ..common.host.arguments import (
     DS_ROUTING,
     DS_ROUTING_BF16,
     RENORM_ROUTING,
@@ -16,6 +15,7 @@ from .common.host.arguments import (
     ROUTED_BF16,
     takes,
 )
+from .build import load_kernels
 from .h_split import H_SPLIT
 
 _kernels = load_kernels()  # compiled on import, when the solution is built, not at its first call
@@ -31,8 +31,8 @@ def run(arguments):
 
     Raises:
         ValueError: an argument is not what the definition says, or there are more tokens than
-        route_permute's shared
-            memory has room for, 131072 at most; checked before anything is launched.
+            route_permute's shared memory has room for, 131072 at most; checked before anything is
+            launched.
         RuntimeError: CUDA refuses a call.
     """
     _kernels.run_layer(*arguments, H_SPLIT)

@@ -1,8 +1,8 @@
 // regimes: which kernels serve how many tokens. hopper_fused_invariant has another version of this file.
 #pragma once
-#include "grouped_layer.cuh"
-#include "weight_maps.cuh"
-#include "wgmma.cuh"
+#include "hopper_fused/many_tokens/grouped_layer.cuh"
+#include "common/cuda/host/weight_maps.cuh"
+#include "common/cuda/ptx/wgmma.cuh"
 
 constexpr bool kOneLaunch = true;  // up to kFusedMaxTokens
 

@@ -1,8 +1,8 @@
 // sizes: constants of few_tokens/ and many_tokens/, and what their kernels assume of the problem.
 #pragma once
-#include "layer_sizes.cuh"
-#include "threads.cuh"
-#include "wgmma.cuh"
+#include "common/cuda/layer_sizes.cuh"
+#include "common/cuda/threads.cuh"
+#include "common/cuda/ptx/wgmma.cuh"
 
 // ---- threads ----
 constexpr int kConsumerWarpgroups = 2;  // the warpgroups that multiply; the producer warpgroup comes after them

@@ -29,25 +29,25 @@
 //
 // It cannot deadlock: the CTAs of a cluster are resident together and go through the same tiles, and none waits for
 // another cluster.
-#include "few_rows_gemm1.cuh"
+#include "hopper_fused_invariant/few_rows_gemm1.cuh"
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 
-#include "barrier.cuh"
-#include "cluster.cuh"
-#include "cp_async.cuh"
-#include "gemm1_tile.cuh"
-#include "grouped_gemm.cuh"
-#include "l2.cuh"
-#include "launch.cuh"
-#include "numerics.cuh"
-#include "pdl.cuh"
-#include "pipeline.cuh"
-#include "tile_scheduler.cuh"
-#include "tma.cuh"
-#include "wgmma.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/ptx/cluster.cuh"
+#include "common/cuda/ptx/cp_async.cuh"
+#include "hopper_fused/many_tokens/gemm1_tile.cuh"
+#include "hopper_fused/many_tokens/grouped_gemm.cuh"
+#include "common/cuda/ptx/l2.cuh"
+#include "common/cuda/host/launch.cuh"
+#include "common/cuda/numerics.cuh"
+#include "common/cuda/ptx/pdl.cuh"
+#include "common/cuda/pipeline.cuh"
+#include "hopper_fused/many_tokens/tile_scheduler.cuh"
+#include "common/cuda/ptx/tma.cuh"
+#include "common/cuda/ptx/wgmma.cuh"
 
 // ---- sizes ----
 

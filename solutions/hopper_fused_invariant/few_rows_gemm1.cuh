@@ -1,6 +1,6 @@
 // few_rows_gemm1: launch of gemm1 for batches in which no expert has more than kRowAlign rows. h has two parts.
 #pragma once
-#include "grouped_layer.cuh"
+#include "hopper_fused/many_tokens/grouped_layer.cuh"
 
 cudaError_t prepare_few_rows_gemm1();  // once for each device
 // w1: a map with boxes of 64 weight rows.

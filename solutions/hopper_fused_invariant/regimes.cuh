@@ -1,9 +1,9 @@
 // regimes: the four launches at every number of tokens, since one launch adds in another order.
 #pragma once
-#include "few_rows_gemm1.cuh"
-#include "grouped_layer.cuh"
-#include "weight_maps.cuh"
-#include "wgmma.cuh"
+#include "hopper_fused_invariant/few_rows_gemm1.cuh"
+#include "hopper_fused/many_tokens/grouped_layer.cuh"
+#include "common/cuda/host/weight_maps.cuh"
+#include "common/cuda/ptx/wgmma.cuh"
 
 constexpr bool kOneLaunch = false;
 // Tiles of grouped_gemm1 up to which few_rows_gemm1 is faster: about one for each CTA (measured with 1 to 12 experts).

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from .common.host.build_library import build_library, load_library, read_sources
+from ..common.host.build_library import build_library, load_library, read_sources
 from .targets import TARGETS
 
 

@@ -1,14 +1,14 @@
 // launch_layer: the layer in one launch, for binding.cu, and bf16 tokens quantised for more, for main.py. Nothing here
 // waits for the device.
-#include "launch_layer.cuh"
+#include "common/cuda/host/launch_layer.cuh"
 
-#include "check_cuda.cuh"
-#include "device_guard.cuh"
-#include "fused_layer.cuh"
-#include "quantise_tokens.cuh"
-#include "scratch.cuh"
-#include "sm_count.cuh"
-#include "weight_maps.cuh"
+#include "common/cuda/host/check_cuda.cuh"
+#include "common/cuda/host/device_guard.cuh"
+#include "mma_fused/one_launch/fused_layer.cuh"
+#include "common/cuda/quantise_tokens.cuh"
+#include "common/cuda/host/scratch.cuh"
+#include "common/cuda/host/sm_count.cuh"
+#include "common/cuda/host/weight_maps.cuh"
 
 const char kSolutionName[] = "mma_fused";
 const int64_t kTokenLimit = kMaxTokens, kQuantiseLimit = 0;

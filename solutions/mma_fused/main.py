@@ -1,13 +1,12 @@
 """mma_fused: the layer on mma.sync, for every NVIDIA GPU from Ampere to Blackwell.
 
 Up to MOST_TOKENS tokens one CUDA kernel does it all, bound by reading the weights (one_launch/);
-above, Triton kernels do, a stage each (many_tokens/). docs/mma_fused.md describes the design.
+above, Triton kernels do, a stage each (many_tokens/). README.md describes the design.
 """
 
 import torch
 
-from .build import load_kernels
-from .common.host.arguments import (
+from ..common.host.arguments import (
     DS_ROUTING,
     RENORM_ROUTING,
     ROUTED,
@@ -15,6 +14,7 @@ from .common.host.arguments import (
     check_arguments,
     takes,
 )
+from .build import load_kernels
 from .many_tokens.many_tokens import many_tokens, many_tokens_renorm, many_tokens_routed
 
 MOST_TOKENS = 256  # of the one launch, as kMaxTokens in one_launch/sizes.cuh
@@ -32,7 +32,8 @@ def run(arguments):
 
     Raises:
         ValueError: an argument is not what the definition says; checked before anything is
-        launched. RuntimeError: CUDA refuses a call.
+            launched.
+        RuntimeError: CUDA refuses a call.
     """
     _layer(_kernels.run_layer, many_tokens, arguments)
 

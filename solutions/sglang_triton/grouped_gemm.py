@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .common.host.gpu_of import gpu_of
-from .common.host.launch import launch_quickly
+from ..common.host.gpu_of import gpu_of
+from ..common.host.launch import launch_quickly
 from .load import load_kernel
 from .overflow_gemm import overflow_gemm
 from .overlap import overlap
@@ -71,13 +71,17 @@ def grouped_gemm(
 
     Args:
         x: FP8, [T, K], gathered by pair; or [rows, K] in expert order, read through a TMA
-        descriptor. x_scale: float32; scale_strides: its strides from row to row and from block to
-        block of 128 columns. weights [E_local, N, K] FP8 and weights_scale [E_local, N / 128, K /
-        128] float32, views with unit last stride. permutation: `permute`'s result for
-        config["BLOCK_SIZE_M"], padded with the number of pairs, as SGLang does. config: see
-        tiles.py. tiles: how many SGLang's kernel is launched for; `overflow_gemm` multiplies those
-        beyond, if there may be any. x_in_order: whether x lies in expert order. weights_by_tma:
-        read weights through a TMA descriptor.
+            descriptor.
+        x_scale: float32; scale_strides: its strides from row to row and from block to block of 128
+            columns. weights [E_local, N, K] FP8 and weights_scale [E_local, N / 128, K / 128]
+            float32, views with unit last stride.
+        permutation: `permute`'s result for config["BLOCK_SIZE_M"], padded with the number of pairs,
+            as SGLang does.
+        config: see tiles.py.
+        tiles: how many SGLang's kernel is launched for; `overflow_gemm` multiplies those beyond, if
+            there may be any.
+        x_in_order: whether x lies in expert order.
+        weights_by_tma: read weights through a TMA descriptor.
 
     Returns:
         [rows, N] bfloat16; padding rows and rows of unused tiles are undefined.

@@ -7,13 +7,13 @@ operands through TMA, as SGLang does on an H200.
 
 import torch
 
-from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, checked
-from .common.host.launch import launch_quickly
-from .common.host.problem import TOP_K
-from .common.triton.column_slices import column_slices
-from .common.triton.combine import combine, combine_kernel
-from .common.triton.permute import count_kernel, permute, place_kernel
-from .common.triton.route import route, route_kernel
+from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, checked
+from ..common.host.launch import launch_quickly
+from ..common.host.problem import TOP_K
+from ..common.triton.column_slices import column_slices
+from ..common.triton.combine import combine, combine_kernel
+from ..common.triton.permute import count_kernel, permute, place_kernel
+from ..common.triton.route import route, route_kernel
 from .grouped_gemm import grouped_gemm
 from .overflow_gemm import overflow_gemm_kernel
 from .overlap import overlap, replayed_or_captured

@@ -12,8 +12,8 @@ Map of the kernel: a persistent grid over (tile, 128 columns), operands through 
 import triton
 import triton.language as tl
 
-from .common.host.gpu_of import gpu_of
-from .common.triton.pdl import pdl_wait
+from ..common.host.gpu_of import gpu_of
+from ..common.triton.pdl import pdl_wait
 
 BLOCK = 128
 

@@ -10,8 +10,8 @@ from functools import wraps
 import torch
 import triton
 
-from .common.host import launch
-from .common.host.replay import replayed
+from ..common.host import launch
+from ..common.host.replay import replayed
 
 
 def overlap(*kernels):

@@ -7,7 +7,7 @@ tensor.
 
 import torch
 
-from .common.host.check_bf16_inputs import check_bf16_inputs
+from ..common.host.check_bf16_inputs import check_bf16_inputs
 
 # public from torch 2.10 on; the same operator before
 _grouped_mm = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm

@@ -4,12 +4,12 @@ one.
 
 import torch
 
-from .common.host.arguments import (  # their names, shapes and dtypes
+from ..common.host.arguments import (  # their names, shapes and dtypes
     DS_ROUTING,
     RENORM_ROUTING,
     checked,
 )
-from .common.host.problem import (  # packing writes the definition's
+from ..common.host.problem import (  # packing writes the definition's
     CLAMP_AFTER_SILU,
     KEPT_GROUPS,
     NUM_GROUPS,

@@ -7,7 +7,7 @@ exactly.
 
 import torch
 
-from .common.host.quantise import GROUP, quantise
+from ..common.host.quantise import GROUP, quantise
 
 
 def expand(codes, scales):

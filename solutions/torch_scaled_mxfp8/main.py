@@ -4,7 +4,7 @@ plain torch.
 
 import torch
 
-from .common.host.quantise import quantise
+from ..common.host.quantise import quantise
 
 
 def swizzled(scales):

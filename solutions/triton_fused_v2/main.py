@@ -4,14 +4,14 @@ stage a file.
 
 import torch
 
-from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED, ROUTED_BF16, checked
-from .common.host.gpu_of import gpu_of
-from .common.host.launch import launch_quickly
-from .common.host.problem import NUM_EXPERTS, TOP_K
-from .common.host.replay import replayed
-from .common.triton.layer import launch_layer
-from .common.triton.quantise_tokens import quantise_tokens, quantise_tokens_kernel
-from .common.triton.tiles import choose
+from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED, ROUTED_BF16, checked
+from ..common.host.gpu_of import gpu_of
+from ..common.host.launch import launch_quickly
+from ..common.host.problem import NUM_EXPERTS, TOP_K
+from ..common.host.replay import replayed
+from ..common.triton.layer import launch_layer
+from ..common.triton.quantise_tokens import quantise_tokens, quantise_tokens_kernel
+from ..common.triton.tiles import choose
 
 launch_quickly(quantise_tokens_kernel)
 

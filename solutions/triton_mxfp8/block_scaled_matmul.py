@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .common.triton.tile_order import tile_order
+from ..common.triton.tile_order import tile_order
 from .expand import expand, expand_ref
 from .group_quantise import quantise_groups, scale_value
 
@@ -138,11 +138,13 @@ def block_scaled_matmul(x, x_scales, w_codes, w_scales, out, tile):
 
     Args:
         x: [M, K] float8_e4m3fn. With x_scales None bfloat16, on the bf16 and library routes: its
-        own values where
-            tile.x is "values" (from `group_round`), to be quantised on the way where it is "raw".
-        x_scales: [M, K/32] uint8 (E8M0 bits), or None. w_codes: [N, K] float8_e4m3fn; w_scales: [N,
-        K/32] uint8. N a multiple of tile.block_n, K of tile.block_k. out: [M, N] bfloat16 or
-        float16, written; float16 is Inf beyond 65504. tile: see tiles.py.
+            own values where tile.x is "values" (from `group_round`), to be quantised on the way
+            where it is "raw".
+        x_scales: [M, K/32] uint8 (E8M0 bits), or None.
+        w_codes: [N, K] float8_e4m3fn; w_scales: [N, K/32] uint8. N a multiple of tile.block_n, K of
+            tile.block_k.
+        out: [M, N] bfloat16 or float16, written; float16 is Inf beyond 65504.
+        tile: see tiles.py.
     """
     if x_scales is None:
         form = tile.x

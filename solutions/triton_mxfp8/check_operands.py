@@ -2,7 +2,7 @@
 
 import torch
 
-from .common.host.check_tensors import check_rank, check_tensors
+from ..common.host.check_tensors import check_rank, check_tensors
 from .group_quantise import GROUP
 from .tiles import BLOCK
 
@@ -12,8 +12,7 @@ def check_operands(x, weight, weight_scale, output):
 
     Raises:
         ValueError: dtype, rank, size, device, contiguity or 16-byte alignment of an argument is not
-        what `linear`
-            says; the message names the argument, what it got and what it wants.
+            what `linear` says; the message names the argument, what it got and what it wants.
     """
     for name, tensor in (("x", x), ("weight", weight)):
         check_rank(name, tensor, 2)

@@ -16,8 +16,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .common.host.quantise import GROUP
-from .common.host.quantise import quantise as group_quantise_ref  # noqa: F401  the plain statement
+from ..common.host.quantise import GROUP
+from ..common.host.quantise import quantise as group_quantise_ref  # noqa: F401  the plain statement
 
 
 @triton.jit

@@ -2,11 +2,11 @@
 
 import torch
 
+from ..common.host.gpu_of import gpu_of
+from ..common.host.launch import launch_quickly
+from ..common.host.replay import replayed
 from .block_scaled_matmul import block_scaled_matmul, block_scaled_matmul_kernel, sum_splits_kernel
 from .check_operands import check_operands
-from .common.host.gpu_of import gpu_of
-from .common.host.launch import launch_quickly
-from .common.host.replay import replayed
 from .expand import expand_kernel
 from .group_quantise import group_quantise, group_quantise_kernel, group_round
 from .tiles import choose_tile
@@ -37,8 +37,10 @@ def run(x, weight, weight_scale, output):
 
     Args:
         x: [M, K] bfloat16; quantised here, in groups of 32 along K. M may be 0; K a multiple of
-        128. weight: [N, K] float8_e4m3fn; N a multiple of 128. weight_scale: [N, K/32] int8 or
-        uint8, the bits of E8M0. output: [M, N] bfloat16 or float16.
+            128.
+        weight: [N, K] float8_e4m3fn; N a multiple of 128.
+        weight_scale: [N, K/32] int8 or uint8, the bits of E8M0.
+        output: [M, N] bfloat16 or float16.
 
     Launches on the current stream and never waits for the device.
 

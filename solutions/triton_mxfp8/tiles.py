@@ -31,7 +31,7 @@ TABLE = {
         (None, Tile("bf16", "values", 256, 128, 64, 8, 1, 8, 4)),
     ),
     ("sm_90", "library"): ((None, Tile("library", "values")),),
-    # measured for comparison, never chosen; see docs/history/mxfp8.md
+    # measured for comparison, never chosen; see NOTES.md
     ("sm_90", "fp8"): (
         (16, Tile("fp8", "codes", 16, 64, 32, 8, 4, 4, 6)),
         (64, Tile("fp8", "codes", 64, 64, 32, 8, 4, 4, 6)),

@@ -16,9 +16,8 @@ from moebench.judging import diagnosis, fib, frames, isolated, judge
 from moebench.judging.calling import call, seeded_inputs
 from moebench.judging.dataset import labelled
 from moebench.judging.tolerances import TOLERANCES
+from moebench.operators.moe_fp8_block_scale import definition
 from moebench.packing import pack
-
-from definitions.moe_fp8_block_scale import definition
 
 DEFAULT = TOLERANCES["default"]
 ORIGINS = {

@@ -13,13 +13,12 @@ from moebench.judging import plan as planning
 from moebench.judging.judge import Outcome, Verdict
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue, workloads
+from moebench.operators.moe_fp8_block_scale import definition_name
 from moebench.packing import eligibility
-from moebench.report import run_table
-from moebench.results import resume, staleness, trace_files
+from moebench.reports import run_table
+from moebench.results import staleness, trace_files
 from plain_solution import INPUTS, RIGHT, solution
 from rich.console import Console
-
-from definitions.moe_fp8_block_scale import definition_name
 
 NAME = definition_name("small")
 ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
@@ -239,7 +238,7 @@ def test_what_is_stale_or_of_other_conditions_is_judged_again(change, passed, tr
             update={"solution": packed.name}
         )
         part = plan.parts[NAME]
-        return part.without(resume.current(plan, part, [made]))
+        return part.without(staleness.current(plan, part, [made]))
 
     assert left(**change).cells == (cell,) and not left(**change).kept
     assert not left().cells and len(left().kept) == 1

@@ -18,7 +18,7 @@ def host(packed_module, request):
     ("host", "geometry"), [(key, key) for key in INTERFACES], indirect=["host"]
 )
 def test_an_interface_is_its_definitions(host, geometry):
-    """A user would miss: arguments in an order or of a shape that FlashInfer-Bench does not call
+    """Arguments in an order or of a shape that FlashInfer-Bench does not call
     with.
     """
     given = arguments_of(geometry, 3, "cpu")
@@ -33,7 +33,7 @@ def test_an_interface_is_its_definitions(host, geometry):
 
 
 def test_arguments_may_be_named(host):
-    """A user would miss: which argument is missing or unknown; values in another place than their
+    """Which argument is missing or unknown; values in another place than their
     names say.
     """
     got = []
@@ -47,7 +47,7 @@ def test_arguments_may_be_named(host):
 
 @pytest.mark.parametrize("name", ["local_expert_offset", "routed_scaling_factor"])
 def test_a_bool_never_reaches_a_binding(host, name):
-    """A user would miss: the binding takes True for 1, and experts of another rank are computed."""
+    """The binding takes True for 1, and experts of another rank are computed."""
     reached = []
     with pytest.raises(ValueError, match=f"^{name}: "):
         host.takes(host.DS_ROUTING)(reached.append)(
@@ -57,7 +57,7 @@ def test_a_bool_never_reaches_a_binding(host, name):
 
 
 def test_a_lack_of_memory_is_torchs(host):
-    """A user would miss: a server that dies where it would have tried fewer tokens."""
+    """A server that dies where it would have tried fewer tokens."""
     with pytest.raises(torch.OutOfMemoryError):
         host.takes(host.DS_ROUTING)(lambda arguments: bytearray(1 << 62))(
             **arguments_of("small", 3, "cpu")
@@ -65,7 +65,7 @@ def test_a_lack_of_memory_is_torchs(host):
 
 
 def test_what_a_binding_cannot_convert_is_named(host):
-    """A user would miss: which of eleven arguments is no tensor; an error of CUDA under its own
+    """Which of eleven arguments is no tensor; an error of CUDA under its own
     name.
     """
 

@@ -1,21 +1,23 @@
 """build_library: a library is compiled once for each content, by one process, and found again
-without a compiler.
+without a compiler. What is interrupted leaves nothing.
 """
 
-import multiprocessing
 import os
+import shlex
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
+import psutil
 import pytest
+from moebench.core import paths
 
 from solutions.common.host import build_library as built
 
-COMPILERS = ("ninja", "c++")
-pytestmark = pytest.mark.skipif(
-    None in map(shutil.which, COMPILERS), reason=f"needs {' and '.join(COMPILERS)}"
-)
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs c++")
 needs_nvcc = pytest.mark.skipif(built.find_toolkit() is None, reason="needs nvcc")
 
 TEXTS = {
@@ -23,6 +25,10 @@ TEXTS = {
     "there/two.cuh": "#define TWO 2\n",
 }
 KERNEL = "__global__ void fill(float* out) { out[0] = 1; }\n"
+PROGRAM = f"""
+from solutions.common.host.build_library import build_library
+build_library("tiny", {TEXTS!r})
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +40,19 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def compiler(tmp_path, monkeypatch):
-    """A C++ compiler that notes each start in `log` and takes `seconds`."""
-    log, seconds, program = tmp_path / "log", tmp_path / "seconds", tmp_path / "slow-c++"
+    """A C++ compiler that notes each start in `log`, makes a temporary file and takes `seconds`."""
+    log = tmp_path / "log"
+    seconds = tmp_path / "seconds"
+    program = tmp_path / "slow-c++"
     log.touch()
     seconds.write_text("1")
-    program.write_text(f'#!/bin/sh\necho "$*" >> {log}\nsleep $(cat {seconds})\nexec c++ "$@"\n')
+    program.write_text(
+        "#!/bin/sh\n"
+        f'echo "$$ $*" >> {log}\n'
+        f'echo begun > "$TMPDIR/begun.$$"\n'
+        f"sleep $(cat {seconds})\n"
+        'exec c++ "$@"\n'
+    )
     program.chmod(0o755)
     monkeypatch.setenv("CXX", str(program))
     return SimpleNamespace(log=log, seconds=seconds)
@@ -46,24 +60,23 @@ def compiler(tmp_path, monkeypatch):
 
 def start():
     """A process that builds TEXTS."""
-    process = multiprocessing.get_context("fork").Process(
-        target=built.build_library, args=("tiny", TEXTS)
-    )
-    process.start()
-    return process
+    return subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=paths.ROOT)
 
 
-def without_compilers(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
+def wait_for_compiler(compiler, process):
+    while not compiler.log.read_text():
+        assert process.poll() is None
+        time.sleep(0.05)
+
+
+def without_compilers(monkeypatch, folder):
+    monkeypatch.setenv("PATH", str(folder))
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(built, "DEFAULT_TOOLKIT", tmp_path / "no toolkit")
+    monkeypatch.setattr(built, "DEFAULT_TOOLKIT", folder / "no toolkit")
 
 
-def test_the_key_follows_content_and_not_place(tmp_path, monkeypatch):
-    """A user would miss: a compilation in every process, an old library after a change, or one of
-    another tvm_ffi.
-    """
+def test_the_key_is_of_content_and_not_of_place(tmp_path):
     keys = []
     for place in ("first", "second/below"):
         for path, text in {**TEXTS, "main.py": "", "few/a.cu": KERNEL}.items():
@@ -71,92 +84,151 @@ def test_the_key_follows_content_and_not_place(tmp_path, monkeypatch):
             (tmp_path / place / path).write_text(text)
         texts = built.read_sources(tmp_path / place)
         keys.append(built.content_key(texts, "9.0a", ("-O3",), "4.5"))
+
     assert sorted(texts) == ["few/a.cu", "there/two.cuh"]
-    assert (
-        keys[0]
-        == keys[1]
-        == built.content_key(dict(reversed(texts.items())), "9.0a", ["-O3"], "4.5")
-    )
-    changed = [texts | {"there/two.cuh": "#define TWO 3\n"}, texts | {"there/three.cuh": ""}]
-    others = [built.content_key(some, "9.0a", ("-O3",), "4.5") for some in changed]
-    for of in (("10.0a", ("-O3",), "4.5"), ("9.0a", ("-O2",), "4.5"), ("9.0a", ("-O3",), "4.6")):
-        others.append(built.content_key(texts, *of))
+    reversed_texts = dict(reversed(texts.items()))
+    assert keys[0] == keys[1] == built.content_key(reversed_texts, "9.0a", ["-O3"], "4.5")
+
+
+def test_the_key_is_of_all_that_decides_a_library(monkeypatch):
+    keys = [
+        built.content_key(TEXTS, "9.0a", ("-O3",), "4.5"),
+        built.content_key(TEXTS | {"there/two.cuh": "#define TWO 3\n"}, "9.0a", ("-O3",), "4.5"),
+        built.content_key(TEXTS | {"there/three.cuh": ""}, "9.0a", ("-O3",), "4.5"),
+        built.content_key(TEXTS, "10.0a", ("-O3",), "4.5"),
+        built.content_key(TEXTS, "9.0a", ("-O2",), "4.5"),
+        built.content_key(TEXTS, "9.0a", ("-O3",), "4.6"),
+    ]
     monkeypatch.setattr(built.tvm_ffi, "__version__", "0.0")
-    others.append(built.content_key(texts, "9.0a", ("-O3",), "4.5"))
-    assert len({keys[0], *others}) == 1 + len(others)
+    keys.append(built.content_key(TEXTS, "9.0a", ("-O3",), "4.5"))
+    assert len(set(keys)) == len(keys)
 
 
 def test_a_finished_library_needs_no_compiler(cache, monkeypatch, tmp_path):
-    """A user would miss: an image for serving that has to bring nvcc, ninja and a cache that can be
-    written.
-    """
-    options = {"architecture": "9.0a", "flags": ("-O3",)}
-    monkeypatch.setattr(built, "find_toolkit", lambda: tmp_path)
-    library = built.build_library("tiny", TEXTS, **options)
-    monkeypatch.undo()
+    """An image for serving brings a copy of the cache, which cannot be written."""
+    library = built.build_library("tiny", TEXTS)
     carried = tmp_path / "carried"
     shutil.copytree(cache, carried)
     shutil.rmtree(cache)
     monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(carried))
     without_compilers(monkeypatch, tmp_path)
+
     carried.chmod(0o555)
-    found = built.build_library("tiny", TEXTS, **options)
+    copy = built.build_library("tiny", TEXTS)
     carried.chmod(0o755)
-    assert found.relative_to(carried) == library.relative_to(cache)
-    built.load_library(found)
+
+    assert copy.relative_to(carried) == library.relative_to(cache)
+    built.load_library(copy)
 
 
 def test_what_is_missing_is_named(monkeypatch, tmp_path):
-    """A user would miss: which program to install."""
     programs = tmp_path / "programs"
     programs.mkdir()
     without_compilers(monkeypatch, programs)
-    with pytest.raises(RuntimeError, match="ninja"):
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(RuntimeError, match=r"c\+\+"):
         built.build_library("tiny", TEXTS)
-    (programs / "ninja").touch(mode=0o755)
+
+    (programs / "c++").touch(mode=0o755)
     with pytest.raises(RuntimeError, match="nvcc"):
         built.build_library("tiny", TEXTS, architecture="9.0a")
 
 
+@pytest.mark.parametrize("folder", ["with space", "it's (here) & $there; #1", "umläut"])
+def test_any_path_builds(tmp_path, monkeypatch, folder):
+    """The cache, the headers of others and temporary files may lie anywhere."""
+    place = tmp_path / folder
+    headers = place / "in clude"
+    headers.mkdir(parents=True)
+    (headers / "three.h").write_text("#define THREE 3\n")
+    monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(place / "the cache"))
+    monkeypatch.setenv("TMPDIR", str(place))
+
+    texts = TEXTS | {"here/three.cpp": '#include "three.h"\nint three() { return THREE; }\n'}
+    library = built.build_library("tiny", texts, include_folders=[headers])
+
+    assert library.parent.parent == place / "the cache"
+    built.load_library(library)
+
+
+@needs_nvcc
+@pytest.mark.parametrize("folder", ["with space", "(here) & there; #1"])
+def test_nvcc_builds_in_any_path(tmp_path, monkeypatch, folder):
+    place = tmp_path / folder
+    headers = place / "in clude"
+    headers.mkdir(parents=True)
+    (headers / "one.cuh").write_text("#define ONE 1\n")
+    monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(place / "the cache"))
+    monkeypatch.setenv("TMPDIR", str(place))
+
+    kernel = '#include "one.cuh"\n' + KERNEL.replace("1", "ONE")
+    library = built.build_library(
+        "tiny", {"a/fill.cu": kernel}, architecture="9.0a", include_folders=[headers]
+    )
+
+    built.load_library(library)
+    assert sorted(path.name for path in place.iterdir()) == ["in clude", "the cache"]
+
+
 def test_processes_that_start_together_compile_once(compiler, cache):
-    """A user would miss: eight ranks that compile side by side, or one that loads what another
-    still writes.
-    """
     processes = [start() for _ in range(3)]
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+
     assert len(compiler.log.read_text().splitlines()) == 2  # the one file, and the linker
-    assert len(list(cache.glob("*/tiny.so"))) == 1
+    assert [path.name for path in cache.glob("*/tiny.so")] == ["tiny.so"]
+    assert len(list(cache.iterdir())) == 1
 
 
 def test_a_killed_build_is_begun_again(compiler, cache):
-    """A user would miss: half a library that is taken for a whole one, or a lock that is never
-    released.
-    """
+    """Half a library is not taken for a whole one, and no lock stays."""
     compiler.seconds.write_text("3")
     process = start()
-    while not compiler.log.read_text():
-        assert process.is_alive()
-        time.sleep(0.05)
+    wait_for_compiler(compiler, process)
     process.kill()
-    process.join()
-    assert [path.name for path in cache.glob("*.part*")] and not list(cache.glob("*/*.so"))
+    process.wait()
+    assert list(cache.glob("*.part*")) and not list(cache.glob("*/*.so"))
+
     compiler.seconds.write_text("0")
     begun = time.monotonic()
     library = built.build_library("tiny", TEXTS)
     assert time.monotonic() - begun < 3, "it waited for the killed one's compiler"
     built.load_library(library)
-    assert sorted(path.name for path in cache.iterdir()) == [
-        library.parent.name,
-        f"{library.parent.name}.lock",
-    ]
+    assert list(cache.iterdir()) == [library.parent]
     assert library.parent.stat().st_mode == cache.stat().st_mode, "others cannot read it"
+
+
+def test_an_interrupted_build_leaves_nothing(compiler, cache):
+    """Neither its folder, nor a compiler that goes on, nor a lock."""
+    compiler.seconds.write_text("60")
+    process = start()
+    wait_for_compiler(compiler, process)
+    compilers = psutil.Process(process.pid).children(recursive=True)
+    assert compilers
+
+    process.send_signal(signal.SIGINT)
+    process.wait(20)
+
+    assert list(cache.iterdir()) == []
+    assert not any(each.is_running() for each in compilers)
+
+
+def test_a_compiler_that_fails_ends_the_others(compiler, cache, monkeypatch):
+    monkeypatch.setenv("MAX_JOBS", "2")
+    compiler.seconds.write_text("60")
+    texts = {"a.cpp": "int a;\n", "b.cpp": "lost\n"}
+    wrapper = f'case "$*" in *b.cpp*) exec c++ "$@";; *) exec {os.environ["CXX"]} "$@";; esac'
+    monkeypatch.setenv("CXX", shlex.join(["sh", "-c", wrapper, "c++"]))
+
+    begun = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"(?s)tiny_\w+ .*b\.cpp.*lost"):
+        built.build_library("tiny", texts)
+
+    assert time.monotonic() - begun < 30
+    assert list(cache.iterdir()) == []
 
 
 @needs_nvcc
 def test_nvcc_that_fails_is_quoted_and_leaves_the_environment(monkeypatch):
-    """A user would miss: why it does not compile, or later builds of others for the wrong GPU."""
     monkeypatch.setenv("TVM_FFI_CUDA_ARCH_LIST", "8.0")
     monkeypatch.delenv("CUDA_HOME", raising=False)
     environment = dict(os.environ)
@@ -166,49 +238,56 @@ def test_nvcc_that_fails_is_quoted_and_leaves_the_environment(monkeypatch):
 
 
 @needs_nvcc
-def test_a_kernel_is_compiled_for_its_architecture(cache):
-    """A user would miss: code for the GPU that happens to be here; which definition a folder of the
-    cache is of.
-    """
+def test_a_kernel_is_compiled_for_its_architecture():
+    """And not for the GPU that is here; the folder is named after the definition."""
     texts = {
         "a/fill.cu": KERNEL,
         "common/cuda/problem.cuh": "// problem: moe_e8_h128. Packing writes this file.\n",
     }
     library = built.build_library("tiny", texts, architecture="9.0a")
-    assert library.parent.name.startswith("tiny_moe_e8_h128_")
-    assert "arch=compute_90a,code=sm_90a" in (library.parent / "build.ninja").read_text()
-    assert not list(library.parent.glob("*.o")) and list(library.parent.glob(".ninja_deps"))
     built.load_library(library)
+
+    assert library.parent.name.startswith("tiny_moe_e8_h128_")
+    assert "arch=compute_90a,code=sm_90a" in (library.parent / "build.log").read_text()
+    names = {path.relative_to(library.parent).as_posix() for path in library.parent.rglob("*")}
+    assert names == {*texts, "a", "common", "common/cuda", "build.log", "tiny.so"}
+
+
+def toolkit(folder, *more):
+    for name in ("bin", *more):
+        (folder / name).mkdir(parents=True)
+    (folder / "bin" / "nvcc").touch(mode=0o755)
+    return folder
 
 
 def test_the_toolkit_is_found(monkeypatch, tmp_path):
-    """A user would miss: a toolkit that is there; a linker without its libraries where nvcc is only
-    a script.
-    """
+    """A whole one goes before a folder in which nvcc is only a script that starts another."""
+    toolkit(tmp_path / "named", "lib64")
+    whole = toolkit(tmp_path / "whole", "lib64")
+    forwarding = toolkit(tmp_path / "forwarding")
 
-    def toolkit(name, *folders):
-        for folder in ("bin", *folders):
-            (tmp_path / name / folder).mkdir(parents=True)
-        (tmp_path / name / "bin" / "nvcc").touch(mode=0o755)
-        return tmp_path / name
-
-    named, whole, forwarding = (
-        toolkit("named", "lib64"),
-        toolkit("whole", "lib64"),
-        toolkit("forwarding"),
-    )
     without_compilers(monkeypatch, tmp_path)
     assert built.find_toolkit() is None
     monkeypatch.setenv("PATH", str(forwarding / "bin"))
     assert built.find_toolkit() == forwarding
     monkeypatch.setattr(built, "DEFAULT_TOOLKIT", whole)
     assert built.find_toolkit() == whole
-    # the last is no toolkit, and changes nothing
-    settings = {
-        "PATH": (named / "bin", named),
-        "CUDA_PATH": (whole, whole),
-        "CUDA_HOME": (tmp_path, whole),
-    }
-    for name, (value, found) in settings.items():
-        monkeypatch.setenv(name, str(value))
-        assert built.find_toolkit() == found
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("PATH", "named/bin", "named"),
+        ("CUDA_PATH", "named", "named"),
+        ("CUDA_HOME", "named", "named"),
+        ("CUDA_HOME", "no toolkit", "whole"),
+    ],
+)
+def test_a_toolkit_that_is_named_goes_first(monkeypatch, tmp_path, variable, value, expected):
+    toolkit(tmp_path / "named", "lib64")
+    whole = toolkit(tmp_path / "whole", "lib64")
+    without_compilers(monkeypatch, tmp_path)
+    monkeypatch.setattr(built, "DEFAULT_TOOLKIT", whole)
+
+    monkeypatch.setenv(variable, str(tmp_path / value))
+    assert built.find_toolkit() == tmp_path / expected

@@ -11,9 +11,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ORDERS = pytest.mark.parametrize("padded", [True, False], ids=["padded", "dense"])
 PADDING = 70000  # not a pair of any case here
 
-pytestmark = [
-    pytest.mark.usefixtures("poisoned_scratch"),
-]
+pytestmark = [pytest.mark.usefixtures("poisoned_scratch")]
 
 
 def experts(num_tokens, num_local, top_k, share=1.0):
@@ -64,7 +62,7 @@ LAYERS += [(36, 6, 1 / 8), (160, 8, 1), (512, 10, 1), (7, 16, 1 / 40), (1, 1, 1 
 @pytest.mark.parametrize("num_tokens", [1, 40, 150, pytest.param(1100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 def test_permute(layer, num_tokens, padded):
-    """A user would miss: rows lost, doubled or handed to another expert."""
+    """Rows lost, doubled or handed to another expert."""
     num_local, top_k, share = layer
     check(
         experts(num_tokens, num_local, top_k, share),
@@ -77,7 +75,7 @@ def test_permute(layer, num_tokens, padded):
 @pytest.mark.parametrize("block_m", [32, 64, 128])
 @ORDERS
 def test_every_tile_height(block_m, padded):
-    """A user would miss: padding left unwritten where it is more than a program writes at a
+    """Padding left unwritten where it is more than a program writes at a
     time.
     """
     check(experts(200, 128, 8), 128, block_m, padded)
@@ -86,7 +84,7 @@ def test_every_tile_height(block_m, padded):
 @ORDERS
 @pytest.mark.parametrize("pairs", [GROUP - 8, GROUP, GROUP + 8, 2 * GROUP, 2 * GROUP + 8])
 def test_borders_of_groups(pairs, padded):
-    """A user would miss: a rank counted twice or not at all where counting by groups begins."""
+    """A rank counted twice or not at all where counting by groups begins."""
     check(experts(pairs // 8, 32, 8, 0.5), 32, 16, padded)
 
 
@@ -98,7 +96,7 @@ def test_borders_of_groups(pairs, padded):
     ],
 )
 def test_more_groups_than_are_summed_at_once(layer):
-    """A user would miss: rows handed to another expert in a large batch only."""
+    """Rows handed to another expert in a large batch only."""
     num_local, num_tokens = layer
     check(experts(num_tokens, num_local, 8), num_local, 64)
 
@@ -106,7 +104,7 @@ def test_more_groups_than_are_summed_at_once(layer):
 @ORDERS
 @pytest.mark.parametrize("num_tokens", [1, 40, 300])
 def test_without_a_local_expert(num_tokens, padded):
-    """A user would miss: work, or a crash, on a rank that this batch has nothing for."""
+    """Work, or a crash, on a rank that this batch has nothing for."""
     got = check(torch.full((num_tokens, 8), -1, dtype=torch.int32, device=DEVICE), 32, 16, padded)
     assert int(got.num_tiles) == 0
 
@@ -115,7 +113,7 @@ def test_without_a_local_expert(num_tokens, padded):
 @pytest.mark.parametrize("num_tokens", [1, 40, 300])
 @pytest.mark.parametrize("only", [0, 31])
 def test_every_row_at_one_expert(num_tokens, only, padded):
-    """A user would miss: a popular expert overflowing the tiles that were counted for it."""
+    """A popular expert overflowing the tiles that were counted for it."""
     expert = torch.full((num_tokens, 8), -1, dtype=torch.int32, device=DEVICE)
     expert[:, only % 8] = only
     got = check(expert, 32, 16, padded)
@@ -127,7 +125,7 @@ def test_every_row_at_one_expert(num_tokens, only, padded):
 @ORDERS
 @pytest.mark.parametrize("num_tokens", [40, 300])
 def test_ids_of_all_experts(num_tokens, padded):
-    """A user would miss: rows for an empty slot or another rank's expert, or of an id that wraps
+    """Rows for an empty slot or another rank's expert, or of an id that wraps
     around.
     """
     first, local = 48, 24
@@ -143,7 +141,7 @@ def test_ids_of_all_experts(num_tokens, padded):
 
 @ORDERS
 def test_an_expert_twice_in_a_row_of_ids(padded):
-    """A user would miss: more rows than there is room for, where an engine's trial run draws ids at
+    """More rows than there is room for, where an engine's trial run draws ids at
     random.
     """
     ids = torch.randint(

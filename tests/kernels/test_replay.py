@@ -126,7 +126,7 @@ def tensors(rows, dtype=torch.float32):
 
 
 def test_a_second_call_starts_the_same_with_its_own_tensors(driver):
-    """A user would miss: results in the tensors of an earlier call, or of a call of another
+    """Results in the tensors of an earlier call, or of a call of another
     size.
     """
     kernels = Kernels()
@@ -162,7 +162,7 @@ CHANGES = {  # what -> which argument, and what it becomes
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_host_code_may_look_at_makes_another_kind(driver, change):
-    """A user would miss: a wrong argument that is no longer refused, as an earlier one was
+    """A wrong argument that is no longer refused, as an earlier one was
     right.
     """
     kernels = Kernels()
@@ -182,7 +182,7 @@ def test_what_host_code_may_look_at_makes_another_kind(driver, change):
     ids=["torch", "stray", "foreign"],
 )
 def test_what_is_not_accounted_for_is_never_replayed(driver, changes):
-    """A user would miss: part of the work left out from the second call on."""
+    """Part of the work left out from the second call on."""
     kernels = Kernels()
     call = replay.replayed_by(driver.library, layer(kernels, **changes))
     for turn in range(1, 4):
@@ -192,7 +192,7 @@ def test_what_is_not_accounted_for_is_never_replayed(driver, changes):
 
 
 def test_an_error_is_raised_again_and_nothing_is_kept(driver):
-    """A user would miss: ValueError from the first wrong call, and silence from the second."""
+    """ValueError from the first wrong call, and silence from the second."""
 
     def run(x):
         raise ValueError("x: got something else")
@@ -208,7 +208,7 @@ def test_an_error_is_raised_again_and_nothing_is_kept(driver):
     "spoil", [lambda x: x.to("meta"), lambda x: x.requires_grad_()], ids=["meta", "gradient"]
 )
 def test_tensors_that_cpp_cannot_be_given_take_the_ordinary_way(driver, spoil):
-    """A user would miss: the line that names a wrong argument, behind an error of the C++ part."""
+    """The line that names a wrong argument, behind an error of the C++ part."""
     given = []
     call = replay.replayed_by(driver.library, given.append)
     for turn in range(1, 3):
@@ -217,7 +217,7 @@ def test_tensors_that_cpp_cannot_be_given_take_the_ordinary_way(driver, spoil):
 
 
 def test_much_scratch_lives_no_longer_than_the_call_needs_it(driver):
-    """A user would miss: out of memory in the first call of a kind, and only there."""
+    """Out of memory in the first call of a kind, and only there."""
     kernels = Kernels()
 
     def run(output):
@@ -239,7 +239,7 @@ def test_much_scratch_lives_no_longer_than_the_call_needs_it(driver):
 
 
 def test_a_profilers_hook_is_told_of_every_launch(driver):
-    """A user would miss: a profile without the kernels."""
+    """A profile without the kernels."""
     kernels, seen = Kernels(), []
     call = replay.replayed_by(driver.library, layer(kernels))
     call(*tensors(8))
@@ -266,7 +266,7 @@ def add_kernel(h_desc, w_ptr, output_ptr, one, ROWS: tl.constexpr, COLUMNS: tl.c
 
 @pytest.mark.gpu
 def test_with_real_kernels_and_the_real_driver():
-    """A user would miss: another version of Triton, or of the driver, that hands parameters over
+    """Another version of Triton, or of the driver, that hands parameters over
     otherwise.
     """
     launch.launch_quickly(scale_kernel, add_kernel)

@@ -11,8 +11,8 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from moebench.operators import swiglu as activations
 
-from definitions import swiglu as activations
 from solutions.common.host.problem import (
     KEPT_GROUPS,
     NUM_EXPERTS,
@@ -196,7 +196,7 @@ def clear_logits(num_tokens, seed, level):
     factor=st.sampled_from([1.0, 2.5]),
 )
 def test_route(device, num_tokens, seed, offset, level, factor):
-    """A user would miss: tokens sent to other experts, or weighed otherwise, than the model says.
+    """Tokens sent to other experts, or weighed otherwise, than the model says.
 
     At level -60 the scores are so small that the 1e-20 in the normalisation decides the weights.
     """
@@ -213,7 +213,7 @@ def test_route(device, num_tokens, seed, offset, level, factor):
     "sizes", [(160, 20, 8, 8, 3), (288, 36, 6, 1, 1), (192, 5, 16, 6, 2), (1024, 1, 1, 2, 1)]
 )
 def test_route_of_other_layers(device, sizes):
-    """A user would miss: an expert that a padded group or row of lanes hides, or one that does not
+    """An expert that a padded group or row of lanes hides, or one that does not
     exist.
     """
     route_module = import_module("solutions.common.triton.route")
@@ -248,7 +248,7 @@ def count_visits_kernel(visits_ptr, num_m, num_n, GROUP: tl.constexpr):
 
 @drawn(8, num_m=st.integers(1, 20), num_n=st.integers(1, 6), group=st.sampled_from([1, 3, 8, 16]))
 def test_every_tile_is_visited_once(device, num_m, num_n, group):
-    """A user would miss: a tile computed twice (time) or never (stale memory in the result)."""
+    """A tile computed twice (time) or never (stale memory in the result)."""
     visits = torch.zeros((num_m, num_n), dtype=torch.int32, device=device)
     count_visits_kernel[(num_m * num_n,)](visits, num_m, num_n, GROUP=group)
     assert (visits == 1).all()
@@ -278,7 +278,7 @@ def gemm1_inputs(data, device, num_tokens, seed, block_m):
 
 @drawn(5, data=st.data(), num_tokens=TOKENS, seed=SEEDS, tile=TILES)
 def test_gemm1(device, data, num_tokens, seed, tile):
-    """A user would miss: a wrong product for some expert, tile or number of programs."""
+    """A wrong product for some expert, tile or number of programs."""
     operands, permutation = gemm1_inputs(data, device, num_tokens, seed, tile.block_m)
     wanted = gemm1_ref(*operands, permutation, tile.block_m)
     got = gemm1(*operands, permutation, tile)
@@ -300,7 +300,7 @@ def check_fp8(device, got, wanted, noise):
 
 @drawn(5, data=st.data(), num_tokens=TOKENS, seed=SEEDS, tile=TILES)
 def test_gemm1_swiglu_quant(device, data, num_tokens, seed, tile):
-    """A user would miss: up and gate swapped, a scale of another row, a tile not computed."""
+    """Up and gate swapped, a scale of another row, a tile not computed."""
     operands, permutation = gemm1_inputs(data, device, num_tokens, seed, tile.block_m)
     wanted = gemm1_swiglu_quant_ref(*operands, permutation, tile.block_m)
     got = gemm1_swiglu_quant(*operands, permutation, tile)
@@ -312,7 +312,7 @@ def test_gemm1_swiglu_quant(device, data, num_tokens, seed, tile):
 
 @drawn(4, data=st.data(), num_tokens=TOKENS, seed=SEEDS, tile=TILES, fused=st.booleans())
 def test_gate_first_and_scales_row_by_row(device, data, num_tokens, seed, tile, fused):
-    """A user would miss: another answer for the same numbers in the order that engines have
+    """Another answer for the same numbers in the order that engines have
     them.
     """
     operands, permutation = gemm1_inputs(data, device, num_tokens, seed, tile.block_m)
@@ -343,7 +343,7 @@ def test_gate_first_and_scales_row_by_row(device, data, num_tokens, seed, tile, 
     6, data=st.data(), num_tokens=TOKENS, seed=SEEDS, size=st.sampled_from([1e-30, 1e-3, 1.0, 1e4])
 )
 def test_quantise_tokens(device, data, num_tokens, seed, size):
-    """A user would miss: NaN for a token of zeros, or a scale that belongs to other columns."""
+    """NaN for a token of zeros, or a scale that belongs to other columns."""
     hidden = data.draw(st.sampled_from([*widths(device)[0], 1024]))  # 1024: eight groups a program
     normal, _, _ = random(seed, device)
     x = (size * normal(num_tokens, hidden)).bfloat16()
@@ -363,7 +363,7 @@ def test_quantise_tokens(device, data, num_tokens, seed, size):
     size=st.sampled_from([1e-3, 1.0, 30.0]),
 )
 def test_swiglu_quant(device, data, num_tokens, seed, block_m, programs, size):
-    """A user would miss: an activation that overflows, or divides by a zero scale."""
+    """An activation that overflows, or divides by a zero scale."""
     inter = data.draw(st.sampled_from([*widths(device)[1], 1024]))  # 1024: eight groups a program
     normal, _, _ = random(seed, device)
     permutation = permute_ref(random_experts(num_tokens, seed, device), LOCAL, block_m)
@@ -379,7 +379,7 @@ def test_swiglu_quant(device, data, num_tokens, seed, block_m, programs, size):
     "of", [("silu", 10), ("silu", 0.5), ("swigluoai", 7), ("swiglustep", 7)], ids=str
 )
 def test_clamped_swiglu(device, of, monkeypatch):
-    """A user would miss: a clamp of the other half, of one side, or one that turns NaN into a
+    """A clamp of the other half, of one side, or one that turns NaN into a
     number.
     """
     if device == "cuda":
@@ -403,7 +403,7 @@ def test_clamped_swiglu(device, of, monkeypatch):
 
 @drawn(5, data=st.data(), num_tokens=TOKENS, seed=SEEDS, tile=TILES)
 def test_gemm2_in_column_slices(device, data, num_tokens, seed, tile):
-    """A user would miss: wrong columns from the second slice on, as only large batches use them."""
+    """Wrong columns from the second slice on, as only large batches use them."""
     hidden_sizes, inter_sizes = widths(device)
     hidden = data.draw(st.sampled_from(hidden_sizes))
     inter = data.draw(st.sampled_from(inter_sizes))
@@ -434,7 +434,7 @@ def test_gemm2_in_column_slices(device, data, num_tokens, seed, tile):
     branch=st.booleans(),
 )
 def test_combine(device, data, num_tokens, seed, branch):
-    """A user would miss: NaN or stale numbers for tokens that have no expert on this rank.
+    """NaN or stale numbers for tokens that have no expert on this rank.
 
     Scratch and output hold NaN wherever no row was computed; 65 tokens change the block size, and
     take the branches.

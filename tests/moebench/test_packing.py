@@ -1,23 +1,24 @@
 """Packed solutions stand alone, and a mistake in one is reported in one line."""
 
 import ast
-import importlib
-import shutil
+import re
+import signal
+import subprocess
 import sys
-import tomllib
-from pathlib import Path
+import time
+from pathlib import Path, PurePosixPath
 
+import psutil
 import pytest
 import torch
 from flashinfer_bench import TraceSet
 from flashinfer_bench.compile import BuilderRegistry
 from moebench import cli
 from moebench.core import paths
-from moebench.core.errors import UserError
 from moebench.judging import selection
+from moebench.operators.moe_fp8_block_scale import definition
 from moebench.packing import build_ahead, manifest, pack, problem
-
-from definitions.moe_fp8_block_scale import definition
+from moebench.packing.includes import included
 
 MANIFEST = """
 name = "tiny"
@@ -26,25 +27,17 @@ description = "Writes ones."
 language = "python"
 entry_point = "main.py::run"
 target_hardware = ["cpu"]
-common = ["host/ones.py"]
 """
 INPUTS = ", ".join(definition("small").inputs)
-MAIN = f"from .common.host.ones import ones\n\ndef run({INPUTS}, output):\n    ones(output)\n"
+MAIN = f"from ..common.host.ones import ones\n\ndef run({INPUTS}, output):\n    ones(output)\n"
+SOLUTIONS = manifest.solution_names()
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """The solutions folder, with one small torch solution."""
-    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path / "solutions")
-    for name, text in {
-        "tiny/solution.toml": MANIFEST,
-        "tiny/main.py": MAIN,
-        "common/host/ones.py": "def ones(output):\n    output.fill_(1)\n",
-    }.items():
-        path = tmp_path / "solutions" / name
+def write(folder, files):
+    for name, text in files.items():
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return paths.SOLUTIONS
+        path.write_text(text, encoding="utf-8")
 
 
 def edit(path, old, new):
@@ -53,283 +46,492 @@ def edit(path, old, new):
     path.write_text(text.replace(old, new))
 
 
-def test_round_trip_through_fibs_reader_and_builder(folder):
-    """What FIB reads from packed/ must build and run with its shared stage."""
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The solutions folder, with one small torch solution."""
+    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path / "solutions")
+    write(
+        paths.SOLUTIONS,
+        {
+            "tiny/solution.toml": MANIFEST,
+            "tiny/main.py": MAIN,
+            "common/host/ones.py": "def ones(output):\n    output.fill_(1)\n",
+        },
+    )
+    return paths.SOLUTIONS
+
+
+def packed_sources(name="tiny", geometry="small"):
+    """Path -> text of what is packed."""
+    return {source.path: source.content for source in pack.pack(name)[geometry].sources}
+
+
+def based(folder, name, base, more=""):
+    """A folder `name` with a manifest like tiny's, based on `base`."""
+    text = MANIFEST.replace('"tiny"', f'"{name}"')
+    write(folder, {f"{name}/solution.toml": f'{text}based_on = "{base}"\n{more}'})
+
+
+def fault(name="tiny"):
+    """The line that says why a solution cannot be packed."""
+    with pytest.raises(manifest.PackingError) as caught:
+        pack.pack(name)
+    line = str(caught.value)
+    assert line.startswith(f"{name}: ") and "\n" not in line
+    return line
+
+
+# What FIB gets
+
+
+def test_fib_reads_builds_and_runs_what_is_packed(folder):
     pack.pack_here([])
     trace_set = TraceSet.from_path(str(folder.parent))
     solution = trace_set.get_solution("tiny_h512_i256")
     assert trace_set.get_solution("tiny").definition == definition("full").name
+
     run = BuilderRegistry.get_instance().build(definition("small"), solution)
     output = torch.zeros(3, 512, dtype=torch.bfloat16)
     run(*[None] * 10, output)
     assert (output == 1).all()
 
 
-def test_what_is_built_ahead_and_what_is_not_is_said(folder, capsys):
-    """A user would miss: a library that is not in the image, after a command that seemed to have
-    made it.
-    """
-    assert cli.main(["pack", "--build"]) == 0
-    edit(folder / "common" / "host" / "ones.py", "def", "raise RuntimeError('no nvcc')\ndef")
-    assert build_ahead.build(["tiny"]) == 1
-    assert all(line.endswith("no nvcc") for line in capsys.readouterr().out.splitlines()[-2:])
-    edit(folder / "tiny" / "solution.toml", "common", 'dependencies = ["nowhere"]\ncommon')
-    assert build_ahead.build(["tiny"]) == 0
-    assert "nowhere" in capsys.readouterr().out
-
-
-def test_a_package_runs_without_flashinfer_bench(folder, tmp_path, monkeypatch):
-    """docs/engines.md: an engine that has no FIB imports the package and calls its function."""
-    assert pack.pack_packages(["tiny"], tmp_path / "engine", []) == [tmp_path / "engine" / "tiny"]
-    for module in ("flashinfer_bench", "moebench"):
-        monkeypatch.setitem(sys.modules, module, None)  # importing it raises
-    monkeypatch.syspath_prepend(tmp_path)
-    output = torch.zeros(3, 512, dtype=torch.bfloat16)
-    importlib.import_module("engine.tiny").run(*[None] * 10, output)
-    assert (output == 1).all()
-
-
-def test_a_package_is_not_written_over_another(folder, tmp_path):
-    """A file of an older version that stays there would be compiled along; what is not ours or
-    pip's stays.
-    """
-    (build := tmp_path / "engine" / "build" / "lib").mkdir(parents=True)
-    (build.parent / "mine").write_text("")
-    pack.pack_packages(["tiny"], tmp_path / "engine", [])
-    with pytest.raises(UserError, match="--package: .*engine/tiny"):
-        pack.pack_packages([], tmp_path / "engine", [])
-    shutil.rmtree(tmp_path / "engine" / "tiny")
-    assert build.exists() and pack.pack_packages(["tiny"], tmp_path / "engine", [])
-    assert [path.name for path in build.parent.iterdir()] == ["mine"]
-    (tmp_path / "pyproject.toml").write_text("theirs")
-    with pytest.raises(UserError, match="--package: .*pyproject.toml"):
-        pack.pack_packages(["tiny"], tmp_path, [])
-
-
-def test_what_is_packed_is_what_there_is(folder, capsys):
-    """A user would miss: a solution that FIB still finds after it is renamed."""
+def test_packed_folder_has_what_there_is(folder):
+    """No solution stays that FIB would still find after it is renamed."""
     based(folder, "variant", "tiny")
     before = {path.name for path in pack.pack_here([])}
     (folder / "tiny").rename(folder / "renamed")
     for name in ("renamed", "variant"):
         edit(folder / name / "solution.toml", '"tiny"', '"renamed"')
+
     assert cli.main(["pack", "renamed"]) == 0
-    assert {path.name for path in (folder / "packed").rglob("*.json")} == before | {"renamed.json"}
+    names = {path.name for path in (folder / "packed").rglob("*.json")}
+    assert names == before | {"renamed.json"}
+
     assert cli.main(["pack"]) == 0
-    assert {path.name for path in (folder / "packed").rglob("*.json")} == {
-        "renamed.json",
-        "variant.json",
-    }
+    names = {path.name for path in (folder / "packed").rglob("*.json")}
+    assert names == {"renamed.json", "variant.json"}
 
 
-BROKEN = {"solution.toml": ('name = "tiny"', "name = "), "main.py": ("def run", "def run(")}
-
-
-@pytest.mark.parametrize("file", BROKEN)
-def test_a_broken_solution_stops_only_what_names_it(folder, no_gpu, file, capsys):
-    """A user would miss: every other solution, while they begin one."""
-    based(folder, "variant", "tiny", 'common = ["host/ones.py"]\n')
-    shutil.copy(folder / "tiny" / "main.py", folder / "variant")
-    edit(folder / "variant" / "solution.toml", 'based_on = "tiny"\n', "")
-    edit(folder / "tiny" / file, *BROKEN[file])
-    assert cli.main(["pack"]) == 1
-    shown = capsys.readouterr()
-    assert [Path(line).stem for line in shown.out.splitlines()] == ["variant", "variant"]
-    (line,) = shown.err.splitlines()
-    assert line.startswith(f"tiny: {file}:")
-    assert cli.main(["pack", "tiny"]) == 1 and cli.main(["pack", "variant"]) == 0
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"tiny: {file}:")
-    readable = ["variant"] if file == "solution.toml" else ["tiny", "variant"]
-    assert manifest.choose([]) == manifest.solutions_of(["small"]) == readable
-    solutions, skipped = selection.eligible([], "small", selection.survey())
-    assert (
-        list(solutions) == ["variant"]
-        and skipped[0].startswith("tiny: SKIPPED: ")
-        and file in skipped[0]
-    )
-    with pytest.raises(manifest.PackingError):
-        selection.eligible(["tiny"], "small", selection.survey())
+def test_a_packed_file_is_ascii_whoever_reads_it(folder):
+    edit(folder / "tiny" / "solution.toml", "Writes ones.", "Schreibt lauter Einsen für alle.")
+    for path in pack.pack_here(["tiny"]):
+        assert path.read_bytes().isascii()
+        assert "für" in TraceSet.from_path(str(folder.parent)).get_solution("tiny").description
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "named"),
+    ("file", "text", "line"),
     [
-        ("solution.toml", "ones.py", "twos.py", "common: got 'host/twos.py'"),
-        ("solution.toml", "common =", "comon =", "comon: "),
-        ("solution.toml", 'name = "tiny"', 'name = "small"', "name: got 'small'"),
-        ("solution.toml", "py::run", "py::go", "entry_point: got 'main.py::go'"),
-        ("solution.toml", '["cpu"]', '["cpu", "hopper"]', "target_hardware.1: "),
-        ("solution.toml", "common", "definitions", "definitions.0: "),
-        ("main.py", ".host.ones", ".host.twos", "main.py:1: imports common/host/twos.py"),
-        ("main.py", ".common", "..common", "main.py:1: "),
-        ("main.py", "def run", "def run(", "main.py:3"),
-        ("solution.toml", '"tests"', '"../tests"', "author: "),
-        ("main.py", "ones(output)", "1" + "+1" * 20000, "RecursionError"),
+        ("main.py", MAIN + "# 3 µs\n", 5),
+        ("kernel.cuh", "// 3 µs\n", 1),
+        ("table.csv", "gpu,name\nH200,Größe\n", 2),
+        ("common/host/ones.py", "def ones(output):\n    output.fill_(1)  # → ones\n", 2),
     ],
 )
-def test_a_mistake_is_named_in_one_line(folder, file, old, new, named):
-    edit(folder / "tiny" / file, old, new)
-    with pytest.raises(manifest.PackingError) as caught:
-        pack.pack("tiny")
-    text = str(caught.value)
-    assert text.startswith("tiny: ") and named in text and "\n" not in text
+def test_a_source_that_is_not_ascii_is_refused(folder, file, text, line):
+    place = folder / file if file.startswith("common/") else folder / "tiny" / file
+    place.write_text(text, encoding="utf-8")
+    assert fault().startswith(f"tiny: {file}:{line}: ")
 
 
-def based(folder, name, base, more=""):
-    """A folder `name` with a manifest like tiny's, based on `base`, without common files of its
-    own.
-    """
-    (folder / name).mkdir()
-    text = MANIFEST.replace('"tiny"', f'"{name}"').replace('common = ["host/ones.py"]\n', "")
-    (folder / name / "solution.toml").write_text(f'{text}based_on = "{base}"\n{more}')
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_our_sources_are_ascii(name):
+    for text in packed_sources(name, next(iter(pack.pack(name)))).values():
+        assert text.isascii()
+
+
+# Which files are packed
+
+
+def test_imports_and_includes_are_followed(folder):
+    write(
+        folder,
+        {
+            "tiny/main.py": f"from ..common.host import ones\nfrom .few import launch\n{MAIN}",
+            "tiny/few/launch.py": "from ...common.host.sizes import N\nfrom .. import main\n",
+            "tiny/few/kernel.cu": '#include <cuda.h>\n#include "common/cuda/a.cuh"\n',
+            "tiny/few/own.cuh": '#include "tiny/few/other.cuh"\n',
+            "tiny/few/other.cuh": '#include "library.h"\n',
+            "common/host/sizes.py": "def size():\n    from .table import rows\n",
+            "common/host/table.py": "rows = 1\n",
+            "common/host/table.csv": "a\n1\n",
+            "common/host/unused.py": "nothing = 1\n",
+            "common/cuda/a.cuh": '#include "common/cuda/b.cuh"\n',
+            "common/cuda/b.cuh": "// b\n",
+            "common/cuda/b.cu": '  #  include "common/cuda/c.cuh"\n',
+            "common/cuda/c.cuh": '#include "d.h"\n',
+            "common/cuda/d.h": "// d\n",
+            "common/cuda/unused.cuh": "// unused\n",
+        },
+    )
+    sources = packed_sources()
+    assert set(sources) == {
+        "main.py",
+        "few/launch.py",
+        "few/kernel.cu",
+        "few/own.cuh",
+        "few/other.cuh",
+        "common/host/ones.py",
+        "common/host/sizes.py",
+        "common/host/table.py",
+        "common/host/table.csv",
+        "common/cuda/a.cuh",
+        "common/cuda/b.cuh",
+        "common/cuda/b.cu",
+        "common/cuda/c.cuh",
+        "common/cuda/d.h",
+    }
+    assert sources["main.py"].startswith("from .common.host import ones\nfrom .few import launch\n")
+    assert sources["few/launch.py"] == "from ..common.host.sizes import N\nfrom .. import main\n"
+    assert sources["few/kernel.cu"] == '#include <cuda.h>\n#include "a.cuh"\n'
+    assert sources["few/own.cuh"] == '#include "other.cuh"\n'
+    assert sources["few/other.cuh"] == '#include "library.h"\n'
+    assert sources["common/cuda/b.cu"] == '  #  include "c.cuh"\n'
+    assert sources["common/host/sizes.py"] == "def size():\n    from .table import rows\n"
+
+
+def test_units_are_packed_with_what_they_include(folder):
+    write(
+        folder,
+        {"common/cuda/binding.cu": '#include "common/cuda/a.cuh"\n', "common/cuda/a.cuh": "// a\n"},
+    )
+    assert "common/cuda/a.cuh" not in packed_sources()
+    edit(
+        folder / "tiny" / "solution.toml",
+        "language",
+        'units = ["common/cuda/binding.cu"]\nlanguage',
+    )
+    assert {"common/cuda/binding.cu", "common/cuda/a.cuh"} < set(packed_sources())
+
+
+def test_an_empty_marker_of_a_package_is_left_out(folder):
+    """An editor may want it; FIB takes no empty file."""
+    write(folder, {"tiny/__init__.py": "", "tiny/few/__init__.py": "", "tiny/few/a.py": "N = 1\n"})
+    edit(folder / "tiny" / "main.py", MAIN, f"from .few import a\n{MAIN}")
+    assert set(packed_sources()) == {"main.py", "few/a.py", "common/host/ones.py"}
+
+
+@pytest.mark.parametrize("path", sorted(paths.SOLUTIONS.glob("[a-z]*/**/*.py")), ids=str)
+def test_an_editor_can_follow_our_imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            target = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            assert target.with_suffix(".py").is_file() or target.is_dir(), f"{path}:{node.lineno}"
+            assert paths.SOLUTIONS in target.parents
+
+
+@pytest.mark.parametrize("suffix", [".cu", ".cuh", ".cpp"])
+def test_an_editor_can_follow_our_includes(suffix):
+    """With `-I solutions` alone."""
+    files = [
+        path
+        for path in paths.SOLUTIONS.rglob(f"*{suffix}")
+        if "packed" not in path.relative_to(paths.SOLUTIONS).parts
+    ]
+    assert files
+    for path in files:
+        for line, name in included(path.read_text()):
+            beside = path.parent / name
+            assert (paths.SOLUTIONS / name).is_file() or beside.is_file(), f"{path}:{line}"
 
 
 def test_a_solution_based_on_another_differs_by_its_own_files(folder):
-    (folder / "tiny" / "value.py").write_text("VALUE = 1\n")
-    (folder / "tiny" / "kernel.cuh").write_text("// shared\n")
-    based(folder, "variant", "tiny")
-    (folder / "variant" / "value.py").write_text("VALUE = 2\n")
-    base, variant = (pack.pack(name)["small"] for name in ("tiny", "variant"))
-    expected = {source.path: source.content for source in base.sources} | {
-        "value.py": "VALUE = 2\n"
-    }
-    assert {source.path: source.content for source in variant.sources} == expected
-    assert expected.keys() == {"kernel.cuh", "common/host/ones.py", "main.py", "value.py"}
-    assert variant.name == "variant_h512_i256"
-    edit(folder / "tiny" / "solution.toml", "common =", 'stages = { ones = "ones" }\ncommon =')
-    assert (
-        manifest.read_manifest("variant").stages == {"ones": "ones"}
-        and pack.pack("tiny")["small"] == base
+    write(
+        folder,
+        {
+            "tiny/value.py": "VALUE = 1\n",
+            "tiny/kernel.cuh": "// shared\n",
+            "tiny/few/a.cu": '#include "tiny/kernel.cuh"\n',
+            "variant/value.py": "from ..tiny.main import run\nVALUE = 2\n",
+            "variant/b.cu": '#include "tiny/kernel.cuh"\n#include "variant/b.cuh"\n',
+            "variant/b.cuh": "// b\n",
+        },
     )
-
-
-def test_a_definition_takes_its_own_rows_of_a_table_alone(folder):
-    """A user would miss: traces of every definition stale as tiles were tuned for one."""
-    rows = {
-        sizes: f"H200,{sizes},1\n"
-        for sizes in ("e32_h7168_i2048", "e32_h512_i256", "e2_h7168_i2048")
+    based(folder, "variant", "tiny")
+    assert packed_sources("variant") == packed_sources("tiny") | {
+        "value.py": "from .main import run\nVALUE = 2\n",
+        "b.cu": '#include "kernel.cuh"\n#include "b.cuh"\n',
+        "b.cuh": "// b\n",
     }
-    (folder / "tiny" / "tiles.csv").write_text("gpu,sizes,tokens\n" + "".join(rows.values()))
-    for geometry, sizes in (("full", "e32_h7168_i2048"), ("small", "e32_h512_i256")):
-        (table,) = (s.content for s in pack.pack("tiny")[geometry].sources if s.path == "tiles.csv")
-        assert table == "gpu,sizes,tokens\n" + rows[sizes]
+    assert pack.pack("variant")["small"].name == "variant_h512_i256"
+
+
+def test_a_variant_has_its_bases_stages_and_units(folder):
+    write(folder, {"common/cuda/a.cu": "// a\n"})
+    before = pack.pack("tiny")["small"]
+    edit(folder / "tiny" / "solution.toml", "language", 'stages = { ones = "ones" }\nlanguage')
+    assert pack.pack("tiny")["small"] == before
+
+    edit(folder / "tiny" / "solution.toml", "language", 'units = ["common/cuda/a.cu"]\nlanguage')
+    based(folder, "variant", "tiny")
+    assert manifest.read_manifest("variant").stages == {"ones": "ones"}
+    assert "common/cuda/a.cu" in packed_sources("variant")
+
+
+def test_origins_lead_back_to_the_repository(folder):
+    based(folder, "variant", "tiny")
+    write(folder, {"variant/more.py": "N = 1\n"})
+    assert pack.origins("variant") == {
+        "main.py": PurePosixPath("solutions/tiny/main.py"),
+        "more.py": PurePosixPath("solutions/variant/more.py"),
+        "common/host/ones.py": PurePosixPath("solutions/common/host/ones.py"),
+    }
 
 
 @pytest.mark.parametrize("base", ["tinny", "third", "second"])
 def test_a_base_must_be_another_solution_that_has_none(folder, base):
     based(folder, "second", "tiny")
     based(folder, "third", base)
-    with pytest.raises(
-        manifest.PackingError, match=f"^third: solution.toml: based_on: got '{base}'"
-    ):
-        pack.pack("third")
+    assert fault("third").startswith(f"third: solution.toml: based_on: got '{base}'")
 
 
-def test_each_interface_has_its_function(folder, tmp_path):
-    """A user would miss: a function called with another definition's inputs, or without a name in
-    its package.
-    """
-    functions = "".join(
-        f"\n\ndef {name}(): ...\n" for name in ("run_renorm", "run_routed", "run_routed_bf16")
-    )
-    edit(folder / "tiny" / "main.py", MAIN, MAIN + functions)
-    listed = '["full", "qwen3-30b", "deepseek-v3-ep8-routed"]'
-    keys = "".join(f'{kind}_entry_point = "main.py::run_{kind}"\n' for kind in ("renorm", "routed"))
-    edit(folder / "tiny" / "solution.toml", "common", f"definitions = {listed}\n{keys}common")
-    packed = pack.pack("tiny")
-    assert [s.spec.entry_point.split("::")[1] for s in packed.values()] == [
-        "run",
-        "run_renorm",
-        "run_routed",
-    ]
-    written = pack.pack_packages(["tiny"], tmp_path, ["full", "deepseek-v3-ep8-routed"])
-    full, routed = ((path / "__init__.py").read_text().splitlines()[2:] for path in written)
-    sizes = {"num_local_experts": 32, "top_k": 8, "hidden_size": 7168, "intermediate_size": 2048}
-    assert full == ["from .main import run  # noqa: F401"]
-    assert routed == [
-        "from .main import run_routed as run  # noqa: F401",
-        "from .main import run_routed_bf16 as run_bf16  # noqa: F401",
-        "",
-        f'DEFINITION = "{packed["deepseek-v3-ep8-routed"].definition}"',
-        f"SIZES = {sizes}",
-    ]
-    adapters = [{path.name for path in folder.glob("for_*.py")} for folder in written]
-    assert adapters == [set(), {path.name for path in paths.ENGINES.glob("*.py")}] and adapters[1]
-    project, at = (
-        tomllib.loads((tmp_path / "pyproject.toml").read_text()),
-        f"{tmp_path.name}.{written[1].name}",
-    )
-    assert project["project"]["entry-points"]["vllm.general_plugins"] == {
-        written[1].name: f"{at}.for_vllm:register"
+# What is written for each definition
+
+
+def test_a_definition_takes_its_own_rows_of_a_table_alone(folder):
+    """Tiles that are tuned for one definition leave the traces of the others current."""
+    rows = {
+        "full": "H200,e32_h7168_i2048,1\n",
+        "small": "H200,e32_h512_i256,1\n",
+        "another": "H200,e2_h7168_i2048,1\n",
     }
-    assert {f"{at}.common.host", f"{tmp_path.name}.tiny"} < {
-        *project["tool"]["setuptools"]["packages"]
-    }
-    for name in ("no-name", "_moe", "mö", "vllm"):
-        with pytest.raises(UserError, match=f"--package: .*{name}"):
-            pack.pack_packages(["tiny"], tmp_path / name, [])
+    header = "gpu,sizes,tokens\n"
+    (folder / "tiny" / "tiles.csv").write_text(header + "".join(rows.values()))
+    for geometry in ("full", "small"):
+        assert packed_sources("tiny", geometry)["tiles.csv"] == header + rows[geometry]
+
+
+def test_each_interface_has_its_function(folder):
+    edit(
+        folder / "tiny" / "main.py",
+        MAIN,
+        f"{MAIN}\n\ndef run_renorm(): ...\n\n\ndef run_routed(): ...\n",
+    )
+    edit(
+        folder / "tiny" / "solution.toml",
+        "language",
+        'definitions = ["full", "qwen3-30b", "deepseek-v3-ep8-routed"]\n'
+        'renorm_entry_point = "main.py::run_renorm"\n'
+        'routed_entry_point = "main.py::run_routed"\n'
+        "language",
+    )
+    entry_points = [solution.spec.entry_point for solution in pack.pack("tiny").values()]
+    assert entry_points == ["main.py::run", "main.py::run_renorm", "main.py::run_routed"]
 
 
 @pytest.mark.parametrize("name", problem.FILES)
-def test_constants_are_those_of_the_definition(name):
-    """A user would miss: kernels built for the first definition's sizes, or for its order of gate
-    and up.
-    """
+def test_constants_beside_the_kernels_are_the_first_definitions(name):
     assert (paths.SOLUTIONS / name).read_text() == problem.source(name, "full")
-    for solution in ("hopper_fused", "triton_fused_v2"):
-        for geometry, packed in pack.pack(solution).items():
-            for source in packed.sources:
-                if source.path == name:
-                    assert source.content == problem.source(source.path, geometry)
-    assert "GATE_FIRST = True\n" in problem.source("common/host/interface.py", "small-routed")
-    assert "constexpr bool kGateFirst = false;\n" in problem.source(
-        "common/cuda/interface.cuh", "qwen3-30b"
-    )
-    assert problem.source(name.replace("common/", ""), "full", "theirs") == "theirs"
 
 
-def test_modules_of_a_package_may_be_imported_by_name(folder):
-    """`from .common.host import ones` is as good as `from .common.host.ones import ones`."""
-    edit(
-        folder / "tiny" / "main.py",
-        "from .common.host.ones import ones",
-        "from .common.host import ones",
-    )
-    assert pack.pack("tiny")
-    edit(folder / "tiny" / "main.py", "import ones", "import ones, twos")
-    with pytest.raises(manifest.PackingError, match="common/host/twos.py"):
-        pack.pack("tiny")
+@pytest.mark.parametrize("solution", ["hopper_fused", "triton_fused_v2"])
+def test_constants_that_are_packed_are_the_definitions(solution):
+    for geometry in pack.pack(solution):
+        sources = packed_sources(solution, geometry)
+        constants = [path for path in problem.FILES if path in sources]
+        assert constants
+        for path in constants:
+            assert sources[path] == problem.source(path, geometry)
 
 
-@pytest.mark.parametrize("name", manifest.solution_names())
-def test_our_solutions_pack_and_never_import_the_harness(name):
+def test_constants_follow_the_interface():
+    routed = problem.source("common/host/interface.py", "small-routed")
+    inside = problem.source("common/cuda/interface.cuh", "qwen3-30b")
+    assert "GATE_FIRST = True\n" in routed
+    assert "constexpr bool kGateFirst = false;\n" in inside
+
+
+@pytest.mark.parametrize("name", problem.FILES)
+def test_a_solutions_own_file_of_such_a_name_stays(name):
+    own = name.removeprefix("common/")
+    assert problem.source(own, "full", "theirs") == "theirs"
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_our_solutions_never_import_the_harness(name):
     """A packed solution runs where this repository is not."""
+    ours = {"moebench", "definitions", "scripts", "solutions"}
     for solution in pack.pack(name).values():
         for source in solution.sources:
             if source.path.endswith(".py"):
-                for node in ast.walk(ast.parse(source.content)):
-                    modules = (
-                        [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-                    )
-                    if isinstance(node, ast.ImportFrom) and not node.level:
-                        modules = [node.module]
-                    ours = {"moebench", "definitions", "scripts", "solutions"}
-                    assert not ours & {module.partition(".")[0] for module in modules}, source.path
+                assert not ours & top_level_imports(source.content), source.path
+
+
+def top_level_imports(text):
+    modules = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            modules.update(alias.name.partition(".")[0] for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            modules.add(node.module.partition(".")[0])
+    return modules
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "place"),
+    [
+        ("solution.toml", "language", 'units = ["common/cuda/x.cu"]\nlanguage', "units: got"),
+        ("solution.toml", "language", 'unit = ["x.cu"]\nlanguage', "unit: "),
+        ("solution.toml", 'name = "tiny"', 'name = "small"', "name: got 'small'"),
+        ("solution.toml", "py::run", "py::go", "entry_point: got 'main.py::go'"),
+        ("solution.toml", "py::run", "py", "entry_point: got 'main.py'"),
+        ("solution.toml", '["cpu"]', '["cpu", "hopper"]', "target_hardware.1: "),
+        ("solution.toml", "language", 'definitions = ["x"]\nlanguage', "definitions.0: "),
+        ("solution.toml", '"tests"', '"../tests"', "author: "),
+        ("main.py", ".host.ones", ".host.twos", "main.py:1: imports common/host/twos.py"),
+        ("main.py", "..common.host.ones", ".ones", "main.py:1: imports tiny/ones.py"),
+        ("main.py", "..common", "...common", "main.py:1: "),
+        ("main.py", "..common.host.ones", "..other.main", "main.py:1: "),
+        ("main.py", "..common.host.ones", "..", "main.py:1: "),
+        ("main.py", "..common", "solutions.common", "main.py:1: imports solutions.common"),
+        ("main.py", "def run", "def run(", "main.py:3"),
+        ("main.py", "ones(output)", "1" + "+1" * 20000, "RecursionError"),
+    ],
+)
+def test_a_mistake_is_named_in_one_line(folder, file, old, new, place):
+    edit(folder / "tiny" / file, old, new)
+    assert place in fault()
+
+
+def test_a_module_that_a_folder_does_not_have_is_named(folder):
+    main = folder / "tiny" / "main.py"
+    edit(main, "from ..common.host.ones import ones", "from ..common.host import ones")
+    assert pack.pack("tiny")
+    edit(main, "import ones", "import ones, twos")
+    assert "main.py:1: imports common/host/twos.py" in fault()
+
+
+@pytest.mark.parametrize("name", ["common/cuda/none.cuh", "tiny/none.cuh"])
+def test_a_header_that_is_not_there_is_named(folder, name):
+    write(folder, {"tiny/few/kernel.cu": f'// 1\n#include "{name}"\n'})
+    assert fault().startswith(f"tiny: few/kernel.cu:2: includes {name}")
+
+
+def test_an_empty_source_is_named(folder):
+    write(folder, {"tiny/few/kernel.cu": ""})
+    assert fault().startswith("tiny: few/kernel.cu: ")
+
+
+def test_common_imports_nothing_of_a_solution(folder):
+    edit(folder / "common/host/ones.py", "def", "from ...tiny import main\n\n\ndef")
+    assert fault().startswith("tiny: common/host/ones.py:1: ")
 
 
 def test_two_headers_of_one_name_are_refused(folder):
-    """A user would miss: sources include headers by name, whatever their folders, and get the other
-    one.
-    """
-    for path in ("tiny/route.cuh", "common/cuda/route.cuh", "common/cuda/copy.cuh"):
-        (folder / path).parent.mkdir(exist_ok=True)
-        (folder / path).write_text("// one\n")
-    edit(folder / "tiny" / "solution.toml", "host/ones.py", 'host/ones.py", "cuda/copy.cuh')
-    assert {s.path for s in pack.pack("tiny")["small"].sources} >= {
-        "route.cuh",
-        "common/cuda/copy.cuh",
-    }
-    edit(folder / "tiny" / "solution.toml", "cuda/copy.cuh", "cuda/route.cuh")
-    with pytest.raises(manifest.PackingError, match="^tiny: .*route.cuh"):
-        pack.pack("tiny")
+    """Packed sources include headers by name, whatever their folders."""
+    write(
+        folder,
+        {
+            "tiny/route.cuh": '#include "common/cuda/copy.cuh"\n',
+            "common/cuda/route.cuh": "// one\n",
+            "common/cuda/copy.cuh": "// one\n",
+        },
+    )
+    assert {"route.cuh", "common/cuda/copy.cuh"} < set(packed_sources())
+    edit(folder / "tiny" / "route.cuh", "copy.cuh", "route.cuh")
+    assert re.match("tiny: .*route.cuh", fault())
+
+
+BROKEN = {"solution.toml": ('name = "tiny"', "name = "), "main.py": ("def run", "def run(")}
+
+
+@pytest.fixture(params=BROKEN)
+def broken_file(request, folder):
+    """The name of a file of tiny that is broken, beside a solution that is not."""
+    text = MANIFEST.replace('"tiny"', '"sound"')
+    write(folder, {"sound/solution.toml": text, "sound/main.py": MAIN})
+    edit(folder / "tiny" / request.param, *BROKEN[request.param])
+    return request.param
+
+
+def test_a_broken_solution_leaves_the_others_to_pack(broken_file, capsys):
+    assert cli.main(["pack"]) == 1
+    shown = capsys.readouterr()
+    assert [Path(line).stem for line in shown.out.splitlines()] == ["sound", "sound"]
+    (line,) = shown.err.splitlines()
+    assert line.startswith(f"tiny: {broken_file}:")
+
+    assert cli.main(["pack", "sound"]) == 0
+    assert cli.main(["pack", "tiny"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tiny: {broken_file}:")
+
+
+def test_a_broken_solution_leaves_the_others_to_run(broken_file, no_gpu):
+    readable = ["sound"] if broken_file == "solution.toml" else ["sound", "tiny"]
+    assert manifest.choose([]) == manifest.solutions_of(["small"]) == readable
+
+    solutions, skipped = selection.eligible([], "small", selection.survey())
+    assert list(solutions) == ["sound"]
+    assert skipped[0].startswith("tiny: SKIPPED: ") and broken_file in skipped[0]
+    with pytest.raises(manifest.PackingError):
+        selection.eligible(["tiny"], "small", selection.survey())
+
+
+# Built ahead
+
+
+def test_what_is_built_ahead_and_what_is_not_is_said(folder, capsys):
+    assert cli.main(["pack", "--build"]) == 0
+    edit(folder / "common" / "host" / "ones.py", "def", "raise RuntimeError('no nvcc')\ndef")
+    assert build_ahead.build(["tiny"]) == 1
+    lines = capsys.readouterr().out.splitlines()[-2:]
+    assert all(line.endswith("no nvcc") for line in lines)
+
+    edit(folder / "tiny" / "solution.toml", "language", 'dependencies = ["nowhere"]\nlanguage')
+    assert build_ahead.build(["tiny"]) == 0
+    assert "nowhere" in capsys.readouterr().out
+
+
+SLOW = """
+import os, subprocess, sys, tempfile
+file, path = tempfile.mkstemp()
+code = "import subprocess, sys; subprocess.run(['sleep', '60'])"
+subprocess.run([sys.executable, "-c", code])
+"""
+COMMAND = """
+import sys
+from pathlib import Path
+from moebench import cli
+from moebench.core import paths
+paths.SOLUTIONS = Path(sys.argv[1])
+sys.exit(cli.main(["pack", "tiny", "--build", "--definition", "small"]))
+"""
+
+
+def test_an_interrupted_build_is_undone(folder, tmp_path, monkeypatch):
+    """What a compiler has started ends, and its temporary files and FIB's folder go."""
+    temporary = tmp_path / "tem porary"
+    cache = tmp_path / "ca che"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setenv("FIB_CACHE_PATH", str(cache))
+    edit(folder / "common" / "host" / "ones.py", "def ones", f"{SLOW}\ndef ones")
+    process = subprocess.Popen([sys.executable, "-c", COMMAND, folder], start_new_session=True)
+    try:
+        descendants = started(process, 2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+
+    assert not any(each.is_running() for each in descendants)
+    assert list(temporary.iterdir()) == []
+    assert [path for path in cache.rglob("*") if not path.is_dir()] == []
+    assert list((cache / "python").iterdir()) == []
+
+
+def started(process, count):
+    """The descendants of a process, once it has so many."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        descendants = psutil.Process(process.pid).children(recursive=True)
+        if len(descendants) >= count:
+            return descendants
+        assert process.poll() is None
+        time.sleep(0.05)
+    raise AssertionError("it starts nothing")

@@ -18,9 +18,10 @@ from moebench.core.schema import read_json
 from moebench.operators.catalogue import definition
 from moebench.packing import pack
 from moebench.packing.stages import UNASSIGNED, plain_name, stage_of
-from moebench.profiling import calls, ncu, profile, table, torch_profiler
+from moebench.profiling import calls, ncu, profile, torch_profiler
 from moebench.profiling.record import Counters, Kernel, ProfileRecord, WorkloadProfile
 from moebench.profiling.torch_profiler import busy_us, kernels, warnings
+from moebench.reports import profiles
 
 # Some kernels of two workloads, on an H200.
 SAMPLE = Path(__file__).parents[1] / "samples" / "ncu_metrics.csv"
@@ -144,7 +145,7 @@ def test_a_kernel_without_a_stage_is_a_warning_and_a_row():
     (line,) = warnings(found, launches, 5)
     assert line.startswith("odd: ")
 
-    text = table.table([record_of("a", *found, warnings=[line])]).markdown()
+    text = profiles.table([record_of("a", *found, warnings=[line])]).markdown()
     assert f"a, T=57: {line}" in text
     assert f"|  | {UNASSIGNED} | 0.6 |" in text
 
@@ -294,7 +295,7 @@ def test_counters_are_each_launchs_and_a_stages_are_weighted_by_time():
     assert gemm2.counters == [Counters(us=300.0, **first), Counters(us=100.0, **second)]
     assert [line.partition(":")[0] for line in workload.warnings] == ["gemm1", "route"]
 
-    text = table.table([record.model_copy(update={"workloads": [workload]})]).markdown()
+    text = profiles.table([record.model_copy(update={"workloads": [workload]})]).markdown()
     assert "|  | gemm2 | 180.0 (50.0, 61.0) |" in text
     assert "| a | gemm1 | 1.0 |" in text
 

@@ -16,8 +16,8 @@ ORDER = (
     {"packing"},
     {"judging"},
     {"results"},
-    {"report"},
     {"profiling", "served"},
+    {"reports"},
     {"submission"},
     {"commands"},
 )

@@ -13,7 +13,8 @@ from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import routing_model
 from moebench.operators.catalogue import GEOMETRIES, definition, definition_name, operator
 from moebench.packing import pack
-from moebench.served import record, resident, rounds, table
+from moebench.reports import pages, served
+from moebench.served import record, resident, rounds
 
 RELAXED = TOLERANCES["relaxed"]
 GB = 1_000_000_000
@@ -304,24 +305,24 @@ def test_the_best_round_counts_and_what_is_no_graph_or_stale_is_marked(recorded)
     gone = eager_points("gone", 15.0, 25.0)
     recorded([*fused, *gone])
 
-    text = table.block()
+    text = pages.served_block()
     assert "| 32 | 10.000 | **12.500 (1.25)** | 15.000 (1.50) \\* |" in text
     assert "| 1,234.6 | - |" in text
     assert "RuntimeError: no" in text
     assert "| DeepSeek-V3 EP8, 58 MoE layers | - | - | 1.25 (1.20) | - | - |" in text
 
-    ((head, _),) = table.recorded()
-    assert table.origin(head).endswith(": gone")
+    (only,) = served.recorded()
+    assert served.origin(only.head).endswith(": gone")
 
 
 def test_nothing_recorded_is_no_table(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "SERVED", tmp_path)
-    assert table.block() == ""
+    assert pages.served_block() == ""
 
 
 def test_another_gpu_has_no_bound(recorded):
     recorded(graph_points("triton_fused_v2", 12.5, 20.0), hardware="NVIDIA H100")
-    assert "| 32 | - | **12.500** |" in table.block()
+    assert "| 32 | - | **12.500** |" in pages.served_block()
 
 
 @pytest.mark.gpu

@@ -10,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 from committed_workloads import assert_committed, make_below
+from definitions.moe_fp8_block_scale import definition_name, route
 from moebench import cli
 from moebench.core import paths
 from moebench.core.errors import CannotRun, UserError
@@ -21,8 +22,6 @@ from moebench.operators import (
     workloads,
 )
 from moebench.operators.moe_fp8_block_scale import GEOMETRIES, cases, stored_scales
-
-from definitions.moe_fp8_block_scale import definition_name, route
 
 FULL = cases("full")
 SMALL = cases("small")

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from moebench import cli
 from moebench.core import paths
-from moebench.report import comparison, docs
-from moebench.report.table import as_cell
-from moebench.results import against, table
+from moebench.reports import comparison, docs
+from moebench.reports.table import as_cell
+from moebench.results import against, measurements
 from recorded import DEFAULT, NAME, trace, trace_set, write
 
 KIMI = next(
@@ -182,7 +182,7 @@ def test_the_exit_status_is_that_of_a_gate(compare, tmp_path):
 
 
 def test_several_gpus_have_a_table_each(tmp_path):
-    found, _ = table.load(
+    found, _ = measurements.load(
         [trace_set(tmp_path, [*traces(), trace("fast", 1, hardware="NVIDIA H100")])]
     )
     assert comparison.gpus(found) == ["NVIDIA H200", "NVIDIA H100"]

@@ -11,7 +11,7 @@ from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.operators.workloads import recorded_bound
 from moebench.packing.fingerprint import fingerprint
-from moebench.results import summary, table, trace_files
+from moebench.results import measurements, summary, trace_files
 from recorded import DEFAULT, NAME, RECORDS, solution, trace, trace_set, workload, write
 
 FAST = {1: 0.5, 7: 1.0, 80: 4.0, 901: 10.0, 14107: 16.0}
@@ -28,7 +28,7 @@ def two(**changes):
 
 
 def loaded(root, traces, **more):
-    found, warnings = table.load([trace_set(root, traces, **more)])
+    found, warnings = measurements.load([trace_set(root, traces, **more)])
     assert warnings == []
     return found
 
@@ -42,7 +42,7 @@ def test_means_against_statistics_computed_apart(tmp_path):
     outside = write(
         tmp_path / "traces.jsonl", two()
     )  # a file outside any data set is of this repository's workloads
-    found = summary.by_solution(table.load([outside])[0]).loc["fast"]
+    found = summary.by_solution(measurements.load([outside])[0]).loc["fast"]
     speedups = [20 / ms for ms in FAST.values()]
     assert found.score == pytest.approx(sum(speedups) / 5)
     over_fastest = [ms / min(ms, SLOW[t]) for t, ms in FAST.items()]
@@ -69,11 +69,13 @@ def test_the_row_of_a_trace_has_what_the_trace_says(tmp_path):
     assert row.place.endswith(":3") and math.isnan(
         row.bound_ms
     )  # the routing's blobs are not in that data set
-    row = at(table.load([write(tmp_path / "t.jsonl", two())])[0], "fast", 80)
+    row = at(measurements.load([write(tmp_path / "t.jsonl", two())])[0], "fast", 80)
     assert row.bound_ms == recorded_bound(NAME, workload(80), None).ms
     assert row.over_bound == pytest.approx(4.0 / row.bound_ms)
     assert row.over_fastest == 2.0 and not row.level and at(found, "slow", 80).level
-    theirs = table.load([write(tmp_path / "theirs.jsonl", two(protocol="once dataset=x"))])[0]
+    theirs = measurements.load([write(tmp_path / "theirs.jsonl", two(protocol="once dataset=x"))])[
+        0
+    ]
     assert theirs.bound_ms.isna().all()
 
 
@@ -178,10 +180,10 @@ def test_sources_that_are_gone_changed_or_from_elsewhere(tmp_path):
     here = trace_set(
         tmp_path / "set", [trace("fast", 1), trace("gone", 1), trace("slow", 1, solution_sha1="x")]
     )
-    states = dict(zip(*table.load([here])[0][["solution", "source"]].values.T, strict=True))
+    states = dict(zip(*measurements.load([here])[0][["solution", "source"]].values.T, strict=True))
     assert states["fast"] == "current" and states["gone"] == "stale"
     empty = trace_set(tmp_path / "empty", [trace("fast", 1)], solutions=())
-    assert table.load([empty])[0].source.item() == "unknown"
+    assert measurements.load([empty])[0].source.item() == "unknown"
 
 
 def test_a_comment_leaves_traces_of_another_data_set_current(tmp_path):
@@ -197,7 +199,7 @@ def test_broken_lines_are_named_and_the_rest_is_read(tmp_path):
     file = write(tmp_path / "t.jsonl", [trace("fast", 1)])
     with file.open("a") as out:
         out.write('{"definition": 3}\nhalf a li')
-    found, warnings = table.load([file])
+    found, warnings = measurements.load([file])
     assert len(found) == 1 and [":2:" in warnings[0], ":3:" in warnings[1]] == [True, True]
 
 
@@ -217,7 +219,7 @@ def test_traces_of_any_version_are_read_and_keep_what_is_unknown(tmp_path):
     workload_alone = old | {"solution": "", "evaluation": {}}
     file = write(trace_set(tmp_path, []) / "traces" / "alice" / "moe" / f"{NAME}.jsonl", [])
     file.write_text("\n".join(map(json.dumps, (new, old, workload_alone))))
-    found = table.load([tmp_path])[0]
+    found = measurements.load([tmp_path])[0]
     assert (at(found, "fast", 1).status, at(found, "fast", 1).others) == (
         "REFUSED",
         {"judge": 2, "stdev_ms": 0.5},
@@ -236,7 +238,7 @@ def test_nothing_to_read_is_an_error_that_names_the_path(tmp_path, content):
     if content is not None:
         file.write_text(content)
     with pytest.raises(UserError, match="t.jsonl"):
-        table.load([file])
+        measurements.load([file])
 
 
 def test_merging_keeps_the_newest_of_each_protocol_of_the_newest_source(tmp_path):
@@ -259,6 +261,6 @@ def test_merging_keeps_the_newest_of_each_protocol_of_the_newest_source(tmp_path
 
 def test_every_figure_is_tied_to_a_source():
     """By both hashes: so a comment, or a file that moves, leaves it current."""
-    found, warnings = table.load([paths.ROOT, Path(paths.GPU_CLOCK)])
+    found, warnings = measurements.load([paths.ROOT, Path(paths.GPU_CLOCK)])
     assert warnings == [] and set(found.source) <= {"current", "stale"}
     assert found.source_sha1.notna().all() and found.source_fingerprint.notna().all()

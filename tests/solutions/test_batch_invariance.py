@@ -70,7 +70,7 @@ CASES = [*cases(SMALL), *cases(MORE_SMALL, pytest.mark.slow), *cases(FULL, pytes
 
 @pytest.mark.parametrize(("solution", "geometry"), CASES)
 def test_bits_do_not_depend_on_the_batch(solution, geometry):
-    """A user would miss: another answer to the same prompt because of what others asked."""
+    """Another answer to the same prompt because of what others asked."""
     packed = pack.pack(solution)[geometry]
     if reason := eligibility.why_skipped(packed, eligibility.here()):
         pytest.skip(f"{solution} {reason}")

@@ -12,9 +12,9 @@ import torch
 from flashinfer_bench.compile import BuilderRegistry
 from layer_inputs import DEVICE, arguments, wanted
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
+from moebench.operators import moe_bf16
 from moebench.packing import eligibility, manifest, pack
 
-from definitions import moe_bf16
 from solutions.common.triton.bf16.gemm1_bf16 import gemm1_bf16, gemm1_bf16_ref
 from solutions.common.triton.bf16.gemm2_bf16 import gemm2_bf16, gemm2_bf16_ref
 from solutions.common.triton.bf16.sum_rows import sum_rows, sum_rows_ref
@@ -140,7 +140,7 @@ def test_bad_input_is_named(layer, name, change):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "architecture"), product(STYLES, ("sm_90", "sm_100")))
 def test_every_tabled_tile_compiles(packed_module, name, architecture, tmp_path):
-    """A user would miss: the first call at some token count dies in the compiler, or does not fit
+    """The first call at some token count dies in the compiler, or does not fit
     the machine.
 
     Also a kernel several times slower than it should be, because it spills or leaves the newest
@@ -181,7 +181,7 @@ def test_layer_at_full_width(layer, num_tokens):
 
 @pytest.mark.gpu
 def test_the_host_never_waits_for_the_device(layer):
-    """A user would miss: a serving engine that stands still while the layer runs."""
+    """A serving engine that stands still while the layer runs."""
     given = arguments(HERE, 300)
     run(layer, given)
     torch.cuda.set_sync_debug_mode("error")
@@ -209,7 +209,7 @@ def test_in_a_cuda_graph(layer):
 
 @pytest.mark.gpu
 def test_on_a_stream_of_the_callers(layer):
-    """A user would miss: a launch on the default stream, which reads inputs that are not there
+    """A launch on the default stream, which reads inputs that are not there
     yet.
     """
     given, late = arguments(HERE, 100), arguments(HERE, 100, seed=2)["hidden_states"]

@@ -48,7 +48,7 @@ def tabled(machine, stage):
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", [*ARCHITECTURES, *TUNED])
 def test_every_kernel_compiles_and_fits(machine, tmp_path):
-    """A user would miss: the first call at some token count dies in the compiler, or at launch for
+    """The first call at some token count dies in the compiler, or at launch for
     want of shared memory; a GEMM that fell back to slow instructions, or whose sums left the
     registers; a table that is not found."""
     kernels = ahead_of_time.compiled("triton_fused_v2", "full", machine, TOKENS, tmp_path)
@@ -75,7 +75,7 @@ def test_every_kernel_compiles_and_fits(machine, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", TENSOR_CORES)
 def test_the_routed_form_compiles_as_well(architecture, tmp_path):
-    """A user would miss: a form that spills, or leaves the tensor cores, where the other one does
+    """A form that spills, or leaves the tensor cores, where the other one does
     not.
     """
     geometry, entry_point = "deepseek-v3-ep8-routed", "main.py::run_routed_bf16"

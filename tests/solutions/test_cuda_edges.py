@@ -13,11 +13,9 @@ import pytest
 import torch
 from flashinfer_bench.compile import BuilderRegistry
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
-from moebench.operators import catalogue
+from moebench.operators import catalogue, swiglu
+from moebench.operators import moe_fp8_block_scale as moe
 from moebench.packing import eligibility, pack
-
-from definitions import moe_fp8_block_scale as moe
-from definitions import swiglu
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
@@ -139,7 +137,7 @@ TIES += [(geometry, spoil) for geometry in RENORM for spoil in (all_equal, equal
 @SOLUTIONS
 @pytest.mark.parametrize(("geometry", "spoil"), TIES)
 def test_the_lower_of_equal_experts_is_chosen(geometry, spoil, solution):
-    """A user would miss: a token with an expert fewer or one twice, where logits are equal, as in
+    """A token with an expert fewer or one twice, where logits are equal, as in
     padding.
     """
     for num_tokens in COUNTS[solution]:
@@ -152,7 +150,7 @@ def test_the_lower_of_equal_experts_is_chosen(geometry, spoil, solution):
 @SOLUTIONS
 @pytest.mark.parametrize("geometry", (*DS, *RENORM))
 def test_nan_logits_spoil_their_token_only(geometry, solution):
-    """A user would miss: a hang, reads out of bounds or wrong rows of other tokens, after one bad
+    """A hang, reads out of bounds or wrong rows of other tokens, after one bad
     router output.
     """
     for num_tokens in COUNTS[solution]:
@@ -174,7 +172,7 @@ def test_nan_logits_spoil_their_token_only(geometry, solution):
 @SOLUTIONS
 @pytest.mark.parametrize("geometry", CLAMPED)
 def test_nan_passes_the_clamp(geometry, solution):
-    """A user would miss: a NaN that becomes the limit, and with it a wrong token that looks
+    """A NaN that becomes the limit, and with it a wrong token that looks
     right.
     """
     for num_tokens in COUNTS[solution]:
@@ -192,7 +190,7 @@ def test_nan_passes_the_clamp(geometry, solution):
 @pytest.mark.parametrize("shared", [False, True], ids=["two streams", "one stream"])
 @pytest.mark.parametrize("geometry", ("full", "qwen3-next"))
 def test_two_host_threads(geometry, shared, solution, together):
-    """A user would miss: wrong sums when launches of two threads mix, as calls do not hold Python's
+    """Wrong sums when launches of two threads mix, as calls do not hold Python's
     lock.
     """
     layer, turns = built(geometry, solution), 30
@@ -222,7 +220,7 @@ def test_two_host_threads(geometry, shared, solution, together):
 
 
 def test_more_tokens_than_the_limit_are_refused():
-    """A user would miss: shared memory or 32-bit offsets that overflow, with experts and widths of
+    """Shared memory or 32-bit offsets that overflow, with experts and widths of
     another model.
     """
     of = stages.sizes("qwen3-next")
@@ -237,7 +235,7 @@ def test_more_tokens_than_the_limit_are_refused():
     ("solution", "option"), [("hopper_fused", 3), ("mma_fused", -1), ("mma_fused", 2**32 + 1)]
 )
 def test_an_option_out_of_range_is_refused(solution, option):
-    """A user would miss: kernels for h in two parts without their scales, or a grid cut to 32
+    """Kernels for h in two parts without their scales, or a grid cut to 32
     bits.
     """
     of, arguments = drawn("full", 300 if solution == "hopper_fused" else 5)
@@ -249,7 +247,7 @@ def test_an_option_out_of_range_is_refused(solution, option):
 @SOLUTIONS
 @pytest.mark.parametrize("counts", [(5, 60), (60, 300), (300, 5)])
 def test_layers_of_one_graph_behind_other_kernels(counts, solution):
-    """A user would miss: layers of a captured model that share counters, or that read before others
+    """Layers of a captured model that share counters, or that read before others
     wrote.
 
     Programmatic dependent launch lets a layer begin before the kernel in front of it has ended.

@@ -15,12 +15,11 @@ import torch
 from ahead_of_time import CUOBJDUMP, resources
 from flashinfer_bench.compile import BuilderRegistry
 from moebench.operators import catalogue
-from moebench.operators.moe_fp8_block_scale import PUBLIC
+from moebench.operators import moe_fp8_block_scale as moe
+from moebench.operators.moe_fp8_block_scale import public_cases
 from moebench.packing import manifest, pack
 from moebench.packing.stages import stage_of
 from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
-
-from definitions import moe_fp8_block_scale as moe
 
 NAME = "cutlass_grouped"
 GEOMETRIES = manifest.read_manifest(NAME).definitions
@@ -79,7 +78,7 @@ def tile_files(prefix):
 
 
 def test_every_definition_of_the_family_is_served():
-    """A user would miss: a model without the comparison, and no word why."""
+    """A model without the comparison, and no word why."""
     assert set(GEOMETRIES) == {name for name in catalogue.FP8_MOE if name in catalogue.FULL}
 
 
@@ -89,7 +88,7 @@ def test_every_definition_of_the_family_is_served():
     "geometry", ["full", "kimi-k2-ep1", "minimax-m2", "qwen3-next"]
 )  # both routings, 32 to 384 experts
 def test_stages_compile_for_hopper_and_do_not_spill(geometry, tmp_path):
-    """A user would miss: the first call dies in the compiler. The GEMMs take minutes and are tested
+    """The first call dies in the compiler. The GEMMs take minutes and are tested
     below.
     """
     folders = {path.parent for path in unpack(geometry, tmp_path).rglob("*.cuh")}
@@ -115,10 +114,10 @@ def test_stages_compile_for_hopper_and_do_not_spill(geometry, tmp_path):
 
 
 def test_tiles_of_the_first_definition_are_the_measured_ones(packed_module):
-    """A user would miss: a slower tile at a token count that is in the results."""
+    """A slower tile at a token count that is in the results."""
     choose = packed_module(NAME, "tiles").choose_tiles
     limits = {256: "pingpong_swap_ab_16", 640: "pingpong_swap_ab_32", 1536: "pingpong_64_rows"}
-    for tokens in (0, *(t for _, t, _ in PUBLIC["full"]), *limits, 257, 641, 1537):
+    for tokens in (0, *(case.seq_len for case in public_cases()), *limits, 257, 641, 1537):
         wanted = next(
             (name for limit, name in limits.items() if tokens <= limit), "cooperative_128_rows"
         )
@@ -136,13 +135,13 @@ def test_tiles_of_the_first_definition_are_the_measured_ones(packed_module):
     ],
 )
 def test_tiles_go_by_the_rows_of_an_expert(geometry, tokens, tile, packed_module):
-    """A user would miss: tiles of 128 rows for experts with a few, or the other way round."""
+    """Tiles of 128 rows for experts with a few, or the other way round."""
     assert packed_module(NAME, "tiles", geometry).choose_tiles(tokens) == (tile, tile)
 
 
 @compiles("sm_90")
 def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
-    """A user would miss: the first call dies in the compiler, or a GEMM several times slower than
+    """The first call dies in the compiler, or a GEMM several times slower than
     it can be.
     """
     libraries = build_module.build("sm_90")
@@ -171,7 +170,7 @@ def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
 
 @compiles("sm_100")
 def test_blackwell_gemm_compiles_behind_the_same_interface(build_module):
-    """A user would miss: a port that stopped compiling. It has never been run."""
+    """A port that stopped compiling. It has never been run."""
     kernels = resources(cuobjdump("-res-usage", build_module.build("sm_100")[0]))
     assert sum("device_kernel" in name for name in kernels) == 1
     assert any("write_scale_layouts" in name for name in kernels)
@@ -179,7 +178,7 @@ def test_blackwell_gemm_compiles_behind_the_same_interface(build_module):
 
 @compiles("sm_90")
 def test_every_chosen_tile_is_compiled(layer):
-    """A user would miss: some token count asks for a tile that is not in the build."""
+    """Some token count asks for a tile that is not in the build."""
     module = sys.modules[layer._callable.__module__]
     names = {
         name for _, *pair in sys.modules[module.choose_tiles.__module__].TABLE for name in pair
@@ -193,7 +192,7 @@ def test_every_chosen_tile_is_compiled(layer):
 
 @compiles("sm_90")
 def test_tensors_that_are_not_on_a_gpu_are_refused(layer):
-    """A user would miss: a crash in the GPU, or a trace, instead of a line naming the argument."""
+    """A crash in the GPU, or a trace, instead of a line naming the argument."""
     given = layer_inputs.arguments("full", 2, "cpu")
     with pytest.raises(ValueError, match="CUDA"):
         layer(*given.values())
@@ -210,7 +209,7 @@ def test_tensors_that_are_not_on_a_gpu_are_refused(layer):
 
 
 def test_what_is_missing_to_compile_is_named(build_module, monkeypatch, tmp_path):
-    """A user would miss: which headers to install."""
+    """Which headers to install."""
     monkeypatch.setattr(build_module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RuntimeError, match="flashinfer-python"):
         build_module.build("sm_90")
@@ -224,7 +223,7 @@ def test_what_is_missing_to_compile_is_named(build_module, monkeypatch, tmp_path
     importlib.util.find_spec("flashinfer") is None, reason="flashinfer-python is not installed"
 )
 def test_what_decides_the_library(build_module, monkeypatch):
-    """A user would miss: a library for another GPU, or of CUTLASS headers that were replaced since;
+    """A library for another GPU, or of CUTLASS headers that were replaced since;
     minutes of compiling for each model, of the same GEMMs."""
     asked = []
     monkeypatch.setattr(
@@ -256,7 +255,7 @@ def test_what_decides_the_library(build_module, monkeypatch):
 
 
 def test_a_single_folder_has_the_same_libraries(build_module, monkeypatch):
-    """A user would miss: a submission, whose files all lie beside main.py, that does not build."""
+    """A submission, whose files all lie beside main.py, that does not build."""
     named = {
         name: {Path(path).name for path in texts}
         for name, texts in build_module.sources("sm_90").items()

@@ -165,7 +165,7 @@ def check(call, windows, pairs, window, swap_ab=False, by_row=False):
 )  # in permute; either way with 384 experts; in a kernel of its own
 @pytest.mark.parametrize("geometry", ALL)
 def test_rows_are_where_the_gemms_and_combine_look(program, geometry, tokens):
-    """A user would miss: rows of another token or expert, at a number of experts that has no GPU
+    """Rows of another token or expert, at a number of experts that has no GPU
     test.
     """
     call = Call(geometry, tokens)
@@ -177,7 +177,7 @@ def test_rows_are_where_the_gemms_and_combine_look(program, geometry, tokens):
     ("geometry", "window"), [*((name, 128) for name in GEOMETRIES), ("kimi-k2-ep8", 100)]
 )
 def test_windows_share_the_rows(program, geometry, window):
-    """A user would miss: wrong sums above the tokens whose rows fit scratch, or rows of a window
+    """Wrong sums above the tokens whose rows fit scratch, or rows of a window
     added twice.
     """
     call = Call(geometry, 65)
@@ -190,7 +190,7 @@ def test_windows_share_the_rows(program, geometry, window):
 
 @pytest.mark.parametrize(("swap_ab", "by_row"), [(True, False), (False, True)])
 def test_tables_suit_swap_ab_tiles_and_scales_by_row(program, swap_ab, by_row):
-    """A user would miss: sums of the wrong operand, or scales of other rows, with some tiles
+    """Sums of the wrong operand, or scales of other rows, with some tiles
     only.
     """
     call = Call("qwen3-next", 40)

@@ -21,12 +21,11 @@ import torch
 import triton
 import tvm_ffi.cpp
 from layer_inputs import arguments, reference, wanted
+from moebench.operators import moe_fp8_block_scale as moe
+from moebench.operators import moe_fp8_block_scale_renorm as renorm
+from moebench.operators import swiglu as activations
 from moebench.operators.catalogue import GEOMETRIES
 from moebench.packing import manifest
-
-from definitions import moe_fp8_block_scale as moe
-from definitions import moe_fp8_block_scale_renorm as renorm
-from definitions import swiglu as activations
 
 pytestmark = [
     pytest.mark.skipif(
@@ -38,7 +37,8 @@ SAMPLES = Path(__file__).parents[1] / "samples"
 RECORDED = json.loads((SAMPLES / "deep_gemm_signatures.json").read_text())
 SERVED = manifest.read_manifest("deepgemm").definitions
 SLOW = [
-    pytest.param(geometry, marks=pytest.mark.slow) for geometry in (*moe.SMALL[1:], *renorm.SMALL)
+    pytest.param(geometry, marks=pytest.mark.slow)
+    for geometry in (*moe.small()[1:], *renorm.small())
 ]
 OFFSET, TILE = 29, 128
 
@@ -156,7 +156,7 @@ def call(module, geometry, given):
         "run_routed"
         if "topk_ids" in given
         else "run_renorm"
-        if geometry in renorm.GEOMETRIES
+        if geometry in renorm.geometries()
         else "run"
     )
     getattr(module(), entry)(*given.values())
@@ -172,7 +172,7 @@ def always_contiguous(module, monkeypatch):
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("geometry", ["small", "small-routed", *SLOW])
 def test_the_layer_gives_the_definitions_answer(load, monkeypatch, geometry, masked):
-    """A user would miss: gate taken for up, another row's scale, a row of another expert, an expert
+    """Gate taken for up, another row's scale, a row of another expert, an expert
     without rows.
     """
     module, calls = load(geometry)
@@ -198,7 +198,7 @@ def test_the_layer_gives_the_definitions_answer(load, monkeypatch, geometry, mas
 
 
 def test_the_activation_is_the_definitions(load, monkeypatch):
-    """A user would miss: a clamp that is dropped."""
+    """A clamp that is dropped."""
     module, _ = load("small")
     for name, value in dict(LIMIT=0.3, ALPHA=1.702, UP_OFFSET=1.0).items():
         monkeypatch.setattr(module("common.host.problem"), f"SWIGLU_{name}", value)
@@ -211,7 +211,7 @@ def test_the_activation_is_the_definitions(load, monkeypatch):
 
 
 def test_a_call_that_fails_leaves_no_counts(load, monkeypatch):
-    """A user would miss: one failed compilation of DeepGEMM, and every later answer wrong."""
+    """One failed compilation of DeepGEMM, and every later answer wrong."""
     module, _ = load()
     given = inputs("small", 5)
     module()  # imports deep_gemm's functions
@@ -224,7 +224,7 @@ def test_a_call_that_fails_leaves_no_counts(load, monkeypatch):
 
 
 def test_captures_and_threads_have_counters_of_their_own(load, monkeypatch):
-    """A user would miss: a graph replayed beside eager calls, or two threads on a stream, and both
+    """A graph replayed beside eager calls, or two threads on a stream, and both
     count together.
     """
     module = load()[0]("counters")
@@ -251,7 +251,7 @@ def test_captures_and_threads_have_counters_of_their_own(load, monkeypatch):
 
 @pytest.mark.parametrize("geometry", SERVED)
 def test_rows_have_room_for_any_routing(load, geometry):
-    """A user would miss: a write past an operand when routing is uneven, or scratch that does not
+    """A write past an operand when routing is uneven, or scratch that does not
     fit.
     """
     module = load(geometry)[0]
@@ -293,13 +293,10 @@ class Launch(ctypes.Structure):
 
 
 def test_a_recorded_call_is_launched_for_other_tensors(tmp_path):
-    """A user would miss: another call's weights, a launch left out, or a pointer that was taken for
+    """Another call's weights, a launch left out, or a pointer that was taken for
     a number.
     """
-    roots = [
-        Path(triton.__file__).parent / "backends/nvidia/include",
-        manifest.paths.SOLUTIONS / "common/host",
-    ]
+    roots = [Path(triton.__file__).parent / "backends/nvidia/include", manifest.paths.SOLUTIONS]
     built, source = tmp_path / "d", tmp_path / "l.cpp"
     subprocess.run(
         ["cc", "-shared", "-fPIC", f"-I{roots[0]}", "-o", built, SAMPLES / "deepgemm_driver.c"],
@@ -374,7 +371,7 @@ def test_a_recorded_call_is_launched_for_other_tensors(tmp_path):
 
 @pytest.mark.slow
 def test_the_stages_compile_for_sm_90(tmp_path, monkeypatch):
-    """A user would miss: the first call at some token count dies in the compiler, or a stage that
+    """The first call at some token count dies in the compiler, or a stage that
     spills.
     """
     names = "set_pdl = fp8_m_grouped_gemm_nt_masked = m_grouped_fp8_gemm_nt_contiguous"

@@ -20,12 +20,12 @@ import torch
 from layer_inputs import DEVICE, arguments, reference
 from moebench.core import paths
 from moebench.operators import catalogue
+from moebench.operators import moe_fp8_block_scale as moe
+from moebench.operators import moe_fp8_block_scale_renorm as renorm
 from moebench.operators.catalogue import GEOMETRIES, RENORM
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from definitions import moe_fp8_block_scale as moe
-from definitions import moe_fp8_block_scale_renorm as renorm
 from solutions.flashinfer_cutlass import build as cutlass_build
 from solutions.flashinfer_cutlass import keywords as cutlass
 from solutions.flashinfer_cutlass.dequantise import dequantise, dequantise_ref
@@ -36,7 +36,7 @@ RECORDED = json.loads(
 )
 MODULES = {"trtllm_fp8_block_scale_moe": trtllm, "cutlass_fused_moe": cutlass}
 OFFSET = 29  # no multiple of the number of local experts
-SMALL = [*moe.SMALL, *renorm.SMALL]
+SMALL = [*moe.small(), *renorm.small()]
 
 
 def recorded(release, function):
@@ -113,7 +113,7 @@ def call(function, parameters, geometry, given):
 
 
 def test_what_is_recorded_is_what_we_allow():
-    """A user would miss: pyproject.toml allows a FlashInfer whose arguments nobody looked at."""
+    """Pyproject.toml allows a FlashInfer whose arguments nobody looked at."""
     project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]
     allowed = next(
         r.specifier
@@ -137,7 +137,7 @@ def test_what_is_recorded_is_what_we_allow():
 @pytest.mark.parametrize("function", MODULES)
 @pytest.mark.parametrize("release", [*RECORDED, None])
 def test_our_call_fits(release, function, geometry):
-    """A user would miss: a TypeError on the GPU, after a rename or a removal. None: what is
+    """A TypeError on the GPU, after a rename or a removal. None: what is
     installed.
     """
     found = recorded(release, function) if release else installed(function)
@@ -148,7 +148,7 @@ def test_our_call_fits(release, function, geometry):
 
 @pytest.mark.parametrize("function", MODULES)
 def test_an_unknown_signature_is_named(function):
-    """A user would miss: which argument the installed FlashInfer wants or no longer takes."""
+    """Which argument the installed FlashInfer wants or no longer takes."""
     parameters = dict(installed(function).parameters)
     module = MODULES[function]
     new = inspect.Parameter("moon_phase", inspect.Parameter.KEYWORD_ONLY)
@@ -164,7 +164,7 @@ def test_an_unknown_signature_is_named(function):
 
 
 def test_trtllm_gets_what_its_statement_does_not_read():
-    """A user would miss: a refusal in FlashInfer's C++, or weights read in another layout."""
+    """A refusal in FlashInfer's C++, or weights read in another layout."""
     layer, parameters = (
         inputs("full", 5, "meta"),
         installed("trtllm_fp8_block_scale_moe").parameters,
@@ -178,7 +178,7 @@ def test_trtllm_gets_what_its_statement_does_not_read():
 
 
 def test_our_constants_are_flashinfers():
-    """A user would miss: another routing under the same number."""
+    """Another routing under the same number."""
     from flashinfer.fused_moe import RoutingMethodType, WeightLayout
 
     assert RoutingMethodType.DeepSeekV3 == trtllm.DEEPSEEK_V3
@@ -188,7 +188,7 @@ def test_our_constants_are_flashinfers():
 
 @pytest.mark.parametrize("geometry", SMALL)
 def test_cutlass_gets_the_checked_dtypes(geometry):
-    """A user would miss: a refusal in FlashInfer's C++, on the GPU only."""
+    """A refusal in FlashInfer's C++, on the GPU only."""
     of = sizes_of(geometry)
     parameters = installed("cutlass_fused_moe").parameters
     given = call("cutlass_fused_moe", parameters, geometry, inputs(geometry))
@@ -227,7 +227,7 @@ def share_of_equal(found, wanted):
 @pytest.mark.parametrize("geometry", SMALL)
 @pytest.mark.parametrize("function", MODULES)
 def test_flashinfers_statement_of_our_call_is_our_definition(function, geometry):
-    """A user would miss: gate taken for up, scales of other columns, another rank's experts."""
+    """Gate taken for up, scales of other columns, another rank's experts."""
     layer = inputs(geometry)
     want = reference(geometry).run(
         *(getattr(layer, name) for name in catalogue.definition(geometry).inputs)
@@ -254,7 +254,7 @@ def test_flashinfers_statement_of_our_call_is_our_definition(function, geometry)
 
 @pytest.mark.parametrize("num_tokens", [1, 16, 37])
 def test_dequantise(num_tokens):
-    """A user would miss: another token's scale, which the routing's weights would hide."""
+    """Another token's scale, which the routing's weights would hide."""
     given = inputs(num_tokens=num_tokens, device=DEVICE)
     x, x_scale = given.hidden_states, given.hidden_states_scale
     step = (
@@ -273,7 +273,7 @@ def test_dequantise(num_tokens):
     shutil.which("nvcc") is None, reason="FlashInfer asks nvcc for its version; there is none"
 )
 def test_the_installed_flashinfer_has_those_sources(tmp_path):
-    """A user would miss: sources that were renamed, so that everything or nothing is compiled."""
+    """Sources that were renamed, so that everything or nothing is compiled."""
     code = """
 from solutions.flashinfer_cutlass import build
 full = build.core.gen_cutlass_fused_moe_sm90_module()

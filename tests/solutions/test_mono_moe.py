@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from layer_inputs import DEVICE, arguments
-from moebench.packing.pack import pack_packages
+from moebench.packing.python_package import pack_packages
 
 from solutions.flashinfer_mono_moe.hand_over import MOST_TOKENS, hand_over, hand_over_ref
 
@@ -20,7 +20,7 @@ KEY, EXPERTS, INNER, HIDDEN = "qwen3.5-35b", 16, 128, 512
 
 @pytest.mark.parametrize("num_tokens", [1, 5, MOST_TOKENS])
 def test_hand_over(num_tokens):
-    """A user would miss: gate taken for up, another token's scale, an expert that was chosen but
+    """Gate taken for up, another token's scale, an expert that was chosen but
     not prepared.
     """
     torch.manual_seed(num_tokens)
@@ -68,7 +68,7 @@ def load(tmp_path, monkeypatch):
 
 
 def test_what_is_called(load, monkeypatch):
-    """A user would miss: tensors in another order, other routing, scratch that two streams share, a
+    """Tensors in another order, other routing, scratch that two streams share, a
     ninth token.
     """
     main, module, stream = load(), Mock(), Mock()
@@ -116,7 +116,7 @@ def test_an_older_flashinfer_is_refused(load, monkeypatch):
 
 @pytest.mark.slow
 def test_hand_over_compiles_for_hopper():
-    """A user would miss: a kernel that dies in the compiler or spills, on the GPU only."""
+    """A kernel that dies in the compiler or spills, on the GPU only."""
     code = f"""from ahead_of_time import compile_all
 from solutions.flashinfer_mono_moe.hand_over import hand_over
 for kernel in compile_all(lambda *given: hand_over(*given[:5], 8), "{KEY}", "sm_90", [1, 8], "NVIDIA H200"):

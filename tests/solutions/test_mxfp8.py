@@ -13,9 +13,9 @@ from flashinfer_bench import Definition
 from flashinfer_bench.compile import BuilderRegistry
 from moebench.core import paths
 from moebench.operators import catalogue, mxfp8_linear
+from moebench.operators import mxfp8_linear as mx
 from moebench.packing import manifest
 
-from definitions import mxfp8_linear as mx
 from solutions.triton_mxfp8.tiles import ROUTES, TABLE, Tile
 
 GEOMETRIES = list(mx.GEOMETRIES)
@@ -25,7 +25,7 @@ LIMITS = sorted(
 ROWS = tuple(sorted({1, 80, 8192} | {n for limit in LIMITS for n in (limit, limit + 1)}))
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 ]
 interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"
@@ -111,7 +111,7 @@ CONVERSIONS = [  # values of a group, its scale's byte and their codes, by hand 
 
 @pytest.mark.parametrize(("values", "scale", "codes"), CONVERSIONS)
 def test_reference_quantises_as_the_format_says(values, scale, codes):
-    """A user would miss: a scale off by one at a power of two, ties rounded up, overflow to NaN
+    """A scale off by one at a power of two, ties rounded up, overflow to NaN
     instead of 448.
     """
     found, scales = mx.quantise(
@@ -127,7 +127,7 @@ def test_reference_quantises_as_the_format_says(values, scale, codes):
 
 @on_device
 def test_group_quantise_at_every_exponent(module, device):
-    """A user would miss: codes that differ from the format's at some size of the activations."""
+    """Codes that differ from the format's at some size of the activations."""
     x = edges().to(device)
     found, wanted = (
         module("group_quantise").group_quantise(x),
@@ -150,7 +150,7 @@ def same_values(found, wanted):
 
 @on_device
 def test_expand_every_code_with_every_scale(module, device):
-    """A user would miss: weights changed by the route through bf16, which calls itself exact."""
+    """Weights changed by the route through bf16, which calls itself exact."""
     byte = torch.arange(256, dtype=torch.uint8)
     codes = byte.repeat(8).view(torch.float8_e4m3fn)
     groups = torch.arange(256, dtype=torch.uint8).repeat_interleave(len(codes) // 32)
@@ -189,7 +189,7 @@ PRODUCTS = [
 @pytest.mark.parametrize(("n", "dtype"), [(128, torch.bfloat16), *SLOW_256])
 @pytest.mark.parametrize("tile", PRODUCTS, ids=lambda tile: "-".join(map(str, tile)))
 def test_product(module, device, tile, n, dtype):
-    """A user would miss: a scale of another row or group, a tile or a share of K left out, rows
+    """A scale of another row or group, a tile or a share of K left out, rows
     beyond M stored.
     """
     matmul, quantise = module("block_scaled_matmul"), module("group_quantise")
@@ -214,7 +214,7 @@ def test_product(module, device, tile, n, dtype):
 
 @on_device
 def test_scale_nan_makes_its_row_nan(module, device):
-    """A user would miss: a broken weight scale that passes for infinity, or for a large number."""
+    """A broken weight scale that passes for infinity, or for a large number."""
     x, weight, scale = operands(3, 128, 256, device)
     scale.view(torch.uint8)[5, 3] = 255
     output = torch.zeros(3, 128, dtype=torch.bfloat16, device=device)
@@ -226,7 +226,7 @@ def test_scale_nan_makes_its_row_nan(module, device):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rows", [1, 37, pytest.param(65, marks=pytest.mark.slow)])
 def test_linear_is_its_two_steps(module, device, rows, dtype):
-    """A user would miss: a linear layer that does not multiply what `quantise` returns."""
+    """A linear layer that does not multiply what `quantise` returns."""
     x, weight, scale = operands(rows, 128, 384, device)
     whole, stepwise = (
         torch.full((rows, 128), torch.nan, dtype=dtype, device=device) for _ in range(2)
@@ -241,7 +241,7 @@ def test_linear_is_its_two_steps(module, device, rows, dtype):
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", [1, 16, 64, 512, 2048, 8192])
 def test_full_width(module, rows):
-    """A user would miss: a wrong result at the sizes that the pages quote."""
+    """A wrong result at the sizes that the pages quote."""
     n, k = mx.GEOMETRIES["mxfp8"].values()
     x, weight, scale = operands(rows, n, k, "cuda")
     output = torch.full((rows, n), torch.nan, dtype=torch.bfloat16, device="cuda")
@@ -270,7 +270,7 @@ BAD = {
     ("name", "value"), [(name, value) for name, values in BAD.items() for value in values]
 )
 def test_bad_input_is_named(module, name, value):
-    """A user would miss: which argument it was."""
+    """Which argument it was."""
     x, weight, scale = operands(4, 128, 256, "cpu")
     given = {
         "x": x,
@@ -295,7 +295,7 @@ def test_unknown_architecture_and_route_are_named(module):
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ROUTES)
 def test_every_chosen_tile_compiles_and_fits(architecture, tmp_path):
-    """A user would miss: the first call at some M dies in the compiler, or at launch for want of
+    """The first call at some M dies in the compiler, or at launch for want of
     shared memory.
 
     Also a slow product on a Hopper GPU, or SM100's block-scaled tensor cores idle.
@@ -321,7 +321,7 @@ def test_every_chosen_tile_compiles_and_fits(architecture, tmp_path):
 
 
 def test_swizzled_scales_lie_as_documented(packed_module):
-    """A user would miss: torch's product reading the scale of another row. The layout is the one
+    """Torch's product reading the scale of another row. The layout is the one
     that cuBLAS states.
     """
     scales = torch.randint(

@@ -75,7 +75,7 @@ def up_first(half):
 @pytest.mark.parametrize("num_tokens", [2] if DEVICE == "cpu" else [1, 7, 80, 300, 1100, 9000])
 @pytest.mark.parametrize("solution", SERVING)
 def test_both_forms_agree(solution, num_tokens):
-    """A user would miss: two answers for one layer, depending on who routes. Of triton_fused_v2 bit
+    """Two answers for one layer, depending on who routes. Of triton_fused_v2 bit
     for bit.
     """
     given = arguments(GEOMETRY, num_tokens)
@@ -101,7 +101,7 @@ def test_both_forms_agree(solution, num_tokens):
 
 @pytest.mark.parametrize("num_tokens", [2] if DEVICE == "cpu" else [1, 80, 300, 1100])
 def test_tokens_in_bf16_are_quantised_per_128(layer, num_tokens):
-    """A user would miss: an engine's own quantisation and ours that differ by more than a
+    """An engine's own quantisation and ours that differ by more than a
     rounding.
     """
     given = arguments(GEOMETRY, num_tokens)
@@ -123,7 +123,7 @@ def test_tokens_in_bf16_are_quantised_per_128(layer, num_tokens):
 @pytest.mark.parametrize("num_tokens", [1, 3, 8, 9, 80, 300])
 @pytest.mark.parametrize("geometry", ["full", "qwen3.5-35b"])
 def test_tokens_in_bf16_with_the_router_inside(geometry, num_tokens):
-    """A user would miss: other answers where the layer's one launch quantises, up to 6 and 8 tokens
+    """Other answers where the layer's one launch quantises, up to 6 and 8 tokens
     of these.
     """
     layer, given = built("hopper_fused", geometry), arguments(geometry, num_tokens)
@@ -144,7 +144,7 @@ def test_tokens_in_bf16_with_the_router_inside(geometry, num_tokens):
 
 @pytest.mark.parametrize("num_tokens", [2] if DEVICE == "cpu" else [1, 80, 300, 1100])
 def test_rows_of_no_token_are_zero_and_read_nothing(layer, num_tokens):
-    """A user would miss: NaN from the padding of a captured batch, or old memory in its rows."""
+    """NaN from the padding of a captured batch, or old memory in its rows."""
     given = arguments(GEOMETRY, num_tokens)
     padding = slice(num_tokens * 2 // 3, None)
     given["topk_ids"][padding] = -1
@@ -170,14 +170,14 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_wrong_argument_is_named(layer, name):
-    """A user would miss: a wrong answer, or a crash in the GPU, instead of a line that says why."""
+    """A wrong answer, or a crash in the GPU, instead of a line that says why."""
     given = arguments(GEOMETRY, 3)
     with pytest.raises(ValueError, match=f"^{name}: "):
         layer(*(given | {name: FAULTS[name](given[name])}).values())
 
 
 def test_tokens_in_fp8_are_not_taken_for_bf16(layer):
-    """A user would miss: bytes of one format read as the other."""
+    """Bytes of one format read as the other."""
     given = arguments(GEOMETRY, 3)
     del given["hidden_states_scale"]
     with pytest.raises(ValueError, match="^hidden_states: .*float8_e4m3fn"):
@@ -190,7 +190,7 @@ def test_tokens_in_fp8_are_not_taken_for_bf16(layer):
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_tokens", [7, 80, 300, 1100])
 def test_cuda_graph(layer, num_tokens):
-    """A user would miss: a graph that keeps the routing it was captured with."""
+    """A graph that keeps the routing it was captured with."""
     given = arguments(GEOMETRY, num_tokens)
     output = torch.full_like(given["output"], torch.nan)
     call(layer, given)
@@ -225,7 +225,7 @@ def whole_weights():
 @pytest.mark.parametrize("num_tokens", [8, 32])
 @pytest.mark.parametrize("solution", SERVING_WHOLE)
 def test_calls_and_replays_of_a_whole_layer_have_the_same_bits(solution, num_tokens, whole_weights):
-    """A user would miss: a token that the next router sends elsewhere in some runs, as this layer
+    """A token that the next router sends elsewhere in some runs, as this layer
     is a bit off.
     """
     run = in_bf16(built(solution, WHOLE))
@@ -260,7 +260,7 @@ def test_calls_and_replays_of_a_whole_layer_have_the_same_bits(solution, num_tok
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_tokens", [7, 80, 300, 1100])
 def test_random_ids_of_a_trial_run(layer, num_tokens):
-    """A user would miss: engines measure their memory with random ids, in which an expert comes
+    """Engines measure their memory with random ids, in which an expert comes
     twice.
     """
     given = arguments(GEOMETRY, num_tokens)

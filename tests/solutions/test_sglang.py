@@ -11,14 +11,14 @@ import ahead_of_time
 import pytest
 import torch
 from layer_inputs import DEVICE, arguments, wanted
+from moebench.operators import moe_fp8_block_scale as moe
+from moebench.operators import moe_fp8_block_scale_renorm as renorm
 from moebench.packing import eligibility, manifest
 
-from definitions import moe_fp8_block_scale as moe
-from definitions import moe_fp8_block_scale_renorm as renorm
 from solutions.common.triton import permute
 from solutions.common.triton.swiglu_quant import swiglu_quant_ref
 
-SMALL = [*moe.SMALL, *renorm.SMALL]
+SMALL = [*moe.small(), *renorm.small()]
 
 
 SGLANG_STAND_IN = """
@@ -61,7 +61,7 @@ def stand_in(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("place", ["srt/layers/moe/fused_moe_triton", "kernels/ops/moe"])
 def test_the_kernel_is_loaded_without_its_package(module, place, stand_in):
-    """A user would miss: that one module needs none of SGLang's compiled libraries, wherever a
+    """That one module needs none of SGLang's compiled libraries, wherever a
     version keeps it.
     """
     file = stand_in(place=place, package="raise ImportError('the package must not be imported')")
@@ -74,7 +74,7 @@ def test_the_kernel_is_loaded_without_its_package(module, place, stand_in):
 
 
 def test_what_a_newer_sglang_adds_keeps_its_default(module, stand_in):
-    """A user would miss: a release whose kernel has one parameter more than those that we know."""
+    """A release whose kernel has one parameter more than those that we know."""
     parameters = "a_ptr, N, even_Ks: tl.constexpr, FUSE_SWIGLU: tl.constexpr = False"
     newer = SGLANG_STAND_IN.replace("a_ptr, N", parameters).replace(
         "import triton", "import triton\nfrom triton import language as tl", 1
@@ -86,7 +86,7 @@ def test_what_a_newer_sglang_adds_keeps_its_default(module, stand_in):
 
 
 def test_both_gemms_share_the_order_of_rows(module):
-    """A user would miss: rows padded to one tile and multiplied by another."""
+    """Rows padded to one tile and multiplied by another."""
     tiles = module("tiles")
     for intermediate in (384, 512, 768, 1536, 2048):
         for rows_per_expert in (0.03, 4, 4.1, 12, 12.1, 24, 24.1, 32, 500):
@@ -96,7 +96,7 @@ def test_both_gemms_share_the_order_of_rows(module):
 
 
 def test_launches_with_and_without_descriptors_are_told_apart(module, stand_in, monkeypatch):
-    """A user would miss: the second GEMM through the launcher of the first, which was compiled
+    """The second GEMM through the launcher of the first, which was compiled
     without TMA.
     """
     stand_in()
@@ -131,7 +131,7 @@ def test_launches_with_and_without_descriptors_are_told_apart(module, stand_in, 
     [(1 / 8, 1), (1 / 8, 4096), (1 / 8, 16384), (1 / 16, 16384), (1, 16384)],
 )
 def test_usual_tiles_hold_twice_the_usual_rows(module, share, num_tokens):
-    """A user would miss: times of our own kernel shown as SGLang's, or thousands of programs
+    """Times of our own kernel shown as SGLang's, or thousands of programs
     without a tile.
     """
     tiles = module("tiles")
@@ -147,7 +147,7 @@ def test_usual_tiles_hold_twice_the_usual_rows(module, share, num_tokens):
 
 @pytest.mark.parametrize("geometry", SMALL)
 def test_routing_one_token_is_routing_and_sorting_it(module, geometry):
-    """A user would miss: rows of a decode step at batch 1, which has a launch of its own."""
+    """Rows of a decode step at batch 1, which has a launch of its own."""
     one = module("route_one", geometry)
     route, sort = (module(f"common.triton.{name}", geometry) for name in ("route", "permute"))
     for seed in range(3):
@@ -170,7 +170,7 @@ def test_routing_one_token_is_routing_and_sorting_it(module, geometry):
 @pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("first_tile", [0, 2])
 def test_tiles_beyond_the_grid_are_multiplied(module, in_order, first_tile):
-    """A user would miss: a rank that gets more than twice its share of the rows."""
+    """A rank that gets more than twice its share of the rows."""
     overflow = module("overflow_gemm")
     torch.manual_seed(0)
     top_k, block_m, columns, depth = 4, 16, 256, 384
@@ -200,7 +200,7 @@ def test_tiles_beyond_the_grid_are_multiplied(module, in_order, first_tile):
 
 @pytest.mark.parametrize("num_tokens", [9, 70])
 def test_swiglu_quant_rows_is_the_shared_stage(module, num_tokens):
-    """A user would miss: rows of padding read."""
+    """Rows of padding read."""
     swiglu = module("swiglu_quant_rows")
     torch.manual_seed(0)
     expert = torch.randint(-1, 5, (num_tokens, 8), dtype=torch.int32, device=DEVICE)
@@ -220,7 +220,7 @@ def test_swiglu_quant_rows_is_the_shared_stage(module, num_tokens):
 
 
 def test_captured_launches_overlap_once_their_kind_is_known(module, monkeypatch):
-    """A user would miss: what a graph gains, or a graph without it because no launch is ever
+    """What a graph gains, or a graph without it because no launch is ever
     known.
     """
     overlap = module("overlap")
@@ -291,7 +291,7 @@ def test_captured_launches_overlap_once_their_kind_is_known(module, monkeypatch)
     "geometry", ["small", *(pytest.param(name, marks=pytest.mark.slow) for name in SMALL[1:])]
 )
 def test_kernel_gives_the_definitions_answer(module, geometry, monkeypatch):
-    """A user would miss: a parameter of the installed kernel that means something else; rows beyond
+    """A parameter of the installed kernel that means something else; rows beyond
     its grid.
     """
     main = module("main", geometry)
@@ -299,7 +299,7 @@ def test_kernel_gives_the_definitions_answer(module, geometry, monkeypatch):
     for num_tokens, tiles_of in ((1, usual), (9, usual), (9, lambda *sizes: 2)):
         monkeypatch.setattr(main, "usual_tiles", tiles_of)
         given = arguments(geometry, num_tokens)
-        (main.run_renorm if geometry in renorm.SMALL else main.run)(*given.values())
+        (main.run_renorm if geometry in renorm.small() else main.run)(*given.values())
         found, right = given["output"].float(), wanted(geometry, given).float()
         assert torch.isclose(found, right, rtol=0.1, atol=0.1).float().mean() > 0.8
 
@@ -310,7 +310,7 @@ def test_kernel_gives_the_definitions_answer(module, geometry, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_90", "sm_100"])
 def test_stages_compile(architecture, tmp_path):
-    """A user would miss: the first call at some token count dies in the compiler."""
+    """The first call at some token count dies in the compiler."""
     kernels = ahead_of_time.compiled(
         "sglang_triton", "full", architecture, (1, 300, 500, 1000, 4096), tmp_path
     )

@@ -15,11 +15,10 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from moebench.operators import catalogue
+from moebench.operators import catalogue, swiglu
 from moebench.packing.pack import pack
 from moebench.packing.problem import NAMES
 
-from definitions import swiglu
 from solutions.common.host.build_library import build_library, find_toolkit, load_library
 from solutions.common.triton import gemm1 as gemm1_module
 from solutions.common.triton import route as route_module

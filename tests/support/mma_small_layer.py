@@ -12,10 +12,10 @@ from unittest import mock
 
 import hopper_stages as stages
 import torch
+from moebench.operators import swiglu
 from moebench.packing.pack import pack
 from moebench.packing.problem import facts
 
-from definitions import swiglu
 from solutions.common.host.build_library import load_library
 from solutions.mma_fused.targets import TARGETS, Target
 

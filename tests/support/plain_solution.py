@@ -4,9 +4,8 @@ import json
 
 import pytest
 from moebench.core import paths
+from moebench.operators.moe_fp8_block_scale import definition
 from moebench.packing import pack
-
-from definitions.moe_fp8_block_scale import definition
 
 INPUTS = ", ".join(definition("small").inputs)
 REFERENCE = definition("small").reference.replace("def run(", "def reference(")

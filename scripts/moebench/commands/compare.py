@@ -2,12 +2,13 @@
 
 --workloads shows every workload, --against what a change made slower or wrong. A row is one
 solution on one workload, GPU, tolerance and clock; where several traces are of it, the newest of
-the current source counts.
+the current source counts. A narrow terminal shows fewer columns, and says which it leaves out.
 """
 
 import argparse
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,128 +18,209 @@ from moebench.core.arguments import output_file
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun, UserError
 from moebench.core.names import unknown
+from moebench.core.printable import printable
 from moebench.core.provenance import CLOCKS
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.catalogue import KEYS, definition_name
-from moebench.report import comparison as report
-from moebench.report import html
-from moebench.report.table import Table, console
-from moebench.results import against, table
+from moebench.reports import comparison, files, html
+from moebench.reports.table import Table, console, one_line
+from moebench.results import against, measurements, trace_files
 from moebench.results.summary import shown_of
+
+# Option -> how the file that it names is made of all rows.
+OUTPUTS: dict[str, Callable[[pd.DataFrame], str]] = {
+    "html": html.page,
+    "csv": files.csv_text,
+    "json": files.json_text,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    traces = (
+
+    traces_help = (
         "data sets in any layout, folders of JSONL files or such files; default: this repository's"
     )
-    add("--traces", "--dataset", nargs="+", type=Path, metavar="PATH", help=traces)
-    add(
-        "--definition",
-        metavar="KEY",
-        help="of `moebench data`, or a name; default: the first one that was recorded",
-    )
-    add(
-        "--solutions", nargs="+", default=[], metavar="NAME", help="default: all that were recorded"
-    )
-    add(
-        "--tolerance",
-        choices=list(TOLERANCES),
-        help="workload by workload at it; default: relaxed, if it is there",
-    )
+    add("--traces", "--dataset", nargs="+", type=Path, metavar="PATH", help=traces_help)
+
+    definition_help = "of `moebench data`, or a name; default: the first one that was recorded"
+    add("--definition", metavar="KEY", help=definition_help)
+
+    solutions_help = "default: all that were recorded"
+    add("--solutions", nargs="+", default=[], metavar="NAME", help=solutions_help)
+
+    tolerance_help = "workload by workload at it; default: relaxed, if it is there"
+    add("--tolerance", choices=list(TOLERANCES), help=tolerance_help)
     add("--clock", choices=CLOCKS, default="events", help="default: events")
     add("--workloads", action="store_true", help="every workload, not three of them")
-    what = "the traces before a change, as --traces; exit 1 where something is more than 5%% slower, or wrong now"
-    add("--against", nargs="+", type=Path, metavar="PATH", help=what)
-    add(
-        "--html", type=output_file, metavar="FILE", help="a page to explore, which needs no network"
+
+    against_help = (
+        "the traces before a change, as --traces; exit 1 where something is more than 5%% slower, "
+        "or wrong now"
     )
-    add(
-        "--csv",
-        type=output_file,
-        metavar="FILE",
-        help="every row, of all definitions unless one is named",
-    )
+    add("--against", nargs="+", type=Path, metavar="PATH", help=against_help)
+
+    html_help = "a page to explore, which needs no network"
+    add("--html", type=output_file, metavar="FILE", help=html_help)
+    csv_help = "every row, of all definitions unless one is named"
+    add("--csv", type=output_file, metavar="FILE", help=csv_help)
     add("--json", type=output_file, metavar="FILE", help="likewise")
 
 
+@dataclass(frozen=True)
+class Selection:
+    """Which rows are shown. definition: a key of `moebench data` or a name."""
+
+    clock: str
+    definition: str | None
+    solutions: tuple[str, ...]
+    tolerance: str | None
+
+
 def main(args: argparse.Namespace) -> int:
-    given = args.traces or [paths.ROOT if args.clock == "events" else paths.GPU_CLOCK]
+    default = paths.ROOT if args.clock == "events" else paths.GPU_CLOCK
+    traces = args.traces or [default]
+    selection = Selection(args.clock, args.definition, tuple(args.solutions), args.tolerance)
+    outputs = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name)}
+
     if args.against:
-        if unused := [name for name in ("workloads", "html", "csv", "json") if getattr(args, name)]:
-            raise UserError(f"--{unused[0]}: not with --against")
-        found, warnings = against.compare(args.against, given)
-        found = chosen(found, args)
-        show([report.changes(found)], warnings, markdown=not sys.stdout.isatty())
-        if not (found.side == "both").any():
-            raise CannotRun("--against: nothing was run on both sides under the same conditions")
-        return 1 if (found.mark != "").any() else 0
-    every, warnings = table.load(given)
-    rows = chosen(every, args)
-    files = {
-        args.html: html.page,
-        args.csv: lambda rows: rows.drop(columns="log").to_csv(index=False),
-    }
-    files[args.json] = lambda rows: rows.to_json(orient="records", indent=1)
-    for path, text in files.items():
-        if path:
-            write_atomically(path, text(rows))
-            print(f"wrote {path}")
-    first = rows.definition.iloc[0]
-    show([] if any(files) else tables(rows[rows.definition == first], args), warnings)
-    if not any(files) and (
-        others := sorted(set(every.geometry.fillna(every.definition)[every.definition != first]))
-    ):
-        console().print(f"Others, by --definition: {', '.join(others)}", soft_wrap=True)
+        for name in ("workloads", *OUTPUTS):
+            if getattr(args, name):
+                raise UserError(f"--{name}: not with --against")
+        return show_changes(args.against, traces, selection)
+
+    check_outputs(outputs, traces)
+    all_rows, warnings = measurements.load(traces)
+    rows = chosen(all_rows, selection)
+    if outputs:
+        write_files(outputs, rows)
+    else:
+        first = rows.definition.iloc[0]
+        show(tables(rows[rows.definition == first], args.workloads, args.tolerance))
+        show_other_definitions(all_rows, first)
+    show_warnings(warnings)
     return 0
 
 
-def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
-    """The rows that the arguments ask for, the main definition's first. Raises UserError where
-    there are none.
+def show_changes(before: list[Path], after: list[Path], selection: Selection) -> int:
+    """Print what `against.compare` found, and return the exit status: 1 where anything is marked.
+
+    It is Markdown where the output is no terminal. Raises CannotRun where nothing can be compared.
     """
-    rows = rows[rows.clock == args.clock]
-    if not len(rows):
-        raise UserError(f"--clock: got {args.clock}, but none of these traces was timed by it")
-    if args.definition:
-        name = (
-            definition_name(KEYS[args.definition]) if args.definition in KEYS else args.definition
-        )
-        if name not in set(rows.definition):
-            if args.definition not in KEYS:
-                raise UserError(unknown("definition", name, sorted(set(rows.definition))))
+    all_rows, warnings = against.compare(before, after)
+    rows = chosen(all_rows, selection)
+    table = comparison.changes(rows)
+    if sys.stdout.isatty():
+        show([table])
+    else:
+        print(table.markdown(titled=True))
+    show_warnings(warnings)
+
+    if not (rows.side == "both").any():
+        raise CannotRun("--against: nothing was run on both sides under the same conditions")
+    return 1 if (rows.mark != "").any() else 0
+
+
+def check_outputs(outputs: dict[str, Path], traces: list[Path]) -> None:
+    """Raise UserError where two outputs are one file, or one is a file of the traces."""
+    read = {file.resolve() for file in trace_files.trace_files_below(traces)}
+    options = {}
+    for name, path in outputs.items():
+        file = path.resolve()
+        if file in read:
+            raise UserError(f"--{name}: got {path}, want another file: the traces are read from it")
+        if file in options:
             raise UserError(
-                f"--definition: got {args.definition}: nothing is recorded; moebench run --save records it"
+                f"--{name}: got {path}, want another file: --{options[file]} writes it, too"
             )
-        rows = rows[rows.definition == name]
-    for name in args.solutions:
+        options[file] = name
+
+
+def write_files(outputs: dict[str, Path], rows: pd.DataFrame) -> None:
+    for name, path in outputs.items():
+        write_atomically(path, OUTPUTS[name](rows))
+        print(f"wrote {path}")
+
+
+def chosen(rows: pd.DataFrame, selection: Selection) -> pd.DataFrame:
+    """Return the selected rows, those of the main definition first.
+
+    Raises UserError, with what there is, where nothing was recorded.
+    """
+    rows = rows[rows.clock == selection.clock]
+    if not len(rows):
+        raise UserError(f"--clock: got {selection.clock}, but none of these traces was timed by it")
+
+    if selection.definition:
+        rows = rows[rows.definition == recorded_definition(selection.definition, rows)]
+
+    for name in selection.solutions:
         if name not in set(rows.solution):
-            raise UserError(f"--solutions: {unknown('solution', name, sorted(set(rows.solution)))}")
-    rows = rows[rows.solution.isin(args.solutions)] if args.solutions else rows
-    if args.tolerance and not len(rows := rows[rows.tolerance == args.tolerance]):
-        raise UserError(f"--tolerance: nothing is recorded at {args.tolerance}")
-    known = [
-        name for name in dict.fromkeys([*KEYS, *rows.definition]) if name in set(rows.definition)
-    ]
-    return rows.sort_values("definition", key=lambda names: names.map(known.index), kind="stable")
+            names = sorted({one_line(recorded) for recorded in rows.solution})
+            raise UserError(f"--solutions: {unknown('solution', name, names)}")
+    if selection.solutions:
+        rows = rows[rows.solution.isin(selection.solutions)]
+
+    if selection.tolerance:
+        rows = rows[rows.tolerance == selection.tolerance]
+        if not len(rows):
+            raise UserError(f"--tolerance: nothing is recorded at {selection.tolerance}")
+    return in_catalogue_order(rows)
 
 
-def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:
-    """Of one definition, a table for each GPU."""
-    if one := args.workloads or args.tolerance:
-        rows = rows[rows.tolerance == (args.tolerance or shown_of(rows))]
-    make = report.workloads if one else report.solutions
-    made = [make(rows[rows.hardware == gpu]) for gpu in report.gpus(rows)]
-    return [
-        *(replace(each, caption="") for each in made[:-1]),
-        made[-1],
-    ]  # one caption explains them all
-
-
-def show(made: list[Table], warnings: list[str], markdown: bool = False) -> None:
-    for each in made:
-        console().print(
-            each.markdown(titled=True) if markdown else each.terminal(), soft_wrap=markdown
+def recorded_definition(wanted: str, rows: pd.DataFrame) -> str:
+    """Return the name of the definition that a user means. Raises UserError without any row."""
+    recorded = set(rows.definition)
+    name = definition_name(KEYS[wanted]) if wanted in KEYS else wanted
+    if name in recorded:
+        return name
+    if wanted in KEYS:
+        raise UserError(
+            f"--definition: got {wanted}: nothing is recorded; moebench run --save records it"
         )
+    names = sorted(one_line(each) for each in recorded)
+    raise UserError(f"--definition: {unknown('definition', wanted, names)}")
+
+
+def in_catalogue_order(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows by definition, as `moebench data` lists them, then those of others.
+
+    A definition's rows stay in their order.
+    """
+    names = dict.fromkeys([*(definition_name(KEYS[key]) for key in KEYS), *rows.definition])
+    places = {name: place for place, name in enumerate(names)}
+    return rows.sort_values("definition", key=lambda each: each.map(places), kind="stable")
+
+
+def tables(rows: pd.DataFrame, every_workload: bool, tolerance: str | None) -> list[Table]:
+    """Return a table for each GPU; the last one's caption explains them all.
+
+    rows: of one definition.
+    """
+    draw = comparison.solutions
+    if every_workload or tolerance:
+        rows = rows[rows.tolerance == (tolerance or shown_of(rows))]
+        draw = comparison.workloads
+
+    drawn = [draw(rows[rows.hardware == gpu]) for gpu in comparison.gpus(rows)]
+    without_caption = [replace(table, caption="") for table in drawn[:-1]]
+    return [*without_caption, drawn[-1]]
+
+
+def show(drawn: list[Table]) -> None:
+    for table in drawn:
+        console().print(table.terminal())
+
+
+def show_other_definitions(rows: pd.DataFrame, shown: str) -> None:
+    """Print the keys or names of the definitions that are not shown."""
+    others = rows[rows.definition != shown]
+    names = sorted(set(others.geometry.fillna(others.definition)))
+    if names:
+        line = f"Others, by --definition: {', '.join(map(one_line, names))}"
+        console().print(line, soft_wrap=True)
+
+
+def show_warnings(warnings: list[str]) -> None:
     for warning in warnings:
-        print(warning, file=sys.stderr)
+        print(printable(warning), file=sys.stderr)

@@ -8,34 +8,68 @@ stands against it.
 """
 
 import argparse
-import json
+import math
 import sys
+import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 
-from definitions import swiglu
-from definitions.config_json import Checkpoint, read
-from definitions.moe_fp8_block_scale_routed import routed_key
 from moebench.core import paths
 from moebench.core.arguments import count
 from moebench.core.errors import UserError
-from moebench.operators import catalogue, routing_model
-from moebench.operators.models import add
-from moebench.operators.moe_fp8_block_scale import expert_bytes, layer_bound, middle_rank
+from moebench.operators import add_model, catalogue, swiglu
+from moebench.operators.checkpoint import Checkpoint, read_file
+from moebench.operators.expected_bound import expected_bound
+from moebench.operators.fp8_layer import expert_bytes
+from moebench.operators.layers import Sizes
+from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing import manifest
 from moebench.packing.serves import why_not
-from moebench.report.models import GPU_GB
-from moebench.report.table import Table, console, decimal
-from moebench.results import table
+from moebench.reports.models import GPU_GB
+from moebench.results import measurements
 from moebench.results.summary import by_solution
 
 TOKENS = (1, 64, 4096)
+WIDTH = 100
+INDENT = 22
+FORM_NAMES = {
+    "routed": "served, top-k given",
+    "renorm": "served, with router",
+    "sigmoid-bias": "served, with router",
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A checkpoint's layer on one rank. keys: form -> its definition's key, None without one."""
+
+    checkpoint: Checkpoint
+    sizes: Sizes
+    keys: dict[str, str | None]
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What a solution does with a layer.
+
+    why_not: form -> why it does not serve it, None where it does. over_bound: form -> recorded
+    latency over the bound, where there is one. elsewhere: the same, of the first definition.
+    """
+
+    solution: str
+    why_not: dict[str, str | None]
+    over_bound: dict[str, float]
+    elsewhere: float | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option(
-        "config", type=Path, metavar="CONFIG.json", help="of a checkpoint, as transformers reads it"
+        "config",
+        type=Path,
+        metavar="CONFIG.json",
+        help="of a checkpoint, as transformers reads it, or the folder that has it",
     )
     option(
         "--ep",
@@ -59,122 +93,199 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    try:
-        found = read(json.loads(args.config.read_text(encoding="utf-8")), args.fp8, args.limit)
-        of = found.on(args.ep)
-    except ValueError as error:  # no JSON, too
-        raise UserError(f"{args.config}: {error}") from error
-    known, fastest = (
-        {form: catalogue.BY_NAME.get(name) for form, name in catalogue.names(of).items()},
-        "SOLUTION",
-    )
+    layer = layer_of(args)
     if args.add:
         paths.require_clone("moebench model --add")
-        print(add(args.add, found, of))
-        known = {form: routed_key(args.add) if form == "routed" else args.add for form in known}
+        print("\n".join(add_model.add(args.add, layer.checkpoint, layer.sizes)))
+        layer = layer_of(args)
     else:
-        shown, fastest = solutions(of, known)
-        console().print(facts(found, of, known).terminal(), shown.terminal())
-    if not any(known.values()):
-        print(f"{args.command_line} --add KEY")
-        known = {form: "KEY-routed" if form == "routed" else "KEY" for form in known}
-    print(f"moebench run --definition {next(filter(None, known.values()))}")
-    if known["routed"]:
-        print(
-            f"moebench pack {fastest} --package moe --definition {known['routed']} && pip install ./moe"
-        )
+        print("\n".join(wrapped(facts(layer))))
+
+    servings = solutions(layer)
+    if not args.add:
+        print("\n".join(wrapped(serving_rows(layer, servings))))
+    print("\n".join(next_commands(args, layer, servings)))
     return 0
 
 
-def bounds(of: dict) -> dict[int, float]:
-    """Tokens -> ms of the roofline bound where top-k is given, for a routing as workloads have
-    it.
-    """
-    found, offset = {}, middle_rank(of)
-    for tokens in TOKENS:
-        drawn = routing_model.draw_typical(f"model/{tokens}", tokens, offset, of)
-        counts = routing_model.local_counts(routing_model.select(*drawn, of) - offset, of)
-        found[tokens] = layer_bound(tokens, counts, tokens * of["top_k"] * (4 + 4), of).ms
-    return found
+def layer_of(args: argparse.Namespace) -> Layer:
+    """Read the checkpoint. Raises UserError for what is no layer that a definition can have."""
+    try:
+        checkpoint = read_file(args.config, args.fp8, args.limit)
+        sizes = checkpoint.on(args.ep)
+    except ValueError as error:  # no JSON, too
+        raise UserError(f"{args.config}: {error}") from error
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}, want a config.json") from error
+
+    by_name = catalogue.by_name()
+    keys = {form: by_name.get(name) for form, name in catalogue.names(sizes).items()}
+    return Layer(checkpoint, sizes, keys)
 
 
-def facts(found: Checkpoint, of: dict, known: dict[str, str | None]) -> Table:
-    """What config.json says, and what follows from it. known: form of this layer -> its
-    definition's key, or None.
-    """
-    local, experts, layers = (
-        of["num_local_experts"],
-        of["num_experts"],
-        found.layers + sum(found.others.values()),
-    )
-    groups = f", {of['kept_groups']} of {of['num_groups']} groups" if of["num_groups"] > 1 else ""
-    layer = local * expert_bytes(of) / 1e9
-    given = "" if len(known) > 1 else "; no definition has this router inside, so top-k is given"
-    others = "".join(
-        f"; {count} more with limit {limit:g} (--limit)" for limit, count in found.others.items()
-    )
-    fits = "fits" if layer * layers <= GPU_GB else "exceeds"
+def wrapped(rows: list[tuple[str, str]]) -> list[str]:
+    """Return lines of a width that a terminal shows: a row's name, and its text beside it."""
+    lines = []
+    for name, text in rows:
+        first = name.ljust(INDENT)
+        rest = " " * INDENT
+        lines += textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest)
+    return lines
+
+
+def facts(layer: Layer) -> list[tuple[str, str]]:
+    """Return what config.json says, and what follows from it: names and texts."""
+    checkpoint = layer.checkpoint
+    sizes = layer.sizes
+    experts = f"{sizes['num_local_experts']} of {sizes['num_experts']}, top-k {sizes['top_k']}"
+    if sizes["num_groups"] > 1:
+        experts += f", {sizes['kept_groups']} of {sizes['num_groups']} groups"
+
+    router = checkpoint.router
+    if len(layer.keys) == 1:
+        router += "; no definition has this router inside, so top-k is given"
+
+    activation = swiglu.description(sizes)
+    for limit, layers in checkpoint.others.items():
+        activation += f"; {layers} more with limit {limit:g} (--limit)"
+
+    gigabytes = sizes["num_local_experts"] * expert_bytes(sizes) / 1e9
+    count = checkpoint.layers + sum(checkpoint.others.values())
+    fits = "fits" if gigabytes * count <= GPU_GB else "exceeds"
     rows = [
-        ["experts", f"{local} of {experts}, top-k {of['top_k']}{groups}"],
-        ["hidden, intermediate size", f"{of['hidden_size']}, {of['intermediate_size']}"],
-        ["router", f"{found.router}{given}"],
-        ["activation", f"{swiglu.description(of)}{others}"],
-        ["weights", f"{found.storage}; {layer:.2f} GB a layer"],
-        ["MoE layers", f"{layers}, {layer * layers:.1f} GB, which {fits} a GPU of {GPU_GB} GB"],
-        [
-            "bound, ms",
-            ", ".join(f"T={t}: {ms:.4f}" for t, ms in bounds(of).items()) + f" ({MEASURED_ON})",
-        ],
-        ["definition", ", ".join(filter(None, known.values())) or "none yet"],
+        ("experts", experts),
+        ("hidden, intermediate", f"{sizes['hidden_size']}, {sizes['intermediate_size']}"),
+        ("router", router),
+        ("activation", activation),
+        ("weights", f"{checkpoint.storage}; {gigabytes:.2f} GB a layer"),
+        ("MoE layers", f"{count}, {gigabytes * count:.1f} GB, which {fits} a GPU of {GPU_GB} GB"),
+        ("bound, ms", bounds(sizes)),
+        ("definition", ", ".join(filter(None, layer.keys.values())) or "none yet"),
     ]
-    return Table(["", ""], [rows], words=2)
+    if checkpoint.notes:
+        rows.append(("note", "; ".join(checkpoint.notes)))
+    if checkpoint.not_understood:
+        rows.append(("not understood", listed(checkpoint.not_understood)))
+    return rows
 
 
-def solutions(of: dict, known: dict[str, str | None]) -> tuple[Table, str]:
-    """Of every solution for such layers: the forms that it serves, its times over the bound, and
-    why not the others; and the fastest of those that serve most, if recorded. known: form of this
-    layer -> key of its definition here.
+def bounds(sizes: Sizes) -> str:
+    """Return the roofline bounds at TOKENS, means over routings, in words."""
+    parts = []
+    for tokens in TOKENS:
+        bound = expected_bound(tokens, sizes)
+        parts.append(f"T={tokens}: {bound.ms:.4f} ({bound.active:.1f} experts active)")
+    return f"{', '.join(parts)}; means over routings, {MEASURED_ON}"
+
+
+def listed(fields: dict[str, object]) -> str:
+    """Return fields of a config.json and what they have, cut to a few words each."""
+    parts = [f"{name} {textwrap.shorten(str(value), 24)}" for name, value in fields.items()]
+    more = f" and {len(parts) - 8} more" if len(parts) > 8 else ""
+    return ", ".join(parts[:8]) + more
+
+
+def solutions(layer: Layer) -> list[Serving]:
+    """Return what each solution for such layers does with this one, the best first."""
+    recorded = {form: over_bound(key) if key else {} for form, key in layer.keys.items()}
+    elsewhere = over_bound(next(iter(catalogue.geometries())))
+    servings = []
+    for name, solution in manifest.readable().items():
+        of_other_operator = not any(map(catalogue.form, solution.definitions))
+        if not solution.serves and of_other_operator:
+            continue
+        reasons = {}
+        for form, key in layer.keys.items():
+            has_key = key in solution.definitions
+            reasons[form] = None if has_key else why_not(solution.serves, form, layer.sizes)
+        times = {form: by_name[name] for form, by_name in recorded.items() if name in by_name}
+        servings.append(Serving(name, reasons, times, elsewhere.get(name)))
+    return sorted(servings, key=rank)
+
+
+def rank(serving: Serving) -> tuple:
+    """Return a key that sorts: more forms first, then the fastest here, then the fastest on the
+    first definition.
     """
-    ratios, rows = {form: over_bound(key) if key else {} for form, key in known.items()}, []
-    for name, its in manifest.readable().items():
-        if not its.serves and not any(map(catalogue.form, its.definitions)):
-            continue  # of another operator
-        why = {
-            form: None if key in its.definitions else why_not(its.serves, form, of)
-            for form, key in known.items()
-        }
-        cells = [
-            None if why[form] else f"yes {decimal(ratios[form].get(name), 2)}".rstrip(" -")
-            for form in known
-        ]
-        rows.append([name, *cells, "; ".join(dict.fromkeys(filter(None, why.values())))])
-    heads = [
-        "top-k given (routed)" if form == "routed" else f"router inside ({form})" for form in known
-    ]
-    caption = (
-        "Numbers: recorded latency over the bound, geometric mean over workloads."
-        if any(ratios.values())
-        else ""
-    )
-    least = {
-        name: min(of[name] for of in ratios.values() if name in of)
-        for name in set().union(*ratios.values())
-    }
-    rows.sort(key=lambda row: (row[1:-1].count(None), row[0] not in least, least.get(row[0], 0)))
-    fastest = rows[0][0] if rows[0][0] in least else "SOLUTION"
-    return Table(["solution", *heads, "why not"], [rows], words=9, caption=caption), fastest
+    refused = sum(reason is not None for reason in serving.why_not.values())
+    here = min(serving.over_bound.values(), default=math.inf)
+    return refused, here, serving.elsewhere or math.inf, serving.solution
 
 
 def over_bound(key: str) -> dict[str, float]:
-    """Solution -> recorded latency over the bound on the GPU whose bound is known; {} without
-    traces.
+    """Return solution -> recorded latency over the bound on the GPU whose bound is known; {}
+    without traces.
     """
-    if not (path := paths.trace_file(catalogue.definition_name(key))).exists():
+    path = paths.trace_file(catalogue.definition_name(key))
+    if not path.exists():
         return {}
     try:
-        rows, _ = table.load([path])
+        rows, _ = measurements.load([path])
     except UserError as error:
         print(error, file=sys.stderr)
         return {}
     here = rows[rows.hardware == MEASURED_ON]
     return by_solution(here).over_bound.dropna().to_dict() if len(here) else {}
+
+
+def serving_rows(layer: Layer, servings: list[Serving]) -> list[tuple[str, str]]:
+    """Return a row for each form with the solutions that serve it, and one with those that serve
+    none and why.
+    """
+    rows = []
+    for form in layer.keys:
+        names = []
+        serving_it = [serving for serving in servings if serving.why_not[form] is None]
+        for serving in sorted(serving_it, key=lambda each: each.over_bound.get(form, math.inf)):
+            ratio = serving.over_bound.get(form)
+            names.append(f"{serving.solution} {ratio:.2f}" if ratio else serving.solution)
+        rows.append((FORM_NAMES[form], ", ".join(names) or "by none"))
+    if any(serving.over_bound for serving in servings):
+        rows.append(("", "(recorded latency over the bound, geometric mean over workloads)"))
+
+    refused = {}
+    for serving in servings:
+        reasons = list(serving.why_not.values())
+        if all(reasons):
+            refused.setdefault(telling(reasons), []).append(serving.solution)
+    if refused:
+        texts = [f"{', '.join(names)} ({reason})" for reason, names in refused.items()]
+        rows.append(("not served by", "; ".join(texts)))
+    return rows
+
+
+def telling(reasons: list[str]) -> str:
+    """Return the reason that says most: of the layer's sizes before its router."""
+    of_sizes = [reason for reason in reasons if not reason.startswith("router")]
+    return (of_sizes or reasons)[0]
+
+
+def next_commands(args: argparse.Namespace, layer: Layer, servings: list[Serving]) -> list[str]:
+    """Return commands that can be typed as they are: add the layer, measure it, use it."""
+    lines = []
+    keys = layer.keys
+    if not any(keys.values()):
+        key = free_key(layer, args.ep)
+        lines.append(f"{args.command_line} --add {key}")
+        keys = {form: routed_key(key) if form == "routed" else key for form in keys}
+
+    measured = next(key for key in keys.values() if key)
+    lines.append(f"moebench run --definition {measured}")
+    serving = next((each for each in servings if each.why_not["routed"] is None), None)
+    if keys["routed"] and serving:
+        packed = f"moebench pack {serving.solution} --package moe --definition {keys['routed']}"
+        lines.append(f"{packed} && pip install ./moe")
+    return lines
+
+
+def free_key(layer: Layer, ranks: int) -> str:
+    """Return a key for the layer that no definition has."""
+    name = add_model.model_of(layer.checkpoint) or layer.checkpoint.name
+    key = f"{name}-ep{ranks}" if ranks > 1 else name
+    taken = catalogue.keys()
+    number = 2
+    free = key
+    while free in taken or routed_key(free) in taken:
+        free = f"{key}-{number}"
+        number += 1
+    return free

@@ -153,7 +153,7 @@ def check_definitions(keys: list[str], original: Original) -> None:
         able = FP8_MOE
     else:
         first = read_manifest(original.name).definitions[0]
-        able = (*FP8_MOE, *ROUTED) if form(first) else tuple(operator(first).GEOMETRIES)
+        able = (*FP8_MOE, *ROUTED) if form(first) else tuple(operator(first).geometries())
 
     for key in keys:
         if key not in able:

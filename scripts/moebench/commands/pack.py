@@ -1,52 +1,70 @@
-"""Pack solutions into the JSON that FlashInfer-Bench reads, with the shared stages they list.
+"""Pack solutions into the JSON that FlashInfer-Bench reads, with the files of common/ they need.
 
 --build also lets FlashInfer-Bench build each, without a GPU; TVM_FFI_CACHE_DIR says where, MAX_JOBS
 how many at once.
 
 --package writes Python packages instead, which pip installs, and vLLM and SGLang find then:
-docs/engines.md.
+integrations/README.md.
 """
 
 import argparse
 import sys
+from pathlib import Path
 
 from moebench.core.arguments import output_folder
 from moebench.core.errors import UserError
 from moebench.operators.catalogue import geometry_named
-from moebench.packing import build_ahead, pack
+from moebench.packing import build_ahead, pack, python_package
+
+DEFINITION_HELP = (
+    "with --package or --build; default: each solution's first with --package, else all"
+)
+NO_PLUGIN = "no plugin, as its router is inside or it takes no bf16 tokens"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add, add_either = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
-    add("names", nargs="*", metavar="NAME", help="default: every solution")
-    add_either(
+    parser.add_argument("names", nargs="*", metavar="NAME", help="default: every solution")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
         "--package",
         type=output_folder,
         metavar="FOLDER",
         help="write FOLDER/NAME/, which `import` finds",
     )
-    add_either(
+    either.add_argument(
         "--build", action="store_true", help="also compile the CUDA and C++ sources; needs no GPU"
     )
-    which = "with --package or --build; default: each solution's first with --package, else all"
-    add("--definition", nargs="+", type=geometry_named, default=[], metavar="KEY", help=which)
+    parser.add_argument(
+        "--definition",
+        nargs="+",
+        type=geometry_named,
+        default=[],
+        metavar="KEY",
+        help=DEFINITION_HELP,
+    )
 
 
 def main(args: argparse.Namespace) -> int:
     if args.definition and not (args.package or args.build):
         raise UserError("--definition: got it alone, want --package or --build with it")
+
     _, left_out = pack.pack_all(args.names)
-    names, package = args.names, args.package
-    written = (
-        pack.pack_packages(names, package, args.definition) if package else pack.pack_here(names)
-    )
+    if args.package:
+        written = python_package.pack_packages(args.names, args.package, args.definition)
+    else:
+        written = pack.pack_here(args.names)
     print(*written, sep="\n")
-    if package and (bare := [str(path) for path in written if not (path / "for_vllm.py").exists()]):
-        print(
-            f"{', '.join(bare)}: no plugin, as its router is inside or it takes no bf16 tokens",
-            file=sys.stderr,
-        )
+
+    if args.package:
+        say_what_has_no_plugin(written)
     for line in left_out:
         print(f"{line}; left out", file=sys.stderr)
+
     status = build_ahead.build(args.names, args.definition) if args.build else 0
     return 1 if left_out else status
+
+
+def say_what_has_no_plugin(packages: list[Path]) -> None:
+    bare = [str(path) for path in packages if not (path / "for_vllm.py").exists()]
+    if bare:
+        print(f"{', '.join(bare)}: {NO_PLUGIN}", file=sys.stderr)

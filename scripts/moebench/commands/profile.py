@@ -22,8 +22,8 @@ from moebench.operators.routing_kinds import KINDS
 from moebench.profiling.calls import choose
 from moebench.profiling.profile import Job, profile_all
 from moebench.profiling.record import ProfileRecord
-from moebench.profiling.table import table
-from moebench.report.table import console
+from moebench.reports.profiles import table
+from moebench.reports.table import console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--calls", type=count(), default=10, help="default: 10")
     add("--counters", action="store_true", help="hardware counters of each launch, through ncu")
 
-    records_help = "keep a record of each solution there, as in docs/data/profile/"
+    records_help = "keep a record of each solution there, as in records/profile/"
     add("--records", type=output_folder, metavar="FOLDER", help=records_help)
 
 

@@ -22,9 +22,9 @@ from moebench.judging.judge import PASSED, Here
 from moebench.judging.plan import EVERY, plan_of
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.routing_kinds import KINDS
-from moebench.report import run_table
-from moebench.report.table import console
-from moebench.results import resume, trace_files
+from moebench.reports import run_table
+from moebench.reports.table import console
+from moebench.results import staleness, trace_files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="keep the traces; default: with a GPU only",
     )
-    kept = "keep the traces here; default: below traces/, by clock gpu docs/data/"
+    kept = "keep the traces here; default: below traces/, by clock gpu records/"
     add("--output", type=output_file, metavar="FILE", help=kept)
     add(
         "--resume",
@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    screen = console(width=100)
+    screen = console()
     logging.getLogger("flashinfer_bench").setLevel(logging.CRITICAL)  # it becomes a verdict
     with nullcontext(Here()) if args.ray is None else on_ray.connected(args.ray or None) as place:
         if place.text:
@@ -119,7 +119,7 @@ def main(args: argparse.Namespace) -> int:
         device = place.survey()
         if not device.on_gpu:
             screen.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
-        plan = resume.checked(plan_of(args, device), args.resume)
+        plan = staleness.checked(plan_of(args, device), args.resume)
         passed = all(
             trace.evaluation.status == PASSED for part in plan.parts.values() for trace in part.kept
         )

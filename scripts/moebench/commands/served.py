@@ -24,10 +24,10 @@ from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.catalogue import definition_name, form, geometry_named
 from moebench.operators.models import layer_of
 from moebench.packing.fingerprint import fingerprint
-from moebench.report.table import console
+from moebench.reports.served import table
+from moebench.reports.table import console
 from moebench.served import resident, rounds
 from moebench.served.record import Head, Point
-from moebench.served.table import table
 
 TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 2048, 4096, 8192, 16384]
 CPU_TOKENS = [1, 4]
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rounds", "--turns", dest="rounds", type=count(), default=5, metavar="N", help=rounds_help
     )
 
-    output_help = "record it; docs/served.md shows docs/data/served/*.jsonl"
+    output_help = "record it; docs/served.md shows records/served/*.jsonl"
     add("--output", type=output_file, metavar="FILE", help=output_help)
 
 

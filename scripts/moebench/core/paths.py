@@ -24,12 +24,13 @@ else:
 COPIED_SOLUTIONS = ROOT / "solutions"
 HAS_COPY = (COPIED_SOLUTIONS / "common").is_dir()
 SOLUTIONS = COPIED_SOLUTIONS if HAS_COPY else SHIPPED / "solutions"
-ENGINES = SOLUTIONS / "engines"  # adapters for inference engines, which packages carry
-DATA = ROOT / "docs" / "data"  # records that pages and figures are made from
-PROFILES = DATA / "profile"
-SERVED = DATA / "served"
+# adapters for inference engines, for_*.py, which packages carry
+INTEGRATIONS = SHIPPED / "integrations"
+RECORDS = ROOT / "records"  # what pages and figures are made from, beside traces
+PROFILES = RECORDS / "profile"
+SERVED = RECORDS / "served"
 # Traces by the GPU's clock are apart from traces/, as FIB's `apply` chooses among those.
-GPU_CLOCK = DATA / "gpu_clock"
+GPU_CLOCK = RECORDS / "gpu_clock"
 
 
 def require_clone(command: str) -> None:

@@ -1,4 +1,4 @@
-"""Where a figure comes from: the one record of it, in traces and in everything under docs/data/."""
+"""Where a figure comes from: the one record of it, in traces and in everything under records/."""
 
 import importlib.metadata
 import platform

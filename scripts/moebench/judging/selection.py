@@ -89,7 +89,7 @@ def eligible(
     all_packed, left_out = pack.pack_all(names)
     solutions, skipped = {}, [line.replace(": ", ": SKIPPED: ", 1) for line in left_out]
     for name, packed in all_packed.items():
-        if not names and not packed.keys() & operator(geometry).GEOMETRIES.keys():
+        if not names and not packed.keys() & operator(geometry).geometries().keys():
             continue
         reason = eligibility.why_skipped(next(iter(packed.values())), device.target)
         if geometry not in packed:

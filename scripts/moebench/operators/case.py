@@ -26,7 +26,7 @@ PER_STD = 1 / 53509.9
 
 @dataclass(frozen=True)
 class Case:
-    """A family adds what else its tensors are made from. uuid: the seed of every tensor, too."""
+    """An operator adds what else its tensors are made from. uuid: the seed of every tensor, too."""
 
     geometry: str
     name: str
@@ -35,7 +35,7 @@ class Case:
 
 
 def uuid_of(definition: str, name: str) -> str:
-    """uuid of a case that no public data set has: the same one everywhere."""
+    """Return the uuid of a case that no public data set has: the same one everywhere."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{definition}/{name}"))
 
 
@@ -46,8 +46,8 @@ def trace(
     stored: Iterable[str],
     scalars: Mapping[str, float] | None = None,
 ) -> Trace:
-    """The case as a FIB workload trace: inputs that FIB draws, inputs in the case's safetensors
-    file, and scalars.
+    """Return the case as a FIB workload trace: inputs that FIB draws, inputs in the case's
+    safetensors file, and scalars.
     """
     blob = paths.blob_file(definition, case.uuid)
     inputs = {name: {"type": "random"} for name in random}
@@ -58,31 +58,34 @@ def trace(
 
 
 def stored_tensors(workload: Workload, root: Path) -> dict[str, torch.Tensor]:
-    """The inputs that lie in safetensors files of the data set at root; without those whose file is
-    not there.
+    """Return the inputs that lie in safetensors files of the data set at root; without those whose
+    file is not there.
     """
-    found = {}
+    tensors = {}
     for name, spec in workload.inputs.items():
-        if spec.type == "safetensors" and (path := root / spec.path).is_file():
-            with safetensors.safe_open(path, framework="pt") as file:
-                if spec.tensor_key in file.keys():
-                    found[name] = file.get_tensor(spec.tensor_key)
-    return found
+        if spec.type != "safetensors" or not (root / spec.path).is_file():
+            continue
+        with safetensors.safe_open(root / spec.path, framework="pt") as file:
+            if spec.tensor_key in file.keys():
+                tensors[name] = file.get_tensor(spec.tensor_key)
+    return tensors
 
 
 def bits(seed: str, count: int) -> np.ndarray:
-    """`count` uint64 words of the Philox stream that belongs to `seed`."""
+    """Return `count` uint64 words of the Philox stream that belongs to `seed`."""
     key = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16], "little")
     return np.random.Philox(key=key).random_raw(count)
 
 
 def integers(seed: str, count: int, bound: int) -> np.ndarray:
-    """`count` int64 in [0, bound), for a bound far below 2**32."""
+    """Return `count` int64 in [0, bound), for a bound far below 2**32."""
     return (bits(seed, count) % np.uint64(bound)).astype(np.int64)
 
 
 def normal(seed: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Close to normal, mean 0 and deviation 1, float64; a sum of integers, so within +-4.9."""
+    """Return numbers close to normal, mean 0 and deviation 1, float64; sums of integers, so within
+    +-4.9.
+    """
     count = int(np.prod(shape))
     words = bits(seed, count * HALF_WORDS // 4).astype("<u8")
     sums = words.view("<u2").reshape(count, HALF_WORDS).sum(axis=1, dtype=np.int64)
@@ -90,12 +93,13 @@ def normal(seed: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    """Float64 sigmoid for |x| <= 16, from products and sums alone; relative error below 1e-12."""
+    """Return the float64 sigmoid for |x| <= 16, from products and sums alone; relative error below
+    1e-12.
+    """
     step = x * (-1 / 64)
     power = np.ones_like(step)
-    for n in range(
-        12, 0, -1
-    ):  # in place: these arrays are large, and new ones take four times as long
+    # In place: these arrays are large, and new ones take four times as long.
+    for n in range(12, 0, -1):
         power *= step
         power /= n
         power += 1

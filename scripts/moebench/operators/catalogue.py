@@ -1,25 +1,22 @@
 """The operators of this data set, and their definitions by a short key ("geometry") that no other
 definition has.
 
-A module in definitions/ states one operator at one or several geometries; a module here, of the
-same name, makes its workloads. The rest of the harness asks this catalogue, unless it is about one
-operator alone.
+A module here states one operator: its reference, its sizes, its workloads and their roofline bound.
+The rest of the harness asks this catalogue, unless it is about one operator alone. Every answer is
+made from definitions/layers.toml as it was last read.
 
-What a module here has: `definitions`, the module in definitions/; GEOMETRIES, geometry -> sizes,
-the one with a plain name first, and SMALL, those for machines without a GPU; cases(geometry), its
-workloads in the order in which they are run; tensors(case), what goes into its safetensors file;
-record(case), the FIB workload trace; counts(workload, its stored tensors, geometry), None where
-they lack the routing; bound(seq_len, Counts, geometry).
+What an operator's module has: geometries(), key -> sizes, the one with a plain name first, and
+small(), the keys for machines without a GPU; definition(key), definition_name(key) and
+reference_source; cases(key), its workloads in the order in which they are run; tensors(case), what
+goes into its safetensors file; record(case), the FIB workload trace; counts(workload, its stored
+tensors, key), None where they lack the routing; bound(seq_len, Counts, key).
 """
 
 from collections.abc import Callable
-from functools import cache
 from types import ModuleType
 
 from flashinfer_bench import Definition
 
-from definitions.layers import has_all_experts
-from definitions.moe_fp8_block_scale import self_contained
 from moebench.core.errors import UserError
 from moebench.core.names import unknown
 from moebench.operators import (
@@ -29,6 +26,8 @@ from moebench.operators import (
     moe_fp8_block_scale_routed,
     mxfp8_linear,
 )
+from moebench.operators.fp8_layer import self_contained
+from moebench.operators.layers import Sizes, cached, has_all_experts
 
 OPERATORS = (
     moe_fp8_block_scale,
@@ -37,85 +36,156 @@ OPERATORS = (
     mxfp8_linear,
     moe_fp8_block_scale_routed,
 )
-GEOMETRIES = {
-    geometry: sizes for family in OPERATORS for geometry, sizes in family.GEOMETRIES.items()
+
+
+@cached
+def geometries() -> dict[str, Sizes]:
+    """Return key -> sizes, of every definition."""
+    sizes = {}
+    for family in OPERATORS:
+        sizes |= family.geometries()
+    return sizes
+
+
+@cached
+def renorm() -> tuple[str, ...]:
+    """Return the keys of FP8 layers with softmax routing inside."""
+    return tuple(moe_fp8_block_scale_renorm.geometries())
+
+
+@cached
+def fp8_moe() -> tuple[str, ...]:
+    """Return the keys of FP8 layers with the router inside."""
+    return (*moe_fp8_block_scale.geometries(), *renorm())
+
+
+@cached
+def routed() -> tuple[str, ...]:
+    """Return the keys of FP8 layers with top-k given."""
+    return tuple(moe_fp8_block_scale_routed.geometries())
+
+
+@cached
+def full() -> tuple[str, ...]:
+    """Return the keys that need a GPU."""
+    keys = []
+    for family in OPERATORS:
+        small = family.small()
+        keys += [key for key in family.geometries() if key not in small]
+    return tuple(keys)
+
+
+@cached
+def by_name() -> dict[str, str]:
+    """Return a definition's name -> its key."""
+    return {definition_name(geometry): geometry for geometry in geometries()}
+
+
+@cached
+def keys() -> dict[str, str]:
+    """Return every name that a user may give -> key."""
+    names = {geometry: geometry for geometry in geometries()}
+    # what the first layer would be called beside the others of its model, and its routed form
+    # after it
+    names |= {"deepseek-v3-ep8": "full", "full-routed": "deepseek-v3-ep8-routed"}
+    return names | by_name()
+
+
+# The same as attributes, for modules that import them so; the answer is of that moment.
+TABLES = {
+    "GEOMETRIES": geometries,
+    "RENORM": renorm,
+    "FP8_MOE": fp8_moe,
+    "ROUTED": routed,
+    "FULL": full,
+    "BY_NAME": by_name,
+    "KEYS": keys,
 }
-RENORM = tuple(moe_fp8_block_scale_renorm.GEOMETRIES)
-FP8_MOE = (*moe_fp8_block_scale.GEOMETRIES, *RENORM)  # with the router inside
-ROUTED = tuple(moe_fp8_block_scale_routed.GEOMETRIES)  # FP8 MoE with top-k given
-FULL = tuple(
-    key for family in OPERATORS for key in family.GEOMETRIES if key not in family.SMALL
-)  # these need a GPU
+
+
+def __getattr__(name: str):
+    if name not in TABLES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return TABLES[name]()
 
 
 def operator(geometry: str) -> ModuleType:
-    """The module of OPERATORS that has this geometry."""
-    return next(family for family in OPERATORS if geometry in family.GEOMETRIES)
+    """Return the module of OPERATORS that has this key."""
+    return next(family for family in OPERATORS if geometry in family.geometries())
 
 
 def form(geometry: str) -> str | None:
-    """Of an FP8 layer: the routing inside it, or "routed" where top-k is given; None of another
+    """Return the routing inside an FP8 layer, or "routed" where top-k is given; None of another
     operator.
     """
-    return "routed" if geometry in ROUTED else GEOMETRIES[geometry].get("routing")
+    if geometry in moe_fp8_block_scale_routed.geometries():
+        return "routed"
+    return geometries()[geometry].get("routing")
 
 
-def names(of: dict) -> dict[str, str]:
-    """Form -> name of the definition, for each form that an FP8 layer of these sizes has."""
-    families = {"sigmoid-bias": moe_fp8_block_scale, "renorm": moe_fp8_block_scale_renorm}
-    inside = of["routing"] if of["routing"] == "sigmoid-bias" or has_all_experts(of) else None
-    families = {form: family for form, family in families.items() if form == inside}
-    families["routed"] = moe_fp8_block_scale_routed
-    return {form: family.definitions.name_of(of) for form, family in families.items()}
+def names(sizes: Sizes) -> dict[str, str]:
+    """Return form -> name of the definition, for each form that an FP8 layer of these sizes has."""
+    found = {}
+    if sizes["routing"] == "sigmoid-bias":
+        found["sigmoid-bias"] = moe_fp8_block_scale.name_of(sizes)
+    elif sizes["routing"] == "renorm" and has_all_experts(sizes):
+        found["renorm"] = moe_fp8_block_scale_renorm.name_of(sizes)
+    found["routed"] = moe_fp8_block_scale_routed.name_of(sizes)
+    return found
 
 
 def definition_name(geometry: str) -> str:
-    return operator(geometry).definitions.definition_name(geometry)
+    """Return the name of the FIB Definition of a key."""
+    return operator(geometry).definition_name(geometry)
 
 
 def definition(geometry: str) -> Definition:
-    return operator(geometry).definitions.definition(geometry)
+    """Return the FIB Definition of a key."""
+    return operator(geometry).definition(geometry)
 
 
-@cache
+def router_sizes(geometry: str) -> Sizes:
+    """Return an FP8 layer's sizes as its router knows them, also where top-k is given."""
+    routers = moe_fp8_block_scale_routed.routers()
+    return routers.get(geometry) or geometries()[geometry]
+
+
+@cached
 def router(geometry: str) -> Callable:
-    """The router of a layer, also where top-k is given: logits, and bias and factor -> experts,
-    weights, [T, top_k].
+    """Return the router of a layer, also where top-k is given.
+
+    It takes logits, and with sigmoid routing bias and factor; it returns experts and weights, both
+    [T, top_k].
     """
-    of = moe_fp8_block_scale_routed.ROUTERS.get(geometry, GEOMETRIES[geometry])
-    family = moe_fp8_block_scale_renorm if of["routing"] == "renorm" else moe_fp8_block_scale
-    sizes = ("top_k", "num_groups", "kept_groups")
-    exec(self_contained(of, sizes, (family.definitions.route,)), found := {})
-    return found["route"]
+    sizes = router_sizes(geometry)
+    renorm_router = sizes["routing"] == "renorm"
+    family = moe_fp8_block_scale_renorm if renorm_router else moe_fp8_block_scale
 
-
-BY_NAME = {
-    definition_name(geometry): geometry for geometry in GEOMETRIES
-}  # a definition's name -> geometry
-KEYS = {geometry: geometry for geometry in GEOMETRIES}
-# what the first geometry would be called beside the others of its model, and its routed form after
-# it
-KEYS |= {"deepseek-v3-ep8": "full", "full-routed": "deepseek-v3-ep8-routed"}
-KEYS |= BY_NAME  # every name that a user may give -> geometry
+    scope = {}
+    exec(self_contained(sizes, family.ROUTER_SIZES, (family.route,)), scope)
+    return scope["route"]
 
 
 def geometry_named(name: str) -> str:
-    """The geometry that a user names, by its key or by its definition's name. Raises UserError for
-    neither.
+    """Return the key that a user names, by itself or by its definition's name.
+
+    Raises UserError for neither.
     """
-    if name not in KEYS:
-        raise UserError(unknown("definition", name, list(KEYS), ", ".join(GEOMETRIES)))
-    return KEYS[name]
+    if name not in keys():
+        raise UserError(unknown("definition", name, list(keys()), ", ".join(geometries())))
+    return keys()[name]
 
 
 def small_like(geometry: str) -> str:
-    """The geometry for machines without a GPU whose routing is most like this one's; itself if it
+    """Return the key for machines without a GPU whose routing is most like this one's; itself if it
     is such a one.
     """
-    family, groups = operator(geometry), GEOMETRIES[geometry].get("num_groups")
-    if geometry in family.SMALL:
+    small = operator(geometry).small()
+    if geometry in small:
         return geometry
-    return next(
-        (key for key in family.SMALL if GEOMETRIES[key].get("num_groups") == groups),
-        family.SMALL[0],
-    )
+
+    groups = geometries()[geometry].get("num_groups")
+    for key in small:
+        if geometries()[key].get("num_groups") == groups:
+            return key
+    return small[0]

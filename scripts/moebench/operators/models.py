@@ -1,26 +1,13 @@
 """The models of definitions/layers.toml: which definition is their layer at which expert
-parallelism; and a new one.
+parallelism.
 """
 
-import json
-import re
-import sys
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from subprocess import PIPE, CalledProcessError, check_output
 
-from definitions import layers as tables
-from definitions.config_json import Checkpoint
-from definitions.layers import MODELS
-from definitions.moe_fp8_block_scale_routed import ROUTER_INSIDE, routed_key
-from moebench.core.atomic_file import write_atomically
-from moebench.core.errors import CannotRun, UserError
-from moebench.operators import catalogue, moe_fp8_block_scale
-
-TABLES = Path(tables.__file__).with_name("layers.toml")
-SMALL_BYTES = 32_000_000  # of a layer that a CPU can run
-DEFAULTS = {"num_groups": 1, "kept_groups": 1, "activation": "silu", "swiglu_limit": 0}
+from moebench.operators import catalogue
+from moebench.operators.fp8_layer import expert_bytes
+from moebench.operators.layers import Sizes, cached, models
+from moebench.operators.moe_fp8_block_scale_routed import routed_key, router_inside
 
 
 @dataclass(frozen=True)
@@ -39,10 +26,11 @@ class Layer:
         """'DeepSeek-V3 EP8'; 'Qwen3-Next 128/512' where the router knows a part of the experts
         only.
         """
-        shown, whole = self.model["name"], self.model.get("of_experts")
-        return (
-            f"{shown} {self.sizes['num_experts']}/{whole}" if whole else f"{shown} EP{self.ranks}"
-        )
+        shown = self.model["name"]
+        all_experts = self.model.get("of_experts")
+        if all_experts:
+            return f"{shown} {self.sizes['num_experts']}/{all_experts}"
+        return f"{shown} EP{self.ranks}"
 
     @property
     def count(self) -> int:
@@ -50,88 +38,38 @@ class Layer:
         return self.model["layers"]
 
     @property
-    def sizes(self) -> dict:
-        return catalogue.GEOMETRIES[self.geometry]
+    def sizes(self) -> Sizes:
+        return catalogue.geometries()[self.geometry]
 
     @property
     def definition(self) -> str:
         return catalogue.definition_name(self.geometry)
 
 
-@cache
+@cached
 def layers() -> list[Layer]:
-    """Every model's layer, by model and from many ranks to one; with the router inside where there
-    is that form.
+    """Return every model's layer, by model and from many ranks to one; with the router inside where
+    there is that form.
     """
     found = []
-    for model in (of for of in MODELS.values() if not of.get("small")):
-        ranks = sorted(((ep, key) for key, ep in model["geometries"].items()), reverse=True)
-        found += [
-            Layer(model, ep, key if key in catalogue.GEOMETRIES else routed_key(key))
-            for ep, key in ranks
-        ]
+    for model in models().values():
+        if model.get("small"):
+            continue
+        by_ranks = sorted(model["geometries"].items(), key=lambda item: (item[1], item[0]))
+        for key, ranks in reversed(by_ranks):
+            has_router = key in catalogue.geometries()
+            found.append(Layer(model, ranks, key if has_router else routed_key(key)))
     return found
 
 
 def layer_of(geometry: str) -> Layer | None:
-    """The model's layer, with its router inside or before it; None where it is of no whole
+    """Return the model's layer, with its router inside or before it; None where it is of no whole
     model.
     """
-    inside = ROUTER_INSIDE.get(geometry, geometry)
+    inside = router_inside().get(geometry, geometry)
     return next((layer for layer in layers() if layer.geometry == inside), None)
 
 
 def weight_bytes(layer: Layer) -> int:
-    """Of the rank's experts in one layer, with their scales."""
-    return layer.sizes["num_local_experts"] * moe_fp8_block_scale.expert_bytes(layer.sizes)
-
-
-def add(key: str, found: Checkpoint, of: dict) -> str:
-    """Append the layer to layers.toml, and have its definitions and workloads written; returns what
-    was.
-
-    of: `found` on one rank. Raises UserError for a key that cannot be or is taken, and for a layer
-    that is there.
-    """
-    names, before = catalogue.names(of), TABLES.read_text(encoding="utf-8")
-    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", key):
-        raise UserError(f"--add: got {key!r}, want lower-case letters, digits, dots and hyphens")
-    if other := next(
-        (each for each in (key, routed_key(key)) if each in {*MODELS, *catalogue.KEYS, "all"}), None
-    ):
-        raise UserError(f"--add: got {key!r}, but {other} is there already")
-    if other := next(
-        (catalogue.BY_NAME[name] for name in names.values() if name in catalogue.BY_NAME), None
-    ):
-        raise UserError(f"--add: got {key!r}, but {other} is this layer")
-    mine = f"\n\n{table(key, found, of)}"
-    write_atomically(TABLES, before.rstrip() + mine)
-    keys = [routed_key(key) if form == "routed" else key for form in names]
-    try:  # -P: not the definitions of another checkout, from whose root this may be typed
-        command = [sys.executable, "-P", "-m", "moebench", "data", *keys, "--write"]
-        return check_output(command, stderr=PIPE, text=True).strip()
-    except (CalledProcessError, KeyboardInterrupt) as error:
-        write_atomically(
-            TABLES, TABLES.read_text(encoding="utf-8").replace(mine, "\n")
-        )  # others may have added theirs
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        said = (error.stderr.strip().splitlines() or ["no output"])[-1]
-        raise CannotRun(f"--add: {said}; layers.toml is without it again") from error
-
-
-def table(key: str, found: Checkpoint, of: dict) -> str:
-    """TOML; small enough for a CPU, with a router inside, it is for machines without a GPU."""
-    local, ranks = of["num_local_experts"], of["num_experts"] // of["num_local_experts"]
-    lines = {"name": key, "layers": found.layers} | {
-        k: v for k, v in found.of.items() if v != DEFAULTS.get(k)
-    }
-    on_cpu = local * moe_fp8_block_scale.expert_bytes(of) <= SMALL_BYTES and local >= max(
-        of["top_k"], 4
-    )
-    told = [
-        f"[{json.dumps(key)}]",
-        *(f"{name} = {json.dumps(value)}" for name, value in lines.items()),
-    ]
-    told += [f"geometries = {{ {json.dumps(key)} = {ranks} }}"]
-    return "\n".join(told + ["small = true"] * (on_cpu and len(catalogue.names(of)) > 1) + [""])
+    """Return the bytes of the rank's experts in one layer, with their scales."""
+    return layer.sizes["num_local_experts"] * expert_bytes(layer.sizes)

@@ -1,82 +1,191 @@
-"""moe_fp8_block_scale: the workloads of each geometry (which tokens, which routing, which scales)
-and their bounds.
+"""FP8 block-scale mixture of experts with DeepSeek-V3's routing, as one expert-parallel rank
+computes it.
+
+`run` is the reference that every solution is judged against, layers.toml has the sizes it is judged
+at. `moebench data --write` writes FIB's JSON of each key, whose `reference` is assembled from the
+functions here and in fp8_layer.py and that layer's constants.
 """
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+import csv
 
-import numpy as np
 import torch
-from flashinfer_bench import Trace, Workload
+from flashinfer_bench import Definition, Trace, Workload
 
-from definitions import moe_fp8_block_scale as definitions
-from definitions.moe_fp8_block_scale import BLOCK, GEOMETRIES, SMALL
-from moebench.operators import routing_model
-from moebench.operators.case import Case, integers, trace, uuid_of
+from moebench.operators import layers, routing_model
+from moebench.operators import swiglu as activations
+from moebench.operators.case import uuid_of
+from moebench.operators.definition_parts import tensor
+from moebench.operators.fp8_layer import (
+    CONSTRAINTS,
+    EXPERT_INPUTS,
+    OUTPUT,
+    axes,
+    dequantize,
+    layer_bound,
+    local_experts,
+    self_contained,
+    size_suffix,
+    tags,
+)
+from moebench.operators.fp8_workloads import (
+    MODEL_TOKENS,
+    MoeCase,
+    layer_trace,
+    middle_rank,
+    router_outputs,
+    stored_scales,
+)
+from moebench.operators.layers import Sizes
 from moebench.operators.roofline import Bound, Counts
 
-ROUTED_SCALING_FACTOR = 2.5
-SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
+# Of the first layer; `reference_source` has every other's. Routing is fixed by the model and cannot
+# be read off a tensor's shape.
+TOP_K = 8
+NUM_GROUPS = 8
+KEPT_GROUPS = 4
+
+ROUTER_SIZES = ("top_k", "num_groups", "kept_groups")  # constants of `route`
+FIRST = "full"  # the key whose workloads the public data set has
 
 
-@dataclass(frozen=True)
-class MoeCase(Case):
-    """offset: the rank's first expert.
+def route(logits, bias, routed_scaling_factor):
+    """Choose TOP_K experts per token; return their indices and weights, both [T, TOP_K], weights in
+    float32.
 
-    raised: logits added to an expert (global index), to force or to prevent its selection; None for
-    a typical draw, whose counts of rows and active experts are near their averages. scales:
-    "random" leaves them to FIB; "harsh" ships large, negative and zero ones.
+    A group of experts counts by its best two, and only the best KEPT_GROUPS groups are open. The
+    bias helps to select, but the weights come from the scores without it.
     """
+    num_tokens, num_experts = logits.shape
+    scores = torch.sigmoid(logits.to(torch.float32))
+    biased = scores + bias.to(torch.float32)
 
-    offset: int
-    raised: dict[int, float] | None = None
-    scales: str = "random"
+    groups = biased.view(num_tokens, NUM_GROUPS, num_experts // NUM_GROUPS)
+    group_scores = groups.topk(2, dim=-1).values.sum(dim=-1)
+    kept = group_scores.topk(KEPT_GROUPS, dim=-1).indices
+    closed = torch.ones_like(group_scores, dtype=torch.bool).scatter_(1, kept, False)
+    candidates = groups.masked_fill(closed.unsqueeze(-1), float("-inf")).flatten(1)
 
-
-ROWS = (
-    Path(definitions.__file__)
-    .with_name("public_workloads.csv")
-    .read_text(encoding="utf-8")
-    .splitlines()[1:]
-)
-# geometry -> uuid, T, rank's first expert, as the public data set has them
-PUBLIC = {
-    "full": [(uuid, int(t), int(first)) for uuid, t, first in (row.split(",") for row in ROWS)]
-}
-MODEL_TOKENS = (
-    1,
-    2,
-    4,
-    8,
-    16,
-    32,
-    64,
-    128,
-    256,
-    1024,
-    4096,
-    8192,
-)  # of every geometry without public workloads
+    experts = candidates.topk(TOP_K, dim=-1).indices
+    weights = scores.gather(1, experts)
+    weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20) * routed_scaling_factor
+    return experts, weights
 
 
-def hard_cases(of: dict) -> list[tuple]:
-    """name, T, rank's first expert, raised, scales; each is there for something that an
-    implementation gets wrong.
+@torch.no_grad()
+def run(
+    routing_logits,
+    routing_bias,
+    hidden_states,
+    hidden_states_scale,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    local_expert_offset,
+    routed_scaling_factor,
+):
+    """Return output [seq_len, hidden_size] bfloat16: the local experts' share of the layer.
+
+    Shapes and dtypes of the arguments are in the definition that carries this source. The two
+    scalars may be Python numbers or tensors of one element.
     """
-    experts, local = of["num_experts"], of["num_local_experts"]
-    eighth = [
-        experts // local * n // 8 * local for n in range(8)
-    ]  # first experts of ranks, from the first to the last
+    experts, weights = route(routing_logits, routing_bias, float(routed_scaling_factor))
+    local = experts - int(local_expert_offset)
+    x = dequantize(hidden_states, hidden_states_scale.t(), row_block=1)
+    return local_experts(
+        x, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, local, weights
+    )
+
+
+def geometries() -> dict[str, Sizes]:
+    """Return key -> sizes, of every layer of this form."""
+    return layers.geometries("sigmoid-bias")
+
+
+def small() -> tuple[str, ...]:
+    """Return the keys that are for machines without a GPU."""
+    return layers.small("sigmoid-bias")
+
+
+def definition_name(geometry: str) -> str:
+    """Return the name of the FIB Definition of a key."""
+    return name_of(geometries()[geometry])
+
+
+def name_of(sizes: Sizes) -> str:
+    """Return the name of the FIB Definition of a layer of these sizes."""
+    groups = f"ng{sizes['num_groups']}_kg{sizes['kept_groups']}"
+    routing = f"ds_routing_topk{sizes['top_k']}_{groups}"
+    return f"moe_fp8_block_scale_{routing}_{size_suffix(sizes)}"
+
+
+def reference_source(geometry: str) -> str:
+    """Return one self-contained module with `run`, for the `reference` field of the JSON."""
+    names = (*ROUTER_SIZES, "experts_at_once")
+    return self_contained(geometries()[geometry], names, (dequantize, route, local_experts, run))
+
+
+def definition(geometry: str) -> Definition:
+    """Return the FIB Definition of a key."""
+    sizes = geometries()[geometry]
+    ranks = sizes["num_experts"] // sizes["num_local_experts"]
+    return Definition(
+        name=definition_name(geometry),
+        op_type="moe",
+        description=(
+            "FP8 block-scale mixture of experts with DeepSeek-V3 routing, as seen by one "
+            f"expert-parallel rank of {ranks}: route, GEMM1, {activations.description(sizes)}, "
+            "GEMM2, weighted sum over the local experts."
+        ),
+        tags=tags(geometry, sizes),
+        axes=axes(sizes),
+        constraints=CONSTRAINTS,
+        inputs={
+            "routing_logits": tensor(
+                ["seq_len", "num_experts"], "float32", "Router output before the sigmoid."
+            ),
+            "routing_bias": tensor(
+                ["num_experts"], "bfloat16", "Added to the scores for selection only."
+            ),
+            **EXPERT_INPUTS,
+            "local_expert_offset": tensor(
+                None, "int32", "Global index of this rank's first expert."
+            ),
+            "routed_scaling_factor": tensor(
+                None, "float32", "Multiplies the normalised routing weights."
+            ),
+        },
+        outputs=OUTPUT,
+        reference=reference_source(geometry),
+    )
+
+
+def public_cases() -> list[MoeCase]:
+    """Return the cases of FIRST whose uuid, tokens and rank the public data set has."""
+    file = layers.definitions_folder() / "public_workloads.csv"
+    cases = []
+    with file.open(encoding="utf-8", newline="") as lines:
+        for uuid, tokens, offset in list(csv.reader(lines))[1:]:
+            cases.append(MoeCase(FIRST, f"T={tokens}", uuid, int(tokens), int(offset)))
+    return cases
+
+
+def hard_cases(sizes: Sizes) -> list[tuple]:
+    """Return name, T, rank's first expert, raised and scales of cases that are easily got wrong."""
+    experts = sizes["num_experts"]
+    local = sizes["num_local_experts"]
+    ranks = experts // local
+    eighth = [ranks * n // 8 * local for n in range(8)]  # first experts of ranks, first to last
+
     # Lowering everybody else closes the other groups, or they would be chosen in spite of one
     # strong expert: a group counts by its best two.
-    favourites = range(eighth[2], eighth[2] + local, local // of["top_k"])
+    favourites = range(eighth[2], eighth[2] + local, local // sizes["top_k"])
     same_eight = {expert: 9.0 if expert in favourites else -3.0 for expert in range(experts)}
+
     rank = range(eighth[4], eighth[4] + local)
-    takes_all = {expert: -9.0 if expert in rank else -3.0 for expert in range(experts)} | {
-        rank[3]: 9.0
-    }
+    takes_all = {expert: -9.0 if expert in rank else -3.0 for expert in range(experts)}
+    takes_all[rank[3]] = 9.0
+
     none_local = dict.fromkeys(range(eighth[3], eighth[3] + local), -9.0)
     return [
         ("one-token", 1, eighth[1] or local, {}, "random"),
@@ -93,132 +202,59 @@ def hard_cases(of: dict) -> list[tuple]:
 
 
 def cases(geometry: str) -> list[MoeCase]:
-    if geometry in PUBLIC:
-        return [
-            MoeCase(geometry, f"T={t}", uuid, t, offset) for uuid, t, offset in PUBLIC[geometry]
-        ]
-    of, definition = GEOMETRIES[geometry], definitions.definition_name(geometry)
-    if geometry in SMALL:
-        return [
-            MoeCase(geometry, name, uuid_of(definition, name), *rest)
-            for name, *rest in hard_cases(of)
-        ]
-    return [
-        MoeCase(geometry, f"T={t}", uuid_of(definition, f"T={t}"), t, middle_rank(of))
-        for t in MODEL_TOKENS
-    ]
+    """Return the workloads of a key in the order in which they are run."""
+    if geometry == FIRST:
+        return public_cases()
 
+    sizes = geometries()[geometry]
+    if geometry in small():
+        listed = hard_cases(sizes)
+    else:
+        listed = [(f"T={tokens}", tokens, middle_rank(sizes)) for tokens in MODEL_TOKENS]
 
-def middle_rank(of: dict) -> int:
-    """First expert of a rank in the middle; 0 where one rank holds all."""
-    return of["num_experts"] // of["num_local_experts"] // 2 * of["num_local_experts"]
-
-
-def router_outputs(case: MoeCase, of: dict) -> dict[str, torch.Tensor]:
-    """`routing_model.as_inputs` of a case. of: the router's sizes."""
-    if case.raised is None:
-        return routing_model.as_inputs(
-            *routing_model.draw_typical(case.uuid, case.seq_len, case.offset, of)
-        )
-    return routing_model.as_inputs(
-        *routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised, of)
-    )
-
-
-def stored_scales(case: MoeCase, of: dict) -> dict[str, torch.Tensor]:
-    """Harsh block scales: a fifth are zero and the rest of either sign, up to 32; exact in fp32. {}
-    if FIB draws them.
-
-    The first token's and the last local expert's scales are all zero where there is more than one.
-    """
-    if case.scales != "harsh":
-        return {}
-    hidden, inter, local = (
-        of["hidden_size"] // BLOCK,
-        of["intermediate_size"] // BLOCK,
-        of["num_local_experts"],
-    )
-    shapes = (hidden, case.seq_len), (local, 2 * inter, hidden), (local, hidden, inter)
-    scales = {}
-    for name, shape in zip(SCALE_NAMES, shapes, strict=True):
-        seed, count = f"{case.uuid}/{name}", math.prod(shape)
-        size = integers(f"{seed}/size", count, 513) - 256
-        zero = integers(f"{seed}/zero", count, 5) == 0
-        scales[name] = torch.from_numpy(
-            np.where(zero, 0, size / 8).astype(np.float32).reshape(shape)
-        )
-    if case.seq_len > 1:
-        scales["hidden_states_scale"][:, 0] = 0
-    scales["gemm2_weights_scale"][-1] = 0
-    return scales
+    definition = definition_name(geometry)
+    return [MoeCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in listed]
 
 
 def tensors(case: MoeCase) -> dict[str, torch.Tensor]:
-    of = GEOMETRIES[case.geometry]
-    return router_outputs(case, of) | stored_scales(case, of)
-
-
-def layer_trace(
-    case: MoeCase, definition: str, routing: Iterable[str], scalars: dict[str, float]
-) -> Trace:
-    """The case as a FIB workload trace of an FP8 layer. routing: its inputs that are stored."""
-    stored = [*routing, *(SCALE_NAMES if case.scales == "harsh" else [])]
-    return trace(
-        case,
-        definition,
-        ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES),
-        stored,
-        scalars,
-    )
+    """Return what goes into a case's safetensors file."""
+    sizes = geometries()[case.geometry]
+    return router_outputs(case, sizes) | stored_scales(case, sizes)
 
 
 def record(case: MoeCase) -> Trace:
-    scalars = {"local_expert_offset": case.offset, "routed_scaling_factor": ROUTED_SCALING_FACTOR}
-    name = definitions.definition_name(case.geometry)
-    return layer_trace(case, name, ("routing_logits", "routing_bias"), scalars)
-
-
-def expert_bytes(of: dict) -> int:
-    """An expert's FP8 weights and their fp32 scales, one per block."""
-    weights = 3 * of["intermediate_size"] * of["hidden_size"]
-    return weights + 4 * weights // BLOCK**2
-
-
-def layer_bound(seq_len: int, counts: Counts, routing_bytes: int, of: dict) -> Bound:
-    """Bound of a layer whose routing inputs take so many bytes."""
-    hidden = of["hidden_size"]
-    token_bytes, output_bytes = hidden + 4 * hidden // BLOCK, seq_len * hidden * 2
-    least = (
-        counts.active * expert_bytes(of)
-        + counts.tokens * token_bytes
-        + routing_bytes
-        + output_bytes
-    )
-    return Bound(
-        counts.rows, counts.active, least, 2 * counts.rows * 3 * of["intermediate_size"] * hidden
-    )
+    """Return a case as a FIB workload trace."""
+    scalars = {
+        "local_expert_offset": case.offset,
+        "routed_scaling_factor": geometries()[case.geometry]["routed_scaling_factor"],
+    }
+    routing = ("routing_logits", "routing_bias")
+    return layer_trace(case, definition_name(case.geometry), routing, scalars)
 
 
 def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
-    """Raises ValueError for logits of another width."""
-    offset, of = workload.inputs.get("local_expert_offset"), GEOMETRIES[geometry]
-    if (
-        not {"routing_logits", "routing_bias"} <= stored.keys()
-        or offset is None
-        or offset.type != "scalar"
-    ):
+    """Return a workload's counts, or None where it lacks the routing.
+
+    Raises ValueError for logits of another width.
+    """
+    offset = workload.inputs.get("local_expert_offset")
+    if not {"routing_logits", "routing_bias"} <= stored.keys():
         return None
-    logits, bias = (
-        stored[name].to(torch.float32).numpy() for name in ("routing_logits", "routing_bias")
-    )
-    if logits.ndim != 2 or logits.shape[1] != of["num_experts"]:
-        raise ValueError(f"logits: got shape {logits.shape}, want [T, {of['num_experts']}]")
-    return routing_model.local_counts(
-        routing_model.select(logits, bias, of) - int(offset.value), of
-    )
+    if offset is None or offset.type != "scalar":
+        return None
+
+    sizes = geometries()[geometry]
+    logits = stored["routing_logits"].to(torch.float32).numpy()
+    bias = stored["routing_bias"].to(torch.float32).numpy()
+    if logits.ndim != 2 or logits.shape[1] != sizes["num_experts"]:
+        raise ValueError(f"logits: got shape {logits.shape}, want [T, {sizes['num_experts']}]")
+
+    chosen = routing_model.select(logits, bias, sizes) - int(offset.value)
+    return routing_model.local_counts(chosen, sizes)
 
 
 def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
-    of = GEOMETRIES[geometry]
-    routing_bytes = seq_len * of["num_experts"] * 4 + of["num_experts"] * 2
-    return layer_bound(seq_len, counts, routing_bytes, of)
+    """Return the roofline bound of a workload with these counts."""
+    sizes = geometries()[geometry]
+    routing_bytes = seq_len * sizes["num_experts"] * 4 + sizes["num_experts"] * 2
+    return layer_bound(seq_len, counts, routing_bytes, sizes)

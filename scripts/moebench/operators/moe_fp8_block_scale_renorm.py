@@ -1,29 +1,136 @@
-"""moe_fp8_block_scale_renorm: the workloads of each geometry and their bounds."""
+"""FP8 block-scale mixture of experts with softmax routing over the chosen experts, all experts on
+one GPU.
+
+`run` is the reference that every solution is judged against, layers.toml has the sizes it is judged
+at. Only routing and inputs differ from moe_fp8_block_scale. Router logits are bfloat16; there is no
+bias.
+"""
 
 import torch
-from flashinfer_bench import Trace, Workload
+from flashinfer_bench import Definition, Trace, Workload
 
-from definitions import moe_fp8_block_scale_renorm as definitions
-from definitions.moe_fp8_block_scale_renorm import GEOMETRIES, SMALL
-from moebench.operators import routing_model
+from moebench.operators import layers, routing_model
+from moebench.operators import swiglu as activations
 from moebench.operators.case import uuid_of
-from moebench.operators.moe_fp8_block_scale import (
+from moebench.operators.definition_parts import tensor
+from moebench.operators.fp8_layer import (
+    EXPERT_INPUTS,
+    OUTPUT,
+    dequantize,
+    layer_bound,
+    local_experts,
+    self_contained,
+    size_suffix,
+    tags,
+    without_num_experts,
+)
+from moebench.operators.fp8_workloads import (
     MODEL_TOKENS,
     MoeCase,
-    layer_bound,
     layer_trace,
     router_outputs,
     stored_scales,
 )
+from moebench.operators.layers import Sizes
 from moebench.operators.roofline import Bound, Counts
 
+TOP_K = 8  # of the first layer
 
-def hard_cases(of: dict) -> list[tuple]:
-    """As `moe_fp8_block_scale.hard_cases`; every expert is local, so the first is 0."""
-    experts = range(of["num_experts"])
-    same = {
-        expert: 9.0 if expert % (len(experts) // of["top_k"]) == 0 else -3.0 for expert in experts
-    }
+ROUTER_SIZES = ("top_k",)  # constants of `route`
+
+
+def route(logits):
+    """Choose the TOP_K largest logits per token; return their indices and weights, both [T, TOP_K].
+
+    Weights, float32, are the softmax over the chosen logits alone: the same as a softmax over all
+    experts, normalised again over the chosen ones.
+    """
+    chosen, experts = logits.to(torch.float32).topk(TOP_K, dim=-1)
+    return experts, torch.softmax(chosen, dim=-1)
+
+
+@torch.no_grad()
+def run(
+    routing_logits,
+    hidden_states,
+    hidden_states_scale,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+):
+    """Return output [seq_len, hidden_size] bfloat16: the whole layer.
+
+    Shapes and dtypes of the arguments are in the definition that carries this source.
+    """
+    experts, weights = route(routing_logits)
+    x = dequantize(hidden_states, hidden_states_scale.t(), row_block=1)
+    return local_experts(
+        x, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, experts, weights
+    )
+
+
+@layers.cached
+def geometries() -> dict[str, Sizes]:
+    """Return key -> sizes, of every layer of this form: those whose rank has all experts."""
+    known = layers.geometries("renorm")
+    return {key: sizes for key, sizes in known.items() if layers.has_all_experts(sizes)}
+
+
+def small() -> tuple[str, ...]:
+    """Return the keys that are for machines without a GPU."""
+    return layers.small("renorm")
+
+
+def definition_name(geometry: str) -> str:
+    """Return the name of the FIB Definition of a key."""
+    return name_of(geometries()[geometry])
+
+
+def name_of(sizes: Sizes) -> str:
+    """Return the name of the FIB Definition of a layer of these sizes."""
+    return f"moe_fp8_block_scale_renorm_topk{sizes['top_k']}_{size_suffix(sizes)}"
+
+
+def reference_source(geometry: str) -> str:
+    """Return one self-contained module with `run`, for the `reference` field of the JSON."""
+    names = (*ROUTER_SIZES, "experts_at_once")
+    return self_contained(geometries()[geometry], names, (dequantize, route, local_experts, run))
+
+
+def definition(geometry: str) -> Definition:
+    """Return the FIB Definition of a key."""
+    sizes = geometries()[geometry]
+    axes, constraints = without_num_experts(sizes)
+    return Definition(
+        name=definition_name(geometry),
+        op_type="moe",
+        description=(
+            "FP8 block-scale mixture of experts with softmax over the top-k logits, all experts on "
+            f"one GPU: route, GEMM1, {activations.description(sizes)}, GEMM2, weighted sum."
+        ),
+        tags=tags(geometry, sizes),
+        axes=axes,
+        constraints=constraints,
+        inputs={
+            "routing_logits": tensor(
+                ["seq_len", "num_local_experts"], "bfloat16", "Router output."
+            ),
+            **EXPERT_INPUTS,
+        },
+        outputs=OUTPUT,
+        reference=reference_source(geometry),
+    )
+
+
+def hard_cases(sizes: Sizes) -> list[tuple]:
+    """Return name, T, rank's first expert, raised and scales of cases that are easily got wrong.
+
+    Every expert is local, so the first is 0.
+    """
+    experts = sizes["num_experts"]
+    apart = experts // sizes["top_k"]
+    same = {expert: 9.0 if expert % apart == 0 else -3.0 for expert in range(experts)}
     return [
         ("one-token", 1, 0, {}, "random"),
         ("no-tokens", 0, 0, {}, "random"),
@@ -36,31 +143,37 @@ def hard_cases(of: dict) -> list[tuple]:
 
 
 def cases(geometry: str) -> list[MoeCase]:
-    definition = definitions.definition_name(geometry)
-    listed = (
-        hard_cases(GEOMETRIES[geometry])
-        if geometry in SMALL
-        else [(f"T={t}", t, 0) for t in MODEL_TOKENS]
-    )
+    """Return the workloads of a key in the order in which they are run."""
+    if geometry in small():
+        listed = hard_cases(geometries()[geometry])
+    else:
+        listed = [(f"T={tokens}", tokens, 0) for tokens in MODEL_TOKENS]
+
+    definition = definition_name(geometry)
     return [MoeCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in listed]
 
 
 def tensors(case: MoeCase) -> dict[str, torch.Tensor]:
-    of = GEOMETRIES[case.geometry]
-    return router_outputs(case, of) | stored_scales(case, of)
+    """Return what goes into a case's safetensors file."""
+    sizes = geometries()[case.geometry]
+    return router_outputs(case, sizes) | stored_scales(case, sizes)
 
 
 def record(case: MoeCase) -> Trace:
-    return layer_trace(case, definitions.definition_name(case.geometry), ["routing_logits"], {})
+    """Return a case as a FIB workload trace."""
+    return layer_trace(case, definition_name(case.geometry), ["routing_logits"], {})
 
 
 def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
+    """Return a workload's counts, or None where it lacks the routing."""
     if "routing_logits" not in stored:
         return None
-    of, values = GEOMETRIES[geometry], stored["routing_logits"].to(torch.float32).numpy()
-    return routing_model.local_counts(routing_model.select(values, None, of), of)
+    sizes = geometries()[geometry]
+    logits = stored["routing_logits"].to(torch.float32).numpy()
+    return routing_model.local_counts(routing_model.select(logits, None, sizes), sizes)
 
 
 def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
-    of = GEOMETRIES[geometry]
-    return layer_bound(seq_len, counts, 2 * seq_len * of["num_experts"], of)
+    """Return the roofline bound of a workload with these counts."""
+    sizes = geometries()[geometry]
+    return layer_bound(seq_len, counts, 2 * seq_len * sizes["num_experts"], sizes)

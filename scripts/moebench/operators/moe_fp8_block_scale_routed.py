@@ -1,38 +1,205 @@
-"""moe_fp8_block_scale_routed: the workloads of each geometry and their bounds.
+"""FP8 block-scale mixture of experts behind a router: the interface that inference engines have.
+
+The caller hands over each token's experts and weights, in place of logits, and holds weights and
+scales as checkpoints and engines do: GEMM1's rows of `gate` before those of `up`, activation scales
+row by row. `run` is the reference that every solution is judged against. Each key is the layer of
+one that moe_fp8_block_scale or its renorm form states with the router inside, or one whose router
+neither has.
+
+The number of all experts is no axis, as nothing here hangs on it: an id is local if it is one of
+`num_local_experts` that begin at `local_expert_offset`, and any other costs nothing. So an engine
+may number more experts than its model has, as with redundant ones, or mark an empty slot with -1 or
+with the number of experts.
 
 A workload has the tokens, the rank and the routing of a workload with the router inside, so that
-what is measured of both forms can be compared; small geometries add what only ids can hold. A layer
+what is measured of both forms can be compared; small layers add what only ids can hold. A layer
 without such a form is routed as one of sigmoid and bias would be, or of renorm where that is its
 router.
 """
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 import torch
-from flashinfer_bench import Trace, Workload
+from flashinfer_bench import Definition, Trace, Workload
 
-from definitions import moe_fp8_block_scale_routed as definitions
-from definitions.moe_fp8_block_scale_routed import GEOMETRIES, ROUTER_INSIDE, ROUTERS, SMALL
-from moebench.operators import moe_fp8_block_scale, moe_fp8_block_scale_renorm, routing_model
+from moebench.operators import (
+    layers,
+    moe_fp8_block_scale,
+    moe_fp8_block_scale_renorm,
+    routing_model,
+)
+from moebench.operators import swiglu as activations
 from moebench.operators.case import uuid_of
-from moebench.operators.moe_fp8_block_scale import (
+from moebench.operators.definition_parts import const, tensor
+from moebench.operators.fp8_layer import (
+    BLOCK,
+    EXPERT_INPUTS,
+    EXPERTS_AT_ONCE,
+    OUTPUT,
+    dequantize,
+    layer_bound,
+    self_contained,
+    size_suffix,
+    tags,
+    without_num_experts,
+)
+from moebench.operators.fp8_workloads import (
     MODEL_TOKENS,
-    ROUTED_SCALING_FACTOR,
     SCALE_NAMES,
     MoeCase,
-    layer_bound,
     layer_trace,
     middle_rank,
     router_outputs,
 )
+from moebench.operators.layers import Sizes, cached
 from moebench.operators.roofline import Bound, Counts
+from moebench.operators.swiglu import silu as swiglu
 
-NO_EXPERT = (
-    -1,
-    -(2**31),
-    2**31 - 1,
-)  # ids that no rank has, far ones too: subtracting an offset may wrap around
+NOT_ROUTED = {"small-one-group"}  # experts that are no multiple of 32 are in small-renorm
+# Ids that no rank has, far ones too: subtracting an offset may wrap around.
+NO_EXPERT = (-1, -(2**31), 2**31 - 1)
+
+
+@torch.no_grad()
+def run(
+    hidden_states,
+    hidden_states_scale,
+    topk_ids,
+    topk_weights,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    local_expert_offset,
+):
+    """Return output [seq_len, hidden_size] bfloat16: the local experts' share of the layer.
+
+    Shapes and dtypes of the arguments are in the definition that carries this source. The offset
+    may be a Python number or a tensor of one element. A slot whose expert is not local has a weight
+    that is not read.
+    """
+    num_local_experts, _, intermediate_size = gemm2_weights.shape
+    local = topk_ids.to(torch.int64) - int(local_expert_offset)
+    x = dequantize(hidden_states, hidden_states_scale, row_block=1)
+    output = torch.zeros_like(x)
+    for first in range(0, num_local_experts, EXPERTS_AT_ONCE):
+        some = slice(first, first + EXPERTS_AT_ONCE)
+        gate_up = dequantize(gemm1_weights[some], gemm1_weights_scale[some], row_block=BLOCK)
+        down = dequantize(gemm2_weights[some], gemm2_weights_scale[some], row_block=BLOCK)
+        for at in range(len(down)):
+            tokens, slot = torch.nonzero(local == first + at, as_tuple=True)
+            if tokens.numel() == 0:
+                continue
+            gate, up = x[tokens].matmul(gate_up[at].t()).split(intermediate_size, dim=1)
+            rows = swiglu(gate, up).matmul(down[at].t())
+            output.index_add_(0, tokens, rows * topk_weights[tokens, slot].unsqueeze(1))
+    return output.to(torch.bfloat16)
+
+
+def routed_key(key: str) -> str:
+    """Return the key of a layer's routed form."""
+    return f"{'deepseek-v3-ep8' if key == 'full' else key}-routed"
+
+
+@cached
+def router_inside() -> dict[str, str]:
+    """Return key -> the one that states its layer with the router inside, where there is one."""
+    keys = [*moe_fp8_block_scale.geometries(), *moe_fp8_block_scale_renorm.geometries()]
+    return {routed_key(key): key for key in keys if key not in NOT_ROUTED}
+
+
+@cached
+def routers() -> dict[str, Sizes]:
+    """Return key -> its layer's sizes as the router knows them, groups included."""
+    known = layers.geometries("sigmoid-bias", "renorm", "given")
+    return {routed_key(key): sizes for key, sizes in known.items() if key not in NOT_ROUTED}
+
+
+@cached
+def geometries() -> dict[str, Sizes]:
+    """Return key -> sizes, of every layer of this form."""
+    ungrouped = {"num_groups": 1, "kept_groups": 1}
+    return {key: sizes | ungrouped for key, sizes in routers().items()}
+
+
+def small() -> tuple[str, ...]:
+    """Return the keys that are for machines without a GPU."""
+    keys = (*moe_fp8_block_scale.small(), *moe_fp8_block_scale_renorm.small())
+    return tuple(routed_key(key) for key in keys if key not in NOT_ROUTED)
+
+
+def definition_name(geometry: str) -> str:
+    """Return the name of the FIB Definition of a key."""
+    return name_of(geometries()[geometry])
+
+
+def name_of(sizes: Sizes) -> str:
+    """Return the name of the FIB Definition of a layer of these sizes."""
+    return f"moe_fp8_block_scale_routed_topk{sizes['top_k']}_{size_suffix(sizes)}"
+
+
+def reference_source(geometry: str) -> str:
+    """Return one self-contained module with `run`, for the `reference` field of the JSON."""
+    return self_contained(geometries()[geometry], ("experts_at_once",), (dequantize, run))
+
+
+def definition(geometry: str) -> Definition:
+    """Return the FIB Definition of a key."""
+    sizes = geometries()[geometry]
+    axes, constraints = without_num_experts(sizes)
+    axes["top_k"] = const(sizes["top_k"], "Experts of a token.")
+    axes["gemm1_out_size"] = const(2 * sizes["intermediate_size"], "GEMM1's output: gate, then up.")
+    return Definition(
+        name=definition_name(geometry),
+        op_type="moe",
+        description=(
+            "FP8 block-scale mixture of experts behind a router, as seen by one expert-parallel "
+            "rank: the caller gives each token's experts and weights; GEMM1, "
+            f"{activations.description(sizes)}, GEMM2, weighted sum over the local experts. Rows "
+            "of gate come first, activation scales are row-major."
+        ),
+        tags=tags(geometry, sizes),
+        axes=axes,
+        constraints=constraints,
+        inputs=inputs(),
+        outputs=OUTPUT,
+        reference=reference_source(geometry),
+    )
+
+
+def inputs() -> dict:
+    """Return the inputs of every definition of this form, in their order."""
+    return {
+        "hidden_states": EXPERT_INPUTS["hidden_states"],
+        "hidden_states_scale": tensor(
+            ["seq_len", "num_hidden_blocks"],
+            "float32",
+            "One scale per token and 128 columns, row-major.",
+        ),
+        "topk_ids": tensor(
+            ["seq_len", "top_k"],
+            "int32",
+            "Global ids of a token's experts. Those that are not local, -1 and any other number "
+            "cost nothing; an id that comes twice counts twice.",
+        ),
+        "topk_weights": tensor(
+            ["seq_len", "top_k"],
+            "float32",
+            "Factors on the experts' results, with any scaling of the model's; not read where the "
+            "id is not local.",
+        ),
+        "gemm1_weights": tensor(
+            ["num_local_experts", "gemm1_out_size", "hidden_size"],
+            "float8_e4m3fn",
+            "First projections: rows of `gate`, then rows of `up`.",
+        ),
+        "gemm1_weights_scale": EXPERT_INPUTS["gemm1_weights_scale"],
+        "gemm2_weights": EXPERT_INPUTS["gemm2_weights"],
+        "gemm2_weights_scale": EXPERT_INPUTS["gemm2_weights_scale"],
+        "local_expert_offset": tensor(None, "int32", "Global id of this rank's first expert."),
+    }
 
 
 @dataclass(frozen=True)
@@ -45,23 +212,23 @@ class RoutedCase(MoeCase):
     ids: str = "chosen"
 
 
-def padded(ids: np.ndarray, weights: np.ndarray, of: dict) -> None:
-    """A batch for a CUDA graph: the last tokens are none, and their weights are whatever was
+def padded(ids: np.ndarray, weights: np.ndarray, sizes: Sizes) -> None:
+    """Make a batch for a CUDA graph: the last tokens are none, and their weights are whatever was
     there.
     """
     ids[len(ids) * 2 // 3 :] = -1
     weights[len(ids) * 2 // 3 :] = np.nan
 
 
-def without_expert(ids: np.ndarray, weights: np.ndarray, of: dict) -> None:
-    """Some slots have no expert: each of NO_EXPERT, and the number of experts."""
-    for at, none in enumerate((*NO_EXPERT, of["num_experts"])):
+def without_expert(ids: np.ndarray, weights: np.ndarray, sizes: Sizes) -> None:
+    """Leave some slots without an expert: each of NO_EXPERT, and the number of experts."""
+    for at, none in enumerate((*NO_EXPERT, sizes["num_experts"])):
         ids[at::5, at::3] = none
         weights[at::5, at::3] = np.nan
 
 
-def twice(ids: np.ndarray, weights: np.ndarray, of: dict) -> None:
-    """Every other token has its first expert in the last slot, too, as random ids of a trial run
+def twice(ids: np.ndarray, weights: np.ndarray, sizes: Sizes) -> None:
+    """Give every other token its first expert in the last slot, too, as random ids of a trial run
     have.
     """
     ids[::2, -1] = ids[::2, 0]
@@ -70,75 +237,106 @@ def twice(ids: np.ndarray, weights: np.ndarray, of: dict) -> None:
 SPOILT = {"padded-batch": padded, "slots-without-expert": without_expert, "experts-twice": twice}
 
 
-def family_of(geometry: str):
-    """The module that makes the workloads of a geometry with the router inside."""
-    renorm = geometry in moe_fp8_block_scale_renorm.GEOMETRIES
+def form_inside(geometry: str) -> ModuleType:
+    """Return the module of a key with the router inside."""
+    renorm = geometry in moe_fp8_block_scale_renorm.geometries()
     return moe_fp8_block_scale_renorm if renorm else moe_fp8_block_scale
 
 
+def case_like(geometry: str, name: str, like: MoeCase, ids: str = "chosen") -> RoutedCase:
+    """Return a case with the tokens, rank and routing of another one."""
+    return RoutedCase(
+        geometry,
+        name,
+        uuid_of(definition_name(geometry), name),
+        like.seq_len,
+        like.offset,
+        like.raised,
+        scales=like.scales if ids == "chosen" else "random",
+        like=like,
+        ids=ids,
+    )
+
+
 def cases(geometry: str) -> list[RoutedCase]:
-    inside, definition = ROUTER_INSIDE.get(geometry), definitions.definition_name(geometry)
+    """Return the workloads of a key in the order in which they are run."""
+    inside = router_inside().get(geometry)
     if inside is None:
-        of, named = GEOMETRIES[geometry], {f"T={t}": t for t in MODEL_TOKENS}
-        return [
-            RoutedCase(geometry, name, uuid_of(definition, name), t, middle_rank(of))
-            for name, t in named.items()
-        ]
-    known = {case.name: case for case in family_of(inside).cases(inside)}
-    named = [(name, like, "chosen") for name, like in known.items()]
-    if geometry in SMALL:
-        named += [(name, known["harsh-scales"], name) for name in SPOILT]
+        return cases_of_tokens(geometry)
 
-    def case(name: str, like: MoeCase, ids: str) -> RoutedCase:
-        given = geometry, name, uuid_of(definition, name), like.seq_len, like.offset, like.raised
-        return RoutedCase(
-            *given, scales=like.scales if ids == "chosen" else "random", like=like, ids=ids
-        )
+    likes = {case.name: case for case in form_inside(inside).cases(inside)}
+    found = [case_like(geometry, name, like) for name, like in likes.items()]
+    if geometry in small():
+        found += [case_like(geometry, name, likes["harsh-scales"], name) for name in SPOILT]
+    return found
 
-    return [case(*each) for each in named]
+
+def cases_of_tokens(geometry: str) -> list[RoutedCase]:
+    """Return the workloads of a layer that has no form with the router inside."""
+    definition = definition_name(geometry)
+    offset = middle_rank(geometries()[geometry])
+    found = []
+    for tokens in MODEL_TOKENS:
+        name = f"T={tokens}"
+        found.append(RoutedCase(geometry, name, uuid_of(definition, name), tokens, offset))
+    return found
 
 
 def after_router(stored: dict[str, torch.Tensor], geometry: str) -> dict[str, torch.Tensor]:
-    """topk_ids and topk_weights for a workload's tensors with the router inside. geometry: the
-    routed one.
+    """Return topk_ids and topk_weights for a workload's tensors with the router inside.
+
+    geometry: the routed key.
     """
-    logits, bias = stored["routing_logits"].float().numpy(), stored.get("routing_bias")
-    bias = None if bias is None else bias.float().numpy()
-    ids, weights = routing_model.route(logits, bias, ROUTERS[geometry], ROUTED_SCALING_FACTOR)
+    sizes = routers()[geometry]
+    logits = stored["routing_logits"].float().numpy()
+    bias = stored.get("routing_bias")
+    if bias is not None:
+        bias = bias.float().numpy()
+
+    ids, weights = routing_model.route(logits, bias, sizes, sizes["routed_scaling_factor"])
     return {"topk_ids": torch.from_numpy(ids), "topk_weights": torch.from_numpy(weights)}
 
 
 def tensors(case: RoutedCase) -> dict[str, torch.Tensor]:
-    like = case.like
-    stored = (
-        family_of(like.geometry).tensors(like)
-        if like
-        else router_outputs(case, ROUTERS[case.geometry])
-    )
-    found = after_router(stored, case.geometry)
+    """Return what goes into a case's safetensors file."""
+    if case.like:
+        stored = form_inside(case.like.geometry).tensors(case.like)
+    else:
+        stored = router_outputs(case, routers()[case.geometry])
+
+    routed = after_router(stored, case.geometry)
     if case.ids in SPOILT:
-        SPOILT[case.ids](
-            found["topk_ids"].numpy(), found["topk_weights"].numpy(), GEOMETRIES[case.geometry]
-        )
+        spoil = SPOILT[case.ids]
+        ids = routed["topk_ids"].numpy()
+        spoil(ids, routed["topk_weights"].numpy(), geometries()[case.geometry])
     if case.scales == "harsh":
-        found |= {name: stored[name] for name in SCALE_NAMES}
-        found["hidden_states_scale"] = stored["hidden_states_scale"].t().contiguous()
-    return found
+        routed |= {name: stored[name] for name in SCALE_NAMES}
+        routed["hidden_states_scale"] = stored["hidden_states_scale"].t().contiguous()
+    return routed
 
 
 def record(case: RoutedCase) -> Trace:
-    name, scalars = definitions.definition_name(case.geometry), {"local_expert_offset": case.offset}
+    """Return a case as a FIB workload trace."""
+    name = definition_name(case.geometry)
+    scalars = {"local_expert_offset": case.offset}
     return layer_trace(case, name, ("topk_ids", "topk_weights"), scalars)
 
 
 def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
+    """Return a workload's counts, or None where it lacks the routing."""
     offset = workload.inputs.get("local_expert_offset")
     if "topk_ids" not in stored or offset is None or offset.type != "scalar":
         return None
     chosen = stored["topk_ids"].to(torch.int64).numpy() - int(offset.value)
-    return routing_model.local_counts(chosen, GEOMETRIES[geometry])
+    return routing_model.local_counts(chosen, geometries()[geometry])
 
 
 def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
-    of = GEOMETRIES[geometry]
-    return layer_bound(seq_len, counts, seq_len * of["top_k"] * (4 + 4), of)
+    """Return the roofline bound of a workload with these counts."""
+    sizes = geometries()[geometry]
+    return layer_bound(seq_len, counts, routing_bytes(seq_len, sizes), sizes)
+
+
+def routing_bytes(seq_len: int, sizes: Sizes) -> int:
+    """Return the bytes of the ids and weights of so many tokens."""
+    return seq_len * sizes["top_k"] * (4 + 4)

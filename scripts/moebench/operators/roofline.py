@@ -16,8 +16,9 @@ CEILINGS = {
 
 @dataclass(frozen=True)
 class Counts:
-    """What a bound takes from a routing. rows: (token, local expert) pairs; tokens, active: those
-    with a row.
+    """What a bound takes from a routing.
+
+    rows: (token, local expert) pairs; tokens, active: tokens and experts with a row.
     """
 
     rows: int
@@ -27,8 +28,9 @@ class Counts:
 
 @dataclass(frozen=True)
 class Bound:
-    """What one workload needs on a GPU, a key of CEILINGS. rows, active: as in Counts. dtype: fp8
-    or bf16, of GEMMs.
+    """What one workload needs on a GPU, a key of CEILINGS.
+
+    rows, active: as in Counts. dtype: fp8 or bf16, of GEMMs.
     """
 
     rows: int

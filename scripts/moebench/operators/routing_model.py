@@ -6,8 +6,8 @@ share of a draw varies, and its active experts decide the roofline bound, so `dr
 the first draw near the expected counts. A token whose experts are chosen by less than `MARGIN` is
 drawn again: what rounds differently would choose others for it.
 
-`of` is a geometry's sizes in the catalogue. A bias of None, as with renorm routing, stands for
-routing by the logits themselves, which are exact in bfloat16 then.
+`sizes` are a layer's in the catalogue. A bias of None, as with renorm routing, stands for routing
+by the logits themselves, which are exact in bfloat16 then.
 """
 
 import itertools
@@ -19,7 +19,7 @@ import torch
 from moebench.operators.case import normal, sigmoid
 from moebench.operators.roofline import Counts
 
-Sizes = dict[str, int | str]
+Sizes = dict[str, object]
 
 MARGIN = 1e-5  # fp32 sigmoid and addition err by about 2e-7, fast exponentials by 1e-6
 
@@ -29,115 +29,137 @@ SLOPE = 0.15  # of the sigmoid where chosen experts lie
 CENTRE = -0.5  # most experts score below one half
 
 
-def margin(logits: np.ndarray, bias: np.ndarray | None, of: Sizes) -> np.ndarray:
-    """float64 [T]: by how much a token's last chosen group or expert is ahead of the first that is
-    not chosen.
+def margin(logits: np.ndarray, bias: np.ndarray | None, sizes: Sizes) -> np.ndarray:
+    """Return float64 [T]: by how much a token's last chosen group or expert is ahead of the first
+    that is not chosen.
     """
-    scores, top_k, kept = selection_scores(logits, bias), of["top_k"], of["kept_groups"]
-    open_scores = np.sort(candidates(scores, of), axis=1)
+    scores = selection_scores(logits, bias)
+    top_k = sizes["top_k"]
+    kept = sizes["kept_groups"]
+
+    open_scores = np.sort(candidates(scores, sizes), axis=1)
     gap = open_scores[:, -top_k] - open_scores[:, -top_k - 1]
-    if kept < of["num_groups"]:
-        ranked = np.sort(group_scores(scores, of), axis=1)
+    if kept < sizes["num_groups"]:
+        ranked = np.sort(group_scores(scores, sizes), axis=1)
         gap = np.minimum(gap, ranked[:, -kept] - ranked[:, -kept - 1])
     return gap
 
 
 def selection_scores(logits: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
-    """What experts are chosen by, float64 [T, num_experts]."""
+    """Return what experts are chosen by, float64 [T, num_experts]."""
     logits = logits.astype(np.float64)
     return logits if bias is None else sigmoid(logits) + bias.astype(np.float64)
 
 
-def group_scores(scores: np.ndarray, of: Sizes) -> np.ndarray:
-    """[T, num_groups]: the sum of each group's best two."""
-    groups = scores.reshape(len(scores), of["num_groups"], scores.shape[1] // of["num_groups"])
-    return np.sort(groups, axis=2)[:, :, -2:].sum(axis=2)
+def in_groups(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
+    """Return [T, num_groups, experts of a group]."""
+    tokens, experts = scores.shape
+    return scores.reshape(tokens, sizes["num_groups"], experts // sizes["num_groups"])
 
 
-def candidates(scores: np.ndarray, of: Sizes) -> np.ndarray:
-    """Selection scores with the experts of closed groups at -inf."""
-    closed = of["num_groups"] - of["kept_groups"]
+def group_scores(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
+    """Return [T, num_groups]: the sum of each group's best two."""
+    ranked = np.sort(in_groups(scores, sizes), axis=2)
+    return ranked[:, :, -2:].sum(axis=2)
+
+
+def candidates(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
+    """Return selection scores with the experts of closed groups at -inf."""
+    closed = sizes["num_groups"] - sizes["kept_groups"]
     if not closed:
         return scores
-    order = np.argsort(np.argsort(group_scores(scores, of), axis=1), axis=1)
-    groups = scores.reshape(len(scores), of["num_groups"], scores.shape[1] // of["num_groups"])
-    return np.where((order < closed)[:, :, None], -np.inf, groups).reshape(scores.shape)
+    order = np.argsort(np.argsort(group_scores(scores, sizes), axis=1), axis=1)
+    is_closed = (order < closed)[:, :, None]
+    return np.where(is_closed, -np.inf, in_groups(scores, sizes)).reshape(scores.shape)
 
 
-def select(logits: np.ndarray, bias: np.ndarray | None, of: Sizes) -> np.ndarray:
-    """The experts of each token, int64 [T, top_k], in no particular order."""
-    scores = candidates(selection_scores(logits, bias), of)
-    return np.argpartition(scores, -of["top_k"], axis=1)[:, -of["top_k"] :]
+def select(logits: np.ndarray, bias: np.ndarray | None, sizes: Sizes) -> np.ndarray:
+    """Return the experts of each token, int64 [T, top_k], in no particular order."""
+    scores = candidates(selection_scores(logits, bias), sizes)
+    top_k = sizes["top_k"]
+    return np.argpartition(scores, -top_k, axis=1)[:, -top_k:]
 
 
 def route(
-    logits: np.ndarray, bias: np.ndarray | None, of: Sizes, scaling_factor: float
+    logits: np.ndarray, bias: np.ndarray | None, sizes: Sizes, scaling_factor: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A router's answer, the best expert first: ids int32 and weights float32, both [T, top_k].
+    """Return a router's answer, the best expert first: ids int32 and weights float32, both [T,
+    top_k].
 
     With a bias the weights are the chosen scores, normalised, times scaling_factor; without, a
     softmax over the chosen logits. Exactly rounded operations in one order alone, so the same to
     the last bit everywhere.
     """
-    scores = candidates(selection_scores(logits, bias), of)
-    ids = np.argsort(-scores, axis=1, kind="stable")[:, : of["top_k"]]
+    scores = candidates(selection_scores(logits, bias), sizes)
+    ids = np.argsort(-scores, axis=1, kind="stable")[:, : sizes["top_k"]]
     values = np.take_along_axis(logits.astype(np.float64), ids, axis=1)
+
     if bias is None:
         half = sigmoid(values - values[:, :1])
-        weights, scaling_factor = half / (1 - half), 1  # exp of the difference
+        weights = half / (1 - half)  # exp of the difference
+        scaling_factor = 1
     else:
         weights = sigmoid(values)
-    total = sum(weights[:, slot] for slot in range(of["top_k"]))
-    return ids.astype(np.int32), (weights / total[:, None] * scaling_factor).astype(np.float32)
+
+    total = sum(weights[:, slot] for slot in range(sizes["top_k"]))
+    scaled = weights / total[:, None] * scaling_factor
+    return ids.astype(np.int32), scaled.astype(np.float32)
 
 
-def experts(seed: str, of: Sizes, spread: float = 1) -> tuple[np.ndarray, np.ndarray | None]:
-    """What an expert adds to every token's noise, float64 [num_experts], and its bias, float32,
-    exact in bfloat16.
+def experts(seed: str, sizes: Sizes, spread: float = 1) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return what an expert adds to every token's noise, float64 [num_experts], and its bias,
+    float32, exact in bfloat16.
 
     With renorm routing the bias is None, and what it would leave of an expert's popularity is all
     that there is.
     """
-    popular, wobble = (
-        normal(f"{seed}/{what}", (of["num_experts"],)) for what in ("popularity", "bias")
-    )
-    if of["routing"] == "renorm":
-        return spread * (1 - BALANCE) * POPULARITY * popular + spread * 0.02 / SLOPE * wobble, None
+    popular = normal(f"{seed}/popularity", (sizes["num_experts"],))
+    wobble = normal(f"{seed}/bias", (sizes["num_experts"],))
+    if sizes["routing"] == "renorm":
+        left = spread * (1 - BALANCE) * POPULARITY * popular
+        return left + spread * 0.02 / SLOPE * wobble, None
+
     popularity = spread * POPULARITY * popular
-    exact = (0.02 * (spread * wobble) - BALANCE * SLOPE * popularity).astype(np.float32)
-    return popularity + CENTRE, torch.from_numpy(exact).bfloat16().float().numpy()
+    bias = (0.02 * (spread * wobble) - BALANCE * SLOPE * popularity).astype(np.float32)
+    return popularity + CENTRE, exact_in_bfloat16(bias)
+
+
+def exact_in_bfloat16(values: np.ndarray) -> np.ndarray:
+    """Return float32 values rounded to bfloat16."""
+    return torch.from_numpy(values).bfloat16().float().numpy()
 
 
 def draw(
-    seed: str, num_tokens: int, raised: dict[int, float], of: Sizes, spread: float = 1
+    seed: str, num_tokens: int, raised: dict[int, float], sizes: Sizes, spread: float = 1
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Logits [T, num_experts] float32 and bias [num_experts] float32 that is exact in bfloat16; no
-    choice is narrow.
+    """Return logits [T, num_experts] float32 and bias [num_experts] float32 that is exact in
+    bfloat16; no choice is narrow.
 
     raised: logits to add to an expert's popularity without the bias taking them back. spread: how
     far experts and their biases differ; at 0 all experts are alike and the bias is zero. With
     renorm routing: logits that are exact in bfloat16, and None.
     """
-    offset, bias = experts(seed, of, spread)
+    offset, bias = experts(seed, sizes, spread)
     for expert, logit in raised.items():
         offset[expert] += logit
-    logits = np.empty((num_tokens, of["num_experts"]), dtype=np.float32)
+
+    logits = np.empty((num_tokens, sizes["num_experts"]), dtype=np.float32)
     unclear = np.arange(num_tokens)
     attempt = 0
     while len(unclear):
-        noise = normal(f"{seed}/noise/{attempt}", (len(unclear), of["num_experts"]))
+        noise = normal(f"{seed}/noise/{attempt}", (len(unclear), sizes["num_experts"]))
         drawn = (noise + offset).astype(np.float32)
         if bias is None:
-            drawn = torch.from_numpy(drawn).bfloat16().float().numpy()
+            drawn = exact_in_bfloat16(drawn)
         logits[unclear] = drawn
-        unclear = unclear[margin(drawn, bias, of) < MARGIN]
+        unclear = unclear[margin(drawn, bias, sizes) < MARGIN]
         attempt += 1
     return logits, bias
 
 
 def as_inputs(logits: np.ndarray, bias: np.ndarray | None) -> dict[str, torch.Tensor]:
-    """The definitions' inputs: routing_logits float32 and routing_bias bfloat16, or bfloat16 logits
-    alone.
+    """Return the definitions' inputs: routing_logits float32 and routing_bias bfloat16, or bfloat16
+    logits alone.
     """
     drawn = torch.from_numpy(logits)
     if bias is None:
@@ -145,9 +167,12 @@ def as_inputs(logits: np.ndarray, bias: np.ndarray | None) -> dict[str, torch.Te
     return {"routing_logits": drawn, "routing_bias": torch.from_numpy(bias).bfloat16()}
 
 
-def local_counts(chosen: np.ndarray, of: Sizes) -> Counts:
-    """chosen [T, top_k]: experts counted from the rank's first one; others are another rank's."""
-    local = (chosen >= 0) & (chosen < of["num_local_experts"])
+def local_counts(chosen: np.ndarray, sizes: Sizes) -> Counts:
+    """Return the counts of a rank.
+
+    chosen [T, top_k]: experts counted from the rank's first one; others are another rank's.
+    """
+    local = (chosen >= 0) & (chosen < sizes["num_local_experts"])
     return Counts(
         rows=int(local.sum()),
         tokens=int(local.any(axis=1).sum()),
@@ -155,29 +180,32 @@ def local_counts(chosen: np.ndarray, of: Sizes) -> Counts:
     )
 
 
-def is_typical(num_tokens: int, rows: int, active: int, of: Sizes) -> bool:
-    """Rows within 10% of their average or 2; active experts within 5% of theirs, rounded, or 1.
+def is_typical(num_tokens: int, rows: int, active: int, sizes: Sizes) -> bool:
+    """Whether rows are within 10% of their average or 2, and active experts within 5% of theirs,
+    rounded, or 1.
 
     A rank with a share s of the experts gets top_k * s rows of a token on average. A single token
     only needs a row: without one there is nothing to measure.
     """
     if num_tokens == 1:
         return rows >= 1
-    local = of["num_local_experts"]
-    average = num_tokens * of["top_k"] * local / of["num_experts"]
+
+    local = sizes["num_local_experts"]
+    average = num_tokens * sizes["top_k"] * local / sizes["num_experts"]
     expected = round(local * (1 - math.exp(-average / local)))
     near = abs(active - expected) <= max(1, 0.05 * expected)
     return near and abs(rows - average) <= max(2, 0.1 * average)
 
 
 def draw_typical(
-    seed: str, num_tokens: int, offset: int, of: Sizes
+    seed: str, num_tokens: int, offset: int, sizes: Sizes
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """As `draw`, typical for the rank of this offset, which takes some attempts: ten or so near T =
-    50.
+    """Return a `draw` that is typical for the rank of this offset.
+
+    It takes some attempts: ten or so near T = 50.
     """
     for attempt in itertools.count():
-        drawn = draw(f"{seed}/{attempt}", num_tokens, {}, of)
-        found = local_counts(select(*drawn, of) - offset, of)
-        if is_typical(num_tokens, found.rows, found.active, of):
-            return drawn
+        logits, bias = draw(f"{seed}/{attempt}", num_tokens, {}, sizes)
+        counts = local_counts(select(logits, bias, sizes) - offset, sizes)
+        if is_typical(num_tokens, counts.rows, counts.active, sizes):
+            return logits, bias

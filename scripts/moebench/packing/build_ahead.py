@@ -2,29 +2,26 @@
 have no GPU.
 """
 
+import os
+import shutil
+import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
+import psutil
 from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry, BuildError
+from flashinfer_bench.compile.utils import create_package_name
+from flashinfer_bench.env import get_fib_cache_path
 
 from moebench.core.arguments import check_cache
 from moebench.core.errors import UserError
 from moebench.operators.catalogue import BY_NAME, definition
 from moebench.packing import pack
-from moebench.packing.eligibility import is_installed
+from moebench.packing.eligibility import missing_dependencies
 
-
-def build_timed(solution: Solution) -> tuple[float, str]:
-    """Let FIB build it: the seconds, and why it does not build, or ''. What is compiled is kept for
-    later builds.
-    """
-    start, error = time.monotonic(), ""
-    try:
-        BuilderRegistry.get_instance().build(definition(BY_NAME[solution.definition]), solution)
-    except BuildError as raised:
-        error = str(raised) or type(raised).__name__
-    return time.monotonic() - start, error
+GRACE = 5  # seconds that compilers have to remove their files and end
 
 
 def build(names: list[str], geometries: Collection[str] = ()) -> int:
@@ -35,18 +32,95 @@ def build(names: list[str], geometries: Collection[str] = ()) -> int:
     `pack_all`.
     """
     check_cache()
-    status, packed = 0, pack.pack_all(names)[0].values()
-    wanted = [of[key] for of in packed for key in of if not geometries or key in geometries]
+
+    wanted = []
+    for solutions in pack.pack_all(names)[0].values():
+        wanted += [solutions[key] for key in solutions if not geometries or key in geometries]
     if geometries and not wanted:
         raise UserError(f"--definition: got {', '.join(geometries)}, which none of these serves")
+
+    status = 0
     for solution in wanted:
-        if missing := [module for module in solution.spec.dependencies if not is_installed(module)]:
+        missing = missing_dependencies(solution)
+        if missing:
             print(f"{solution.name}: SKIPPED: needs {', '.join(missing)}, not installed here")
             continue
-        seconds, error = build_timed(solution)
-        print(
-            f"{solution.name}: {f'not built: {error}' if error else f'built in {seconds:.1f} s'}",
-            flush=True,
-        )
-        status = 1 if error else status
+
+        with undone_if_interrupted(solution):
+            seconds, error = build_timed(solution)
+        if error:
+            status = 1
+        result = f"not built: {error}" if error else f"built in {seconds:.1f} s"
+        print(f"{solution.name}: {result}", flush=True)
     return status
+
+
+def build_timed(solution: Solution) -> tuple[float, str]:
+    """Let FIB build a solution. Returns the seconds, and why it does not build, or ''.
+
+    What is compiled is kept for later builds.
+    """
+    start = time.monotonic()
+    error = ""
+    try:
+        BuilderRegistry.get_instance().build(definition(BY_NAME[solution.definition]), solution)
+    except BuildError as raised:
+        error = str(raised) or type(raised).__name__
+    return time.monotonic() - start, error
+
+
+@contextmanager
+def undone_if_interrupted(solution: Solution) -> Iterator[None]:
+    """Leave neither compilers that go on, nor their temporary files, nor what FIB has written of
+    the solution, where building it is interrupted.
+    """
+    with temporary_files_apart():
+        try:
+            yield
+        except KeyboardInterrupt:
+            end_children()
+            remove_from_fibs_cache(solution)
+            raise
+
+
+@contextmanager
+def temporary_files_apart() -> Iterator[None]:
+    """Have this process and those it starts write temporary files to a folder that goes."""
+    variable = os.environ.get("TMPDIR")
+    default = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="moebench-", ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = default
+            if variable is None:
+                del os.environ["TMPDIR"]
+            else:
+                os.environ["TMPDIR"] = variable
+
+
+def remove_from_fibs_cache(solution: Solution) -> None:
+    cache = get_fib_cache_path()
+    for folder in cache.glob(f"*/*{create_package_name(solution)}"):
+        shutil.rmtree(folder, ignore_errors=True)
+    for lock in cache.glob(f"*/{solution.hash()}.lock"):
+        lock.unlink(missing_ok=True)
+
+
+def end_children() -> None:
+    """End the processes that this one has started: politely, then not."""
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        end(child.terminate)
+    _, alive = psutil.wait_procs(children, timeout=GRACE)
+    for child in alive:
+        end(child.kill)
+    psutil.wait_procs(alive, timeout=GRACE)
+
+
+def end(signal) -> None:
+    try:
+        signal()
+    except psutil.NoSuchProcess:  # it has ended by itself
+        pass

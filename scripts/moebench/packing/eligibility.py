@@ -7,7 +7,9 @@ from flashinfer_bench import Solution
 
 
 def here() -> str:
-    """What this machine is called in target_hardware: cpu, or sm_ and the compute capability."""
+    """Return what this machine is called in target_hardware: cpu, or sm_ and the compute
+    capability.
+    """
     if not torch.cuda.is_available():
         return "cpu"
     major, minor = torch.cuda.get_device_capability()
@@ -21,13 +23,21 @@ def is_installed(module: str) -> bool:
         return False
 
 
+def missing_dependencies(solution: Solution) -> list[str]:
+    """Return the modules that a solution needs and that are not installed."""
+    return [module for module in solution.spec.dependencies if not is_installed(module)]
+
+
 def why_skipped(solution: Solution, hardware: str) -> str | None:
-    """One line saying why the solution cannot run on `hardware`, or None when it can."""
+    """Return one line saying why the solution cannot run on `hardware`, or None when it can."""
     targets = solution.spec.target_hardware
     if hardware not in targets:
         gpus = ", ".join(target for target in targets if target != "cpu")
-        here = "this machine has no CUDA device" if hardware == "cpu" else f"this GPU is {hardware}"
-        return f"{f'needs {gpus}' if gpus else 'runs on the CPU only'}; {here}"
-    if missing := [name for name in solution.spec.dependencies if not is_installed(name)]:
+        needed = f"needs {gpus}" if gpus else "runs on the CPU only"
+        machine = "machine has no CUDA device" if hardware == "cpu" else f"GPU is {hardware}"
+        return f"{needed}; this {machine}"
+
+    missing = missing_dependencies(solution)
+    if missing:
         return f"needs {', '.join(missing)}, not installed here"
     return None

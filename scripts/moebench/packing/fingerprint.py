@@ -9,6 +9,7 @@ import ast
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from itertools import groupby
@@ -17,9 +18,9 @@ from pathlib import PurePosixPath
 from flashinfer_bench import Solution
 
 from moebench.packing.flat import flatten
+from moebench.packing.includes import CPP_SUFFIXES
 from moebench.packing.manifest import PackingError
 
-CPP = (".cu", ".cuh", ".cpp", ".cc", ".h", ".hpp")
 TOKEN = re.compile(
     r"""(?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"\w*)
     | (?P<comment> //(?:\\\n|[^\n])* | /\*.*?\*/ )
@@ -29,55 +30,61 @@ TOKEN = re.compile(
     | <=>|<<<|>>>|<<=|>>=|->\*|\.\.\.|\.\*|\+\+|--|&&|\|\||::|->|<<|>>|\#\#|[-+*/%&|^<>=!]= | .""",
     re.VERBOSE | re.DOTALL,
 )
+CONTINUATION = "\\\n"
 
 
 def fingerprint(solution: Solution) -> str:
-    """sha1, in hex, of what FIB hashes except the name, with `stripped` sources in one folder,
-    sorted.
+    """Return the sha1, in hex, of what FIB hashes except the name, with `stripped` sources in one
+    folder, sorted.
 
     Sources of which two have one base name count with their folders, and so do their imports and
     includes.
     """
-    spec, sources = solution.spec, {source.path: source.content for source in solution.sources}
+    spec = solution.spec
+    sources = {source.path: source.content for source in solution.sources}
     file, function = spec.entry_point.split("::")
     with suppress(PackingError):
-        sources, file = flatten(solution.name, sources), PurePosixPath(file).name
-    binding = spec.binding.value if spec.binding else ""
-    told = [solution.definition, spec.language.value, file, function, binding, spec.dependencies]
-    told.append(
-        sorted((path, stripped(PurePosixPath(path).suffix, text)) for path, text in sources.items())
-    )
-    return hashlib.sha1(json.dumps(told).encode()).hexdigest()
+        sources = flatten(solution.name, sources)
+        file = PurePosixPath(file).name
+
+    counted = [
+        solution.definition,
+        spec.language.value,
+        file,
+        function,
+        spec.binding.value if spec.binding else "",
+        spec.dependencies,
+        sorted((path, stripped(PurePosixPath(path).suffix, sources[path])) for path in sources),
+    ]
+    return hashlib.sha1(json.dumps(counted).encode()).hexdigest()
 
 
 def source_of(solution: Solution) -> dict[str, str]:
-    """Provenance's fields of its source."""
+    """Return Provenance's fields of a solution's source."""
     return {"source_sha1": solution.hash(), "source_fingerprint": fingerprint(solution)}
 
 
 @cache  # a solution's definitions share nearly all of their files
 def stripped(suffix: str, text: str) -> str:
-    """What counts: of Python that can be parsed the syntax tree, of C++ and CUDA the tokens, of all
-    else the lines.
+    """Return what counts of a source: of Python that can be parsed the syntax tree, of C++ and CUDA
+    the tokens, of all else the lines.
     """
-    if suffix in CPP:
+    if suffix in CPP_SUFFIXES:
         return strip_cpp(text)
+    if suffix != ".py":
+        return "\n".join(line.rstrip() for line in text.splitlines())
     try:
-        return (
-            dump(ast.parse(text))
-            if suffix == ".py"
-            else "\n".join(map(str.rstrip, text.splitlines()))
-        )
+        return dump(ast.parse(text))
     except (SyntaxError, ValueError, RecursionError):
         return text
 
 
-def dump(node: object) -> str:
-    """As ast.dump, but one text in Python 3.10 to 3.13: what a later one adds is empty, and
-    f-strings are not split.
+# Python
 
-    Without strings that stand alone, as docstrings do; relative imports that follow each other are
-    sorted.
+
+def dump(node: object) -> str:
+    """Return a syntax tree as ast.dump does, but as one text in Python 3.10 to 3.13, and without
+    strings that stand alone, as docstrings do.
     """
     match node:
         case ast.Constant():
@@ -85,63 +92,99 @@ def dump(node: object) -> str:
         case ast.Expr(value=ast.Constant(value=str())):
             return ""
         case ast.JoinedStr():
-            parts = groupby(node.values, lambda part: isinstance(part, ast.Constant))
-            merged = [
-                ["".join(part.value for part in run)] if text else list(run) for text, run in parts
-            ]
-            return f"f{dump([part for run in merged for part in run if part != ''])}"
+            return dump_f_string(node)
         case ast.AST():
-            fields = [
-                (name, value)
-                for name, value in ast.iter_fields(node)
-                if name not in ("ctx", "kind")
-            ]
-            told = [
-                f"{name}={dump(value)}"
-                for name, value in fields
-                if value is not None and value != []
-            ]
-            return f"{type(node).__name__}({','.join(told)})"
+            return dump_fields(node)
         case list():
-            told = []
-            for relative, run in groupby(
-                node, lambda one: isinstance(one, ast.ImportFrom) and one.level > 0
-            ):
-                if relative:
-                    told += sorted(
-                        dump(ast.ImportFrom(n.module, [name], n.level))
-                        for n in run
-                        for name in n.names
-                    )
-                else:
-                    told += map(dump, run)
-            return f"[{','.join(filter(None, told))}]"
+            return dump_list(node)
     return ascii(node)
 
 
+def dump_fields(node: ast.AST) -> str:
+    """Return a node's type and fields; empty ones are left out, as later Pythons add some."""
+    fields = []
+    for name, value in ast.iter_fields(node):
+        if name not in ("ctx", "kind") and value is not None and value != []:
+            fields.append(f"{name}={dump(value)}")
+    return f"{type(node).__name__}({','.join(fields)})"
+
+
+def dump_f_string(node: ast.JoinedStr) -> str:
+    """Return an f-string's parts. Pythons differ in where they split its constant text."""
+    parts = []
+    for is_text, run in groupby(node.values, lambda part: isinstance(part, ast.Constant)):
+        if is_text:
+            parts.append("".join(part.value for part in run))
+        else:
+            parts.extend(run)
+    return f"f{dump([part for part in parts if part != ''])}"
+
+
+def dump_list(nodes: list) -> str:
+    """Return the nodes' texts, those of relative imports that follow each other sorted: which order
+    a formatter gives them depends on the names of folders.
+    """
+    texts = []
+    for is_relative, run in groupby(nodes, is_relative_import):
+        if is_relative:
+            texts.extend(sorted(dump(name) for name in split_imports(run)))
+        else:
+            texts.extend(dump(node) for node in run)
+    return f"[{','.join(text for text in texts if text)}]"
+
+
+def is_relative_import(node: object) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.level > 0
+
+
+def split_imports(nodes: Iterable[ast.ImportFrom]) -> list[ast.ImportFrom]:
+    """Return an import for each name."""
+    return [
+        ast.ImportFrom(node.module, [name], node.level) for node in nodes for name in node.names
+    ]
+
+
+# C++
+
+
 def strip_cpp(text: str) -> str:
-    """Tokens with one space between them, each preprocessor directive in a line of its own."""
+    """Return tokens with one space between them, each preprocessor directive in a line of its
+    own.
+    """
+    text = TOKEN.sub(without_comment, text.replace("\r\n", "\n"))
+    lines = [[]]
+    in_directive = False
+    at_line_start = True
 
-    def joined(found: re.Match) -> str:
-        return (
-            " " if found["comment"] else found[0] if found["raw"] else found[0].replace("\\\n", "")
-        )
-
-    text, lines, directive, fresh = TOKEN.sub(joined, text.replace("\r\n", "\n")), [[]], False, True
-    for found in TOKEN.finditer(text):
-        starts = fresh and found[0] == "#"
-        if starts or (directive and found["newline"]):
+    for token in TOKEN.finditer(text):
+        starts_directive = at_line_start and token[0] == "#"
+        if starts_directive or (in_directive and token["newline"]):
             lines.append([])
-        directive = (directive or starts) and not found["newline"]
-        fresh = found["newline"] or (fresh and found["space"])
-        line = lines[-1]
-        if (
-            found[0] == "("
-            and line[:2] == ["#", "define"]
-            and len(line) == 3
-            and not text[found.start() - 1].isspace()
-        ):
-            line[2] += "("  # #define f(x), which is not #define f (x)
-        elif not found["space"] and not found["newline"]:
-            line.append(found[0].strip())
+
+        in_directive = (in_directive or starts_directive) and not token["newline"]
+        at_line_start = bool(token["newline"] or (at_line_start and token["space"]))
+        if token["newline"] or token["space"]:
+            continue
+
+        if opens_parameters(token, lines[-1]):
+            lines[-1][2] += "("
+        else:
+            lines[-1].append(token[0].strip())
+
     return "\n".join(" ".join(line) for line in lines if line)
+
+
+def without_comment(token: re.Match) -> str:
+    """Return what a token is to the compiler: a comment is a space, continued lines are joined."""
+    if token["comment"]:
+        return " "
+    if token["raw"]:
+        return token[0]
+    return token[0].replace(CONTINUATION, "")
+
+
+def opens_parameters(token: re.Match, line: list[str]) -> bool:
+    """Whether this is the bracket in `#define f(x)`, which is not that in `#define f (x)`."""
+    follows_name = line[:2] == ["#", "define"] and len(line) == 3
+    before = token.string[token.start() - 1]
+    return token[0] == "(" and follows_name and not before.isspace()

@@ -20,11 +20,11 @@ from moebench.operators import catalogue
 from moebench.packing.serves import Rule, served
 
 MANIFEST = "solution.toml"
-ENTRY_POINTS = ("renorm_entry_point", "routed_entry_point")  # beside `entry_point`
-INHERITED = ("common", "stages", *ENTRY_POINTS)  # of the base, where a manifest has none of its own
+# of the base, where a manifest has none of its own
+INHERITED = ("units", "stages", "renorm_entry_point", "routed_entry_point")
 SERVING = ("definitions", "serves")  # likewise, where it has neither
 DEFAULT = ["full", "small"]
-NOT_SOLUTIONS = {"engines", "common", "packed"}
+NOT_SOLUTIONS = {"common", "packed"}
 
 
 class PackingError(UserError):
@@ -46,11 +46,11 @@ class Manifest(Strict):
 
     entry_point: FILE::FUNCTION; renorm_entry_point, routed_entry_point: those for definitions with
     renorm routing and for routed ones. FUNCTION_bf16 beside one of them, for tokens in bf16, is
-    exported by packages as run_bf16. common: files of solutions/common/, each packed under its path
-    in solutions/. definitions: keys of catalogue.GEOMETRIES; once it is read, those that `serves`
-    takes, too. based_on: the solution whose files this one's replace. first_use: what the first use
-    takes. start: what `moebench new --from` calls a copy. stages: pattern of a kernel's plain name
-    -> stage.
+    exported by packages as run_bf16. units: .cu files of solutions/common/ that no file includes,
+    as "common/cuda/host/binding.cu". definitions: keys of catalogue.GEOMETRIES; once it is read,
+    those that `serves` takes, too. based_on: the solution whose files this one's replace.
+    first_use: what the first use takes. start: what `moebench new --from` calls a copy. stages:
+    pattern of a kernel's plain name -> stage.
     """
 
     name: Text
@@ -63,7 +63,7 @@ class Manifest(Strict):
     routed_entry_point: Text | None = None
     destination_passing_style: StrictBool = True
     dependencies: list[Text] = []
-    common: list[Text] = []
+    units: list[Text] = []
     definitions: list[Literal[*catalogue.GEOMETRIES]] = []
     serves: list[Rule] = []
     based_on: Text | None = None
@@ -74,40 +74,39 @@ class Manifest(Strict):
 
 
 def solution_names() -> list[str]:
-    """Sorted."""
-    return sorted(
-        {path.parent.name for path in paths.SOLUTIONS.glob(f"*/{MANIFEST}")} - NOT_SOLUTIONS
-    )
+    """Return the names of the folders with a manifest, sorted."""
+    names = {path.parent.name for path in paths.SOLUTIONS.glob(f"*/{MANIFEST}")}
+    return sorted(names - NOT_SOLUTIONS)
 
 
 def folder_name(packed: str, definition: str) -> str:
-    """The solution behind the name of a packed one: mine of mine_e16.
+    """Return the solution behind the name of a packed one: mine for mine_e16.
 
-    Packing adds parts of the definition's name, as `pack.packed_name`. As it is where no solution
-    here goes with it.
+    Packing adds parts of the definition's name, as `pack.packed_name`. A name that no solution here
+    goes with is returned as it is.
     """
-    parts = {"", *definition.split("_")}
-    fits = [
-        n
-        for n in solution_names()
-        if f"{packed}_".startswith(f"{n}_") and parts >= {*packed[len(n) :].split("_")}
-    ]
-    return max(fits, key=len, default=packed)
+    added_parts = {"", *definition.split("_")}
+    fitting = []
+    for name in solution_names():
+        rest = packed.removeprefix(name)
+        if f"{packed}_".startswith(f"{name}_") and added_parts.issuperset(rest.split("_")):
+            fitting.append(name)
+    return max(fitting, key=len, default=packed)
 
 
 def readable() -> dict[str, Manifest]:
-    """Name -> manifest of each solution whose manifest can be read; see `pack.pack_all` for the
-    others.
+    """Return name -> manifest of each solution whose manifest can be read. `pack.pack_all` says
+    what is wrong with the others.
     """
-    found = {}
+    manifests = {}
     for name in solution_names():
         with suppress(PackingError):
-            found[name] = read_manifest(name)
-    return found
+            manifests[name] = read_manifest(name)
+    return manifests
 
 
 def choose(names: list[str]) -> list[str]:
-    """names, or every readable solution when there are none. Raises UserError for an unknown
+    """Return names, or every readable solution when there are none. Raises UserError for an unknown
     one.
     """
     existing = solution_names()
@@ -118,63 +117,68 @@ def choose(names: list[str]) -> list[str]:
 
 
 def solutions_of(geometries: Collection[str]) -> list[str]:
-    """Names of the readable solutions that serve one of these geometries."""
-    return [
-        name for name, manifest in readable().items() if set(manifest.definitions) & set(geometries)
-    ]
+    """Return the names of the readable solutions that serve one of these geometries."""
+    wanted = set(geometries)
+    return [name for name, manifest in readable().items() if wanted & set(manifest.definitions)]
 
 
 def refusal(name: str, key: str, got: object, want: str) -> PackingError:
-    """The error of a key that is well formed but cannot be followed."""
+    """Return the error for a key that is well formed but cannot be followed."""
     return PackingError(f"{name}: {MANIFEST}: {key}: got {got!r}, want {want}")
 
 
 def read_manifest(name: str) -> Manifest:
-    """A solution's manifest, with what is INHERITED of its base.
+    """Return a solution's manifest, with what is INHERITED from its base.
 
     Raises PackingError for missing, unknown or contradicting keys.
     """
-    manifest = _parse(name)
-    if manifest.based_on is None:
-        return with_served(manifest)
-    if manifest.based_on not in (others := [other for other in solution_names() if other != name]):
-        raise refusal(
-            name,
-            "based_on",
-            manifest.based_on,
-            f"another solution: {', '.join(others) or 'there is none'}",
-        )
-    base = _parse(manifest.based_on)
+    manifest = read_own_manifest(name)
+    if manifest.based_on is not None:
+        manifest = with_inherited(manifest, read_base(manifest))
+    return with_served(manifest)
+
+
+def read_base(manifest: Manifest) -> Manifest:
+    """Return the manifest of a solution's base. Raises PackingError if it cannot be one."""
+    base_name = manifest.based_on
+    others = [name for name in solution_names() if name != manifest.name]
+    if base_name not in others:
+        wanted = f"another solution: {', '.join(others) or 'there is none'}"
+        raise refusal(manifest.name, "based_on", base_name, wanted)
+
+    base = read_own_manifest(base_name)
     if base.based_on is not None:
-        raise refusal(
-            name,
-            "based_on",
-            manifest.based_on,
-            f"a solution without a base; this one's is {base.based_on}",
-        )
-    own = manifest.model_fields_set
-    wanted = [*INHERITED, *(SERVING if own.isdisjoint(SERVING) else ())]
-    return with_served(
-        manifest.model_copy(update={key: getattr(base, key) for key in wanted if key not in own})
-    )
+        wanted = f"a solution without a base; this one's is {base.based_on}"
+        raise refusal(manifest.name, "based_on", base_name, wanted)
+    return base
+
+
+def with_inherited(manifest: Manifest, base: Manifest) -> Manifest:
+    stated = manifest.model_fields_set
+    inherited = [key for key in INHERITED if key not in stated]
+    if stated.isdisjoint(SERVING):
+        inherited += SERVING
+    return manifest.model_copy(update={key: getattr(base, key) for key in inherited})
 
 
 def with_served(manifest: Manifest) -> Manifest:
-    """With the definitions that its rules take. Raises PackingError where they take none."""
-    listed = manifest.definitions or ([] if manifest.serves else DEFAULT)
-    if not (found := [*dict.fromkeys([*listed, *served(manifest.serves)])]):
-        raise refusal(
-            manifest.name,
-            "serves",
-            "rules that take no definition",
-            "one that `moebench data` lists",
-        )
-    return manifest.model_copy(update={"definitions": found})
+    """Return it with the definitions that its rules take. Raises PackingError where they take
+    none.
+    """
+    listed = manifest.definitions
+    if not listed and not manifest.serves:
+        listed = DEFAULT
+
+    definitions = list(dict.fromkeys([*listed, *served(manifest.serves)]))
+    if not definitions:
+        wanted = "one that `moebench data` lists"
+        raise refusal(manifest.name, "serves", "rules that take no definition", wanted)
+    return manifest.model_copy(update={"definitions": definitions})
 
 
 def read_source(name: str, path: Path) -> str:
-    """The text of a solution's file. Raises PackingError for one that cannot be read or is no
-    UTF-8.
+    """Return the text of a solution's file. Raises PackingError for one that cannot be read or is
+    no UTF-8.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -183,13 +187,14 @@ def read_source(name: str, path: Path) -> str:
 
 
 @cache  # by text, as tests and `new` change files: listing solutions reads every manifest
-def _validated(text: str) -> Manifest:
+def validated(text: str) -> Manifest:
     return Manifest.model_validate(tomllib.loads(text))
 
 
-def _parse(name: str) -> Manifest:
+def read_own_manifest(name: str) -> Manifest:
+    """Return what a solution's solution.toml itself says. Raises PackingError."""
     try:
-        manifest = _validated(read_source(name, paths.SOLUTIONS / name / MANIFEST))
+        manifest = validated(read_source(name, paths.SOLUTIONS / name / MANIFEST))
     except tomllib.TOMLDecodeError as error:
         raise PackingError(f"{name}: {MANIFEST}: {error}") from error
     except ValidationError as error:

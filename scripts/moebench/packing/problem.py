@@ -2,15 +2,14 @@
 branches on a size.
 
 problem.cuh, problem.py: sizes and the routing that is inside; interface.cuh, interface.py: how the
-caller hands over routing, weights and scales; beside the kernels lie those of the first definition
+caller hands over routing, weights and scales. Beside the kernels lie those of the first definition
 of the FP8 MoE family. Of a table, *.csv, the rows whose column `sizes` is the definition's, as
-e32_h7168_i2048: tuning for one leaves the others current.
+e32_h7168_i2048, are packed: tuning for one definition leaves the others current.
 """
 
 from pathlib import PurePosixPath
 
-from definitions import swiglu
-from moebench.operators import catalogue
+from moebench.operators import catalogue, swiglu
 
 # size -> its name in C++; in Python it is the key in capitals
 NAMES = {
@@ -29,51 +28,75 @@ ACTIVATION = {
     "swiglu_up_offset": "kSwigluUpOffset",
     "clamp_after_silu": "kClampAfterSilu",
 }
+INTERFACE = {
+    "ROUTED": "kTopKGiven",
+    "GATE_FIRST": "kGateFirst",
+    "SCALES_ROW_MAJOR": "kScalesRowMajor",
+}
 CPP_TYPES = {bool: "bool", int: "int", float: "float"}
 FILES = [
-    f"common/{file}"
-    for of in ("problem", "interface")
-    for file in (f"host/{of}.py", f"cuda/{of}.cuh")
+    "common/host/problem.py",
+    "common/cuda/problem.cuh",
+    "common/host/interface.py",
+    "common/cuda/interface.cuh",
 ]
+NOTE = "Packing writes this file for other definitions."
 
 
 def facts(file: str, geometry: str) -> dict[str, tuple[str, float]]:
-    """Name in Python -> name in C++ and value."""
+    """Return name in Python -> name in C++ and value, of `problem` or `interface`."""
     if file == "interface":
         routed = geometry in catalogue.ROUTED  # today one form has all three
-        names = {
-            "ROUTED": "kTopKGiven",
-            "GATE_FIRST": "kGateFirst",
-            "SCALES_ROW_MAJOR": "kScalesRowMajor",
-        }
-        return {name: (symbol, routed) for name, symbol in names.items()}
-    of = catalogue.GEOMETRIES[geometry]
-    sizes = {key.upper(): (symbol, of[key]) for key, symbol in NAMES.items()}
-    sizes["RENORM"] = ("kRenorm", geometry in catalogue.RENORM)
-    activation = swiglu.constants(of)
-    return sizes | {key.upper(): (symbol, activation[key]) for key, symbol in ACTIVATION.items()}
+        return {name: (symbol, routed) for name, symbol in INTERFACE.items()}
+
+    layer = catalogue.GEOMETRIES[geometry]
+    activation = swiglu.constants(layer)
+
+    constants = {key.upper(): (symbol, layer[key]) for key, symbol in NAMES.items()}
+    constants["RENORM"] = ("kRenorm", geometry in catalogue.RENORM)
+    for key, symbol in ACTIVATION.items():
+        constants[key.upper()] = (symbol, activation[key])
+    return constants
 
 
 def source(path: str, geometry: str, text: str = "") -> str:
-    """What is packed of a file with this text."""
-    file, name = PurePosixPath(path), catalogue.definition_name(geometry)
-    if file.suffix == ".csv" and "sizes" in (columns := text.partition("\n")[0].strip().split(",")):
-        header, *rows = text.splitlines()
-        kept = [
-            row
-            for row in rows
-            if row.strip() and f"_{row.split(',')[columns.index('sizes')]}_" in f"{name}_"
-        ]
-        return "\n".join([header, *kept, ""])
-    if path not in FILES:
-        return text
-    found, told = facts(file.stem, geometry), "Packing writes this file for other definitions."
-    if file.suffix == ".cuh":
-        lines = [f"// {file.stem}: {name}. {told}", "#pragma once", ""]
-        for symbol, value in found.values():
-            literal = f"{value}f" if isinstance(value, float) else str(value).lower()
-            lines.append(f"constexpr {CPP_TYPES[type(value)]} {symbol} = {literal};")
+    """Return what is packed of a file with this text."""
+    if path in FILES:
+        return constants_source(PurePosixPath(path), geometry)
+    if path.endswith(".csv"):
+        return table_source(text, geometry)
+    return text
+
+
+def constants_source(path: PurePosixPath, geometry: str) -> str:
+    """Return one of FILES for a definition."""
+    definition = catalogue.definition_name(geometry)
+    constants = facts(path.stem, geometry)
+
+    if path.suffix == ".cuh":
+        lines = [f"// {path.stem}: {definition}. {NOTE}", "#pragma once", ""]
+        for symbol, value in constants.values():
+            cpp_type = CPP_TYPES[type(value)]
+            lines.append(f"constexpr {cpp_type} {symbol} = {cpp_literal(value)};")
     else:
-        lines = [f'"""{file.stem}: {name}.', "", told, '"""', ""]
-        lines += [f"{key} = {value}" for key, (_, value) in found.items()]
+        lines = [f'"""{path.stem}: {definition}.', "", NOTE, '"""', ""]
+        lines += [f"{name} = {value}" for name, (_, value) in constants.items()]
     return "\n".join([*lines, ""])
+
+
+def cpp_literal(value: float) -> str:
+    return f"{value}f" if isinstance(value, float) else str(value).lower()
+
+
+def table_source(text: str, geometry: str) -> str:
+    """Return a table's rows for a definition; all of a table without a column `sizes`."""
+    header = text.partition("\n")[0]
+    columns = header.strip().split(",")
+    if "sizes" not in columns:
+        return text
+
+    column = columns.index("sizes")
+    definition = f"{catalogue.definition_name(geometry)}_"
+    rows = [row for row in text.splitlines()[1:] if row.strip()]
+    kept = [row for row in rows if f"_{row.split(',')[column]}_" in definition]
+    return "\n".join([text.splitlines()[0], *kept, ""])

@@ -30,22 +30,27 @@ class Range(Strict):
     one_of: list[int] = []
 
     def takes(self, value: int) -> bool:
-        above = self.at_least is None or value >= self.at_least
-        below = self.at_most is None or value <= self.at_most
-        return (
-            value % self.multiple_of == 0
-            and above
-            and below
-            and (not self.one_of or value in self.one_of)
-        )
+        if self.one_of and value not in self.one_of:
+            return False
+        if self.at_least is not None and value < self.at_least:
+            return False
+        if self.at_most is not None and value > self.at_most:
+            return False
+        return value % self.multiple_of == 0
 
     def __str__(self) -> str:
         """'multiples of 128 from 512 up to 8192'."""
         if self.one_of:
             return ", ".join(map(str, self.one_of))
-        parts = [f"multiples of {self.multiple_of}"] if self.multiple_of > 1 else []
-        parts += [f"from {self.at_least}"] if self.at_least else []
-        return " ".join(parts + ([f"up to {self.at_most}"] if self.at_most else []))
+
+        parts = []
+        if self.multiple_of > 1:
+            parts.append(f"multiples of {self.multiple_of}")
+        if self.at_least:
+            parts.append(f"from {self.at_least}")
+        if self.at_most:
+            parts.append(f"up to {self.at_most}")
+        return " ".join(parts)
 
 
 class Rule(Strict):
@@ -61,35 +66,48 @@ class Rule(Strict):
     hidden_size: Range = Range()
     intermediate_size: Range = Range()
 
+    def refusal(self, layer: dict) -> str | None:
+        """Return why a layer in one of the rule's forms is not taken, or None where it is."""
+        activation = activation_of(layer)
+        if activation not in self.activations:
+            return f"activation: has {activation}, takes {', '.join(self.activations)}"
 
-def why_not(rules: list[Rule], form: str | None, of: dict) -> str | None:
-    """None where a rule takes a layer of these sizes in this form, else why the last one of that
-    form does not.
+        for size in SIZES:
+            wanted = getattr(self, size)
+            if not wanted.takes(layer[size]):
+                return f"{size}: has {layer[size]}, takes {wanted}"
+        return None
 
-    form: None of another operator. of: as a geometry's sizes in the catalogue. The reason names
-    what is refused, what the layer has and what is taken.
+
+def activation_of(layer: dict) -> str:
+    """Return the name that rules have for a layer's activation."""
+    if layer["activation"] == "silu" and layer["swiglu_limit"]:
+        return "clamp"
+    return layer["activation"]
+
+
+def why_not(rules: list[Rule], form: str | None, layer: dict) -> str | None:
+    """Return None where a rule takes a layer in this form, else why the last rule of that form does
+    not: what is refused, what the layer has and what is taken.
+
+    form: None for another operator. layer: sizes and activation, as the catalogue has them.
     """
     forms = dict.fromkeys(each for rule in rules for each in rule.forms)
-    why = f"router: has {form}, takes {', '.join(forms) or 'listed definitions alone'}"
-    for rule in (rule for rule in rules if form in rule.forms):
-        activation = (
-            "clamp" if of["activation"] == "silu" and of["swiglu_limit"] else of["activation"]
-        )
-        refused = [size for size in SIZES if not getattr(rule, size).takes(of[size])]
-        if activation not in rule.activations:
-            why = f"activation: has {activation}, takes {', '.join(rule.activations)}"
-        elif refused:
-            why = f"{refused[0]}: has {of[refused[0]]}, takes {getattr(rule, refused[0])}"
-        else:
-            return None
-    return why
+    reason = f"router: has {form}, takes {', '.join(forms) or 'listed definitions alone'}"
+
+    for rule in rules:
+        if form in rule.forms:
+            reason = rule.refusal(layer)
+            if reason is None:
+                return None
+    return reason
 
 
 def served(rules: list[Rule]) -> list[str]:
-    """Keys of the definitions of FP8 layers that one of the rules takes."""
-    known = [(key, catalogue.form(key)) for key in catalogue.GEOMETRIES]
-    return [
-        key
-        for key, form in known
-        if form and why_not(rules, form, catalogue.GEOMETRIES[key]) is None
-    ]
+    """Return the keys of the definitions of FP8 layers that one of the rules takes."""
+    keys = []
+    for key, layer in catalogue.GEOMETRIES.items():
+        form = catalogue.form(key)
+        if form and why_not(rules, form, layer) is None:
+            keys.append(key)
+    return keys

@@ -14,44 +14,63 @@ from moebench.packing.manifest import folder_name, solution_names
 
 
 def read(files: Iterable[Path]) -> tuple[dict[Path, Solution], list[str]]:
-    """File -> Solution, and a line for each file that holds none."""
-    found, faults = {}, []
+    """Return file -> Solution, and a line for each file that holds none."""
+    solutions = {}
+    faults = []
     for file in files:
         try:
-            found[file] = Solution.model_validate_json(file.read_bytes())
+            solutions[file] = Solution.model_validate_json(file.read_bytes())
         except ValidationError as error:
             faults.append(f"{file}: not a FIB Solution: {first_fault(error, 'file')}")
         except OSError as error:
             faults.append(f"{file}: cannot be read: {error.strerror}")
-    return found, faults
+    return solutions, faults
 
 
-def named(given: list[Path]) -> tuple[dict[str, Solution], list[str]]:
-    """Name -> Solution of files and folders, and a line for each file that is not one, or is under
-    another name.
+def named(locations: list[Path]) -> tuple[dict[str, Solution], list[str]]:
+    """Return name -> Solution of files and folders, and a line for each file that is not one, or is
+    under another name.
 
     Where one here or another file has the name, 8 digits of the hash follow it, as in FIB's
     `with_unique_name`. The hash stays that of the file. Raises UserError for a path without any
     file.
     """
-    found, apart, files = {}, {}, []
-    for path in given:
-        files += (below := paths.files_below(path, "solutions", "*.json"))
+    solutions, notes = read(files_in(locations))
+    different, same = without_copies(solutions)
+    notes += same
+
+    count = Counter(solution.name for solution in different.values())
+    by_name = {}
+    for file, solution in different.items():
+        name = solution.name
+        is_ours = folder_name(name, solution.definition) in solution_names()
+        if is_ours or count[name] > 1:
+            name = f"{name}_{solution.hash()[:8]}"
+            notes.append(f"{file}: its name is taken, so {name} stands for it")
+        by_name[name] = solution.model_copy(update={"name": name})
+    return by_name, notes
+
+
+def files_in(locations: list[Path]) -> list[Path]:
+    """Return the files, and those in the folders. Raises UserError for a path without any."""
+    files = []
+    for path in locations:
+        below = paths.files_below(path, "solutions", "*.json")
         if not below:
             raise UserError(
                 f"FILE: got {path}, want a FIB Solution in JSON, or a folder of such files"
             )
-    solutions, said = read(files)
+        files += below
+    return files
+
+
+def without_copies(solutions: dict[Path, Solution]) -> tuple[dict[Path, Solution], list[str]]:
+    """Return the files of which none is a copy of another, and a line for each copy."""
+    first_files = {}
+    notes = []
     for file, solution in solutions.items():
-        first, _ = apart.setdefault(
-            (solution.name, solution.definition, solution.hash()), (file, solution)
-        )
-        said += [f"{file}: the same as {first}"] if first != file else []
-    shared = Counter(name for name, *_ in apart)
-    for (name, definition, sha1), (file, solution) in apart.items():
-        new = name
-        if shared[name] > 1 or folder_name(name, definition) in solution_names():
-            new = f"{name}_{sha1[:8]}"
-            said.append(f"{file}: its name is taken, so {new} stands for it")
-        found[new] = solution.model_copy(update={"name": new})
-    return found, said
+        identity = (solution.name, solution.definition, solution.hash())
+        first = first_files.setdefault(identity, file)
+        if first != file:
+            notes.append(f"{file}: the same as {first}")
+    return {file: solutions[file] for file in first_files.values()}, notes

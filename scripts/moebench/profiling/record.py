@@ -1,4 +1,4 @@
-"""What a profile of a solution records, in the format of docs/data/profile/*.json. Times are
+"""What a profile of a solution records, in the format of records/profile/*.json. Times are
 microseconds.
 """
 

@@ -1,5 +1,5 @@
-"""What was measured: trace files, when a figure is stale, what a run need not repeat, the table of
-all, comparisons.
+"""What was measured: trace files, whether a trace is stale and what a run need not repeat, one
+DataFrame of all measurements, means over it, and what a change did.
 """
 
 from moebench.core import interpreter  # noqa: F401

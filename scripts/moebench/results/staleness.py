@@ -1,73 +1,147 @@
-"""Whether a figure was measured with the source as it is now: the one rule for traces and for
-records of every kind.
+"""Whether a measurement is of the source as it is now, and so what a run need not repeat.
+
+`judge` is the one rule, for traces and for records of every kind.
 """
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from flashinfer_bench import Solution
+from flashinfer_bench import Solution, Trace
 
 from moebench.core import paths
+from moebench.core.errors import UserError
 from moebench.core.provenance import Provenance, of_trace
+from moebench.judging.plan import Part, Plan
 from moebench.packing import manifest, pack, solution_files
 from moebench.packing.fingerprint import source_of
+from moebench.results import trace_files
 from moebench.results.trace_files import Recorded
 
 State = Literal["current", "stale", "unknown"]
+Sources = dict[tuple[str, str], set[str]]  # (definition, solution) -> its `hashes`
 
 
-def sources(root: Path | None) -> tuple[dict[tuple[str, str], set[str]], list[str]]:
-    """A data set's sources as they are now: (definition, solution) -> `hashes`, and warnings of
-    what cannot be read.
+def judge(provenance: Provenance, hashes_now: Collection[str], complete: bool = True) -> State:
+    """Return "current" if a hash in the provenance is one of the source as it is now.
 
-    root: this repository, whose solutions are packed, as those of a trace file outside any data
-    set, None; or another.
+    hashes_now: `hashes` of that source; none where the source is gone. complete: whether none means
+    that it is gone; otherwise the state is unknown then.
     """
-    if root in (None, paths.ROOT):
-        packed, faults = pack.pack_all([])
-        solutions = [solution for served in packed.values() for solution in served.values()]
-    else:
-        found, faults = solution_files.read(sorted((root / "solutions").rglob("*.json")))
-        solutions = found.values()
-    now = {(solution.definition, solution.name): hashes([solution]) for solution in solutions}
-    return now, [f"{fault}; its traces count as stale" for fault in faults]
+    recorded = {provenance.source_sha1, provenance.source_fingerprint} - {None}
+    if not recorded:
+        return "unknown"
+    if not hashes_now and not complete:
+        return "unknown"
+    return "stale" if recorded.isdisjoint(hashes_now) else "current"
 
 
 def hashes(solutions: Iterable[Solution]) -> set[str]:
-    """FIB's of every byte and the fingerprint of what runs, of each."""
-    return {sha1 for solution in solutions for sha1 in source_of(solution).values()}
-
-
-def judge(provenance: Provenance, now: Collection[str], complete: bool = True) -> State:
-    """The rule: one hash is as now. now: `hashes` of the source; none where it is gone or, unless
-    complete, unknown.
-    """
-    own = {provenance.source_sha1, provenance.source_fingerprint} - {None}
-    if not own or not (now or complete):
-        return "unknown"
-    return "current" if own & {*now} else "stale"
+    """Return both hashes of each solution: FIB's of every byte, and the fingerprint of what runs."""
+    found = set()
+    for solution in solutions:
+        found.update(source_of(solution).values())
+    return found
 
 
 def of_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
-    """Of each trace, by the sources of its data set; and warnings of the sources that cannot be
-    read.
+    """Return each trace's state by the sources of its data set, and warnings of unreadable sources.
 
     A data set without sources, and a file outside any data set, cannot tell that a solution is
     gone.
     """
-    known = {root: sources(root) for root in {found.root for found in recorded}}
+    sources_of_root: dict[Path | None, Sources] = {}
+    warnings = []
+    for root in {each.root for each in recorded}:
+        sources_of_root[root], faults = sources(root)
+        warnings += faults
+
     states = []
-    for found in recorded:
-        there, _ = known[found.root]
-        now = there.get((found.trace.definition, found.trace.solution), ())
-        states.append(
-            judge(of_trace(found.trace), now, complete=found.root is not None and bool(there))
-        )
-    return states, list(dict.fromkeys(line for _, warnings in known.values() for line in warnings))
+    for each in recorded:
+        known_sources = sources_of_root[each.root]
+        hashes_now = known_sources.get((each.trace.definition, each.trace.solution), ())
+        complete = each.root is not None and bool(known_sources)
+        states.append(judge(of_trace(each.trace), hashes_now, complete))
+    return states, list(dict.fromkeys(warnings))
 
 
 def of_record(provenance: Provenance, solution: str) -> State:
-    """Of a profile or served record of a solution of this repository, in any of its definitions."""
-    there = solution in manifest.solution_names()
-    return judge(provenance, hashes(pack.pack(solution).values()) if there else ())
+    """Return the state of a profile or served record of this repository's solution.
+
+    The record may be of any of the solution's definitions.
+    """
+    if solution not in manifest.solution_names():
+        return judge(provenance, ())
+    return judge(provenance, hashes(pack.pack(solution).values()))
+
+
+def sources(root: Path | None) -> tuple[Sources, list[str]]:
+    """Return the sources of a data set as they are now, and warnings of what cannot be read.
+
+    root: this repository or None, a trace file outside any data set: our solutions are packed;
+    another data set: the JSON files in its solutions/.
+    """
+    if root in (None, paths.ROOT):
+        packed, faults = pack.pack_all([])
+        solutions = [solution for each in packed.values() for solution in each.values()]
+    else:
+        files = sorted((root / "solutions").rglob("*.json"))
+        by_file, faults = solution_files.read(files)
+        solutions = list(by_file.values())
+
+    found = {(each.definition, each.name): hashes([each]) for each in solutions}
+    return found, [f"{fault}; its traces count as stale" for fault in faults]
+
+
+def checked(plan: Plan, resume: bool) -> Plan:
+    """Return the plan, or with `resume` what of it is left to judge.
+
+    Whatever else is in the files that the plan's traces go to stays there. Raises UserError, before
+    anything runs, for a file that holds something else than traces.
+    """
+    parts = {}
+    for name, part in plan.parts.items():
+        recorded = traces_in_output(part.path) if part.path else []
+        if resume:
+            part = part.without(current(plan, part, recorded))
+        parts[name] = part
+    return replace(plan, parts=parts)
+
+
+def traces_in_output(path: Path) -> list[Trace]:
+    """Return the traces in a run's output file. Raises UserError if it holds something else."""
+    try:
+        return trace_files.load(path)
+    except ValueError as error:
+        raise UserError(
+            f"{path}: has lines that are no traces; fix it, or choose another --output"
+        ) from error
+
+
+def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str], Trace]:
+    """Return (workload's uuid, solution) -> the trace that makes judging it again needless.
+
+    It is of the solution's source as it is now and of the plan's conditions. A trace that did not
+    pass is one as well: it would fail again.
+    """
+    found = {}
+    for name, packed in part.solutions.items():
+        hashes_now = hashes([packed])
+        for trace in traces:
+            same_solution = (trace.solution, trace.definition) == (packed.name, part.full.name)
+            if not same_solution or not same_conditions(trace, plan):
+                continue
+            if judge(of_trace(trace), hashes_now) == "current":
+                found[trace.workload.uuid, name] = trace
+    return found
+
+
+def same_conditions(trace: Trace, plan: Plan) -> bool:
+    """Return whether a trace was measured as the plan says: device, tolerance and protocol."""
+    provenance = of_trace(trace)
+    return (
+        provenance.hardware == plan.device.hardware
+        and provenance.tolerance == str(plan.tolerance)
+        and provenance.protocol == plan.protocol
+    )

@@ -5,79 +5,114 @@ import pandas as pd
 
 from moebench.judging.tolerances import TOLERANCES
 from moebench.packing.manifest import read_manifest, solution_names
-from moebench.results.table import LEVEL
+from moebench.results.measurements import LEVEL, MATCHED
 
-SHOWN = "relaxed"  # the tolerance whose times are shown: every solution that was timed passed it
+# The tolerance whose times are shown: every solution that was timed passed it.
+SHOWN = "relaxed"
 
 
 def geometric_mean(values: pd.Series) -> float:
-    """Of those that are known: a workload without a local expert has no bound."""
+    """Return the geometric mean of the values that are not NaN."""
     return np.exp(np.log(values).mean())
 
 
-def shown_of(cells: pd.DataFrame) -> str:
-    """SHOWN, or the tolerance of most rows where none has it, as of traces of others, which do not
-    say theirs.
+def shown_of(rows: pd.DataFrame) -> str:
+    """Return SHOWN, or the tolerance of most rows where none has it.
+
+    So it is with traces of others, which do not say their tolerance.
     """
-    return SHOWN if (cells.tolerance == SHOWN).any() else cells.tolerance.mode()[0]
+    if (rows.tolerance == SHOWN).any():
+        return SHOWN
+    return rows.tolerance.mode()[0]
 
 
-def by_solution(cells: pd.DataFrame) -> pd.DataFrame:
-    """cells: rows of `table.load` of one definition, GPU and clock. Indexed by solution, the best
-    one first.
+def by_solution(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return means by solution, the best one first.
 
-    complete: passed and timed on every workload at `shown_of`. Then, of the rows there that count:
-    over_fastest and over_bound, geometric means; mean_ms and score, the arithmetic means of ms and
-    of the speed-ups (FIB's score). best: whether its over_fastest is level with the least of those
-    that are complete. For each tolerance passed_<tolerance>, of rows that are not stale, and
-    stale_<tolerance>; NaN where it was not run. matched_<tolerance>: the least share over the
-    workloads.
+    rows: of `measurements.load`, of one definition, GPU and clock. Columns, of the rows that count
+    at the tolerance `shown_of`:
+    over_fastest, over_bound: geometric means;
+    mean_ms, score: arithmetic means of ms and of the speed-ups (FIB's score);
+    timed: how many rows those are;
+    complete: whether every workload passed and was timed;
+    best: complete, and its over_fastest level with the least of those that are.
+
+    For each tolerance, NaN where it was not run:
+    passed_<tolerance>: workloads that passed, of rows that are not stale;
+    stale_<tolerance>: workloads whose row is stale;
+    matched_<tolerance>: the least share of elements inside it, over the workloads.
+
+    workloads: how many the definition has.
     """
-    at = shown_of(cells)
-    shown = cells[(cells.tolerance == at) & cells.counts].groupby("solution")
-    means = {name: (name, geometric_mean) for name in ("over_fastest", "over_bound")}
-    means |= {"mean_ms": ("ms", "mean"), "score": ("speedup", "mean"), "timed": ("ms", "size")}
-    found = shown.agg(**means).reindex(sorted(set(cells.solution)))
-    workloads = cells.workloads.max()
-    fresh, stale = cells[cells.source != "stale"], cells[cells.source == "stale"]
-    for name in {**TOLERANCES, at: None}:
-        found[f"passed_{name}"] = fresh[fresh.tolerance == name].groupby("solution").passed.sum()
-        found[f"stale_{name}"] = stale[stale.tolerance == name].groupby("solution").size()
-    matched = [f"matched_{name}" for name in TOLERANCES]
-    found[matched] = fresh.groupby("solution")[matched].min()
-    complete = (found.timed == workloads) & (found[f"passed_{at}"] == workloads)
-    least = found.over_fastest.where(complete).min()
-    found = found.assign(
-        workloads=workloads,
-        complete=complete,
-        best=complete & (found.over_fastest <= LEVEL * least),
+    shown = shown_of(rows)
+    solutions = sorted(set(rows.solution))
+    workloads = rows.workloads.max()
+
+    means = mean_times(rows[(rows.tolerance == shown) & rows.counts]).reindex(solutions)
+    means = means.join(passes(rows, shown))
+
+    means["workloads"] = workloads
+    means["complete"] = (means.timed == workloads) & (means[f"passed_{shown}"] == workloads)
+    least = means.over_fastest.where(means.complete).min()
+    means["best"] = means.complete & (means.over_fastest <= LEVEL * least)
+    return means.sort_values(["complete", "over_fastest"], ascending=[False, True], kind="stable")
+
+
+def mean_times(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return over_fastest, over_bound, mean_ms, score and timed, as in `by_solution`."""
+    return rows.groupby("solution").agg(
+        over_fastest=("over_fastest", geometric_mean),
+        over_bound=("over_bound", geometric_mean),
+        mean_ms=("ms", "mean"),
+        score=("speedup", "mean"),
+        timed=("ms", "size"),
     )
-    return found.sort_values(["complete", "over_fastest"], ascending=[False, True], kind="stable")
 
 
-def to_use(cells: pd.DataFrame, tolerance: str = SHOWN) -> str | None:
-    """The solution to use at a tolerance: of the complete ones that passed it everywhere, and of
-    those level with the fastest of these, the one with the least mean latency; None where none
-    passed."""
-    found = by_solution(cells)
-    able = found[found.complete & (found[f"passed_{tolerance}"] == found.workloads)]
+def passes(rows: pd.DataFrame, shown: str) -> pd.DataFrame:
+    """Return passed_, stale_ and matched_ of each tolerance, as in `by_solution`."""
+    fresh = rows[rows.source != "stale"]
+    stale = rows[rows.source == "stale"]
+
+    columns = {}
+    for name in dict.fromkeys([*TOLERANCES, shown]):
+        at_tolerance = fresh[fresh.tolerance == name]
+        columns[f"passed_{name}"] = at_tolerance.groupby("solution").passed.sum()
+        columns[f"stale_{name}"] = stale[stale.tolerance == name].groupby("solution").size()
+    matched = fresh.groupby("solution")[MATCHED].min()
+    return pd.concat([pd.DataFrame(columns), matched], axis=1)
+
+
+def to_use(rows: pd.DataFrame, tolerance: str = SHOWN) -> str | None:
+    """Return the solution to use at a tolerance, None where none passed it on every workload.
+
+    Of the complete ones that passed it and are level with the fastest of these it is the one with
+    the least mean latency.
+    """
+    means = by_solution(rows)
+    able = means[means.complete & (means[f"passed_{tolerance}"] == means.workloads)]
     level = able[able.over_fastest <= LEVEL * able.over_fastest.min()]
     return level.mean_ms.idxmin() if len(level) else None
 
 
 def source_of(solution: str) -> str:
-    """The solution whose source this one is, with other constants: its base, or itself."""
-    return (read_manifest(solution).based_on if solution in solution_names() else None) or solution
+    """Return the solution whose source this one is, with other constants: its base, or itself."""
+    if solution not in solution_names():
+        return solution
+    return read_manifest(solution).based_on or solution
 
 
-def ahead(cells: pd.DataFrame, solution: str) -> pd.Series:
-    """How many times as fast `solution` is as each complete solution of another source, geometric
-    means over the workloads, the nearest first."""
-    shown = cells[(cells.tolerance == SHOWN) & cells.counts]
-    ms = shown.pivot(index="uuid", columns="solution", values="ms")
-    others = [
-        name for name in ms if ms[name].notna().all() and source_of(name) != source_of(solution)
-    ]
-    return pd.Series(
-        {name: geometric_mean(ms[name] / ms[solution]) for name in others}, dtype=float
-    ).sort_values()
+def ahead(rows: pd.DataFrame, solution: str) -> pd.Series:
+    """Return how many times as fast `solution` is as each complete solution of another source.
+
+    These are geometric means over the workloads, by solution, the nearest one first.
+    """
+    counted = rows[(rows.tolerance == SHOWN) & rows.counts]
+    ms = counted.pivot(index="uuid", columns="solution", values="ms")
+
+    factors = {}
+    for name in ms:
+        complete = ms[name].notna().all()
+        if complete and source_of(name) != source_of(solution):
+            factors[name] = geometric_mean(ms[name] / ms[solution])
+    return pd.Series(factors, dtype=float).sort_values()

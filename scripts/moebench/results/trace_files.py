@@ -1,25 +1,17 @@
 """Read trace files of any origin, and keep the traces of this project's runs in theirs.
 
-A trace set is a folder in FlashInfer-Trace's layout; a folder of JSONL files or one such file will
-do too.
+A trace set is a folder in FlashInfer-Trace's layout; a folder of JSONL files or a single file will
+do too. FIB's `TraceSet.from_path` reads a data set as a whole, without saying from which line a
+trace is, and one broken line is the end of it.
 """
 
-import json
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
-from flashinfer_bench import (
-    Correctness,
-    Environment,
-    Evaluation,
-    EvaluationStatus,
-    Performance,
-    Trace,
-)
+from flashinfer_bench import Trace
 from flashinfer_bench.env import get_fib_cache_path
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ValidationError
 
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
@@ -27,72 +19,14 @@ from moebench.core.errors import UserError
 from moebench.core.provenance import of_trace
 from moebench.core.schema import first_fault
 from moebench.operators.workloads import tokens
-
-
-class AnyEnvironment(Environment, extra="allow"):
-    """Of any version of FIB's schema, and so below: fields that are not known here are kept."""
-
-
-class AnyCorrectness(Correctness, extra="allow"): ...
-
-
-class AnyPerformance(Performance, extra="allow"): ...
-
-
-class AnyEvaluation(Evaluation, extra="allow"):
-    """A status that is not known here is its text, and what goes with a status is not checked."""
-
-    status: EvaluationStatus | str = Field(union_mode="left_to_right")
-    environment: AnyEnvironment
-    correctness: AnyCorrectness | None = None
-    performance: AnyPerformance | None = None
-
-    def _validate_status_correctness_performance(self):
-        return self
-
-
-class AnyTrace(Trace, extra="allow"):
-    evaluation: AnyEvaluation | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def modern(cls, raw: dict) -> dict:
-        """Once workloads had no uuid, a workload alone an empty evaluation, and a machine a
-        device.
-        """
-        if isinstance(raw, dict) and isinstance(workload := raw.get("workload"), dict):
-            own = str(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(workload, sort_keys=True)))
-            raw |= {
-                "workload": {"uuid": own} | workload,
-                "evaluation": raw.get("evaluation") or None,
-            }
-            machine = (
-                raw["evaluation"].get("environment")
-                if isinstance(raw["evaluation"], dict)
-                else None
-            )
-            if isinstance(machine, dict) and "device" in machine:
-                raw["evaluation"]["environment"] = {"hardware": machine["device"]} | machine
-        return raw
-
-    @property
-    def others(self) -> dict:
-        """The fields that FIB's schema does not have."""
-        evaluation = self.evaluation
-        parts = [
-            self,
-            evaluation,
-            evaluation.environment,
-            evaluation.correctness,
-            evaluation.performance,
-        ]
-        return {name: value for part in parts if part for name, value in part.model_extra.items()}
+from moebench.results.any_trace import AnyTrace
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A trace with an evaluation, where it is written ("file:line"), and the data set that holds
-    it, if any.
+    """A trace with an evaluation.
+
+    place: where it is written, "file:line". root: the data set that holds the file, if any.
     """
 
     trace: AnyTrace
@@ -100,80 +34,130 @@ class Recorded:
     root: Path | None
 
 
-def read(given: list[Path]) -> tuple[list[Recorded], list[str]]:
-    """Every trace with an evaluation below the given paths, and a warning for each line that is not
-    a FIB trace.
+def read(wanted: list[Path]) -> tuple[list[Recorded], list[str]]:
+    """Return every trace with an evaluation below these paths, and a warning for each broken line.
 
-    A file that is given twice counts once. Raises UserError for a path without traces.
+    A file that is named twice counts once. Raises UserError for a path without trace files, and
+    where none of the files has a trace with an evaluation.
     """
-    found, warnings, files = [], [], {}
-    for path in given:
-        if not (below := paths.files_below(path, "traces", "*.jsonl")):
+    recorded = []
+    warnings = []
+    for file in trace_files_below(wanted):
+        traces, faults = read_file(file)
+        recorded += traces
+        warnings += faults
+
+    if not recorded:
+        message = f"no traces with an evaluation in {', '.join(map(str, wanted))}"
+        raise UserError("; ".join([message, *warnings[:1]]))
+    return recorded, warnings
+
+
+def trace_files_below(wanted: list[Path]) -> list[Path]:
+    """Return the trace files below these paths, each once. Raises UserError for a path without."""
+    by_resolved_path = {}
+    for path in wanted:
+        files = paths.files_below(path, "traces", "*.jsonl")
+        if not files:
             raise UserError(
                 f"{path}: no traces, want a trace set, a folder of *.jsonl, or such a file"
             )
-        files |= {file.resolve(): file for file in below if file.resolve() not in files}
-    for resolved, file in files.items():
-        root = next(
-            (folder for folder in resolved.parents if (folder / "definitions").is_dir()), None
-        )
-        # Paths inside this repository are shown alike wherever it lies.
-        shown = resolved.relative_to(paths.ROOT).as_posix() if root == paths.ROOT else str(file)
-        for number, line in enumerate(file.read_bytes().splitlines(), start=1):
-            if not line.strip():
-                continue
-            try:
-                trace = AnyTrace.model_validate_json(line)
-            except ValidationError as error:
-                warnings.append(
-                    f"{shown}:{number}: left out: not a FIB trace: {first_fault(error, 'line')}"
-                )
-                continue
-            if trace.solution is not None and trace.evaluation is not None:
-                found.append(Recorded(trace, f"{shown}:{number}", root))
-    if not found:
-        raise UserError(
-            "; ".join(
-                [f"no traces with an evaluation in {', '.join(map(str, given))}", *warnings[:1]]
-            )
-        )
-    return found, warnings
+        for file in files:
+            by_resolved_path.setdefault(file.resolve(), file)
+    return list(by_resolved_path.values())
+
+
+def read_file(file: Path) -> tuple[list[Recorded], list[str]]:
+    """Return a file's traces with an evaluation, and a warning for each line that is no trace."""
+    root = data_set_of(file)
+    name = str(file)
+    if root == paths.ROOT:  # shown alike wherever this repository lies
+        name = file.resolve().relative_to(root).as_posix()
+
+    recorded = []
+    warnings = []
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+        if not line.strip():
+            continue
+        place = f"{name}:{number}"
+        try:
+            trace = AnyTrace.model_validate_json(line)
+        except ValidationError as error:
+            warnings.append(f"{place}: left out: not a FIB trace: {first_fault(error, 'line')}")
+            continue
+        if trace.solution is not None and trace.evaluation is not None:
+            recorded.append(Recorded(trace, place, root))
+    return recorded, warnings
+
+
+def data_set_of(file: Path) -> Path | None:
+    """Return the nearest folder above a file that holds definitions/, or None."""
+    for folder in file.resolve().parents:
+        if (folder / "definitions").is_dir():
+            return folder
+    return None
 
 
 def load(path: Path) -> list[AnyTrace]:
-    """Traces in path, in its order; [] without a file. Raises ValueError for a broken line, and a
-    workload alone.
+    """Return a file's traces in its order, none where there is no file.
+
+    Raises ValueError for a line that is no trace, and for a workload without an evaluation.
     """
-    lines = path.read_bytes().splitlines() if path.is_file() else []
-    found = [AnyTrace.model_validate_json(line) for line in lines if line.strip()]
-    if not all(trace.evaluation for trace in found):
+    if not path.is_file():
+        return []
+
+    lines = path.read_bytes().splitlines()
+    traces = [AnyTrace.model_validate_json(line) for line in lines if line.strip()]
+    if any(trace.evaluation is None for trace in traces):
         raise ValueError(f"{path}: has workloads without an evaluation")
-    return found
+    return traces
 
 
 def merge(path: Path, traces: list[Trace]) -> None:
-    """Add traces to path, in which the newest of each experiment and protocol stays, if it is of
-    the newest source.
-
-    An experiment is a solution on a workload, on one machine, at one tolerance: a short run leaves
-    the long run of the same source alone, and a run of an edited source replaces both. Safe among
-    processes.
-    """
+    """Add traces to a file, in which those that `newest` returns stay. Safe among processes."""
     locks = get_fib_cache_path() / "trace_locks"
     locks.mkdir(parents=True, exist_ok=True)
     with FileLock(locks / f"{path.name}.lock"):
-        kept, newest = {}, {}
-        for trace in sorted([*load(path), *traces], key=lambda trace: trace.evaluation.timestamp):
-            by, workload = of_trace(trace), trace.workload
-            experiment = (
-                trace.solution,
-                tokens(workload),
-                workload.uuid,
-                by.hardware,
-                by.tolerance or "",
-            )
-            newest[experiment] = by.source_fingerprint or by.source_sha1
-            kept[*experiment, by.protocol or ""] = trace, newest[experiment]
-        ordered = [(key[:-1], *kept[key]) for key in sorted(kept)]
-        current = [trace for experiment, trace, source in ordered if source == newest[experiment]]
-        write_atomically(path, "".join(f"{trace.model_dump_json()}\n" for trace in current))
+        remaining = newest([*load(path), *traces])
+        write_atomically(path, "".join(f"{trace.model_dump_json()}\n" for trace in remaining))
+
+
+def newest(traces: list[Trace]) -> list[Trace]:
+    """Return of each experiment and protocol the newest trace, if it is of the newest source.
+
+    An experiment is a solution on a workload, on one machine, at one tolerance. So a short run
+    leaves the long run of the same source alone, and a run of an edited source replaces both.
+    """
+    newest_traces = {}
+    newest_sources = {}
+    for trace in sorted(traces, key=lambda trace: trace.evaluation.timestamp):
+        experiment = experiment_of(trace)
+        protocol = of_trace(trace).protocol or ""
+        newest_traces[*experiment, protocol] = trace
+        newest_sources[experiment] = source_of(trace)
+
+    remaining = []
+    for key in sorted(newest_traces):
+        trace = newest_traces[key]
+        if source_of(trace) == newest_sources[experiment_of(trace)]:
+            remaining.append(trace)
+    return remaining
+
+
+def experiment_of(trace: Trace) -> tuple:
+    """Return what a trace measured: solution, T, workload, machine and tolerance."""
+    provenance = of_trace(trace)
+    workload = trace.workload
+    return (
+        trace.solution,
+        tokens(workload),
+        workload.uuid,
+        provenance.hardware,
+        provenance.tolerance or "",
+    )
+
+
+def source_of(trace: Trace) -> str | None:
+    """Return the hash that tells a trace's source apart: the fingerprint, or FIB's hash."""
+    provenance = of_trace(trace)
+    return provenance.source_fingerprint or provenance.source_sha1

@@ -21,7 +21,7 @@ from moebench.operators.catalogue import BY_NAME
 from moebench.operators.workloads import recorded
 from moebench.packing.flat import flatten
 from moebench.packing.manifest import folder_name
-from moebench.results import table
+from moebench.results import measurements
 from moebench.submission import clean_build
 
 MARK = "# Written by moebench submit"
@@ -178,7 +178,7 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
     key = BY_NAME[solution.definition]
     workloads = recorded(key)
 
-    rows = table.of_solution(solution, traces)
+    rows = measurements.of_solution(solution, traces)
     rows = rows[(rows.source == "current") & (rows.tolerance == "contest")]
     rows = rows.drop_duplicates(["hardware", "uuid"])  # the newest of each counts
     passed = rows[rows.passed.astype(bool)]

@@ -20,8 +20,8 @@ from moebench.operators.catalogue import BY_NAME
 from moebench.operators.workloads import of_data_set
 from moebench.packing import solution_files
 from moebench.packing.manifest import folder_name
-from moebench.report.table import Table
-from moebench.results import table
+from moebench.reports.table import Table
+from moebench.results import measurements
 from moebench.results.summary import shown_of
 
 # The author of what FIB compares a definition's other solutions with; a definition has one at most.
@@ -228,7 +228,7 @@ def measured(
     workloads whose tensors are this repository's; on others only traces count that were measured
     with the data set's.
     """
-    rows = table.of_solution(solution, traces)
+    rows = measurements.of_solution(solution, traces)
     uuids = [workload.uuid for workload in workloads]
     rows = rows[rows.uuid.isin(uuids) & (rows.clock == "events")]
 

@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
-#include "interface.cuh"
-#include "problem.cuh"
-#include "threads.cuh"
+#include "common/cuda/interface.cuh"
+#include "common/cuda/problem.cuh"
+#include "common/cuda/threads.cuh"
 
 // One instruction each: relative error below 2^-22, denormals count as zero.
 __device__ __forceinline__ float exp2_approx(float x) {

@@ -1,8 +1,8 @@
 // wait_for_h: gemm2 waits for gemm1 of the same launch, m_block by m_block.
 #pragma once
-#include "counter.cuh"
-#include "threads.cuh"
-#include "tma.cuh"
+#include "common/cuda/ptx/counter.cuh"
+#include "common/cuda/threads.cuh"
+#include "common/cuda/ptx/tma.cuh"
 
 // For a whole warp: waits until all n_blocks of h of m_block m are stored, as n_blocks_stored counts them. Returns the
 // first m_block after it that may lack some. kByTma: h, which generic stores wrote, is then read by TMA or bulk copies.

@@ -75,12 +75,12 @@ def check_arguments(interface, arguments):
 
     Returns:
         A namespace of the arguments of all interfaces. Those that this one lacks are None, or the
-        numbers that change nothing.
+            numbers that change nothing.
 
     Raises:
         ValueError: dtype, rank, size, device, contiguity or alignment of a tensor, or type or range
-        of a number, is not
-            the interface's; the message names the argument, what it got and what it wants.
+            of a number, is not the interface's; the message names the argument, what it got and
+            what it wants.
     """
     first_name, first = next(iter(interface)), arguments[0]
     check_rank(first_name, first, 2)
@@ -110,8 +110,8 @@ def takes(interface):
 
     Raises:
         TypeError: an argument is missing, unknown or one too many; the message names it.
-        ValueError: as `check_arguments`.
-        torch.OutOfMemoryError: a binding that allocates by torch got no memory.
+        ValueError: as `check_arguments`. torch.OutOfMemoryError: a binding that allocates by torch
+            got no memory.
     """
     count = len(interface)
     signature = Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in interface])

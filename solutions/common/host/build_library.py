@@ -12,16 +12,22 @@ import hashlib
 import os
 import platform
 import re
+import shlex
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import tvm_ffi
-import tvm_ffi.cpp
+from tvm_ffi import libinfo
 
 DEFAULT_TOOLKIT = "/usr/local/cuda"
+POLL = 0.02  # seconds between looks at the compilers
+GRACE = 5  # seconds that a compiler has to remove its files and end
 
 
 def read_sources(folder):
@@ -41,7 +47,8 @@ def build_library(
     time.
 
     Processes that need it together wait for the one that compiles. What a killed one leaves is
-    never taken for finished.
+    never taken for finished; one that is interrupted ends its compilers and leaves nothing. Paths
+    may have spaces in them: no shell and no ninja reads the commands.
 
     Args:
         texts: path -> text. .cu and .cpp are compiled; the folders of all are searched for headers.
@@ -50,7 +57,8 @@ def build_library(
         stands for their content.
 
     Raises:
-        RuntimeError: ninja or nvcc is missing, or a compiler fails (its output is in the message).
+        RuntimeError: the compiler for C++ or nvcc is missing, or one fails (its output is in the
+        message).
     """
     key = content_key(texts, architecture, flags, headers_version)
     cache = Path(os.environ.get("TVM_FFI_CACHE_DIR", "~/.cache/tvm-ffi")).expanduser().absolute()
@@ -63,8 +71,7 @@ def build_library(
     if library.is_file():
         return library
     cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / f"{folder.name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the process ends, however it does
+    with _locked(cache / f"{folder.name}.lock"):
         if not library.is_file():
             _compile(name, texts, folder, architecture, flags, include_folders)
     return library
@@ -125,66 +132,168 @@ def _compile(name, texts, folder, architecture, flags, include_folders):
     """Make the folder with the library, in another one that takes its name at the end; the caller
     holds the lock.
     """
-    units = [path for path in sorted(texts) if path.endswith((".cu", ".cpp"))]
-    toolkit, environment, libraries = None, {}, ()
-    if shutil.which("ninja") is None:
-        raise RuntimeError(f"{name} is compiled on first use and needs ninja on the PATH")
+    commands, link = _commands(name, texts, architecture, flags, include_folders)
+
+    # of builds that failed or were killed
+    for left in (*folder.parent.glob(f"{folder.name}.part*"), folder):
+        shutil.rmtree(left, ignore_errors=True)
+
+    # not one name for all: a killed one's compilers may still write to theirs
+    part = folder.with_name(f"{folder.name}.part{os.getpid()}")
+    start = time.monotonic()
+    _say(f"compiling {folder.name} from {len(commands)} files, once for this content")
+    try:
+        for path, text in texts.items():
+            (part / path).parent.mkdir(parents=True, exist_ok=True)
+            (part / path).write_text(text)
+        _run_together(commands, part)
+        _run_together([link], part)
+        for command in commands:
+            (part / command[-1]).unlink()  # objects are several times as large as the library
+        part.rename(folder)
+    except RuntimeError as error:
+        raise RuntimeError(f"{folder.name} does not compile: {error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    _say(f"compiled {folder.name} in {time.monotonic() - start:.0f} s")
+
+
+def _commands(name, texts, architecture, flags, include_folders):
+    """The commands that compile, each with its object as the last word, and the one that links.
+
+    Paths of sources are relative to the folder in which they run. Flags are those of
+    tvm_ffi.cpp.build. Raises RuntimeError where a compiler is missing.
+    """
+    cxx = shlex.split(os.environ.get("CXX", "c++"))
+    if shutil.which(cxx[0]) is None:
+        raise RuntimeError(
+            f"{name} is compiled on first use and needs a C++ compiler: {cxx[0]} is not on the PATH"
+        )
+    folders = [libinfo.find_include_path(), libinfo.find_dlpack_include_path()]
+    folders += sorted({str(Path(path).parent) for path in texts})
+    folders += [str(Path(path).absolute()) for path in include_folders]
+    includes = [f"-I{path}" for path in folders]
+    tvm_ffi_library = Path(libinfo.find_libtvm_ffi())
+
+    cpp = [*cxx, "-std=c++17", "-fPIC", "-O2", *includes]
+    link = [*cxx, "-shared", f"-L{tvm_ffi_library.parent}", "-ltvm_ffi"]
+    cuda = []
     if architecture:
         toolkit = find_toolkit()
         if toolkit is None:
             raise RuntimeError(
                 f"{name} is compiled on first use and needs nvcc, on the PATH or below CUDA_HOME"
             )
-        environment = {"TVM_FFI_CUDA_ARCH_LIST": architecture, "CUDA_HOME": str(toolkit)}
-        # where nvcc only forwards, or tvm_ffi recalls another toolkit
-        libraries = (f"-L{toolkit}/lib64", f"-Wl,-rpath,{toolkit}/lib64")
-    for left in (
-        *folder.parent.glob(f"{folder.name}.part*"),
-        folder,
-    ):  # of builds that failed or were killed
-        shutil.rmtree(left, ignore_errors=True)
-    part = folder.with_name(
-        f"{folder.name}.part{os.getpid()}"
-    )  # a killed one's compilers may still write to theirs
-    for path, text in texts.items():
-        (part / path).parent.mkdir(parents=True, exist_ok=True)
-        (part / path).write_text(text)
-    start = time.monotonic()
-    _say(f"compiling {folder.name} from {len(units)} files, once for this content")
+        code = architecture.replace(".", "")
+        cuda = [str(toolkit / "bin/nvcc"), "-Xcompiler", "-fPIC", "-std=c++17", "-O2"]
+        cuda += [f"-gencode=arch=compute_{code},code=sm_{code}", *flags, *includes]
+        libraries = toolkit / "lib64"
+        link += [f"-L{libraries}", "-lcudart", f"-Wl,-rpath,{libraries}"]
+
+    commands = []
+    for path in sorted(texts):
+        compiler = {".cu": cuda, ".cpp": cpp}.get(Path(path).suffix)
+        if compiler is not None:
+            commands.append([*compiler, "-c", path, "-o", f"{path}.o"])
+    # libraries after the objects that need them
+    objects = [command[-1] for command in commands]
+    return commands, [*cxx, *objects, *link[len(cxx) :], "-o", f"{name}.so"]
+
+
+class _Job(NamedTuple):
+    """A command that runs, and the file that has what it prints."""
+
+    process: subprocess.Popen
+    command: list
+    output: Path
+
+
+def _run_together(commands, folder):
+    """Run commands in a folder side by side, as many as MAX_JOBS says; their words and what they
+    print are kept in build.log. Raises RuntimeError for the first that fails.
+
+    Temporary files lie in the folder, too. Whatever raises, no command goes on.
+    """
+    most = int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)
+    temporary = folder / "tmp"
+    temporary.mkdir(exist_ok=True)
+    waiting = list(commands)
+    running = []
     try:
-        with _environment(environment):
-            tvm_ffi.cpp.build(
-                name,
-                sources=[str(part / path) for path in units],
-                extra_cuda_cflags=flags,
-                extra_ldflags=libraries,
-                extra_include_paths=[
-                    *sorted({str((part / path).parent) for path in texts}),
-                    *map(str, include_folders),
-                ],
-                build_directory=str(part),
-            )
-    except RuntimeError as error:
-        raise RuntimeError(f"{folder.name} does not compile: {error}") from error
-    for made in part.glob("*.o"):  # several times as large as the library
-        made.unlink()
-    part.rename(folder)
-    _say(f"compiled {folder.name} in {time.monotonic() - start:.0f} s")
+        while waiting or running:
+            while waiting and len(running) < most:
+                output = temporary / f"{len(waiting)}.log"
+                running.append(_start(waiting.pop(0), output, folder))
+
+            time.sleep(POLL)
+            for job in list(running):
+                if job.process.poll() is not None:
+                    running.remove(job)
+                    _note(job, folder / "build.log")
+    finally:
+        for job in running:
+            _end(job.process)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _start(command, output, folder):
+    """Start a command; its temporary files lie beside its output."""
+    with open(output, "wb") as file:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=os.environ | {"TMPDIR": output.parent.name},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a process group, which can be ended as one
+        )
+    return _Job(process, command, output)
+
+
+def _note(job, log):
+    """Add a command that has ended to the log. Raises RuntimeError where it has failed."""
+    shown = f"{shlex.join(job.command)}\n{job.output.read_text(errors='replace')}"
+    with open(log, "a") as file:
+        file.write(shown)
+    if job.process.returncode:
+        raise RuntimeError(f"exit status {job.process.returncode} of {shown}")
+
+
+def _end(process):
+    """End a command and all that it has started: politely, then not."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            pass
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            continue
 
 
 @contextmanager
-def _environment(values):
-    """Variables with these values; at the end they are as they were."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
+def _locked(path):
+    """Hold a file's lock, which ends with the process however that ends; the file goes then."""
+    while True:
+        with open(path, "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is_at(lock, path):
+                continue  # whoever held it has removed it
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _is_at(file, path):
+    """Whether an open file is the one that has this path."""
     try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _say(what):

@@ -26,8 +26,7 @@ def check_bf16_inputs(tensors):
 
     Raises:
         ValueError: dtype, rank, size, device, contiguity or 16-byte alignment of an argument is not
-        what the
-            definition says; the message names the argument, what it got and what it wants.
+            what the definition says; the message names the argument, what it got and what it wants.
     """
     for at, rank in ((1, 2), (3, 3)):
         check_rank(_ORDER[at], tensors[at], rank)

@@ -17,12 +17,12 @@ def check_tensors(wanted, like):
 
     Args:
         wanted: for each argument its name, its value, the shape and a tuple of the dtypes that it
-        may have. like: name and value of a tensor on the device that all have to be on.
+            may have.
+        like: name and value of a tensor on the device that all have to be on.
 
     Raises:
         ValueError: shape, dtype, device, contiguity or 16-byte alignment is another; the message
-        names the argument,
-            what it got and what it wants.
+            names the argument, what it got and what it wants.
     """
     device = like[1].device
     for name, tensor, shape, dtypes in wanted:

@@ -33,17 +33,15 @@ def launch_quickly(*kernels):
 
     The key of a launch is the device, the values given by keyword and, for each integer argument
     that Triton specialises on, which of Triton's cases (divisible by 16, one, other) it is. The
-    rest is the callers' duty:
-        - constexprs and options (num_warps, ...) come by keyword, always in the same order, all
-          others by position;
-        - an argument has the same dtype in every call, a tensor descriptor also the same block for
-          equal constexprs;
-        - pointers are multiples of 16 bytes, unless named in do_not_specialize_on_alignment. Inputs
-          are by check_arguments, whole allocations by torch, and slices of scratch by their sizes.
+    rest is the callers' duty: - constexprs and options (num_warps, ...) come by keyword, always in
+    the same order, all others by position; - an argument has the same dtype in every call, a tensor
+    descriptor also the same block for equal constexprs; - pointers are multiples of 16 bytes,
+    unless named in do_not_specialize_on_alignment. Inputs are by check_arguments, whole allocations
+    by torch, and slices of scratch by their sizes.
 
     Raises:
         ValueError: a kernel has a constexpr before an ordinary parameter, or a parameter is named
-        unlike the rest.
+            unlike the rest.
     """
     for kernel in kernels:
         if SUPPORTED and isinstance(kernel, triton.JITFunction):

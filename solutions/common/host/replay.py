@@ -7,9 +7,9 @@ hold. So the first call of a kind is watched: each launch, and for each pointer 
 calls of the kind are launched by replay.cpp with their own tensors. Nothing is remembered of an
 address.
 
-    call ── of a known kind? ── yes ── replay.cpp: allocate the scratch, launch all
-                └─ no ── the ordinary way, watched ── all accounted for? ── yes ── keep
-                                                          └─ no ── remember to take the ordinary way
+    call -- of a known kind? -- yes -- replay.cpp: allocate the scratch, launch all
+                +- no -- the ordinary way, watched -- all accounted for? -- yes -- keep
+                                                          +- no -- remember to take the ordinary way
 """
 
 import struct

@@ -65,11 +65,13 @@ def combine(y, row_of_pair, weight, output, first_column, branch=False, pdl=Fals
     """Sum each token's weighed rows into the output.
 
     Args:
-        y: [rows, num_columns] bfloat16. row_of_pair: [T, top_k] int32, -1 where a token has no such
-        row; weight: [T, top_k] float32. output: [T, H] bfloat16; columns first_column ..
-        first_column + num_columns are written, all of them. branch: whether many tokens take the
-        branching form. pdl: whether a GPU may start the kernel before the preceding one has ended;
-        it waits by itself.
+        y: [rows, num_columns] bfloat16.
+        row_of_pair: [T, top_k] int32, -1 where a token has no such row; weight: [T, top_k] float32.
+        output: [T, H] bfloat16; columns first_column .. first_column + num_columns are written, all
+            of them.
+        branch: whether many tokens take the branching form.
+        pdl: whether a GPU may start the kernel before the preceding one has ended; it waits by
+            itself.
     """
     num_tokens, top_k = row_of_pair.shape
     num_columns = y.shape[1]

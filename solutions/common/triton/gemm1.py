@@ -104,8 +104,8 @@ def gemm1(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
 
     Returns:
         g [rows, N] bfloat16, columns of `up` first. Padding rows of used tiles hold zeros, rows of
-        unused tiles are undefined. In pair order [T * 8, N], undefined where the pair's expert is
-        not local.
+            unused tiles are undefined. In pair order [T * 8, N], undefined where the pair's expert
+            is not local.
     """
     num_local_experts, columns, hidden = w.shape
     rows = (permutation.pair_of_row if expert_order else permutation.row_of_pair).numel()

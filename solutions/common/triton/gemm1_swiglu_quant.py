@@ -107,8 +107,8 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, expert_order=T
 
     Returns:
         h [rows, I] float8_e4m3fn and h_scale [rows, I/128] float32; dequantised h is h * h_scale.
-        Padding rows of used tiles hold zeros, rows of unused tiles are undefined.
-        In pair order there are T * 8 rows, undefined where the pair's expert is not local.
+            Padding rows of used tiles hold zeros, rows of unused tiles are undefined. In pair order
+            there are T * 8 rows, undefined where the pair's expert is not local.
     """
     num_local_experts, double_inter, hidden = w.shape
     inter = double_inter // 2

@@ -92,11 +92,12 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile, tma=True):
 
     Args:
         h: [rows, I] float8_e4m3fn, without TMA [T * 8, I] in pair order; h_scale: [rows or T * 8,
-        I/128] float32. w: [E_local, H, I] float8_e4m3fn; w_scale: [E_local, H/128, I/128] float32.
-        permutation: `permute`'s result for a multiple of tile.block_m. first_column: a multiple of
-        128. y: [rows, num_columns] bfloat16, written, not yet weighed; num_columns a multiple of
-        128. Rows of
-            unused tiles are left alone.
+            I/128] float32.
+        w: [E_local, H, I] float8_e4m3fn; w_scale: [E_local, H/128, I/128] float32.
+        permutation: `permute`'s result for a multiple of tile.block_m.
+        first_column: a multiple of 128.
+        y: [rows, num_columns] bfloat16, written, not yet weighed; num_columns a multiple of 128.
+            Rows of unused tiles are left alone.
         tile: block_m, block_n, group, programs, num_warps, num_stages (see tiles.py).
         tma: whether h lies in expert order and both operands come through TMA.
 

@@ -114,13 +114,15 @@ def route(
 
     Args:
         routing_logits: [T, E] float32, bfloat16 with renorm routing; E a multiple of the number of
-        groups. routing_bias: [E] bfloat16, takes part in the choice only; None with renorm routing.
-        local_expert_offset: global number of the first local expert. routed_scaling_factor: factor
-        on the normalised weights. num_local_experts: E_local.
+            groups.
+        routing_bias: [E] bfloat16, takes part in the choice only; None with renorm routing.
+        local_expert_offset: global number of the first local expert.
+        routed_scaling_factor: factor on the normalised weights.
+        num_local_experts: E_local.
 
     Returns:
-        expert [T, TOP_K] int32: local expert number, -1 for an expert of another rank;
-        weight [T, TOP_K] float32: routing weight, also of the non-local ones.
+        expert [T, TOP_K] int32: local expert number, -1 for an expert of another rank; weight [T,
+            TOP_K] float32: routing weight, also of the non-local ones.
 
     Source: DeepSeek-V3 technical report, section 2.1.2.
     """
@@ -150,7 +152,7 @@ def topk_of(given):
 
     Returns:
         expert, weight [T, TOP_K]; first_expert: the number that the first local expert has in
-        `expert`.
+            `expert`.
     """
     if given.topk_ids is not None:
         return given.topk_ids, given.topk_weights, given.local_expert_offset

@@ -77,7 +77,7 @@ def swiglu_quant(g, permutation, block_m, programs, expert_order=True):
 
     Returns:
         h [rows, I] float8_e4m3fn, h_scale [rows, I/128] float32. Rows of unused tiles are
-        undefined, in pair order those of pairs whose expert is not local.
+            undefined, in pair order those of pairs whose expert is not local.
     """
     rows, double_inter = g.shape
     inter = double_inter // 2

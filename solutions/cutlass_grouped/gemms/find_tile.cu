@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "grouped_gemm.cuh"
+#include "cutlass_grouped/gemms/grouped_gemm.cuh"
 
 // Address of the tile's GroupedGemm, for run_layer. Raises ValueError for a name that is not there.
 static int64_t find_tile(tvm::ffi::String name) {

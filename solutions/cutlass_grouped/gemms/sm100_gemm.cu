@@ -9,8 +9,8 @@
 #include <cutlass/gemm/group_array_problem_shape.hpp>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 
-#include "grouped_gemm.cuh"
-#include "pdl.cuh"
+#include "cutlass_grouped/gemms/grouped_gemm.cuh"
+#include "common/cuda/ptx/pdl.cuh"
 
 #if !defined(CUTLASS_ENABLE_GDC_FOR_SM100)
 #error "GEMMs overlap the end of the stage before them: compile with -DCUTLASS_ENABLE_GDC_FOR_SM100=1"

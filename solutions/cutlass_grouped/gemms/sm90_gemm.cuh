@@ -11,7 +11,7 @@
 #include <cutlass/gemm/group_array_problem_shape.hpp>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 
-#include "sm90_tiles.cuh"
+#include "cutlass_grouped/gemms/sm90_tiles.cuh"
 
 #if !defined(CUTLASS_ENABLE_GDC_FOR_SM90)
 #error "GEMMs overlap the end of the stage before them: compile with -DCUTLASS_ENABLE_GDC_FOR_SM90=1"

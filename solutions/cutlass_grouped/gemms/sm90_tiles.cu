@@ -1,5 +1,5 @@
 // sm90_tiles: the list of the GEMMs of a build for Hopper; tiles.py chooses among them.
-#include "sm90_tiles.cuh"
+#include "cutlass_grouped/gemms/sm90_tiles.cuh"
 
 const GroupedGemm* const* tiles(int* count) {
   static const GroupedGemm* const all[] = {&kPingpongSwapAB16, &kPingpongSwapAB32, &kPingpong64Rows,

@@ -1,8 +1,8 @@
 // consumer_pipeline: how consumer warps give a stage back to the producer warps.
 #pragma once
-#include "barrier.cuh"
-#include "fused_layer.cuh"
-#include "pipeline.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "hopper_fused/few_tokens/fused_layer.cuh"
+#include "common/cuda/pipeline.cuh"
 
 // Every consumer thread arrives for its own reads. One lane for its warp is no faster, and racecheck would report false
 // hazards: it wants a __syncwarp() in front, which the compiler drops where it knows the warp to be converged.

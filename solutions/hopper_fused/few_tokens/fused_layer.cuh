@@ -17,9 +17,9 @@
 
 #include <cstdint>
 
-#include "arguments.cuh"
-#include "registers.cuh"
-#include "sizes.cuh"
+#include "common/cuda/arguments.cuh"
+#include "common/cuda/ptx/registers.cuh"
+#include "hopper_fused/sizes.cuh"
 
 // ---- sizes ----
 

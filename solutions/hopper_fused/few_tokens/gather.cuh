@@ -1,12 +1,12 @@
 // gather: the CTAs copy the rows of x to scratch, each its share, in order of expert and in the swizzled layout that
 // wgmma reads. So one bulk copy loads a K block of an m_block.
 #pragma once
-#include "arguments.cuh"
-#include "barrier.cuh"
-#include "fused_layer.cuh"
-#include "l2.cuh"
-#include "sizes.cuh"
-#include "wgmma.cuh"
+#include "common/cuda/arguments.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "hopper_fused/few_tokens/fused_layer.cuh"
+#include "common/cuda/ptx/l2.cuh"
+#include "hopper_fused/sizes.cuh"
+#include "common/cuda/ptx/wgmma.cuh"
 
 // Prefetches all tokens to L2 before it is known which have rows here, so that gather_rows finds them there.
 template <bool kBf16>

@@ -11,15 +11,15 @@
 // accumulator rows the first 8 are up (or gate) and the other 8 the same columns' gate (or up): a thread has both, and
 // SwiGLU stays in registers.
 #pragma once
-#include "arguments.cuh"
-#include "barrier.cuh"
-#include "consumer_pipeline.cuh"
-#include "fused_layer.cuh"
-#include "n_block_scheduler.cuh"
-#include "numerics.cuh"
-#include "pipeline.cuh"
-#include "sizes.cuh"
-#include "wgmma.cuh"
+#include "common/cuda/arguments.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "hopper_fused/few_tokens/consumer_pipeline.cuh"
+#include "hopper_fused/few_tokens/fused_layer.cuh"
+#include "hopper_fused/few_tokens/n_block_scheduler.cuh"
+#include "common/cuda/numerics.cuh"
+#include "common/cuda/pipeline.cuh"
+#include "hopper_fused/sizes.cuh"
+#include "common/cuda/ptx/wgmma.cuh"
 
 // ---- mainloop ----
 

@@ -7,13 +7,13 @@
 //   mainloop   the warpgroups split K: within a stage up to kGemm2SplitKRows rows, above stage by stage
 //   epilogue   warpgroup 0, then warpgroup 1 adds its half to the sums, while the other one computes
 #pragma once
-#include "barrier.cuh"
-#include "consumer_pipeline.cuh"
-#include "fused_layer.cuh"
-#include "numerics.cuh"
-#include "pipeline.cuh"
-#include "sizes.cuh"
-#include "wgmma.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "hopper_fused/few_tokens/consumer_pipeline.cuh"
+#include "hopper_fused/few_tokens/fused_layer.cuh"
+#include "common/cuda/numerics.cuh"
+#include "common/cuda/pipeline.cuh"
+#include "hopper_fused/sizes.cuh"
+#include "common/cuda/ptx/wgmma.cuh"
 
 // ---- mainloop ----
 

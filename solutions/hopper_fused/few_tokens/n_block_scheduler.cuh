@@ -9,8 +9,8 @@
 //   full waves    before it, of the other n_blocks: every CTA takes the same number, two at a time; the last one alone
 //                 if it is odd. What does not make a full wave goes, one each, to the CTAs with a column tile
 #pragma once
-#include "fused_layer.cuh"
-#include "sizes.cuh"
+#include "hopper_fused/few_tokens/fused_layer.cuh"
+#include "hopper_fused/sizes.cuh"
 
 static_assert(kNumNBlocks % 2 == 0, "a work tile's two n_blocks belong to one m_block");
 

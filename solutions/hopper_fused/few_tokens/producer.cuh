@@ -7,15 +7,15 @@
 //                      copy; exchange_partials and reset_counters after it
 //   signal_stored_h    warps 10 and 11: count for the other CTAs the n_blocks that warpgroup 0 or 1 has stored
 #pragma once
-#include "barrier.cuh"
-#include "counter.cuh"
-#include "fused_layer.cuh"
-#include "l2.cuh"
-#include "n_block_scheduler.cuh"
-#include "pipeline.cuh"
-#include "sizes.cuh"
-#include "tma.cuh"
-#include "wait_for_h.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/ptx/counter.cuh"
+#include "hopper_fused/few_tokens/fused_layer.cuh"
+#include "common/cuda/ptx/l2.cuh"
+#include "hopper_fused/few_tokens/n_block_scheduler.cuh"
+#include "common/cuda/pipeline.cuh"
+#include "hopper_fused/sizes.cuh"
+#include "common/cuda/ptx/tma.cuh"
+#include "common/cuda/wait_for_h.cuh"
 
 constexpr int kNBlockGroups = kNBlockColumns / kAtomRows;  // groups of 8 rows of each half of W13: an n_block's box
 

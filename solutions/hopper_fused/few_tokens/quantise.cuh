@@ -1,11 +1,11 @@
 // quantise: tokens in bf16 as FP8 rows in shared memory. Every CTA quantises all tokens: a kernel before this one, or a
 // wait for other CTAs, would take longer.
 #pragma once
-#include "arguments.cuh"
-#include "fused_layer.cuh"
-#include "quantise_group.cuh"
-#include "sizes.cuh"
-#include "tma.cuh"
+#include "common/cuda/arguments.cuh"
+#include "hopper_fused/few_tokens/fused_layer.cuh"
+#include "common/cuda/quantise_group.cuh"
+#include "hopper_fused/sizes.cuh"
+#include "common/cuda/ptx/tma.cuh"
 
 constexpr int kAtOnce = 4;  // chunks of a warp whose loads are in flight
 

@@ -6,11 +6,11 @@
 // rows is loaded while this token is summed. grouped_gemm2 has zeroed the output of tokens without rows.
 #include <cstdint>
 
-#include "grouped_layer.cuh"
-#include "launch.cuh"
-#include "numerics.cuh"
-#include "pdl.cuh"
-#include "sizes.cuh"
+#include "hopper_fused/many_tokens/grouped_layer.cuh"
+#include "common/cuda/host/launch.cuh"
+#include "common/cuda/numerics.cuh"
+#include "common/cuda/ptx/pdl.cuh"
+#include "hopper_fused/sizes.cuh"
 
 constexpr int kVectors = kHidden / 8;  // 16-byte vectors of a row of y
 // In one column pass most models' rows are two or four vectors for each thread.

@@ -2,14 +2,14 @@
 #pragma once
 #include <cstdint>
 
-#include "barrier.cuh"
-#include "grouped_gemm.cuh"
-#include "grouped_layer.cuh"
-#include "normal_mainloop.cuh"
-#include "numerics.cuh"
-#include "swap_ab_mainloop.cuh"
-#include "tma.cuh"
-#include "wgmma.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "hopper_fused/many_tokens/grouped_gemm.cuh"
+#include "hopper_fused/many_tokens/grouped_layer.cuh"
+#include "hopper_fused/many_tokens/normal_mainloop.cuh"
+#include "common/cuda/numerics.cuh"
+#include "hopper_fused/many_tokens/swap_ab_mainloop.cuh"
+#include "common/cuda/ptx/tma.cuh"
+#include "common/cuda/ptx/wgmma.cuh"
 
 using Gemm1Smem = GemmSmem<1>;  // x has one part
 

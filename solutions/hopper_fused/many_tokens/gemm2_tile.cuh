@@ -2,15 +2,15 @@
 #pragma once
 #include <cstdint>
 
-#include "barrier.cuh"
-#include "grouped_gemm.cuh"
-#include "grouped_layer.cuh"
-#include "normal_mainloop.cuh"
-#include "numerics.cuh"
-#include "smem_addr.cuh"
-#include "swap_ab_mainloop.cuh"
-#include "tile_scheduler.cuh"
-#include "wgmma.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "hopper_fused/many_tokens/grouped_gemm.cuh"
+#include "hopper_fused/many_tokens/grouped_layer.cuh"
+#include "hopper_fused/many_tokens/normal_mainloop.cuh"
+#include "common/cuda/numerics.cuh"
+#include "common/cuda/ptx/smem_addr.cuh"
+#include "hopper_fused/many_tokens/swap_ab_mainloop.cuh"
+#include "hopper_fused/many_tokens/tile_scheduler.cuh"
+#include "common/cuda/ptx/wgmma.cuh"
 
 template <int kHSplit>
 using Gemm2Smem = GemmSmem<kHSplit>;

@@ -4,13 +4,13 @@
 #pragma once
 #include <cstdint>
 
-#include "barrier.cuh"
-#include "cluster.cuh"
-#include "pipeline.cuh"
-#include "registers.cuh"
-#include "sizes.cuh"
-#include "tile_scheduler.cuh"
-#include "wgmma.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/ptx/cluster.cuh"
+#include "common/cuda/pipeline.cuh"
+#include "common/cuda/ptx/registers.cuh"
+#include "hopper_fused/sizes.cuh"
+#include "hopper_fused/many_tokens/tile_scheduler.cuh"
+#include "common/cuda/ptx/wgmma.cuh"
 
 // ---- sizes ----
 

@@ -33,20 +33,20 @@
 
 #include <cstdint>
 
-#include "barrier.cuh"
-#include "cluster.cuh"
-#include "counter.cuh"
-#include "cp_async.cuh"
-#include "gemm1_tile.cuh"
-#include "grouped_gemm.cuh"
-#include "grouped_layer.cuh"
-#include "l2.cuh"
-#include "launch.cuh"
-#include "pdl.cuh"
-#include "registers.cuh"
-#include "tile_scheduler.cuh"
-#include "tma.cuh"
-#include "wgmma.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/ptx/cluster.cuh"
+#include "common/cuda/ptx/counter.cuh"
+#include "common/cuda/ptx/cp_async.cuh"
+#include "hopper_fused/many_tokens/gemm1_tile.cuh"
+#include "hopper_fused/many_tokens/grouped_gemm.cuh"
+#include "hopper_fused/many_tokens/grouped_layer.cuh"
+#include "common/cuda/ptx/l2.cuh"
+#include "common/cuda/host/launch.cuh"
+#include "common/cuda/ptx/pdl.cuh"
+#include "common/cuda/ptx/registers.cuh"
+#include "hopper_fused/many_tokens/tile_scheduler.cuh"
+#include "common/cuda/ptx/tma.cuh"
+#include "common/cuda/ptx/wgmma.cuh"
 
 // ---- sizes ----
 

@@ -34,19 +34,19 @@
 
 #include <cstdint>
 
-#include "barrier.cuh"
-#include "cluster.cuh"
-#include "counter.cuh"
-#include "gemm2_tile.cuh"
-#include "grouped_gemm.cuh"
-#include "grouped_layer.cuh"
-#include "interface.cuh"
-#include "l2.cuh"
-#include "launch.cuh"
-#include "pdl.cuh"
-#include "registers.cuh"
-#include "tile_scheduler.cuh"
-#include "tma.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/ptx/cluster.cuh"
+#include "common/cuda/ptx/counter.cuh"
+#include "hopper_fused/many_tokens/gemm2_tile.cuh"
+#include "hopper_fused/many_tokens/grouped_gemm.cuh"
+#include "hopper_fused/many_tokens/grouped_layer.cuh"
+#include "common/cuda/interface.cuh"
+#include "common/cuda/ptx/l2.cuh"
+#include "common/cuda/host/launch.cuh"
+#include "common/cuda/ptx/pdl.cuh"
+#include "common/cuda/ptx/registers.cuh"
+#include "hopper_fused/many_tokens/tile_scheduler.cuh"
+#include "common/cuda/ptx/tma.cuh"
 
 // W2's L2 policy is evict_first up to so many rows per active expert, where few tiles share it. On an H200, DeepSeek-V3
 // on one of eight ranks, evict_unchanged costs 0.8 to 2.3% up to 3000 tokens and saves 0.1 to 0.7% from 8192.

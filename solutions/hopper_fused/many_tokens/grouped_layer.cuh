@@ -14,9 +14,9 @@
 
 #include <cstdint>
 
-#include "arguments.cuh"
-#include "sizes.cuh"
-#include "tile_scheduler.cuh"
+#include "common/cuda/arguments.cuh"
+#include "hopper_fused/sizes.cuh"
+#include "hopper_fused/many_tokens/tile_scheduler.cuh"
 
 constexpr int kMaxColumnPasses = 8, kColumnPasses = 2;  // passes: that there is room for; that many tokens take
 // Columns of y in each of so many passes: whole pairs of n_blocks.

@@ -2,10 +2,10 @@
 // all 256 weight rows, as two n128, one after the other. While one warpgroup scales and adds, the other's wgmmas can
 // run: nothing makes them take turns, and barriers that did were no faster.
 #pragma once
-#include "barrier.cuh"
-#include "grouped_gemm.cuh"
-#include "tma.cuh"
-#include "wgmma.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "hopper_fused/many_tokens/grouped_gemm.cuh"
+#include "common/cuda/ptx/tma.cuh"
+#include "common/cuda/ptx/wgmma.cuh"
 
 constexpr int kNormalN = 128;
 constexpr int kNormalAccum = kMmaM * kNormalN / kWarpgroupThreads;  // [n8 of n128][row, row + 8][2 weight rows]

@@ -1,10 +1,10 @@
 // swap_ab_mainloop: the main loop of a swap-AB tile, of both GEMMs. wgmma's M is weight rows: a warpgroup has 128, as
 // two m64, one after the other; its N is the tile's rows.
 #pragma once
-#include "barrier.cuh"
-#include "grouped_gemm.cuh"
-#include "tma.cuh"
-#include "wgmma.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "hopper_fused/many_tokens/grouped_gemm.cuh"
+#include "common/cuda/ptx/tma.cuh"
+#include "common/cuda/ptx/wgmma.cuh"
 
 // sum[m64][...] += accum * scales, for all K blocks. read(k, stage) returns the K block's scales w of the thread's two
 // weight rows, 8 apart; observe(a, w) is called with them and with a, those of its rows of A: gemm2 bounds its sums so.

@@ -13,9 +13,9 @@
 // long entries, which have a normal tile, then the short ones; each expert by expert. gemm1 takes them by
 // StaticTileScheduler, gemm2 by DynamicTileScheduler.
 #pragma once
-#include "barrier.cuh"
-#include "cluster.cuh"
-#include "sizes.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/ptx/cluster.cuh"
+#include "hopper_fused/sizes.cuh"
 
 // ---- sizes ----
 

@@ -13,10 +13,10 @@ import torch
 import triton
 import triton.language as tl
 
-from ..common.host.interface import GATE_FIRST, SCALES_ROW_MAJOR
-from ..common.triton.gemm1 import gemm1_ref, scales_of_tokens
-from ..common.triton.swiglu import swiglu, swiglu_ref
-from ..common.triton.tile_order import tile_order
+from ...common.host.interface import GATE_FIRST, SCALES_ROW_MAJOR
+from ...common.triton.gemm1 import gemm1_ref, scales_of_tokens
+from ...common.triton.swiglu import swiglu, swiglu_ref
+from ...common.triton.tile_order import tile_order
 from .fp8_to_fp16 import UNPACKED_SCALE, fp8_to_fp16
 
 BLOCK = 128  # columns and K of a block scale
@@ -97,14 +97,15 @@ def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, choice):
 
     Args:
         x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.
-        w: [E_local, 2I, H] float8_e4m3fn, `up` rows first, or `gate` rows with GATE_FIRST. w_scale:
-        [E_local, 2I/128, H/128] float32. permutation: `permute`'s result for tile.block_m. choice:
-        an Fp16Choice of choose_tiles.py, of which `gemm1` and `as_bytes` are taken; 128 columns a
-        tile.
+        w: [E_local, 2I, H] float8_e4m3fn, `up` rows first, or `gate` rows with GATE_FIRST.
+        w_scale: [E_local, 2I/128, H/128] float32.
+        permutation: `permute`'s result for tile.block_m.
+        choice: an Fp16Choice of choose_tiles.py, of which `gemm1` and `as_bytes` are taken; 128
+            columns a tile.
 
     Returns:
         h [rows, I] float16 and h_scale [rows, I/128] float32, powers of two; dequantised h is h *
-        h_scale. Rows of padding are of no meaning, rows of unused tiles undefined.
+            h_scale. Rows of padding are of no meaning, rows of unused tiles undefined.
     """
     tile = choice.gemm1
     _, double_inter, hidden = w.shape

@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ..common.triton.gemm2 import gemm2_ref
-from ..common.triton.tile_order import tile_order
+from ...common.triton.gemm2 import gemm2_ref
+from ...common.triton.tile_order import tile_order
 from .fp8_to_fp16 import UNPACKED_SCALE, fp8_to_fp16
 
 BLOCK = 128
@@ -69,13 +69,14 @@ def gemm2_fp16(h, h_scale, w, w_scale, permutation, first_column, y, choice):
     """Second grouped GEMM, for y.shape[1] columns of the hidden size from first_column on.
 
     Args:
-        h: [rows, I] float16; h_scale: [rows, I/128] float32. w: [E_local, H, I] float8_e4m3fn;
-        w_scale: [E_local, H/128, I/128] float32. permutation: `permute`'s result for tile.block_m.
-        first_column: a multiple of 128. y: [rows, num_columns] bfloat16, written, not yet weighed;
-        num_columns a multiple of 128. Rows of unused tiles
-            are left alone, rows of padding are of no meaning.
+        h: [rows, I] float16; h_scale: [rows, I/128] float32.
+        w: [E_local, H, I] float8_e4m3fn; w_scale: [E_local, H/128, I/128] float32.
+        permutation: `permute`'s result for tile.block_m.
+        first_column: a multiple of 128.
+        y: [rows, num_columns] bfloat16, written, not yet weighed; num_columns a multiple of 128.
+            Rows of unused tiles are left alone, rows of padding are of no meaning.
         choice: an Fp16Choice of choose_tiles.py, of which `gemm2` and `as_bytes` are taken; 128
-        columns a tile.
+            columns a tile.
     """
     tile = choice.gemm2
     _, hidden, inter = w.shape

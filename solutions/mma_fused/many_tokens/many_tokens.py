@@ -4,12 +4,12 @@ takes.
 
 import torch
 
-from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED, checked
-from ..common.host.gpu_of import gpu_of
-from ..common.host.launch import launch_quickly
-from ..common.host.problem import NUM_EXPERTS, TOP_K
-from ..common.host.replay import replayed
-from ..common.triton.layer import launch_layer
+from ...common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED, checked
+from ...common.host.gpu_of import gpu_of
+from ...common.host.launch import launch_quickly
+from ...common.host.problem import NUM_EXPERTS, TOP_K
+from ...common.host.replay import replayed
+from ...common.triton.layer import launch_layer
 from .choose_tiles import Fp16Choice, choose_many
 from .gemm1_swiglu_fp16 import gemm1_swiglu_fp16, gemm1_swiglu_fp16_kernel
 from .gemm2_fp16 import gemm2_fp16, gemm2_fp16_kernel

@@ -54,19 +54,19 @@
 // second parts (a CTA has one part at most, and it is the last of its tiles); slabs.
 //
 // Code that runs once or twice is not unrolled (`#pragma unroll 1`): its instructions are fetched cold from memory.
-#include "barrier.cuh"
-#include "counter.cuh"
-#include "cp_async.cuh"
-#include "fused_layer.cuh"
-#include "gemm1_swiglu.cuh"
-#include "gemm2_combine.cuh"
-#include "l2.cuh"
-#include "launch.cuh"
-#include "pdl.cuh"
-#include "permute.cuh"
-#include "tma.cuh"
-#include "token_experts.cuh"
-#include "weight_pipeline.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/ptx/counter.cuh"
+#include "common/cuda/ptx/cp_async.cuh"
+#include "mma_fused/one_launch/fused_layer.cuh"
+#include "mma_fused/one_launch/gemm1_swiglu.cuh"
+#include "mma_fused/one_launch/gemm2_combine.cuh"
+#include "common/cuda/ptx/l2.cuh"
+#include "common/cuda/host/launch.cuh"
+#include "common/cuda/ptx/pdl.cuh"
+#include "mma_fused/one_launch/permute.cuh"
+#include "common/cuda/ptx/tma.cuh"
+#include "common/cuda/token_experts.cuh"
+#include "mma_fused/one_launch/weight_pipeline.cuh"
 
 // For all threads: masks and routing weights of all tokens; the masks also in shared memory.
 __device__ __forceinline__ void route(Smem& s, const FusedArgs& args) {

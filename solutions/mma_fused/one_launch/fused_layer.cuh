@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "arguments.cuh"
-#include "sizes.cuh"
-#include "tile_scheduler.cuh"
+#include "common/cuda/arguments.cuh"
+#include "mma_fused/one_launch/sizes.cuh"
+#include "mma_fused/one_launch/tile_scheduler.cuh"
 
 struct MBlock {
   uint16_t expert, rows;

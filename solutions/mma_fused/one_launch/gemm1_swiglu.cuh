@@ -9,16 +9,16 @@
 //             them, one K block ahead
 // epilogue    sums over warps; warps 0 to 3, 8 columns of h each: SwiGLU, maximum of a row, h to global memory
 #pragma once
-#include "arguments.cuh"
-#include "barrier.cuh"
-#include "counter.cuh"
-#include "fp16.cuh"
-#include "fused_layer.cuh"
-#include "ld_global.cuh"
-#include "numerics.cuh"
-#include "sum_over_warps.cuh"
-#include "tiled_mma.cuh"
-#include "weight_pipeline.cuh"
+#include "common/cuda/arguments.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/ptx/counter.cuh"
+#include "mma_fused/one_launch/fp16.cuh"
+#include "mma_fused/one_launch/fused_layer.cuh"
+#include "mma_fused/one_launch/ld_global.cuh"
+#include "common/cuda/numerics.cuh"
+#include "mma_fused/one_launch/sum_over_warps.cuh"
+#include "mma_fused/one_launch/tiled_mma.cuh"
+#include "mma_fused/one_launch/weight_pipeline.cuh"
 
 static_assert(kNumKBlocks1 <= kWarps * kWarp, "a lane prefetches the weight scales of one of the warp's K blocks");
 

@@ -8,15 +8,15 @@
 // h, scales   from global memory (L2) to registers of the lane that multiplies them, one K block ahead
 // epilogue    sums over warps; warps 0 to 3, or all, 16 columns each: added to the slab. At the end, slabs to output
 #pragma once
-#include "counter.cuh"
-#include "fp16.cuh"
-#include "fused_layer.cuh"
-#include "ld_global.cuh"
-#include "numerics.cuh"
-#include "sum_over_warps.cuh"
-#include "tiled_mma.cuh"
-#include "wait_for_h.cuh"
-#include "weight_pipeline.cuh"
+#include "common/cuda/ptx/counter.cuh"
+#include "mma_fused/one_launch/fp16.cuh"
+#include "mma_fused/one_launch/fused_layer.cuh"
+#include "mma_fused/one_launch/ld_global.cuh"
+#include "common/cuda/numerics.cuh"
+#include "mma_fused/one_launch/sum_over_warps.cuh"
+#include "mma_fused/one_launch/tiled_mma.cuh"
+#include "common/cuda/wait_for_h.cuh"
+#include "mma_fused/one_launch/weight_pipeline.cuh"
 
 static_assert(kNumKBlocks2 <= kGemm2Warps * kWarp, "a lane prefetches the weight scale of one of the warp's K blocks");
 

@@ -1,9 +1,9 @@
 // permute: from the tokens' masks to rows in order of experts, an expert's rows in order of tokens, and to m_blocks.
 // Every CTA makes the same lists.
 #pragma once
-#include "fused_layer.cuh"
-#include "route.cuh"
-#include "sum_experts.cuh"
+#include "mma_fused/one_launch/fused_layer.cuh"
+#include "common/cuda/route.cuh"
+#include "common/cuda/sum_experts.cuh"
 
 // As permute, where an expert's rows are one m_block: a lane for each local expert. One barrier for three.
 __device__ __forceinline__ void permute_batch(Smem& s, int num_tokens) {

@@ -17,9 +17,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "config.cuh"
-#include "layer_sizes.cuh"
-#include "threads.cuh"
+#include "mma_fused/one_launch/config.cuh"
+#include "common/cuda/layer_sizes.cuh"
+#include "common/cuda/threads.cuh"
 
 // ---- weight tiles ----
 constexpr int kWeightTileRows = 64;

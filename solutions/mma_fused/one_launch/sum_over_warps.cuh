@@ -1,7 +1,7 @@
 // sum_over_warps: adds up, through shared memory, the sums that the CTA's warps have over different K blocks, always in
 // the order of the warps. The first four of them receive the sums, for 16 weight rows each.
 #pragma once
-#include "fused_layer.cuh"
+#include "mma_fused/one_launch/fused_layer.cuh"
 
 // For all threads; every kGroupWarps warps have sums of their own. acc: of 8 rows. A lane of a group's warp m < 4
 // receives what it has itself in acc[m], summed; other warps receive nothing of meaning, and may go on. Its barriers

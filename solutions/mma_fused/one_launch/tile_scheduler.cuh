@@ -12,7 +12,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include "sizes.cuh"
+#include "mma_fused/one_launch/sizes.cuh"
 
 // How a grid divides the column tiles.
 struct ColumnTilePartition {

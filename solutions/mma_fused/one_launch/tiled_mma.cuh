@@ -5,10 +5,10 @@
 // rows g and g + 8 for rows 2 t and 2 t + 1. Which 16 of K an MMA takes does not matter as long as both operands agree:
 // a lane takes K 32 t to 32 t + 31 of a K block, 16-byte loads, four values for each of eight MMAs.
 #pragma once
-#include "fp16.cuh"
-#include "mma.cuh"
-#include "sizes.cuh"
-#include "weight_pipeline.cuh"
+#include "mma_fused/one_launch/fp16.cuh"
+#include "common/cuda/ptx/mma.cuh"
+#include "mma_fused/one_launch/sizes.cuh"
+#include "mma_fused/one_launch/weight_pipeline.cuh"
 
 // Four E4M3 values as two pairs of fp16, in order. Times kUnpackScale, they are the values; NaN is 480 without cvt.
 __device__ __forceinline__ void unpack(uint32_t four, uint32_t& low, uint32_t& high) {

@@ -6,11 +6,11 @@
 //
 // A weight tile lies in its stage in TMA's 128-byte swizzle: 16-byte chunk c of row r is chunk c ^ r % 8.
 #pragma once
-#include "barrier.cuh"
-#include "cp_async.cuh"
-#include "fused_layer.cuh"
-#include "l2.cuh"
-#include "tma.cuh"
+#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/ptx/cp_async.cuh"
+#include "mma_fused/one_launch/fused_layer.cuh"
+#include "common/cuda/ptx/l2.cuh"
+#include "common/cuda/ptx/tma.cuh"
 
 // On an H200 a call is 1 to 3% faster with evict_first at 1 and 7 tokens, 2% with evict_unchanged at 16 to 128. The
 // bound is between.

@@ -3,14 +3,14 @@
 // for the device.
 #include <tvm/ffi/tvm_ffi.h>
 
-#include "arguments.cuh"
-#include "check_cuda.cuh"
-#include "check_inputs.cuh"
-#include "device_guard.cuh"
-#include "launch_layer.cuh"
-#include "layer_sizes.cuh"
-#include "quantise_tokens.cuh"
-#include "scratch.cuh"
+#include "common/cuda/arguments.cuh"
+#include "common/cuda/host/check_cuda.cuh"
+#include "common/cuda/host/check_inputs.cuh"
+#include "common/cuda/host/device_guard.cuh"
+#include "common/cuda/host/launch_layer.cuh"
+#include "common/cuda/layer_sizes.cuh"
+#include "common/cuda/quantise_tokens.cuh"
+#include "common/cuda/host/scratch.cuh"
 
 using ffi::TensorView;
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "layer_sizes.cuh"
+#include "common/cuda/layer_sizes.cuh"
 
 namespace ffi = tvm::ffi;
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <tvm/ffi/extra/c_env_api.h>
 
-#include "check_cuda.cuh"
+#include "common/cuda/host/check_cuda.cuh"
 
 // The stream that torch has as current on the device.
 inline cudaStream_t current_stream(DLDevice device) {

@@ -2,7 +2,7 @@
 #pragma once
 #include <tvm/ffi/tvm_ffi.h>
 
-#include "arguments.cuh"
+#include "common/cuda/arguments.cuh"
 
 namespace ffi = tvm::ffi;
 

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <tuple>
 
-#include "check_cuda.cuh"
+#include "common/cuda/host/check_cuda.cuh"
 
 inline ffi::Tensor allocate(DLDevice device, size_t bytes) {
   return ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({(int64_t)bytes}), DLDataType{kDLUInt, 8, 1},

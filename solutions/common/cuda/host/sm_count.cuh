@@ -3,7 +3,7 @@
 #include <map>
 #include <mutex>
 
-#include "check_cuda.cuh"
+#include "common/cuda/host/check_cuda.cuh"
 
 // SMs of `device`, the current one, on which prepare(device, SMs) has run: once, but if it raises again at the next
 // call. Static, as each library of a process has kernels of its own to prepare; see scratch.cuh.

@@ -2,7 +2,7 @@
 #pragma once
 #include <cuda.h>
 
-#include "check_cuda.cuh"
+#include "common/cuda/host/check_cuda.cuh"
 
 // 8-bit elements; boxes are 128 bytes wide, swizzled. size, stride (bytes) and box are those of the fastest dimension
 // first; its stride is not read. l2_promotion: bytes that L2 requests from memory; the faster value is measured.

@@ -1,7 +1,7 @@
 // weight_maps: TMA descriptors of the two GEMMs' weights.
 #pragma once
-#include "layer_sizes.cuh"
-#include "tensor_map.cuh"
+#include "common/cuda/layer_sizes.cuh"
+#include "common/cuda/host/tensor_map.cuh"
 
 // W13 as [expert][group of 8 rows][half][row][K]: a box interleaves 8 rows of each half, row_groups times.
 inline void encode_w1_map(CUtensorMap* map, const void* w1, int row_groups,

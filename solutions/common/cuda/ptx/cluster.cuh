@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "smem_addr.cuh"
+#include "common/cuda/ptx/smem_addr.cuh"
 
 __device__ __forceinline__ int block_rank_in_cluster() {
   int rank;

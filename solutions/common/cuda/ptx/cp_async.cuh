@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "smem_addr.cuh"
+#include "common/cuda/ptx/smem_addr.cuh"
 
 __device__ __forceinline__ void cp_async_4(void* smem, const void* gmem) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(smem_addr(smem)), "l"(gmem) : "memory");

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "smem_addr.cuh"
+#include "common/cuda/ptx/smem_addr.cuh"
 
 // ---- copies ----
 

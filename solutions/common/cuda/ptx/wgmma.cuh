@@ -6,8 +6,8 @@
 #pragma once
 #include <cstdint>
 
-#include "smem_addr.cuh"
-#include "threads.cuh"
+#include "common/cuda/ptx/smem_addr.cuh"
+#include "common/cuda/threads.cuh"
 
 // ---- layouts ----
 

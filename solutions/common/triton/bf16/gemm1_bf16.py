@@ -103,13 +103,15 @@ def gemm1_bf16(x, w, rows, tile, swiglu):
     """First grouped GEMM.
 
     Args:
-        x: [T, H] bfloat16; w: [E, 2I, H] bfloat16, `gate` rows first. rows: `permute`'s result for
-        tile.block_m. tile: block_m, block_n, block_k, group, programs, num_warps, num_stages (see
-        expert_tiles.py). swiglu: whether the epilogue applies SwiGLU.
+        x: [T, H] bfloat16; w: [E, 2I, H] bfloat16, `gate` rows first.
+        rows: `permute`'s result for tile.block_m.
+        tile: block_m, block_n, block_k, group, programs, num_warps, num_stages (see
+            expert_tiles.py).
+        swiglu: whether the epilogue applies SwiGLU.
 
     Returns:
         h [rows, I] or g [rows, 2I] bfloat16 in expert order. Of padded rows, padding of used tiles
-        is zero, rows of unused tiles are undefined.
+            is zero, rows of unused tiles are undefined.
     """
     num_experts, columns, hidden = w.shape
     num_rows, out_columns = rows.pair_of_row.shape[0], columns // 2 if swiglu else columns

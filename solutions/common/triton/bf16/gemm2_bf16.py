@@ -77,13 +77,15 @@ def gemm2_bf16(h, w, weight, rows, tile):
     """Second grouped GEMM, weighed.
 
     Args:
-        h: [rows, I] bfloat16 in expert order; w: [E, H, I] bfloat16. weight: [T, top_k] float32.
-        rows: `permute`'s result for tile.block_m. tile: block_m, block_n, block_k, group, programs,
-        num_warps, num_stages (see expert_tiles.py).
+        h: [rows, I] bfloat16 in expert order; w: [E, H, I] bfloat16.
+        weight: [T, top_k] float32.
+        rows: `permute`'s result for tile.block_m.
+        tile: block_m, block_n, block_k, group, programs, num_warps, num_stages (see
+            expert_tiles.py).
 
     Returns:
         y [rows, H] bfloat16: weight * (h . W2^T). In expert order where rows are padded, rows of
-        unused tiles undefined; else in token order, a token's top_k rows together.
+            unused tiles undefined; else in token order, a token's top_k rows together.
     """
     num_experts, hidden, inter = w.shape
     y = torch.empty(h.shape[0], hidden, dtype=torch.bfloat16, device=h.device)

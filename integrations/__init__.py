@@ -1,0 +1,10 @@
+"""Adapters of inference engines, an engine a folder, which `moebench pack --package` puts beside a solution's sources.
+
+The __init__.py of such a package defines what is declared here, so that an editor knows it.
+"""
+
+from collections.abc import Callable
+
+DEFINITION: str  # the definition's name
+SIZES: dict[str, int]  # of its layer
+run_bf16: Callable[..., None]  # the solution's function for tokens in bf16

@@ -1,0 +1,114 @@
+"""How much of a step is experts, of torch profiler traces as sglang.benchmark.one_batch --profile
+writes them.
+
+python integrations/sglang/moe_share.py TRACE.json.gz ... [--layers N]
+
+For each trace: the ms in which any kernel runs, those in which one of the experts' does, their
+share, and with --layers the ms a layer; then the names on both sides, to see that none is on the
+wrong one. Routing is not counted. Kernels that overlap, as with programmatic dependent launch,
+count once.
+"""
+
+import argparse
+import gzip
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+# From quantising the tokens to the sum over experts. A dense FP8 layer in the model would share the
+# last three names.
+EXPERTS = re.compile(
+    r"\b(fused_layer|route_permute|grouped_gemm[12]|combine|quantise_tokens)\b"  # hopper_fused
+    # triton_fused_v2
+    r"|\b(count|place|gemm1\w*|gemm2|swiglu_quant|quantise_tokens|combine)_kernel\b"
+    # SGLang's Triton runner
+    r"|fused_moe_kernel|moe_align_block_size|count_and_sort_expert|moe_sum|^triton_.*sum"
+    # its DeepGEMM runner
+    r"|deep_gemm|sm90_fp8_gemm|ep_scatter|post_reorder|fused_moe_dispatch_index"
+    r"|per_token_group_quant|act_and_mul_kernel|silu_and_mul"  # both
+)
+NAMES_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """start, end: us on the trace's clock."""
+
+    name: str
+    start: float
+    end: float
+
+    @property
+    def is_of_experts(self) -> bool:
+        return EXPERTS.search(self.name) is not None
+
+    @property
+    def plain_name(self) -> str:
+        """The function's name without its return type, template arguments and parameters."""
+        name = self.name.removeprefix("void ").replace("(anonymous namespace)::", "")
+        return re.sub(r"[<(].*", "", name)
+
+
+def kernels(path: Path) -> list[Kernel]:
+    """Return the CUDA kernels of a trace. Raises ValueError where it has none."""
+    with gzip.open(path, "rt") as file:
+        events = json.load(file)["traceEvents"]
+
+    found = []
+    for event in events:
+        if event.get("cat") == "kernel":
+            start = event["ts"]
+            found.append(Kernel(event["name"], start, start + event["dur"]))
+    if not found:
+        raise ValueError(
+            f"{path}: got no CUDA kernels, want a trace with --profile-activities CPU GPU"
+        )
+    return found
+
+
+def busy_ms(kernels: list[Kernel]) -> float:
+    """Return the ms in which at least one of these kernels runs."""
+    total = 0.0
+    until = float("-inf")
+    for kernel in sorted(kernels, key=lambda kernel: kernel.start):
+        total += max(0.0, kernel.end - max(kernel.start, until))
+        until = max(until, kernel.end)
+    return total / 1000
+
+
+def longest(kernels: list[Kernel]) -> str:
+    """Return the kernels' names with the ms of each, longest first."""
+    totals = Counter()
+    for kernel in kernels:
+        totals[kernel.plain_name] += (kernel.end - kernel.start) / 1000
+    return ", ".join(f"{name} {ms:.3f}" for name, ms in totals.most_common(NAMES_SHOWN))
+
+
+def show(path: Path, layers: int | None) -> None:
+    """Print the share of a trace's experts, and the names on both sides."""
+    all_kernels = kernels(path)
+    experts = [kernel for kernel in all_kernels if kernel.is_of_experts]
+    others = [kernel for kernel in all_kernels if not kernel.is_of_experts]
+
+    ms = busy_ms(experts)
+    all_ms = busy_ms(all_kernels)
+    a_layer = f", {ms / layers:.4f} a layer" if layers else ""
+    print(f"{path.name}: {all_ms:.3f} ms, experts {ms:.3f} ({ms / all_ms:.1%}){a_layer}")
+    print(f"  experts: {longest(experts)}")
+    print(f"  others: {longest(others)}")
+
+
+def main() -> None:
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    parser.add_argument("traces", nargs="+", type=Path)
+    parser.add_argument("--layers", type=int)
+    args = parser.parse_args()
+    for path in args.traces:
+        show(path, args.layers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""DeepSeek-V3 of Hugging Face transformers with random weights: one dense layer, then MoE layers;
+no file is read.
+
+Experts are there twice: in fine-grained FP8, and the same numbers in bf16. All other weights are
+bf16.
+"""
+
+import torch
+from moebench.operators.catalogue import GEOMETRIES
+from moebench.operators.fp8_layer import BLOCK, dequantize
+from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
+from transformers.utils.quantization_config import FineGrainedFP8Config
+
+# What a definition does not say, for machines without a GPU; by default it is DeepSeek-V3's.
+SMALL = {
+    "vocab_size": 1024,
+    "intermediate_size": 1024,
+    "q_lora_rank": 192,
+    "kv_lora_rank": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 64,
+}
+BF16 = "grouped_mm"  # transformers' own implementation for experts in bf16
+MEAN_SCALE = 0.02
+
+
+def build(geometry: str, moe_layers: int, device: str) -> DeepseekV3ForCausalLM:
+    """Return a model of a routed definition's sizes; its local experts are all experts.
+
+    Each `mlp` of MoE has both: `fp8`, `bf16`. A layer of DeepSeek-V3 takes 11.3 GB in FP8 and 22.5
+    GB in bf16.
+    """
+    config = config_of(geometry, moe_layers, device)
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = DeepseekV3ForCausalLM._from_config(config, dtype=torch.bfloat16)
+    model = model.eval().requires_grad_(False)
+
+    layers = model.model.layers[1:]
+    bf16_experts = [layer.mlp.experts for layer in layers]
+    linear_names = []
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            linear_names.append(name)
+    replace_with_fp8_linear(model, linear_names, FineGrainedFP8Config())
+
+    for layer, experts in zip(layers, bf16_experts, strict=True):
+        layer.mlp.bf16 = experts
+        layer.mlp.fp8 = layer.mlp.experts.to_empty(device=device).requires_grad_(False)
+        fill_experts(layer.mlp.fp8, experts, device)
+    return model
+
+
+def config_of(geometry: str, moe_layers: int, device: str) -> DeepseekV3Config:
+    """Return transformers' config of these sizes, with one dense layer before those of MoE."""
+    sizes = GEOMETRIES[geometry]
+    return DeepseekV3Config(
+        hidden_size=sizes["hidden_size"],
+        moe_intermediate_size=sizes["intermediate_size"],
+        n_routed_experts=sizes["num_local_experts"],
+        num_experts_per_tok=sizes["top_k"],
+        num_hidden_layers=1 + moe_layers,
+        first_k_dense_replace=1,
+        num_mtp_layers=0,
+        **(SMALL if device == "cpu" else {}),
+    )
+
+
+def fill_experts(fp8: torch.nn.Module, bf16: torch.nn.Module, device: str) -> None:
+    """Give the experts in FP8 random weights and scales, and those in bf16 the same numbers."""
+    for name, dequantised in bf16.named_parameters():  # gate_up_proj and down_proj, [E, N, K]
+        weight = getattr(fp8, name)
+        scale = getattr(fp8, f"{name}_scale_inv")  # [E, N / 128, K / 128]
+        scale.copy_(MEAN_SCALE * (0.5 + torch.rand_like(scale)))
+        for expert in range(len(weight)):
+            weight[expert] = torch.randn(weight.shape[1:], device=device)
+            dequantised[expert] = dequantize(weight[expert], scale[expert], BLOCK)
+
+
+def use(model: DeepseekV3ForCausalLM, implementation: str) -> None:
+    """Have an implementation compute the experts.
+
+    It is a registered one, from their FP8 weights, or BF16, from the others.
+    """
+    model.set_experts_implementation(implementation)
+    for layer in model.model.layers[1:]:
+        layer.mlp.experts = layer.mlp.bf16 if implementation == BF16 else layer.mlp.fp8

@@ -1,0 +1,163 @@
+"""for_transformers: this package as an experts implementation of Hugging Face transformers, from
+5.12 on.
+
+    from moe.PACKAGE.for_transformers import register model =
+    AutoModelForCausalLM.from_pretrained(MODEL, device_map="cuda",
+    experts_implementation=register())
+
+It serves models in fine-grained FP8: blocks of 128 x 128, float32 scales, tokens quantised at run
+time. Anything else is refused at the first call of a layer; integrations/README.md lists what.
+"""
+
+from functools import cache
+
+import torch
+
+from integrations import DEFINITION, SIZES, run_bf16
+from integrations.for_engines import ACTIVE, NAME, commands
+from solutions.common.host import problem
+
+# Keys of a model's config for what comes to SwiGLU, and their values here.
+_BESIDES_SWIGLU = {
+    "swiglu_limit": problem.SWIGLU_LIMIT or None,
+    "mlp_gate_softcap": None,
+    "mlp_up_softcap": None,
+}
+_BESIDES_SWIGLU["swiglu_alpha"] = problem.SWIGLU_ALPHA if problem.SWIGLU_UP_OFFSET else None
+
+
+def register(name=NAME):
+    """Make `experts_implementation=name` known to transformers, for FP8 experts; returns name.
+
+    Raises:
+        ImportError: this transformers cannot be given one.
+    """
+    try:
+        from transformers.integrations.finegrained_fp8 import FP8ExpertsInterface
+    except ImportError as error:
+        from transformers import __version__
+
+        raise ImportError(
+            f"transformers: got {__version__}, want a release with FP8ExpertsInterface, 5.12 on"
+        ) from error
+    FP8ExpertsInterface.register(name, experts)
+    return name
+
+
+@torch.compiler.disable  # what launches the kernels cannot be traced
+def experts(self, hidden_states, top_k_index, top_k_weights):
+    """The routed experts' sum, as transformers' FP8Experts.forward gives it.
+
+    Args:
+        self: FP8Experts, with gate_up_proj [L, 2 I, H] and down_proj [L, H, I] float8_e4m3fn and
+            their scales.
+        hidden_states: [T, H] bfloat16.
+        top_k_index: [T, k] int; numbers of experts in the tensors above. The number of experts
+            stands for none.
+        top_k_weights: [T, k], with the model's scaling factor.
+
+    Returns:
+        [T, H] bfloat16.
+
+    Raises:
+        ValueError: the model or an argument is not what this package is compiled for.
+        RuntimeError: a gradient is wanted.
+    """
+    if torch.is_grad_enabled() and hidden_states.requires_grad:
+        raise RuntimeError(
+            f"{NAME} has no backward: call the model under torch.no_grad() or inference_mode()"
+        )
+    if getattr(self, "_fits_moe_package", None) != __package__:
+        check(self, top_k_index)
+        use_float_scales(self)
+        self._fits_moe_package = __package__  # another package may compute on this module next
+        say_active()
+    output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
+    run_bf16(
+        hidden_states.contiguous(),
+        top_k_index.to(torch.int32),
+        top_k_weights.float(),
+        self.gate_up_proj,
+        self.gate_up_proj_scale_inv,
+        self.down_proj,
+        self.down_proj_scale_inv,
+        0,  # transformers numbers the experts of a rank from 0
+        output,
+    )
+    return output
+
+
+def check(module, top_k_index):
+    """Raise ValueError where a module computes something else than this package does. run_bf16
+    checks the tensors.
+    """
+    if not module.has_gate or module.has_bias:
+        want = "experts with a gate and without bias"
+        raise ValueError(
+            f"experts: got has_gate={module.has_gate}, has_bias={module.has_bias}, want {want}"
+        )
+    if module.activation_scheme != "dynamic":
+        raise ValueError(f"activation_scheme: got {module.activation_scheme!r}, want 'dynamic'")
+    if module.block_size is None or tuple(module.block_size) != (128, 128):
+        raise ValueError(f"weight_block_size: got {module.block_size}, want (128, 128)")
+    if top_k_index.shape[-1] != SIZES["top_k"]:
+        got = f"{top_k_index.shape[-1]} experts a token"
+        if top_k_index.shape[-1] == 1:
+            got += " (tokens sent to the ranks of their experts? then set ep_implementation='all_reduce')"
+        raise ValueError(f"top_k_index: got {got}, want {SIZES['top_k']}")
+    for name, rows, columns in (
+        ("gate_up_proj", 2 * SIZES["intermediate_size"], SIZES["hidden_size"]),
+        ("down_proj", SIZES["hidden_size"], SIZES["intermediate_size"]),
+    ):
+        got, want = tuple(getattr(module, name).shape), (SIZES["num_local_experts"], rows, columns)
+        if got != want:
+            told = commands(module.config._name_or_path, "N")
+            raise ValueError(
+                f"{name}: got {got}, want {want}; for a package of this layer on N ranks: {told}"
+            )
+    others = {
+        key: value
+        for key in _BESIDES_SWIGLU
+        if (value := getattr(module.config, key, None)) is not None
+    }
+    others = {key: value for key, value in others.items() if value != _BESIDES_SWIGLU[key]}
+    if others or not computes_our_activation(module):
+        got = (
+            ", ".join(f"{key}={value}" for key, value in others.items())
+            or type(module.act_fn).__name__
+        )
+        raise ValueError(f"activation: got {got}, want that of {DEFINITION}")
+
+
+def use_float_scales(module):
+    """Scales that a checkpoint has in bf16, as Qwen3's, become float32, which changes no value."""
+    for scale in (module.gate_up_proj_scale_inv, module.down_proj_scale_inv):
+        if scale.dtype == torch.bfloat16:
+            scale.data = scale.data.float()
+
+
+def computes_our_activation(module):
+    """Whether the module's activation is this package's and nothing else, by trying: a clamp may
+    have any name.
+    """
+    numbers = torch.linspace(-1000, 1000, 4001)  # 0.5 apart, so small ones are among them
+    gate_up = torch.stack([torch.cat([numbers, numbers.roll(shift)]) for shift in (0, 1000, 2000)])
+    return torch.allclose(module._apply_gate(gate_up), activation(*gate_up.chunk(2, -1)))
+
+
+def activation(gate, up):
+    """This package's h from gemm1's halves."""
+    limit, alpha = problem.SWIGLU_LIMIT or torch.inf, problem.SWIGLU_ALPHA
+    gate = gate if problem.CLAMP_AFTER_SILU else gate.clamp(max=limit)
+    weighed = gate * torch.sigmoid(alpha * gate)
+    return weighed.clamp(max=limit) * (up.clamp(-limit, limit) + problem.SWIGLU_UP_OFFSET)
+
+
+@cache
+def say_active():
+    """Log once in a process that this package computes; transformers shows INFO where a user sets
+    it.
+    """
+    from transformers.utils import logging
+
+    logging.get_logger(f"transformers.{NAME}").info(ACTIVE)

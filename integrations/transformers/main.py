@@ -1,0 +1,169 @@
+"""DeepSeek-V3 of Hugging Face transformers with a solution in its MoE layers: logits, prefill,
+decode.
+
+Some layers of real sizes with random weights on one GPU; nothing is downloaded. Without a GPU a
+small model through Triton's interpreter, which shows what is correct, not what is fast. Needs
+transformers from 5.12 on, before 5.40.
+"""
+
+import argparse
+import importlib
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from deepseek_v3 import BF16, build, use
+from moebench.core import interpreter  # noqa: F401  before anything imports Triton
+from moebench.core.errors import exit_with
+from moebench.packing import manifest, python_package
+from moebench.served.forward import median_ms
+from rich.console import Console
+from rich.table import Table
+from steps import decode, decode_graph, prefill, prompt
+from transformers import DeepseekV3ForCausalLM
+
+# Relative, of the median token's logits; rounding tokens and h to FP8 gives about half of it.
+LARGEST_ERROR = 0.08
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A kind of step. begin: model, batch, tokens before -> the call. calls: in a round."""
+
+    begin: Callable
+    calls: int
+
+
+PHASES = {
+    "prefill": Phase(prefill, 3),
+    "decode": Phase(decode, 16),
+    "decode, graph": Phase(decode_graph, 20),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is timed. phase: one of PHASES. tokens: of the prompt, or before the step."""
+
+    phase: str
+    batch: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a machine does by default."""
+
+    solution: str
+    geometry: str
+    rounds: int
+    points: list[Point]
+
+
+ON_GPU = Setting(
+    "hopper_fused",
+    "deepseek-v3-ep1-routed",
+    3,
+    [
+        Point("prefill", 1, 4096),
+        *(Point("decode", batch, 256) for batch in (1, 8, 32)),
+        *(Point("decode, graph", batch, 256) for batch in (1, 8, 32)),
+    ],
+)
+ON_CPU = Setting(
+    "triton_fused_v2", "small-routed", 1, [Point("prefill", 1, 3), Point("decode", 1, 2)]
+)
+
+
+def registered(name: str, geometry: str, folder: Path) -> str:
+    """Pack a solution for the layer, and make it known to transformers.
+
+    It is imported as an engine does. Returns its name there.
+    """
+    (package,) = python_package.pack_packages([name], folder, [geometry])
+    sys.path.insert(0, str(folder))
+    return importlib.import_module(f"{package.name}.for_transformers").register()
+
+
+@torch.inference_mode()
+def errors(model: DeepseekV3ForCausalLM, implementation: str, length: int) -> torch.Tensor:
+    """Return the relative error of each token's logits, [length].
+
+    It is against the same model with its experts in bf16.
+    """
+    ids = prompt(model, 1, length)
+    use(model, BF16)
+    expected = model(ids, use_cache=False).logits[0].float()
+    use(model, implementation)
+    logits = model(ids, use_cache=False).logits[0].float()
+    return (logits - expected).norm(dim=-1) / expected.norm(dim=-1)
+
+
+@torch.inference_mode()
+def measure(
+    model: DeepseekV3ForCausalLM, implementations: list[str], rounds: int, point: Point
+) -> list[float]:
+    """Return the ms of a call with each implementation in its best round."""
+    phase = PHASES[point.phase]
+    times = {name: [] for name in implementations}
+    for _ in range(rounds):
+        for name in implementations:
+            use(model, name)
+            step = phase.begin(model, point.batch, point.tokens)
+            step()
+            times[name].append(median_ms(step, phase.calls, model.device.type))
+            del step  # with its cache and graph
+    return [min(ms) for ms in times.values()]
+
+
+def check(
+    model: DeepseekV3ForCausalLM, implementations: dict[str, str], length: int, table: Table
+) -> bool:
+    """Add a row for each solution; return whether all pass. implementations: by solution."""
+    all_pass = True
+    for solution, implementation in implementations.items():
+        error = errors(model, implementation, length)
+        is_right = error.median().item() <= LARGEST_ERROR  # not where it is NaN
+        result = "PASSED" if is_right else "FAILED"
+        table.add_row(solution, f"{error.median():.4f}", f"{error.max():.4f}", result)
+        all_pass = all_pass and is_right
+    return all_pass
+
+
+def main(argv: list[str]) -> int:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    setting = ON_GPU if device == "cuda" else ON_CPU
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    parser.add_argument("--solutions", nargs="+", default=[setting.solution])
+    layers_help = "MoE layers, of 34 GB each on a GPU; default: 2"
+    parser.add_argument("--layers", type=int, default=2, help=layers_help)
+    args = parser.parse_args(argv)
+
+    chosen = manifest.choose(args.solutions)
+    checks = Table("experts", "median", "largest", "result", title="relative error of logits")
+    times = Table("phase", "batch", "tokens before", "bf16 experts", *chosen, title="ms")
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    with tempfile.TemporaryDirectory() as folder:
+        implementations = {}
+        for name in chosen:
+            implementations[name] = registered(name, setting.geometry, Path(folder) / name)
+        model = build(setting.geometry, args.layers, device)
+        all_pass = check(model, implementations, setting.points[0].tokens, checks)
+        console.print(checks)
+
+        names = [BF16, *implementations.values()]
+        for point in setting.points:
+            row = [point.phase, str(point.batch), str(point.tokens)]
+            for ms in measure(model, names, setting.rounds, point):
+                row.append(f"{ms:.3f}")
+            times.add_row(*row)
+        console.print(times)
+    return 0 if all_pass else 1
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -1,0 +1,23 @@
+"""This package as the experts of vLLM's FP8 models: name `register` as an entry point of
+vllm.general_plugins.
+
+It replaces the quantisation config "fp8" by one that differs in the MoE layers only.
+integrations/README.md has the lines, and what is not supported.
+"""
+
+
+def register():
+    """Compute the experts of FP8 checkpoints by this package, in this process. Returns the
+    quantisation config.
+
+    vLLM goes on by itself where a plugin cannot be imported, and stops where its function raises:
+    hence imports inside.
+
+    Raises:
+        ImportError: this vLLM has no such classes, or the package cannot run here.
+    """
+    from vllm.model_executor.layers.quantization import register_quantization_config
+
+    from integrations.vllm.for_vllm_experts import PackedFp8Config
+
+    return register_quantization_config("fp8")(PackedFp8Config)

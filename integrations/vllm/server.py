@@ -1,0 +1,202 @@
+"""A running `vllm serve`, whose log proves which kernels compute the experts, and of which no
+process is left over.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from urllib.request import urlopen
+
+SOLUTION = "solution"  # an installed package
+OPTIONS = "--max-model-len 4096 --max-num-seqs 128 --no-enable-prefix-caching"
+SECONDS = 900  # that a server may take to come up, compiling kernels
+PR_SET_PDEATHSIG = 1
+EXPERT_COUNTS = ("n_routed_experts", "num_local_experts", "num_experts")
+SIZES = (
+    "model_type",
+    "num_hidden_layers",
+    "hidden_size",
+    "moe_intermediate_size",
+    "num_experts_per_tok",
+)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """options: of `vllm serve`. log: what its log has to have, with a name of the kernels."""
+
+    options: str
+    log: str
+
+
+BACKENDS = {
+    SOLUTION: Backend("", r"FP8 experts by (\S+: solution \w+, definition \w+)"),
+    "triton": Backend("--moe-backend triton", r"Using (TRITON) Fp8 MoE backend"),
+    "deep_gemm": Backend("--moe-backend deep_gemm", r"Using (DEEPGEMM) Fp8 MoE backend"),
+    # A checkpoint with experts in bf16.
+    "bf16": Backend("", r"Using (\w+) Unquantized MoE backend|$"),
+}
+
+
+def parser_of(about: str, backends: list[str]) -> argparse.ArgumentParser:
+    """Return a parser with the options of both programs.
+
+    It also lets SIGTERM end them as an exception does.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=about, formatter_class=layout)
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=backends)
+    parser.add_argument(
+        "--serve", default="", metavar="OPTIONS", help="of vllm serve, besides ours"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("results.jsonl"), help="lines of JSON are added to it"
+    )
+    parser.add_argument("--logs", type=Path, default=Path("."), help="folder for the servers' logs")
+    return parser
+
+
+@contextmanager
+def served(model: Path, backend: str, log: Path, options: str) -> Iterator[tuple[str, dict]]:
+    """Serve a checkpoint by one of BACKENDS while the block runs.
+
+    Args:
+        log: file for what the server prints.
+        options: more of `vllm serve`; they win over OPTIONS.
+
+    Yields:
+        Its URL, and a record's start: model, machine, versions, options, and the kernels that the
+            log proves.
+
+    Raises:
+        RuntimeError: the server did not come up, or its log does not have the backend's line.
+    """
+    config = json.loads((model / "config.json").read_text())
+    share = "--worker-extension-cls one_rank.OneRank" if "expert_ranks" in config else ""
+    all_options = f"{OPTIONS} {BACKENDS[backend].options} {share} {options}"
+    all_options = " ".join(all_options.split())
+
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    server = started(model, backend, port, all_options, log)
+    try:
+        wait_until_healthy(server, url, log)
+        start_of_record = about(config) | {"backend": backend, "options": all_options}
+        yield url, start_of_record | proof(log.read_text(), backend)
+    finally:
+        end(server)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def started(model: Path, backend: str, port: int, options: str, log: Path) -> subprocess.Popen:
+    """Start a server in a process group of its own, which ends when this process does."""
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model]
+    command += ["--served-model-name", "moe", "--port", str(port), *shlex.split(options)]
+
+    environment = dict(os.environ)
+    search_path = environment.get("PYTHONPATH", "")
+    environment["PYTHONPATH"] = f"{Path(__file__).parent}:{search_path}"  # of one_rank
+    if backend != SOLUTION:
+        environment["VLLM_PLUGINS"] = ""
+    with log.open("w") as file:
+        return subprocess.Popen(
+            command,
+            stdout=file,
+            stderr=file,
+            env=environment,
+            process_group=0,
+            preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
+        )
+
+
+def end(server: subprocess.Popen) -> None:
+    """End a server, and its workers, where it has left any."""
+    server.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        server.wait(60)
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+
+
+def wait_until_healthy(server: subprocess.Popen, url: str, log: Path) -> None:
+    until = time.monotonic() + SECONDS
+    while server.poll() is None and time.monotonic() < until:
+        with suppress(OSError):  # what urlopen raises before the server listens
+            urlopen(f"{url}/health", timeout=5).close()
+            return
+        time.sleep(0.5)
+    last_lines = log.read_text()[-3000:]
+    raise RuntimeError(f"vllm serve: got no healthy server; the end of {log}:\n{last_lines}")
+
+
+def proof(log: str, backend: str) -> dict:
+    """Return which kernels a server's log says compute the experts.
+
+    Raises RuntimeError where they are not the backend's.
+    """
+    wanted = BACKENDS[backend].log
+    kernels = re.search(wanted, log)
+    solution = re.search(BACKENDS[SOLUTION].log, log)
+    if not kernels or (solution and backend != SOLUTION):
+        got = solution[0] if solution else None
+        raise RuntimeError(f"log: got {got!r}, want {wanted!r} for backend {backend} and no other")
+
+    table = re.search(r"Using configuration from (\S+\.json) for MoE layer", log)
+    return {
+        "kernels": kernels[1],
+        "tuned_table": Path(table[1]).name if table else None,
+        "cuda_graphs": "Graph capturing finished" in log,
+    }
+
+
+def about(config: dict) -> dict:
+    """Return what a record says of model, machine and software; gpu is None without one."""
+    query = "nvidia-smi --query-gpu=name,driver_version --format=csv,noheader"
+    failed, gpu = subprocess.getstatusoutput(query)
+
+    versions = {}
+    for plugin in metadata.entry_points(group="vllm.general_plugins"):
+        versions[plugin.dist.name] = plugin.dist.version
+    for name in ("vllm", "torch", "triton"):
+        versions[name] = metadata.version(name)
+
+    count_key = next(key for key in EXPERT_COUNTS if key in config)
+    model = {"experts": config[count_key], "ranks": config.get("expert_ranks", 1)}
+    model |= {key: config[key] for key in SIZES}
+    switches = {key: value for key, value in os.environ.items() if key.startswith("VLLM_USE_")}
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+        "gpu": None if failed else gpu,
+        "versions": versions,
+        "environment": switches,
+        "model": model,
+    }
+
+
+def record(file: Path, *parts: dict) -> None:
+    """Add a line of JSON, of all these together."""
+    together = {}
+    for part in parts:
+        together |= part
+    with file.open("a") as lines:
+        lines.write(json.dumps(together) + "\n")

@@ -1,0 +1,110 @@
+"""The fields of a config.json: found under any of their names, checked, and refused by name."""
+
+import functools
+import tomllib
+from dataclasses import dataclass
+
+from moebench.operators.layers import definitions_folder
+
+
+@functools.cache
+def facts() -> dict:
+    """Return config_json.toml."""
+    return tomllib.loads((definitions_folder() / "config_json.toml").read_text(encoding="utf-8"))
+
+
+def text_part(config: dict) -> dict:
+    """Return the part of a config.json that describes the language model: itself, or one within."""
+    for name in facts()["fields"]["text_part"]:
+        if isinstance(config.get(name), dict):
+            return text_part(config[name])
+    return config
+
+
+def implied_by(model_type: str | None) -> dict:
+    """Return what the code of a type of model does where its config.json is silent."""
+    implied = {}
+    for known in facts()["implied"]:
+        if model_type in known["model_types"]:
+            implied |= known
+    return implied
+
+
+def without_repeats(value: object) -> object:
+    """Return a list's value where all its values are equal; anything else as it is."""
+    if isinstance(value, list) and value and all(each == value[0] for each in value):
+        return value[0]
+    return value
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields that describe the layer, by their keys in config_json.toml.
+
+    values: the text part of config.json. names: key -> the names that the field may have. implied:
+    key -> value where none of them is there.
+    """
+
+    values: dict
+    names: dict[str, list[str]]
+    implied: dict
+
+    @classmethod
+    def of_config(cls, config: dict) -> "Fields":
+        values = text_part(config)
+        implied = implied_by(values.get("model_type"))
+        names = dict(facts()["fields"])
+        if not any(name in values for name in names["intermediate_size"]):
+            if "width" in implied:
+                names["intermediate_size"] = [implied["width"]]
+            elif "dense_intermediate_size" in values:  # then the plain one is the experts'
+                names["intermediate_size"] = ["intermediate_size"]
+        return cls(values, names, implied)
+
+    def get(self, key: str, default: object = None) -> object:
+        """Return the value of a field, else what the model's code implies, else the default.
+
+        Raises ValueError where two of its names contradict each other.
+        """
+        present = {}
+        for name in self.names[key]:
+            if self.values.get(name) is not None:
+                present[name] = self.values[name]
+        if len({str(value) for value in present.values()}) > 1:
+            listed = ", ".join(map(str, present.values()))
+            raise ValueError(f"{' and '.join(present)}: contradict each other: {listed}")
+        if present:
+            return next(iter(present.values()))
+        return self.implied.get(key, default)
+
+    def name(self, key: str) -> str:
+        """Return the name under which a field is there, or the first that it may have."""
+        for name in self.names[key]:
+            if self.values.get(name) is not None:
+                return name
+        return self.names[key][0]
+
+    def require(self, key: str, fits: bool, wanted: str) -> None:
+        """Raise ValueError that names the field, what it has and what is wanted, unless it fits."""
+        if not fits:
+            raise ValueError(f"{self.name(key)}: has {self.get(key)!r}, want {wanted}")
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """Return a whole number above 0, or the one of which a list is made.
+
+        Raises ValueError for anything else, and for a field without default that is missing.
+        """
+        value = without_repeats(self.get(key, default))
+        if value is None:
+            others = ", ".join(self.names[key][1:]) or "any other name of it"
+            raise ValueError(f"{self.names[key][0]}: missing, and so is {others}")
+        fits = isinstance(value, int) and not isinstance(value, bool) and value > 0
+        self.require(key, fits, "a whole number above 0, or a list of equal ones")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        """Return a number of 0 or more. Raises ValueError for anything else."""
+        value = without_repeats(self.get(key, default))
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        self.require(key, fits and 0 <= value < float("inf"), "a number of 0 or more")
+        return float(value)

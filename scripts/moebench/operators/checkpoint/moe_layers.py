@@ -1,0 +1,131 @@
+"""Which layers of a checkpoint have experts, and how they clamp their activation."""
+
+import math
+from collections import Counter
+
+from moebench.operators.checkpoint.fields import Fields
+
+
+def layers_with_experts(fields: Fields) -> list[int]:
+    """Return the numbers of the layers that have experts, from 0. Raises ValueError for none."""
+    kinds = fields.get("layer_kinds")
+    total = fields.whole("layers", len(kinds) if kinds else None)
+    for find in (by_list, by_kind, by_flags, by_period, by_rule):
+        found = find(fields, total)
+        if found is not None:
+            break
+
+    numbers = sorted(number for number in found if number < total)
+    if not numbers:
+        raise ValueError(f"{fields.name('layers')}: has {total}, of which none has experts")
+    return numbers
+
+
+def by_list(fields: Fields, total: int) -> set[int] | None:
+    """Return the layers that config.json lists by their numbers, if it does."""
+    listed = fields.get("listed_layers")
+    if not listed:
+        return None
+    items = listed if isinstance(listed, list) else str(listed).split(",")
+    items = [str(item).strip() for item in items]
+    items = [item for item in items if item]
+    all_numbers = all(item.isdecimal() for item in items)
+    fields.require("listed_layers", all_numbers, "numbers of layers")
+    return {int(item) for item in items}
+
+
+def by_kind(fields: Fields, total: int) -> set[int] | None:
+    """Return the layers whose kind in a list, or letter in a pattern, is one with experts."""
+    kinds = fields.get("layer_kinds")
+    if isinstance(kinds, str):
+        return {number for number, letter in enumerate(kinds) if letter == "E"}
+    if not isinstance(kinds, list):
+        return None
+    if "moe" in kinds or "hash_moe" in kinds:
+        return {number for number, kind in enumerate(kinds) if kind in ("moe", "hash_moe")}
+    return {number for number, kind in enumerate(kinds) if kind != "dense"}
+
+
+def by_flags(fields: Fields, total: int) -> set[int] | None:
+    """Return the layers that a list of 0 and 1 marks, if there is one."""
+    flags = fields.get("every_from_0")
+    if not isinstance(flags, list):
+        return None
+    return {number for number, has_experts in enumerate(flags) if has_experts}
+
+
+def by_period(fields: Fields, total: int) -> set[int] | None:
+    """Return Jamba's layers: one in expert_layer_period, from expert_layer_offset on."""
+    period = fields.values.get("expert_layer_period")
+    if not isinstance(period, int) or period < 1:
+        return None
+    offset = fields.values.get("expert_layer_offset") or 0
+    return {number for number in range(total) if (number - offset) % period == 0}
+
+
+def by_rule(fields: Fields, total: int) -> set[int]:
+    """Return the layers after the dense ones, or every n-th of them."""
+    first = fields.get("dense_layers", 0)
+    if isinstance(first, list):
+        first = first[0] if first else 0  # ERNIE-VL: of text and of images
+    is_number = isinstance(first, int) and not isinstance(first, bool)
+    fields.require("dense_layers", is_number and first >= 0, "a whole number")
+
+    last = fields.values.get("moe_layer_end_index")  # ERNIE's; -1: the last one
+    if last is not None and not isinstance(last, int):
+        raise ValueError(f"moe_layer_end_index: has {last!r}, want a whole number")
+    end = total if last in (None, -1) else min(total, last + 1)
+
+    dense = fields.values.get("mlp_only_layers") or []
+    if not isinstance(dense, list):
+        raise ValueError(f"mlp_only_layers: has {dense!r}, want a list of layers")
+
+    from_0 = fields.whole("every_from_0", 1)
+    from_1 = fields.whole("every_from_1", 1)
+    found = set()
+    for number in range(first, end):
+        if number % from_0 == 0 and (number + 1) % from_1 == 0 and number not in dense:
+            found.add(number)
+    return found
+
+
+def activation(fields: Fields, layers: list[int]) -> tuple[str, Counter]:
+    """Return its name in layers.toml, and limit of the clamp (0: none) -> how many of these layers
+    have it.
+
+    Raises ValueError for an activation that no definition has.
+    """
+    name = fields.get("activation", "silu")
+    fields.require("activation", name in ("silu", "swish", "swigluoai"), "silu or swigluoai")
+    alpha = fields.values.get("swiglu_alpha")
+    if alpha not in (None, 1, 1.702):
+        raise ValueError(f"swiglu_alpha: has {alpha!r}, want 1 or 1.702")
+    for cap in ("mlp_gate_softcap", "mlp_up_softcap"):
+        if fields.values.get(cap):
+            raise ValueError(f"{cap}: has {fields.values[cap]!r}, want none")
+
+    limits = clamp_limits(fields, layers)
+    is_oai = name == "swigluoai" or alpha == 1.702
+    kind = "swigluoai" if is_oai else fields.implied.get("swiglu", "silu")
+    if kind == "swigluoai" and 0 in limits:
+        raise ValueError("swiglu_limit: missing, as activation swigluoai has one")
+    return kind, limits
+
+
+def clamp_limits(fields: Fields, layers: list[int]) -> Counter:
+    """Return limit of the clamp (0: none) -> how many of these layers have it."""
+    needed = layers[-1] + 1
+    name = "swiglu_limits" if fields.values.get("swiglu_limits") else "swiglu_limit"
+    limits = fields.values.get(name)
+    if name == "swiglu_limit":
+        limits = [limits] * needed
+
+    if not isinstance(limits, list) or len(limits) < needed or not all(map(is_limit, limits)):
+        has = fields.values[name]
+        raise ValueError(f"{name}: has {has!r}, want a number, 0 or more, for each of {needed}")
+    return Counter(float(limits[number] or 0) for number in layers)
+
+
+def is_limit(value: object) -> bool:
+    """Whether a clamp can have this limit; None is none."""
+    return value is None or (isinstance(value, int | float) and 0 <= value < math.inf)

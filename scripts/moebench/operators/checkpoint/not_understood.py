@@ -1,0 +1,29 @@
+"""The fields of a config.json that seem to be about the experts and that nothing here reads."""
+
+import re
+
+from moebench.operators.checkpoint.fields import facts
+
+ABOUT_EXPERTS = re.compile(r"moe|expert|rout|top_?k|softcap|swiglu|latent|gate_limit|mlp_bias|glu_")
+# of attention, of the logits of words, of what is printed
+ABOUT_OTHERS = re.compile(r"attn|attention|^output_|^final_|^index|lora|kv_|vision|audio|tokens?_")
+
+
+def not_understood(values: dict) -> dict[str, object]:
+    """Return name -> value of such fields in the text part of a config.json.
+
+    What is null, false, zero or empty changes nothing and is left out.
+    """
+    known = set(facts()["outside"]["names"])
+    for names in facts()["fields"].values():
+        known.update(names)
+    outside = facts()["outside"]["patterns"]
+
+    unread = {}
+    for name, value in values.items():
+        about_experts = ABOUT_EXPERTS.search(name) and not ABOUT_OTHERS.search(name)
+        if not value or not about_experts or name in known:
+            continue
+        if not any(pattern in name for pattern in outside):
+            unread[name] = value
+    return unread

@@ -1,0 +1,189 @@
+"""Read a config.json: the layer's sizes, how many layers are alike, and what stands against it."""
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from moebench.operators.checkpoint.fields import Fields
+from moebench.operators.checkpoint.moe_layers import activation, layers_with_experts
+from moebench.operators.checkpoint.not_understood import not_understood
+from moebench.operators.checkpoint.router import router_of
+from moebench.operators.checkpoint.storage import HF_QUANT, Storage, storage_of
+from moebench.operators.fp8_layer import BLOCK
+from moebench.operators.layers import Sizes
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint's MoE layer.
+
+    sizes: keys of a table in layers.toml. layers: how many are alike. others: limit of the clamp ->
+    further layers. router, storage: in words. notes: what else is to be known. not_understood:
+    fields about the experts that nothing here reads. name: the checkpoint's, as a key.
+    """
+
+    sizes: Sizes
+    layers: int
+    others: dict[float, int]
+    router: str
+    storage: str
+    notes: list[str] = field(default_factory=list)
+    not_understood: dict[str, object] = field(default_factory=dict)
+    name: str = "my-model"
+
+    def on(self, ranks: int) -> Sizes:
+        """Return the sizes on one of so many expert-parallel ranks.
+
+        Raises ValueError where they do not divide the experts.
+        """
+        experts = self.sizes["num_experts"]
+        if experts % ranks:
+            raise ValueError(f"--ep: got {ranks}, want a divisor of {experts}, the experts")
+        return self.sizes | {"num_local_experts": experts // ranks}
+
+
+def read_file(path: Path, assume_fp8: bool = False, limit: float | None = None) -> Checkpoint:
+    """Read a config.json, or the one in a folder, with the hf_quant_config.json beside it.
+
+    Raises ValueError, OSError.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    config = json.loads(file.read_text(encoding="utf-8"))
+    beside = file.with_name(HF_QUANT)
+    quantisation = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else None
+
+    return read(config, assume_fp8, limit, quantisation, called(file))
+
+
+def called(file: Path) -> str:
+    """Return what a config.json's place says of the checkpoint's name."""
+    if file.name != "config.json":
+        return file.stem
+    folder = file.absolute().parent
+    if re.fullmatch("[0-9a-f]{40}", folder.name):  # models--ORGANISATION--NAME/snapshots/COMMIT
+        return folder.parents[1].name.rpartition("--")[2]
+    return folder.name
+
+
+def read(
+    config: dict,
+    assume_fp8: bool = False,
+    limit: float | None = None,
+    beside: dict | None = None,
+    folder: str = "",
+) -> Checkpoint:
+    """Read a config.json's content.
+
+    assume_fp8: whatever the weights are stored as. limit: of the clamp, where layers differ in it;
+    default: of most. beside: content of hf_quant_config.json. folder: what the checkpoint lies in.
+    Raises ValueError that names the field, what it has and what is wanted.
+    """
+    if not isinstance(config, dict):
+        raise ValueError(f"got {type(config).__name__}, want an object")
+    fields = Fields.of_config(config)
+    check_alike(fields)
+
+    num_experts = fields.whole("num_experts")
+    with_experts = layers_with_experts(fields)
+    if assume_fp8:
+        storage = Storage("taken for FP8", with_experts)
+    else:
+        storage = storage_of(config, fields, with_experts, num_experts, beside)
+    sizes = sizes_of(fields)
+    if "refused" in fields.implied:
+        raise ValueError(f"model_type {fields.values['model_type']!r}: {fields.implied['refused']}")
+
+    router = router_of(fields, sizes["top_k"], sizes["num_groups"])
+    kind, limits = activation(fields, storage.layers)
+    if limit is not None and limit not in limits:
+        listed = ", ".join(f"{each:g}" for each in limits)
+        raise ValueError(f"--limit: got {limit:g}, its layers have {listed}")
+    chosen = limits.most_common(1)[0][0] if limit is None else limit
+    if kind == "swiglustep" and not chosen:
+        kind = "silu"
+
+    sizes |= {
+        "routing": router.routing,
+        "routed_scaling_factor": router.scaling_factor,
+        "activation": kind,
+        "swiglu_limit": chosen,
+    }
+    layers = limits.pop(chosen)
+    notes = [*router.notes, *([storage.note] if storage.note else [])]
+    if fields.get("experts_hidden_size"):
+        projected = f"experts work on {fields.name('experts_hidden_size')}"
+        notes.append(f"{projected} {sizes['hidden_size']}, between projections outside the layer")
+    return Checkpoint(
+        sizes,
+        layers,
+        dict(limits),
+        router.words,
+        storage.words,
+        notes,
+        not_understood(fields.values),
+        name_of(config, fields, folder),
+    )
+
+
+def check_alike(fields: Fields) -> None:
+    """Raise ValueError where single layers have other experts than the rest."""
+    known = set()
+    for key in ("num_experts", "top_k", "hidden_size", "intermediate_size", "experts_hidden_size"):
+        known.update(fields.names[key])
+    by_layer = fields.values.get("per_layer_config") or {}
+    for layer, own in by_layer.items():
+        other = known & set(own) if isinstance(own, dict) else set()
+        if other:
+            raise ValueError(
+                f"per_layer_config: layer {layer} has its own {min(other)}, want layers alike"
+            )
+
+
+def sizes_of(fields: Fields) -> Sizes:
+    """Return the layer's sizes. Raises ValueError for what no definition can have."""
+    hidden = "experts_hidden_size" if fields.get("experts_hidden_size") else "hidden_size"
+    sizes = {
+        "num_experts": fields.whole("num_experts"),
+        "top_k": fields.whole("top_k"),
+        "hidden_size": fields.whole(hidden),
+        "intermediate_size": fields.whole("intermediate_size"),
+        "num_groups": fields.whole("num_groups", 1),
+        "kept_groups": fields.whole("kept_groups", 1),
+    }
+
+    for key, most in (("top_k", "num_experts"), ("kept_groups", "num_groups")):
+        wanted = f"at most {sizes[most]}, as {fields.name(most)} has"
+        fields.require(key, sizes[key] <= sizes[most], wanted)
+    for key, field_key in (("hidden_size", hidden), ("intermediate_size", "intermediate_size")):
+        wanted = f"a multiple of {BLOCK}, the width of a scale's block"
+        fields.require(field_key, sizes[key] % BLOCK == 0, wanted)
+    check_groups(fields, sizes)
+    return sizes
+
+
+def check_groups(fields: Fields, sizes: Sizes) -> None:
+    """Raise ValueError for groups of experts from which top-k cannot be chosen."""
+    experts = sizes["num_experts"]
+    groups = sizes["num_groups"]
+    kept = sizes["kept_groups"]
+    fields.require("num_groups", experts % groups == 0, "a divisor of the experts")
+
+    in_group = experts // groups
+    two = "two experts or more in a group, as its best two count"
+    fields.require("num_groups", in_group > 1, two)
+
+    most = min(in_group * kept, experts - 1)  # a router that takes all chooses none
+    wanted = f"at most {most}, with {kept} of {groups} groups open"
+    fields.require("top_k", sizes["top_k"] <= most, wanted)
+
+
+def name_of(config: dict, fields: Fields, folder: str) -> str:
+    """Return a name for the checkpoint, fit for a key: its own, its folder's or its type's."""
+    own = str(config.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
+    model_type = str(config.get("model_type") or fields.values.get("model_type") or "my-model")
+    for name in (own, folder, model_type):
+        slug = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
+        if re.search("[a-z]", slug):
+            return slug
+    return "my-model"

@@ -1,0 +1,100 @@
+"""The router of a checkpoint: the key `routing` of layers.toml, and in words."""
+
+from dataclasses import dataclass
+
+from moebench.operators.checkpoint.fields import Fields
+
+# A top-k method of DeepSeek's and whether it has a bias.
+BIAS_OF_METHOD = {"noaux_tc": True, "greedy": False, "group_limited_greedy": False}
+
+
+@dataclass(frozen=True)
+class Router:
+    """routing: as in layers.toml. words: for a table. notes: what the caller has to do."""
+
+    routing: str
+    words: str
+    scaling_factor: float
+    notes: tuple[str, ...] = ()
+
+
+def router_of(fields: Fields, top_k: int, num_groups: int) -> Router:
+    """Return the router. Raises ValueError where config.json leaves it open, or where it changes
+    what the experts do.
+    """
+    scoring = fields.get("scoring")
+    bias = has_bias(fields)
+    normalised = fields.get("normalised")
+    if scoring == "softmax" and fields.values.get("expert_selection_fn") == "softmax":
+        normalised = True  # over the chosen logits alone
+    for key, value in (("scoring", scoring), ("bias", bias), ("normalised", normalised)):
+        if value is None:
+            model = f"model_type {fields.values.get('model_type')!r}"
+            raise ValueError(
+                f"{fields.names[key][0]}: missing, and {model} is not known to imply it"
+            )
+
+    factor = scaling_factor(fields)
+    softcap = fields.number("logit_softcap", 0)
+    notes = [*weights_on_input(fields, top_k), *zero_experts(fields)]
+
+    words = str(scoring)
+    if softcap:
+        words += f" of logits capped at {softcap:g} ({fields.name('logit_softcap')})"
+    if bias:
+        words += " with a bias"
+    if num_groups > 1:
+        words += f", in {num_groups} groups"
+    if not normalised:
+        words += ", not normalised"
+    if factor != 1:
+        words += f", times {factor:g}"
+
+    plain = normalised and not softcap and not notes
+    if plain and scoring == "sigmoid" and bias:
+        routing = "sigmoid-bias"
+    elif plain and scoring == "softmax" and not bias and num_groups == 1 and factor == 1:
+        routing = "renorm"
+    else:
+        routing = "given"
+    return Router(routing, words, factor, tuple(notes))
+
+
+def has_bias(fields: Fields) -> bool | None:
+    """Return whether a bias helps to select, None where config.json leaves it open."""
+    method = str(fields.values.get("topk_method"))
+    implied = BIAS_OF_METHOD.get(method, fields.implied.get("bias"))
+    for name in fields.names["bias"]:
+        if fields.values.get(name) is not None:
+            return fields.get("bias")
+    return implied
+
+
+def scaling_factor(fields: Fields) -> float:
+    """Return what the routing weights are multiplied with; 1 where nothing is said of it."""
+    factor = fields.number("routed_scaling_factor", 1)
+    return factor or 1.0
+
+
+def weights_on_input(fields: Fields, top_k: int) -> list[str]:
+    """Return a note if the routing weight multiplies an expert's input, not its result.
+
+    Raises ValueError if a token has several experts, as their inputs then differ.
+    """
+    if not fields.get("weights_on_input", False):
+        return []
+    if top_k > 1:
+        raise ValueError(
+            f"{fields.name('weights_on_input')}: has true, want false where a token has {top_k} "
+            "experts: SwiGLU makes weights on the input another layer"
+        )
+    return ["the routing weight is on the input: scale it, and give weights of 1"]
+
+
+def zero_experts(fields: Fields) -> list[str]:
+    """Return a note if some of the router's choices are no experts."""
+    count = fields.get("zero_experts", 0)
+    if not count:
+        return []
+    name = fields.name("zero_experts")
+    return [f"{count} more choices are identities, which the caller adds ({name})"]

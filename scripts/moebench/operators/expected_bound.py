@@ -1,0 +1,43 @@
+"""The roofline bound of a layer at a number of tokens, as a mean over routings."""
+
+from dataclasses import dataclass
+from statistics import fmean
+
+from moebench.operators import routing_model
+from moebench.operators.fp8_layer import layer_bound
+from moebench.operators.layers import Sizes
+from moebench.operators.moe_fp8_block_scale_routed import routing_bytes
+
+ROWS = 2048  # tokens that are drawn in all, so that a mean at few tokens is one over many routings
+MOST_ROUTINGS = 64
+
+
+@dataclass(frozen=True)
+class ExpectedBound:
+    """Means over routings and ranks: the bound in ms, and local experts that have a token."""
+
+    tokens: int
+    ms: float
+    active: float
+
+
+def expected_bound(num_tokens: int, sizes: Sizes) -> ExpectedBound:
+    """Return the bound of the routed form at so many tokens.
+
+    Each routing is drawn as the workloads are, but none is left out, and each rank counts: at one
+    token most ranks of many have no expert to read.
+    """
+    experts = sizes["num_experts"]
+    local = sizes["num_local_experts"]
+    routings = max(1, min(MOST_ROUTINGS, ROWS // num_tokens))
+
+    bounds = []
+    for number in range(routings):
+        logits, bias = routing_model.draw(f"expected/{num_tokens}/{number}", num_tokens, {}, sizes)
+        chosen = routing_model.select(logits, bias, sizes)
+        for first in range(0, experts, local):
+            counts = routing_model.local_counts(chosen - first, sizes)
+            bounds.append(layer_bound(num_tokens, counts, routing_bytes(num_tokens, sizes), sizes))
+    return ExpectedBound(
+        num_tokens, fmean(bound.ms for bound in bounds), fmean(bound.active for bound in bounds)
+    )

@@ -1,0 +1,169 @@
+"""What every form of the FP8 block-scale layer shares: the experts of the reference, the parts of
+its definitions, and the bytes that it moves.
+
+Nothing in a reference is fast on purpose. All weights are dequantised to fp32, whether or not a
+token needs them, because speed-ups are quoted against exactly that amount of work.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable
+
+import torch
+
+from moebench.operators import swiglu as activations
+from moebench.operators.definition_parts import const, tensor, var
+from moebench.operators.layers import Sizes
+from moebench.operators.roofline import Bound, Counts
+from moebench.operators.swiglu import silu as swiglu
+
+BLOCK = 128
+EXPERTS_AT_ONCE = 32  # whose weights are dequantised before the first of them is multiplied
+
+
+def dequantize(values, scales, row_block):
+    """values [..., R, C] fp8 -> fp32, times one scale per row_block x 128 block.
+
+    scales is [..., R / row_block, C / 128] float32 and may hold zeros and negative numbers.
+    """
+    scales = scales.repeat_interleave(row_block, dim=-2).repeat_interleave(BLOCK, dim=-1)
+    return values.to(torch.float32) * scales
+
+
+def local_experts(x, w13, w13_scale, w2, w2_scale, local, weights):
+    """Sum over a rank's experts; return [T, hidden_size] bfloat16.
+
+    x [T, hidden_size] float32. local [T, TOP_K]: indices of the chosen experts, counted from the
+    rank's first one; those below 0 and from num_local_experts on are another rank's. weights [T,
+    TOP_K] float32.
+    """
+    num_local_experts, _, intermediate_size = w2.shape
+    output = torch.zeros_like(x)
+    for first in range(0, num_local_experts, EXPERTS_AT_ONCE):
+        some = slice(first, first + EXPERTS_AT_ONCE)
+        up_gate = dequantize(w13[some], w13_scale[some], row_block=BLOCK)
+        down = dequantize(w2[some], w2_scale[some], row_block=BLOCK)
+        for at in range(len(down)):
+            tokens, slot = torch.nonzero(local == first + at, as_tuple=True)
+            if tokens.numel() == 0:
+                continue
+            up, gate = x[tokens].matmul(up_gate[at].t()).split(intermediate_size, dim=1)
+            rows = swiglu(gate, up).matmul(down[at].t())
+            output.index_add_(0, tokens, rows * weights[tokens, slot].unsqueeze(1))
+    return output.to(torch.bfloat16)
+
+
+def self_contained(sizes: Sizes, names: Iterable[str], functions: Iterable[Callable]) -> str:
+    """Return source text: the sizes of these names as constants, the activation, the functions."""
+    constants = [f"{name.upper()} = {sizes[name]}" for name in names]
+    constants.append(f"BLOCK = {BLOCK}")
+
+    head = "import torch\n\n" + "\n".join(constants) + "\n"
+    sources = [inspect.getsource(function) for function in functions]
+    return "\n\n".join([head, activations.source(sizes), *sources])
+
+
+def size_suffix(sizes: Sizes) -> str:
+    """Return the part of a definition's name that local experts, widths and clamp make."""
+    local, hidden = sizes["num_local_experts"], sizes["hidden_size"]
+    widths = f"e{local}_h{hidden}_i{sizes['intermediate_size']}"
+    return widths + activations.suffix(sizes)
+
+
+def tags(geometry: str, sizes: Sizes) -> list[str]:
+    """Return a definition's tags: its models, quantisation, ranks and key."""
+    ranks = sizes["num_experts"] // sizes["num_local_experts"]
+    return [
+        *(f"model:{model}" for model in sizes["model"]),
+        "quantization:fp8_block_scale",
+        f"parallelism:ep{ranks}",
+        f"geometry:{geometry}",
+    ]
+
+
+def axes(sizes: Sizes) -> dict:
+    """Return the axes that a definition of the layer has."""
+    hidden = sizes["hidden_size"]
+    inter = sizes["intermediate_size"]
+    return {
+        "seq_len": var("Tokens in the batch; 0 is legal."),
+        "num_experts": const(sizes["num_experts"], "Experts of the whole layer."),
+        "num_local_experts": const(sizes["num_local_experts"], "Experts that this rank holds."),
+        "hidden_size": const(hidden, "Model width."),
+        "intermediate_size": const(inter, "Width inside an expert."),
+        "gemm1_out_size": const(2 * inter, "GEMM1's output: up, then gate."),
+        "num_hidden_blocks": const(hidden // BLOCK, "Scale blocks along hidden_size."),
+        "num_intermediate_blocks": const(inter // BLOCK, "Scale blocks along intermediate_size."),
+        "num_gemm1_out_blocks": const(2 * inter // BLOCK, "Scale blocks along gemm1_out_size."),
+    }
+
+
+CONSTRAINTS = [
+    "gemm1_out_size == 2 * intermediate_size",
+    f"hidden_size == {BLOCK} * num_hidden_blocks",
+    f"intermediate_size == {BLOCK} * num_intermediate_blocks",
+    f"gemm1_out_size == {BLOCK} * num_gemm1_out_blocks",
+    "num_local_experts <= num_experts",
+]
+EXPERT_INPUTS = {
+    "hidden_states": tensor(["seq_len", "hidden_size"], "float8_e4m3fn", "Quantised activations."),
+    "hidden_states_scale": tensor(
+        ["num_hidden_blocks", "seq_len"],
+        "float32",
+        "One scale per token and 128 columns; note that the block axis comes first.",
+    ),
+    "gemm1_weights": tensor(
+        ["num_local_experts", "gemm1_out_size", "hidden_size"],
+        "float8_e4m3fn",
+        "First projections: rows of `up`, then rows of `gate`.",
+    ),
+    "gemm1_weights_scale": tensor(
+        ["num_local_experts", "num_gemm1_out_blocks", "num_hidden_blocks"],
+        "float32",
+        "One scale per 128 x 128 block; any sign.",
+    ),
+    "gemm2_weights": tensor(
+        ["num_local_experts", "hidden_size", "intermediate_size"],
+        "float8_e4m3fn",
+        "Second projection.",
+    ),
+    "gemm2_weights_scale": tensor(
+        ["num_local_experts", "num_hidden_blocks", "num_intermediate_blocks"],
+        "float32",
+        "One scale per 128 x 128 block; any sign.",
+    ),
+}
+OUTPUT = {
+    "output": tensor(
+        ["seq_len", "hidden_size"],
+        "bfloat16",
+        "Weighted sum over local experts; zero where a token has none.",
+    )
+}
+
+
+def without_num_experts(sizes: Sizes) -> tuple[dict, list[str]]:
+    """Return axes and constraints of a form in which nothing hangs on the number of all experts."""
+    kept_axes = axes(sizes)
+    del kept_axes["num_experts"]
+    constraints = [line for line in CONSTRAINTS if "num_experts" not in line.split()]
+    return kept_axes, constraints
+
+
+def expert_bytes(sizes: Sizes) -> int:
+    """Return the bytes of an expert's FP8 weights and their fp32 scales, one per block."""
+    weights = 3 * sizes["intermediate_size"] * sizes["hidden_size"]
+    return weights + 4 * weights // BLOCK**2
+
+
+def layer_bound(seq_len: int, counts: Counts, routing_bytes: int, sizes: Sizes) -> Bound:
+    """Return the roofline bound of a layer whose routing inputs take so many bytes."""
+    hidden = sizes["hidden_size"]
+    token_bytes = hidden + 4 * hidden // BLOCK
+
+    moved = counts.active * expert_bytes(sizes)
+    moved += counts.tokens * token_bytes
+    moved += routing_bytes
+    moved += seq_len * hidden * 2  # output, bf16
+
+    flops = 2 * counts.rows * 3 * sizes["intermediate_size"] * hidden
+    return Bound(counts.rows, counts.active, moved, flops)

@@ -1,0 +1,92 @@
+"""What workloads of the FP8 layer are made from, whatever its form: tokens, ranks, scales."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from flashinfer_bench import Trace
+
+from moebench.operators import routing_model
+from moebench.operators.case import Case, integers, trace
+from moebench.operators.fp8_layer import BLOCK
+from moebench.operators.layers import Sizes
+
+SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
+RANDOM_INPUTS = ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES)
+# of every layer without public workloads
+MODEL_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192)
+
+
+@dataclass(frozen=True)
+class MoeCase(Case):
+    """offset: the rank's first expert.
+
+    raised: logits added to an expert (global index), to force or to prevent its selection; None for
+    a typical draw, whose counts of rows and active experts are near their averages. scales:
+    "random" leaves them to FIB; "harsh" ships large, negative and zero ones.
+    """
+
+    offset: int
+    raised: dict[int, float] | None = None
+    scales: str = "random"
+
+
+def middle_rank(sizes: Sizes) -> int:
+    """Return the first expert of a rank in the middle; 0 where one rank holds all."""
+    local = sizes["num_local_experts"]
+    ranks = sizes["num_experts"] // local
+    return ranks // 2 * local
+
+
+def router_outputs(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
+    """Return the routing inputs of a case. sizes: the router's."""
+    if case.raised is None:
+        drawn = routing_model.draw_typical(case.uuid, case.seq_len, case.offset, sizes)
+    else:
+        drawn = routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised, sizes)
+    return routing_model.as_inputs(*drawn)
+
+
+def stored_scales(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
+    """Return harsh block scales, or {} if FIB draws them.
+
+    A fifth are zero and the rest of either sign, up to 32; exact in fp32. The first token's and the
+    last local expert's scales are all zero where there is more than one.
+    """
+    if case.scales != "harsh":
+        return {}
+
+    hidden = sizes["hidden_size"] // BLOCK
+    inter = sizes["intermediate_size"] // BLOCK
+    local = sizes["num_local_experts"]
+    shapes = {
+        "hidden_states_scale": (hidden, case.seq_len),
+        "gemm1_weights_scale": (local, 2 * inter, hidden),
+        "gemm2_weights_scale": (local, hidden, inter),
+    }
+
+    scales = {}
+    for name, shape in shapes.items():
+        seed = f"{case.uuid}/{name}"
+        count = math.prod(shape)
+        size = integers(f"{seed}/size", count, 513) - 256
+        zero = integers(f"{seed}/zero", count, 5) == 0
+        values = np.where(zero, 0, size / 8).astype(np.float32)
+        scales[name] = torch.from_numpy(values.reshape(shape))
+
+    if case.seq_len > 1:
+        scales["hidden_states_scale"][:, 0] = 0
+    scales["gemm2_weights_scale"][-1] = 0
+    return scales
+
+
+def layer_trace(
+    case: MoeCase, definition: str, routing: Iterable[str], scalars: dict[str, float]
+) -> Trace:
+    """Return the case as a FIB workload trace of an FP8 layer. routing: its stored inputs."""
+    stored = [*routing]
+    if case.scales == "harsh":
+        stored += SCALE_NAMES
+    return trace(case, definition, RANDOM_INPUTS, stored, scalars)

@@ -1,0 +1,244 @@
+"""Write Python packages of packed solutions, which pip installs and engines find as plugins."""
+
+import hashlib
+import importlib.metadata
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from keyword import iskeyword
+from pathlib import Path
+
+from flashinfer_bench import Solution
+
+from moebench.core import paths
+from moebench.core.atomic_file import write_atomically
+from moebench.core.errors import UserError
+from moebench.core.names import installed_as, is_pythons_own, normalised
+from moebench.operators import catalogue
+from moebench.packing.gather import COMMON
+from moebench.packing.imports import outline
+from moebench.packing.manifest import readable
+from moebench.packing.pack import pack_all
+
+MARK = "# by moebench pack --package"  # pyproject.toml begins with it
+SUMMARY = "Written by moebench pack --package"  # of the distribution that pip makes of it
+PROJECT = "pyproject.toml"
+
+# which a package is imported by, or beside
+ENGINES = ("vllm", "sglang", "transformers", "numpy", "apache-tvm-ffi")
+ADAPTERS = {  # group of entry points, in which an engine looks for plugins -> module
+    "vllm.general_plugins": "for_vllm",
+    "sglang.srt.plugins": "for_sglang",
+}
+CHECKED_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")  # by adapters
+
+
+@dataclass(frozen=True)
+class Package:
+    """A packed solution and the folder that it becomes."""
+
+    folder: Path
+    solution: Solution
+    geometry: str
+
+    @property
+    def has_bf16(self) -> bool:
+        """Whether there is a function for tokens in bf16 beside the solution's own."""
+        path, function = self.solution.spec.entry_point.split("::")
+        texts = {source.path: source.content for source in self.solution.sources}
+        return f"{function}_bf16" in outline(texts[path]).definitions
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether engines can call it: they route themselves, and their tokens are bf16."""
+        return self.has_bf16 and self.geometry in catalogue.ROUTED
+
+
+def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list[Path]:
+    """Write parent/<packed name>/ for each solution and geometry, and a pyproject.toml for pip.
+
+    Such a package has the packed sources and exports the solution's function as `run`, the one for
+    tokens in bf16 as `run_bf16`; for engines also the sizes and the adapters. geometries: [] for
+    each solution's first. Returns the folders. If it is interrupted, none of them stays.
+
+    Raises as `pack_all`; UserError where a folder exists, since older sources would be compiled
+    along, where none of the geometries is served, or where parent has a name that is taken.
+    """
+    check_name(parent)
+    check_project(parent)
+    packages = chosen_packages(names, parent, geometries)
+    for package in packages:
+        if package.folder.exists():
+            raise UserError(
+                f"--package: {package.folder} exists; remove it, or name another folder"
+            )
+
+    try:
+        for package in packages:
+            write_package(package)
+        remove_pips_copies(parent)
+        write_atomically(parent / PROJECT, project_text(parent))
+    except BaseException:
+        for package in packages:
+            shutil.rmtree(package.folder, ignore_errors=True)
+        raise
+    return [package.folder for package in packages]
+
+
+def check_name(parent: Path) -> None:
+    """Raise UserError for a folder whose name Python cannot import, or that installing would put
+    in the place of another package.
+    """
+    name = parent.resolve().name
+    if not re.fullmatch("[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?", name) or iskeyword(name):
+        raise UserError(
+            f"--package: got {parent}, want a folder with a name that Python imports and pip "
+            "installs: letters, digits and underscores, a letter first"
+        )
+
+    if is_pythons_own(name):
+        raise UserError(f"--package: got {parent}, but Python has its own {name}; want a new name")
+
+    needed = {*ENGINES}
+    for manifest in readable().values():
+        needed.update(manifest.dependencies)
+    if normalised(name) in map(normalised, needed):
+        raise UserError(
+            f"--package: got {parent}, but packages need the library {name}; want a new name"
+        )
+
+    for distribution in installed_as(name):
+        if importlib.metadata.metadata(distribution)["Summary"] != SUMMARY:
+            raise UserError(
+                f"--package: got {parent}, but {distribution} is installed under that name and "
+                "would be replaced; want a new name"
+            )
+
+
+def check_project(parent: Path) -> None:
+    """Raise UserError where a pyproject.toml is there that this command has not written."""
+    file = parent / PROJECT
+    if file.exists() and not file.read_text(encoding="utf-8").startswith(MARK):
+        raise UserError(f"--package: {file} is not of this command; name another folder")
+
+
+def chosen_packages(names: list[str], parent: Path, geometries: list[str]) -> list[Package]:
+    """Return the packages of these solutions, or of all, for these geometries or each one's first.
+
+    Raises as `pack_all`, and UserError where a solution serves none of the geometries.
+    """
+    packages = []
+    for name, packed in pack_all(names)[0].items():
+        wanted = [key for key in packed if key in geometries] if geometries else list(packed)[:1]
+        if not wanted:
+            raise UserError(
+                f"--definition: got {', '.join(geometries)}, want of {name}'s: {', '.join(packed)}"
+            )
+        for key in wanted:
+            packages.append(Package(parent / packed[key].name, packed[key], key))
+    return packages
+
+
+def write_package(package: Package) -> None:
+    for source in package.solution.sources:
+        write_atomically(package.folder / source.path, source.content)
+
+    if package.has_adapters:
+        for adapter in paths.INTEGRATIONS.rglob("for_*.py"):
+            write_atomically(package.folder / adapter.name, adapter_text(adapter))
+
+    write_atomically(package.folder / "__init__.py", init_text(package))
+
+
+def adapter_text(adapter: Path) -> str:
+    """Return an adapter with imports that are right in a package, where it lies beside common/.
+
+    In the tree it imports solutions.common, integrations (what a package's __init__.py defines) and
+    other adapters, wherever below integrations/ they lie.
+    """
+    text = adapter.read_text(encoding="utf-8")
+    text = re.sub(r"^( *from )solutions\.common\b", r"\1.common", text, flags=re.MULTILINE)
+    text = re.sub(r"^( *from )integrations import", r"\1. import", text, flags=re.MULTILINE)
+    other_adapter = r"^( *from )integrations\.(?:\w+\.)?(for_\w+) import"
+    return re.sub(other_adapter, r"\1.\2 import", text, flags=re.MULTILINE)
+
+
+def init_text(package: Package) -> str:
+    """Return the text of a package's __init__.py."""
+    solution = package.solution
+    entry_point = solution.spec.entry_point
+    lines = [
+        f'"""{solution.name}: packed source {solution.hash()}, by `moebench pack --package`."""',
+        "",
+        export(entry_point, "run"),
+    ]
+
+    if package.has_bf16:
+        lines.append(export(f"{entry_point}_bf16", "run_bf16"))
+    if package.has_adapters:
+        layer = catalogue.GEOMETRIES[package.geometry]
+        sizes = {key: layer[key] for key in CHECKED_SIZES}
+        lines += ["", f'DEFINITION = "{solution.definition}"', f"SIZES = {sizes}"]
+    return "\n".join([*lines, ""])
+
+
+def export(entry_point: str, name: str) -> str:
+    """Return the line that imports FILE::FUNCTION of the same package under this name."""
+    file, function = entry_point.split("::")
+    module = file.removesuffix(".py").replace("/", ".")
+    renamed = function if function == name else f"{function} as {name}"
+    return f"from .{module} import {renamed}  # noqa: F401"
+
+
+def remove_pips_copies(parent: Path) -> None:
+    """Remove what pip has built of older sources; it would install that."""
+    if not (parent / PROJECT).exists():
+        return
+    for path in (parent / "build").glob("*"):
+        if path.name == "lib" or path.name.startswith("bdist."):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def project_text(parent: Path) -> str:
+    """Return the pyproject.toml of a folder with packages, old ones among them."""
+    name = parent.resolve().name
+    packages = sorted(path.parent for path in parent.glob("*/__init__.py"))
+    content = b"".join((package / "__init__.py").read_bytes() for package in packages)
+    version = hashlib.sha1(content).hexdigest()[:8]
+    compiles = any(parent.glob(f"*/{COMMON}/host/build_library.py"))
+
+    lines = [
+        MARK,
+        "[project]",
+        f'name = "{name}"',
+        f'version = "1+{version}"',
+        f'description = "{SUMMARY}"',
+        f"dependencies = {json.dumps(['apache-tvm-ffi'] if compiles else [])}",
+    ]
+
+    for group, adapter in ADAPTERS.items():
+        lines.append(f'[project.entry-points."{group}"]')
+        for package in packages:
+            if (package / f"{adapter}.py").exists():
+                module = f"{name}.{package.name}.{adapter}"
+                lines.append(f'{package.name} = "{module}:register"')
+
+    lines += [
+        "[tool.setuptools]",
+        f"packages = {json.dumps(importable_folders(parent, packages))}",
+        f'package-dir = {{ {name} = "." }}',
+        'package-data = { "*" = ["*"] }',
+    ]
+    return "\n".join([*lines, ""])
+
+
+def importable_folders(parent: Path, packages: list[Path]) -> list[str]:
+    """Return the dotted names of parent, of the packages and of all folders in them."""
+    name = parent.resolve().name
+    dotted = [name]
+    for package in packages:
+        for folder in (package, *sorted(package.rglob("*/"))):
+            if folder.is_dir() and folder.name != "__pycache__":
+                dotted.append(".".join([name, *folder.relative_to(parent).parts]))
+    return dotted

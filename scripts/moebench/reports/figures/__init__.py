@@ -1,0 +1,1 @@
+"""The figures of docs/, drawn by matplotlib in the style of report.mplstyle."""

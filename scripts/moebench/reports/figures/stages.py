@@ -1,0 +1,122 @@
+"""Figure: where the wall time of one call goes, from the records of `moebench profile`."""
+
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from moebench.packing.stages import UNASSIGNED
+from moebench.profiling.record import ProfileRecord, WorkloadProfile
+from moebench.reports.figures import style
+
+WHOLE = "whole layer in one kernel"
+BETWEEN = "host and gaps"
+
+# A fused kernel has the colour of its first stage here, except one that holds both GEMMs.
+COLOURS = {
+    "gemm1": "#2f6f9f",
+    "gemm2": "#b4701c",
+    "combine": "#4b8a35",
+    "route": "#8a6fb3",
+    "permute": "#c46a86",
+    "swiglu_quant": "#4fa3a5",
+    WHOLE: "#56606e",
+    UNASSIGNED: "#b9b9b4",
+    BETWEEN: "#dededa",
+}
+# A bar shorter than this share of the axis has no room for its number.
+LEAST_SHARE = 0.03
+CAPTION = (
+    "us of one call; numbers are the kernels' own times, which add up to more where kernels overlap"
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a bar. us: the number on it; width: in us of wall time."""
+
+    stage: str
+    us: float
+    width: float
+
+
+def figure(records: list[ProfileRecord]) -> Figure:
+    """Return a panel for each recorded workload, with a scale of its own."""
+    panels = profiles_by_tokens(records)
+    hardware = records[0].provenance.hardware
+    drawn = style.new(f"Where one call's time goes: {hardware}", 1.4 + 1.1 * len(panels))
+
+    axes_of_panel = drawn.subplots(len(panels), 1, squeeze=False)[:, 0]
+    for axes, tokens in zip(axes_of_panel, sorted(panels), strict=True):
+        draw_panel(axes, panels[tokens])
+
+    axes = axes_of_panel[-1]
+    axes.set_xlabel(CAPTION)
+    keys = [Patch(color=colour, label=name) for name, colour in COLOURS.items()]
+    bound = axes.plot([], [], label="roofline bound", **style.BOUND_LINE)
+    drawn.legend(handles=[*keys, *bound], loc="outside lower center", ncols=4)
+    return drawn
+
+
+def profiles_by_tokens(records: list[ProfileRecord]) -> dict[int, dict[str, WorkloadProfile]]:
+    """Return T -> solution -> its profile, of recorded workloads whose wall time is known."""
+    panels = {}
+    for record in records:
+        for profile in record.workloads:
+            made_up_routing = ":" in profile.uuid
+            if profile.wall_us and not made_up_routing:
+                panels.setdefault(profile.T, {})[record.solution] = profile
+    return panels
+
+
+def draw_panel(axes: Axes, profiles: dict[str, WorkloadProfile]) -> None:
+    """Draw a bar for each solution, one below the other, and the bound of the workload."""
+    longest = 1.15 * max(profile.wall_us for profile in profiles.values())
+    for name, profile in profiles.items():
+        draw_bar(axes, name, profile, longest)
+
+    profile = list(profiles.values())[-1]
+    axes.axvline(profile.bound_us, **style.BOUND_LINE)
+    axes.set(title=profile.label, xlim=(0, longest))
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+
+
+def draw_bar(axes: Axes, name: str, profile: WorkloadProfile, longest: float) -> None:
+    """Draw a solution's stages, and what is between and around them."""
+    left = 0.0
+    for part in parts(profile):
+        colour = COLOURS[colour_key(part.stage)]
+        bar = axes.barh(name, part.width, left=left, color=colour, edgecolor=style.GROUND)
+        text = f"{part.us:.0f}" if part.width > LEAST_SHARE * longest else ""
+        ink = style.INK if part.stage == BETWEEN else "white"
+        axes.bar_label(bar, [text], label_type="center", fontsize=8, color=ink)
+        left += part.width
+    axes.text(left, name, f" {profile.wall_us:.0f}", va="center", weight="bold")
+
+
+def parts(profile: WorkloadProfile) -> list[Part]:
+    """Return the pieces of a bar, which add up to the wall time.
+
+    The stages' widths are scaled to the time in which any kernel runs, as kernels may overlap.
+    """
+    us = {}
+    for stage, kernels in profile.stages.items():
+        us[stage] = sum(kernel.us for kernel in kernels)
+    scale = profile.busy_us / sum(us.values())
+
+    between = profile.wall_us - profile.busy_us
+    stages = [Part(stage, time, time * scale) for stage, time in us.items()]
+    return [*stages, Part(BETWEEN, between, between)]
+
+
+def colour_key(stage: str) -> str:
+    """Return the key of COLOURS that a stage, or several in one kernel, "a + b", goes by."""
+    parts_of_kernel = stage.split(" + ")
+    if "gemm1" in parts_of_kernel and "gemm2" in parts_of_kernel:
+        return WHOLE
+    for key in COLOURS:
+        if key in parts_of_kernel:
+            return key
+    return UNASSIGNED

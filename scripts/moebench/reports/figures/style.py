@@ -1,0 +1,195 @@
+"""How every figure looks, beside report.mplstyle, and how it becomes a short SVG."""
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from zlib import crc32
+
+import matplotlib.style
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+
+from moebench.operators.catalogue import operator
+from moebench.packing.manifest import read_manifest, solution_names, solutions_of
+
+SHEET = Path(__file__).with_name("report.mplstyle")
+WIDTH = 838 / 96  # inches: GitHub's column, in which text then keeps its size
+GROUND = "#fcfcfa"
+INK = "#222222"
+FAINT = "#6b6b6b"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
+
+# On a light ground, on a dark one; each has a contrast of at least 4.5 there.
+PALETTE = [
+    ("#0a63c9", "#6db3ff"),
+    ("#bd185f", "#ff92c1"),
+    ("#0d7a54", "#52d3a2"),
+    ("#8e35b5", "#d79dff"),
+    ("#94650a", "#e6c04c"),
+    ("#0c7288", "#50d1e6"),
+    ("#4a5563", "#b7c1cd"),
+    ("#c2410c", "#ff9c5f"),
+    ("#5d6b00", "#b9cc3a"),
+    ("#7a3b1e", "#d99a78"),
+    ("#4b3fbf", "#a9a0ff"),
+]
+BOUND_LINE = {"color": INK, "linewidth": 1.2, "linestyle": (0, (4, 2))}
+BEYOND = {"color": FAINT, "alpha": 0.14, "linewidth": 0}  # fills what the hardware cannot reach
+BOUND_TICKS = (1, 1.2, 1.5, 2, 3, 5, 10)
+
+FONT = "DejaVu Sans"
+VIEWER_FONTS = "'DejaVu Sans', Verdana, Arial, sans-serif"  # none wider than the first
+
+
+def settings() -> AbstractContextManager:
+    """Return a context in which figures are made and written, whatever a matplotlibrc says."""
+    return matplotlib.style.context(SHEET, after_reset=True)
+
+
+def place(solution: str) -> int:
+    """Return the number that chooses a solution's colour and mark, the same in every figure.
+
+    It is the solution's place among those of its operator.
+    """
+    if solution not in solution_names():
+        return crc32(solution.encode())
+    first_definition = read_manifest(solution).definitions[0]
+    return solutions_of(operator(first_definition).geometries()).index(solution)
+
+
+def look(solution: str, size: float = 5) -> dict:
+    """Return Line2D's properties for a solution. size: of its mark, in points."""
+    number = place(solution)
+    light, _ = PALETTE[number % len(PALETTE)]
+    return {
+        "color": light,
+        "marker": MARKERS[number % len(MARKERS)],
+        "linewidth": 1.4,
+        "markersize": size,
+        "markeredgecolor": "white",
+        "markeredgewidth": 0.5,
+    }
+
+
+def new(title: str, height: float, small_print: str = "") -> Figure:
+    """Return an empty figure. height: in inches; small_print: stands below the plots."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left")
+    figure.supxlabel(small_print, fontsize=7.5, color=FAINT, x=0.01, ha="left")
+    return figure
+
+
+def token_axis(axes: Axes, tokens: Iterable[int]) -> dict[int, int]:
+    """Make an x axis on which token counts stand at equal distances, and return T -> x."""
+    places = {}
+    for count in sorted(set(tokens)):
+        places[count] = len(places)
+
+    axes.set_xticks(list(places.values()), [str(count) for count in places], fontsize=7.5)
+    axes.set(xlabel="T, tokens (at equal distances)", xlim=(-0.5, len(places) - 0.5))
+    axes.grid(axis="x", visible=False)
+    return places
+
+
+def bound_axis(axes: Axes) -> None:
+    """Make a logarithmic y axis of times the bound, up to 10; below 1 it is grey."""
+    axes.set_yscale("log")
+    axes.set_yticks(BOUND_TICKS, [str(tick) for tick in BOUND_TICKS])
+    axes.minorticks_off()
+    axes.set_ylim(0.9, 10)
+    axes.axhline(1, **BOUND_LINE)
+    axes.axhspan(0.9, 1, **BEYOND)
+    axes.text(0.005, 0.99, "roofline bound", transform=axes.get_yaxis_transform(), va="top")
+
+
+def digest(figure: Figure) -> str:
+    """Return a hash of what a figure shows, and of the style sheet: points, bars, texts, colours.
+
+    The SVG itself differs among versions of matplotlib.
+    """
+    shown = {
+        "lines": [line_values(line) for line in figure.findobj(Line2D)],
+        "bars": [bar_values(bar) for bar in figure.findobj(Rectangle)],
+        "texts": [text_values(text) for text in figure.findobj(Text)],
+    }
+    return hashlib.sha256(json.dumps(shown).encode() + SHEET.read_bytes()).hexdigest()
+
+
+def rounded(value: float) -> float:
+    """Return a number to 4 digits, as far as all machines agree."""
+    return float(f"{value:.4g}")
+
+
+def line_values(line: Line2D) -> list:
+    points = []
+    for x, y in line.get_xydata():
+        points.append([rounded(x), rounded(y)])
+    marker = str(line.get_marker())
+    return [points, to_hex(line.get_color()), line.get_linewidth(), marker, line.get_markersize()]
+
+
+def bar_values(bar: Rectangle) -> list:
+    bounds = [rounded(value) for value in bar.get_bbox().bounds]
+    return [bounds, to_hex(bar.get_facecolor(), keep_alpha=True)]
+
+
+def text_values(text: Text) -> list:
+    return [text.get_text(), to_hex(text.get_color()), text.get_fontsize()]
+
+
+def svg(figure: Figure, description: str) -> str:
+    """Return the figure as SVG with this description and no date; to be called in `settings`."""
+    out = io.StringIO()
+    FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Description": description})
+    return shortened(out.getvalue().replace(f"'{FONT}'", VIEWER_FONTS))
+
+
+def shortened(text: str) -> str:
+    """Return the same picture in a third of the bytes.
+
+    Numbers have hundredths of a point, equal styles are one class, and only ids that something
+    refers to are left.
+    """
+    text = re.sub(r' transform="rotate\(-0 [^"]*"', "", text)
+    text = with_short_numbers(text)
+    text = without_unused_ids(text)
+    text = with_classes(text)
+    return "".join(f"{line.strip()}\n" for line in text.splitlines())
+
+
+def with_short_numbers(text: str) -> str:
+    def shorten(attribute: re.Match) -> str:
+        return re.sub(r"(\.\d\d)\d+", r"\1", attribute[0])
+
+    return re.sub(r' (?:d|x|y|transform)="[^"]*"', shorten, text)
+
+
+def without_unused_ids(text: str) -> str:
+    used = set(re.findall(r"#(\w+)[\")]", text))
+
+    def keep_used(attribute: re.Match) -> str:
+        return attribute[0] if attribute[1] in used else ""
+
+    return re.sub(r' id="(\w+)"', keep_used, text)
+
+
+def with_classes(text: str) -> str:
+    """Return the SVG with a class for each distinct style attribute."""
+    classes = {}
+
+    def class_of(attribute: re.Match) -> str:
+        name = classes.setdefault(attribute[1], f"c{len(classes)}")
+        return f'class="{name}"'
+
+    text = re.sub(r'style="([^"]*)"', class_of, text)
+    rules = "".join(f".{name}{{{style}}}\n" for style, name in classes.items())
+    return text.replace("</style>", f"{rules}</style>", 1)

@@ -1,0 +1,122 @@
+"""Every model's layer in one table: which solution to use, how fast it is, how far from the roofline
+bound; from traces of one layer, and from served records of all layers.
+"""
+
+import pandas as pd
+
+from moebench.operators.models import Layer, layers, weight_bytes
+from moebench.operators.roofline import MEASURED_ON
+from moebench.reports.comparison import nearest
+from moebench.reports.served import ServedRecord, title
+from moebench.reports.table import Cell, Entry, Table, decimal
+from moebench.results.summary import SHOWN, ahead, by_solution, source_of, to_use
+from moebench.served.record import Point
+
+TOKENS = (1, 32, 1024, 8192)  # of one layer
+SERVED_TOKENS = (1, 8, 32, 128, 1024)  # of all layers
+GPU_GB = 141  # of MEASURED_ON
+TOO_LARGE = "✗"
+SPEEDS_CAPTION = (
+    "Latency over the roofline bound. In brackets: T of the nearest workload, where there is none "
+    "of that T."
+)
+
+
+def measured(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
+    """Return the layers that have rows on the GPU whose bound is known, each with its rows."""
+    on_gpu = rows[rows.hardware == MEASURED_ON]
+    found = []
+    for layer in layers():
+        of_layer = on_gpu[on_gpu.definition == layer.definition]
+        if len(of_layer):
+            found.append((layer, of_layer))
+    return found
+
+
+def use(rows: pd.DataFrame) -> Table:
+    """Return which solution to use for each measured layer.
+
+    rows: of every definition, by one clock.
+    """
+    table_rows = []
+    for layer, of_layer in measured(rows):
+        table_rows.append([name_and_size(layer), *use_cells(of_layer)])
+    head = ["model", f"at {SHOWN}", "at default", "ms/bound", "over the next"]
+    return Table(head=head, sections=[table_rows], words=3)
+
+
+def name_and_size(layer: Layer) -> str:
+    """Return the layer's name, marked if the weights of all its layers exceed the GPU's memory."""
+    gigabytes = weight_bytes(layer) * layer.count / 1e9
+    return f"{layer.name} {TOO_LARGE}" if gigabytes > GPU_GB else layer.name
+
+
+def use_cells(rows: pd.DataFrame) -> list[Entry]:
+    """Return the solutions to use at both tolerances, the first one's time over the bound, and how
+    many times as fast it is as the next. rows: of one layer.
+    """
+    best = to_use(rows)
+    if best is None:
+        return ["none passed" if rows.counts.any() else "stale", None, None, None]
+
+    over_bound = by_solution(rows).over_bound[best]
+    over_next = ahead(rows, best).min()
+    return [
+        Cell(best, "best"),
+        to_use(rows, "default"),
+        decimal(over_bound, 2),
+        decimal(over_next, 2),
+    ]
+
+
+def speeds(rows: pd.DataFrame) -> Table:
+    """Return for each measured layer the solution to use, times the bound, at TOKENS.
+
+    rows: of every definition, by one clock.
+    """
+    table_rows = []
+    for layer, of_layer in measured(rows):
+        table_rows.append([layer.name, *speed_texts(of_layer)])
+    head = ["model", *(f"T={tokens}" for tokens in TOKENS)]
+    return Table(head=head, sections=[table_rows], caption=SPEEDS_CAPTION)
+
+
+def speed_texts(rows: pd.DataFrame) -> list[str | None]:
+    """Return times the bound at the workloads nearest to TOKENS. rows: of one layer."""
+    of_best = rows[(rows.solution == to_use(rows)) & (rows.tolerance == SHOWN) & rows.counts]
+    over_bound = of_best.drop_duplicates("tokens").set_index("tokens").over_bound
+    if not len(over_bound):
+        return [None] * len(TOKENS)
+
+    texts = []
+    for tokens in TOKENS:
+        measured_tokens = nearest(tokens, over_bound.index)
+        text = f"{over_bound[measured_tokens]:.2f}"
+        texts.append(text if measured_tokens == tokens else f"{text} ({measured_tokens})")
+    return texts
+
+
+def served(records: list[ServedRecord]) -> Table:
+    """Return for each served record the fastest solution, times the bound, at SERVED_TOKENS."""
+    table_rows = []
+    for record in records:
+        if record.head.provenance.hardware == MEASURED_ON:
+            cells = [served_text(record.points_at(tokens)) for tokens in SERVED_TOKENS]
+            table_rows.append([title(record.head), *cells])
+    return Table(["model", *(f"T={tokens}" for tokens in SERVED_TOKENS)], [table_rows])
+
+
+def served_text(points: list[Point]) -> str | None:
+    """Return "1.25 (1.20)": the fastest, times the bound, and times as fast as the next source.
+
+    None where no solution of another source was timed.
+    """
+    timed = sorted((point for point in points if point.ms), key=lambda point: point.ms)
+    if not timed:
+        return None
+
+    fastest = timed[0]
+    for point in timed:
+        if source_of(point.solution) != source_of(fastest.solution):
+            return f"{fastest.ms / fastest.bound_ms:.2f} ({point.ms / fastest.ms:.2f})"
+    return None

@@ -1,0 +1,101 @@
+"""Which tables and figures README.md and docs/ hold, and from what rows and records they are made."""
+
+from dataclasses import replace
+from functools import cache
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from moebench.core import paths
+from moebench.core.errors import UserError
+from moebench.operators.roofline import H100, MEASURED_ON
+from moebench.profiling.record import read_records
+from moebench.reports import comparison, models, profiles, served
+from moebench.reports.docs import Figures, Tables
+from moebench.reports.figures import speed, stages
+from moebench.results import measurements
+
+
+@cache
+def rows(clock: str = "events") -> pd.DataFrame:
+    """Return this repository's measurements by a clock.
+
+    Raises UserError for a trace that cannot be read: no page leaves any of them out.
+    """
+    folder = paths.ROOT if clock == "events" else paths.GPU_CLOCK
+    found, warnings = measurements.load([folder])
+    if warnings:
+        raise UserError(warnings[0])
+    return found[found.clock == clock]
+
+
+def main_definition(clock: str = "events", gpu: str = MEASURED_ON) -> pd.DataFrame:
+    """Return the measurements of the first definition, DeepSeek-V3's layer on one rank of eight."""
+    found = rows(clock)
+    return found[(found.geometry == "full") & (found.hardware == gpu)]
+
+
+def with_provenance(table: str, measured: pd.DataFrame) -> str:
+    return f"{table}\n\n<sub>{comparison.provenance(measured)}.</sub>"
+
+
+def solutions_block(measured: pd.DataFrame) -> str:
+    """Return a row for each solution, without the caption, as the page explains it."""
+    table = replace(comparison.solutions(measured), caption="")
+    return with_provenance(table.markdown(), measured)
+
+
+def models_block() -> str:
+    """Return a row for each model: which solution to use."""
+    measured = pd.concat([of_layer for _, of_layer in models.measured(rows())])
+    return with_provenance(models.use(rows()).markdown(), measured)
+
+
+def served_block() -> str:
+    """Return the first served record's table, then a row for each record; "" without any."""
+    records = served.recorded()
+    if not records:
+        return ""
+
+    first = records[0]
+    parts = [
+        served.table(first.head, first.points).markdown(titled=True),
+        models.served(records).markdown(),
+    ]
+    for record in records:
+        origin = f"<sub>{served.origin(record.head)}.</sub>"
+        if origin not in parts:
+            parts.append(origin)
+    return "\n\n".join(parts)
+
+
+def profile_block() -> str:
+    """Return the table of all profiles, and how each was made; "" without any."""
+    records = read_records(paths.PROFILES)
+    if not records:
+        return ""
+
+    table = profiles.table(records).markdown(titled=True)
+    origins = [profiles.origin(record) for record in records]
+    return f"{table}\n\n<sub>{'<br>'.join(origins)}</sub>"
+
+
+def speed_figure() -> Figure:
+    return speed.figure(main_definition())
+
+
+def stages_figure() -> Figure:
+    return stages.figure(read_records(paths.PROFILES))
+
+
+TABLES: Tables = {
+    ("README.md", "solutions"): lambda: solutions_block(main_definition()),
+    ("README.md", "models"): models_block,
+    ("docs/compare.md", "clocks"): lambda: solutions_block(main_definition("gpu")),
+    ("docs/compare.md", "h100"): lambda: solutions_block(main_definition(gpu=H100)),
+    ("docs/models.md", "speeds"): lambda: models.speeds(rows()).markdown(),
+    ("docs/tolerances.md", "passes"): lambda: comparison.exactness(main_definition()).markdown(),
+    ("docs/served.md", "served"): served_block,
+    ("docs/profile.md", "profile"): profile_block,
+}
+FIGURES: Figures = {"speed-nvidia-h200.svg": speed_figure, "stages-nvidia-h200.svg": stages_figure}

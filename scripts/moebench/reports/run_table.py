@@ -1,0 +1,247 @@
+"""What a run prints: a line for each verdict as it comes, and at the end a table for each
+definition, a row for each solution.
+
+The tables are drawn from the traces' DataFrame, `measurements.of_traces`.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pandas as pd
+from flashinfer_bench import Trace
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from moebench.core.printable import printable
+from moebench.judging.judge import Outcome, Verdict
+from moebench.judging.plan import Part, Plan
+from moebench.judging.tolerances import TOLERANCES
+from moebench.reports.table import Cell, Entry, Table, decimal
+from moebench.results.measurements import LEVEL, NUMBERS, of_traces, timed_calls
+
+FASTEST_CAPTION = f"fastest: on how many workloads it is, or within {LEVEL - 1:.0%} of it"
+INDENT = "    "
+
+
+@contextmanager
+def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcome], None]]:
+    """Yield a function that shows an outcome, once it is recorded, above a bar of what is done.
+
+    When the context ends the bar goes and the tables come, after Ctrl-C, too. place: what the run
+    is on, beside the device.
+    """
+    for note in plan.notes:
+        print_line(console, note)
+
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    outcomes: list[Outcome] = []
+    try:
+        with Progress(*columns, console=console, transient=True) as bar:
+            verdicts = VerdictLines(plan, place, console, bar)
+
+            def show(outcome: Outcome) -> None:
+                outcomes.append(outcome)
+                verdicts.show(outcome)
+
+            yield show
+    finally:
+        show_tables(plan, outcomes, console)
+
+
+class VerdictLines:
+    """Prints the verdicts of a run as they come, each with its number, and moves the bar."""
+
+    def __init__(self, plan: Plan, place: str, console: Console, bar: Progress):
+        self.plan = plan
+        self.place = place
+        self.console = console
+        self.bar = bar
+        self.total = sum(len(cell.names) for cell in plan)
+        self.done = 0
+        self.task = bar.add_task(place, total=self.total)
+
+    def show(self, outcome: Outcome) -> None:
+        for line in lines(outcome, self.plan.device.on_gpu):
+            if not line.startswith(INDENT):
+                self.done += 1
+                line = f"[{self.done}/{self.total}] {line}"
+            print_line(self.console, line)
+
+        if self.plan.verbose:
+            self.show_logs(outcome.verdicts)
+        description = self.place or printable(outcome.cell.label)
+        self.bar.update(self.task, completed=self.done, description=description)
+
+    def show_logs(self, verdicts: dict[str, Verdict]) -> None:
+        for name, verdict in verdicts.items():
+            if verdict.log:
+                print_line(self.console, f"the log of {name}:\n{verdict.log}")
+
+
+def print_line(console: Console, text: str) -> None:
+    """Print a text, in which control characters are shown, without breaking its lines."""
+    console.print(printable(text), soft_wrap=True)
+
+
+def show_tables(plan: Plan, outcomes: list[Outcome], console: Console) -> None:
+    """Print the tables of each definition, and where its traces are."""
+    for part in plan.parts.values():
+        of_part = [outcome for outcome in outcomes if outcome.cell.definition == part.full.name]
+        for table in tables(plan, part, of_part):
+            console.print(printable(table.title), soft_wrap=True)
+            console.print(replace(table, title="").terminal())
+
+        saved = sum(len(outcome.verdicts) for outcome in of_part if part.keeps(outcome.cell))
+        if saved:
+            print_line(console, f"{saved} traces saved in {part.path}")
+
+
+def lines(outcome: Outcome, timed: bool) -> Iterator[str]:
+    """Yield a line for each solution that was judged, or was to be, and below it the reasons.
+
+    The line has the status, the share that matched, and of a solution that was timed and passed ms
+    and speed-up. The reasons are indented.
+    """
+    label = outcome.cell.label
+    for name, reason in outcome.lost.items():
+        yield f"{label}  {name}  NOT JUDGED: {reason}"
+
+    for name, verdict in outcome.verdicts.items():
+        yield f"{label}  {name}  {verdict_text(verdict, timed)}"
+        for reason in verdict.reasons:
+            yield f"{INDENT}{reason}"
+
+
+def verdict_text(verdict: Verdict, timed: bool) -> str:
+    """Return "PASSED    0.0352 ms     85.6x  matched 0.9990", without what there is not."""
+    evaluation = verdict.trace.evaluation
+    parts = [evaluation.status.value]
+    if timed and verdict.passed:
+        performance = evaluation.performance
+        parts.append(f"{performance.latency_ms:8.4f} ms  {performance.speedup_factor:7.1f}x")
+
+    extra = evaluation.correctness.extra if evaluation.correctness else None
+    if extra and "matched_ratio" in extra:
+        parts.append(f"matched {extra['matched_ratio']:.4f}")
+    return "  ".join(parts)
+
+
+def tables(plan: Plan, part: Part, outcomes: list[Outcome]) -> Iterator[Table]:
+    """Yield a table for each kind of device that the traces are from.
+
+    No table mixes two: what Ray calls an H100 is several products.
+    """
+    by_device: dict[str, list[Trace]] = defaultdict(list)
+    for trace in part.kept:
+        by_device[trace.evaluation.environment.hardware].append(trace)
+    for outcome in outcomes:
+        for verdict in outcome.verdicts.values():
+            trace = verdict.trace
+            by_device[trace.evaluation.environment.hardware].append(trace)
+
+    if not by_device and outcomes:
+        by_device[plan.device.hardware] = []
+    for hardware, traces in by_device.items():
+        yield table(plan, part, hardware, traces, outcomes)
+
+
+def table(
+    plan: Plan, part: Part, hardware: str, traces: list[Trace], outcomes: list[Outcome]
+) -> Table:
+    """Return a row for each solution, and below it what failed and what was skipped.
+
+    Means are arithmetic, over the workloads that passed.
+    """
+    rows = measured(part, traces)
+    tolerances = [name for name in TOLERANCES if rows[f"matched_{name}"].notna().any()]
+    is_timed = plan.device.on_gpu
+    is_ranked = is_timed and timed_calls(plan.protocol) != 1
+    lost = [name for outcome in outcomes for name in outcome.lost]
+
+    table_rows = []
+    for name in part.solutions:
+        of_solution = rows[rows.solution == name]
+        row: list[Entry] = [name, passed_cell(of_solution, lost.count(name))]
+        if is_timed:
+            row += [decimal(of_solution.ms.mean(), 4), mean_speedup(of_solution)]
+        if is_ranked:
+            row.append(int(of_solution.level.sum()))
+        row += [decimal(of_solution[f"matched_{each}"].min(), 4) for each in tolerances]
+        table_rows.append(row)
+
+    head = ["solution", "passed"]
+    captions = []
+    if is_timed:
+        head += ["mean ms", "speed-up"]
+    if is_ranked:
+        head.append("fastest")
+        captions.append(FASTEST_CAPTION)
+    if tolerances:
+        names = ", ".join(tolerances)
+        captions.append(f"{names}: the lowest share of elements within that tolerance")
+
+    clock = ", by the GPU's clock" if plan.clock == "gpu" else ""
+    return Table(
+        title=f"{part.full.name}\n{hardware}, {plan.tolerance}{clock}",
+        head=[*head, *tolerances],
+        sections=[table_rows],
+        notes=[*captions, *not_judged(outcomes), *not_passed(part, rows, outcomes), *part.skipped],
+    )
+
+
+def measured(part: Part, traces: list[Trace]) -> pd.DataFrame:
+    """Return `of_traces`'s rows by the solutions' names in the plan, and whether each is level."""
+    names = {packed.name: name for name, packed in part.solutions.items()}
+    # Without any trace there are no columns.
+    rows = of_traces(traces).reindex(columns=["uuid", "tokens", "status", "passed", *NUMBERS])
+    rows["passed"] = rows.passed.astype(bool)
+    rows["solution"] = [names.get(trace.solution, trace.solution) for trace in traces]
+    rows["level"] = rows.ms <= LEVEL * rows.groupby("uuid").ms.transform("min")
+    return rows
+
+
+def passed_cell(rows: pd.DataFrame, not_judged: int) -> Cell:
+    """Return "17/19": how many of a solution's workloads it passed. rows: of those judged."""
+    passed = int(rows.passed.sum())
+    asked = len(rows) + not_judged
+    return Cell(f"{passed}/{asked}", "good" if passed == asked else "failed")
+
+
+def mean_speedup(rows: pd.DataFrame) -> str:
+    return decimal(rows.speedup[rows.ms.notna()].mean(), 1, "x")
+
+
+def not_judged(outcomes: list[Outcome]) -> list[str]:
+    """Return a line for each solution and workload that was not judged, with the reason."""
+    notes = []
+    for outcome in outcomes:
+        for name, reason in outcome.lost.items():
+            notes.append(f"NOT JUDGED: {name} on {outcome.cell.label}: {reason}")
+    return notes
+
+
+def not_passed(part: Part, rows: pd.DataFrame, outcomes: list[Outcome]) -> list[str]:
+    """Return a line for each solution and status other than PASSED, with the workloads."""
+    labels = {outcome.cell.workload.uuid: outcome.cell.label for outcome in outcomes}
+    notes = []
+    for name in part.solutions:
+        failed = rows[(rows.solution == name) & ~rows.passed]
+        for status, of_status in failed.groupby("status"):
+            where = [labels.get(row.uuid, f"T={row.tokens}") for row in of_status.itertuples()]
+            notes.append(f"{name}: {status} on {', '.join(where)}")
+    return notes

@@ -1,0 +1,157 @@
+"""A record of `moebench served` as a table: ms for all layers, by token count and solution."""
+
+from dataclasses import dataclass
+
+from moebench.core import paths
+from moebench.core.provenance import Provenance
+from moebench.core.schema import read_record
+from moebench.operators.catalogue import BY_NAME
+from moebench.operators.models import layer_of
+from moebench.operators.roofline import MEASURED_ON
+from moebench.packing.manifest import folder_name
+from moebench.reports.table import Cell, Entry, Table
+from moebench.results import staleness
+from moebench.results.measurements import LEVEL
+from moebench.served.record import Head, Point
+
+CAPTION = (
+    "ms a pass, and in brackets times the sum of the layers' roofline bounds, which stand under "
+    "bound. Bold: the fastest, or within 3% of it. Scratch: the peak of torch's allocator beyond "
+    "inputs and output."
+)
+
+
+@dataclass(frozen=True)
+class ServedRecord:
+    """What was run, and a point for each solution and token count."""
+
+    head: Head
+    points: list[Point]
+
+    def points_at(self, tokens: int) -> list[Point]:
+        return [point for point in self.points if point.tokens == tokens]
+
+    def point(self, tokens: int, solution: str) -> Point | None:
+        for point in self.points_at(tokens):
+            if point.solution == solution:
+                return point
+        return None
+
+    @property
+    def tokens(self) -> list[int]:
+        """Return the token counts that there are points of, the least first."""
+        return sorted({point.tokens for point in self.points})
+
+    @property
+    def solutions(self) -> list[str]:
+        """Return the solutions that there are points of, in the order of the run."""
+        first = {point.solution for point in self.points_at(self.tokens[0])}
+        return [name for name in self.head.sources if name in first]
+
+    @property
+    def has_bound(self) -> bool:
+        """Return whether the bound's ceilings, which are one machine's, are this record's."""
+        return self.head.provenance.hardware == MEASURED_ON
+
+
+def recorded() -> list[ServedRecord]:
+    """Return the records below paths.SERVED that hold points. Raises UserError for any other."""
+    records = []
+    for path in sorted(paths.SERVED.glob("*.jsonl")):
+        head, points = read_record(path, Head, Point, "served")
+        if points:
+            records.append(ServedRecord(head, points))
+    return records
+
+
+def title(head: Head) -> str:
+    """Return "DeepSeek-V3 EP8, 58 MoE layers"; the definition where it is no model's."""
+    layer = layer_of(BY_NAME.get(head.definition))
+    name = layer.name if layer else head.definition
+    if head.of_model and head.layers < head.of_model:
+        return f"{name}, {head.layers} of {head.of_model} MoE layers"
+    return f"{name}, {head.layers} MoE layers"
+
+
+def origin(head: Head) -> str:
+    """Return machine, versions, protocol, date, and whose source has changed since."""
+    by = head.provenance
+    parts = [by.hardware, by.versions_text, by.protocol, by.timestamp[:10]]
+    stale = [name for name in head.sources if is_stale(head, name)]
+    if stale:
+        parts.append(f"stale, as the source has changed since: {', '.join(stale)}")
+    return "; ".join(parts)
+
+
+def is_stale(head: Head, solution: str) -> bool:
+    """Return whether a solution's source has changed since the record was made."""
+    hashes = {
+        "source_sha1": head.sources[solution],
+        "source_fingerprint": head.fingerprints.get(solution),
+    }
+    provenance: Provenance = head.provenance.model_copy(update=hashes)
+    return staleness.of_record(provenance, folder_name(solution, head.definition)) == "stale"
+
+
+def table(head: Head, points: list[Point]) -> Table:
+    """Return a row for each token count, and the scratch memory at the greatest one."""
+    record = ServedRecord(head, points)
+    rows = [time_row(record, tokens) for tokens in record.tokens]
+    return Table(
+        head=["T", "bound", *record.solutions],
+        sections=[rows, scratch_rows(record)],
+        title=title(head),
+        words=0,
+        caption=CAPTION,
+        notes=[*not_captured(points), *failures(points)],
+    )
+
+
+def time_row(record: ServedRecord, tokens: int) -> list[Entry]:
+    """Return T, the bound, and each solution's time."""
+    points = [record.point(tokens, name) for name in record.solutions]
+    times = [point.ms for point in points if point and point.ms]
+    least = min(times, default=0)
+
+    bound = f"{points[0].bound_ms:.3f}" if record.has_bound else None
+    return [tokens, bound, *(time_cell(point, least, record.has_bound) for point in points)]
+
+
+def time_cell(point: Point | None, least: float, has_bound: bool) -> Cell | None:
+    """Return "12.500 (1.25)": ms and times the bound, with a star where there is no graph."""
+    if point is None:
+        return None
+    if point.ms is None:
+        return Cell("failed", "failed")
+
+    text = f"{point.ms:.3f}"
+    if has_bound:
+        text += f" ({point.ms / point.bound_ms:.2f})"
+    if not point.graph:
+        text += " *"
+    return Cell(text, "best" if point.ms <= LEVEL * least else "")
+
+
+def scratch_rows(record: ServedRecord) -> list[list[Entry]]:
+    """Return one row of MB at the greatest token count, none where nothing was recorded."""
+    tokens = record.tokens[-1]
+    cells = []
+    for name in record.solutions:
+        point = record.point(tokens, name)
+        megabytes = point.scratch_mb if point else None
+        cells.append(f"{megabytes:,.1f}" if megabytes else None)
+    return [[f"scratch MB at {tokens}", "", *cells]] if any(cells) else []
+
+
+def not_captured(points: list[Point]) -> list[str]:
+    """Return a note for each solution and reason why it was no graph."""
+    notes = set()
+    for point in points:
+        if point.ms and not point.graph:
+            notes.add(f"* {point.solution} is no graph: {point.not_captured}")
+    return sorted(notes)
+
+
+def failures(points: list[Point]) -> list[str]:
+    """Return a note for each point that failed."""
+    return [f"{each.solution} at T={each.tokens}: {each.error}" for each in points if each.error]

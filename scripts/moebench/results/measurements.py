@@ -1,0 +1,291 @@
+"""The one table of results: every trace as a row of a DataFrame, from which every comparison, page
+and figure is drawn.
+
+A row is one (definition, workload, solution, tolerance, clock, GPU). `of_traces` makes rows; `load`
+reads trace files, tells which rows are stale, keeps of several traces of the same the one that
+counts, and ranks the rows.
+"""
+
+import math
+import re
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+from flashinfer_bench import Evaluation, Solution, Trace
+
+from moebench.core import paths
+from moebench.core.errors import UserError
+from moebench.core.provenance import of_trace
+from moebench.judging.tolerances import TOLERANCES
+from moebench.operators import roofline
+from moebench.operators.catalogue import BY_NAME
+from moebench.operators.workloads import of_data_set, recorded_bound, tokens
+from moebench.packing.manifest import folder_name
+from moebench.results import staleness, trace_files
+from moebench.results.trace_files import Recorded
+
+# Rows are ranked and averaged together where these columns agree, and CONDITION as well.
+GROUP = ["definition", "hardware", "tolerance", "clock"]
+CONDITION = ["versions", "protocol"]
+
+# Of the rows where these columns agree only one counts.
+CELL = [*GROUP, "solution", "uuid"]
+
+MATCHED = [f"matched_{name}" for name in TOLERANCES]
+TIMES = ["ms", "reference_ms", "speedup"]
+NUMBERS = [*TIMES, "matched", "max_absolute_error", "max_relative_error", *MATCHED]
+
+# Fields of a trace's provenance that are columns under their own names.
+PROVENANCE = ("packages", "source_sha1", "source_fingerprint", "timestamp", "command", "host")
+
+# A time up to 3% above the least is level with it: no smaller difference is called one.
+LEVEL = 1.03
+
+
+def load(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
+    """Return every row that counts, below these paths, and a warning for each unreadable line.
+
+    Columns are `of_traces`'s and
+    source: "current", "stale" or "unknown";
+    others: the trace's fields that FIB's schema does not have;
+    workloads: how many the definition has;
+    bound_ms: the roofline bound, NaN on a GPU whose ceilings were not measured;
+    comparable: whether versions and protocol are those of most rows of the GROUP;
+    counts: whether the row is comparable, timed and not stale;
+    over_bound: ms over bound_ms;
+    over_fastest: ms over the least ms of the workload, NaN where the row is not ranked (`ranked`);
+    level: whether over_fastest is at most LEVEL.
+
+    Raises UserError where there is no trace.
+    """
+    recorded, warnings = trace_files.read(wanted)
+    states, unreadable = staleness.of_traces(recorded)
+
+    traces = [each.trace for each in recorded]
+    rows = of_traces(traces, [each.place for each in recorded])
+    rows["source"] = states
+    rows["others"] = [trace.unknown_fields() for trace in traces]
+    rows = rows.join(bounds(recorded))
+
+    return with_ranks(counting(rows)), [*warnings, *unreadable]
+
+
+def of_traces(traces: list[Trace], places: list[str] | None = None) -> pd.DataFrame:
+    """Return a row for each trace with an evaluation, in their order; the columns are `row`'s.
+
+    places: where each trace is written, "file:line". ms, reference_ms and speedup are NaN where a
+    solution was not timed or did not pass; matched is the share of elements inside the run's own
+    tolerance, matched_<tolerance> inside each tolerance that the run computed it for.
+    """
+    solution_names = {}
+    for key in {(trace.solution, trace.definition) for trace in traces}:
+        solution_names[key] = folder_name(*key)
+
+    rows = []
+    for trace, place in zip(traces, places or [""] * len(traces), strict=True):
+        name = solution_names[trace.solution, trace.definition]
+        rows.append(row(trace, name, place))
+
+    table = pd.DataFrame(rows)
+    if len(table):
+        # FIB writes infinities and NaN as strings.
+        numbers = table[NUMBERS].apply(pd.to_numeric, errors="coerce")
+        table[NUMBERS] = numbers.replace([math.inf, -math.inf], math.nan)
+    return table
+
+
+def row(trace: Trace, solution: str, place: str) -> dict:
+    """Return what a trace says, by column. solution: the name of its folder."""
+    provenance = of_trace(trace)
+    evaluation = trace.evaluation
+    status = status_text(evaluation)
+
+    columns = {
+        "definition": trace.definition,
+        "geometry": BY_NAME.get(trace.definition),
+        "solution": solution,
+        "uuid": trace.workload.uuid,
+        "tokens": tokens(trace.workload),
+        "hardware": provenance.hardware,
+        "tolerance": provenance.tolerance_name,
+        "clock": provenance.clock,
+        "status": status,
+        "passed": status == "PASSED",
+    }
+    columns |= times(evaluation)
+    columns |= exactness(evaluation, provenance.tolerance_name)
+    columns |= {
+        "tolerance_text": provenance.tolerance or "unknown tolerance",
+        "protocol": provenance.protocol or "unknown protocol",
+        "versions": provenance.versions_text,
+    }
+    columns |= {field: getattr(provenance, field) for field in PROVENANCE}
+    columns |= {"place": place, "log": evaluation.log}
+    return columns
+
+
+def status_text(evaluation: Evaluation) -> str:
+    """Return the status as a text, also one that FIB does not know."""
+    return getattr(evaluation.status, "value", evaluation.status)
+
+
+def times(evaluation: Evaluation) -> dict[str, float | None]:
+    """Return TIMES, None where the solution did not pass or was not timed."""
+    performance = evaluation.performance
+    if performance is None or status_text(evaluation) != "PASSED":
+        return dict.fromkeys(TIMES)
+    if performance.latency_ms <= 0 or performance.speedup_factor <= 0:
+        return dict.fromkeys(TIMES)  # what FIB leaves on a CPU
+
+    return {
+        "ms": performance.latency_ms,
+        "reference_ms": performance.reference_latency_ms,
+        "speedup": performance.speedup_factor,
+    }
+
+
+def exactness(evaluation: Evaluation, tolerance: str) -> dict[str, float | None]:
+    """Return the greatest errors and the shares of elements inside the tolerances.
+
+    tolerance: the run's own, whose share older traces have under no other name than matched.
+    """
+    correctness = evaluation.correctness
+    if correctness is None:
+        return dict.fromkeys(["matched", *MATCHED, "max_absolute_error", "max_relative_error"])
+
+    extra = correctness.extra or {}
+    matched = extra.get("matched_ratio")
+    shares = {f"matched_ratio_{tolerance}": matched} | extra
+
+    columns = {"matched": matched}
+    for name in TOLERANCES:
+        columns[f"matched_{name}"] = shares.get(f"matched_ratio_{name}")
+    columns["max_absolute_error"] = correctness.max_absolute_error
+    columns["max_relative_error"] = correctness.max_relative_error
+    return columns
+
+
+def of_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
+    """Return `of_traces`'s rows of a packed solution below these paths, the newest first.
+
+    Two more columns are trace, and source: its state by this packed solution. Warnings are printed.
+    """
+    recorded, warnings = trace_files.read(wanted) if wanted else ([], [])
+    for warning in warnings:
+        print(warning)
+
+    traces = [each.trace for each in recorded if each.trace.definition == solution.definition]
+    if not traces:
+        return pd.DataFrame(
+            columns="hardware tolerance clock protocol uuid passed ms source trace".split()
+        )
+
+    hashes_now = staleness.hashes([solution])
+    rows = of_traces(traces)
+    rows["trace"] = traces
+    rows["source"] = [staleness.judge(of_trace(trace), hashes_now) for trace in traces]
+    rows = rows[rows.solution == folder_name(solution.name, solution.definition)]
+    return rows.sort_values("timestamp", ascending=False, kind="stable")
+
+
+def bounds(recorded: list[Recorded]) -> pd.DataFrame:
+    """Return bound_ms and workloads, as in `load`, of each trace."""
+    uuids = workload_uuids(recorded)
+    bound_of_workload = {}
+    rows = []
+    for each in recorded:
+        trace = each.trace
+        key = (each.root, trace.definition, trace.workload.uuid)
+        bound_ms = math.nan
+        if has_bound(trace):
+            if key not in bound_of_workload:
+                bound_of_workload[key] = recorded_bound(trace.definition, trace.workload, each.root)
+            bound_ms = bound_on(bound_of_workload[key], trace.evaluation.environment.hardware)
+        count = len(uuids[each.root, trace.definition])
+        rows.append({"bound_ms": bound_ms, "workloads": count})
+    return pd.DataFrame(rows)
+
+
+def workload_uuids(recorded: list[Recorded]) -> dict[tuple[Path | None, str], set[str]]:
+    """Return (data set, definition) -> uuids of its workloads, there and in these traces."""
+    uuids = {}
+    for each in recorded:
+        definition = each.trace.definition
+        key = (each.root, definition)
+        if key not in uuids:
+            uuids[key] = set()
+            with suppress(UserError):  # those in the traces are enough for a comparison
+                workloads = of_data_set(definition, each.root or paths.ROOT)
+                uuids[key].update(workload.uuid for workload in workloads)
+        uuids[key].add(each.trace.workload.uuid)
+    return uuids
+
+
+def has_bound(trace: Trace) -> bool:
+    """Return whether the workload's routing and the GPU's ceilings are those that we know.
+
+    The protocol of a run on another data set names it, whose routing is not that of our workload
+    with the same uuid.
+    """
+    on_another_data_set = "dataset=" in (of_trace(trace).protocol or "")
+    return not on_another_data_set and trace.evaluation.environment.hardware in roofline.CEILINGS
+
+
+def bound_on(bound: roofline.Bound | None, gpu: str) -> float:
+    """Return a bound in ms on a GPU; NaN where it is not known or no expert has a token."""
+    if bound is None or not bound.rows:
+        return math.nan
+    return replace(bound, gpu=gpu).ms
+
+
+def counting(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one row of each CELL, and whether it is comparable.
+
+    It is one of the current source before one of an earlier source, then one of the condition that
+    most rows of its group share, then the newest.
+    """
+    rows = rows.assign(fresh=rows.source != "stale")
+    of_same_condition = rows.groupby([*GROUP, *CONDITION]).fresh.transform("sum")
+    most = of_same_condition.groupby([rows[column] for column in GROUP]).transform("max")
+    rows["comparable"] = of_same_condition == most
+
+    best_last = rows.sort_values(["fresh", "comparable", "timestamp"], kind="stable")
+    counted = best_last.drop_duplicates(CELL, keep="last").drop(columns="fresh")
+    return counted.sort_values([*GROUP, "tokens", "uuid"])
+
+
+def with_ranks(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with counts, over_bound, over_fastest and level, as in `load`."""
+    counts = rows.comparable & (rows.source != "stale") & rows.ms.notna()
+
+    ranked_ms = rows.ms.where(counts & ranked(rows.protocol))
+    workload = [rows[column] for column in [*GROUP, "uuid"]]
+    over_fastest = ranked_ms / ranked_ms.groupby(workload).transform("min")
+
+    rows = rows.assign(
+        counts=counts,
+        over_bound=rows.ms / rows.bound_ms,
+        over_fastest=over_fastest,
+        level=over_fastest <= LEVEL,
+    )
+    return rows.reset_index(drop=True)
+
+
+def ranked(protocols: pd.Series) -> pd.Series:
+    """Return for each protocol whether its times say which solution is the fastest.
+
+    The time of a single call, as passes at another tolerance are recorded, does not.
+    """
+    repeated = {protocol: timed_calls(protocol) != 1 for protocol in set(protocols)}
+    return protocols.map(repeated).astype(bool)
+
+
+def timed_calls(protocol: str) -> int | None:
+    """Return the timed calls of a protocol as `Plan.protocol` writes it; None where it is not."""
+    iterations = re.search(r"\biterations=(\d+)", protocol)
+    trials = re.search(r"\btrials=(\d+)", protocol)
+    if not iterations or not trials:
+        return None
+    return int(iterations[1]) * int(trials[1])

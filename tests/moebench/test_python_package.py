@@ -1,0 +1,218 @@
+"""Packages of packed solutions: what they export, what pip installs, and which names are refused."""
+
+import importlib
+import shutil
+import sys
+import tomllib
+
+import pytest
+import torch
+from definitions.moe_fp8_block_scale import definition
+from moebench.core import paths
+from moebench.core.errors import UserError
+from moebench.packing import pack, python_package
+
+MANIFEST = """
+name = "tiny"
+author = "tests"
+description = "Writes ones."
+language = "python"
+entry_point = "main.py::run"
+renorm_entry_point = "main.py::run_renorm"
+routed_entry_point = "main.py::run_routed"
+target_hardware = ["cpu"]
+dependencies = ["deep_gemm"]
+definitions = ["full", "deepseek-v3-ep8-routed"]
+"""
+INPUTS = ", ".join(definition("small").inputs)
+MAIN = f"""from ..common.host.ones import ones
+
+
+def run({INPUTS}, output):
+    ones(output)
+
+
+def run_renorm(): ...
+
+
+def run_routed(): ...
+
+
+def run_routed_bf16(): ...
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The solutions folder, with one small torch solution."""
+    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path / "solutions")
+    for name, text in {
+        "tiny/solution.toml": MANIFEST,
+        "tiny/main.py": MAIN,
+        "common/host/ones.py": "def ones(output):\n    output.fill_(1)\n",
+    }.items():
+        path = paths.SOLUTIONS / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return paths.SOLUTIONS
+
+
+def write(parent, geometries=()):
+    return python_package.pack_packages(["tiny"], parent, list(geometries))
+
+
+def project(parent):
+    return tomllib.loads((parent / "pyproject.toml").read_text())
+
+
+def test_it_runs_without_flashinfer_bench(folder, tmp_path, monkeypatch):
+    assert write(tmp_path / "engine") == [tmp_path / "engine" / "tiny"]
+    for module in ("flashinfer_bench", "moebench"):
+        monkeypatch.setitem(sys.modules, module, None)  # importing it raises
+    monkeypatch.syspath_prepend(tmp_path)
+
+    output = torch.zeros(3, 512, dtype=torch.bfloat16)
+    importlib.import_module("engine.tiny").run(*[None] * 10, output)
+    assert (output == 1).all()
+
+
+def test_it_exports_what_its_definition_needs(folder, tmp_path):
+    parent = tmp_path / "moe"
+    full, routed = write(parent, ["full", "deepseek-v3-ep8-routed"])
+    assert (full / "__init__.py").read_text().splitlines()[2:] == [
+        "from .main import run  # noqa: F401"
+    ]
+    name = pack.pack("tiny")["deepseek-v3-ep8-routed"].definition
+    sizes = {"num_local_experts": 32, "top_k": 8, "hidden_size": 7168, "intermediate_size": 2048}
+    assert (routed / "__init__.py").read_text().splitlines()[2:] == [
+        "from .main import run_routed as run  # noqa: F401",
+        "from .main import run_routed_bf16 as run_bf16  # noqa: F401",
+        "",
+        f'DEFINITION = "{name}"',
+        f"SIZES = {sizes}",
+    ]
+
+
+def test_adapters_go_where_an_engine_can_call_it(folder, tmp_path):
+    """Their imports of common/ are right beside it."""
+    full, routed = write(tmp_path / "moe", ["full", "deepseek-v3-ep8-routed"])
+    names = {path.name for path in paths.INTEGRATIONS.rglob("for_*.py")}
+    assert len(names) > 3
+    assert {path.name for path in routed.glob("for_*.py")} == names
+    assert not list(full.glob("for_*.py"))
+    for name in names:
+        text = (routed / name).read_text()
+        imported = [line.split()[1] for line in text.splitlines() if line.lstrip()[:5] == "from "]
+        local = [module for module in imported if module[0] == "."]
+        assert local
+        assert not [module for module in local if module.startswith("..")]
+        assert not [module for module in imported if module.startswith(("solutions", "integr"))]
+
+
+def test_pip_and_engines_find_it(folder, tmp_path):
+    parent = tmp_path / "moe"
+    _, routed = write(parent, ["full", "deepseek-v3-ep8-routed"])
+    values = project(parent)
+    assert values["project"]["entry-points"] == {
+        "vllm.general_plugins": {routed.name: f"moe.{routed.name}.for_vllm:register"},
+        "sglang.srt.plugins": {routed.name: f"moe.{routed.name}.for_sglang:register"},
+    }
+    assert values["tool"]["setuptools"]["packages"] == [
+        "moe",
+        "moe.tiny",
+        "moe.tiny.common",
+        "moe.tiny.common.host",
+        f"moe.{routed.name}",
+        f"moe.{routed.name}.common",
+        f"moe.{routed.name}.common.host",
+    ]
+    assert values["project"]["dependencies"] == []
+
+
+def test_it_is_not_written_over_another(folder, tmp_path):
+    """A file of an older version that stays there would be compiled along."""
+    parent = tmp_path / "engine"
+    write(parent)
+    before = (parent / "pyproject.toml").read_text()
+    with pytest.raises(UserError, match="engine/tiny"):
+        write(parent)
+    assert (parent / "pyproject.toml").read_text() == before
+
+
+def test_what_pip_built_of_older_sources_goes(folder, tmp_path):
+    parent = tmp_path / "engine"
+    write(parent)
+    (parent / "build" / "lib").mkdir(parents=True)
+    (parent / "build" / "mine").write_text("")
+    shutil.rmtree(parent / "tiny")
+    write(parent)
+    assert [path.name for path in (parent / "build").iterdir()] == ["mine"]
+
+
+def test_a_project_of_the_users_is_left_alone(folder, tmp_path):
+    parent = tmp_path / "project"
+    parent.mkdir()
+    (parent / "pyproject.toml").write_text("theirs")
+    with pytest.raises(UserError, match="pyproject.toml"):
+        write(parent)
+    assert [path.name for path in parent.iterdir()] == ["pyproject.toml"]
+
+
+def test_nothing_stays_where_writing_is_interrupted(folder, tmp_path, monkeypatch):
+    written = []
+
+    def interrupted(path, content):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+    monkeypatch.setattr(python_package, "write_atomically", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "moe")
+    assert len(written) == 2
+    assert list((tmp_path / "moe").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("no-name", "_moe", "moe_", "m\N{LATIN SMALL LETTER O WITH DIAERESIS}", "1moe", "class"),
+        *("json", "test", "_thread", "tomllib", "Random", "distutils"),
+        *("pip", "setuptools", "pkg_resources", "wheel"),
+        *("numpy", "torch", "triton", "yaml", "PIL", "pil", "NumPy", "google", "ruamel"),
+        *("flashinfer", "flashinfer_bench", "flashinfer_python", "tvm_ffi", "apache_tvm_ffi"),
+        *("vllm", "sglang", "transformers", "deep_gemm", "moebench", "definitions"),
+    ],
+)
+def test_a_name_that_is_taken_is_refused(folder, tmp_path, name):
+    with pytest.raises(UserError, match="^--package: "):
+        write(tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("name", ["moe", "engine", "my_numpy", "torch_moe", "Moe2"])
+def test_a_new_name_is_taken(folder, tmp_path, name):
+    assert write(tmp_path / name) == [tmp_path / name / "tiny"]
+
+
+@pytest.mark.parametrize(
+    ("summary", "is_refused"), [(python_package.SUMMARY, False), ("Theirs", True)]
+)
+def test_only_an_installed_package_of_this_command_is_replaced(
+    folder, tmp_path, monkeypatch, summary, is_refused
+):
+    """After `pip install ./moe` it is packed again under the same name."""
+    installed = tmp_path / "site" / "my_moe-1.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text(f"Name: my-moe\nVersion: 1\nSummary: {summary}\n")
+    (installed / "top_level.txt").write_text("my_moe\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+    if is_refused:
+        with pytest.raises(UserError, match="my-moe"):
+            write(tmp_path / "my_moe")
+    else:
+        write(tmp_path / "my_moe")
+        assert project(tmp_path / "my_moe")["project"]["description"] == summary

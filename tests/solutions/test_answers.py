@@ -1,0 +1,292 @@
+"""Every packed solution that this machine can run, built by FIB, gives right answers.
+
+Without a GPU that is the small geometry through Triton's interpreter; tests marked `gpu` run the
+full one. Solutions that are made for other hardware are skipped.
+"""
+
+import gc
+
+import pytest
+import torch
+from every_solution import (
+    FIRST_EXPERT,
+    OUTPUT,
+    assert_close,
+    assert_same_bits,
+    expected_output,
+    local_experts_of,
+    run,
+    serving,
+    slow,
+    without_local_expert,
+)
+from flashinfer_bench.bench.utils import load_safetensors
+from flashinfer_bench.compile import BuilderRegistry
+from layer_inputs import DEVICE, reference
+from layer_inputs import arguments as layer_arguments
+from moebench.judging.calling import input_bytes, seeded_inputs
+from moebench.operators import catalogue
+from moebench.operators.catalogue import FP8_MOE, FULL, ROUTED
+
+LAYERS = [key for key in (*FP8_MOE, *ROUTED) if key in FULL]
+SMALL_CASES = [case.name for case in catalogue.operator("small").cases("small")]
+
+# ---- workloads ----
+
+
+def workload_inputs(definition, workload, root):
+    """A workload's inputs, copied as FIB hands them over: what lies in a mapped file may start at
+    any address.
+    """
+    stored = load_safetensors(definition, workload, root)
+    (values,) = seeded_inputs(definition, workload, 1, DEVICE, stored)
+    return [value.clone() if torch.is_tensor(value) else value for value in values]
+
+
+def check_workload(layer, definition, workload, root):
+    values = workload_inputs(definition, workload, root)
+    expected = BuilderRegistry.get_instance().build_reference(definition)(*values)
+    arguments = dict(zip(definition.inputs, values, strict=True))
+    arguments[OUTPUT] = torch.empty_like(expected)
+
+    output = run(layer, arguments)
+
+    must_be_zero = (expected == 0).all(1)  # no local expert, or scales of zero
+    assert (output[must_be_zero] == 0).all()
+    assert_close(output, expected, workload.uuid)
+
+
+SECONDS_EACH = ("same-eight-local", "last-rank-odd-length")  # in the interpreter
+
+
+@serving("small")
+@pytest.mark.parametrize(
+    "case", [slow(name) if name in SECONDS_EACH else name for name in SMALL_CASES]
+)
+def test_small_workloads(layer, geometry, case, records):
+    """A wrong answer on a workload chosen to hurt, which would be seen on a GPU only."""
+    small = records(geometry)
+    workload = small.workloads[SMALL_CASES.index(case)]
+    check_workload(layer, catalogue.definition(geometry), workload, small.root)
+
+
+# The slow set has all cases of the other small definitions.
+QUICK_CASES = {
+    "small-one-group": ("one-token", "no-tokens", "none-local"),
+    "small-renorm": ("one-token", "no-tokens", "none-local"),
+    "small-routed": ("no-tokens", "slots-without-expert"),
+    "small-renorm-routed": ("no-tokens",),
+}
+
+
+@serving(*QUICK_CASES)
+@pytest.mark.parametrize("quick", [True, slow(False)])
+def test_small_workloads_of_the_other_definitions(layer, geometry, quick, records):
+    """Sizes or a routing of the first definition in what every definition shares.
+
+    Behind a router: an empty slot that is computed, ids taken for local numbers, gate and up
+    swapped.
+    """
+    small = records(geometry)
+    cases = catalogue.operator(geometry).cases(geometry)
+    for case, workload in zip(cases, small.workloads, strict=True):
+        if (case.name in QUICK_CASES[geometry]) == quick:
+            check_workload(layer, catalogue.definition(geometry), workload, small.root)
+
+
+@serving(*LAYERS, flashinfer_mono_moe="it takes 8 tokens at most")
+@pytest.mark.parametrize("num_tokens", [slow(1), 64, slow(256), slow(1024)])  # the traces have more
+def test_workloads_of_every_definition(layer, geometry, num_tokens, records):
+    """A wrong answer at the sizes of another model."""
+    definition = catalogue.definition(geometry)
+    recorded = records(geometry)
+    workload = min(recorded.workloads, key=lambda w: abs(w.axes["seq_len"] - num_tokens))
+
+    gc.collect()  # weights of the test before, which another layer's caches may hold
+    torch.cuda.empty_cache()
+    needed = 5 * sum(input_bytes(definition, workload.axes).values())
+    if torch.cuda.mem_get_info()[0] < needed:
+        pytest.skip(f"{geometry} needs {needed / 1e9:.1f} GB of GPU memory")
+
+    check_workload(layer, definition, workload, recorded.root)
+
+
+# ---- token counts ----
+
+
+@serving("small")
+@pytest.mark.parametrize(
+    ("num_tokens", "local_every"), [(130, 32), slow(300, 8), slow(400, 8), slow(1100, 32)]
+)
+def test_more_tokens_than_one_chunk_or_tile_choice(layer, geometry, num_tokens, local_every):
+    """What only happens above 128, 256 or 1024 tokens, at any width."""
+    arguments = layer_arguments(geometry, num_tokens)
+    # few pairs are local, as an interpreter is slow
+    elsewhere = torch.arange(num_tokens, device=DEVICE) % local_every > 0
+    arguments["routing_logits"][elsewhere, FIRST_EXPERT : FIRST_EXPERT + 32] -= 4
+    assert_close(run(layer, arguments), expected_output(geometry, arguments))
+
+
+@serving("full")
+@pytest.mark.parametrize("last", [224, 256, 1024, 8192])
+def test_neighbours_where_kernels_change(layer, geometry, last):
+    """A wrong answer at the last count of one kernel or the first of the next, of CUDA
+    solutions.
+    """
+    for num_tokens in (last, last + 1):
+        arguments = layer_arguments(geometry, num_tokens)
+        expected = expected_output(geometry, arguments)
+        assert_close(run(layer, arguments), expected, f"T={num_tokens}")
+
+
+FEW_CALLS = ((3, 64), (1, 224), (3, 64))  # tokens, the rank's first expert
+MANY_CALLS = ((33, 64), (1, 0), (16, 224), (2, 33), (33, 64))
+
+
+@serving("full", "small")
+@pytest.mark.parametrize("calls", [FEW_CALLS, slow(MANY_CALLS)], ids=["few", "many"])
+def test_many_sizes_in_one_process(layer, geometry, calls):
+    """A call that takes over what a call of another size left behind."""
+    for num_tokens, offset in calls:
+        arguments = layer_arguments(geometry, num_tokens, seed=num_tokens, offset=offset)
+        expected = expected_output(geometry, arguments)
+        assert_close(run(layer, arguments), expected, f"T={num_tokens}")
+
+
+@serving("full", "small")
+def test_no_tokens(layer, geometry):
+    """A launch of an empty grid, which CUDA refuses."""
+    assert run(layer, layer_arguments(geometry, 0)).shape[0] == 0
+
+
+@serving(
+    "full",
+    flashinfer_cutlass="activations are quantised twice: at 131073 tokens 0.8994 at contest, "
+    "on an H200; 0.9 is wanted",
+)
+@pytest.mark.parametrize("num_tokens", [131_072, 131_073])
+def test_a_huge_batch_is_right_or_refused(layer, geometry, num_tokens):
+    """An offset that no longer fits in 32 bits, hence wrong rows or a crash in the GPU."""
+    arguments = layer_arguments(geometry, num_tokens)
+    try:
+        output = run(layer, arguments)
+    except ValueError as error:
+        assert str(error).startswith("routing_logits: ")
+        assert str(num_tokens) in str(error)
+        assert arguments[OUTPUT].isnan().all()
+        return
+
+    assert torch.isfinite(output).all()
+    sample = torch.linspace(0, num_tokens - 1, 64, device=DEVICE).long()
+    sampled = dict(arguments)
+    sampled["routing_logits"] = arguments["routing_logits"][sample]
+    sampled["hidden_states"] = arguments["hidden_states"][sample]
+    sampled["hidden_states_scale"] = arguments["hidden_states_scale"][:, sample]
+    assert_close(output[sample], expected_output(geometry, sampled))
+
+
+# ---- what a call leaves ----
+
+
+@serving("full", "small")
+@pytest.mark.parametrize("every_second", [False, True])
+@pytest.mark.parametrize(
+    "num_tokens", [9, *(pytest.param(t, marks=pytest.mark.gpu) for t in (700, 9000))]
+)
+def test_rows_without_a_local_expert_are_zero(layer, geometry, num_tokens, every_second):
+    """Old memory, here NaN, in rows that this rank adds nothing to."""
+    arguments = layer_arguments(geometry, num_tokens)
+    rank = slice(FIRST_EXPERT, FIRST_EXPERT + local_experts_of(geometry))
+    lowered = slice(1, None, 2) if every_second else slice(None)
+    arguments["routing_logits"][lowered, rank] = -20
+    nowhere = without_local_expert(geometry, arguments)
+    assert nowhere[lowered].all()
+    assert nowhere.all() != every_second
+
+    output = run(layer, arguments)
+
+    assert (output[nowhere] == 0).all()
+    assert (output[~nowhere] != 0).any(1).all()
+
+
+@serving("full", "small")
+def test_same_call_same_bits(layer, geometry):
+    """Results that differ from run to run, as sums by atomics do."""
+    on_cpu = DEVICE == "cpu"
+    arguments = layer_arguments(geometry, 5 if on_cpu else 21)
+    first = run(layer, arguments)
+    for _ in range(1 if on_cpu else 20):
+        assert_same_bits(run(layer, arguments), first)
+
+
+@serving("full", "small")
+def test_inputs_are_left_alone(layer, geometry):
+    """An argument that a kernel scribbled on."""
+    arguments = layer_arguments(geometry, 5)
+    tensors = [name for name in arguments if name != OUTPUT and torch.is_tensor(arguments[name])]
+    before = {name: arguments[name].clone() for name in tensors}
+
+    run(layer, arguments)
+
+    for name in tensors:
+        same = torch.equal(arguments[name].view(torch.uint8), before[name].view(torch.uint8))
+        assert same, name
+
+
+OTHER_SCALARS = {"local_expert_offset": 80, "routed_scaling_factor": 1.25}
+
+
+@serving("full", "small")
+@pytest.mark.parametrize("together", [True, slow(False)], ids=["together", "one by one"])
+def test_tensors_changed_in_place_change_the_answer(layer, geometry, together):
+    """An answer remembered by address, wrong from the second call on."""
+    num_tokens = 2 if together else 5
+    arguments = layer_arguments(geometry, num_tokens)
+    other = layer_arguments(geometry, num_tokens, seed=1) | OTHER_SCALARS
+    names = [name for name in arguments if name != OUTPUT]
+
+    before = run(layer, arguments)
+    for changed in [names] if together else [[name] for name in names]:
+        for name in changed:
+            if torch.is_tensor(arguments[name]):
+                arguments[name].copy_(other[name])
+            else:
+                arguments[name] = other[name]
+        after = run(layer, arguments)
+        assert not torch.equal(after, before), f"a change of {changed} changed nothing"
+        assert_close(after, expected_output(geometry, arguments), changed)
+        before = after
+
+
+# ---- NaN ----
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # of the interpreter's tl.max
+@serving("small")
+@pytest.mark.parametrize("code", [0x7F, 0xFF])
+@pytest.mark.parametrize("name", ["hidden_states", "gemm1_weights", "gemm2_weights"])
+def test_nan_reaches_the_output(layer, geometry, name, code):
+    """A broken activation or weight that turns into a finite answer, here the code read as 480."""
+    arguments = layer_arguments(geometry, 3)
+    token, expert = a_local_pair(geometry, arguments)
+    place = (token, 5) if name == "hidden_states" else (expert, 130, 5)
+    arguments[name].view(torch.uint8)[place] = code
+
+    expected = expected_output(geometry, arguments).isnan()
+
+    assert expected[token].any()
+    assert not expected.all()
+    assert torch.equal(run(layer, arguments).isnan(), expected)
+
+
+def a_local_pair(geometry, arguments):
+    """A token, and the number on this rank of one of its experts."""
+    chosen = ~without_local_expert(geometry, arguments)
+    token = int(chosen.nonzero()[0])
+
+    bias = arguments["routing_bias"]
+    logits = arguments["routing_logits"][token : token + 1]
+    experts, _ = reference(geometry).route(logits, bias, 1.0)
+    local = experts[0] - arguments["local_expert_offset"]
+    on_rank = local[(local >= 0) & (local < local_experts_of(geometry))]
+    return token, int(on_rank[0])

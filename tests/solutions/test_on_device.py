@@ -1,0 +1,98 @@
+"""Every solution on a GPU: streams, CUDA graphs, scratch memory, a second device."""
+
+import pytest
+import torch
+from every_solution import OUTPUT, assert_same_bits, run, serving
+from layer_inputs import DEVICE
+from layer_inputs import arguments as layer_arguments
+from moebench.judging.calling import seeded_inputs
+from moebench.judging.fib import load_safetensors
+from moebench.operators import catalogue
+
+
+@serving("full")
+def test_runs_on_the_current_stream(layer, geometry):
+    """Kernels that start before their inputs, made on a stream, are there."""
+    arguments = layer_arguments(geometry, 80)
+    other = layer_arguments(geometry, 80, seed=1)["hidden_states"]
+    expected = run(layer, arguments | {"hidden_states": other})
+    output = torch.full_like(expected, torch.nan)
+    torch.cuda.synchronize()
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(100_000_000)  # some 50 ms: who does not wait reads the old tokens
+        arguments["hidden_states"].copy_(other)
+        layer(*(arguments | {OUTPUT: output}).values())
+    stream.synchronize()
+
+    assert torch.equal(output, expected)
+
+
+@serving("full")
+@pytest.mark.parametrize("num_tokens", [7, 80, 300, 1100])
+def test_cuda_graph(layer, geometry, num_tokens):
+    """A serving engine that captures its model cannot capture a layer that waits."""
+    arguments = layer_arguments(geometry, num_tokens)
+    output = torch.full_like(arguments[OUTPUT], torch.nan)
+    run(layer, arguments)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        layer(*(arguments | {OUTPUT: output}).values())
+
+    for seed in (0, 1, 2):
+        other = layer_arguments(geometry, num_tokens, seed=seed)
+        for name in ("routing_logits", "hidden_states", "hidden_states_scale"):
+            arguments[name].copy_(other[name])
+        output.fill_(torch.nan)
+        graph.replay()
+        assert_same_bits(output, run(layer, arguments), f"replay {seed}")
+
+
+MOST_SCRATCH = 1.5e9  # bytes beside a model that fills the device
+
+
+@serving(
+    "full",
+    flashinfer_cutlass="its workspace takes 10.3 GB",
+    torch_moe="all of it is in fp32",
+    deepgemm="its GEMMs want all rows in one operand, T x 8 of them in the worst case: y alone "
+    "takes 1.6 GB",
+)
+def test_scratch_of_the_largest_workload(layer, geometry, records):
+    """Out of memory next to a model that fills the device."""
+    recorded = records(geometry)
+    workload = max(recorded.workloads, key=lambda workload: workload.axes["seq_len"])
+    definition = catalogue.definition(geometry)
+    stored = load_safetensors(definition, workload, recorded.root)
+    (values,) = seeded_inputs(definition, workload, 1, DEVICE, stored)
+    values = [value.clone() if torch.is_tensor(value) else value for value in values]
+    shape = workload.axes["seq_len"], catalogue.GEOMETRIES[geometry]["hidden_size"]
+    output = torch.empty(shape, dtype=torch.bfloat16, device=DEVICE)
+
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    layer(*values, output)
+    torch.cuda.synchronize()
+
+    assert torch.cuda.max_memory_allocated() - before < MOST_SCRATCH
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@serving("full")
+def test_second_device(layer, geometry):
+    """Tensors of one GPU handed to kernels on another."""
+    arguments = layer_arguments(geometry, 80, "cuda:0")
+    expected = run(layer, arguments)
+    elsewhere = {}
+    for name, value in arguments.items():
+        elsewhere[name] = value.to("cuda:1") if torch.is_tensor(value) else value
+
+    torch.cuda.set_device(0)
+    output = run(layer, elsewhere)
+
+    assert output.device.index == 1
+    assert torch.cuda.current_device() == 0
+    assert torch.equal(output.to("cuda:0"), expected)
+    assert torch.equal(run(layer, arguments), expected)

@@ -1,0 +1,83 @@
+"""Run a test for every solution that serves a layer, and call the layer that FIB builds of it."""
+
+import pytest
+import torch
+from layer_inputs import reference
+from moebench.judging.tolerances import TOLERANCES, matched_ratios
+from moebench.operators import catalogue
+from moebench.operators.catalogue import FULL
+from moebench.packing import manifest
+
+SOLUTIONS = manifest.solution_names()
+OUTPUT = "output"
+FIRST_EXPERT = 64  # of the rank, in `layer_inputs.arguments`
+
+
+def slow(*values):
+    """A parameter of the slow set."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def serving(*geometries, **allowed_to_fail):
+    """Parametrise a test with every (solution, geometry) of which the solution serves the geometry.
+
+    allowed_to_fail: solution -> why it may fail, for what another project's kernels do or want.
+    """
+    parameters = []
+    for name in SOLUTIONS:
+        served = manifest.read_manifest(name).definitions
+        for geometry in geometries:
+            if geometry in served:
+                marks = marks_of(name, geometry, allowed_to_fail.get(name))
+                parameters.append(pytest.param(name, geometry, marks=marks))
+    return pytest.mark.parametrize(("solution", "geometry"), parameters)
+
+
+def marks_of(solution, geometry, why_it_may_fail):
+    marks = []
+    if geometry in FULL:
+        marks.append(pytest.mark.gpu)
+    if why_it_may_fail:
+        expected = AssertionError, ValueError
+        marks.append(pytest.mark.xfail(reason=why_it_may_fail, raises=expected))
+    if solution == "torch_moe":
+        marks.append(pytest.mark.slow)  # `make bench` judges it
+    return marks
+
+
+def run(layer, arguments):
+    """Return a fresh output, which held NaN before the call."""
+    output = torch.full_like(arguments[OUTPUT], torch.nan)
+    layer(*(arguments | {OUTPUT: output}).values())
+    return output
+
+
+def expected_output(geometry, arguments):
+    inputs = {name: value for name, value in arguments.items() if name != OUTPUT}
+    return reference(geometry).run(**inputs)
+
+
+def assert_close(output, expected, label=""):
+    """Check that an output is inside relaxed and contest."""
+    assert torch.isfinite(output).all()
+    ratios = matched_ratios(output, expected)
+    for name in ("relaxed", "contest"):
+        assert ratios[name] >= TOLERANCES[name].ratio, f"{label}: {ratios}"
+
+
+def assert_same_bits(output, expected, label=""):
+    differing = (output.view(torch.int16) != expected.view(torch.int16)).sum()
+    assert differing == 0, f"{label}: {differing} values differ"
+
+
+def local_experts_of(geometry):
+    return catalogue.GEOMETRIES[geometry]["num_local_experts"]
+
+
+def without_local_expert(geometry, arguments):
+    """[T] bool: tokens that route to no expert of this rank."""
+    route = reference(geometry).route
+    experts, _ = route(arguments["routing_logits"], arguments["routing_bias"], 1.0)
+    local = experts - arguments["local_expert_offset"]
+    elsewhere = (local < 0) | (local >= local_experts_of(geometry))
+    return elsewhere.all(1)
