@@ -62,7 +62,7 @@ test-gpu: $(READY) ## the tests that need a CUDA device, one after the other
 
 lint: $(READY) ## ruff: style and formatting
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check definitions examples integrations scripts setup.py solutions tests tools
+	$(BIN)/ruff format --check examples integrations scripts setup.py solutions tests tools
 
 new: $(READY) ## start a solution: make new NAME=mine; FROM=triton or a solution to copy, AUTHOR=you
 	$(BIN)/moebench new $(NAME) $(if $(FROM),--from $(FROM)) $(if $(AUTHOR),--author "$(AUTHOR)")

@@ -7,6 +7,9 @@ gets tokens in bf16 and the router's choice, and weights as they were loaded. in
 the lines, and what is not supported.
 """
 
+# pyright: reportMissingImports=false
+# SGLang is installed where a package is used, not here.
+
 import logging
 from functools import cache
 

@@ -5,6 +5,9 @@ It replaces the quantisation config "fp8" by one that differs in the MoE layers 
 integrations/README.md has the lines, and what is not supported.
 """
 
+# pyright: reportMissingImports=false
+# vLLM is installed where a package is used, not here.
+
 
 def register():
     """Compute the experts of FP8 checkpoints by this package, in this process. Returns the

@@ -4,6 +4,9 @@ layer's method -> experts.
 They are module-level, as vLLM pickles a config for the processes that it spawns.
 """
 
+# pyright: reportMissingImports=false
+# vLLM is installed where a package is used, not here.
+
 from functools import cache, partial
 
 import torch

@@ -5,6 +5,9 @@ DeepGEMM compiles a kernel when it first meets its tile, which it chooses by the
 themselves, so they may be launched early.
 """
 
+# pyright: reportMissingImports=false
+# deep_gemm is optional: pip install '.[deepgemm]'.
+
 import threading
 
 import torch

@@ -28,41 +28,56 @@ AUDITS = {
 
 @pytest.mark.parametrize("tool", AUDITS)
 def test_an_audit_finds_nothing(tool):
-    found = shutil.which(tool, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    done = subprocess.run([found, *AUDITS[tool], FILE], capture_output=True, text=True)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    program = shutil.which(tool, path=path)
+    done = subprocess.run([program, *AUDITS[tool], FILE], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
+def our_commands():
+    """Return the words of each command but the one that comments, as far as they are ours."""
+    commands = []
+    for job, words in COMMANDS:
+        if job == "comment":
+            continue
+        if ">" in words:
+            words = words[: words.index(">")]
+        commands.append(words)
+    return commands
+
+
 def test_every_command_exists_with_its_options():
-    """A user would miss: a renamed command or option that breaks the workflow and no test."""
-    ours = [
-        words[: words.index(">")] if ">" in words else words
-        for name, words in COMMANDS
-        if name != "comment"
-    ]
-    assert [".ci/run"] in ours and len(ours) == len(COMMANDS) - 1
-    for words in ours:
-        if words[0] == ".venv/bin/moebench":  # made by `make setup`
+    """A renamed command or option would break the workflow and no other test."""
+    commands = our_commands()
+    assert [".ci/run"] in commands
+    assert len(commands) == len(COMMANDS) - 1
+
+    makefile = (paths.ROOT / "Makefile").read_text(encoding="utf-8")
+    for words in commands:
+        program = words[0]
+        if program == ".venv/bin/moebench":  # made by `make setup`
             cli.parser_for(words[1]).parse_args(words[1:])
-        elif words[0] == "make":
-            assert re.search(
-                rf"^{words[1]}:", (paths.ROOT / "Makefile").read_text(encoding="utf-8"), re.M
-            )
+        elif program == "make":
+            assert re.search(rf"^{words[1]}:", makefile, re.M)
         else:
-            assert os.access(paths.ROOT / words[0], os.X_OK), words[0]
+            assert os.access(paths.ROOT / program, os.X_OK), program
 
 
-PYTHON = (
-    '#!/usr/bin/env bash\necho "$(basename "$PWD") $*" >> {log}\n[ "$2" = pip ] || exit {status}\n'
-)
+# Notes its folder and arguments; with anything but pip it ends with a status.
+PYTHON = """#!/usr/bin/env bash
+echo "$(basename "$PWD") $*" >> {log}
+[ "$2" = pip ] || exit {status}
+"""
 
 
 @pytest.fixture
 def bench(tmp_path):
-    """.ci/bench in a checkout whose environment only notes what it is asked, and exits as told when
-    it measures.
+    """Runs .ci/bench in a checkout whose Python only notes what it is asked.
+
+    It ends with the status that it is given when it measures.
     """
-    root, log = tmp_path / "root", tmp_path / "log"
+    root = tmp_path / "root"
+    log = tmp_path / "log"
     python = root / ".venv" / "bin" / "python"
     for folder in (root / ".ci", python.parent, root / "before"):
         folder.mkdir(parents=True)
@@ -83,17 +98,23 @@ def test_the_benchmark_takes_turns(bench):
     """A machine that slows down over time must not look like a slower change."""
     status, log = bench(0, "bench", "before")
     measured = [line.split() for line in log if " -m moebench " in line]
-    assert status == 0 and len(log) == 2 * len(measured)
-    turns = [
-        (f"before ../bench/before-{n}.jsonl", f"root bench/after-{n}.jsonl") for n in (1, 2, 3)
-    ]
-    assert [f"{words[0]} {words[-1]}" for words in measured] == [
-        line for turn in turns for line in turn
-    ]
+    assert status == 0
+    assert len(log) == 2 * len(measured)
+
+    turns = []
+    for number in (1, 2, 3):
+        turns.append(f"before ../bench/before-{number}.jsonl")
+        turns.append(f"root bench/after-{number}.jsonl")
+    assert [f"{words[0]} {words[-1]}" for words in measured] == turns
     cli.parser_for("run").parse_args(measured[0][3:])
 
 
-def test_a_failing_solution_is_left_to_the_comparison_but_a_failing_run_is_not(bench):
-    assert bench(1, "bench")[0] == 0
+def test_a_failing_solution_is_left_to_the_comparison(bench):
+    status, _ = bench(1, "bench")
+    assert status == 0
+
+
+def test_a_failing_run_ends_the_script(bench):
     status, log = bench(2, "bench")
-    assert status != 0 and len(log) == 2  # installed, then run
+    assert status != 0
+    assert len(log) == 2  # installed, then run

@@ -7,104 +7,180 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from moebench import cli
+from moebench.commands import model
 from moebench.core import paths
-from moebench.packing import pack
+from moebench.operators.checkpoint import read
+from moebench.operators.expected_bound import expected_bound
+from moebench.packing import manifest, pack
 from recorded import trace, write
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "model_configs.jsonl"
+LINES = SAMPLES.read_text(encoding="utf-8").splitlines()
+CONFIGS = {sample["name"]: sample for sample in map(json.loads, LINES)}
+GOOD = [name for name, sample in CONFIGS.items() if "layers" in sample]
 TINY = {
     "model_type": "qwen3_moe",
     "num_experts": 16,
     "num_experts_per_tok": 2,
     "norm_topk_prob": True,
+    "hidden_size": 256,
+    "moe_intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
 }
-TINY |= {"hidden_size": 256, "moe_intermediate_size": 128, "num_hidden_layers": 4}
-TINY["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
 
 @pytest.fixture
 def config(tmp_path):
-    """A function that writes a config.json: of a sample by its name, or of a dict."""
-    known = {
-        each["name"]: each["config"]
-        for each in map(json.loads, SAMPLES.read_text(encoding="utf-8").splitlines())
-    }
+    """A function that writes a config.json: of a sample by its name, or of what it is given."""
 
-    def written(given):
-        (tmp_path / "config.json").write_text(
-            json.dumps(known.get(given, given) if isinstance(given, str) else given)
-        )
+    def written(content):
+        if isinstance(content, str) and content in CONFIGS:
+            content = CONFIGS[content]["config"]
+        (tmp_path / "config.json").write_text(json.dumps(content))
         return str(tmp_path / "config.json")
 
     return written
 
 
-def cells(out):
-    """First cell of a line -> the others."""
-    rows = [
-        [cell.strip() for cell in line.strip("│").split("│")]
-        for line in out.splitlines()
-        if line.startswith("│")
-    ]
-    return {first: rest for first, *rest in rows}
+def rows(out):
+    """Return a row's name -> its text, and the commands behind the rows."""
+    texts = {}
+    commands = []
+    name = ""
+    for line in out.splitlines():
+        if line.startswith("moebench "):
+            commands.append(line)
+            continue
+        name = line[:22].strip() or name
+        texts[name] = f"{texts.get(name, '')} {line[22:].strip()}".strip()
+    return texts, commands
 
 
 def test_a_layer_that_has_a_definition_is_found_with_what_was_measured(
     config, capsys, tmp_path, monkeypatch
 ):
-    traces = [trace("triton_fused_v2", 57, 0.6, sha1=pack.pack("triton_fused_v2")["full"].hash())]
+    sha1 = pack.pack("triton_fused_v2")["full"].hash()
+    traces = [trace("triton_fused_v2", 57, 0.6, sha1=sha1)]
     monkeypatch.setattr(paths, "trace_file", lambda name: write(tmp_path / f"{name}.jsonl", traces))
+
     assert cli.main(["model", config("DeepSeek-V3"), "--ep", "8"]) == 0
-    out = capsys.readouterr().out
-    found = cells(out)
-    assert found["definition"] == ["full, deepseek-v3-ep8-routed"]
-    assert found["experts"][0].startswith("32 of 256, top-k 8") and "1.41 GB" in found["weights"][0]
-    assert found["MoE layers"][0].startswith("58, 81.8 GB, which fits")
-    assert found["triton_fused_v2"][0].startswith("yes 2.") and found["torch_moe"][:2] == [
-        "yes",
-        "-",
+    texts, commands = rows(capsys.readouterr().out)
+    assert texts["definition"] == "full, deepseek-v3-ep8-routed"
+    assert texts["experts"].startswith("32 of 256, top-k 8")
+    assert texts["router"].endswith("times 2.5")
+    assert "1.41 GB" in texts["weights"]
+    assert texts["MoE layers"].startswith("58, 81.8 GB, which fits")
+    assert texts["served, with router"].startswith("triton_fused_v2 2.")
+    assert commands == [
+        "moebench run --definition full",
+        "moebench pack triton_fused_v2 --package moe --definition deepseek-v3-ep8-routed && "
+        "pip install ./moe",
     ]
-    assert (
-        "--definition full\n" in out
-        and "pack triton_fused_v2 --package " in out
-        and "--add" not in out
-    )
 
 
 def test_a_layer_without_one_says_how_to_add_it_and_why_it_is_not_served(config, capsys):
-    assert cli.main(["model", config("LongCat-Flash"), "--ep", "8"]) == 0
-    out = capsys.readouterr().out
-    assert (
-        "top-k is given" in cells(out)["router"][0]
-        and "--add KEY\n" in out
-        and "--definition KEY-routed " in out
-    )
-    assert (
-        cells(out)["sglang_triton"][0] == "-"
-        and "28, 67.7 GB, which fits" in cells(out)["MoE layers"][0]
-    )
+    path = config(CONFIGS["LongCat-Flash"]["config"] | {"_name_or_path": "org/LongCat Flash"})
+    assert cli.main(["model", path, "--ep", "8"]) == 0
+    texts, commands = rows(capsys.readouterr().out)
+
+    assert "top-k is given" in texts["router"]
+    assert "28, 67.7 GB, which fits" in texts["MoE layers"]
+    assert "zero_expert_num" in texts["note"]
+    assert "sglang_triton" in texts["not served by"]
+    assert commands[0] == f"moebench model {path} --ep 8 --add longcat-flash-ep8"
+    assert "--definition longcat-flash-ep8-routed && pip" in commands[2]
+
+
+def test_other_ranks_of_a_model_are_called_after_it(config, capsys):
+    assert cli.main(["model", config("Kimi-K2"), "--ep", "4"]) == 0
+    _, commands = rows(capsys.readouterr().out)
+    assert commands[0].endswith("--ep 4 --add kimi-k2-ep4")
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_it_is_one_screen(config, capsys, monkeypatch, name):
+    """24 lines of 100 columns, the prompt's among them; what can be typed is not broken."""
+    everything_measured = dict.fromkeys(manifest.solution_names(), 1.23)
+    monkeypatch.setattr(model, "over_bound", lambda key: everything_measured)
+    assert cli.main(["model", config(name), "--ep", str(CONFIGS[name]["ep"])]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 23
+    assert all(len(line) <= 100 for line in lines if not line.startswith("moebench "))
 
 
 @pytest.mark.parametrize(
-    ("given", "args", "named"),
+    ("content", "args", "named"),
     [
         ("Kimi-K2", ["--ep", "7"], "--ep: got 7"),
         ("DeepSeek-V3", ["--ep", "8", "--add", "mine"], "full"),
-        ("DeepSeek-V3", ["--ep", "2", "--add", "kimi-k2"], "kimi-k2"),
+        ("DeepSeek-V3", ["--ep", "2", "--add", "kimi-k2-ep8"], "kimi-k2-ep8"),
         ("DeepSeek-V3", ["--ep", "2", "--add", "Mine"], "'Mine'"),
         ("a scale per tensor", [], "weight_block_size"),
+        ("experts in 16 bits by an expression", [], "modules_to_not_convert"),
         ([], [], "config.json"),
     ],
 )
-def test_what_cannot_be_gets_one_line_and_leaves_the_table(config, capsys, given, args, named):
-    before = (paths.ROOT / "definitions" / "layers.toml").read_bytes()
-    assert cli.main(["model", config(given), *args]) == 2
+def test_what_cannot_be_gets_one_line_and_leaves_the_table(config, capsys, content, args, named):
+    table = paths.ROOT / "definitions" / "layers.toml"
+    before = table.read_bytes()
+    assert cli.main(["model", config(content), *args]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert named in line and (paths.ROOT / "definitions" / "layers.toml").read_bytes() == before
+    assert named in line
+    assert table.read_bytes() == before
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
+    assert cli.main(["model", str(tmp_path / "nowhere")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nowhere" in line
+
+
+def test_the_bound_at_one_token_is_that_of_the_experts_that_a_rank_has_on_average():
+    """Eight experts of a token on eight ranks: one on each, and 44 MB of weights a time."""
+    sizes = read(CONFIGS["DeepSeek-V3"]["config"]).on(8)
+    one = expected_bound(1, sizes)
+    assert one.active == pytest.approx(1.0)
+    assert one.ms == pytest.approx(44.07e6 / 4.46e12 * 1e3, rel=0.01)
+
+    many = expected_bound(4096, sizes)
+    assert many.active == pytest.approx(32, abs=0.1)
+
+
+def test_the_bound_of_a_rank_with_all_experts_counts_each_choice():
+    sizes = read(CONFIGS["Qwen3-235B"]["config"]).on(1)
+    assert expected_bound(1, sizes).active == 8
+    assert 100 < expected_bound(64, sizes).active < 128
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A copy of the repository's definitions and sources, and a function that runs Python in it."""
+    copy = tmp_path / "copy"
+    ignored = shutil.ignore_patterns("__pycache__", "packed")
+    for folder in ("definitions", "scripts", "solutions"):
+        shutil.copytree(paths.ROOT / folder, copy / folder, ignore=ignored)
+    search = os.pathsep.join([str(copy / "scripts"), str(copy)])
+    env = os.environ | {"PYTHONPATH": search, "CUDA_VISIBLE_DEVICES": ""}
+
+    def python(*args):
+        command = [sys.executable, *args]
+        return subprocess.run(
+            command, cwd=copy, env=env, capture_output=True, text=True, timeout=300
+        )
+
+    return copy, python
+
+
+def files(folder):
+    """Return every file below a folder with its content."""
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {path: path.read_bytes() for path in found if "__pycache__" not in path.parts}
 
 
 EVERY_COMMAND = """
@@ -113,44 +189,82 @@ from moebench import cli
 few = ["--definition", "tiny", "--solutions", "triton_fused_v2"]
 assert cli.main(["run", *few, "--workloads", "one-token", "odd-length"]) == 0
 assert cli.main(["served", *few, "--tokens", "2"]) == 0
-assert cli.main(["pack", "triton_fused_v2", "--package", "packages", "--definition", "tiny-routed"]) == 0
+package = ["--package", "packages", "--definition", "tiny-routed"]
+assert cli.main(["pack", "triton_fused_v2", *package]) == 0
 assert cli.main(["model", sys.argv[1], "--add", "tiny-2"]) == 2
+"""
+NAME = "moe/moe_fp8_block_scale_renorm_topk2_e16_h256_i256"
+
+
+@pytest.mark.slow
+def test_an_added_layer_works_everywhere_without_a_source_edited(clone, config):
+    """The table keeps what it had."""
+    copy, python = clone
+    path = config(TINY)
+    added = python("-m", "moebench", "model", path, "--add", "tiny")
+    assert added.returncode == 0, added.stderr
+    assert "moebench run --definition tiny\n" in added.stdout
+
+    table = (copy / "definitions" / "layers.toml").read_text(encoding="utf-8")
+    before = (paths.ROOT / "definitions" / "layers.toml").read_text(encoding="utf-8")
+    assert table.startswith(before.rstrip())
+    assert table.count("[") == before.count("[") + 1
+    assert (copy / f"definitions/{NAME}.json").exists()
+    assert (copy / f"workloads/{NAME}.csv").exists()
+
+    done = python("-c", EVERY_COMMAND, path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tiny" in done.stderr
+    assert "2/2" in done.stdout
+    (package,) = (copy / "packages").glob("*/__init__.py")
+    assert package.parent.name.endswith("_e16_h256_i256")
+
+
+@pytest.mark.slow
+def test_other_ranks_are_the_same_model(clone, config):
+    copy, python = clone
+    path = config(TINY)
+    for key, *split in (
+        ["tiny", "--ep", "1"],
+        ["tiny-ep2", "--ep", "2"],
+        ["tiny-tp2", "--tp", "2"],
+    ):
+        done = python("-m", "moebench", "model", path, *split, "--add", key)
+        assert done.returncode == 0, done.stderr
+
+    models = tomllib.loads((copy / "definitions" / "layers.toml").read_text(encoding="utf-8"))
+    assert models["tiny"]["name"] == "tiny"
+    assert models["tiny"]["geometries"] == {"tiny": 1, "tiny-ep2": 2, "tiny-tp2": {"tp": 2}}
+    assert not {"tiny-ep2", "tiny-tp2"} & models.keys()
+
+
+INTERRUPTED = """
+import sys
+from moebench import cli
+from moebench.operators import workloads
+written = workloads.write_atomically
+count = 0
+def interrupted(path, content):
+    global count
+    count += 1
+    written(path, content)
+    if count == int(sys.argv[2]):
+        raise KeyboardInterrupt
+workloads.write_atomically = interrupted
+sys.exit(cli.main(["model", sys.argv[1], "--add", "tiny"]))
 """
 
 
 @pytest.mark.slow
-def test_an_added_layer_works_everywhere_without_a_source_edited(tmp_path, config):
-    """A user would miss: their model, until somebody edits five files. The table keeps what it
-    had.
-    """
-    copy, given = tmp_path / "copy", config(TINY)
-    for folder in ("definitions", "scripts", "solutions"):
-        shutil.copytree(
-            paths.ROOT / folder,
-            copy / folder,
-            ignore=shutil.ignore_patterns("__pycache__", "packed"),
-        )
-    env = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(copy / "scripts"), str(copy)]),
-        "CUDA_VISIBLE_DEVICES": "",
-    }
+@pytest.mark.parametrize("after", [1, 8, 11])
+def test_an_interrupted_addition_leaves_nothing(clone, config, after):
+    """Among tensors, after the workloads, in the second form: the user's own file stays as well."""
+    copy, python = clone
+    own = copy / "workloads" / f"{NAME}.jsonl"
+    own.parent.mkdir(parents=True)
+    own.write_text("", encoding="utf-8")
+    before = files(copy)
 
-    def python(*args):
-        done = subprocess.run(
-            [sys.executable, *args], cwd=copy, env=env, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done
-
-    python("-m", "moebench", "model", given, "--add", "tiny")
-    table = (copy / "definitions" / "layers.toml").read_text(encoding="utf-8")
-    before = (paths.ROOT / "definitions" / "layers.toml").read_text(encoding="utf-8")
-    assert table.startswith(before.rstrip()) and table.count("[") == before.count("[") + 1
-    named = "moe/moe_fp8_block_scale_renorm_topk2_e16_h256_i128"
-    assert (copy / f"definitions/{named}.json").exists() and (
-        copy / f"workloads/{named}.csv"
-    ).exists()
-    done = python("-c", EVERY_COMMAND, given)
-    assert "tiny" in done.stderr and "2/2" in done.stdout
-    (package,) = (copy / "packages").glob("*/__init__.py")
-    assert package.parent.name.endswith("_e16_h256_i128")
+    done = python("-c", INTERRUPTED, config(TINY), str(after))
+    assert done.returncode != 0
+    assert files(copy) == before

@@ -17,9 +17,9 @@ from moebench.core.provenance import Provenance
 from moebench.core.schema import read_json
 from moebench.operators.catalogue import definition
 from moebench.packing import pack
-from moebench.packing.stages import UNASSIGNED, plain_name, stage_of
 from moebench.profiling import calls, ncu, profile, torch_profiler
 from moebench.profiling.record import Counters, Kernel, ProfileRecord, WorkloadProfile
+from moebench.profiling.stages import UNASSIGNED, plain_name, stage_of
 from moebench.profiling.torch_profiler import busy_us, kernels, warnings
 from moebench.reports import profiles
 

@@ -7,9 +7,9 @@ import tomllib
 
 import pytest
 import torch
-from definitions.moe_fp8_block_scale import definition
 from moebench.core import paths
 from moebench.core.errors import UserError
+from moebench.operators.moe_fp8_block_scale import definition
 from moebench.packing import pack, python_package
 
 MANIFEST = """
@@ -152,13 +152,18 @@ def test_what_pip_built_of_older_sources_goes(folder, tmp_path):
 def test_a_project_of_the_users_is_left_alone(folder, tmp_path):
     parent = tmp_path / "project"
     parent.mkdir()
-    (parent / "pyproject.toml").write_text("theirs")
+    (parent / "pyproject.toml").write_bytes(b"theirs, in Latin-1: \xfc")
     with pytest.raises(UserError, match="pyproject.toml"):
         write(parent)
     assert [path.name for path in parent.iterdir()] == ["pyproject.toml"]
 
 
-def test_nothing_stays_where_writing_is_interrupted(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("there", [(), ("mine.txt",)])
+def test_nothing_stays_where_writing_is_interrupted(folder, tmp_path, monkeypatch, there):
+    parent = tmp_path / "moe"
+    for name in there:
+        parent.mkdir()
+        (parent / name).touch()
     written = []
 
     def interrupted(path, content):
@@ -170,9 +175,10 @@ def test_nothing_stays_where_writing_is_interrupted(folder, tmp_path, monkeypatc
 
     monkeypatch.setattr(python_package, "write_atomically", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write(tmp_path / "moe")
+        write(parent)
     assert len(written) == 2
-    assert list((tmp_path / "moe").iterdir()) == []
+    assert [path.name for path in parent.glob("*")] == list(there)
+    assert parent.exists() == bool(there)
 
 
 @pytest.mark.parametrize(

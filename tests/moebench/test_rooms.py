@@ -22,7 +22,7 @@ ORDER = (
     {"commands"},
 )
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
-MOST_FILES = 12  # in a folder, beside __init__.py
+MOST_FILES = 15  # in a folder, beside __init__.py
 AUTHOR = "moe-fp8-solutions"  # of this repository's solutions; users' are somebody else's
 
 # Not imported by another file: it runs in an environment without this package.

@@ -7,73 +7,182 @@ from pathlib import Path
 
 import pytest
 from moebench.operators import catalogue
-from moebench.operators.moe_fp8_block_scale_routed import ROUTERS
+from moebench.operators.checkpoint import read, read_file
 
-from definitions.config_json import read
-
-SAMPLES = (
-    (Path(__file__).parents[1] / "samples" / "model_configs.jsonl")
-    .read_text(encoding="utf-8")
-    .splitlines()
-)
-CONFIGS = {sample["name"]: sample for sample in map(json.loads, SAMPLES)}
+SAMPLES = Path(__file__).parents[1] / "samples" / "model_configs.jsonl"
+LINES = SAMPLES.read_text(encoding="utf-8").splitlines()
+CONFIGS = {sample["name"]: sample for sample in map(json.loads, LINES)}
 GOOD = [name for name, sample in CONFIGS.items() if "layers" in sample]
 BAD = [name for name, sample in CONFIGS.items() if "named" in sample]
-# of models without a definition
-OTHERS = {
-    "Qwen3-Next-80B": ("renorm", 512, 512, 10, 1, 2048, 512, "silu", 0),
-    "Step-3.5-Flash": ("sigmoid-bias", 288, 36, 8, 1, 4096, 1280, "silu", 0),
-    "LongCat-Flash": ("given", 512, 64, 12, 1, 6144, 2048, "silu", 0),
-    "ERNIE-4.5-21B": ("given", 64, 64, 6, 1, 2560, 1536, "silu", 0),
-}
-SHOWN = ["routing", "num_experts", "num_local_experts", "top_k", "num_groups"]
-SHOWN += ["hidden_size", "intermediate_size", "activation", "swiglu_limit"]
+QUANTISATION = {"quantization": {"quant_algo": "FP8_BLOCK_SCALES", "exclude_modules": ["lm_head"]}}
 
 
 @pytest.mark.parametrize("name", GOOD)
 def test_a_models_config_is_the_layer_that_it_has(name):
-    """A user would miss: a kernel of another size or clamp, or the wrong router."""
     sample = CONFIGS[name]
-    found = read(sample["config"])
-    of, key = found.on(sample["ep"]), sample["key"]
-    assert found.layers == sample["layers"]
-    if key is None:
-        assert tuple(of[each] for each in SHOWN) == OTHERS[name]
-        assert {*catalogue.names(of).values()}.isdisjoint(
-            catalogue.BY_NAME
-        ) or name == "Step-3.5-Flash"
-    else:
-        known = ROUTERS.get(key, catalogue.GEOMETRIES[key])
-        assert {size: known[size] for size in of} == of
-        assert key in [catalogue.BY_NAME[each] for each in catalogue.names(of).values()]
+    checkpoint = read(sample["config"])
+    sizes = checkpoint.on(sample["ep"])
+
+    assert checkpoint.layers == sample["layers"]
+    assert checkpoint.not_understood == {}
+    for size, value in sample.get("sizes", {}).items():
+        assert sizes[size] == value, size
+    if sample["key"]:
+        known = catalogue.router_sizes(sample["key"])
+        assert {size: known[size] for size in sizes} == sizes
+        keys = [catalogue.BY_NAME.get(each) for each in catalogue.names(sizes).values()]
+        assert sample["key"] in keys
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_else_is_to_be_known_is_said(name):
+    sample = CONFIGS[name]
+    checkpoint = read(sample["config"])
+    notes = "; ".join(checkpoint.notes)
+    assert all(part in notes for part in sample.get("notes", []))
+    assert all(part in checkpoint.router for part in sample.get("router", []))
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_refused_is_named(name):
-    """A user would miss: which field of forty stands against it."""
     with pytest.raises(ValueError) as caught:
         read(CONFIGS[name]["config"])
-    assert all(each in str(caught.value) for each in CONFIGS[name]["named"]) and "\n" not in str(
-        caught.value
-    )
+    message = str(caught.value)
+    assert all(each in message for each in CONFIGS[name]["named"])
+    assert "\n" not in message
 
 
 def test_the_weights_may_be_taken_for_fp8():
     """As of a checkpoint that is converted later."""
-    of = read(CONFIGS["MiniMax-M3 in MXFP8"]["config"], assume_fp8=True).on(8)
-    assert catalogue.names(of)["routed"] == catalogue.definition_name("minimax-m3-ep8-routed")
+    sizes = read(CONFIGS["MiniMax-M3 in MXFP8"]["config"], assume_fp8=True).on(8)
+    assert catalogue.names(sizes)["routed"] == catalogue.definition_name("minimax-m3-ep8-routed")
     with pytest.raises(ValueError, match="hidden_size: has 2880"):
         read(CONFIGS["gpt-oss in MXFP4"]["config"], assume_fp8=True)
+
+
+def test_experts_with_biases_are_another_layer():
+    config = CONFIGS["gpt-oss in MXFP4"]["config"] | {"hidden_size": 3072}
+    config |= {"intermediate_size": 3072}
+    with pytest.raises(ValueError, match="gpt_oss.*biases"):
+        read(config, assume_fp8=True)
 
 
 def test_layers_that_differ_in_their_clamp_are_told_apart():
     config = CONFIGS["Step-3.5-Flash"]["config"]
     assert read(config).others == {7: 2}
+
     few = read(config, limit=7)
-    assert (few.layers, few.others) == (2, {0: 40}) and few.of["activation"] == "swiglustep"
-    assert catalogue.names(few.on(8))["routed"] == catalogue.definition_name(
-        "step-3.5-flash-ep8-routed"
-    )
-    for wrong in (lambda: read(config, limit=5), lambda: read(config).on(7)):
-        with pytest.raises(ValueError, match="^--(limit: got 5|ep: got 7)"):
-            wrong()
+    assert (few.layers, few.others) == (2, {0: 40})
+    assert few.sizes["activation"] == "swiglustep"
+    name = catalogue.definition_name("step-3.5-flash-ep8-routed")
+    assert catalogue.names(few.on(8))["routed"] == name
+
+    with pytest.raises(ValueError, match="^--limit: got 5"):
+        read(config, limit=5)
+    with pytest.raises(ValueError, match="^--ep: got 7"):
+        read(config).on(7)
+
+
+def test_tensor_parallel_ranks_have_a_slice_of_each_expert():
+    checkpoint = read(CONFIGS["DeepSeek-V3"]["config"])
+    sizes = checkpoint.on(1, 8)
+    assert (sizes["num_local_experts"], sizes["intermediate_size"]) == (256, 256)
+    assert catalogue.names(sizes)["routed"] == catalogue.definition_name("deepseek-v3-tp8-routed")
+
+    both = checkpoint.on(4, 2)
+    assert (both["num_local_experts"], both["intermediate_size"]) == (64, 1024)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "left"),
+    [("Qwen3-235B", 8, "192"), ("DeepSeek-V3", 32, "64"), ("GLM-4.5-Air", 2, "704")],
+)
+def test_a_slice_that_parts_a_scales_block_is_refused_with_the_reason(name, ranks, left):
+    checkpoint = read(CONFIGS[name]["config"])
+    with pytest.raises(ValueError, match=f"^--tp: got {ranks}, which leaves {left} .*128"):
+        checkpoint.on(1, ranks)
+
+
+def test_a_field_of_the_experts_that_nothing_reads_is_listed():
+    config = CONFIGS["Qwen3-235B"]["config"]
+    added = {
+        "moe_expert_dropout_schedule": 3,
+        "expert_output_norm": True,
+        "router_temperature": 0.5,
+        "moe_layer_scale": False,
+        "attention_topk": 4,
+        "shared_expert_intermediate_size": 512,
+    }
+    assert read(config | added).not_understood == {
+        "moe_expert_dropout_schedule": 3,
+        "expert_output_norm": True,
+        "router_temperature": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "factor"),
+    [
+        ({"routed_scaling_factor": None}, 1.0),
+        ({"routed_scaling_factor": 1.8}, 1.8),
+        ({"moe_router_scaling_factor": 3}, 3.0),
+        ({"route_scale": 2.448}, 2.448),
+    ],
+)
+def test_the_scaling_factor_is_the_models(names, factor):
+    config = CONFIGS["MiniMax-M2"]["config"]
+    assert read(config | names).sizes["routed_scaling_factor"] == factor
+
+
+def test_softmax_that_is_scaled_has_no_definition_with_the_router_inside():
+    config = CONFIGS["Qwen3-235B"]["config"] | {"routed_scaling_factor": 2.0}
+    assert list(catalogue.names(read(config).on(1))) == ["routed"]
+
+
+def without_quantisation():
+    config = dict(CONFIGS["Qwen3-30B by llm-compressor"]["config"])
+    del config["quantization_config"]
+    return config
+
+
+def written(folder, **files):
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def test_a_folder_is_read_with_the_quantisation_beside(tmp_path):
+    written(tmp_path, config=without_quantisation(), hf_quant_config=QUANTISATION)
+    assert read_file(tmp_path).layers == 48
+    assert read_file(tmp_path / "config.json").layers == 48
+
+
+def test_the_file_beside_is_named_where_it_stands_against_it(tmp_path):
+    for algorithm in ("FP8", "NVFP4", "MIXED_PRECISION"):
+        beside = {"quantization": {"quant_algo": algorithm}}
+        written(tmp_path, config=without_quantisation(), hf_quant_config=beside)
+        with pytest.raises(ValueError, match=f"hf_quant_config.json: has modelopt {algorithm}"):
+            read_file(tmp_path)
+
+
+def test_what_the_file_beside_excludes_counts_also_where_config_json_has_the_scheme(tmp_path):
+    config = CONFIGS["Qwen3-235B"]["config"]
+    beside = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["*.mlp.experts*"]}}
+    written(tmp_path, config=config, hf_quant_config=beside)
+    with pytest.raises(ValueError, match="exclude_modules"):
+        read_file(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("place", "own", "name"),
+    [
+        ("Kimi-K2_Instruct", "", "kimi-k2-instruct"),
+        ("anything", "org/My.Model-FP8", "my.model-fp8"),
+        (f"models--Qwen--Qwen3-30B/snapshots/{'a1' * 20}", "", "qwen3-30b"),
+    ],
+)
+def test_a_checkpoint_has_a_name_that_can_be_a_key(tmp_path, place, own, name):
+    folder = tmp_path / place
+    folder.mkdir(parents=True)
+    written(folder, config=CONFIGS["Kimi-K2"]["config"] | {"_name_or_path": own})
+    assert read_file(folder).name == name

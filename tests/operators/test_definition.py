@@ -12,11 +12,10 @@ from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import BuilderRegistry
 from moebench import cli
 from moebench.core import paths
-from moebench.operators import catalogue, workloads
+from moebench.operators import add_model, catalogue
+from moebench.operators import moe_fp8_block_scale as moe
+from moebench.operators import moe_fp8_block_scale_renorm as renorm
 from moebench.operators.catalogue import definition_name
-
-from definitions import moe_fp8_block_scale as moe
-from definitions import moe_fp8_block_scale_renorm as renorm
 
 EXPERTS = ["gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale"]
 TOKENS = ["hidden_states", "hidden_states_scale"]
@@ -41,17 +40,17 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize("geometry", [*catalogue.FP8_MOE, *catalogue.ROUTED])
+@pytest.mark.parametrize("geometry", [*catalogue.fp8_moe(), *catalogue.routed()])
 def test_a_definitions_name_axes_and_inputs_are_the_public_ones(geometry):
     """A solution of the public data set must fit: FIB finds it by name and passes inputs by
     position.
     """
     definition = catalogue.definition(geometry)
     kind = definition.name.removeprefix("moe_fp8_block_scale_").partition("_")[0]
-    named = {
-        key: int(number) for key, number in re.findall(r"_(topk|ng|kg|e|h|i)(\d+)", definition.name)
-    }
-    assert {axis: spec.value for axis, spec in definition.axes.items() if spec.type == "const"} == {
+    numbers = re.findall(r"_(topk|ng|kg|e|h|i)(\d+)", definition.name)
+    named = {key: int(number) for key, number in numbers}
+
+    wanted = {
         "num_local_experts": named["e"],
         "hidden_size": named["h"],
         "intermediate_size": named["i"],
@@ -59,13 +58,17 @@ def test_a_definitions_name_axes_and_inputs_are_the_public_ones(geometry):
         "num_hidden_blocks": named["h"] // 128,
         "num_intermediate_blocks": named["i"] // 128,
         "num_gemm1_out_blocks": 2 * named["i"] // 128,
-    } | {
-        "ds": {"num_experts": catalogue.GEOMETRIES[geometry]["num_experts"]},
-        "renorm": {},
-        "routed": {"top_k": named["topk"]},
-    }[kind]
+    }
+    if kind == "ds":
+        wanted["num_experts"] = catalogue.geometries()[geometry]["num_experts"]
+    if kind == "routed":
+        wanted["top_k"] = named["topk"]
+    constant = {axis: spec.value for axis, spec in definition.axes.items() if spec.type == "const"}
+    assert constant == wanted
+
     names, dtype = INPUTS[kind]
-    assert list(definition.inputs) == names and list(definition.outputs) == ["output"]
+    assert list(definition.inputs) == names
+    assert list(definition.outputs) == ["output"]
     assert definition.inputs[names[0]].dtype == dtype
     if kind != "routed":
         assert f"TOP_K = {named['topk']}\n" in definition.reference
@@ -74,59 +77,73 @@ def test_a_definitions_name_axes_and_inputs_are_the_public_ones(geometry):
 
 
 def inputs(seq_len, offset=64, geometry="small"):
-    family = renorm if geometry in renorm.GEOMETRIES else moe
+    """Return FIB's random inputs of a definition with the router inside."""
+    family = catalogue.operator(geometry)
     definition = family.definition(geometry)
     specs = {name: {"type": "random"} for name in definition.inputs}
     if family is moe:
-        scalars = {"local_expert_offset": offset, "routed_scaling_factor": 2.5}
-        specs |= {name: {"type": "scalar", "value": value} for name, value in scalars.items()}
+        specs["local_expert_offset"] = {"type": "scalar", "value": offset}
+        specs["routed_scaling_factor"] = {"type": "scalar", "value": 2.5}
+
     torch.manual_seed(seq_len)
     workload = Workload(uuid="test", axes={"seq_len": seq_len}, inputs=specs)
     return gen_inputs(definition, workload, "cpu")
 
 
-def chosen_by_hand(geometry, logits, bias, factor):
-    """[(expert, weight)] of one token, straight from the description, in Python's floats."""
-    of = (renorm if bias is None else moe).GEOMETRIES[geometry]
-    if bias is None:
-        logits = logits.double().tolist()
-        best = sorted(range(len(logits)), key=lambda e: logits[e])[-of["top_k"] :]
-        total = sum(math.exp(logits[e]) for e in best)
-        return [(e, math.exp(logits[e]) / total) for e in best]
-    s = torch.sigmoid(logits)
-    biased = (s + bias.float()).tolist()
-    size = of["num_experts"] // of["num_groups"]
-    members = [range(g * size, g * size + size) for g in range(of["num_groups"])]
-    order = sorted(
-        range(of["num_groups"]), key=lambda g: sum(sorted(biased[e] for e in members[g])[-2:])
-    )
-    chosen = sorted(
-        (e for g in order[-of["kept_groups"] :] for e in members[g]), key=lambda e: biased[e]
-    )
-    best = chosen[-of["top_k"] :]
-    total = sum(s[e].item() for e in best) + 1e-20
-    return [(e, s[e].item() / total * factor) for e in best]
+def chosen_by_softmax(sizes, logits):
+    """Return [(expert, weight)] of one token, straight from the description, in Python's floats."""
+    logits = logits.double().tolist()
+    best = sorted(range(len(logits)), key=lambda expert: logits[expert])[-sizes["top_k"] :]
+    total = sum(math.exp(logits[expert]) for expert in best)
+    return [(expert, math.exp(logits[expert]) / total) for expert in best]
+
+
+def chosen_by_sigmoid(sizes, logits, bias, factor):
+    """Return [(expert, weight)] of one token, straight from the description, in Python's floats."""
+    scores = torch.sigmoid(logits)
+    biased = (scores + bias.float()).tolist()
+    size = sizes["num_experts"] // sizes["num_groups"]
+    groups = [range(group * size, group * size + size) for group in range(sizes["num_groups"])]
+
+    def best_two(group):
+        return sum(sorted(biased[expert] for expert in group)[-2:])
+
+    open_experts = []
+    for group in sorted(groups, key=best_two)[-sizes["kept_groups"] :]:
+        open_experts += group
+    best = sorted(open_experts, key=lambda expert: biased[expert])[-sizes["top_k"] :]
+    total = sum(scores[expert].item() for expert in best) + 1e-20
+    return [(expert, scores[expert].item() / total * factor) for expert in best]
+
+
+def dequantised(values, scales):
+    """Return fp64 of a matrix with a scale per block of 128 x 128."""
+    return values.double() * torch.kron(scales.double(), torch.ones(128, 128).double())
 
 
 def one_row_at_a_time(geometry, args):
-    """The operator again, straight from its description, in fp64 and without any sharing."""
-    logits, *rest = args
-    bias = None if geometry in renorm.GEOMETRIES else rest.pop(0)
-    x8, x_scale, w13, w13_scale, w2, w2_scale, *scalars = rest
-    offset, factor = scalars or (0, 1)
-    num_tokens, hidden = x8.shape
+    """Return the output again, straight from the description, in fp64 and without any sharing."""
+    sizes = catalogue.geometries()[geometry]
+    offset = 0
+    if geometry in renorm.geometries():
+        logits, x8, x_scale, w13, w13_scale, w2, w2_scale = args
+    else:
+        logits, bias, x8, x_scale, w13, w13_scale, w2, w2_scale, offset, factor = args
+
     inter = w2.shape[2]
-    output = torch.zeros(num_tokens, hidden, dtype=torch.float64)
-    for token in range(num_tokens):
+    output = torch.zeros(*x8.shape, dtype=torch.float64)
+    for token in range(len(x8)):
         x = x8[token].double() * x_scale[:, token].double().repeat_interleave(128)
-        for e, weight in chosen_by_hand(geometry, logits[token], bias, factor):
-            if not 0 <= e - offset < w13.shape[0]:
-                continue
-            scale = torch.kron(w13_scale[e - offset].double(), torch.ones(128, 128).double())
-            up, gate = (w13[e - offset].double() * scale @ x).split(inter)
-            scale = torch.kron(w2_scale[e - offset].double(), torch.ones(128, 128).double())
-            h = up * gate * torch.sigmoid(gate)
-            output[token] += weight * (w2[e - offset].double() * scale @ h)
+        if geometry in renorm.geometries():
+            chosen = chosen_by_softmax(sizes, logits[token])
+        else:
+            chosen = chosen_by_sigmoid(sizes, logits[token], bias, factor)
+        for expert, weight in chosen:
+            local = expert - offset
+            if 0 <= local < len(w13):
+                up, gate = (dequantised(w13[local], w13_scale[local]) @ x).split(inter)
+                h = up * gate * torch.sigmoid(gate)
+                output[token] += weight * (dequantised(w2[local], w2_scale[local]) @ h)
     return output
 
 
@@ -157,16 +174,21 @@ def built(geometry):
 
 
 def test_fib_judges_it_as_low_bit():
-    for geometry in (*catalogue.FP8_MOE, *catalogue.ROUTED):
+    for geometry in (*catalogue.fp8_moe(), *catalogue.routed()):
         assert resolve_evaluator(catalogue.definition(geometry)) is LowBitEvaluator, geometry
 
 
 def test_the_committed_json_is_what_the_command_writes(tmp_path, monkeypatch):
     """Otherwise FIB judges by a reference that nobody can read."""
-    committed = {
-        path.name: path.read_text() for path in (paths.ROOT / "definitions").glob("*/*.json")
-    }
+    folder = paths.ROOT / "definitions"
+    committed = {path.name: path.read_text() for path in folder.glob("*/*.json")}
     monkeypatch.setattr(paths, "definition_file", lambda name: tmp_path / f"{name}.json")
-    monkeypatch.setattr(workloads, "make", lambda geometry: (0, 0))
+    monkeypatch.setattr(add_model.workloads, "make", lambda geometry: (0, 0))
     assert cli.main(["data", "--write"]) == 0
     assert {path.name: path.read_text() for path in tmp_path.glob("*.json")} == committed
+
+
+def test_definitions_has_data_alone():
+    """FIB reads every JSON below it; nothing imports it."""
+    suffixes = {path.suffix for path in (paths.ROOT / "definitions").rglob("*") if path.is_file()}
+    assert suffixes == {".json", ".toml", ".csv"}

@@ -5,12 +5,9 @@ import numpy as np
 import pytest
 import torch
 from layer_inputs import arguments as layer_arguments
-from moebench.operators import catalogue, workloads
-from moebench.operators import moe_bf16 as family
+from moebench.operators import catalogue, moe_bf16, moe_fp8_block_scale, workloads
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.packing import manifest, pack
-
-from definitions import moe_bf16, moe_fp8_block_scale
 
 SOLUTIONS = ("align_fused_bf16", "gather_scatter_bf16", "torch_grouped_bf16")
 
@@ -18,19 +15,18 @@ SOLUTIONS = ("align_fused_bf16", "gather_scatter_bf16", "torch_grouped_bf16")
 
 
 def test_reference_computes_what_the_definition_describes():
-    """A user would miss: a reference whose gate and up are exchanged, or that weighs before the
-    activation.
-    """
     arguments = layer_arguments("bf16_small", 5, "cpu")
     del arguments["output"]
     x, ids, weights, w13, w2 = (tensor.double() for tensor in arguments.values())
     inter = w2.shape[2]
+
     wanted = torch.zeros_like(x)
     for token in range(len(x)):
         for slot, expert in enumerate(ids[token].long()):
-            first = w13[expert] @ x[token]
-            gate, up = first[:inter], first[inter:]
-            wanted[token] += weights[token, slot] * (w2[expert] @ (gate * torch.sigmoid(gate) * up))
+            gate, up = (w13[expert] @ x[token]).split(inter)
+            rows = w2[expert] @ (gate * torch.sigmoid(gate) * up)
+            wanted[token] += weights[token, slot] * rows
+
     error = (moe_bf16.run(**arguments).double() - wanted).norm() / wanted.norm()
     assert error < 4e-3  # bf16 rounds to 2^-9
 
@@ -39,18 +35,15 @@ def test_reference_computes_what_the_definition_describes():
 
 
 def test_solutions_go_with_their_operator():
-    """A user would miss: a bf16 solution in the FP8 layer's tables, or the other way round."""
-    bf16, fp8 = (
-        set(manifest.solutions_of(module.GEOMETRIES)) for module in (moe_bf16, moe_fp8_block_scale)
-    )
-    assert set(SOLUTIONS) <= bf16 and not bf16 & fp8
-    assert set(manifest.read_manifest("triton_fused_v2").definitions) <= {
-        *catalogue.FP8_MOE,
-        *catalogue.ROUTED,
-    }
-    assert {s.definition for s in pack.pack(SOLUTIONS[0]).values()} == {
-        moe_bf16.definition_name(geometry) for geometry in moe_bf16.GEOMETRIES
-    }
+    bf16 = set(manifest.solutions_of(moe_bf16.geometries()))
+    fp8 = set(manifest.solutions_of(moe_fp8_block_scale.geometries()))
+    assert set(SOLUTIONS) <= bf16
+    assert not bf16 & fp8
+
+    of_fp8_layers = {*catalogue.fp8_moe(), *catalogue.routed()}
+    assert set(manifest.read_manifest("triton_fused_v2").definitions) <= of_fp8_layers
+    packed = {solution.definition for solution in pack.pack(SOLUTIONS[0]).values()}
+    assert packed == {moe_bf16.definition_name(key) for key in moe_bf16.geometries()}
 
 
 # ---- workloads ----
@@ -67,17 +60,21 @@ def expected_active(seq_len):
 )
 def test_routing_is_a_trained_routers(case):
     """Distinct experts, weights that sum to one, and experts that differ in popularity."""
-    ids, weights = (tensor.numpy() for tensor in family.tensors(case).values())
-    assert (np.diff(np.sort(ids, axis=1), axis=1) > 0).all() and ids.min() >= 0 and ids.max() < 128
-    assert np.allclose(weights.sum(1), 1, atol=1e-6) and (weights > 0).all()
+    ids, weights = (tensor.numpy() for tensor in moe_bf16.tensors(case).values())
+    assert (np.diff(np.sort(ids, axis=1), axis=1) > 0).all()
+    assert ids.min() >= 0
+    assert ids.max() < 128
+    assert np.allclose(weights.sum(1), 1, atol=1e-6)
+    assert (weights > 0).all()
     assert (np.diff(weights, axis=1) <= 0).all()
+
     active = len(np.unique(ids))
     assert 0.75 * expected_active(case.seq_len) <= active <= 128
     if case.seq_len >= 1024:
-        low, high = np.quantile(
-            np.bincount(ids.ravel(), minlength=128) / (case.seq_len / 16), [0.05, 0.95]
-        )
-        assert 0.05 < low < 0.5 and 1.8 < high < 4
+        load = np.bincount(ids.ravel(), minlength=128) / (case.seq_len / 16)
+        low, high = np.quantile(load, [0.05, 0.95])
+        assert 0.05 < low < 0.5
+        assert 1.8 < high < 4
 
 
 def test_bound_is_the_weights_up_to_many_tokens():
@@ -95,4 +92,4 @@ def test_bound_is_the_weights_up_to_many_tokens():
 
 def test_counts_name_ids_of_the_wrong_width():
     with pytest.raises(ValueError, match=r"expert_ids: got shape \(3, 4\), want \[T, 8\]"):
-        family.counts(None, {"expert_ids": torch.zeros(3, 4, dtype=torch.int32)}, "bf16")
+        moe_bf16.counts(None, {"expert_ids": torch.zeros(3, 4, dtype=torch.int32)}, "bf16")

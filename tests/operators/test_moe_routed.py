@@ -11,24 +11,20 @@ from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
 from moebench.core import paths
 from moebench.operators import catalogue, workloads
-from moebench.operators import moe_fp8_block_scale_routed as family
+from moebench.operators import moe_fp8_block_scale as ds_routing
+from moebench.operators import moe_fp8_block_scale_renorm as renorm
+from moebench.operators import moe_fp8_block_scale_routed as routed
 
-from definitions import moe_fp8_block_scale as ds_routing
-from definitions import moe_fp8_block_scale_renorm as renorm
-from definitions import moe_fp8_block_scale_routed as routed
-
-SMALL = family.SMALL
+SMALL = routed.small()
 
 
 # ---- the definition ----
 
 
 def test_every_layer_with_the_router_inside_has_this_form():
-    """A user would miss: a model that an engine cannot call; or one layer under two names."""
-    full = {key for key in catalogue.FP8_MOE if key in catalogue.FULL}
-    assert {family.ROUTER_INSIDE.get(key) for key in catalogue.ROUTED if key in catalogue.FULL} - {
-        None
-    } == full
+    full = set(catalogue.full())
+    inside = [routed.router_inside().get(key) for key in full & set(catalogue.routed())]
+    assert {key for key in inside if key} == full & set(catalogue.fp8_moe())
     assert catalogue.geometry_named("full-routed") == "deepseek-v3-ep8-routed"
 
 
@@ -47,7 +43,7 @@ def drawn(geometry, seq_len, offset):
     """FIB's random inputs by name; experts are chosen at random, half of them local, and none
     twice.
     """
-    definition, of = catalogue.definition(geometry), catalogue.GEOMETRIES[geometry]
+    definition, of = catalogue.definition(geometry), catalogue.geometries()[geometry]
     specs = {name: {"type": "random"} for name in definition.inputs}
     specs["local_expert_offset"] = {"type": "scalar", "value": offset}
     torch.manual_seed(seq_len)
@@ -65,9 +61,6 @@ def drawn(geometry, seq_len, offset):
     [("small-routed", "small", (4, 8)), ("small-renorm-routed", "small-renorm", None)],
 )
 def test_it_is_the_layer_with_the_router_inside(geometry, inside, kept):
-    """A user would miss: another layer than the model's, gate and up swapped for instance, or
-    scales transposed.
-    """
     given, offset = drawn(geometry, 7, 64 if kept else 0), 64 if kept else 0
     x = {
         "hidden_states": given["hidden_states"],
@@ -78,7 +71,7 @@ def test_it_is_the_layer_with_the_router_inside(geometry, inside, kept):
         gate, up = given[name].chunk(2, dim=1)
         experts[name] = torch.cat([up, gate], 1)
     experts |= {name: given[name] for name in ("gemm2_weights", "gemm2_weights_scale")}
-    logits = torch.randn(7, catalogue.GEOMETRIES[inside]["num_experts"])
+    logits = torch.randn(7, catalogue.geometries()[inside]["num_experts"])
     if kept:
         bias = torch.zeros(256).bfloat16()
         ids, weights = ds_routing.route(logits, bias, 2.5)
@@ -97,9 +90,6 @@ def test_it_is_the_layer_with_the_router_inside(geometry, inside, kept):
 
 
 def test_an_id_outside_costs_nothing():
-    """A user would miss: an empty slot, or another rank's expert, that adds to the output or reads
-    its weight.
-    """
     given = drawn("small-routed", 5, 32)
     ids, local = given["topk_ids"], (given["topk_ids"] >= 32) & (given["topk_ids"] < 64)
     none = torch.tensor([-1, -(2**31), 2**31 - 1, 64, 31, 256, 96, 0])
@@ -112,9 +102,6 @@ def test_an_id_outside_costs_nothing():
 
 
 def test_an_expert_that_comes_twice_counts_twice():
-    """A user would miss: the trial run of an engine, whose ids are random, that reads as a wrong
-    kernel.
-    """
     given = drawn("small-routed", 5, 32)
     given["topk_ids"][:, 0] = given["topk_ids"][:, 1] = 40
     apart = given | {"topk_weights": given["topk_weights"].clone()}
@@ -133,20 +120,19 @@ def made(request, tmp_path_factory):
     return request.param, make_below(tmp_path_factory.mktemp("data_set"), request.param)
 
 
-@pytest.mark.parametrize("geometry", family.ROUTER_INSIDE)
+@pytest.mark.parametrize("geometry", routed.router_inside())
 def test_workloads_are_those_with_the_router_inside(geometry):
-    """A user would miss: a comparison of both forms at other tokens, ranks or rows."""
-    inside = family.ROUTER_INSIDE[geometry]
+    inside = routed.router_inside()[geometry]
     ours = [
         (case.name, case.seq_len, case.offset)
-        for case in family.cases(geometry)
+        for case in routed.cases(geometry)
         if case.ids == "chosen"
     ]
     theirs = workloads.cases_by_uuid(inside).values()
     assert ours == [(case.name, case.seq_len, case.offset) for case in theirs]
-    uuids = {case.uuid for case in family.cases(geometry)}
-    assert len(uuids) == len(family.cases(geometry)) and not uuids & {case.uuid for case in theirs}
-    for case in family.cases(geometry)[:3]:
+    uuids = {case.uuid for case in routed.cases(geometry)}
+    assert len(uuids) == len(routed.cases(geometry)) and not uuids & {case.uuid for case in theirs}
+    for case in routed.cases(geometry)[:3]:
         pairs = (geometry, case.uuid), (inside, case.like.uuid)
         least, other = (committed_workloads.bound(*pair) for pair in pairs)
         assert (least.rows, least.active, least.flops) == (other.rows, other.active, other.flops)
@@ -154,17 +140,16 @@ def test_workloads_are_those_with_the_router_inside(geometry):
 
 @pytest.mark.parametrize("geometry", SMALL)
 def test_routing_is_the_references(geometry):
-    """A user would miss: workloads routed otherwise than the model's router does."""
-    inside = family.ROUTER_INSIDE[geometry]
+    inside = routed.router_inside()[geometry]
     scope = {}
-    exec(catalogue.operator(inside).definitions.reference_source(inside), scope)
-    for case in family.cases(geometry):
+    exec(catalogue.operator(inside).reference_source(inside), scope)
+    for case in routed.cases(geometry):
         if case.ids != "chosen":
             continue
-        stored = family.family_of(inside).tensors(case.like)
+        stored = routed.form_inside(inside).tensors(case.like)
         bias = () if "routing_bias" not in stored else (stored["routing_bias"], 2.5)
         ids, weights = scope["route"](stored["routing_logits"], *bias)
-        found = family.tensors(case)
+        found = routed.tensors(case)
         assert (found["topk_ids"].dtype, found["topk_weights"].dtype) == (
             torch.int32,
             torch.float32,
@@ -178,11 +163,10 @@ def test_routing_is_the_references(geometry):
 
 
 def test_hard_cases_are_as_hard_as_they_say(made):
-    """A user would miss: cases that no longer hold what an implementation gets wrong."""
     geometry, root = made
     definition, by_name = (
         catalogue.definition(geometry),
-        {case.name: case for case in family.cases(geometry)},
+        {case.name: case for case in routed.cases(geometry)},
     )
     recorded = {w.uuid: w for w in workloads.recorded(geometry)}
 
@@ -192,11 +176,11 @@ def test_hard_cases_are_as_hard_as_they_say(made):
     padded = stored("padded-batch")
     assert (padded["topk_ids"][-1] == -1).all() and padded["topk_weights"][-1].isnan().all()
     spoilt = stored("slots-without-expert")["topk_ids"].flatten().tolist()
-    assert {*family.NO_EXPERT, catalogue.GEOMETRIES[geometry]["num_experts"]} <= set(spoilt)
+    assert {*routed.NO_EXPERT, catalogue.geometries()[geometry]["num_experts"]} <= set(spoilt)
     ids = stored("experts-twice")["topk_ids"]
     first, end = (
         by_name["experts-twice"].offset,
-        by_name["experts-twice"].offset + catalogue.GEOMETRIES[geometry]["num_local_experts"],
+        by_name["experts-twice"].offset + catalogue.geometries()[geometry]["num_local_experts"],
     )
     twice = ids[::2, 0]
     assert torch.equal(twice, ids[::2, -1]) and ((twice >= first) & (twice < end)).any()

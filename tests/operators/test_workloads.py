@@ -10,8 +10,8 @@ import pytest
 import safetensors.torch
 import torch
 from committed_workloads import assert_committed, make_below
-from definitions.moe_fp8_block_scale import definition_name, route
 from moebench import cli
+from moebench.commands import data
 from moebench.core import paths
 from moebench.core.errors import CannotRun, UserError
 from moebench.operators import (
@@ -21,17 +21,19 @@ from moebench.operators import (
     routing_model,
     workloads,
 )
-from moebench.operators.moe_fp8_block_scale import GEOMETRIES, cases, stored_scales
+from moebench.operators.fp8_workloads import stored_scales
+from moebench.operators.moe_fp8_block_scale import cases, definition_name, geometries, route
+from rich.console import Console
 
 FULL = cases("full")
 SMALL = cases("small")
 OTHERS = ("small-one-group", "small-renorm")
 MADE = ("full", "small", *OTHERS)
-QUICK = {"full", "bf16", "mxfp8", *catalogue.GEOMETRIES.keys() - set(catalogue.FULL)}
+QUICK = {"full", "bf16", "mxfp8", *catalogue.geometries().keys() - set(catalogue.full())}
 MODELS = [
     key
     for family in (moe_fp8_block_scale, moe_fp8_block_scale_renorm)
-    for key in family.GEOMETRIES
+    for key in family.geometries()
     if key not in MADE
 ]
 
@@ -57,7 +59,7 @@ def stored_routing(made, case):
 
 def local(made, case):
     chosen = (
-        routing_model.select(*stored_routing(made, case), GEOMETRIES[case.geometry]) - case.offset
+        routing_model.select(*stored_routing(made, case), geometries()[case.geometry]) - case.offset
     )
     return chosen[(chosen >= 0) & (chosen < 32)]
 
@@ -66,7 +68,7 @@ def local(made, case):
     "geometry",
     [
         key if key in QUICK else pytest.param(key, marks=pytest.mark.slow)
-        for key in catalogue.GEOMETRIES
+        for key in catalogue.geometries()
     ],
 )
 def test_generated_files_are_the_committed_ones(made, geometry):
@@ -83,7 +85,7 @@ def test_models_have_decode_and_prefill_workloads_of_average_load(geometry):
     """The first few: bounds hang on how many experts have rows, and 5% more of them than average is
     a harder case.
     """
-    of, cases = catalogue.GEOMETRIES[geometry], workloads.cases_by_uuid(geometry).values()
+    of, cases = catalogue.geometries()[geometry], workloads.cases_by_uuid(geometry).values()
     assert [case.seq_len for case in cases] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192]
     for case in list(cases)[1:7]:
         bound = committed_workloads.bound(geometry, case.uuid)
@@ -103,14 +105,14 @@ def test_other_routings_choose_alike_in_fp32(made, geometry):
     name = catalogue.definition_name(geometry)
     family = catalogue.operator(geometry)
     scope = {}
-    exec(family.definitions.reference_source(geometry), scope)
+    exec(family.reference_source(geometry), scope)
     for case in family.cases(geometry):
         found = safetensors.torch.load_file(made / paths.blob_file(name, case.uuid))
         logits, bias = found["routing_logits"], found.get("routing_bias")
         exact = routing_model.select(
             logits.float().numpy(),
             None if bias is None else bias.float().numpy(),
-            family.GEOMETRIES[geometry],
+            family.geometries()[geometry],
         )
         experts, _ = scope["route"](logits) if bias is None else scope["route"](logits, bias, 2.5)
         assert np.array_equal(np.sort(experts.numpy(), axis=1), np.sort(exact, axis=1)), case.name
@@ -205,16 +207,50 @@ def test_a_line_that_was_ours_goes(copied):
 
 
 def test_the_command_writes_and_lists(capsys):
-    assert (
-        cli.main(["data", "small", "--write"])
-        == 0
-        == cli.main(["data", definition_name("small"), "--write"])
-    )
-    assert definition_name("small") in capsys.readouterr().out
+    assert cli.main(["data", "small", "--write"]) == 0
+    assert cli.main(["data", definition_name("small"), "--write"]) == 0
+    assert capsys.readouterr().out.count(definition_name("small")) == 2
+
     assert cli.main(["data"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    assert {row[1] for row in rows} >= {"full", "small", "bf16"}
+    keys = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert keys[1:] == list(catalogue.geometries())
     assert cli.main(["data", "nothing"]) == 2
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_narrow_terminal_cuts_no_key_and_no_name(capsys, monkeypatch, width):
+    monkeypatch.setattr(data, "console", lambda: Console(width=width))
+    assert cli.main(["data"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(catalogue.geometries())
+
+    assert cli.main(["data", "small-routed"]) == 0
+    _, _, *lines = capsys.readouterr().out.splitlines()
+    cases = workloads.cases_by_uuid("small-routed").values()
+    assert [line.split()[0] for line in lines] == [case.name for case in cases]
+
+
+def test_each_layer_has_its_models_scaling_factor():
+    """As published; what was measured of the first definition stays as it was."""
+    factors = {
+        "full": 2.5,
+        "kimi-k2-ep8": 2.827,
+        "minimax-m2": 1.0,
+        "hy3": 2.826,
+        "step-3.5-flash-ep8": 3.0,
+        "minimax-m3-ep8": 2.0,
+    }
+    for key, factor in factors.items():
+        for workload in workloads.recorded(key):
+            assert workload.inputs["routed_scaling_factor"].value == factor, key
+
+
+def test_weights_that_are_given_have_the_models_factor_in_them(made):
+    make_below(made, "kimi-k2-ep8-routed")
+    case = catalogue.operator("kimi-k2-ep8-routed").cases("kimi-k2-ep8-routed")[0]
+    name = catalogue.definition_name(case.geometry)
+    stored = safetensors.torch.load_file(made / paths.blob_file(name, case.uuid))
+    assert stored["topk_weights"].sum(1).tolist() == pytest.approx([2.827])
 
 
 def test_a_changed_generator_is_refused(made, tmp_path):
@@ -232,10 +268,10 @@ def test_no_choice_hangs_on_rounding(made, case):
     """fp32 routing must agree with fp64 routing, or two right solutions would disagree."""
     logits, bias = stored_routing(made, case)
     assert (
-        routing_model.margin(logits, bias, GEOMETRIES[case.geometry]) >= routing_model.MARGIN
+        routing_model.margin(logits, bias, geometries()[case.geometry]) >= routing_model.MARGIN
     ).all()
     fp32, _ = route(torch.from_numpy(logits), torch.from_numpy(bias).bfloat16(), 2.5)
-    fp64 = routing_model.select(logits, bias, GEOMETRIES[case.geometry])
+    fp64 = routing_model.select(logits, bias, geometries()[case.geometry])
     assert np.array_equal(np.sort(fp32.numpy(), axis=1), np.sort(fp64, axis=1))
 
 
@@ -247,6 +283,6 @@ def test_hard_cases_are_as_hard_as_they_say(made):
     assert np.bincount(local(made, by_name["one-expert-takes-all"]), minlength=32)[3] == 70
     assert by_name["offset-across-groups"].offset % 32
     assert {case.offset for case in SMALL} >= {0, 224}
-    scales = stored_scales(by_name["harsh-scales"], GEOMETRIES["small"])
+    scales = stored_scales(by_name["harsh-scales"], geometries()["small"])
     for array in scales.values():
         assert array.min() < -16 and array.max() > 16 and (array == 0).any()

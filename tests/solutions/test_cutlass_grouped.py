@@ -18,7 +18,7 @@ from moebench.operators import catalogue
 from moebench.operators import moe_fp8_block_scale as moe
 from moebench.operators.moe_fp8_block_scale import public_cases
 from moebench.packing import manifest, pack
-from moebench.packing.stages import stage_of
+from moebench.profiling.stages import stage_of
 from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
 NAME = "cutlass_grouped"

@@ -8,7 +8,7 @@ the current source counts. A narrow terminal shows fewer columns, and says which
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -67,48 +67,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", type=output_file, metavar="FILE", help="likewise")
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Which rows are shown. definition: a key of `moebench data` or a name."""
-
-    clock: str
-    definition: str | None
-    solutions: tuple[str, ...]
-    tolerance: str | None
-
-
 def main(args: argparse.Namespace) -> int:
     default = paths.ROOT if args.clock == "events" else paths.GPU_CLOCK
     traces = args.traces or [default]
-    selection = Selection(args.clock, args.definition, tuple(args.solutions), args.tolerance)
     outputs = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name)}
 
     if args.against:
         for name in ("workloads", *OUTPUTS):
             if getattr(args, name):
                 raise UserError(f"--{name}: not with --against")
-        return show_changes(args.against, traces, selection)
+        return show_changes(traces, args)
 
     check_outputs(outputs, traces)
     all_rows, warnings = measurements.load(traces)
-    rows = chosen(all_rows, selection)
+    rows = chosen(all_rows, args)
     if outputs:
         write_files(outputs, rows)
     else:
         first = rows.definition.iloc[0]
-        show(tables(rows[rows.definition == first], args.workloads, args.tolerance))
+        show(tables(rows[rows.definition == first], args))
         show_other_definitions(all_rows, first)
     show_warnings(warnings)
     return 0
 
 
-def show_changes(before: list[Path], after: list[Path], selection: Selection) -> int:
+def show_changes(after: list[Path], args: argparse.Namespace) -> int:
     """Print what `against.compare` found, and return the exit status: 1 where anything is marked.
 
     It is Markdown where the output is no terminal. Raises CannotRun where nothing can be compared.
     """
-    all_rows, warnings = against.compare(before, after)
-    rows = chosen(all_rows, selection)
+    all_rows, warnings = against.compare(args.against, after)
+    rows = chosen(all_rows, args)
     table = comparison.changes(rows)
     if sys.stdout.isatty():
         show([table])
@@ -142,29 +131,29 @@ def write_files(outputs: dict[str, Path], rows: pd.DataFrame) -> None:
         print(f"wrote {path}")
 
 
-def chosen(rows: pd.DataFrame, selection: Selection) -> pd.DataFrame:
-    """Return the selected rows, those of the main definition first.
+def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
+    """Return the rows that the arguments ask for, those of the main definition first.
 
     Raises UserError, with what there is, where nothing was recorded.
     """
-    rows = rows[rows.clock == selection.clock]
+    rows = rows[rows.clock == args.clock]
     if not len(rows):
-        raise UserError(f"--clock: got {selection.clock}, but none of these traces was timed by it")
+        raise UserError(f"--clock: got {args.clock}, but none of these traces was timed by it")
 
-    if selection.definition:
-        rows = rows[rows.definition == recorded_definition(selection.definition, rows)]
+    if args.definition:
+        rows = rows[rows.definition == recorded_definition(args.definition, rows)]
 
-    for name in selection.solutions:
+    for name in args.solutions:
         if name not in set(rows.solution):
             names = sorted({one_line(recorded) for recorded in rows.solution})
             raise UserError(f"--solutions: {unknown('solution', name, names)}")
-    if selection.solutions:
-        rows = rows[rows.solution.isin(selection.solutions)]
+    if args.solutions:
+        rows = rows[rows.solution.isin(args.solutions)]
 
-    if selection.tolerance:
-        rows = rows[rows.tolerance == selection.tolerance]
+    if args.tolerance:
+        rows = rows[rows.tolerance == args.tolerance]
         if not len(rows):
-            raise UserError(f"--tolerance: nothing is recorded at {selection.tolerance}")
+            raise UserError(f"--tolerance: nothing is recorded at {args.tolerance}")
     return in_catalogue_order(rows)
 
 
@@ -192,14 +181,14 @@ def in_catalogue_order(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values("definition", key=lambda each: each.map(places), kind="stable")
 
 
-def tables(rows: pd.DataFrame, every_workload: bool, tolerance: str | None) -> list[Table]:
+def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:
     """Return a table for each GPU; the last one's caption explains them all.
 
     rows: of one definition.
     """
     draw = comparison.solutions
-    if every_workload or tolerance:
-        rows = rows[rows.tolerance == (tolerance or shown_of(rows))]
+    if args.workloads or args.tolerance:
+        rows = rows[rows.tolerance == (args.tolerance or shown_of(rows))]
         draw = comparison.workloads
 
     drawn = [draw(rows[rows.hardware == gpu]) for gpu in comparison.gpus(rows)]

@@ -21,7 +21,7 @@ from moebench.operators import add_model, catalogue, swiglu
 from moebench.operators.checkpoint import Checkpoint, read_file
 from moebench.operators.expected_bound import expected_bound
 from moebench.operators.fp8_layer import expert_bytes
-from moebench.operators.layers import Sizes
+from moebench.operators.layers import Sizes, Split
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing import manifest
@@ -54,7 +54,8 @@ class Serving:
     """What a solution does with a layer.
 
     why_not: form -> why it does not serve it, None where it does. over_bound: form -> recorded
-    latency over the bound, where there is one. elsewhere: the same, of the first definition.
+    latency over the bound, where there is one. elsewhere: the same, of the first definition, where
+    nothing is recorded of this layer.
     """
 
     solution: str
@@ -77,6 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=1,
         metavar="N",
         help="ranks that share the experts; default: 1",
+    )
+    option(
+        "--tp",
+        type=count(),
+        default=1,
+        metavar="N",
+        help="ranks that have a slice each of every expert; default: 1",
     )
     option(
         "--limit",
@@ -112,7 +120,7 @@ def layer_of(args: argparse.Namespace) -> Layer:
     """Read the checkpoint. Raises UserError for what is no layer that a definition can have."""
     try:
         checkpoint = read_file(args.config, args.fp8, args.limit)
-        sizes = checkpoint.on(args.ep)
+        sizes = checkpoint.on(args.ep, args.tp)
     except ValueError as error:  # no JSON, too
         raise UserError(f"{args.config}: {error}") from error
     except OSError as error:
@@ -149,12 +157,18 @@ def facts(layer: Layer) -> list[tuple[str, str]]:
     for limit, layers in checkpoint.others.items():
         activation += f"; {layers} more with limit {limit:g} (--limit)"
 
+    width = f"{sizes['intermediate_size']}"
+    if sizes["tensor_ranks"] > 1:
+        width += (
+            f", one of {sizes['tensor_ranks']} slices of {checkpoint.sizes['intermediate_size']}"
+        )
+
     gigabytes = sizes["num_local_experts"] * expert_bytes(sizes) / 1e9
     count = checkpoint.layers + sum(checkpoint.others.values())
     fits = "fits" if gigabytes * count <= GPU_GB else "exceeds"
     rows = [
         ("experts", experts),
-        ("hidden, intermediate", f"{sizes['hidden_size']}, {sizes['intermediate_size']}"),
+        ("hidden, intermediate", f"{sizes['hidden_size']}, {width}"),
         ("router", router),
         ("activation", activation),
         ("weights", f"{checkpoint.storage}; {gigabytes:.2f} GB a layer"),
@@ -188,7 +202,9 @@ def listed(fields: dict[str, object]) -> str:
 def solutions(layer: Layer) -> list[Serving]:
     """Return what each solution for such layers does with this one, the best first."""
     recorded = {form: over_bound(key) if key else {} for form, key in layer.keys.items()}
-    elsewhere = over_bound(next(iter(catalogue.geometries())))
+    elsewhere = {}
+    if not any(recorded.values()):
+        elsewhere = over_bound(next(iter(catalogue.geometries())))
     servings = []
     for name, solution in manifest.readable().items():
         of_other_operator = not any(map(catalogue.form, solution.definitions))
@@ -265,7 +281,7 @@ def next_commands(args: argparse.Namespace, layer: Layer, servings: list[Serving
     lines = []
     keys = layer.keys
     if not any(keys.values()):
-        key = free_key(layer, args.ep)
+        key = free_key(layer, Split(args.ep, args.tp))
         lines.append(f"{args.command_line} --add {key}")
         keys = {form: routed_key(key) if form == "routed" else key for form in keys}
 
@@ -278,10 +294,10 @@ def next_commands(args: argparse.Namespace, layer: Layer, servings: list[Serving
     return lines
 
 
-def free_key(layer: Layer, ranks: int) -> str:
+def free_key(layer: Layer, split: Split) -> str:
     """Return a key for the layer that no definition has."""
     name = add_model.model_of(layer.checkpoint) or layer.checkpoint.name
-    key = f"{name}-ep{ranks}" if ranks > 1 else name
+    key = name + split.suffix()
     taken = catalogue.keys()
     number = 2
     free = key

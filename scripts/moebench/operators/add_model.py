@@ -16,11 +16,11 @@ from moebench.core.errors import UserError
 from moebench.operators import catalogue, workloads
 from moebench.operators.checkpoint import Checkpoint
 from moebench.operators.fp8_layer import expert_bytes
-from moebench.operators.layers import DEFAULTS, Sizes, layers_file, models, read_again
+from moebench.operators.layers import DEFAULTS, Sizes, Split, layers_file, models, read_again
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
 
 KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")
-RANKS_SUFFIX = re.compile(r"-ep[0-9]+$")
+RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?$")
 SMALL_BYTES = 32_000_000  # of a layer that a CPU can run
 
 
@@ -118,15 +118,16 @@ def with_layer(text: str, key: str, checkpoint: Checkpoint, sizes: Sizes) -> str
 
     The model is called after the key, without the ranks in it.
     """
-    ranks = sizes["num_experts"] // sizes["num_local_experts"]
+    split = Split(sizes["num_experts"] // sizes["num_local_experts"], sizes["tensor_ranks"])
+    entry = f"{json.dumps(key)} = {split.in_table()}"
     there = model_of(checkpoint)
     if there:
-        return with_geometry(text, there, key, ranks)
+        return with_geometry(text, there, entry)
 
     name = RANKS_SUFFIX.sub("", key)
     if name in models():
         name = key
-    return f"{text.rstrip()}\n\n{new_table(name, key, ranks, checkpoint, sizes)}"
+    return f"{text.rstrip()}\n\n{new_table(name, entry, checkpoint, sizes)}"
 
 
 def model_of(checkpoint: Checkpoint) -> str | None:
@@ -140,8 +141,8 @@ def model_of(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def with_geometry(text: str, table: str, key: str, ranks: int) -> str:
-    """Return layers.toml with one more key in a table's geometries."""
+def with_geometry(text: str, table: str, entry: str) -> str:
+    """Return layers.toml with one more entry in a table's geometries."""
     lines = text.split("\n")
     headers = (f"[{table}]", f"[{json.dumps(table)}]")
     inside = False
@@ -150,12 +151,12 @@ def with_geometry(text: str, table: str, key: str, ranks: int) -> str:
             inside = line.partition("#")[0].strip() in headers
         elif inside and line.startswith("geometries"):
             start, brace, rest = line.rpartition("}")
-            lines[at] = f"{start.rstrip()}, {json.dumps(key)} = {ranks} {brace}{rest}"
+            lines[at] = f"{start.rstrip()}, {entry} {brace}{rest}"
     return "\n".join(lines)
 
 
-def new_table(name: str, key: str, ranks: int, checkpoint: Checkpoint, sizes: Sizes) -> str:
-    """Return TOML of a model; small enough for a CPU, with a router inside, it is for machines
+def new_table(name: str, entry: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
+    """Return TOML of a model; entry: of its geometries. Small enough for a CPU, with a router inside, it is for machines
     without a GPU.
     """
     values = {"name": name, "layers": checkpoint.layers}
@@ -165,7 +166,7 @@ def new_table(name: str, key: str, ranks: int, checkpoint: Checkpoint, sizes: Si
 
     lines = [f"[{json.dumps(name)}]"]
     lines += [f"{each} = {json.dumps(value)}" for each, value in values.items()]
-    lines.append(f"geometries = {{ {json.dumps(key)} = {ranks} }}")
+    lines.append(f"geometries = {{ {entry} }}")
     if runs_on_cpu(sizes):
         lines.append("small = true")
     return "\n".join([*lines, ""])

@@ -72,12 +72,23 @@ def size_suffix(sizes: Sizes) -> str:
 def tags(geometry: str, sizes: Sizes) -> list[str]:
     """Return a definition's tags: its models, quantisation, ranks and key."""
     ranks = sizes["num_experts"] // sizes["num_local_experts"]
+    parallelism = [f"parallelism:ep{ranks}"]
+    if sizes["tensor_ranks"] > 1:
+        parallelism.append(f"parallelism:tp{sizes['tensor_ranks']}")
     return [
         *(f"model:{model}" for model in sizes["model"]),
         "quantization:fp8_block_scale",
-        f"parallelism:ep{ranks}",
+        *parallelism,
         f"geometry:{geometry}",
     ]
+
+
+def slice_of_experts(sizes: Sizes) -> str:
+    """Return what a definition's description says of a tensor-parallel rank; "" for whole experts."""
+    ranks = sizes["tensor_ranks"]
+    if ranks == 1:
+        return ""
+    return f" Each expert is one of {ranks} slices of its intermediate size; the ranks' outputs add up."
 
 
 def axes(sizes: Sizes) -> dict:

@@ -7,6 +7,7 @@ The table is read when it is first asked for. `read_again` forgets it and what w
 import functools
 import tomllib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from moebench.core import paths
@@ -26,6 +27,40 @@ DEFAULTS = {
 }
 
 _caches = []
+
+
+@dataclass(frozen=True)
+class Split:
+    """How ranks share a layer: experts ranks hold other experts each, tensor ranks a slice of every
+    expert's intermediate size.
+    """
+
+    experts: int = 1
+    tensor: int = 1
+
+    @classmethod
+    def of_table(cls, value: int | dict[str, int]) -> "Split":
+        """Return what layers.toml says: 8, or { ep = 2, tp = 4 }."""
+        if isinstance(value, int):
+            return cls(value)
+        return cls(value.get("ep", 1), value.get("tp", 1))
+
+    def in_table(self) -> str:
+        """Return what layers.toml says of it."""
+        if self.tensor == 1:
+            return str(self.experts)
+        if self.experts == 1:
+            return f"{{ tp = {self.tensor} }}"
+        return f"{{ ep = {self.experts}, tp = {self.tensor} }}"
+
+    def suffix(self) -> str:
+        """Return the end of a key: "-ep8", "-tp4", "-ep2-tp4", "" for one rank."""
+        experts = f"-ep{self.experts}" if self.experts > 1 else ""
+        return experts + (f"-tp{self.tensor}" if self.tensor > 1 else "")
+
+    def words(self) -> str:
+        """Return "EP8", "TP4", "EP2 TP4", or "EP1" for one rank."""
+        return self.suffix().upper().replace("-", " ").strip() or "EP1"
 
 
 def cached(function: Callable) -> Callable:
@@ -62,19 +97,21 @@ def geometries(*routings: str) -> dict[str, Sizes]:
     sizes = {}
     for name, model in models().items():
         if model["routing"] in routings:
-            for key, ranks in model["geometries"].items():
-                sizes[key] = sizes_on_rank(name, model, ranks)
+            for key, value in model["geometries"].items():
+                sizes[key] = sizes_on_rank(name, model, Split.of_table(value))
     return sizes
 
 
-def sizes_on_rank(name: str, model: dict, ranks: int) -> Sizes:
-    """Return a model's layer on one of so many expert-parallel ranks.
+def sizes_on_rank(name: str, model: dict, split: Split) -> Sizes:
+    """Return a model's layer on one of its ranks.
 
-    experts_at_once: how many experts' weights the reference dequantises together, all of the rank's
-    or one. model: the tags of the models that have the layer, the table's own name first.
+    tensor_ranks: how many have a slice each of intermediate_size. experts_at_once: how many
+    experts' weights the reference dequantises together, all of the rank's or one. model: the tags
+    of the models that have the layer, the table's own name first.
     """
-    local = model["num_experts"] // ranks
-    weights = 3 * model["hidden_size"] * model["intermediate_size"]
+    local = model["num_experts"] // split.experts
+    width = model["intermediate_size"] // split.tensor
+    weights = 3 * model["hidden_size"] * width
     all_fit = local * weights * 4 <= MOST_BYTES_AT_ONCE
 
     with_defaults = DEFAULTS | model
@@ -86,7 +123,8 @@ def sizes_on_rank(name: str, model: dict, ranks: int) -> Sizes:
         "kept_groups": with_defaults["kept_groups"],
         "num_groups": with_defaults["num_groups"],
         "hidden_size": model["hidden_size"],
-        "intermediate_size": model["intermediate_size"],
+        "intermediate_size": width,
+        "tensor_ranks": split.tensor,
         "activation": with_defaults["activation"],
         "swiglu_limit": with_defaults["swiglu_limit"],
         "routed_scaling_factor": float(with_defaults["routed_scaling_factor"]),

@@ -6,31 +6,31 @@ from dataclasses import dataclass
 
 from moebench.operators import catalogue
 from moebench.operators.fp8_layer import expert_bytes
-from moebench.operators.layers import Sizes, cached, models
+from moebench.operators.layers import Sizes, Split, cached, models
 from moebench.operators.moe_fp8_block_scale_routed import routed_key, router_inside
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A model's MoE layer on one of `ranks` expert-parallel ranks.
+    """A model's MoE layer on one of its ranks.
 
     model: its table in definitions/layers.toml. geometry: its key in the catalogue.
     """
 
     model: dict
-    ranks: int
+    split: Split
     geometry: str
 
     @property
     def name(self) -> str:
-        """'DeepSeek-V3 EP8'; 'Qwen3-Next 128/512' where the router knows a part of the experts
-        only.
+        """'DeepSeek-V3 EP8', 'DeepSeek-V3 TP4'; 'Qwen3-Next 128/512' where the router knows a part
+        of the experts only.
         """
         shown = self.model["name"]
         all_experts = self.model.get("of_experts")
         if all_experts:
             return f"{shown} {self.sizes['num_experts']}/{all_experts}"
-        return f"{shown} EP{self.ranks}"
+        return f"{shown} {self.split.words()}"
 
     @property
     def count(self) -> int:
@@ -48,18 +48,24 @@ class Layer:
 
 @cached
 def layers() -> list[Layer]:
-    """Return every model's layer, by model and from many ranks to one; with the router inside where
-    there is that form.
+    """Return every model's layer, by model and from many ranks to one, tensor-parallel ones behind;
+    with the router inside where there is that form.
     """
     found = []
     for model in models().values():
         if model.get("small"):
             continue
-        by_ranks = sorted(model["geometries"].items(), key=lambda item: (item[1], item[0]))
-        for key, ranks in reversed(by_ranks):
+        splits = {key: Split.of_table(value) for key, value in model["geometries"].items()}
+        for key, split in sorted(splits.items(), key=many_ranks_first):
             has_router = key in catalogue.geometries()
-            found.append(Layer(model, ranks, key if has_router else routed_key(key)))
+            found.append(Layer(model, split, key if has_router else routed_key(key)))
     return found
+
+
+def many_ranks_first(item: tuple[str, Split]) -> tuple:
+    """Return a key that sorts layers: whole experts first, then from many ranks to one."""
+    key, split = item
+    return split.tensor > 1, -split.experts, -split.tensor, key
 
 
 def layer_of(geometry: str) -> Layer | None:

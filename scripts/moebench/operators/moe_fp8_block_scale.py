@@ -25,6 +25,7 @@ from moebench.operators.fp8_layer import (
     local_experts,
     self_contained,
     size_suffix,
+    slice_of_experts,
     tags,
 )
 from moebench.operators.fp8_workloads import (
@@ -135,7 +136,7 @@ def definition(geometry: str) -> Definition:
         description=(
             "FP8 block-scale mixture of experts with DeepSeek-V3 routing, as seen by one "
             f"expert-parallel rank of {ranks}: route, GEMM1, {activations.description(sizes)}, "
-            "GEMM2, weighted sum over the local experts."
+            "GEMM2, weighted sum over the local experts." + slice_of_experts(sizes)
         ),
         tags=tags(geometry, sizes),
         axes=axes(sizes),

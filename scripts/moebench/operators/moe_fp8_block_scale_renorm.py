@@ -21,6 +21,7 @@ from moebench.operators.fp8_layer import (
     local_experts,
     self_contained,
     size_suffix,
+    slice_of_experts,
     tags,
     without_num_experts,
 )
@@ -108,6 +109,7 @@ def definition(geometry: str) -> Definition:
         description=(
             "FP8 block-scale mixture of experts with softmax over the top-k logits, all experts on "
             f"one GPU: route, GEMM1, {activations.description(sizes)}, GEMM2, weighted sum."
+            + slice_of_experts(sizes)
         ),
         tags=tags(geometry, sizes),
         axes=axes,

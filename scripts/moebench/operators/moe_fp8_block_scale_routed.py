@@ -42,6 +42,7 @@ from moebench.operators.fp8_layer import (
     layer_bound,
     self_contained,
     size_suffix,
+    slice_of_experts,
     tags,
     without_num_experts,
 )
@@ -158,7 +159,7 @@ def definition(geometry: str) -> Definition:
             "FP8 block-scale mixture of experts behind a router, as seen by one expert-parallel "
             "rank: the caller gives each token's experts and weights; GEMM1, "
             f"{activations.description(sizes)}, GEMM2, weighted sum over the local experts. Rows "
-            "of gate come first, activation scales are row-major."
+            "of gate come first, activation scales are row-major." + slice_of_experts(sizes)
         ),
         tags=tags(geometry, sizes),
         axes=axes,

@@ -1,3 +1,3 @@
-"""From a solution's folder to FIB Solutions: manifest, packing, stages, what can run here."""
+"""From a solution's folder to FIB Solutions and Python packages, and what can run here."""
 
 from moebench.core import interpreter  # noqa: F401

@@ -33,14 +33,8 @@ def build(names: list[str], geometries: Collection[str] = ()) -> int:
     """
     check_cache()
 
-    wanted = []
-    for solutions in pack.pack_all(names)[0].values():
-        wanted += [solutions[key] for key in solutions if not geometries or key in geometries]
-    if geometries and not wanted:
-        raise UserError(f"--definition: got {', '.join(geometries)}, which none of these serves")
-
     status = 0
-    for solution in wanted:
+    for solution in chosen_solutions(names, geometries):
         missing = missing_dependencies(solution)
         if missing:
             print(f"{solution.name}: SKIPPED: needs {', '.join(missing)}, not installed here")
@@ -53,6 +47,20 @@ def build(names: list[str], geometries: Collection[str] = ()) -> int:
         result = f"not built: {error}" if error else f"built in {seconds:.1f} s"
         print(f"{solution.name}: {result}", flush=True)
     return status
+
+
+def chosen_solutions(names: list[str], geometries: Collection[str]) -> list[Solution]:
+    """Return what to build. Raises UserError where none of them serves a geometry."""
+    packed, _ = pack.pack_all(names)
+    chosen = []
+    for solutions in packed.values():
+        for geometry, solution in solutions.items():
+            if not geometries or geometry in geometries:
+                chosen.append(solution)
+
+    if geometries and not chosen:
+        raise UserError(f"--definition: got {', '.join(geometries)}, which none of these serves")
+    return chosen
 
 
 def build_timed(solution: Solution) -> tuple[float, str]:

@@ -18,8 +18,8 @@ from pathlib import PurePosixPath
 from flashinfer_bench import Solution
 
 from moebench.packing.flat import flatten
-from moebench.packing.includes import CPP_SUFFIXES
 from moebench.packing.manifest import PackingError
+from moebench.packing.references import CPP_SUFFIXES
 
 TOKEN = re.compile(
     r"""(?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"\w*)
@@ -47,6 +47,10 @@ def fingerprint(solution: Solution) -> str:
         sources = flatten(solution.name, sources)
         file = PurePosixPath(file).name
 
+    texts = []
+    for path in sorted(sources):
+        texts.append((path, stripped(PurePosixPath(path).suffix, sources[path])))
+
     counted = [
         solution.definition,
         spec.language.value,
@@ -54,7 +58,7 @@ def fingerprint(solution: Solution) -> str:
         function,
         spec.binding.value if spec.binding else "",
         spec.dependencies,
-        sorted((path, stripped(PurePosixPath(path).suffix, sources[path])) for path in sources),
+        texts,
     ]
     return hashlib.sha1(json.dumps(counted).encode()).hexdigest()
 
@@ -139,9 +143,11 @@ def is_relative_import(node: object) -> bool:
 
 def split_imports(nodes: Iterable[ast.ImportFrom]) -> list[ast.ImportFrom]:
     """Return an import for each name."""
-    return [
-        ast.ImportFrom(node.module, [name], node.level) for node in nodes for name in node.names
-    ]
+    imports = []
+    for node in nodes:
+        for name in node.names:
+            imports.append(ast.ImportFrom(node.module, [name], node.level))
+    return imports
 
 
 # C++
@@ -185,6 +191,7 @@ def without_comment(token: re.Match) -> str:
 
 def opens_parameters(token: re.Match, line: list[str]) -> bool:
     """Whether this is the bracket in `#define f(x)`, which is not that in `#define f (x)`."""
-    follows_name = line[:2] == ["#", "define"] and len(line) == 3
+    if token[0] != "(" or len(line) != 3 or line[:2] != ["#", "define"]:
+        return False
     before = token.string[token.start() - 1]
-    return token[0] == "(" and follows_name and not before.isspace()
+    return not before.isspace()

@@ -7,9 +7,8 @@ about what it does.
 from functools import cache
 from pathlib import PurePosixPath
 
-from moebench.packing.imports import outline, with_imports
-from moebench.packing.includes import with_includes
 from moebench.packing.manifest import PackingError
+from moebench.packing.references import outline, with_imports, with_includes
 
 
 def flatten(name: str, sources: dict[str, str]) -> dict[str, str]:

@@ -5,198 +5,169 @@ what they need of solutions/common/: modules that are imported, headers that are
 manifest's `units`, and what lies beside one of these under the same name, as tiles.csv beside
 tiles.py and quantise_tokens.cu beside quantise_tokens.cuh.
 
-In solutions/ an import or include can be followed by an editor: `from ..common.triton.route import`,
+In solutions/ an editor can follow an import or include: `from ..common.triton.route import route`,
 `#include "common/cuda/route.cuh"`. The packed solution has its own files at the top and common/
-below it, so that the import becomes `from .common.triton.route import`; headers are included by
-their name alone, since the folders of all of them are searched.
+below it, so that the import becomes `from .common.triton.route import route`. Headers are included
+by their name alone there, since the folders of all of them are searched.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from moebench.core import paths
-from moebench.packing.imports import Outline, RelativeImport, outline, with_imports
-from moebench.packing.includes import CPP_SUFFIXES, included, with_includes
 from moebench.packing.manifest import Manifest, PackingError, read_source, refusal
+from moebench.packing.references import (
+    CPP_SUFFIXES,
+    Outline,
+    RelativeImport,
+    included,
+    outline,
+    with_imports,
+    with_includes,
+)
 
 COMMON = "common"
 SUFFIXES = (".py", ".cu", ".cuh", ".csv")
-# of what goes along with a file of common/ that is needed, if it has its name
-COMPANIONS = {".py": (".csv", ".cpp"), ".cuh": (".cu",)}
 HEADERS = (".cuh", ".h", ".hpp")
+
+# of a file of common/ -> of files that go along with it, if they have its name
+COMPANIONS = {".py": (".csv", ".cpp"), ".cuh": (".cu",)}
 
 
 class Gathering:
-    """The files of one solution, while imports and includes are followed.
+    """The files of one solution.
 
-    files: path in the packed solution -> file.
+    files: path in the packed solution -> file. Raises PackingError for an import, include or unit
+    that cannot be followed.
     """
 
     def __init__(self, manifest: Manifest):
         self.name = manifest.name
         self.folders = [name for name in (manifest.based_on, manifest.name) if name]
-        self.files = self.files_in_folders()
+        self.files = self.own_files()
 
         pending = list(self.files.values())
         for unit in manifest.units:
-            pending.extend(self.add(self.unit_file(unit)))
+            pending += self.add(self.unit_file(unit))
         while pending:
             for file in self.needed_by(pending.pop()):
-                pending.extend(self.add(file))
+                pending += self.add(file)
 
         self.check_headers()
 
-    def files_in_folders(self) -> dict[str, Path]:
-        """Return the solution's own files; they replace those of its base with the same path."""
+    def own_files(self) -> dict[str, Path]:
+        """Return the files of the solution's folder, in the place of those of its base."""
         files = {}
         for folder in self.folders:
             root = paths.SOLUTIONS / folder
             for file in root.rglob("*"):
-                is_marker = file.name == "__init__.py" and not file.stat().st_size
-                if file.suffix in SUFFIXES and not is_marker:
+                if file.suffix in SUFFIXES and not is_marker(file):
                     files[file.relative_to(root).as_posix()] = file
         return files
 
     def add(self, file: Path) -> list[Path]:
-        """Pack a file of common/ and its companions. Return those that are new."""
-        names = [file.with_suffix(suffix) for suffix in COMPANIONS.get(file.suffix, ())]
+        """Pack a file of common/, and its companions. Return those that are new."""
+        files = [file]
+        for suffix in COMPANIONS.get(file.suffix, ()):
+            files.append(file.with_suffix(suffix))
+
         new = []
-        for each in [file, *names]:
-            path = each.relative_to(paths.SOLUTIONS).as_posix()
+        for each in files:
+            path = str(tree_path(each))
             if path not in self.files and each.is_file():
                 self.files[path] = each
                 new.append(each)
         return new
 
     def unit_file(self, unit: str) -> Path:
-        """Return the file of an entry of the manifest's `units`. Raises PackingError."""
-        file = paths.SOLUTIONS / unit
-        units = sorted(
-            path.relative_to(paths.SOLUTIONS).as_posix()
-            for path in (paths.SOLUTIONS / COMMON).rglob("*.cu")
-        )
-        if unit not in units:
-            raise refusal(
-                self.name, "units", unit, f"one of: {', '.join(units) or 'there is none'}"
-            )
-        return file
+        """Return the file of one of the manifest's `units`."""
+        common = paths.SOLUTIONS / COMMON
+        files = {str(tree_path(file)): file for file in common.rglob("*.cu")}
+        if unit not in files:
+            known = ", ".join(sorted(files)) or "there is none"
+            raise refusal(self.name, "units", unit, f"one of: {known}")
+        return files[unit]
+
+    def at(self, path: str) -> Path | None:
+        """Return the file that is packed for a path below solutions/, or would be if it is needed:
+        the solution's own in the place of its base's. None where there is none.
+        """
+        folder, _, below = path.partition("/")
+        if folder in self.folders:
+            return self.files.get(below)
+        file = paths.SOLUTIONS / path
+        return file if folder == COMMON and file.is_file() else None
 
     def needed_by(self, file: Path) -> list[Path]:
         """Return the files of common/ that a file imports or includes."""
-        if file.suffix == ".py":
-            return self.imported_by(file)
-        if file.suffix in CPP_SUFFIXES:
-            return self.included_by(file)
-        return []
-
-    # Python
-
-    def imported_by(self, file: Path) -> list[Path]:
-        """Return the modules of common/ that a file imports. Raises PackingError for one that is
-        not there, or not packed.
-        """
         needed = []
+        if file.suffix == ".py":
+            needed = self.imported_by(file)
+        elif file.suffix in CPP_SUFFIXES:
+            needed = self.included_by(file)
+        return [each for each in needed if is_common(each)]
+
+    def imported_by(self, file: Path) -> Iterator[Path]:
+        """Yield the files of the modules that a file imports."""
         source = self.outline(file)
 
         for line, module in source.absolute_imports:
             if module.partition(".")[0] == paths.SOLUTIONS.name:
                 raise PackingError(
                     f"{self.place(file, line)}: imports {module}, want a relative import, "
-                    "since a packed solution runs where solutions/ is not"
+                    "as a packed solution runs where solutions/ is not"
                 )
 
         for node in source.relative_imports:
-            for module in self.modules(node, file):
-                module_file = self.module_file(module)
-                if module_file is None:
+            for module in self.imported_modules(node, file):
+                module_file = self.at(f"{module}.py")
+                if module_file is None or (is_common(file) and not is_common(module_file)):
                     raise PackingError(
-                        f"{self.place(file, node.line)}: "
-                        f"imports {'/'.join(module)}.py, which is not there"
+                        f"{self.place(file, node.line)}: imports {module}.py, which is not packed"
                     )
-                if module[0] == COMMON:
-                    needed.append(module_file)
-
-        return needed
+                yield module_file
 
     def outline(self, file: Path) -> Outline:
-        """Return a Python file's outline. Raises PackingError where it cannot be parsed."""
         try:
             return outline(self.text(file))
         except SyntaxError as error:
             raise PackingError(f"{self.place(file, error.lineno)}: {error.msg}") from error
 
-    def modules(self, node: RelativeImport, file: Path) -> list[tuple[str, ...]]:
-        """Return the modules that an import names, as parts of their paths below solutions/.
+    def imported_modules(self, node: RelativeImport, file: Path) -> list[str]:
+        """Return the modules that an import names, by their paths below solutions/.
 
-        `from ..common.triton import gemm1` names common/triton/gemm1. Raises PackingError where it
-        leads to what is not packed.
+        `from ..common.triton import gemm1, gemm2` names two.
         """
         path = tree_path(file)
-        target = node.target(path.parts)
-        packed_folders = {COMMON} if path.parts[0] == COMMON else {COMMON, *self.folders}
+        if node.level > len(path.parts):
+            raise PackingError(f"{self.place(file, node.line)}: imports from above solutions/")
 
-        if node.level > len(path.parts) or not target or target[0] not in packed_folders:
-            raise PackingError(
-                f"{self.place(file, node.line)}: imports what is not packed: relative imports "
-                f"lead to {' or '.join(sorted(packed_folders))} in solutions/"
-            )
-
-        if self.module_file(target) is None and self.is_folder(target):
-            return [(*target, name) for name in node.names]
+        target = "/".join(node.target(path.parts))
+        if (paths.SOLUTIONS / target).is_dir():
+            return [f"{target}/{name}" for name in node.names]
         return [target]
 
-    def module_file(self, module: tuple[str, ...]) -> Path | None:
-        """Return the file of a module, given by the parts of its path below solutions/."""
-        for candidate in (f"{'/'.join(module)}.py", f"{'/'.join(module)}/__init__.py"):
-            if module[0] != COMMON:
-                candidate = candidate.partition("/")[2]
-                file = self.files.get(candidate)
-            else:
-                file = paths.SOLUTIONS / candidate
-            if file is not None and file.is_file():
-                return file
-        return None
-
-    def is_folder(self, target: tuple[str, ...]) -> bool:
-        owners = [COMMON] if target[0] == COMMON else self.folders
-        return any(paths.SOLUTIONS.joinpath(owner, *target[1:]).is_dir() for owner in owners)
-
-    # C++
-
-    def included_by(self, file: Path) -> list[Path]:
-        """Return the headers of common/ that a file includes. Raises PackingError for one that is
-        not there. What is neither below solutions/ nor beside the file is a library's.
+    def included_by(self, file: Path) -> Iterator[Path]:
+        """Yield the headers that a file includes. One that is neither below solutions/ nor beside
+        the file is a library's.
         """
-        needed = []
         for line, path in included(self.text(file)):
-            header = self.header_file(path)
+            header = self.at(path)
             beside = file.parent / path
-            if header is None and beside.is_file():
-                header = beside
-
-            if header is None and path.partition("/")[0] in (COMMON, *self.folders):
+            if header is not None:
+                yield header
+            elif beside.is_file():
+                yield beside
+            elif path.partition("/")[0] in (COMMON, *self.folders):
                 raise PackingError(f"{self.place(file, line)}: includes {path}, which is not there")
-            if header is not None and tree_path(header).parts[0] == COMMON:
-                needed.append(header)
-        return needed
-
-    def header_file(self, path: str) -> Path | None:
-        """Return the file of a header that is included by its path below solutions/."""
-        folder, _, below = path.partition("/")
-        if folder == COMMON and (paths.SOLUTIONS / path).is_file():
-            return paths.SOLUTIONS / path
-        if folder in self.folders:
-            return self.files.get(below)
-        return None
 
     def check_headers(self) -> None:
-        """Raise PackingError for two headers of one name, which is how packed sources include."""
-        names = Counter(PurePosixPath(path).name for path in self.files if path.endswith(HEADERS))
-        for name, count in names.items():
+        """Raise PackingError for two headers of one name, by which packed sources include them."""
+        headers = [PurePosixPath(path) for path in self.files if path.endswith(HEADERS)]
+        for name, count in Counter(header.name for header in headers).items():
             if count > 1:
                 raise PackingError(f"{self.name}: two headers are called {name}")
-
-    # What is packed
 
     def packed_text(self, file: Path) -> str:
         """Return a file's text with imports and includes as they are right in the packed solution.
@@ -206,36 +177,39 @@ class Gathering:
         text = self.text(file)
         if not text:
             raise PackingError(f"{self.place(file)}: got an empty file, want source text")
-        check_ascii(self.place(file), text)
+        self.check_ascii(file, text)
 
         if file.suffix == ".py":
-            return self.with_packed_imports(file, text)
+            return with_packed_imports(file, text)
         if file.suffix in CPP_SUFFIXES:
             return with_includes(text, self.packed_include)
         return text
 
-    def with_packed_imports(self, file: Path, text: str) -> str:
-        path = tree_path(file)
-        modules = {}
-        for node in outline(text).relative_imports:
-            leaves_folder = path.parts[0] != COMMON and node.level == len(path.parts)
-            if leaves_folder:
-                module = node.module if node.module[0] == COMMON else node.module[1:]
-                modules[node] = "." * (node.level - 1) + ".".join(module)
-        return with_imports(text, modules)
+    def check_ascii(self, file: Path, text: str) -> None:
+        """Raise PackingError for a character that is not ASCII: FIB writes sources in the encoding
+        of whoever runs it, and Python and nvcc read UTF-8.
+        """
+        for number, line in enumerate(text.splitlines(), 1):
+            for character in line:
+                if not character.isascii():
+                    raise PackingError(
+                        f"{self.place(file, number)}: got {character!r}, want ASCII; "
+                        f"in a string {ascii(character)[1:-1]} stands for it"
+                    )
 
     def packed_include(self, path: str) -> str:
-        return path if self.header_file(path) is None else PurePosixPath(path).name
+        return path if self.at(path) is None else PurePosixPath(path).name
 
     def text(self, file: Path) -> str:
         return read_source(self.name, file)
 
     def place(self, file: Path, line: int | None = None) -> str:
-        """Return 'mine: few/main.py:12', which messages about a file begin with."""
+        """Return 'mine: few/main.py:12', with which messages about a file begin."""
         path = tree_path(file)
-        parts = path.parts if path.parts[0] == COMMON else path.parts[1:]
-        where = f"{self.name}: {'/'.join(parts)}"
-        return where if line is None else f"{where}:{line}"
+        if not is_common(file):
+            path = path.relative_to(path.parts[0])
+        place = f"{self.name}: {path}"
+        return place if line is None else f"{place}:{line}"
 
 
 def tree_path(file: Path) -> PurePosixPath:
@@ -243,14 +217,26 @@ def tree_path(file: Path) -> PurePosixPath:
     return PurePosixPath(file.relative_to(paths.SOLUTIONS))
 
 
-def check_ascii(place: str, text: str) -> None:
-    """Raise PackingError for a character that is not ASCII: FlashInfer-Bench writes sources in the
-    encoding of whoever runs it, and Python and nvcc read UTF-8.
-    """
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.isascii():
-            character = next(each for each in line if not each.isascii())
-            raise PackingError(
-                f"{place}:{number}: got {character!r}, want ASCII; "
-                f"in a string {ascii(character)[1:-1]} stands for it"
-            )
+def is_common(file: Path) -> bool:
+    return tree_path(file).parts[0] == COMMON
+
+
+def is_marker(file: Path) -> bool:
+    """Whether a file only tells Python that its folder is a package. FIB takes no empty file."""
+    return file.name == "__init__.py" and not file.stat().st_size
+
+
+def with_packed_imports(file: Path, text: str) -> str:
+    """Return a source with its imports from solutions/ as they are right in the packed solution."""
+    if is_common(file):
+        return text
+
+    modules = {}
+    for node in outline(text).relative_imports:
+        if node.level == len(tree_path(file).parts):
+            dots = "." * (node.level - 1)
+            folder, *below = node.module
+            # common/ is a folder of the packed solution, its own files are at the top
+            module = node.module if folder == COMMON else below
+            modules[node] = dots + ".".join(module)
+    return with_imports(text, modules)

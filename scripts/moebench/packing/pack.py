@@ -13,8 +13,8 @@ from moebench.operators import catalogue
 from moebench.packing import manifest as manifests
 from moebench.packing import problem
 from moebench.packing.gather import Gathering
-from moebench.packing.imports import outline
 from moebench.packing.manifest import Manifest, PackingError, read_manifest, refusal, solution_names
+from moebench.packing.references import outline
 
 # form of a definition -> the manifest's key of its function, where that is not `entry_point`
 ENTRY_POINT_KEYS = {"renorm": "renorm_entry_point", "routed": "routed_entry_point"}
@@ -36,7 +36,9 @@ def pack(name: str) -> dict[str, Solution]:
 def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
     """As `pack`. Raises PackingError, and whatever Python, pydantic or a table's rows raise."""
     gathering = Gathering(manifest)
-    texts = {path: gathering.packed_text(file) for path, file in sorted(gathering.files.items())}
+    texts = {}
+    for path, file in sorted(gathering.files.items()):
+        texts[path] = gathering.packed_text(file)
 
     solutions = {}
     for geometry in manifest.definitions:
@@ -61,9 +63,11 @@ def packed_name(name: str, geometry: str, first: str) -> str:
     For `first`, the solution's first geometry, that is the plain name. Others add what their
     definition's name has beyond that one's: mine_ng1_kg1_e48.
     """
-    parts = catalogue.definition_name(geometry).split("_")
     first_parts = catalogue.definition_name(first).split("_")
-    return "_".join([name, *(part for part in parts if part not in first_parts)])
+    for part in catalogue.definition_name(geometry).split("_"):
+        if part not in first_parts:
+            name += f"_{part}"
+    return name
 
 
 def build_spec(manifest: Manifest, geometry: str, texts: dict[str, str]) -> BuildSpec:
@@ -132,12 +136,21 @@ def pack_here(names: list[str]) -> list[Path]:
 
 def remove_others(folder: Path, files: list[Path]) -> None:
     """Remove what is in packed/ beside these files: of solutions and definitions that are gone."""
-    for child in folder.glob("*"):
-        if child.is_dir() and not any(child in file.parents for file in files):
-            shutil.rmtree(child, ignore_errors=True)
-    for file in folder.rglob("*"):
-        if file.is_file() and file not in files:
-            file.unlink(missing_ok=True)
+    folders = {file.parent for file in files}
+    for path in folder.glob("*"):
+        if path not in folders:
+            remove(path)
+    for subfolder in folders:
+        for path in subfolder.glob("*"):
+            if path not in files:
+                remove(path)
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def origins(name: str) -> dict[str, PurePosixPath]:

@@ -21,7 +21,7 @@ NAMES = {
     "hidden_size": "kHidden",
     "intermediate_size": "kIntermediate",
 }
-# of the activation (definitions/swiglu.py)
+# of the activation (operators/swiglu.py)
 ACTIVATION = {
     "swiglu_limit": "kSwigluLimit",
     "swiglu_alpha": "kSwigluAlpha",
@@ -52,7 +52,9 @@ def facts(file: str, geometry: str) -> dict[str, tuple[str, float]]:
     layer = catalogue.GEOMETRIES[geometry]
     activation = swiglu.constants(layer)
 
-    constants = {key.upper(): (symbol, layer[key]) for key, symbol in NAMES.items()}
+    constants = {}
+    for key, symbol in NAMES.items():
+        constants[key.upper()] = (symbol, layer[key])
     constants["RENORM"] = ("kRenorm", geometry in catalogue.RENORM)
     for key, symbol in ACTIVATION.items():
         constants[key.upper()] = (symbol, activation[key])
@@ -97,6 +99,11 @@ def table_source(text: str, geometry: str) -> str:
 
     column = columns.index("sizes")
     definition = f"{catalogue.definition_name(geometry)}_"
-    rows = [row for row in text.splitlines()[1:] if row.strip()]
-    kept = [row for row in rows if f"_{row.split(',')[column]}_" in definition]
-    return "\n".join([text.splitlines()[0], *kept, ""])
+    lines = text.splitlines()
+    kept = [lines[0]]
+    for row in lines[1:]:
+        if row.strip():
+            sizes = row.split(",")[column]
+            if f"_{sizes}_" in definition:
+                kept.append(row)
+    return "\n".join([*kept, ""])

@@ -17,9 +17,9 @@ from moebench.core.errors import UserError
 from moebench.core.names import installed_as, is_pythons_own, normalised
 from moebench.operators import catalogue
 from moebench.packing.gather import COMMON
-from moebench.packing.imports import outline
 from moebench.packing.manifest import readable
 from moebench.packing.pack import pack_all
+from moebench.packing.references import outline
 
 MARK = "# by moebench pack --package"  # pyproject.toml begins with it
 SUMMARY = "Written by moebench pack --package"  # of the distribution that pip makes of it
@@ -74,16 +74,18 @@ def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list
                 f"--package: {package.folder} exists; remove it, or name another folder"
             )
 
+    folders = [package.folder for package in packages]
+    written = folders if parent.exists() else [parent]
     try:
         for package in packages:
             write_package(package)
         remove_pips_copies(parent)
         write_atomically(parent / PROJECT, project_text(parent))
     except BaseException:
-        for package in packages:
-            shutil.rmtree(package.folder, ignore_errors=True)
+        for folder in written:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
-    return [package.folder for package in packages]
+    return folders
 
 
 def check_name(parent: Path) -> None:
@@ -119,7 +121,7 @@ def check_name(parent: Path) -> None:
 def check_project(parent: Path) -> None:
     """Raise UserError where a pyproject.toml is there that this command has not written."""
     file = parent / PROJECT
-    if file.exists() and not file.read_text(encoding="utf-8").startswith(MARK):
+    if file.exists() and not file.read_bytes().startswith(MARK.encode()):
         raise UserError(f"--package: {file} is not of this command; name another folder")
 
 
@@ -128,15 +130,20 @@ def chosen_packages(names: list[str], parent: Path, geometries: list[str]) -> li
 
     Raises as `pack_all`, and UserError where a solution serves none of the geometries.
     """
+    packed, _ = pack_all(names)
     packages = []
-    for name, packed in pack_all(names)[0].items():
-        wanted = [key for key in packed if key in geometries] if geometries else list(packed)[:1]
+    for name, solutions in packed.items():
+        wanted = [key for key in solutions if key in geometries]
+        if not geometries:
+            wanted = list(solutions)[:1]
         if not wanted:
+            served = ", ".join(solutions)
             raise UserError(
-                f"--definition: got {', '.join(geometries)}, want of {name}'s: {', '.join(packed)}"
+                f"--definition: got {', '.join(geometries)}, want of {name}'s: {served}"
             )
         for key in wanted:
-            packages.append(Package(parent / packed[key].name, packed[key], key))
+            solution = solutions[key]
+            packages.append(Package(parent / solution.name, solution, key))
     return packages
 
 

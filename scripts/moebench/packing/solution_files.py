@@ -12,8 +12,10 @@ from moebench.core.errors import UserError
 from moebench.core.schema import first_fault
 from moebench.packing.manifest import folder_name, solution_names
 
+Files = dict[Path, Solution]
 
-def read(files: Iterable[Path]) -> tuple[dict[Path, Solution], list[str]]:
+
+def read(files: Iterable[Path]) -> tuple[Files, list[str]]:
     """Return file -> Solution, and a line for each file that holds none."""
     solutions = {}
     faults = []
@@ -64,13 +66,16 @@ def files_in(locations: list[Path]) -> list[Path]:
     return files
 
 
-def without_copies(solutions: dict[Path, Solution]) -> tuple[dict[Path, Solution], list[str]]:
+def without_copies(solutions: Files) -> tuple[Files, list[str]]:
     """Return the files of which none is a copy of another, and a line for each copy."""
+    different = {}
     first_files = {}
     notes = []
     for file, solution in solutions.items():
         identity = (solution.name, solution.definition, solution.hash())
-        first = first_files.setdefault(identity, file)
-        if first != file:
-            notes.append(f"{file}: the same as {first}")
-    return {file: solutions[file] for file in first_files.values()}, notes
+        if identity in first_files:
+            notes.append(f"{file}: the same as {first_files[identity]}")
+        else:
+            first_files[identity] = file
+            different[file] = solution
+    return different, notes

@@ -20,8 +20,8 @@ import pandas as pd
 
 from moebench.core.errors import CannotRun
 from moebench.judging.gpu_clock import MARK
-from moebench.packing.stages import UNASSIGNED, plain_name, stage_of
 from moebench.profiling.record import Counters, WorkloadProfile
+from moebench.profiling.stages import UNASSIGNED, plain_name, stage_of
 
 TIMEOUT_SECONDS = 900
 METRICS = {

@@ -15,9 +15,9 @@ import pandas as pd
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from moebench.core.errors import CannotRun
-from moebench.packing.stages import UNASSIGNED, plain_name, stage_of
 from moebench.profiling.calls import call_repeatedly
 from moebench.profiling.record import Kernel
+from moebench.profiling.stages import UNASSIGNED, plain_name, stage_of
 
 CALL = "moe_call"
 DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset"}

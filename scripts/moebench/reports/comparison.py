@@ -42,7 +42,7 @@ def nearest(tokens: int, among: Iterable[int]) -> int:
 
 
 def provenance(rows: pd.DataFrame) -> str:
-    """Return versions, protocol and dates of rows that are compared, and the solutions' packages."""
+    """Return versions, protocol, dates and solutions' packages of the rows that are compared."""
     compared = rows[rows.comparable & (rows.tolerance == SHOWN)]
     if not len(compared):
         compared = rows

@@ -1,11 +1,13 @@
-"""Every model's layer in one table: which solution to use, how fast it is, how far from the roofline
-bound; from traces of one layer, and from served records of all layers.
+"""Every model's layer in one table: which solution to use, and how far from the bound it is.
+
+From traces of one layer, and from served records of all layers.
 """
 
 import pandas as pd
 
 from moebench.operators.models import Layer, layers, weight_bytes
 from moebench.operators.roofline import MEASURED_ON
+from moebench.operators.workloads import recorded_counts
 from moebench.reports.comparison import nearest
 from moebench.reports.served import ServedRecord, title
 from moebench.reports.table import Cell, Entry, Table, decimal
@@ -18,7 +20,7 @@ GPU_GB = 141  # of MEASURED_ON
 TOO_LARGE = "✗"
 SPEEDS_CAPTION = (
     "Latency over the roofline bound. In brackets: T of the nearest workload, where there is none "
-    "of that T."
+    "of that T. At T=1 with the active experts of that one routing on the rank."
 )
 
 
@@ -33,14 +35,14 @@ def measured(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
     return found
 
 
-def use(rows: pd.DataFrame) -> Table:
+def recommended(rows: pd.DataFrame) -> Table:
     """Return which solution to use for each measured layer.
 
     rows: of every definition, by one clock.
     """
     table_rows = []
     for layer, of_layer in measured(rows):
-        table_rows.append([name_and_size(layer), *use_cells(of_layer)])
+        table_rows.append([name_and_size(layer), *recommended_cells(of_layer)])
     head = ["model", f"at {SHOWN}", "at default", "ms/bound", "over the next"]
     return Table(head=head, sections=[table_rows], words=3)
 
@@ -51,7 +53,7 @@ def name_and_size(layer: Layer) -> str:
     return f"{layer.name} {TOO_LARGE}" if gigabytes > GPU_GB else layer.name
 
 
-def use_cells(rows: pd.DataFrame) -> list[Entry]:
+def recommended_cells(rows: pd.DataFrame) -> list[Entry]:
     """Return the solutions to use at both tolerances, the first one's time over the bound, and how
     many times as fast it is as the next. rows: of one layer.
     """
@@ -76,12 +78,12 @@ def speeds(rows: pd.DataFrame) -> Table:
     """
     table_rows = []
     for layer, of_layer in measured(rows):
-        table_rows.append([layer.name, *speed_texts(of_layer)])
+        table_rows.append([layer.name, *speed_texts(of_layer, layer.geometry)])
     head = ["model", *(f"T={tokens}" for tokens in TOKENS)]
     return Table(head=head, sections=[table_rows], caption=SPEEDS_CAPTION)
 
 
-def speed_texts(rows: pd.DataFrame) -> list[str | None]:
+def speed_texts(rows: pd.DataFrame, layer_key: str) -> list[str | None]:
     """Return times the bound at the workloads nearest to TOKENS. rows: of one layer."""
     of_best = rows[(rows.solution == to_use(rows)) & (rows.tolerance == SHOWN) & rows.counts]
     over_bound = of_best.drop_duplicates("tokens").set_index("tokens").over_bound
@@ -93,6 +95,11 @@ def speed_texts(rows: pd.DataFrame) -> list[str | None]:
         measured_tokens = nearest(tokens, over_bound.index)
         text = f"{over_bound[measured_tokens]:.2f}"
         texts.append(text if measured_tokens == tokens else f"{text} ({measured_tokens})")
+
+    one_token = of_best[of_best.tokens == 1]
+    if len(one_token):  # the bound of a single routing hangs on how many experts it has here
+        active = recorded_counts(layer_key)[one_token.uuid.iloc[0]].active
+        texts[0] += f", {active} active"
     return texts
 
 
@@ -100,7 +107,7 @@ def served(records: list[ServedRecord]) -> Table:
     """Return for each served record the fastest solution, times the bound, at SERVED_TOKENS."""
     table_rows = []
     for record in records:
-        if record.head.provenance.hardware == MEASURED_ON:
+        if record.has_bound:
             cells = [served_text(record.points_at(tokens)) for tokens in SERVED_TOKENS]
             table_rows.append([title(record.head), *cells])
     return Table(["model", *(f"T={tokens}" for tokens in SERVED_TOKENS)], [table_rows])

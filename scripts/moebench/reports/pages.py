@@ -1,4 +1,4 @@
-"""Which tables and figures README.md and docs/ hold, and from what rows and records they are made."""
+"""Which tables and figures README.md and docs/ hold, and of what they are made."""
 
 from dataclasses import replace
 from functools import cache
@@ -48,7 +48,7 @@ def solutions_block(measured: pd.DataFrame) -> str:
 def models_block() -> str:
     """Return a row for each model: which solution to use."""
     measured = pd.concat([of_layer for _, of_layer in models.measured(rows())])
-    return with_provenance(models.use(rows()).markdown(), measured)
+    return with_provenance(models.recommended(rows()).markdown(), measured)
 
 
 def served_block() -> str:

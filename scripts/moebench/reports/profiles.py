@@ -1,6 +1,7 @@
 """Records of `moebench profile` as one table: us of each stage, a column for each workload."""
 
 from collections.abc import Callable
+from functools import partial
 from statistics import fmean
 
 from moebench.operators.roofline import MEASURED_ON
@@ -9,9 +10,9 @@ from moebench.reports.table import Entry, Table, decimal
 from moebench.results import staleness
 
 CAPTION = (
-    "us of one call. In brackets, under ncu: % of DRAM's peak, and % of the cycles in which tensor "
-    "cores work. Busy: the time in which kernels run, less than the stages' sum where they overlap. "
-    "Wall: a call as FIB times it."
+    "us of one call. In brackets, under ncu: % of DRAM's peak, and % of the cycles in which "
+    "tensor cores work. Busy: the time in which kernels run, less than the stages' sum where they "
+    "overlap. Wall: a call as FIB times it."
 )
 
 
@@ -55,17 +56,15 @@ def section(record: ProfileRecord, uuids: list[str]) -> list[list[Entry]]:
     by_uuid = {profile.uuid: profile for profile in record.workloads}
     profiles = [by_uuid.get(uuid) for uuid in uuids]
 
-    rows = []
-    for stage in stage_names(record):
-        rows.append([stage, *(stage_text(profile, stage) for profile in profiles)])
-    for name, text in call_rows(record.provenance.hardware).items():
-        rows.append([name, *(text(profile) if profile else None for profile in profiles)])
+    figures = {stage: partial(stage_text, stage) for stage in stage_names(record)}
+    figures |= call_rows(record.provenance.hardware)
 
-    shown = [row for row in rows if any(row[1:])]
-    named = []
-    for at, row in enumerate(shown):
-        named.append([record.solution if at == 0 else "", *row])
-    return named
+    rows: list[list[Entry]] = []
+    for name, figure in figures.items():
+        cells = [figure(profile) if profile else None for profile in profiles]
+        if any(cells):
+            rows.append(["" if rows else record.solution, name, *cells])
+    return rows
 
 
 def stage_names(record: ProfileRecord) -> list[str]:
@@ -76,9 +75,9 @@ def stage_names(record: ProfileRecord) -> list[str]:
     return list(names)
 
 
-def stage_text(profile: WorkloadProfile | None, stage: str) -> str | None:
+def stage_text(stage: str, profile: WorkloadProfile) -> str | None:
     """Return "244.5 (86.5, 15.5)"; without brackets where ncu did not count."""
-    kernels = profile.stages.get(stage) if profile else None
+    kernels = profile.stages.get(stage)
     if not kernels:
         return None
 

@@ -5,9 +5,10 @@ The tables are drawn from the traces' DataFrame, `measurements.of_traces`.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 from flashinfer_bench import Trace
@@ -30,6 +31,8 @@ from moebench.results.measurements import LEVEL, NUMBERS, of_traces, timed_calls
 
 FASTEST_CAPTION = f"fastest: on how many workloads it is, or within {LEVEL - 1:.0%} of it"
 INDENT = "    "
+
+Summary = Callable[[pd.DataFrame], Entry]  # of a solution's rows
 
 
 @contextmanager
@@ -168,40 +171,60 @@ def table(
     Means are arithmetic, over the workloads that passed.
     """
     rows = measured(part, traces)
-    tolerances = [name for name in TOLERANCES if rows[f"matched_{name}"].notna().any()]
-    is_timed = plan.device.on_gpu
-    is_ranked = is_timed and timed_calls(plan.protocol) != 1
+    columns = columns_of(plan, rows)
     lost = [name for outcome in outcomes for name in outcome.lost]
 
     table_rows = []
     for name in part.solutions:
         of_solution = rows[rows.solution == name]
-        row: list[Entry] = [name, passed_cell(of_solution, lost.count(name))]
-        if is_timed:
-            row += [decimal(of_solution.ms.mean(), 4), mean_speedup(of_solution)]
-        if is_ranked:
-            row.append(int(of_solution.level.sum()))
-        row += [decimal(of_solution[f"matched_{each}"].min(), 4) for each in tolerances]
-        table_rows.append(row)
-
-    head = ["solution", "passed"]
-    captions = []
-    if is_timed:
-        head += ["mean ms", "speed-up"]
-    if is_ranked:
-        head.append("fastest")
-        captions.append(FASTEST_CAPTION)
-    if tolerances:
-        names = ", ".join(tolerances)
-        captions.append(f"{names}: the lowest share of elements within that tolerance")
+        passed = passed_cell(of_solution, lost.count(name))
+        summaries = [summary(of_solution) for summary in columns.values()]
+        table_rows.append([name, passed, *summaries])
 
     clock = ", by the GPU's clock" if plan.clock == "gpu" else ""
     return Table(
         title=f"{part.full.name}\n{hardware}, {plan.tolerance}{clock}",
-        head=[*head, *tolerances],
+        head=["solution", "passed", *columns],
         sections=[table_rows],
-        notes=[*captions, *not_judged(outcomes), *not_passed(part, rows, outcomes), *part.skipped],
+        notes=[
+            *captions(columns),
+            *not_judged(outcomes),
+            *not_passed(part, rows, outcomes),
+            *part.skipped,
+        ],
     )
+
+
+def columns_of(plan: Plan, rows: pd.DataFrame) -> dict[str, Summary]:
+    """Return heading -> summary of a solution's rows, for what this run has measured."""
+    columns: dict[str, Summary] = {}
+    if plan.device.on_gpu:
+        columns["mean ms"] = lambda rows: decimal(rows.ms.mean(), 4)
+        columns["speed-up"] = lambda rows: decimal(rows.speedup[rows.ms.notna()].mean(), 1, "x")
+        if timed_calls(plan.protocol) != 1:
+            columns["fastest"] = lambda rows: int(rows.level.sum())
+
+    for tolerance in TOLERANCES:
+        if rows[f"matched_{tolerance}"].notna().any():
+            columns[tolerance] = partial(least_share, tolerance)
+    return columns
+
+
+def least_share(tolerance: str, rows: pd.DataFrame) -> str:
+    """Return the least share of elements within a tolerance."""
+    return decimal(rows[f"matched_{tolerance}"].min(), 4)
+
+
+def captions(columns: Collection[str]) -> list[str]:
+    """Return what explains the columns."""
+    texts = []
+    if "fastest" in columns:
+        texts.append(FASTEST_CAPTION)
+    tolerances = [name for name in TOLERANCES if name in columns]
+    if tolerances:
+        names = ", ".join(tolerances)
+        texts.append(f"{names}: the lowest share of elements within that tolerance")
+    return texts
 
 
 def measured(part: Part, traces: list[Trace]) -> pd.DataFrame:
@@ -220,10 +243,6 @@ def passed_cell(rows: pd.DataFrame, not_judged: int) -> Cell:
     passed = int(rows.passed.sum())
     asked = len(rows) + not_judged
     return Cell(f"{passed}/{asked}", "good" if passed == asked else "failed")
-
-
-def mean_speedup(rows: pd.DataFrame) -> str:
-    return decimal(rows.speedup[rows.ms.notna()].mean(), 1, "x")
 
 
 def not_judged(outcomes: list[Outcome]) -> list[str]:

@@ -65,11 +65,17 @@ def recorded() -> list[ServedRecord]:
 
 
 def title(head: Head) -> str:
-    """Return "DeepSeek-V3 EP8, 58 MoE layers"; the definition where it is no model's."""
+    """Return "DeepSeek-V3 EP8, 58 MoE layers"; the definition where it is no model's.
+
+    The model's number of layers is the one that is known today.
+    """
     layer = layer_of(BY_NAME.get(head.definition))
     name = layer.name if layer else head.definition
-    if head.of_model and head.layers < head.of_model:
-        return f"{name}, {head.layers} of {head.of_model} MoE layers"
+    layers_of_model = layer.count if layer else head.of_model
+    if layers_of_model and head.layers > layers_of_model:
+        return f"{name}, {head.layers} MoE layers where the model has {layers_of_model}"
+    if layers_of_model and head.layers < layers_of_model:
+        return f"{name}, {head.layers} of {layers_of_model} MoE layers"
     return f"{name}, {head.layers} MoE layers"
 
 

@@ -3,8 +3,9 @@
 What others have named may hold control characters, which are shown and not obeyed.
 """
 
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -78,19 +79,25 @@ class Table:
         """Return the table in GitHub's Markdown. titled: the title stands above it in bold."""
         lines = []
         if titled and self.title:
-            lines += [f"**{self.title}**", ""]
-
-        rule = ["---" if at < self.words else "---:" for at in range(len(self.head))]
-        lines += [markdown_row(self.head), markdown_row(rule)]
-        for rows in self.sections:
-            for row in rows:
-                lines.append(markdown_row([markdown_cell(as_cell(entry)) for entry in row]))
+            lines += [f"**{printable(self.title)}**", ""]
+        lines += self.markdown_rows()
 
         if self.caption:
-            lines += ["", escaped(self.caption)]
+            lines += ["", escaped(printable(self.caption))]
         for note in self.notes:
             lines += ["", printable(note)]
         return "\n".join(lines)
+
+    def markdown_rows(self) -> list[str]:
+        """Return the lines of the table alone."""
+        rule = ["---" if at < self.words else "---:" for at in range(len(self.head))]
+
+        lines = [markdown_row(map(one_line, self.head)), markdown_row(rule)]
+        for section in self.sections:
+            for row in section:
+                cells = map(as_cell, row)
+                lines.append(markdown_row(map(markdown_cell, cells)))
+        return lines
 
 
 def as_cell(entry: Entry) -> Cell:
@@ -125,7 +132,7 @@ def markdown_cell(cell: Cell) -> str:
     return f"**{text}**" if cell.mark == "best" and text else text
 
 
-def markdown_row(texts: list[str]) -> str:
+def markdown_row(texts: Iterable[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
@@ -155,28 +162,33 @@ class InTerminal:
 
     def __rich_console__(self, screen: Console, options: ConsoleOptions) -> Iterator:
         table = self.table
-        columns = columns_of(table)
+        columns = columns_of(table, options.max_width)
         shown = fitting(table, columns, options.max_width)
         widths = shown_widths(shown, options.max_width)
 
-        drawn = RichTable(box=box.HEAVY_HEAD)
-        for column, width in zip(shown, widths, strict=True):
-            justify = "left" if column.is_words else "right"
-            drawn.add_column(Text(column.name), justify=justify, overflow="fold", width=width)
-        add_rows(drawn, table, shown)
-
         if table.title:
             yield Text(printable(table.title), overflow="fold")
-        yield drawn
+        yield drawn(table, shown, widths)
+
+        texts = [table.caption, *table.notes]
+        left_out = [column.name for column in columns if column not in shown]
+        if left_out:
+            names = ", ".join(left_out)
+            terminal = f"the terminal is {options.max_width} characters wide"
+            texts.insert(0, f"Left out, as {terminal}: {names}.")
 
         text_width = min(options.max_width, max(TEXT_WIDTH, total_width(widths)))
-        below = options.update(width=text_width)
-        for text in texts_below(table, columns, shown, options.max_width):
-            yield from screen.render(Text(printable(text), overflow="fold"), below)
+        for text in filter(None, texts):
+            below = Text(printable(text), overflow="fold")
+            yield from screen.render(below, options.update(width=text_width))
 
 
-def columns_of(table: Table) -> list[Column]:
-    """Return all columns of a table, measured."""
+def columns_of(table: Table, max_width: int) -> list[Column]:
+    """Return all columns of a table, measured.
+
+    Those with words may be broken into lines; the first one only where it would take more than two
+    thirds of the terminal.
+    """
     columns = []
     for at, name in enumerate(table.head):
         heading = one_line(name)
@@ -185,7 +197,9 @@ def columns_of(table: Table) -> list[Column]:
         is_words = at < table.words
 
         least = longest(texts)
-        if is_words and at > 0:
+        if at == 0:
+            least = min(least, max_width * 2 // 3)
+        elif is_words:
             least = min(least, max(SENTENCE, longest_word(texts)))
         least = max(least, longest_word([heading]))
         columns.append(Column(heading, cells, is_words, longest([heading, *texts]), least))
@@ -194,7 +208,7 @@ def columns_of(table: Table) -> list[Column]:
 
 def longest(texts: list[str]) -> int:
     """Return the width of the widest of these texts."""
-    return max((cell_len(text) for text in texts), default=0)
+    return max(map(cell_len, texts), default=0)
 
 
 def longest_word(texts: list[str]) -> int:
@@ -204,15 +218,14 @@ def longest_word(texts: list[str]) -> int:
 
 def fitting(table: Table, columns: list[Column], max_width: int) -> list[Column]:
     """Return the columns that are shown, in their order."""
-    keys = columns[: table.keys]
-    important = [each for each in columns[table.keys :] if each.name in table.important]
-    others = [each for each in columns[table.keys :] if each.name not in table.important]
+    others = columns[table.keys :]
+    others.sort(key=lambda column: column.name not in table.important)
 
-    chosen = list(keys)
-    for column in [*important, *others]:
+    chosen = columns[: table.keys]
+    for column in others:
         if total_width([each.least for each in [*chosen, column]]) <= max_width:
             chosen.append(column)
-    return [column for column in columns if any(column is each for each in chosen)]
+    return sorted(chosen, key=columns.index)
 
 
 def shown_widths(columns: list[Column], max_width: int) -> list[int]:
@@ -228,29 +241,19 @@ def shown_widths(columns: list[Column], max_width: int) -> list[int]:
 
 
 def total_width(widths: list[int]) -> int:
-    return TABLE_EDGE + sum(width + COLUMN_EDGES for width in widths)
+    return TABLE_EDGE + sum(widths) + COLUMN_EDGES * len(widths)
 
 
-def add_rows(drawn: RichTable, table: Table, shown: list[Column]) -> None:
-    """Add the shown columns' cells to rich's table, section by section."""
-    at = 0
-    for rows in table.sections:
-        for _ in rows:
-            cells = [column.cells[at] for column in shown]
-            drawn.add_row(*(Text(cell.text, style=STYLES[cell.mark]) for cell in cells))
-            at += 1
-        drawn.add_section()
+def drawn(table: Table, columns: list[Column], widths: list[int]) -> RichTable:
+    """Return rich's table of these columns."""
+    rich_table = RichTable(box=box.HEAVY_HEAD)
+    for column, width in zip(columns, widths, strict=True):
+        justify = "left" if column.is_words else "right"
+        rich_table.add_column(Text(column.name), justify=justify, overflow="fold", width=width)
 
-
-def texts_below(
-    table: Table, columns: list[Column], shown: list[Column], max_width: int
-) -> list[str]:
-    """Return what stands below a table: the columns that are left out, the caption and the notes."""
-    texts = []
-    left_out = [column.name for column in columns if all(column is not each for each in shown)]
-    if left_out:
-        names = ", ".join(left_out)
-        texts.append(f"Left out, as the terminal is {max_width} characters wide: {names}.")
-    if table.caption:
-        texts.append(table.caption)
-    return [*texts, *table.notes]
+    rows = zip(*(column.cells for column in columns), strict=True)
+    for section in table.sections:
+        for row in itertools.islice(rows, len(section)):
+            rich_table.add_row(*(Text(cell.text, style=STYLES[cell.mark]) for cell in row))
+        rich_table.add_section()
+    return rich_table

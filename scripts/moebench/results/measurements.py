@@ -17,6 +17,7 @@ from flashinfer_bench import Evaluation, Solution, Trace
 
 from moebench.core import paths
 from moebench.core.errors import UserError
+from moebench.core.printable import printable
 from moebench.core.provenance import of_trace
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import roofline
@@ -174,7 +175,7 @@ def of_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
     """
     recorded, warnings = trace_files.read(wanted) if wanted else ([], [])
     for warning in warnings:
-        print(warning)
+        print(printable(warning))
 
     traces = [each.trace for each in recorded if each.trace.definition == solution.definition]
     if not traces:

@@ -38,7 +38,7 @@ def judge(provenance: Provenance, hashes_now: Collection[str], complete: bool = 
 
 
 def hashes(solutions: Iterable[Solution]) -> set[str]:
-    """Return both hashes of each solution: FIB's of every byte, and the fingerprint of what runs."""
+    """Return of each solution FIB's hash of every byte and the fingerprint of what runs."""
     found = set()
     for solution in solutions:
         found.update(source_of(solution).values())

@@ -9,9 +9,14 @@ import torch
 from moebench.core.errors import CannotRun
 from moebench.judging.calling import first_tokens, input_bytes, random_fp8
 from moebench.operators import routing_model
-from moebench.operators.catalogue import GEOMETRIES, ROUTED, definition, operator, router
-from moebench.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
-from moebench.operators.moe_fp8_block_scale_routed import ROUTERS
+from moebench.operators.catalogue import (
+    GEOMETRIES,
+    ROUTED,
+    definition,
+    operator,
+    router,
+    router_sizes,
+)
 from moebench.operators.routing_kinds import offset_of
 
 STATES = ("hidden_states", "hidden_states_scale")  # which all layers share
@@ -110,7 +115,11 @@ def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resi
     full = definition(layer_key)
     shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True))
     first_expert = offset_of(layer_key)
-    shared = shared_inputs(shapes, first_expert, device, source)
+    scalars = {
+        "local_expert_offset": first_expert,
+        "routed_scaling_factor": router_sizes(layer_key)["routed_scaling_factor"],
+    }
+    shared = shared_inputs(shapes, scalars, device, source)
 
     # The means of the weights' scales, with which products keep their size.
     sizes = GEOMETRIES[layer_key]
@@ -132,14 +141,13 @@ def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resi
 
 
 def shared_inputs(
-    shapes: dict[str, tuple], first_expert: int, device: str, source: torch.Generator
+    shapes: dict[str, tuple], scalars: dict[str, object], device: str, source: torch.Generator
 ) -> dict[str, object]:
     """Return what all layers share: the tokens, their scales, and the definition's scalars."""
     inputs = {
         "hidden_states": random_fp8(shapes["hidden_states"], device, source),
         "hidden_states_scale": scales(shapes["hidden_states_scale"], STATE_SCALE, device, source),
     }
-    scalars = {"local_expert_offset": first_expert, "routed_scaling_factor": ROUTED_SCALING_FACTOR}
     for name, value in scalars.items():
         if name in shapes:
             inputs[name] = value
@@ -169,7 +177,7 @@ def routing(
     Noise is drawn on the device, where it is quick. Where top-k is given, the reference's router
     has chosen.
     """
-    sizes = ROUTERS.get(layer_key, GEOMETRIES[layer_key])
+    sizes = router_sizes(layer_key)
     offset, bias = routing_model.experts(seed, sizes)
     noise = torch.randn(num_tokens, len(offset), device=device, generator=source)
     logits = noise + torch.from_numpy(offset).float().to(device)
@@ -180,7 +188,7 @@ def routing(
     else:
         bias = torch.from_numpy(bias).bfloat16().to(device)
         inputs = {"routing_logits": logits, "routing_bias": bias}
-        experts, weights = router(layer_key)(logits, bias, ROUTED_SCALING_FACTOR)
+        experts, weights = router(layer_key)(logits, bias, sizes["routed_scaling_factor"])
 
     if layer_key in ROUTED:
         inputs = {"topk_ids": experts.int(), "topk_weights": weights}

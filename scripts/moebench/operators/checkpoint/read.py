@@ -32,15 +32,26 @@ class Checkpoint:
     not_understood: dict[str, object] = field(default_factory=dict)
     name: str = "my-model"
 
-    def on(self, ranks: int) -> Sizes:
-        """Return the sizes on one of so many expert-parallel ranks.
+    def on(self, ranks: int, tensor_ranks: int = 1) -> Sizes:
+        """Return the sizes on one of so many ranks, of which tensor_ranks share each expert.
 
-        Raises ValueError where they do not divide the experts.
+        Raises ValueError where they do not divide the experts, or a scale's block would lie on two
+        ranks.
         """
         experts = self.sizes["num_experts"]
         if experts % ranks:
             raise ValueError(f"--ep: got {ranks}, want a divisor of {experts}, the experts")
-        return self.sizes | {"num_local_experts": experts // ranks}
+        width = self.sizes["intermediate_size"]
+        if width % (tensor_ranks * BLOCK):
+            raise ValueError(
+                f"--tp: got {tensor_ranks}, which leaves {width / tensor_ranks:g} of an expert's "
+                f"{width} columns, want a multiple of {BLOCK}, the width of a scale's block"
+            )
+        return self.sizes | {
+            "num_local_experts": experts // ranks,
+            "intermediate_size": width // tensor_ranks,
+            "tensor_ranks": tensor_ranks,
+        }
 
 
 def read_file(path: Path, assume_fp8: bool = False, limit: float | None = None) -> Checkpoint:

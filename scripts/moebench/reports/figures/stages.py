@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from moebench.packing.stages import UNASSIGNED
 from moebench.profiling.record import ProfileRecord, WorkloadProfile
+from moebench.profiling.stages import UNASSIGNED
 from moebench.reports.figures import style
 
 WHOLE = "whole layer in one kernel"

@@ -1,0 +1,100 @@
+"""How sources refer to each other: relative imports and quoted includes, read and written anew."""
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+STATEMENT = re.compile(rb"from\s*\.[\s.\w]*?\s+import\b")
+CPP_SUFFIXES = (".cu", ".cuh", ".cpp", ".cc", ".h", ".hpp")
+INCLUDE = re.compile(
+    r'^(?P<before>[^\S\n]*#[^\S\n]*include[^\S\n]*")(?P<path>[^"\n]+)(?=")', re.MULTILINE
+)
+
+
+@dataclass(frozen=True, order=True)
+class RelativeImport:
+    """`from ..a.b import c, d`. In order of their places in the file."""
+
+    line: int
+    column: int  # in bytes, as ast counts
+    level: int  # how many dots
+    module: tuple[str, ...]  # ("a", "b")
+    names: tuple[str, ...]  # ("c", "d")
+
+    def target(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the parts of the path that is named in a file whose path has these parts."""
+        return path[: -self.level] + self.module
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What packing has to know of a Python source."""
+
+    definitions: frozenset[str]  # functions and classes
+    relative_imports: tuple[RelativeImport, ...]
+    absolute_imports: tuple[tuple[int, str], ...]  # line, module
+
+
+# By content: a process packs the same files for many definitions and solutions.
+@cache
+def outline(text: str) -> Outline:
+    """Return a source's outline. Raises SyntaxError, ValueError or RecursionError as ast.parse."""
+    tree = ast.parse(text)
+    definitions = [node.name for node in tree.body if hasattr(node, "name")]
+    relative = []
+    absolute = []
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                absolute.append((node.lineno, alias.name))
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                relative.append(read_import(node))
+            else:
+                absolute.append((node.lineno, node.module))
+
+    return Outline(frozenset(definitions), tuple(relative), tuple(absolute))
+
+
+def read_import(node: ast.ImportFrom) -> RelativeImport:
+    return RelativeImport(
+        line=node.lineno,
+        column=node.col_offset,
+        level=node.level,
+        module=tuple(node.module.split(".")) if node.module else (),
+        names=tuple(alias.name for alias in node.names),
+    )
+
+
+def with_imports(text: str, modules: Mapping[RelativeImport, str]) -> str:
+    """Return the source with `from MODULE import` in each of these imports; ".a.b" is a MODULE."""
+    lines = text.encode().splitlines(keepends=True)
+
+    # From the end, so that the columns of those before stay right.
+    for node in sorted(modules, reverse=True):
+        statement = f"from {modules[node]} import"
+        index = node.line - 1
+        before = lines[index][: node.column]
+        after = lines[index][node.column :]
+        lines[index] = before + STATEMENT.sub(statement.encode(), after, count=1)
+
+    return b"".join(lines).decode()
+
+
+# By content: a process packs the same files for many definitions and solutions.
+@cache
+def included(text: str) -> tuple[tuple[int, str], ...]:
+    """Return the line and the path of each #include."""
+    lines = []
+    for match in INCLUDE.finditer(text):
+        number = text.count("\n", 0, match.start()) + 1
+        lines.append((number, match["path"]))
+    return tuple(lines)
+
+
+def with_includes(text: str, new_path: Callable[[str], str]) -> str:
+    """Return the source with `new_path` of each included path in its place."""
+    return INCLUDE.sub(lambda match: match["before"] + new_path(match["path"]), text)

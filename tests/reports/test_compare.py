@@ -1,0 +1,248 @@
+"""`moebench compare`: one screen, what a change did, and files of the whole table."""
+
+import json
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from moebench import cli
+from moebench.core import paths
+from moebench.reports import comparison
+from moebench.results import against, measurements
+from recorded import DEFAULT, NAME, trace, trace_set, write
+from terminal import row_of, rows_of, shown
+
+# One file, as all take seconds.
+KIMI = next((paths.ROOT / "traces").glob("moe/*_ng1_kg1_e48_h7168_*"))
+ONE_CALL = "warmup=1 iterations=1 trials=1"
+
+
+@pytest.fixture
+def compare(capsys):
+    """`moebench compare`: returns exit status, stdout and stderr."""
+
+    def run(*args):
+        status = cli.main(["compare", *map(str, args)])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def data_set(tmp_path):
+    """A data set with traces of fast at three T, and of slow at one."""
+    traces = [trace("fast", tokens, ms) for tokens, ms in ((1, 0.5), (57, 2.0), (14107, 9.0))]
+    traces.append(trace("slow", 57, 1.0))
+    traces.append(trace("slow", 57, 1.0, tolerance=DEFAULT))
+    return trace_set(tmp_path / "set", traces)
+
+
+def test_one_row_a_solution_with_three_times_and_the_passes(compare, data_set):
+    status, out, _ = compare("--traces", data_set)
+    assert status == 0
+    for heading in ("ratio", "T=1 ", "T=57", "T=14107", "score", "contest"):
+        assert heading in out
+
+    passes = ["not run", "3/19", "not run", "-"]
+    assert row_of(out.splitlines(), "fast") == "fast - 0.500 2.000 9.000 -".split() + passes
+    passes = ["1/19", "1/19", "not run", "-"]
+    assert row_of(out.splitlines(), "slow") == "slow - - 1.000 - -".split() + passes
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_no_solutions_name_is_cut_in_a_narrow_terminal(width):
+    rows, _ = measurements.load([paths.trace_file(NAME)])
+    recorded = sorted(set(rows.solution))
+    rows = rows[rows.hardware == comparison.gpus(rows)[0]]
+
+    by_solution = shown(comparison.solutions(rows), width)
+    assert sorted(row[0] for row in rows_of(by_solution)) == recorded
+    assert sum("19/19" in row for row in rows_of(by_solution)) == len(recorded)
+
+    by_workload = shown(comparison.workloads(rows[rows.tolerance == "relaxed"]), width)
+    for line in (*by_solution, *by_workload):
+        assert "…" not in line
+        assert len(line) <= width
+
+
+@pytest.mark.parametrize(
+    ("fact", "text"),
+    [
+        ("every T", "yes"),
+        ("no: by the others' experts", "no"),
+        ("257-, from sm_90 on", "from 257"),
+        ("1-3072; above, with few rows", "1 to 3072"),
+        ("1-4, 5-1536, 1537-", "within 3 ranges"),
+        (None, None),
+    ],
+)
+def test_in_which_batches_a_token_keeps_its_bits(monkeypatch, fact, text):
+    manifest = SimpleNamespace(facts={"batch_invariant": fact} if fact else {})
+    monkeypatch.setattr(comparison, "read_manifest", lambda name: manifest)
+    monkeypatch.setattr(comparison, "solution_names", lambda: ["mine"])
+    assert comparison.batch_invariant("mine") == text
+
+
+def test_this_repository_fits_on_one_screen_and_names_the_other_definitions(compare):
+    status, out, _ = compare()
+    lines = out.splitlines()
+    assert status == 0
+    assert len(lines) <= 40
+    assert "kimi-k2-ep8" in lines[-1]
+    assert "qwen3-next" in lines[-1]
+
+
+def test_every_workload_of_a_definition_by_its_key(compare):
+    status, out, _ = compare("--traces", KIMI, "--definition", "kimi-k2-ep8", "--workloads")
+    assert status == 0
+    tokens = [int(row[0]) for row in rows_of(out.splitlines())]
+    assert tokens == sorted(tokens)
+    assert {1, 64, 8192} <= set(tokens)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--definition", "small"), "small"),  # known, though nothing is recorded of it
+        (("--definition", "nonsense"), "nonsense"),
+        (("--solutions", "hoper_fused"), "hopper_fused"),
+        (("--clock", "gpu"), "gpu"),
+    ],
+)
+def test_what_is_not_there_is_named_in_one_line(compare, options, named):
+    status, out, err = compare("--traces", KIMI, *options)
+    assert (status, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert named in err
+
+
+def test_csv_and_json_hold_every_row(compare, data_set, tmp_path):
+    csv = tmp_path / "t.csv"
+    json_file = tmp_path / "t.json"
+    assert compare("--traces", data_set, "--csv", csv, "--json", json_file)[0] == 0
+
+    assert sorted(pd.read_csv(csv).ms) == [0.5, 1.0, 1.0, 2.0, 9.0]
+    solutions = [row["solution"] for row in json.loads(json_file.read_text())]
+    assert sorted(solutions) == ["fast", "fast", "fast", "slow", "slow"]
+
+
+def test_csv_holds_the_chosen_rows_alone(compare, data_set, tmp_path):
+    csv = tmp_path / "t.csv"
+    assert compare("--traces", data_set, "--tolerance", "default", "--csv", csv)[0] == 0
+    assert list(pd.read_csv(csv).solution) == ["slow"]
+
+
+def test_a_single_call_is_the_fastest_in_no_output(compare, tmp_path):
+    traces = [trace("fast", 1, 0.1, tolerance=DEFAULT, protocol=ONE_CALL), trace("slow", 1, 1.0)]
+    root = trace_set(tmp_path / "set", traces)
+    csv, json_file, page = (tmp_path / name for name in ("t.csv", "t.json", "t.html"))
+    assert compare("--traces", root, "--csv", csv, "--json", json_file, "--html", page)[0] == 0
+
+    level = pd.read_csv(csv).set_index("solution").level
+    assert level.to_dict() == {"fast": False, "slow": True}
+    rows = {row["solution"]: row for row in json.loads(json_file.read_text())}
+    assert (rows["fast"]["level"], rows["fast"]["over_fastest"]) == (False, None)
+    assert (rows["slow"]["level"], rows["slow"]["over_fastest"]) == (True, 1.0)
+    assert page.read_text().count('<tr class="level"') == 1
+
+
+def test_a_single_call_is_not_bold_workload_by_workload(tmp_path):
+    traces = [trace(name, 1, 1.0, protocol=ONE_CALL) for name in ("fast", "slow")]
+    rows, _ = measurements.load([trace_set(tmp_path, traces)])
+    (row,) = comparison.workloads(rows).sections[0]
+    assert [cell.mark for cell in row[2:]] == ["", ""]
+
+
+@pytest.mark.parametrize("pair", [("csv", "json"), ("csv", "html"), ("json", "html")])
+def test_two_outputs_are_not_one_file(compare, data_set, tmp_path, pair):
+    (tmp_path / "folder").mkdir()
+    file = tmp_path / "x"
+    same = tmp_path / "folder" / ".." / "x"
+    first, second = pair
+    status, out, err = compare("--traces", data_set, f"--{first}", file, f"--{second}", same)
+    assert (status, out) == (2, "")
+    assert f"--{first}" in err
+    assert f"--{second}" in err
+    assert not file.exists()
+
+
+def test_an_output_never_replaces_the_traces(compare, tmp_path):
+    file = write(tmp_path / "t.jsonl", [trace("fast", 1)])
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    before = file.read_bytes()
+    for output in (file, link):
+        assert compare("--traces", tmp_path, "--json", output)[0] == 2
+    assert file.read_bytes() == before
+
+
+def test_control_characters_of_others_reach_no_terminal(compare, tmp_path):
+    name = "a\x1b[2Jb"
+    theirs = trace("fast", 1).model_copy(update={"solution": name, "definition": "c\x1b[3Jd"})
+    file = write(tmp_path / "t.jsonl", [trace("fast", 1), theirs])
+    csv = tmp_path / "t.csv"
+    page = tmp_path / "t.html"
+    for options in (
+        (),
+        ("--workloads",),
+        ("--definition", "c\x1b[3Jd"),
+        ("--solutions", "nobody"),
+        ("--definition", "nothing"),
+        ("--csv", csv, "--html", page),
+    ):
+        _, out, err = compare("--traces", file, *options)
+        assert "\x1b" not in out + err
+    assert "\x1b" not in csv.read_text() + page.read_text()
+    assert r"a\x1b[2Jb" in pd.read_csv(csv).solution.values
+
+
+def test_several_gpus_have_a_table_each(tmp_path):
+    traces = [trace("fast", 1), trace("slow", 1), trace("fast", 1, hardware="NVIDIA H100")]
+    rows, _ = measurements.load([trace_set(tmp_path, traces)])
+    assert comparison.gpus(rows) == ["NVIDIA H200", "NVIDIA H100"]
+
+
+@pytest.fixture
+def sides(tmp_path):
+    """Writes traces of before and after a change, and returns both files."""
+
+    def make(before, after):
+        old = write(tmp_path / "before.jsonl", before)
+        return old, write(tmp_path / "after.jsonl", after)
+
+    return make
+
+
+@pytest.mark.parametrize(("several", "where"), [(False, "relaxed"), (True, "full")])
+def test_a_change_names_its_definition_where_there_are_several(sides, several, where):
+    traces = [trace("a", 1)]
+    if several:
+        traces.append(trace("a", 1, 2.0, definition=KIMI.stem))
+    before, after = sides(traces, traces)
+    rows, _ = against.compare([before], [after])
+
+    texts = [row[1] for row in comparison.changes(rows).sections[0]]
+    assert sum(text.endswith(where) for text in texts) == 1
+
+
+def test_a_change_shows_in_a_narrow_terminal_what_it_is(sides):
+    before, after = sides([trace("a_long_name_of_a_solution", 1, 1.0)], [])
+    after = write(after, [trace("a_long_name_of_a_solution", 1, 2.0)])
+    rows, _ = against.compare([before], [after])
+    row = row_of(shown(comparison.changes(rows), 80), "a_long_name_of_a_solution")
+    assert row[1:] == ["NVIDIA H200, relaxed", "1", "+100.0%", "slower"]
+
+
+def test_the_exit_status_is_that_of_a_gate(compare, sides, tmp_path):
+    before, after = sides([trace("a", 1, 1.0)], [trace("a", 1, 2.0)])
+    status, out, _ = compare("--traces", after, "--against", before)
+    assert status == 1
+    assert "| a | NVIDIA H200, relaxed | 1 | 1.0000 | 2.0000 | +100.0% | slower |" in out
+
+    assert compare("--traces", before, "--against", before)[0] == 0
+
+
+def test_nothing_to_compare_is_a_failure(compare, tmp_path):
+    here = write(tmp_path / "here.jsonl", [trace("a", 1)])
+    other = write(tmp_path / "other.jsonl", [trace("a", 1, hardware="another")])
+    assert compare("--traces", here, "--against", other)[0] == 1

@@ -1,0 +1,55 @@
+"""Which solution to use for each model, as the README and docs/models.md show it."""
+
+from moebench.reports import models
+from moebench.results import measurements
+from recorded import DEFAULT, RECORDS, trace, write
+
+LAYER = "DeepSeek-V3 EP8"
+
+
+def everywhere(name, ms, **changes):
+    """Return a trace of a solution on every workload."""
+    return [trace(name, each.axes["seq_len"], ms, 20.0, **changes) for each in RECORDS]
+
+
+def rows_of(tmp_path, traces):
+    rows, _ = measurements.load([write(tmp_path / "t.jsonl", traces)])
+    return rows
+
+
+def texts(table):
+    (row,) = table.sections[0]
+    return [getattr(entry, "text", entry) for entry in row]
+
+
+def test_the_fastest_of_the_model_and_how_far_ahead_it_is(tmp_path):
+    traces = [*everywhere("fast", 1.0), *everywhere("slow", 2.0)]
+    traces += everywhere("slow", 2.0, tolerance=DEFAULT)
+    rows = rows_of(tmp_path, traces)
+
+    fast = rows[(rows.solution == "fast") & rows.over_bound.notna()]
+    over_bound = fast.over_bound.prod() ** (1 / len(fast))
+    wanted = [LAYER, "fast", "slow", f"{over_bound:.2f}", "2.00"]
+    assert texts(models.recommended(rows)) == wanted
+
+
+def test_no_solution_that_failed_somewhere_is_recommended(tmp_path):
+    rows = rows_of(tmp_path, [trace("fast", 1)])
+    assert texts(models.recommended(rows)) == [LAYER, "none passed", None, None, None]
+
+
+def test_a_gpu_without_a_known_bound_is_no_row(tmp_path):
+    rows = rows_of(tmp_path, everywhere("fast", 1.0, hardware="another"))
+    assert models.recommended(rows).sections == [[]]
+
+
+def test_the_speed_at_a_token_count_that_was_not_run_is_that_of_the_nearest(tmp_path):
+    rows = rows_of(tmp_path, everywhere("fast", 1.0))
+    over_bound = rows.set_index("tokens").over_bound
+    assert texts(models.speeds(rows)) == [
+        LAYER,
+        f"{over_bound[1]:.2f}",
+        f"{over_bound[32]:.2f}",
+        f"{over_bound[901]:.2f} (901)",
+        f"{over_bound[11948]:.2f} (11948)",
+    ]

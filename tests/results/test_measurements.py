@@ -1,0 +1,209 @@
+"""The table of results: which rows count, how they stand to each other, and where they are from."""
+
+import json
+import math
+
+import pytest
+from moebench.core import paths
+from moebench.operators.workloads import recorded_bound
+from moebench.packing.fingerprint import fingerprint
+from moebench.results import measurements
+from recorded import DEFAULT, NAME, solution, trace, trace_set, workload, write
+
+FAST = {1: 0.5, 7: 1.0, 80: 4.0, 901: 10.0, 14107: 16.0}
+SLOW = {1: 1.0, 7: 2.0, 80: 2.0, 901: 20.0, 14107: 20.0}
+ONE_CALL = "warmup=1 iterations=1 trials=1"
+
+
+def two_solutions(**changes):
+    """Return traces of fast and slow on five workloads; slow is faster at T=80 alone."""
+    traces = []
+    for name, times in (("fast", FAST), ("slow", SLOW)):
+        for tokens, ms in times.items():
+            traces.append(trace(name, tokens, ms, 20.0, **changes))
+    return traces
+
+
+def loaded(root, traces, **changes):
+    rows, warnings = measurements.load([trace_set(root, traces, **changes)])
+    assert warnings == []
+    return rows
+
+
+def row_at(rows, name, tokens):
+    (row,) = rows[(rows.solution == name) & (rows.tokens == tokens)].itertuples()
+    return row
+
+
+def test_a_row_has_what_the_trace_says(tmp_path):
+    row = row_at(loaded(tmp_path, two_solutions()), "fast", 80)
+
+    assert (row.ms, row.reference_ms, row.speedup, row.matched) == (4.0, 20.0, 5.0, 0.99)
+    assert (row.tolerance, row.clock, row.hardware) == ("relaxed", "events", "NVIDIA H200")
+    assert (row.geometry, row.definition, row.protocol) == ("full", NAME, "once")
+    assert (row.source, row.passed) == ("current", True)
+    assert row.matched_relaxed == 0.99
+    assert math.isnan(row.matched_default)
+    assert row.place.endswith(":3")
+
+
+def test_the_bound_of_this_repositorys_workload_is_known_outside_any_data_set(tmp_path):
+    rows, _ = measurements.load([write(tmp_path / "t.jsonl", two_solutions())])
+    row = row_at(rows, "fast", 80)
+    assert row.bound_ms == recorded_bound(NAME, workload(80), None).ms
+    assert row.over_bound == pytest.approx(4.0 / row.bound_ms)
+
+
+def test_the_bound_is_unknown_without_the_routing(tmp_path):
+    """The data set lacks the tensors; a run on another data set had other tensors."""
+    assert loaded(tmp_path / "set", two_solutions()).bound_ms.isna().all()
+
+    elsewhere = two_solutions(protocol="once dataset=x")
+    rows, _ = measurements.load([write(tmp_path / "t.jsonl", elsewhere)])
+    assert rows.bound_ms.isna().all()
+
+
+def test_the_fastest_of_a_workload_is_level_and_the_others_say_by_how_much_they_are_not(tmp_path):
+    rows = loaded(tmp_path, two_solutions())
+    assert row_at(rows, "fast", 80).over_fastest == 2.0
+    assert not row_at(rows, "fast", 80).level
+    assert row_at(rows, "slow", 80).level
+
+
+def test_latencies_within_three_percent_are_level(tmp_path):
+    times = {"fast": 1.0, "slow": 1.03, "far": 1.031}
+    traces = [trace(name, 1, ms) for name, ms in times.items()]
+    rows = loaded(tmp_path, traces, solutions=tuple(times))
+    level = rows.set_index("solution").level.to_dict()
+    assert level == {"fast": True, "slow": True, "far": False}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "is_ranked"),
+    [
+        (ONE_CALL, False),
+        (f"{ONE_CALL} clock=gpu", False),
+        ("warmup=10 iterations=20 trials=1", True),
+        ("warmup=1 iterations=1 trials=3", True),
+        ("of somebody else", True),
+    ],
+)
+def test_a_single_call_is_never_the_fastest(tmp_path, protocol, is_ranked):
+    rows = loaded(tmp_path, [trace("fast", 1, 1.0, protocol=protocol)])
+    row = row_at(rows, "fast", 1)
+    assert (row.ms, row.counts) == (1.0, True)
+    assert row.level == is_ranked
+    assert math.isnan(row.over_fastest) != is_ranked
+
+
+def test_no_pass_at_another_tolerance_in_this_repository_is_the_fastest():
+    rows, _ = measurements.load([paths.trace_file(NAME)])
+    one_call = rows[rows.protocol == ONE_CALL]
+    assert set(one_call.tolerance) == {"contest", "default"}
+    assert not one_call.level.any()
+    assert one_call.over_fastest.isna().all()
+
+
+def test_stale_rows_are_marked_and_left_out(tmp_path):
+    """A figure of an earlier source says nothing about the one that is there."""
+    traces = [trace("slow", 1, 1.0), trace("fast", 1, 0.5, sha1="before")]
+    rows = loaded(tmp_path, traces)
+    assert row_at(rows, "fast", 1).source == "stale"
+    assert not row_at(rows, "fast", 1).counts
+    assert row_at(rows, "slow", 1).over_fastest == 1
+
+
+def test_of_several_traces_the_newest_of_the_current_source_counts(tmp_path):
+    traces = [
+        trace("fast", 1, 3.0, day="2026-01-01"),
+        trace("fast", 1, 2.0, day="2026-01-02"),
+        trace("fast", 1, 1.0, day="2026-01-03", sha1="before"),
+    ]
+    assert row_at(loaded(tmp_path, traces), "fast", 1).ms == 2.0
+
+
+@pytest.mark.parametrize("change", [{"protocol": "twice"}, {"torch": "2.9"}])
+def test_another_protocol_or_version_has_no_rank(tmp_path, change):
+    """Most rows decide which condition is compared; the others stay in the table."""
+    traces = [trace("fast", tokens, ms) for tokens, ms in FAST.items()]
+    rows = loaded(tmp_path, [*traces, trace("slow", 1, 0.1, **change)])
+
+    assert row_at(rows, "fast", 1).over_fastest == 1
+    other = row_at(rows, "slow", 1)
+    assert (other.ms, other.comparable, other.counts) == (0.1, False, False)
+    assert math.isnan(other.over_fastest)
+
+
+def test_tolerances_clocks_and_gpus_are_rows_of_their_own(tmp_path):
+    traces = [
+        trace("fast", 1, 1.0),
+        trace("fast", 1, 2.0, tolerance=DEFAULT),
+        trace("fast", 1, 3.0, hardware="NVIDIA H100"),
+        trace("fast", 1, 4.0, protocol="once clock=gpu"),
+    ]
+    rows = loaded(tmp_path, traces)
+    assert sorted(rows.ms) == [1.0, 2.0, 3.0, 4.0]
+    assert rows.level.all()
+    assert rows[rows.clock == "gpu"].ms.item() == 4.0
+    assert rows[rows.hardware == "NVIDIA H100"].bound_ms.isna().all()
+
+
+def test_an_untimed_run_counts_for_correctness_alone(tmp_path):
+    row = row_at(loaded(tmp_path, [trace("fast", 1, 0)]), "fast", 1)
+    assert math.isnan(row.ms)
+    assert (row.passed, row.counts) == (True, False)
+
+
+def test_a_source_is_current_changed_or_gone(tmp_path):
+    traces = [trace("fast", 1), trace("gone", 1), trace("slow", 1, sha1="x")]
+    rows = loaded(tmp_path, traces)
+    states = rows.set_index("solution").source.to_dict()
+    assert states == {"fast": "current", "gone": "stale", "slow": "stale"}
+
+
+def test_a_data_set_without_sources_cannot_tell(tmp_path):
+    rows = loaded(tmp_path, [trace("fast", 1)], solutions=())
+    assert rows.source.item() == "unknown"
+
+
+def test_a_comment_leaves_traces_of_another_data_set_current(tmp_path):
+    """The fingerprint stays, though FIB's hash, of every byte, does not."""
+    same = fingerprint(solution("fast"))
+    traces = [trace("fast", 1, sha1="x", source_fingerprint=same), trace("slow", 1, sha1="x")]
+    rows = loaded(tmp_path, traces)
+    assert row_at(rows, "fast", 1).source == "current"
+    assert row_at(rows, "slow", 1).source == "stale"
+
+
+def test_traces_of_any_version_are_read_and_keep_what_is_unknown(tmp_path):
+    """The public data set's traces lie in folders by author; a newer FIB writes more fields."""
+    new = json.loads(trace("fast", 1).model_dump_json())
+    new["evaluation"] |= {"status": "REFUSED", "judge": 2}
+    new["evaluation"]["performance"]["stdev_ms"] = 0.5
+
+    old = json.loads(trace("slow", 7, 2.0).model_dump_json())
+    environment = old["evaluation"]["environment"]
+    environment["device"] = environment.pop("hardware") + " NVL"
+    del (old["workload"]["uuid"], environment["libs"]["tolerance"])
+    workload_alone = old | {"solution": "", "evaluation": {}}
+
+    root = trace_set(tmp_path, [])
+    file = write(root / "traces" / "alice" / "moe" / f"{NAME}.jsonl", [])
+    file.write_text("\n".join(json.dumps(each) for each in (new, old, workload_alone)))
+    rows, warnings = measurements.load([root])
+
+    assert warnings == []
+    assert sorted(rows.solution) == ["fast", "slow"]
+    assert row_at(rows, "fast", 1).status == "REFUSED"
+    assert row_at(rows, "fast", 1).others == {"judge": 2, "stdev_ms": 0.5}
+    assert row_at(rows, "slow", 7).hardware == "NVIDIA H200 NVL"
+    assert isinstance(row_at(rows, "slow", 7).uuid, str)
+
+
+def test_every_figure_is_tied_to_a_source():
+    """By both hashes: so a comment, or a file that moves, leaves it current."""
+    rows, warnings = measurements.load([paths.ROOT, paths.GPU_CLOCK])
+    assert warnings == []
+    assert set(rows.source) <= {"current", "stale"}
+    assert rows.source_sha1.notna().all()
+    assert rows.source_fingerprint.notna().all()

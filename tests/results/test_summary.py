@@ -1,0 +1,93 @@
+"""The means that a reader chooses a solution by."""
+
+import math
+
+import pytest
+from moebench.operators.workloads import recorded_bound
+from moebench.results import measurements, summary
+from recorded import DEFAULT, NAME, RECORDS, trace, trace_set, workload, write
+
+TIMES = {"fast": {1: 0.5, 7: 1.0, 80: 4.0}, "slow": {1: 1.0, 7: 2.0, 80: 2.0}}
+
+
+def loaded(root, traces):
+    rows, _ = measurements.load([trace_set(root, traces)])
+    return rows
+
+
+def everywhere(name, ms, **changes):
+    """Return a trace of a solution on every workload."""
+    return [trace(name, each.axes["seq_len"], ms, 20.0, **changes) for each in RECORDS]
+
+
+def test_means_against_statistics_computed_apart(tmp_path):
+    traces = []
+    for name, times in TIMES.items():
+        traces += [trace(name, tokens, ms, 20.0) for tokens, ms in times.items()]
+    rows, _ = measurements.load([write(tmp_path / "traces.jsonl", traces)])
+    means = summary.by_solution(rows).loc["fast"]
+
+    bounds = [recorded_bound(NAME, workload(tokens), None).ms for tokens in (1, 7, 80)]
+    over_bound = [0.5 / bounds[0], 1.0 / bounds[1], 4.0 / bounds[2]]
+    assert means.score == pytest.approx((20 / 0.5 + 20 / 1.0 + 20 / 4.0) / 3)
+    assert means.over_fastest == pytest.approx((1 * 1 * 2) ** (1 / 3))
+    assert means.over_bound == pytest.approx(math.prod(over_bound) ** (1 / 3))
+    assert means.mean_ms == pytest.approx((0.5 + 1.0 + 4.0) / 3)
+    assert (means.passed_relaxed, means.workloads, means.complete) == (3, 19, False)
+
+
+def test_stale_rows_are_counted_apart(tmp_path):
+    traces = [trace("fast", 7, 1.0, 20.0), trace("fast", 1, 0.5, 20.0, sha1="before")]
+    means = summary.by_solution(loaded(tmp_path, traces)).loc["fast"]
+    assert (means.passed_relaxed, means.stale_relaxed, means.timed) == (1, 1, 1)
+    assert means.score == 20.0
+
+
+def test_an_untimed_run_has_passes_and_no_times(tmp_path):
+    means = summary.by_solution(loaded(tmp_path, [trace("fast", 1, 0)])).loc["fast"]
+    assert means.passed_relaxed == 1
+    assert math.isnan(means.mean_ms)
+
+
+def test_traces_that_say_no_tolerance_have_their_times(tmp_path):
+    """So are those of others."""
+    theirs = trace("fast", 1, 2.0)
+    del theirs.evaluation.environment.libs["tolerance"]
+    rows = loaded(tmp_path, [theirs])
+    assert summary.by_solution(rows).mean_ms.to_dict() == {"fast": 2.0}
+
+
+def test_the_relaxed_tolerance_is_shown_where_it_was_run(tmp_path):
+    traces = [trace("fast", tokens, tolerance=DEFAULT) for tokens in (1, 7)]
+    assert summary.shown_of(loaded(tmp_path, traces)) == "default"
+    assert summary.shown_of(loaded(tmp_path, [*traces, trace("fast", 1)])) == "relaxed"
+
+
+def test_the_fastest_that_passed_everything_is_to_be_used(tmp_path):
+    rows = loaded(tmp_path, [*everywhere("fast", 1.0), *everywhere("slow", 2.0)])
+    assert summary.to_use(rows) == "fast"
+    assert summary.ahead(rows, "fast").to_dict() == {"slow": pytest.approx(2.0)}
+
+
+def test_a_single_failure_is_enough_not_to_be_used(tmp_path):
+    fast = [each for each in everywhere("fast", 1.0) if each.workload.axes["seq_len"] != 901]
+    failure = trace("fast", 901, status="INCORRECT_NUMERICAL", matched=0.5)
+    rows = loaded(tmp_path, [*fast, failure, *everywhere("slow", 2.0)])
+    assert summary.to_use(rows) == "slow"
+    assert not summary.by_solution(rows).complete["fast"]
+
+
+def test_what_to_use_at_another_tolerance_passed_there_too(tmp_path):
+    passes = everywhere("slow", 2.0, tolerance=DEFAULT)
+    rows = loaded(tmp_path, [*everywhere("fast", 1.0), *everywhere("slow", 2.0), *passes])
+    assert summary.to_use(rows) == "fast"
+    assert summary.to_use(rows, "default") == "slow"
+    assert summary.to_use(rows, "contest") is None
+
+
+def test_single_calls_recommend_nothing(tmp_path):
+    protocol = "warmup=1 iterations=1 trials=1"
+    rows = loaded(tmp_path, everywhere("fast", 1.0, protocol=protocol))
+    means = summary.by_solution(rows).loc["fast"]
+    assert (means.complete, means.best, means.mean_ms) == (True, False, 1.0)
+    assert summary.to_use(rows) is None

@@ -1,0 +1,81 @@
+"""Reading trace files of any origin, and keeping the traces of this project's runs."""
+
+import json
+
+import pytest
+from moebench.core.errors import UserError
+from moebench.results import trace_files
+from recorded import DEFAULT, trace, trace_set, write
+
+
+def times_in(file):
+    return sorted(each.evaluation.performance.latency_ms for each in trace_files.load(file))
+
+
+def test_broken_lines_are_named_and_the_rest_is_read(tmp_path):
+    file = write(tmp_path / "t.jsonl", [trace("fast", 1)])
+    with file.open("a") as out:
+        out.write('{"definition": 3}\nhalf a li')
+
+    recorded, warnings = trace_files.read([file])
+    assert [each.place for each in recorded] == [f"{file}:1"]
+    assert len(warnings) == 2
+    assert warnings[0].startswith(f"{file}:2: ")
+    assert warnings[1].startswith(f"{file}:3: ")
+
+
+def test_a_file_that_is_named_twice_counts_once(tmp_path):
+    root = trace_set(tmp_path, [trace("fast", 1)])
+    recorded, _ = trace_files.read([root, root / "traces"])
+    assert len(recorded) == 1
+    assert recorded[0].root == root
+
+
+@pytest.mark.parametrize("content", ["", '{"a": 1}\n', None])
+def test_nothing_to_read_is_an_error_that_names_the_path(tmp_path, content):
+    file = tmp_path / "t.jsonl"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(UserError, match="t.jsonl"):
+        trace_files.read([file])
+
+
+def test_a_path_without_traces_is_not_made(tmp_path):
+    with pytest.raises(UserError):
+        trace_files.read([tmp_path / "mistyped"])
+    assert not (tmp_path / "mistyped").exists()
+
+
+def test_merging_keeps_the_newest_of_each_protocol(tmp_path):
+    file = tmp_path / "t.jsonl"
+    short = trace("fast", 1, 2.0, protocol="short")
+    trace_files.merge(file, [trace("fast", 1, 1.0, day="2026-01-01"), short])
+    trace_files.merge(file, [trace("fast", 1, 3.0, day="2026-01-02"), trace("slow", 1, 4.0)])
+    trace_files.merge(file, [trace("fast", 1, 9.0, day="2025-12-31")])
+    assert times_in(file) == [2.0, 3.0, 4.0]
+
+
+def test_an_edited_source_replaces_all_protocols(tmp_path):
+    file = tmp_path / "t.jsonl"
+    trace_files.merge(file, [trace("fast", 1, 1.0), trace("fast", 1, 2.0, protocol="short")])
+    trace_files.merge(file, [trace("fast", 1, 5.0, day="2026-01-03", sha1="edited")])
+    assert times_in(file) == [5.0]
+
+
+def test_tolerances_and_workloads_are_experiments_of_their_own(tmp_path):
+    file = tmp_path / "t.jsonl"
+    trace_files.merge(file, [trace("fast", 1, 1.0)])
+    trace_files.merge(file, [trace("fast", 1, 6.0, tolerance=DEFAULT), trace("fast", 7, 7.0)])
+    assert times_in(file) == [1.0, 6.0, 7.0]
+
+
+def test_merging_keeps_fields_that_are_not_known(tmp_path):
+    file = tmp_path / "t.jsonl"
+    newer = json.loads(trace("fast", 1).model_dump_json())
+    newer["evaluation"]["performance"]["stdev_ms"] = 0.5
+    file.write_text(json.dumps(newer))
+
+    trace_files.merge(file, [trace("fast", 57)])
+    first, second = (json.loads(line) for line in file.read_text().splitlines())
+    assert first["evaluation"]["performance"]["stdev_ms"] == 0.5
+    assert second["workload"]["axes"]["seq_len"] == 57
