@@ -156,8 +156,9 @@ def with_geometry(text: str, table: str, entry: str) -> str:
 
 
 def new_table(name: str, entry: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
-    """Return TOML of a model; entry: of its geometries. Small enough for a CPU, with a router inside, it is for machines
-    without a GPU.
+    """Return TOML of a model. entry: of its geometries.
+
+    What is small enough for a CPU, with a router inside, is for machines without a GPU.
     """
     values = {"name": name, "layers": checkpoint.layers}
     for size, value in checkpoint.sizes.items():

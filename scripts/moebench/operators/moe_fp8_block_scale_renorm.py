@@ -74,8 +74,8 @@ def run(
 @layers.cached
 def geometries() -> dict[str, Sizes]:
     """Return key -> sizes, of every layer of this form: those whose rank has all experts."""
-    known = layers.geometries("renorm")
-    return {key: sizes for key, sizes in known.items() if layers.has_all_experts(sizes)}
+    on_ranks = layers.geometries("renorm")
+    return {key: sizes for key, sizes in on_ranks.items() if layers.has_all_experts(sizes)}
 
 
 def small() -> tuple[str, ...]:

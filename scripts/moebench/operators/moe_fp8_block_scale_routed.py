@@ -114,8 +114,8 @@ def router_inside() -> dict[str, str]:
 @cached
 def routers() -> dict[str, Sizes]:
     """Return key -> its layer's sizes as the router knows them, groups included."""
-    known = layers.geometries("sigmoid-bias", "renorm", "given")
-    return {routed_key(key): sizes for key, sizes in known.items() if key not in NOT_ROUTED}
+    inside = layers.geometries("sigmoid-bias", "renorm", "given")
+    return {routed_key(key): sizes for key, sizes in inside.items() if key not in NOT_ROUTED}
 
 
 @cached
@@ -266,21 +266,21 @@ def cases(geometry: str) -> list[RoutedCase]:
         return cases_of_tokens(geometry)
 
     likes = {case.name: case for case in form_inside(inside).cases(inside)}
-    found = [case_like(geometry, name, like) for name, like in likes.items()]
+    all_cases = [case_like(geometry, name, like) for name, like in likes.items()]
     if geometry in small():
-        found += [case_like(geometry, name, likes["harsh-scales"], name) for name in SPOILT]
-    return found
+        all_cases += [case_like(geometry, name, likes["harsh-scales"], name) for name in SPOILT]
+    return all_cases
 
 
 def cases_of_tokens(geometry: str) -> list[RoutedCase]:
     """Return the workloads of a layer that has no form with the router inside."""
     definition = definition_name(geometry)
     offset = middle_rank(geometries()[geometry])
-    found = []
+    all_cases = []
     for tokens in MODEL_TOKENS:
         name = f"T={tokens}"
-        found.append(RoutedCase(geometry, name, uuid_of(definition, name), tokens, offset))
-    return found
+        all_cases.append(RoutedCase(geometry, name, uuid_of(definition, name), tokens, offset))
+    return all_cases
 
 
 def after_router(stored: dict[str, torch.Tensor], geometry: str) -> dict[str, torch.Tensor]:

@@ -24,9 +24,9 @@ def text_part(config: dict) -> dict:
 def implied_by(model_type: str | None) -> dict:
     """Return what the code of a type of model does where its config.json is silent."""
     implied = {}
-    for known in facts()["implied"]:
-        if model_type in known["model_types"]:
-            implied |= known
+    for entry in facts()["implied"]:
+        if model_type in entry["model_types"]:
+            implied |= entry
     return implied
 
 
