@@ -18,7 +18,8 @@ def table_of(names, columns, **fields):
         "solution",
         *(f"column {at}" for at in range(columns)),
     ]
-    rows = [[name, *(f"{at}.0000" for at in range(columns))] for name in names]
+    figures = [f"{at}.0000" for at in range(columns)]
+    rows = [[name, *figures] for name in names]
     return Table(head=head, sections=[rows], **fields)
 
 

@@ -67,7 +67,7 @@ def section(record: ProfileRecord, uuids: list[str]) -> list[list[Entry]]:
 
     rows: list[list[Entry]] = []
     for name, figure in figures.items():
-        cells = [figure(profile) if profile else None for profile in profiles]
+        cells = [profile and figure(profile) for profile in profiles]
         if any(cells):
             rows.append(["" if rows else record.solution, name, *cells])
     return rows
