@@ -9,7 +9,7 @@ from moebench.judging.judge import Outcome, Verdict
 from moebench.judging.plan import Cell
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports import run_table
-from moebench.results.measurements import of_traces
+from moebench.results.measurements import rows_from
 from recorded import NAME, trace, workload
 from rich.console import Console
 
@@ -19,7 +19,7 @@ def plan_of(protocol, on_gpu=True):
 
 
 def rows_of(traces):
-    rows = of_traces(traces)
+    rows = rows_from(traces)
     return rows.assign(level=True)
 
 

@@ -143,7 +143,7 @@ def call_rows(
 def origin(record: ProfileRecord) -> str:
     """Return how a record was made: date, protocol, versions and command, and if it is stale."""
     by = record.provenance
-    state = staleness.of_record(by, record.solution)
+    state = staleness.judge_record(by, record.solution)
     name = record.solution if state == "current" else f"{record.solution} ({state})"
     parts = [
         by.timestamp[:10],

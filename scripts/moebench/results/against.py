@@ -14,7 +14,7 @@ from moebench.results import trace_files
 from moebench.results.measurements import (
     CELL,
     CONDITION,
-    of_traces,
+    rows_from,
 )
 
 LIMIT = 0.05  # slower by more than this share of the time before is a regression
@@ -66,7 +66,7 @@ def one_side(
     timed. Raises UserError where there is nothing to read.
     """
     recorded, warnings = trace_files.read(wanted)
-    rows = of_traces([each.trace for each in recorded])
+    rows = rows_from([each.trace for each in recorded])
     rows = of_newest_source(rows.sort_values("timestamp", kind="stable"))
 
     rows["failure"] = rows.status.where(~rows.passed)

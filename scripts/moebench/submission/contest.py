@@ -115,7 +115,7 @@ def objections(solution: Solution, folder: Path, given: list[Path], hardware: st
         reasons.append(
             f"it runs on {', '.join(targets)}, the evaluation on {hardware} (see --hardware)"
         )
-    rows = measurements.of_solution(solution, given)
+    rows = measurements.load_solution(solution, given)
     rows = rows[(rows.source == "current") & (rows.tolerance == "contest")].drop_duplicates(
         ["hardware", "uuid"]
     )

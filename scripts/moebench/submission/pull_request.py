@@ -106,7 +106,7 @@ def measured(
     workloads whose tensors are this repository's; of others only traces count that were measured on
     the data set's.
     """
-    rows = measurements.of_solution(solution, traces)
+    rows = measurements.load_solution(solution, traces)
     rows = rows[
         rows.uuid.isin([workload.uuid for workload in workloads]) & (rows.clock == "events")
     ]
