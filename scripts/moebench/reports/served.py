@@ -96,7 +96,7 @@ def is_stale(head: Head, solution: str) -> bool:
         "source_fingerprint": head.fingerprints.get(solution),
     }
     provenance: Provenance = head.provenance.model_copy(update=hashes)
-    return staleness.of_record(provenance, folder_name(solution, head.definition)) == "stale"
+    return staleness.judge_record(provenance, folder_name(solution, head.definition)) == "stale"
 
 
 def table(head: Head, points: list[Point]) -> Table:

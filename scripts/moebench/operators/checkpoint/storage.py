@@ -13,13 +13,7 @@ WANTED = 'quant_method "fp8" and weight_block_size [128, 128]'
 BLOCK_SIZE = [BLOCK, BLOCK]
 HF_QUANT = "hf_quant_config.json"
 # What lists the modules that stay in 16 bits, of all tools.
-EXCLUDING = (
-    "modules_to_not_convert",
-    "ignored_layers",
-    "ignore",
-    "exclude_modules",
-    "exclude",
-)
+EXCLUDING = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "exclude")
 ELEMENTS = {"fmt": "e4m3", "activation_scheme": "dynamic", "expert_dtype": "fp8"}
 # ModelOpt's and TensorRT-LLM's names for FP8 with a scale per block of 128 x 128.
 BLOCK_ALGORITHMS = ("FP8_BLOCK_SCALES", "FP8_PB_WO")
