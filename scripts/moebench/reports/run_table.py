@@ -27,16 +27,12 @@ from moebench.judging.judge import Outcome, Verdict
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.table import Cell, Entry, Table, decimal
-<<<<<<< HEAD
-from moebench.results.measurements import LEVEL, NUMBERS, of_traces, timed_calls
-=======
 from moebench.results.measurements import (
     LEVEL,
     NUMBERS,
     rows_from,
     timed_calls,
 )
->>>>>>> results
 
 FASTEST_CAPTION = f"fastest: on how many workloads it is, or within {LEVEL - 1:.0%} of it"
 INDENT = "    "

@@ -11,15 +11,11 @@ import numpy as np
 import pandas as pd
 
 from moebench.results import trace_files
-<<<<<<< HEAD
-from moebench.results.measurements import CELL, CONDITION, of_traces
-=======
 from moebench.results.measurements import (
     CELL,
     CONDITION,
     rows_from,
 )
->>>>>>> results
 
 LIMIT = 0.05  # slower by more than this share of the time before is a regression
 KEY = [*CELL, "tokens", *CONDITION]

@@ -45,13 +45,9 @@ def hashes(solutions: Iterable[Solution]) -> set[str]:
     return both
 
 
-<<<<<<< HEAD
-def of_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
-=======
 def judge_traces(
     recorded: list[Recorded],
 ) -> tuple[list[State], list[str]]:
->>>>>>> results
     """Return each trace's state by the sources of its data set, and warnings of unreadable sources.
 
     A data set without sources, and a file outside any data set, cannot tell that a solution is
@@ -137,14 +133,9 @@ def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str]
     for name, packed in part.solutions.items():
         hashes_now = hashes([packed])
         for trace in traces:
-<<<<<<< HEAD
-            same_solution = (trace.solution, trace.definition) == (packed.name, part.full.name)
-            if not same_solution or not same_conditions(trace, plan):
-=======
             if trace.solution != packed.name or trace.definition != part.full.name:
                 continue
             if not same_conditions(trace, plan):
->>>>>>> results
                 continue
             if judge(of_trace(trace), hashes_now) == "current":
                 traces_to_keep[trace.workload.uuid, name] = trace

@@ -155,7 +155,6 @@ def objections(solution: Solution, folder: Path, traces: list[Path], hardware: s
     reasons = []
     targets = solution.spec.target_hardware
     if hardware not in targets:
-<<<<<<< HEAD
         able = ", ".join(targets)
         reasons.append(f"it runs on {able}, the evaluation on {hardware} (see --hardware)")
 
@@ -163,28 +162,6 @@ def objections(solution: Solution, folder: Path, traces: list[Path], hardware: s
     if unproven:
         reasons.append(unproven)
 
-=======
-        reasons.append(
-            f"it runs on {', '.join(targets)}, the evaluation on {hardware} (see --hardware)"
-        )
-    rows = measurements.load_solution(solution, given)
-    rows = rows[(rows.source == "current") & (rows.tolerance == "contest")].drop_duplicates(
-        ["hardware", "uuid"]
-    )
-    passed = rows[rows.passed.astype(bool)]
-    machine = next(iter(passed.hardware.mode()), None)  # the one with the most passes
-    there = set(passed.uuid[passed.hardware == machine])
-    if unproven := [
-        str(workload.axes["seq_len"]) for workload in wanted if workload.uuid not in there
-    ]:
-        what = f"{len(unproven)} of {len(wanted)} workloads have no PASSED trace of its source at contest tolerance"
-        how = f"moebench run --solutions {name} --definition {geometry} --tolerance contest"
-        reasons.append(f"{what}: T={', '.join(unproven)}; record on a CUDA GPU with: {how}")
-    else:
-        print(
-            f"PASSED {len(wanted)} of {len(wanted)} at contest tolerance on {machine}; evaluation on {hardware}"
-        )
->>>>>>> results
     try:
         for line in clean_build.build(folder, solution.definition, hardware):
             print(line)
@@ -201,7 +178,7 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
     key = BY_NAME[solution.definition]
     workloads = recorded(key)
 
-    rows = measurements.of_solution(solution, traces)
+    rows = measurements.load_solution(solution, traces)
     rows = rows[(rows.source == "current") & (rows.tolerance == "contest")]
     rows = rows.drop_duplicates(["hardware", "uuid"])  # the newest of each counts
     passed = rows[rows.passed.astype(bool)]

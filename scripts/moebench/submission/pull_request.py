@@ -228,8 +228,7 @@ def measured(
     workloads whose tensors are this repository's; on others only traces count that were measured
     with the data set's.
     """
-<<<<<<< HEAD
-    rows = measurements.of_solution(solution, traces)
+    rows = measurements.load_solution(solution, traces)
     uuids = [workload.uuid for workload in workloads]
     rows = rows[rows.uuid.isin(uuids) & (rows.clock == "events")]
 
@@ -246,21 +245,6 @@ def measured(
 
     rows = rows.assign(submitted=rows.index.isin(usable.index))
     rows = rows.sort_values("submitted", ascending=False, kind="stable")
-=======
-    rows = measurements.load_solution(solution, traces)
-    rows = rows[
-        rows.uuid.isin([workload.uuid for workload in workloads]) & (rows.clock == "events")
-    ]
-    usable = rows[(rows.source == "current") & (rows.ms.notna() | ~rows.passed.astype(bool))]
-    usable = usable[usable.uuid.isin(generated) | usable.protocol.str.contains("dataset=")]
-    shown = {machine: shown_of(of_machine) for machine, of_machine in usable.groupby("hardware")}
-    usable = usable[usable.tolerance == usable.hardware.map(shown)].drop_duplicates(
-        ["hardware", "uuid"]
-    )
-    rows = rows.assign(submitted=rows.index.isin(usable.index)).sort_values(
-        "submitted", ascending=False, kind="stable"
-    )
->>>>>>> results
     return rows.drop_duplicates(["hardware", "tolerance", "source", "uuid"])
 
 
