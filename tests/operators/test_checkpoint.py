@@ -103,6 +103,33 @@ def test_a_slice_that_parts_a_scales_block_is_refused_with_the_reason(name, rank
         checkpoint.on(1, ranks)
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        "per_layer_config",
+        "mlp_layer_types",
+        "moe_layer_freq",
+        "moe_layers_enum",
+        "first_k_dense_replace",
+        "swiglu_limits",
+        "routed_scaling_factor",
+        "zero_expert_num",
+        "num_hidden_layers",
+        "quantization_config",
+    ],
+)
+@pytest.mark.parametrize("value", [-1, 1.5, "x", [[1]], {"a": 1}, 10**9], ids=str)
+def test_a_value_that_no_field_has_gets_one_line(field, value):
+    """Or is one that the field may have: no other error, and no endless search."""
+    config = CONFIGS["DeepSeek-V3"]["config"] | {field: value}
+    try:
+        checkpoint = read(config)
+    except ValueError as error:
+        assert "\n" not in str(error)
+    else:
+        assert checkpoint.layers <= 61
+
+
 def test_a_field_of_the_experts_that_nothing_reads_is_listed():
     config = CONFIGS["Qwen3-235B"]["config"]
     added = {

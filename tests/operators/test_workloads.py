@@ -154,7 +154,6 @@ def copied(made, tmp_path):
 
 
 def test_a_users_line_stays_and_is_served(copied):
-    """A user would miss: a workload of their own, after the first run."""
     ours, line = (
         workloads.recorded("small", copied),
         own_line(copied).read_text(encoding="utf-8").splitlines()[-1],

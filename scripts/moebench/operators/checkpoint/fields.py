@@ -1,6 +1,7 @@
 """The fields of a config.json: found under any of their names, checked, and refused by name."""
 
 import functools
+import reprlib
 import tomllib
 from dataclasses import dataclass
 
@@ -87,7 +88,8 @@ class Fields:
     def require(self, key: str, fits: bool, wanted: str) -> None:
         """Raise ValueError that names the field, what it has and what is wanted, unless it fits."""
         if not fits:
-            raise ValueError(f"{self.name(key)}: has {self.get(key)!r}, want {wanted}")
+            has = reprlib.repr(self.get(key))  # a list for each layer is cut
+            raise ValueError(f"{self.name(key)}: has {has}, want {wanted}")
 
     def whole(self, key: str, default: int | None = None) -> int:
         """Return a whole number above 0, or the one of which a list is made.

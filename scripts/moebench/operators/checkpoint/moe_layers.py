@@ -5,11 +5,18 @@ from collections import Counter
 
 from moebench.operators.checkpoint.fields import Fields, without_repeats
 
+MOST_LAYERS = 10_000  # beyond, a config.json is wrong, and looking through it takes minutes
+
 
 def layers_with_experts(fields: Fields) -> list[int]:
     """Return the numbers of the layers that have experts, from 0. Raises ValueError for none."""
     kinds = fields.get("layer_kinds")
+    fields.require(
+        "layer_kinds", kinds is None or isinstance(kinds, list | str), "a list of layers' kinds"
+    )
     total = fields.whole("layers", len(kinds) if kinds else None)
+    if total > MOST_LAYERS:
+        raise ValueError(f"{fields.name('layers')}: has {total}, want {MOST_LAYERS} at most")
     for find in (by_list, by_kind, by_flags, by_period, by_rule):
         with_experts = find(fields, total)
         if with_experts is not None:

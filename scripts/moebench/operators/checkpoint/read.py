@@ -159,6 +159,10 @@ def check_alike(fields: Fields) -> None:
     for key in ("num_experts", "top_k", "hidden_size", "intermediate_size", "experts_hidden_size"):
         size_names.update(fields.names[key])
     by_layer = fields.values.get("per_layer_config") or {}
+    if not isinstance(by_layer, dict) or not all(
+        isinstance(each, dict) for each in by_layer.values()
+    ):
+        raise ValueError(f"per_layer_config: has {by_layer!r}, want fields by layer")
     for layer, changes in by_layer.items():
         differing = size_names.intersection(changes)
         if differing:
