@@ -11,6 +11,7 @@ MOEBENCH = paths.ROOT / "scripts" / "moebench"
 ORDER = (
     {"core"},
     {"operators"},
+    {"models"},
     {"packing"},
     {"judging"},
     {"results"},

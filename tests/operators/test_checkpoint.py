@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from moebench.models.checkpoint import read, read_file
 from moebench.operators import catalogue
-from moebench.operators.checkpoint import read, read_file
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "model_configs.jsonl"
 LINES = SAMPLES.read_text(encoding="utf-8").splitlines()

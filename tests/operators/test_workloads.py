@@ -14,15 +14,10 @@ from moebench import cli
 from moebench.commands import data
 from moebench.core import paths
 from moebench.core.errors import CannotRun, UserError
-from moebench.operators import (
-    catalogue,
-    moe_fp8_block_scale,
-    moe_fp8_block_scale_renorm,
-    routing_model,
-    workloads,
-)
+from moebench.operators import catalogue, moe_fp8_block_scale, moe_fp8_block_scale_renorm, workloads
 from moebench.operators.fp8_workloads import stored_scales
 from moebench.operators.moe_fp8_block_scale import cases, definition_name, geometries, route
+from moebench.operators.routing import model as routing_model
 from rich.console import Console
 
 FULL = cases("full")

@@ -7,8 +7,8 @@ writes definitions/, workloads/ and blob/ anew; a line that you have added to a 
 import argparse
 
 from moebench.core import paths
+from moebench.models.add_model import write
 from moebench.operators import workloads
-from moebench.operators.add_model import write
 from moebench.operators.catalogue import definition_name, geometries, geometry_named
 from moebench.operators.roofline import MEASURED_ON, Bound
 from moebench.reports.table import Table, console, decimal

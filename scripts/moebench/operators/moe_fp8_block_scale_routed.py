@@ -24,12 +24,7 @@ import numpy as np
 import torch
 from flashinfer_bench import Definition, Trace, Workload
 
-from moebench.operators import (
-    layers,
-    moe_fp8_block_scale,
-    moe_fp8_block_scale_renorm,
-    routing_model,
-)
+from moebench.operators import layers, moe_fp8_block_scale, moe_fp8_block_scale_renorm
 from moebench.operators import swiglu as activations
 from moebench.operators.case import uuid_of
 from moebench.operators.definition_parts import const, tensor
@@ -56,6 +51,7 @@ from moebench.operators.fp8_workloads import (
 )
 from moebench.operators.layers import Sizes, cached
 from moebench.operators.roofline import Bound, Counts
+from moebench.operators.routing import model as routing_model
 from moebench.operators.swiglu import silu as swiglu
 
 NOT_ROUTED = {"small-one-group"}  # experts that are no multiple of 32 are in small-renorm

@@ -5,7 +5,7 @@ From traces of one layer, and from served records of all layers.
 
 import pandas as pd
 
-from moebench.operators.models import Layer, layers, weight_bytes
+from moebench.models.layer import Layer, layers, weight_bytes
 from moebench.operators.roofline import MEASURED_ON
 from moebench.operators.workloads import recorded_counts
 from moebench.reports.comparison import nearest

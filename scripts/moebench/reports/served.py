@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from moebench.core import paths
 from moebench.core.provenance import Provenance
 from moebench.core.schema import read_record
+from moebench.models.layer import layer_of
 from moebench.operators.catalogue import BY_NAME
-from moebench.operators.models import layer_of
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import folder_name
 from moebench.reports.table import Cell, Entry, Table

@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from moebench.operators.checkpoint.fields import Fields
-from moebench.operators.checkpoint.moe_layers import activation, layers_with_experts
-from moebench.operators.checkpoint.not_understood import not_understood
-from moebench.operators.checkpoint.router import router_of
-from moebench.operators.checkpoint.storage import HF_QUANT, Storage, storage_of
+from moebench.models.checkpoint.fields import Fields
+from moebench.models.checkpoint.moe_layers import activation, layers_with_experts
+from moebench.models.checkpoint.not_understood import not_understood
+from moebench.models.checkpoint.router import router_of
+from moebench.models.checkpoint.storage import HF_QUANT, Storage, storage_of
 from moebench.operators.fp8_layer import BLOCK
 from moebench.operators.layers import Sizes
 

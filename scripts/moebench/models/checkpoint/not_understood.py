@@ -2,7 +2,7 @@
 
 import re
 
-from moebench.operators.checkpoint.fields import facts
+from moebench.models.checkpoint.fields import facts
 
 ABOUT_EXPERTS = re.compile(r"moe|expert|rout|top_?k|softcap|swiglu|latent|gate_limit|mlp_bias|glu_")
 # of attention, of the logits of words, of what is printed

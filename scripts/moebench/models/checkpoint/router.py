@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from moebench.operators.checkpoint.fields import Fields
+from moebench.models.checkpoint.fields import Fields
 
 # A top-k method of DeepSeek's and whether it has a bias.
 BIAS_OF_METHOD = {"noaux_tc": True, "greedy": False, "group_limited_greedy": False}

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 
-from moebench.operators.checkpoint.fields import Fields, without_repeats
+from moebench.models.checkpoint.fields import Fields, without_repeats
 
 MOST_LAYERS = 10_000  # beyond, a config.json is wrong, and looking through it takes minutes
 

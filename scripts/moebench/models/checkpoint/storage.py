@@ -5,8 +5,8 @@ layers, or why not.
 from collections import Counter
 from dataclasses import dataclass
 
-from moebench.operators.checkpoint.fields import Fields
-from moebench.operators.checkpoint.modules import layers_named
+from moebench.models.checkpoint.fields import Fields
+from moebench.models.checkpoint.modules import layers_named
 from moebench.operators.fp8_layer import BLOCK
 
 WANTED = 'quant_method "fp8" and weight_block_size [128, 128]'

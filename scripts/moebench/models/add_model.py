@@ -13,8 +13,8 @@ from pathlib import Path
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import UserError
+from moebench.models.checkpoint import Checkpoint
 from moebench.operators import catalogue, workloads
-from moebench.operators.checkpoint import Checkpoint
 from moebench.operators.fp8_layer import expert_bytes
 from moebench.operators.layers import DEFAULTS, Sizes, Split, layers_file, models, read_again
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
