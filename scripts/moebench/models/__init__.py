@@ -1,1 +1,3 @@
-"""What the table of models and a checkpoint's config.json say of a model's MoE layer."""
+"""What layers.toml and a checkpoint's config.json say of a model's MoE layer."""
+
+from moebench.core import interpreter  # noqa: F401
