@@ -196,7 +196,7 @@ def spoiled(monkeypatch, tmp_path):
 
 
 def test_a_solution_that_raises_shows_its_own_line(spoiled):
-    found = judged.verdict(
+    found = judged.evaluated(
         spoiled("mine", "    y = torch.zeros_like(x)", "    y = torch.zeros_like(x).no_such"),
         tolerance="default",
     )
@@ -213,7 +213,7 @@ def test_a_solution_that_raises_shows_its_own_line(spoiled):
 
 
 def test_a_wrong_solution_is_diagnosed(spoiled):
-    found = judged.verdict(spoiled("mine", "up, gate = g.chunk", "gate, up = g.chunk"))
+    found = judged.evaluated(spoiled("mine", "up, gate = g.chunk", "gate, up = g.chunk"))
     assert "halves of gemm1" in found.reasons[-1] and not found.log
 
 
@@ -229,7 +229,7 @@ class Worker:
 @pytest.mark.parametrize(("verbose", "times"), [(False, 1), (True, 2)])
 def test_what_a_worker_found_wrong_is_diagnosed_once(spoiled, monkeypatch, verbose, times):
     packed = spoiled("mine", "output.copy_(y)", "output.copy_(2 * y)")
-    wrong = judged.verdict(packed, tolerance="default").trace.evaluation.model_copy(
+    wrong = judged.evaluated(packed, tolerance="default").trace.evaluation.model_copy(
         update={"log": "printed"}
     )
     here, calls = provenance.here, []
@@ -238,7 +238,7 @@ def test_what_a_worker_found_wrong_is_diagnosed_once(spoiled, monkeypatch, verbo
     monkeypatch.setattr(provenance, "here", lambda device, **known: here("cpu", **known))
     monkeypatch.setattr(isolated, "diagnosed", lambda *job: calls.append(job) or ["twice as much"])
     found = [
-        o.verdicts["mine"]
+        o.evaluated["mine"]
         for o in judged.outcomes({"mine": packed}, ["16", "19"], "default", verbose=verbose)
     ]
     assert found[0].reasons == ("twice as much",) and found[0].log == "printed"

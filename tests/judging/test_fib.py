@@ -204,7 +204,7 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypat
     A solution of somebody else gets another worker than ours.
     """
     packed = solution(tmp_path, RIGHT)
-    passed = judged.verdict(packed).trace.evaluation
+    passed = judged.evaluated(packed).trace.evaluation
     passed = passed.model_copy(update={"performance": Performance(latency_ms=1, speedup_factor=2)})
     here, seen = provenance.here, []
 
@@ -240,7 +240,7 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypat
         with closing(judge.Judge(plan)) as judging:
             first, _ = [judging(cell) for cell in plan]
             raise KeyboardInterrupt
-    found = provenance.of_trace(first.verdicts["tiny"].trace)
+    found = provenance.of_trace(first.evaluated["tiny"].trace)
     assert first.passed and found.clock == clock
     assert (
         found.protocol

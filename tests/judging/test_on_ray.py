@@ -121,7 +121,7 @@ def test_a_workload_goes_to_whoever_is_free(monkeypatch):
     assert [len(work) for work in given] == [5, 4] and not killed
     assert [work[0][0] for work in given] == ["T=8", "T=7"]
     assert sorted(outcome.cell.label for outcome in found) == [c.label for c in cells]
-    assert all(set(outcome.verdicts) == {"x", "y"} for outcome in found)
+    assert all(set(outcome.evaluated) == {"x", "y"} for outcome in found)
     given, _, _ = handed_out(monkeypatch, cells, 2, last_first=True)
     assert sum(map(len, given)) == 9
     given, _, _ = handed_out(monkeypatch, cells[:3], 8)
@@ -136,7 +136,7 @@ def test_a_gpu_on_which_no_reference_runs_does_not_eat_the_queue(monkeypatch):
     cells = [cell("a", at, "x", "y") for at in range(9)]
     given, found, killed = handed_out(monkeypatch, cells, 2, broken=[0])
     assert len(given[0]) == 1 and killed == 1 and len(found) == 9
-    assert all(outcome.verdicts for outcome in found)
+    assert all(outcome.evaluated for outcome in found)
     _, found, killed = handed_out(monkeypatch, cells[:1], 1, broken=[0, 1])
     assert [outcome.lost for outcome in found] == [
         {"x": "no reference", "y": "no reference"}

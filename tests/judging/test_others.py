@@ -93,7 +93,7 @@ def test_each_is_judged_and_costs_the_others_nothing(folder, capsys):
 
 def test_this_repositorys_traces_are_of_its_own_solutions(folder, monkeypatch):
     """A user would miss: traces/ as it was; and beside a file nobody who was not named."""
-    passed = judged.verdict(solution(folder / "packed", RIGHT)).trace.evaluation
+    passed = judged.evaluated(solution(folder / "packed", RIGHT)).trace.evaluation
     judged.stand_in(monkeypatch, lambda workload, found: {each.name: passed for each in found})
     monkeypatch.setattr(paths, "trace_file", lambda name, **_: folder / "kept.jsonl")
     theirs(folder, "good")

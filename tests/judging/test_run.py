@@ -10,7 +10,7 @@ from moebench import cli
 from moebench.core import paths, provenance
 from moebench.judging import dataset, fib
 from moebench.judging import plan as planning
-from moebench.judging.judge import Outcome, Verdict
+from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue, workloads
 from moebench.packing import eligibility
@@ -46,7 +46,7 @@ def test_judgement(folder, status):
     returned = {"destination_passing_style": False} if "return" in BODIES[status] else {}
     main = f"import torch\ndef run({INPUTS}):\n    output = torch.zeros(16, 512).bfloat16()\n    {BODIES[status]}\n"
     packed = solution(folder, BODIES[status], main=main if returned else None, **returned)
-    found = judged.verdict(
+    found = judged.evaluated(
         packed, timeout_seconds=2 if status == "TIMEOUT" else 60
     ).trace.evaluation
     assert found.status.value == status
@@ -60,14 +60,14 @@ def test_judgement(folder, status):
 def test_what_is_not_finite_or_not_written_is_wrong(folder, body, workload):
     """A token without a local expert has a row of zeros."""
     assert (
-        judged.verdict(solution(folder, body), workload).trace.evaluation.status
+        judged.evaluated(solution(folder, body), workload).trace.evaluation.status
         == EvaluationStatus.INCORRECT_NUMERICAL
     )
 
 
 def test_a_repeated_run_sees_the_same_inputs(folder):
     packed = solution(folder, f"{RIGHT}.mul_(1.1)")
-    first, second = (judged.verdict(packed).trace.evaluation.correctness for _ in range(2))
+    first, second = (judged.evaluated(packed).trace.evaluation.correctness for _ in range(2))
     assert first == second and 0 < first.extra["matched_ratio_relaxed"]
 
 
@@ -82,7 +82,7 @@ def test_skips_are_decided_before_building(folder):
 def passed(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: False)
-        return judged.verdict(solution(tmp_path_factory.mktemp("passed"), RIGHT))
+        return judged.evaluated(solution(tmp_path_factory.mktemp("passed"), RIGHT))
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_broken_trace_file_is_left_alone_and_reported_before_anything_runs(
 
 def test_a_trace_says_what_it_measured(folder):
     packed = solution(folder, RIGHT, dependencies=["torch", "pydantic"])
-    made = judged.verdict(packed)
+    made = judged.evaluated(packed)
     found = provenance.of_trace(made.trace)
     assert made.passed and made.trace.solution == packed.name and not made.trace.evaluation.log
     assert {found.source_sha1, found.source_fingerprint} == staleness.hashes([packed])
@@ -314,7 +314,7 @@ def test_the_table_has_one_row_a_solution(folder, trace, capsys):
         )
         status = EvaluationStatus.PASSED if ms else EvaluationStatus.INCORRECT_NUMERICAL
         made = trace(cell.workload.uuid, performance=performance, status=status)
-        return Verdict(made.model_copy(update={"solution": packed[name].name}))
+        return EvaluatedSolution(made.model_copy(update={"solution": packed[name].name}))
 
     first, second = packed
     outcomes = [
@@ -351,7 +351,7 @@ def test_a_table_holds_one_kind_of_gpu(folder, trace):
         one = one.model_copy(
             update={"evaluation": one.evaluation.model_copy(update={"environment": environment})}
         )
-        made.append(Outcome(cell, {"tiny": Verdict(one)}))
+        made.append(Outcome(cell, {"tiny": EvaluatedSolution(one)}))
     found = [*run_table.tables(plan, plan.parts[NAME], made)]
     assert {kind for kind in kinds for table in found if kind in table.title} == kinds and len(
         found

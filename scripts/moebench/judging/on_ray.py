@@ -20,8 +20,8 @@ from moebench.core.errors import CannotRun, UserError
 from moebench.core.interruption import on_interrupt
 from moebench.judging import dataset
 from moebench.judging.calling import first_line
-from moebench.judging.judge import Judge, Outcome
-from moebench.judging.plan import Cell, Plan
+from moebench.judging.evaluate import Evaluator, Outcome
+from moebench.judging.plan import Plan, Task
 from moebench.judging.selection import Device, Say, build_slow, survey
 from moebench.operators import workloads
 
@@ -137,12 +137,12 @@ class Actor:
     """One device, on which it judges whatever it is given."""
 
     def __init__(self, plan: Plan):
-        self.plan, self.judging, self.made = plan, Judge(plan, provenance.host()), set()
+        self.plan, self.evaluator, self.made = plan, Evaluator(plan, provenance.host()), set()
 
     def ready(self) -> None:
         """Answers when the actor runs."""
 
-    def judge(self, cell: Cell) -> Outcome:
+    def judge(self, cell: Task) -> Outcome:
         if cell.definition not in self.made:
             cache = get_fib_cache_path()
             cache.mkdir(parents=True, exist_ok=True)
@@ -153,10 +153,10 @@ class Actor:
                 dataset.labelled(cell.definition, part.root)  # which makes tensors that are missing
                 build_slow(part.ours, print)
             self.made.add(cell.definition)
-        return self.judging(cell)
+        return self.evaluator.evaluate(cell)
 
     def close(self) -> None:
-        self.judging.close()
+        self.evaluator.close()
 
 
 def last_line(error: Exception) -> str:
@@ -223,7 +223,7 @@ class Run:
             actor.close.remote()  # Ray ends it after that, as nothing refers to it any more
         return [outcome] if cell else []
 
-    def again(self, cell: Cell, why: str) -> bool:
+    def again(self, cell: Task, why: str) -> bool:
         """Whether it is tried again, as it was not before."""
         key = cell.definition, cell.workload.uuid, cell.names
         self.tries[key] += 1

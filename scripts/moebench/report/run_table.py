@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from moebench.judging.judge import Outcome
+from moebench.judging.evaluate import Outcome
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
 from moebench.report.table import Cell, Table, decimal
@@ -50,10 +50,10 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
             console.print(
                 text if text.startswith(" ") else f"[{done}/{total}] {text}", soft_wrap=True
             )
-        for name, verdict in outcome.verdicts.items() if plan.verbose else ():
+        for name, verdict in outcome.evaluated.items() if plan.verbose else ():
             if verdict.log:
                 console.print(f"the log of {name}:\n{verdict.log}", soft_wrap=True)
-        bar.update(task, completed=done, description=place or outcome.cell.label)
+        bar.update(task, completed=done, description=place or outcome.task.label)
 
     for line in plan.notes:
         console.print(line, soft_wrap=True)
@@ -63,11 +63,11 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
             yield show
     finally:
         for part in plan.parts.values():
-            own = [outcome for outcome in outcomes if outcome.cell.definition == part.full.name]
+            own = [outcome for outcome in outcomes if outcome.task.definition == part.full.name]
             for table in tables(plan, part, own):
                 console.print(table.title, soft_wrap=True)
                 console.print(replace(table, title="").terminal())
-            if traces := sum(len(outcome.verdicts) for outcome in own if part.keeps(outcome.cell)):
+            if traces := sum(len(outcome.evaluated) for outcome in own if part.keeps(outcome.task)):
                 console.print(f"{traces} traces saved in {part.path}", soft_wrap=True)
 
 
@@ -75,10 +75,10 @@ def lines(outcome: Outcome, timed: bool) -> Iterator[str]:
     """For each solution: status, ms and speed-up if it was timed and passed, the share that
     matched; why it failed.
     """
-    label = outcome.cell.label
+    label = outcome.task.label
     for name, why in outcome.lost.items():
         yield f"{label}  {name}  NOT JUDGED: {why}"
-    for name, verdict in outcome.verdicts.items():
+    for name, verdict in outcome.evaluated.items():
         evaluation = verdict.trace.evaluation
         parts = [label, name, evaluation.status.value]
         if timed and verdict.passed:
@@ -99,7 +99,7 @@ def tables(plan: Plan, part: Part, outcomes: list[Outcome]) -> Iterator[Table]:
     by_device: dict[str, list[Trace]] = defaultdict(list)
     for trace in (
         *part.kept,
-        *(verdict.trace for outcome in outcomes for verdict in outcome.verdicts.values()),
+        *(verdict.trace for outcome in outcomes for verdict in outcome.evaluated.values()),
     ):
         by_device[trace.evaluation.environment.hardware].append(trace)
     if not by_device and outcomes:
@@ -122,8 +122,8 @@ def table(
     cells["level"] = cells.ms <= LEVEL * cells.groupby("uuid").ms.transform("min")
     timed = plan.device.on_gpu
     known = [name for name in TOLERANCES if cells[f"matched_{name}"].notna().any()]
-    failed = {(each.cell.label, name): why for each in outcomes for name, why in each.lost.items()}
-    rows, labels = [], {each.cell.workload.uuid: each.cell.label for each in outcomes}
+    failed = {(each.task.label, name): why for each in outcomes for name, why in each.lost.items()}
+    rows, labels = [], {each.task.workload.uuid: each.task.label for each in outcomes}
     notes = [f"NOT JUDGED: {name} on {label}: {why}" for (label, name), why in failed.items()]
     for name in part.solutions:
         own = cells[cells.solution == name]

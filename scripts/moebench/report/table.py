@@ -9,12 +9,22 @@ from rich.console import Console, Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from moebench.core.printable import printable
+
 STYLES = {"": "", "best": "bold green", "good": "green", "stale": "dim", "failed": "bold red"}
+
+
+class Terminal(Console):
+    """Shows control characters in a text, and does not obey them: names and logs are others'."""
+
+    def print(self, *objects, **how) -> None:
+        shown = [printable(each) if isinstance(each, str) else each for each in objects]
+        super().print(*shown, **how)
 
 
 def console(width: int = 160) -> Console:
     """The terminal; so many columns wide where the output is none."""
-    return Console(width=None if sys.stdout.isatty() else width, highlight=False, markup=False)
+    return Terminal(width=None if sys.stdout.isatty() else width, highlight=False, markup=False)
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,9 @@ class Table:
 
     def terminal(self) -> Group:
         """For rich's Console."""
-        title, caption = (Text(text) if text else None for text in (self.title, self.caption))
+        title, caption = (
+            Text(printable(text)) if text else None for text in (self.title, self.caption)
+        )
         left = {"title_justify": "left", "caption_justify": "left"}
         shown = RichTable(title=title, caption=caption, box=box.HEAVY_HEAD, **left)
         for at, name in enumerate(self.head):
@@ -50,10 +62,13 @@ class Table:
         for rows in self.sections:
             for row in rows:
                 shown.add_row(
-                    *(Text(cell.text, style=STYLES[cell.mark]) for cell in map(as_cell, row))
+                    *(
+                        Text(printable(cell.text), style=STYLES[cell.mark])
+                        for cell in map(as_cell, row)
+                    )
                 )
             shown.add_section()
-        return Group(shown, *map(Text, self.notes))
+        return Group(shown, *(Text(printable(note)) for note in self.notes))
 
     def markdown(self, titled: bool = False) -> str:
         """GitHub's Markdown; titled: the title stands above it in bold."""

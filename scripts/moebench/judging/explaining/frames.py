@@ -12,7 +12,7 @@ FILE = re.compile(
     r'(?<=File ")(?P<folder>/[^"]*/fib_\w+)/(?P<file>[^"]+)(?=")'
 )  # as FIB unpacks a solution
 FRAME = re.compile(
-    r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?', re.MULTILINE
+    r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>\S+))?', re.MULTILINE
 )
 NEXT = "\nThe above exception was the direct cause of the following exception:\n"
 UNRELATED = "\nDuring handling of the above exception, another exception occurred:\n"
@@ -72,3 +72,17 @@ def error_of(traceback: str) -> str:
         if len(message) == 1 or "CompilationError" not in message[0]
         else f"{message[0]} {message[-1]}"
     )
+
+
+def hung(log: str, origins: Mapping[str, PurePosixPath]) -> list[str]:
+    """Return 'at FILE:LINE in FUNCTION' of where a solution was at a time-out, from faulthandler's
+    stack, whose innermost frame comes first; nothing if it was not in its own files.
+
+    log: after `with_own_paths`.
+    """
+    paths = {str(path) for path in origins.values()}
+    _, began, stack = log.rpartition("Timeout (")
+    for frame in FRAME.finditer(stack if began else ""):
+        if frame["file"] in paths:
+            return [f"at {frame['file']}:{frame['line']} in {frame['function']}"]
+    return []

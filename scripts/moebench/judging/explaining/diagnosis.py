@@ -10,8 +10,6 @@ from flashinfer_bench.compile import BuilderRegistry
 from moebench.judging.calling import call
 from moebench.judging.tolerances import Tolerance
 
-HEADING = "diagnosis:"  # before the sentences in a log
-
 
 def sentences(output: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance, factors=None):
     """How far a wrong output [T, C] is from the reference, where, and the common cause that it

@@ -1,0 +1,242 @@
+"""Processes of solutions, as the run sees them; core/nursery.py is what they do themselves."""
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import psutil
+import torch
+
+from moebench.core.environment import neutral
+from moebench.core.errors import CannotRun
+from moebench.core.printable import cut, printable
+from moebench.judging import fib
+from moebench.judging.isolation.channel import Channel, Garbled
+
+WORKER = "moebench.judging.isolation.worker"
+MARK = "MOEBENCH_NURSERY"  # in the environment of a nursery and all that descends from it
+PATIENCE = 60  # seconds for a process to start
+GRACE = 1  # seconds after a time-out, in which a process writes down where it is
+MOST_PRINTED = 1 << 17  # bytes of what a solution prints that are read
+LINES, CHARACTERS = 200, 1000  # that are kept of it
+KILLED_PARENT = "it has killed its parent"
+
+
+class Ended(Exception):
+    """A solution's process has ended. The message says how: 'exit status 3', 'SIGSEGV'."""
+
+
+class Nursery:
+    """Forks processes for solutions. It begins to import torch at once, and nobody waits for it."""
+
+    def __init__(self):
+        self.mark = secrets.token_hex(8)
+        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.errors = temporary_file()
+        preload = None if torch.cuda.is_available() else WORKER
+        start = f"import sys; sys.path[:] = {sys.path!r}; from moebench.core import nursery; "
+        start += f"nursery.serve({theirs.fileno()}, {preload!r})"
+        with theirs:
+            subprocess.run(
+                [sys.executable, "-I", "-X", "utf8", "-c", start],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self.errors,
+                stderr=self.errors,
+                env=neutral(dict(os.environ)) | {MARK: self.mark},
+                cwd="/",
+                start_new_session=True,
+                check=True,
+            )
+
+    def fork(self, settings: dict, descriptors: list[int]) -> None:
+        """Raises OSError where the nursery has ended."""
+        socket.send_fds(self.requests, [json.dumps(settings).encode()], descriptors)
+
+    def why_ended(self) -> str:
+        lines = printable(read_printed(self.errors)).strip().splitlines()
+        return lines[-1] if lines else "it was killed"
+
+    def close(self) -> None:
+        """End it, and wait until all that descends from it has ended."""
+        with contextlib.suppress(OSError):
+            self.requests.shutdown(socket.SHUT_WR)
+            self.requests.settimeout(PATIENCE)
+            self.requests.recv(1)
+        self.requests.close()
+        self.errors.close()
+
+    def end_marked(self, folders: list[str]) -> None:
+        """Kill whatever descends from it, for where a solution has killed the nursery itself.
+
+        Known by its environment, or by working in one of these folders.
+        """
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                works_in = process.cwd().removesuffix(" (deleted)")
+                if works_in in folders or process.environ().get(MARK) == self.mark:
+                    process.kill()
+
+
+class Home:
+    """Gives processes to solutions, from a nursery that is started again if one kills it."""
+
+    def __init__(self):
+        self.nursery = Nursery()
+        self.folders: list[str] = []
+
+    def start(self, memory: int | None) -> "SolutionProcess":
+        """Return a process that has started. Raises CannotRun where none does."""
+        for _ in range(2):
+            process = SolutionProcess(self.nursery, memory)
+            self.folders.append(process.folder)
+            if process.has_started():
+                return process
+
+            process.close()
+            why = self.nursery.why_ended()
+            self.nursery.end_marked(self.folders)
+            self.nursery.close()
+            self.nursery = Nursery()
+        raise CannotRun(f"no process can be started for solutions: {why}")
+
+    def close(self) -> None:
+        self.nursery.close()
+        self.nursery.end_marked(self.folders)
+
+
+class SolutionProcess:
+    """A process in which solutions run, with a folder and a file for what they print.
+
+    memory: bytes that it may take for itself; None: as many as there are.
+    """
+
+    def __init__(self, nursery: Nursery, memory: int | None):
+        self.folder = temporary_folder()
+        self.printed = temporary_file()
+        self.read_from = 0
+        self.holds = 0  # the number of the inputs that it has been given
+        self.control, control_there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        data_here, data_there = socket.socketpair()
+        self.channel = Channel(data_here)
+        settings = {
+            "module": WORKER,
+            "folder": self.folder,
+            "memory": memory,
+            "threads": torch.get_num_threads(),
+        }
+        descriptors = [control_there.fileno(), data_there.fileno(), self.printed.fileno()]
+        with control_there, data_there, contextlib.suppress(OSError):
+            nursery.fork(settings, descriptors)
+
+    def has_started(self) -> bool:
+        """Whether it runs, once its supervisor says so."""
+        return "started" in self._told(PATIENCE)
+
+    def is_alive(self) -> bool:
+        """Whether it waits for requests; what killed it, if anything, was not asked of it."""
+        ready, _, _ = select.select([self.control], [], [], 0)
+        return not ready
+
+    def begin(self, seconds: float) -> None:
+        """What is printed from here on counts as printed now; answers take so long at most."""
+        self.read_from = os.fstat(self.printed.fileno()).st_size
+        self.channel.deadline = time.monotonic() + seconds
+
+    def request(self, message: dict, tensors=()) -> dict:
+        """Return the answer to a request. Raises TimeoutError, and Ended where the process has."""
+        remaining = self.channel.deadline - time.monotonic()
+        self.channel.deadline += GRACE
+        try:
+            self.channel.send(message | {"seconds": remaining}, tensors)
+            return self.channel.receive()
+        except TimeoutError:
+            raise
+        except (OSError, EOFError) as error:
+            raise Ended(self._how_ended()) from error
+        except Garbled as error:
+            raise Ended(f"its answer cannot be read: {error}") from error
+        finally:
+            self.channel.deadline -= GRACE
+
+    def receive_tensors(self, wanted: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return tensors of these shapes and dtypes, which follow an answer. Raises as request."""
+        try:
+            return [self.channel.receive_tensor(each.dtype, each.shape) for each in wanted]
+        except TimeoutError:
+            raise
+        except (OSError, EOFError) as error:
+            raise Ended(self._how_ended()) from error
+
+    def check_supervisor(self) -> None:
+        """Raise Ended if a solution has killed its parent, although it goes on itself."""
+        with contextlib.suppress(OSError):
+            self.control.send(json.dumps({"alive": True}).encode())
+        if "alive" not in self._told(PATIENCE):
+            raise Ended(KILLED_PARENT)
+
+    def printed_text(self) -> str:
+        """Return what was printed since `begin`, cut to some lines, without control characters."""
+        return cut(printable(read_printed(self.printed, self.read_from)), LINES, CHARACTERS)
+
+    def close(self) -> None:
+        """End it with all its descendants."""
+        self.channel.close()
+        self.control.close()
+        self.printed.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _how_ended(self) -> str:
+        code = self._told(PATIENCE).get("exit")
+        if code is None:
+            return KILLED_PARENT
+        return fib.ending(code)
+
+    def _told(self, seconds: float) -> dict:
+        """Return what the supervisor says next; nothing where it has been killed."""
+        self.control.settimeout(seconds)
+        try:
+            message = self.control.recv(1 << 12)
+        except OSError:
+            return {}
+        return json.loads(message) if message else {}
+
+
+def temporary_folder() -> str:
+    try:
+        return tempfile.mkdtemp(prefix="moebench-")
+    except OSError as error:
+        raise unusable(error) from error
+
+
+def temporary_file():
+    """Return a file without a name, which nobody removes."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError as error:
+        raise unusable(error) from error
+
+
+def unusable(error: OSError) -> CannotRun:
+    folder = tempfile.gettempdir()
+    return CannotRun(f"TMPDIR: nothing can be written in {folder}: {error.strerror}")
+
+
+def read_printed(file, start: int = 0) -> str:
+    """Return the text in a file from there on; of a long one its beginning and its end."""
+    size = os.fstat(file.fileno()).st_size - start
+    if size <= MOST_PRINTED:
+        return os.pread(file.fileno(), max(size, 0), start).decode(errors="replace")
+
+    half = MOST_PRINTED // 2
+    head = os.pread(file.fileno(), half, start).decode(errors="replace")
+    tail = os.pread(file.fileno(), half, start + size - half).decode(errors="replace")
+    return f"{head}\n[{size - 2 * half} bytes are left out]\n{tail}"
