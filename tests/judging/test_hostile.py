@@ -65,7 +65,9 @@ ZEROES_ALL_OTHERS = lines(
     "    if isinstance(each, torch.Tensor) and each.shape == output.shape:",
     "        each.zero_()",
 )
-HANGS = lines("while True:", "    try:", "        while True: pass", "    except BaseException: pass")
+HANGS = lines(
+    "while True:", "    try:", "        while True: pass", "    except BaseException: pass"
+)
 LEAVES_A_CHILD = lines(
     "import subprocess",
     f"subprocess.Popen(['sleep', '{SECONDS_ASLEEP}'], start_new_session=True, env={{}})",

@@ -182,13 +182,13 @@ class Evaluator:
 
     def evaluated(self, part: Part, task: Task, name: str, result: Result) -> EvaluatedSolution:
         packed = part.solutions[name]
-        origins = origins_of(part, name)
-        printed = readable(result.evaluation.log)
-        log = frames.with_own_paths(printed, origins)
+        log = readable(result.evaluation.log)
         sentences = [cut_line(printable(sentence), REASON) for sentence in result.sentences]
         reasons = sentences
-        if result.evaluation.status != PASSED and not sentences:
-            reasons = why_failed(result.evaluation.status, log, origins)
+        if result.evaluation.status != PASSED:
+            origins = origins_of(part, name)
+            log = frames.with_own_paths(log, origins)
+            reasons = sentences or why_failed(result.evaluation.status, log, origins)
 
         evaluation = provenance.into_evaluation(result.evaluation, self.provenances[name])
         evaluation = evaluation.model_copy(update={"log": kept_log(evaluation, log, sentences)})

@@ -49,6 +49,7 @@ from flashinfer_bench.data import SourceFile
 from moebench.core.errors import CannotRun
 from moebench.judging import gpu_clock
 
+STACKS = "MOEBENCH_STACKS"  # in the environment: the folder in which workers write where they hang
 ENDED = "the process ended: "  # in a log, before how
 MAIN = not hasattr(timing, "do_bench")  # FIB's main branch
 # FIB's that compare as `compute_error_stats` counts
@@ -156,13 +157,12 @@ def start_without_interrupt(process, start=SpawnProcess._Popen):
         return start(process)
 
 
-def worker_main(connection, device: str, log_dir: str) -> None:
+def worker_main(*args) -> None:
     """FIB's worker process, in a session of its own; SIGUSR1 has it write down where it is."""
     os.setsid()
-    os.makedirs(log_dir, exist_ok=True)
-    with open(stack_file(log_dir, os.getpid()), "w") as stack:
+    with open(stack_file(os.getpid()), "w") as stack:
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
-        persistent_worker_main(connection, device, log_dir)
+        persistent_worker_main(*args)
 
 
 persistent_worker_main = persistent_runner._persistent_worker_main
@@ -174,17 +174,16 @@ def gpu_clock_worker(*args) -> None:
         worker_main(*args)
 
 
-def stack_file(log_dir: str, pid: int) -> Path:
-    return Path(log_dir, f"moebench_stack_{pid}.txt")
+def stack_file(pid: int) -> Path:
+    return Path(os.environ[STACKS], f"{pid}.txt")
 
 
-def stack_of(process, log_dir: str, patience: float = 0.5) -> str:
+def stack_of(process, patience: float = 0.5) -> str:
     """Return where a worker is, as faulthandler writes it; nothing if it does not."""
-    file = stack_file(log_dir, process.pid)
     with suppress(OSError):
         os.kill(process.pid, signal.SIGUSR1)
         time.sleep(patience)
-        return f"Timeout (\n{file.read_text(errors='replace')}"
+        return f"Timeout (\n{stack_file(process.pid).read_text(errors='replace')}"
     return ""
 
 
@@ -256,7 +255,7 @@ class Worker(PersistentSubprocessWorker):
         if not self._worker_proc:
             return ""
         if result.status == EvaluationStatus.TIMEOUT:
-            return f"\n{stack_of(self._worker_proc, self._log_dir)}"
+            return f"\n{stack_of(self._worker_proc)}"
         if result.status != EvaluationStatus.RUNTIME_ERROR:
             return ""
 
@@ -309,6 +308,8 @@ def running(clock: str = CLOCK) -> Iterator[Runner]:
         patch(utils, "_rand_tensor", giving_back()(utils._rand_tensor))
         for module in replaced:
             patch(module, "time_runnable", gpu_clock.time_runnable)
+        stacks = patches.enter_context(tempfile.TemporaryDirectory(prefix="moebench-stacks-"))
+        patches.enter_context(mock.patch.dict(os.environ, {STACKS: stacks}))
 
         runner = Runner() if MAIN else Runner(BenchmarkConfig().log_dir)
         try:

@@ -4,6 +4,7 @@ import torch
 
 FACTOR = 0.005  # how far from 1 a factor has to be, beside what noise explains
 SIGMAS = 6
+WIDEST = 5  # as many times as a factor is off from 1 may its elements differ from it
 ERRORS = 64  # as many of one sign are no accident
 SHARE = 0.25  # of all elements that differ, below which signs may be those of a few roundings
 
@@ -28,7 +29,8 @@ def scaled(x: torch.Tensor, y: torch.Tensor) -> str | None:
     factor = float(ratios.median())
     spread = 1.4826 * float((ratios - factor).abs().median())
     doubt = 1.2533 * spread / len(ratios) ** 0.5
-    if abs(factor - 1) <= max(FACTOR, SIGMAS * doubt):
+    deviation = abs(factor - 1)
+    if deviation <= max(FACTOR, SIGMAS * doubt, spread / WIDEST):
         return None
     return f"it passes, but the output is {factor:.4g} times the reference"
 
