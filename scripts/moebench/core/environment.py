@@ -52,8 +52,7 @@ def neutral(environment: dict[str, str]) -> dict[str, str]:
     """Return the environment of a solution's process: without Python's variables, in UTF-8."""
     kept = {name: value for name, value in environment.items() if not name.startswith("PYTHON")}
     kept.update({"PYTHONSAFEPATH": "1", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8"})
-    for variable in ("LANGUAGE", "TRITON_INTERPRET"):
-        kept.pop(variable, None)
+    kept.pop("LANGUAGE", None)
     return kept
 
 

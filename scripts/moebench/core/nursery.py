@@ -27,6 +27,7 @@ import psutil
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LARGEST_FILE = 1 << 30  # bytes that a solution may write into one file, what it prints included
+LONGEST_MESSAGE = 1 << 18  # bytes; the environment is in it
 PATIENCE = 5  # seconds for which descendants are killed before the rest is left alone
 
 
@@ -34,7 +35,8 @@ def serve(descriptor: int, preload: str | None) -> None:
     """Fork a supervisor for each message on a socket, until the run closes it.
 
     A message is JSON, the settings of `become_solution`, with three descriptors: the supervisor's
-    socket, the solution's socket, and the file for what is printed. preload: a module to import
+    socket, the solution's socket, and the file for what is printed. One without descriptors only has
+    orphans ended. preload: a module to import
     before; None where that would use CUDA, which does not survive a fork.
     """
     if os.fork():
@@ -47,11 +49,14 @@ def serve(descriptor: int, preload: str | None) -> None:
     supervisors = set()
     requests = socket.socket(fileno=descriptor)
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, 1 << 16, 3)
+        message, descriptors, _, _ = socket.recv_fds(requests, LONGEST_MESSAGE, 3)
         if not message:
             break
 
         end_orphans(supervisors)
+        if not descriptors:
+            continue
+
         supervisor = os.fork()
         if supervisor == 0:
             requests.close()
@@ -157,7 +162,8 @@ def become_solution(settings: dict, data: int, log: int) -> None:
     """Turn into a process that does with a solution what the run asks for, until it says no more.
 
     settings: `module`, whose `serve` takes the socket and the settings; `folder`, to work in and for
-    temporary files; `memory`, bytes that it may take for itself, or null; `threads` of torch.
+    temporary files; `environment`; `memory`, bytes that it may take for itself, or null; `threads`
+    of torch.
     """
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -169,7 +175,8 @@ def become_solution(settings: dict, data: int, log: int) -> None:
     sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)
     faulthandler.enable()
 
-    os.environ["TMPDIR"] = settings["folder"]
+    os.environ.clear()
+    os.environ.update(settings["environment"], TMPDIR=settings["folder"])
     tempfile.tempdir = None
 
     module = importlib.import_module(settings["module"])

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from flashinfer_bench import Evaluation, EvaluationStatus, Solution, Trace
 
 from moebench.core import provenance
+from moebench.core.errors import UserError
 from moebench.core.printable import cut, cut_line, printable
 from moebench.judging import fib
 from moebench.judging.calling import device_here, first_line
@@ -109,6 +110,8 @@ class Evaluator:
         results = {name: self.skipped(task, name) for name in hung}
         try:
             results |= self.run(part, task, [name for name in task.names if name not in hung])
+        except UserError:  # of this machine: no process can be started, no file written
+            raise
         except Exception as error:  # of the reference: what a solution does is its result
             why = cut_line(printable(first_line(error).removeprefix("RuntimeError: ")), REASON)
             if not why.startswith("the reference "):

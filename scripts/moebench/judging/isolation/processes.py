@@ -1,5 +1,6 @@
 """Processes of solutions, as the run sees them; core/nursery.py is what they do themselves."""
 
+import atexit
 import contextlib
 import json
 import os
@@ -39,6 +40,7 @@ class Nursery:
 
     def __init__(self):
         self.mark = secrets.token_hex(8)
+        self.folders: list[str] = []  # in which its solutions have worked
         self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.errors = temporary_file()
         preload = None if torch.cuda.is_available() else WORKER
@@ -59,58 +61,83 @@ class Nursery:
 
     def fork(self, settings: dict, descriptors: list[int]) -> None:
         """Raises OSError where the nursery has ended."""
+        self.folders.append(settings["folder"])
         socket.send_fds(self.requests, [json.dumps(settings).encode()], descriptors)
+
+    def end_orphans(self) -> bool:
+        """End what a solution has left behind that killed its supervisor; False where the nursery
+        itself has ended.
+        """
+        try:
+            self.requests.send(b"{}")
+        except OSError:
+            return False
+        return True
 
     def why_ended(self) -> str:
         lines = printable(read_printed(self.errors)).strip().splitlines()
         return lines[-1] if lines else "it was killed"
 
     def close(self) -> None:
-        """End it, and wait until all that descends from it has ended."""
+        """End it and all that descends from it, and wait until that has ended."""
         with contextlib.suppress(OSError):
             self.requests.shutdown(socket.SHUT_WR)
             self.requests.settimeout(PATIENCE)
             self.requests.recv(1)
         self.requests.close()
         self.errors.close()
+        self.end_marked()
 
-    def end_marked(self, folders: list[str]) -> None:
-        """Kill whatever descends from it, for where a solution has killed the nursery itself.
+    def end_marked(self) -> None:
+        """Kill what descends from it, for where a solution has killed the nursery itself.
 
-        Known by its environment, or by working in one of these folders.
+        Known by its environment, or by working in a solution's folder.
         """
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 works_in = process.cwd().removesuffix(" (deleted)")
-                if works_in in folders or process.environ().get(MARK) == self.mark:
+                if works_in in self.folders or process.environ().get(MARK) == self.mark:
                     process.kill()
 
 
-class Home:
-    """Gives processes to solutions, from a nursery that is started again if one kills it."""
+class Nurseries:
+    """The nursery of this process: its first is started when it is wanted, others after it is
+    killed. It ends with this process.
+    """
 
     def __init__(self):
-        self.nursery = Nursery()
-        self.folders: list[str] = []
+        self.current: Nursery | None = None
+        atexit.register(self.close)
+
+    def get(self) -> Nursery:
+        if self.current is None:
+            self.current = Nursery()
+        return self.current
 
     def start(self, memory: int | None) -> "SolutionProcess":
         """Return a process that has started. Raises CannotRun where none does."""
         for _ in range(2):
-            process = SolutionProcess(self.nursery, memory)
-            self.folders.append(process.folder)
+            process = SolutionProcess(self.get(), memory)
             if process.has_started():
                 return process
 
             process.close()
-            why = self.nursery.why_ended()
-            self.nursery.end_marked(self.folders)
-            self.nursery.close()
-            self.nursery = Nursery()
+            why = self.current.why_ended()
+            self.close()
         raise CannotRun(f"no process can be started for solutions: {why}")
 
+    def clean_up(self) -> None:
+        """End what solutions have left behind that killed those who watch them."""
+        if self.current and not self.current.end_orphans():
+            self.close()
+
     def close(self) -> None:
-        self.nursery.close()
-        self.nursery.end_marked(self.folders)
+        if self.current:
+            self.current.close()
+        self.current = None
+
+
+NURSERIES = Nurseries()
 
 
 class SolutionProcess:
@@ -132,6 +159,7 @@ class SolutionProcess:
             "folder": self.folder,
             "memory": memory,
             "threads": torch.get_num_threads(),
+            "environment": neutral(dict(os.environ)),
         }
         descriptors = [control_there.fileno(), data_there.fileno(), self.printed.fileno()]
         with control_there, data_there, contextlib.suppress(OSError):
@@ -188,8 +216,12 @@ class SolutionProcess:
         return cut(printable(read_printed(self.printed, self.read_from)), LINES, CHARACTERS)
 
     def close(self) -> None:
-        """End it with all its descendants."""
+        """End it with all its descendants, and wait until they have ended."""
         self.channel.close()
+        with contextlib.suppress(OSError):
+            self.control.shutdown(socket.SHUT_WR)
+        while self._told(PATIENCE):
+            pass  # what the supervisor says before it has ended
         self.control.close()
         self.printed.close()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -25,7 +25,7 @@ from moebench.judging import fib
 from moebench.judging.calling import call, seeded_inputs
 from moebench.judging.isolation.channel import described
 from moebench.judging.isolation.comparison import Finding, Trial, compare, finding_of
-from moebench.judging.isolation.processes import Ended, Home, SolutionProcess
+from moebench.judging.isolation.processes import NURSERIES, Ended, SolutionProcess
 
 MEMORY = 4 << 30  # bytes that a solution may take for itself; the layers for CPUs need a fiftieth
 LOOK = "second look"  # in the seed of its inputs
@@ -65,7 +65,7 @@ class Runner:
         self.device = device
         self.clock = clock
         self.shared = shared
-        self.home = Home()
+        NURSERIES.get()  # which imports while this process computes the first reference
         self.processes: dict[str, SolutionProcess] = {}
 
     def run_workload(
@@ -107,7 +107,7 @@ class Runner:
     def close(self) -> None:
         for process in self.processes.values():
             process.close()
-        self.home.close()
+        NURSERIES.clean_up()
 
     def reference_trials(
         self, full: Definition, workload: Workload, count: int, root: Path
@@ -222,7 +222,7 @@ class Runner:
         if process is None or not process.is_alive():
             if process is not None:
                 process.close()
-            process = self.home.start(MEMORY if self.device == "cpu" else None)
+            process = NURSERIES.start(MEMORY if self.device == "cpu" else None)
             self.processes[key] = process
         return process
 
