@@ -124,10 +124,7 @@ def test_the_expected_output_is_never_sent(tmp_path, monkeypatch):
     shapes = [tensor.shape for _, tensors in sent for tensor in tensors]
     assert shapes
     assert torch.Size([16, 512]) not in [
-        tensor.shape
-        for _, tensors in sent
-        for tensor in tensors
-        if tensor.dtype == torch.bfloat16
+        tensor.shape for _, tensors in sent for tensor in tensors if tensor.dtype == torch.bfloat16
     ]
 
 

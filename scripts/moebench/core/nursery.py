@@ -74,44 +74,57 @@ def serve(descriptor: int, preload: str | None) -> None:
 
 
 def end_orphans(supervisors: set[int]) -> None:
-    """Kill what a supervisor has left behind that was killed itself."""
-    for supervisor in list(supervisors):
-        ended, _ = os.waitpid(supervisor, os.WNOHANG)
-        if ended:
-            supervisors.discard(supervisor)
-
+    """Kill what a supervisor has left behind that was killed itself, and reap what has ended."""
     for child in psutil.Process().children():
         if child.pid not in supervisors:
             end_descendants(child)
 
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            ended, _ = os.waitpid(-1, os.WNOHANG)
+            if not ended:
+                break
+            supervisors.discard(ended)
+
 
 def end_descendants(of: psutil.Process | None = None) -> None:
-    """Kill all descendants of this process, or another process with its own, and reap them."""
+    """Kill all descendants of this process and reap them, or another process with its own."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        root = of or psutil.Process()
-        try:
-            living = root.children(recursive=True)
-        except psutil.NoSuchProcess:
-            living = []
-        if of is not None and of.is_running():
-            living.append(of)
-
-        living = [process for process in living if _is_alive(process)]
+        living = living_descendants(of)
         for process in living:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        with contextlib.suppress(ChildProcessError):
-            while of is None and os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        if not living:
+
+        # a killed process whose threads still end cannot be reaped yet, nor can its children
+        is_done = has_reaped_all() if of is None else not living
+        if is_done:
             return
         time.sleep(0.01)
 
 
-def _is_alive(process: psutil.Process) -> bool:
+def living_descendants(of: psutil.Process | None) -> list[psutil.Process]:
+    """Return this process's descendants, or another process with its own; zombies left out."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if of is None:
+            return [each for each in psutil.Process().children(recursive=True) if is_alive(each)]
+        return [each for each in (of, *of.children(recursive=True)) if is_alive(each)]
+    return []
+
+
+def is_alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def has_reaped_all() -> bool:
+    """Reap children that have ended; whether none is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
     return False
 
 

@@ -102,13 +102,24 @@ def check_finite(full: Definition, expected: list[torch.Tensor]) -> None:
 
 
 def build_reference(full: Definition) -> Runnable:
-    """Build a definition's reference from a folder that no solution writes into."""
-    with (
-        tempfile.TemporaryDirectory(prefix="moebench-reference-") as folder,
-        mock.patch.dict(os.environ, FIB_CACHE_PATH=folder),
-        mock.patch.object(python_builder, "write_sources_to_path", write_sources),
-    ):
-        return BuilderRegistry.get_instance().build_reference(full)
+    """Build a definition's reference from a folder that no solution writes into.
+
+    Raises CannotRun where there can be none.
+    """
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="moebench-reference-") as folder,
+            mock.patch.dict(os.environ, FIB_CACHE_PATH=folder),
+            mock.patch.object(python_builder, "write_sources_to_path", write_sources),
+        ):
+            return BuilderRegistry.get_instance().build_reference(full)
+    except OSError as error:
+        raise no_temporary_files(error) from error
+
+
+def no_temporary_files(error: OSError) -> CannotRun:
+    folder = tempfile.gettempdir()
+    return CannotRun(f"TMPDIR: nothing can be written in {folder}: {error.strerror}")
 
 
 def write_sources(folder: Path, sources: list[SourceFile]) -> None:

@@ -16,13 +16,14 @@ import time
 import psutil
 import torch
 
+from moebench.core import nursery
 from moebench.core.environment import neutral
 from moebench.core.errors import CannotRun
 from moebench.core.printable import cut, printable
 from moebench.judging import fib
+from moebench.judging.isolation import worker
 from moebench.judging.isolation.channel import Channel, Garbled
 
-WORKER = "moebench.judging.isolation.worker"
 MARK = "MOEBENCH_NURSERY"  # in the environment of a nursery and all that descends from it
 PATIENCE = 60  # seconds for a process to start
 GRACE = 1  # seconds after a time-out, in which a process writes down where it is
@@ -43,9 +44,12 @@ class Nursery:
         self.folders: list[str] = []  # in which its solutions have worked
         self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.errors = temporary_file()
-        preload = None if torch.cuda.is_available() else WORKER
-        start = f"import sys; sys.path[:] = {sys.path!r}; from moebench.core import nursery; "
-        start += f"nursery.serve({theirs.fileno()}, {preload!r})"
+        preload = None if torch.cuda.is_available() else worker.__name__
+        start = (
+            f"import sys; sys.path[:] = {sys.path!r}; "
+            f"import {nursery.__name__} as nursery; "
+            f"nursery.serve({theirs.fileno()}, {preload!r})"
+        )
         with theirs:
             subprocess.run(
                 [sys.executable, "-I", "-X", "utf8", "-c", start],
@@ -146,7 +150,7 @@ class SolutionProcess:
     memory: bytes that it may take for itself; None: as many as there are.
     """
 
-    def __init__(self, nursery: Nursery, memory: int | None):
+    def __init__(self, source: Nursery, memory: int | None):
         self.folder = temporary_folder()
         self.printed = temporary_file()
         self.read_from = 0
@@ -155,7 +159,7 @@ class SolutionProcess:
         data_here, data_there = socket.socketpair()
         self.channel = Channel(data_here)
         settings = {
-            "module": WORKER,
+            "module": worker.__name__,
             "folder": self.folder,
             "memory": memory,
             "threads": torch.get_num_threads(),
@@ -163,7 +167,7 @@ class SolutionProcess:
         }
         descriptors = [control_there.fileno(), data_there.fileno(), self.printed.fileno()]
         with control_there, data_there, contextlib.suppress(OSError):
-            nursery.fork(settings, descriptors)
+            source.fork(settings, descriptors)
 
     def has_started(self) -> bool:
         """Whether it runs, once its supervisor says so."""
@@ -246,7 +250,7 @@ def temporary_folder() -> str:
     try:
         return tempfile.mkdtemp(prefix="moebench-")
     except OSError as error:
-        raise unusable(error) from error
+        raise fib.no_temporary_files(error) from error
 
 
 def temporary_file():
@@ -254,12 +258,7 @@ def temporary_file():
     try:
         return tempfile.TemporaryFile()
     except OSError as error:
-        raise unusable(error) from error
-
-
-def unusable(error: OSError) -> CannotRun:
-    folder = tempfile.gettempdir()
-    return CannotRun(f"TMPDIR: nothing can be written in {folder}: {error.strerror}")
+        raise fib.no_temporary_files(error) from error
 
 
 def read_printed(file, start: int = 0) -> str:
