@@ -1,6 +1,7 @@
 """What passes between the run and a solution's process, and FIB's results looked at again."""
 
 import json
+import os
 import socket
 import struct
 import time
@@ -21,6 +22,8 @@ from moebench.judging.isolation.runner import Result, Runner
 from moebench.judging.second_look import SecondLook
 from moebench.judging.tolerances import TOLERANCES
 from plain_solution import RIGHT, solution
+
+from solutions.common.host.build_library import build_library
 
 PASSED = EvaluationStatus.PASSED
 
@@ -293,16 +296,33 @@ def test_long_text_is_cut_in_both_directions():
     assert cut("short", 10, 20) == "short"
 
 
-def test_a_cache_with_a_space_goes_by_a_link_without(tmp_path, monkeypatch):
-    folder = tmp_path / "a b" / "cache"
-    monkeypatch.setenv("FIB_CACHE_PATH", str(folder))
-    monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(tmp_path / "plain"))
+@pytest.fixture
+def cache_with_a_space(tmp_path, monkeypatch):
+    """Where the compilers' cache lies instead."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr(environment, "ELSEWHERE", str(elsewhere))
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "plain"))
+    monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(tmp_path / "a b"))
     environment.use_caches_without_spaces()
-    link = environment.os.environ["FIB_CACHE_PATH"]
-    assert " " not in link
-    assert folder.samefile(link)
-    assert environment.os.environ["TVM_FFI_CACHE_DIR"] == str(tmp_path / "plain")
-    environment.os.unlink(link)
+    assert os.environ["FIB_CACHE_PATH"] == str(tmp_path / "plain")
+    return elsewhere
+
+
+def test_a_cache_with_a_space_lies_elsewhere(cache_with_a_space):
+    (folder,) = cache_with_a_space.iterdir()
+    assert os.environ["TVM_FFI_CACHE_DIR"] == str(folder)
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.slow
+def test_a_library_is_built_although_its_cache_has_a_space(cache_with_a_space):
+    code = """#include <tvm/ffi/tvm_ffi.h>
+int add(int a, int b) { return a + b; }
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(add, add);
+"""
+    library = build_library("adds", {"adds.cpp": code})
+    assert library.is_file() and cache_with_a_space in library.parents
 
 
 def test_the_environment_of_a_solution_has_nothing_of_pythons_and_no_locale():

@@ -12,6 +12,7 @@ CACHES = {
     "FIB_CACHE_PATH": "~/.cache/flashinfer_bench/cache",
     "TVM_FFI_CACHE_DIR": "~/.cache/tvm-ffi",
 }
+ELSEWHERE = "/var/tmp"  # has no space, and keeps files when the machine starts again
 # What Triton, Python or a solution would do otherwise because of them
 CHANGING = ("TRITON_INTERPRET", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONHASHSEED", "PYTHONUTF8")
 
@@ -57,29 +58,28 @@ def neutral(environment: dict[str, str]) -> dict[str, str]:
 
 
 def use_caches_without_spaces() -> None:
-    """Have compilers' caches go by a link without a space, where their path has one."""
+    """Have compilers' caches lie elsewhere, where their path has a space.
+
+    A link does not do: tvm_ffi follows it.
+    """
     import hashlib
-    import tempfile
     from pathlib import Path
 
     for variable, usual in CACHES.items():
-        folder = os.environ.get(variable) or usual
-        path = Path(folder).expanduser().absolute()
+        path = Path(os.environ.get(variable) or usual).expanduser().resolve()
         if " " not in str(path):
             continue
 
         digest = hashlib.sha256(str(path).encode()).hexdigest()[:16]
-        link = Path(tempfile.gettempdir(), f"cache-of-moebench-{os.getuid()}-{digest}")
-        if " " not in str(link) and _links_to(link, path):
-            os.environ[variable] = str(link)
+        folder = Path(ELSEWHERE, f"moebench-cache-{os.getuid()}-{digest}")
+        if is_private_folder(folder):
+            os.environ[variable] = str(folder)
 
 
-def _links_to(link, folder) -> bool:
-    """Whether a path is a link to a folder; both are made if they are missing."""
+def is_private_folder(path) -> bool:
+    """Whether a path is a folder of this user alone; it is made if nothing is there."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not link.is_symlink():
-            link.symlink_to(folder)
-        return link.lstat().st_uid == os.getuid() and os.readlink(link) == str(folder)
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path.lstat().st_uid == os.getuid() and not path.is_symlink()
     except OSError:  # the cache as it is then says what is wrong
         return False
