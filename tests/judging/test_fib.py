@@ -246,8 +246,12 @@ def passed(tmp_path):
 def on_gpu(monkeypatch, passed):
     """An evaluator takes this machine's CPU for a GPU; traces can be made all the same."""
     here = provenance.here
+    make_eval = fib.make_eval
     monkeypatch.setattr(evaluate, "device_here", lambda: "cuda:0")
     monkeypatch.setattr(provenance, "here", lambda device, **known: here("cpu", **known))
+    monkeypatch.setattr(
+        fib, "make_eval", lambda status, device, *rest: make_eval(status, "cpu", *rest)
+    )
 
 
 class Runners:

@@ -153,6 +153,19 @@ def test_a_process_ends_with_all_that_it_started_when_its_runner_is_closed(tmp_p
     assert not any(each.is_running() for each in working_there)
 
 
+def test_a_process_that_fills_its_folder_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "LARGEST_FOLDER", 1 << 20)
+    body = "open('f', 'wb').write(bytes(1 << 21))"
+    plan = judged.plan({"tiny": solution(tmp_path, f"{RIGHT}\n    {body}")}, ["16"])
+    (task,) = plan
+    (part,) = plan.parts.values()
+    packed = list(part.solutions.values())
+    with closing(Runner()) as run:
+        results = run.run_workload(part.full, task.workload, packed, plan.config, paths.ROOT)
+        assert [each.evaluation.status for each in results.values()] == [PASSED]
+        assert not run.processes
+
+
 def test_a_nursery_that_was_killed_is_replaced(tmp_path):
     packed = solution(tmp_path, RIGHT)
     assert judged.evaluated(packed).passed

@@ -66,7 +66,9 @@ def use_caches_without_spaces() -> None:
     from pathlib import Path
 
     for variable, usual in CACHES.items():
-        path = Path(os.environ.get(variable) or usual).expanduser().resolve()
+        path = Path(os.environ.get(variable) or usual).expanduser().absolute()
+        if os.environ.get(variable):
+            os.environ[variable] = str(path)  # solutions work in other folders
         if " " not in str(path):
             continue
 

@@ -27,6 +27,7 @@ from moebench.judging.isolation.channel import Channel, Garbled
 MARK = "MOEBENCH_NURSERY"  # in the environment of a nursery and all that descends from it
 PATIENCE = 60  # seconds for a process to start
 GRACE = 1  # seconds after a time-out, in which a process writes down where it is
+LARGEST_FOLDER = 1 << 28  # bytes of files that a process may keep from one workload to the next
 MOST_PRINTED = 1 << 17  # bytes of what a solution prints that are read
 LINES, CHARACTERS = 200, 1000  # that are kept of it
 KILLED_PARENT = "it has killed its parent"
@@ -153,7 +154,6 @@ class SolutionProcess:
     def __init__(self, source: Nursery, memory: int | None):
         self.folder = temporary_folder()
         self.printed = temporary_file()
-        self.read_from = 0
         self.holds = 0  # the number of the inputs that it has been given
         self.control, control_there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         data_here, data_there = socket.socketpair()
@@ -179,9 +179,19 @@ class SolutionProcess:
         return not ready
 
     def begin(self, seconds: float) -> None:
-        """What is printed from here on counts as printed now; answers take so long at most."""
-        self.read_from = os.fstat(self.printed.fileno()).st_size
+        """Forget what was printed before; answers take so long at most from here on."""
+        os.ftruncate(self.printed.fileno(), 0)
+        os.lseek(self.printed.fileno(), 0, os.SEEK_SET)
         self.channel.deadline = time.monotonic() + seconds
+
+    def fills_its_folder(self) -> bool:
+        """Whether it keeps so many files that others might find none of theirs can be written."""
+        size = 0
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    size += os.lstat(os.path.join(folder, name)).st_blocks * 512
+        return size > LARGEST_FOLDER
 
     def request(self, message: dict, tensors=()) -> dict:
         """Return the answer to a request. Raises TimeoutError, and Ended where the process has."""
@@ -217,7 +227,7 @@ class SolutionProcess:
 
     def printed_text(self) -> str:
         """Return what was printed since `begin`, cut to some lines, without control characters."""
-        return cut(printable(read_printed(self.printed, self.read_from)), LINES, CHARACTERS)
+        return cut(printable(read_printed(self.printed)), LINES, CHARACTERS)
 
     def close(self) -> None:
         """End it with all its descendants, and wait until they have ended."""
@@ -261,13 +271,13 @@ def temporary_file():
         raise fib.no_temporary_files(error) from error
 
 
-def read_printed(file, start: int = 0) -> str:
-    """Return the text in a file from there on; of a long one its beginning and its end."""
-    size = os.fstat(file.fileno()).st_size - start
+def read_printed(file) -> str:
+    """Return the text in a file; of a long one its beginning and its end."""
+    size = os.fstat(file.fileno()).st_size
     if size <= MOST_PRINTED:
-        return os.pread(file.fileno(), max(size, 0), start).decode(errors="replace")
+        return os.pread(file.fileno(), size, 0).decode(errors="replace")
 
     half = MOST_PRINTED // 2
-    head = os.pread(file.fileno(), half, start).decode(errors="replace")
-    tail = os.pread(file.fileno(), half, start + size - half).decode(errors="replace")
+    head = os.pread(file.fileno(), half, 0).decode(errors="replace")
+    tail = os.pread(file.fileno(), half, size - half).decode(errors="replace")
     return f"{head}\n[{size - 2 * half} bytes are left out]\n{tail}"

@@ -151,7 +151,10 @@ class Runner:
         try:
             finding = self.finding(job, process, solution)
             process.check_supervisor()
-            return finding, process.printed_text()
+            printed = process.printed_text()
+            if process.fills_its_folder():
+                self.end(process)
+            return finding, printed
         except TimeoutError:
             finding = Finding(Status.TIMEOUT)
             text = timed_out(job.config.timeout_seconds)
