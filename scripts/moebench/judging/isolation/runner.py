@@ -65,8 +65,8 @@ class Runner:
         self.device = device
         self.clock = clock
         self.shared = shared
-        NURSERIES.get()  # which imports while this process computes the first reference
         self.processes: dict[str, SolutionProcess] = {}
+        NURSERIES.get()  # which imports while this process computes the first reference
 
     def run_workload(
         self,
@@ -103,6 +103,20 @@ class Runner:
         for solution in solutions:
             finding, log = self.examine(job, solution)
             yield solution, finding, log
+        self.forget_inputs(job)
+
+    def forget_inputs(self, job: Job) -> None:
+        """Have processes free what inputs take of a GPU, which FIB's worker needs next."""
+        nothing = replace(job, trials=[], number=next(NUMBERS))
+        for process in list(self.processes.values()):
+            try:
+                process.begin(job.config.timeout_seconds)
+                send_inputs(process, nothing, self.device)
+                process.holds = nothing.number
+            except (TimeoutError, Ended):
+                self.end(process)
+        if self.device != "cpu":
+            torch.cuda.empty_cache()
 
     def close(self) -> None:
         for process in self.processes.values():
@@ -152,7 +166,7 @@ class Runner:
             finding = self.finding(job, process, solution)
             process.check_supervisor()
             printed = process.printed_text()
-            if process.fills_its_folder():
+            if process.fills_its_folder() or self.may_be_broken(finding):
                 self.end(process)
             return finding, printed
         except TimeoutError:
@@ -165,6 +179,10 @@ class Runner:
         log = "\n".join(filter(None, [process.printed_text(), text]))
         self.end(process)
         return finding, log
+
+    def may_be_broken(self, finding: Finding) -> bool:
+        """Whether a CUDA context is of no use any more, to another solution for instance."""
+        return self.device != "cpu" and finding.status == Status.RUNTIME_ERROR
 
     def finding(self, job: Job, process: SolutionProcess, solution: Solution) -> Finding:
         """Return what is found. Raises TimeoutError, and Ended where the process has."""
