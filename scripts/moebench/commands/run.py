@@ -54,7 +54,8 @@ def add_what_is_run(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="KEY",
-        help=f"or {EVERY}, a name; default: the solutions' first, that is full with a GPU, else small",
+        help=f"or {EVERY}, a name; default: the solutions' first, that is full with a GPU, "
+        "else small",
     )
     parser.add_argument(
         "--dataset",

@@ -1,8 +1,8 @@
 """Where processes of solutions come from: run -> nursery -> supervisor -> the solution's process.
 
-The nursery imports what solutions need once, and forks. It is nobody's child, so a solution that kills all its
-ancestors does not reach the run. A supervisor ends its solution with all descendants, those in
-sessions of their own too, as soon as the run closes its end of a socket, or dies.
+The nursery imports what solutions need once, and forks. It is nobody's child, so a solution that
+kills all its ancestors does not reach the run. A supervisor ends its solution with all descendants,
+those in sessions of their own too, as soon as the run closes its end of a socket, or dies.
 
 This module runs in all three; judging/processes.py is the run's side.
 """
@@ -35,9 +35,9 @@ def serve(descriptor: int, preload: str | None) -> None:
     """Fork a supervisor for each message on a socket, until the run closes it.
 
     A message is JSON, the settings of `become_solution`, with three descriptors: the supervisor's
-    socket, the solution's socket, and the file for what is printed. One without descriptors only has
-    orphans ended. preload: a module to import
-    before; None where that would use CUDA, which does not survive a fork.
+    socket, the solution's socket, and the file for what is printed. One without descriptors only
+    has orphans ended. preload: a module to import before; None where that would use CUDA, which
+    does not survive a fork.
     """
     if os.fork():
         os._exit(0)
@@ -174,9 +174,9 @@ def wait_for_end(process: int, control: socket.socket) -> int | None:
 def become_solution(settings: dict, data: int, log: int) -> None:
     """Turn into a process that does with a solution what the run asks for, until it says no more.
 
-    settings: `module`, whose `serve` takes the socket and the settings; `folder`, to work in and for
-    temporary files; `environment`; `memory`, bytes that it may take for itself, or null; `threads`
-    of torch.
+    settings: `module`, whose `serve` takes the socket and the settings; `folder`, to work in and
+    for temporary files; `environment`; `memory`, bytes that it may take for itself, or null;
+    `threads` of torch.
     """
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

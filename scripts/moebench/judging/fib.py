@@ -97,7 +97,8 @@ def check_finite(full: Definition, expected: list[torch.Tensor]) -> None:
         bad = int((~tensor.float().isfinite()).sum())
         if bad:
             raise RuntimeError(
-                f"the reference has {bad} values in {name}, of {tensor.numel()}, that are not finite"
+                f"the reference has {bad} values in {name}, of {tensor.numel()}, "
+                "that are not finite"
             )
 
 

@@ -70,28 +70,35 @@ def refuse_conflicts(request: RunRequest, device: Device) -> None:
     """Raise UserError for arguments that do not go together, CannotRun for those that do not go
     with this machine.
     """
-    if request.clock == "gpu" and not device.on_gpu:
+    refuse_clock(request.clock, device.on_gpu)
+    if request.tokens:
+        refuse_beside_tokens(request)
+    elif request.routing:
+        raise UserError("--routing: is for --tokens")
+    if request.resume and not request.keeps_traces(device.on_gpu):
+        raise UserError("--resume: no traces are kept here: name them with --output FILE")
+
+
+def refuse_clock(clock: str | None, on_gpu: bool) -> None:
+    if clock == "gpu" and not on_gpu:
         raise CannotRun("--clock gpu: takes times and needs a CUDA device; torch sees none")
-    if request.clock == "events" and fib.CLOCK == "gpu":
+    if clock == "events" and fib.CLOCK == "gpu":
         raise CannotRun(
             "--clock events: FIB's main branch, which is here, times by the GPU's clock alone"
         )
 
+
+def refuse_beside_tokens(request: RunRequest) -> None:
     others = {
         "--workloads": bool(request.workloads),
         "--ray": request.ray is not None,
         "--dataset": request.dataset is not None,
     }
-    for other, is_given in others.items():
-        if request.tokens and is_given:
+    for other, is_asked_for in others.items():
+        if is_asked_for:
             raise UserError(
                 f"--tokens: makes workloads on this machine, so it does not go with {other}"
             )
-
-    if request.routing and not request.tokens:
-        raise UserError("--routing: is for --tokens")
-    if request.resume and not request.keeps_traces(device.on_gpu):
-        raise UserError("--resume: no traces are kept here: name them with --output FILE")
 
 
 def wanted_definitions(
@@ -106,23 +113,30 @@ def wanted_definitions(
     there: definitions of the data set. Raises UserError for an unknown solution.
     """
     if request.definitions and EVERY not in request.definitions:
-        names = [
-            definition_name(KEYS[name]) if name in KEYS else name for name in request.definitions
-        ]
-        return list(dict.fromkeys(names))
+        return list(dict.fromkeys(map(definition_called, request.definitions)))
 
+    served = served_definitions(request, third_party)
+    by_solutions = bool(request.solutions or third_party) and not request.definitions
+    order = served if by_solutions else there
+    in_both = [name for name in dict.fromkeys(order) if name in served and name in there]
+    for_device = [name for name in in_both if is_for_device(name, on_gpu)]
+    if for_device:
+        return for_device if request.definitions else for_device[:1]
+    return in_both[:1] or served[:1]
+
+
+def definition_called(text: str) -> str:
+    """Return the definition that goes by a key, or by its own name."""
+    return definition_name(KEYS[text]) if text in KEYS else text
+
+
+def served_definitions(request: RunRequest, third_party: dict[str, Solution]) -> list[str]:
+    """Return what the solutions serve that are asked for. Raises UserError for an unknown one."""
     served = [packed.definition for packed in third_party.values()]
     if request.wants_ours:
         for name in manifest.choose(list(request.solutions)):
             served += map(definition_name, manifest.read_manifest(name).definitions)
-
-    by_solutions = bool(request.solutions or third_party) and not request.definitions
-    order = served if by_solutions else there
-    both = [name for name in dict.fromkeys(order) if name in served and name in there]
-    for_device = [name for name in both if is_for_device(name, on_gpu)]
-    if request.definitions:
-        return for_device or both[:1] or served[:1]
-    return for_device[:1] or both[:1] or served[:1]
+    return served
 
 
 def is_for_device(definition: str, on_gpu: bool) -> bool:

@@ -159,7 +159,7 @@ class Runner:
         return Result(evaluation, tuple(finding.sentences))
 
     def examine(self, job: Job, solution: Solution) -> tuple[Finding, str]:
-        """Return what is found about a solution, and what it prints, with how it ended if it did."""
+        """Return what is found about a solution, and what it prints, with how it ended."""
         process = self.process_for(solution)
         process.begin(job.config.timeout_seconds)
         try:
