@@ -16,6 +16,7 @@ import json
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -149,6 +150,7 @@ def supervise(settings: dict, control_descriptor: int, data: int, log: int) -> N
 
     status = wait_for_end(process, control)
     end_descendants()
+    shutil.rmtree(settings["folder"], ignore_errors=True)  # which a run that was killed does not
     if status is not None:
         with contextlib.suppress(OSError):
             control.send(json.dumps({"exit": os.waitstatus_to_exitcode(status)}).encode())
