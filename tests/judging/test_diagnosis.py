@@ -1,54 +1,45 @@
 """What a solution's author is shown: the cause of a wrong output, and the own frame of an error."""
 
 import shutil
-from contextlib import nullcontext
 from pathlib import PurePosixPath
 
 import judged
 import pytest
 import torch
-from flashinfer_bench import EvaluationStatus
 from flashinfer_bench.bench.utils import load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
 from moebench import cli
-from moebench.core import paths, provenance
-from moebench.judging import diagnosis, fib, frames, isolated, judge
+from moebench.core import paths
 from moebench.judging.calling import call, seeded_inputs
 from moebench.judging.dataset import labelled
+from moebench.judging.explaining import bias, diagnosis, frames
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.moe_fp8_block_scale import definition
 from moebench.packing import pack
 
 DEFAULT = TOLERANCES["default"]
-ORIGINS = {
-    "main.py": PurePosixPath("solutions/mine/main.py"),
-    "layer.cu": PurePosixPath("solutions/mine/layer.cu"),
-}
-ROUTE = ORIGINS["common/triton/route.py"] = PurePosixPath("solutions/common/triton/route.py")
-MMA = ORIGINS["common/cuda/mma.cuh"] = PurePosixPath("solutions/common/cuda/mma.cuh")
-XYZ = 'identifier "xyz" is undefined'
+
+
+# Sentences on an output
 
 
 @pytest.fixture
 def reference():
+    """[8, 256] bfloat16; one token has no local expert."""
     torch.manual_seed(0)
-    y = torch.randn(8, 256)
-    y[5] = 0
-    return y.bfloat16()
+    expected = torch.randn(8, 256)
+    expected[5] = 0
+    return expected.bfloat16()
 
 
-def nan_like(y):
-    return torch.full_like(y, torch.nan)
-
-
-def with_bad(y, rows, value):
-    y = y.clone()
-    y[rows] = value
-    return y
+def with_bad(output, place, value):
+    output = output.clone()
+    output[place] = value
+    return output
 
 
 CAUSES = {  # name -> what is done to the reference, a name or number in the last sentence
-    "never written": (nan_like, "`output`"),
+    "never written": (lambda y: torch.full_like(y, torch.nan), "`output`"),
     "no local expert": (lambda y: with_bad(y, 5, torch.nan), "(no local expert)"),
     "nan": (lambda y: with_bad(y, (3, 7), torch.nan), "(3, 7)"),
     "inf": (lambda y: with_bad(y, (3, 7), torch.inf), "infinite"),
@@ -64,54 +55,101 @@ CAUSES = {  # name -> what is done to the reference, a name or number in the las
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_a_common_cause_is_named(reference, cause):
-    spoil, sentence = CAUSES[cause]
-    found = diagnosis.sentences(
-        spoil(reference), reference, DEFAULT, {"routed_scaling_factor": 2.5}
-    )
-    assert sentence in found[-1], found
+    spoil, named = CAUSES[cause]
+    factors = {"routed_scaling_factor": 2.5}
+    sentences = diagnosis.sentences(spoil(reference), reference, DEFAULT, factors)
+    assert named in sentences[-1]
 
 
 def test_errors_are_located(reference):
     output = with_bad(reference, (6, 9), 300)
     absolute, _, wrong = diagnosis.sentences(output, reference, TOLERANCES["contest"])
-    assert "(6, 9): got 300" in absolute and "(6, 9)" in wrong
+    assert "(6, 9): got 300" in absolute
+    assert "(6, 9)" in wrong
 
 
 def test_noise_has_no_cause_made_up(reference):
     torch.manual_seed(1)
-    found = diagnosis.sentences(torch.randn(8, 256).bfloat16(), reference, DEFAULT, {"x": 2.5})
-    assert len(found) == 3
+    noise = torch.randn(8, 256).bfloat16()
+    assert len(diagnosis.sentences(noise, reference, DEFAULT, {"x": 2.5})) == 3
 
 
 def test_no_tokens_break_nothing(reference):
-    (found,) = diagnosis.sentences(reference[:0], reference[:0].float(), DEFAULT)
-    assert "[0, 256] float32" in found
+    empty = reference[:0]
+    (sentence,) = diagnosis.sentences(empty, empty.float(), DEFAULT)
+    assert "[0, 256] float32" in sentence
+    assert bias.bias(empty, empty) is None
+
+
+def fp8_rounded(expected):
+    """Return an output as one FP8 rounding leaves it."""
+    scale = expected.float().abs().max() / 448
+    return ((expected.float() / scale).to(torch.float8_e4m3fn).float() * scale).bfloat16()
+
+
+BIASES = {  # name -> what is done to a right output, what is named
+    "factor": (lambda y: y * 1.05, "1.05"),
+    "small factor": (lambda y: y * 0.99, "0.99"),
+    "factor and noise": (lambda y: fp8_rounded(y * 1.02), "1.02"),
+    "factor and wrong tokens": (lambda y: with_bad(y * 1.05, slice(0, 6), 3), "1.05"),
+    "above": (lambda y: y + 1, "above"),
+    "truncated": (lambda y: (y.view(torch.int16) & -2).view(torch.bfloat16), "closer to zero"),
+    "right": (lambda y: y, None),
+    "rounded": (fp8_rounded, None),
+    "wrong tokens": (lambda y: with_bad(y, slice(0, 8), 3), None),
+}
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_a_bias_is_recognised_in_noise_and_among_wrong_tokens(name):
+    torch.manual_seed(2)
+    expected = torch.randn(64, 256).bfloat16()
+    spoil, named = BIASES[name]
+    sentence = bias.bias(spoil(expected), expected)
+    assert (named in sentence) if named else sentence is None
 
 
 @pytest.fixture(scope="module")
 def layer():
     """(definition, inputs, reference as a function of inputs) on a small workload."""
     full = definition("small")
-    ((_, workload),) = labelled(definition("small").name, wanted=["first-rank"])
+    ((_, workload),) = labelled(full.name, wanted=["first-rank"])
     runnable = BuilderRegistry.get_instance().build_reference(full)
-    inputs = seeded_inputs(full, workload, 1, "cpu", load_safetensors(full, workload, paths.ROOT))[
-        0
-    ]
+    stored = load_safetensors(full, workload, paths.ROOT)
+    (inputs,) = seeded_inputs(full, workload, 1, "cpu", stored)
     inputs[list(full.inputs).index("local_expert_offset")] = 32
     return full, inputs, lambda changed: call(full, runnable, changed, "cpu")[0]
 
 
-@pytest.mark.parametrize(
-    "named",
-    ["hidden_states_scale", "gemm2_weights_scale", "local_expert_offset", "halves of gemm1"],
-)
+MISTAKES = [
+    "hidden_states_scale",
+    "gemm2_weights_scale",
+    "local_expert_offset",
+    "halves of gemm1",
+]
+
+
+@pytest.mark.parametrize("named", MISTAKES)
 def test_a_mistake_of_the_layer_is_recognised(layer, named):
     full, inputs, reference = layer
-    made = dict(diagnosis.mistakes(dict(zip(full.inputs, inputs, strict=True))))
-    (mistake,) = [each for each in made if named in each]
-    output = reference(list(made[mistake].values()))
-    assert diagnosis.diagnose(full, inputs, 0, output, reference(inputs), DEFAULT)[-1] == mistake
+    mistakes = dict(diagnosis.mistakes(dict(zip(full.inputs, inputs, strict=True))))
+    (mistake,) = [each for each in mistakes if named in each]
+    output = reference(list(mistakes[mistake].values()))
+    sentences = diagnosis.diagnose(full, inputs, 0, output, reference(inputs), DEFAULT)
+    assert sentences[-1] == mistake
 
+
+# The place of an error
+
+ORIGINS = {
+    "main.py": PurePosixPath("solutions/mine/main.py"),
+    "layer.cu": PurePosixPath("solutions/mine/layer.cu"),
+    "common/triton/route.py": PurePosixPath("solutions/common/triton/route.py"),
+    "common/cuda/mma.cuh": PurePosixPath("solutions/common/cuda/mma.cuh"),
+}
+ROUTE = ORIGINS["common/triton/route.py"]
+MMA = ORIGINS["common/cuda/mma.cuh"]
+XYZ = 'identifier "xyz" is undefined'
 
 LAUNCH = """Traceback (most recent call last):
   File "/venv/triton/runtime/interpreter.py", line 1357, in __call__
@@ -145,117 +183,88 @@ triton.compiler.errors.CompilationError: at 3:8:
         ^
 name is not defined
 """
+HUNG = """printed before
+Timeout (0:00:03)!
+Thread 0x00007f (most recent call first):
+  File "/venv/torch/tensor.py", line 9 in matmul
+  File "/c/fib_python_mine_0/fib_python_mine_0/main.py", line 40 in experts
+  File "/c/fib_python_mine_0/fib_python_mine_0/main.py", line 7 in run
+"""
+RAISED = {
+    "triton": (
+        LAUNCH,
+        ["NameError: name 'nothing' is not defined", f"at {ROUTE}:39 in route_kernel"],
+    ),
+    "nvcc": (NVCC, [f"layer.cu(12): error: {XYZ}", "at solutions/mine/layer.cu:12"]),
+    "nvcc in a common file": (
+        NVCC.replace("layer.cu", "common/cuda/mma.cuh"),
+        [f"mma.cuh(12): error: {XYZ}", f"at {MMA}:12"],
+    ),
+    "triton's compiler": (
+        COMPILED,
+        [
+            "triton.compiler.errors.CompilationError: at 3:8: name is not defined",
+            "at solutions/mine/main.py:7 in run",
+        ],
+    ),
+    "no traceback": ("it did not work", ["it did not work"]),
+    "nothing": ("", ["no message"]),
+}
 
 
-@pytest.mark.parametrize(
-    ("log", "lines"),
-    [
-        (LAUNCH, ["NameError: name 'nothing' is not defined", f"at {ROUTE}:39 in route_kernel"]),
-        (NVCC, [f"layer.cu(12): error: {XYZ}", "at solutions/mine/layer.cu:12"]),
-        (
-            NVCC.replace("layer.cu", "common/cuda/mma.cuh"),
-            [f"mma.cuh(12): error: {XYZ}", f"at {MMA}:12"],
-        ),
-        (
-            COMPILED,
-            [
-                "triton.compiler.errors.CompilationError: at 3:8: name is not defined",
-                "at solutions/mine/main.py:7 in run",
-            ],
-        ),
-        ("Evaluation timeout after 3 seconds", ["Evaluation timeout after 3 seconds"]),
-        ("", ["no message"]),
-    ],
-)
-def test_the_own_frame_of_an_error_is_shown(log, lines):
-    """As tracebacks come from this process, and as FIB's worker writes them into its log."""
+@pytest.mark.parametrize("name", RAISED)
+def test_the_own_frame_of_an_error_is_shown(name):
+    log, lines = RAISED[name]
     named = frames.with_own_paths(log, ORIGINS)
     assert "fib_" not in "".join(line for line in named.splitlines() if "File" in line)
     assert frames.raised(named, ORIGINS) == lines
+
+
+def test_the_place_of_a_time_out_is_the_innermost_own_frame():
+    named = frames.with_own_paths(HUNG, ORIGINS)
+    assert frames.hung(named, ORIGINS) == ["at solutions/mine/main.py:40 in experts"]
+    assert frames.hung("printed", ORIGINS) == []
+
+
+# Of a solution that is evaluated
 
 
 @pytest.fixture
 def spoiled(monkeypatch, tmp_path):
     """A function that starts a solution whose main.py has one text replaced."""
     folder = tmp_path / "solutions"
+    without_caches = shutil.ignore_patterns("__pycache__")
     for name in ("torch_moe", "common"):
-        shutil.copytree(
-            paths.SOLUTIONS / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
-        )
+        shutil.copytree(paths.SOLUTIONS / name, folder / name, ignore=without_caches)
     monkeypatch.setattr(paths, "SOLUTIONS", folder)
 
     def make(name, old, new):
         cli.main(["new", name])
         main = folder / name / "main.py"
-        assert old in main.read_text()
-        main.write_text(main.read_text().replace(old, new))
+        text = main.read_text()
+        assert old in text
+        main.write_text(text.replace(old, new))
         return pack.pack(name)["small"]
 
     return make
 
 
 def test_a_solution_that_raises_shows_its_own_line(spoiled):
-    found = judged.verdict(
-        spoiled("mine", "    y = torch.zeros_like(x)", "    y = torch.zeros_like(x).no_such"),
-        tolerance="default",
-    )
-    assert found.trace.evaluation.status == EvaluationStatus.RUNTIME_ERROR
-    line = next(
-        n for n, t in enumerate((paths.SOLUTIONS / "mine" / "main.py").open(), 1) if "no_such" in t
-    )
-    assert found.reasons == (
+    packed = spoiled("mine", "    y = torch.zeros_like(x)", "    y = torch.zeros_like(x).no_such")
+    solution = judged.evaluated(packed, tolerance="default")
+
+    assert solution.trace.evaluation.status.value == "RUNTIME_ERROR"
+    lines = (paths.SOLUTIONS / "mine" / "main.py").read_text().splitlines()
+    (number,) = [number for number, line in enumerate(lines, 1) if "no_such" in line]
+    assert solution.reasons == (
         "AttributeError: 'Tensor' object has no attribute 'no_such'",
-        f"at solutions/mine/main.py:{line} in experts",
+        f"at solutions/mine/main.py:{number} in experts",
     )
-    assert 'File "solutions/mine/main.py"' in found.log
-    assert 'File "solutions/mine/main.py"' in found.trace.evaluation.log
+    assert 'File "solutions/mine/main.py"' in solution.log
+    assert 'File "solutions/mine/main.py"' in solution.trace.evaluation.log
 
 
 def test_a_wrong_solution_is_diagnosed(spoiled):
-    found = judged.verdict(spoiled("mine", "up, gate = g.chunk", "gate, up = g.chunk"))
-    assert "halves of gemm1" in found.reasons[-1] and not found.log
-
-
-class Worker:
-    """Stands in for FIB's worker on a GPU, which judges and keeps the outputs to itself."""
-
-    def __init__(self, evaluation):
-        self.run_workload = lambda definition, workload, solutions, *rest: {
-            s.name: evaluation for s in solutions
-        }
-
-
-@pytest.mark.parametrize(("verbose", "times"), [(False, 1), (True, 2)])
-def test_what_a_worker_found_wrong_is_diagnosed_once(spoiled, monkeypatch, verbose, times):
-    packed = spoiled("mine", "output.copy_(y)", "output.copy_(2 * y)")
-    wrong = judged.verdict(packed, tolerance="default").trace.evaluation.model_copy(
-        update={"log": "printed"}
-    )
-    here, calls = provenance.here, []
-    monkeypatch.setattr(judge, "device_here", lambda: "cuda:0")
-    monkeypatch.setattr(fib, "running", lambda clock: nullcontext(Worker(wrong)))
-    monkeypatch.setattr(provenance, "here", lambda device, **known: here("cpu", **known))
-    monkeypatch.setattr(isolated, "diagnosed", lambda *job: calls.append(job) or ["twice as much"])
-    found = [
-        o.verdicts["mine"]
-        for o in judged.outcomes({"mine": packed}, ["16", "19"], "default", verbose=verbose)
-    ]
-    assert found[0].reasons == ("twice as much",) and found[0].log == "printed"
-    assert len(calls) == times and found[1].reasons == (
-        ("twice as much",) if verbose else ("printed",)
-    )
-
-
-@pytest.mark.slow
-def test_a_diagnosis_in_a_process_of_its_own(spoiled):
-    """As on a GPU, with the CPU as the device."""
-    ((_, one),) = labelled(definition("small").name, wanted=["first-rank"])
-
-    def diagnosed(packed):
-        return isolated.diagnosed(120, definition("small"), paths.ROOT, packed, one, DEFAULT, "cpu")
-
-    packed = spoiled("mine", "given.output.copy_(y)", "print('noise'); given.output.copy_(1.5 * y)")
-    assert "1.5" in diagnosed(packed)[-1]
-    assert len(diagnosed(spoiled("right", "output.copy_(y)", "output.copy_(y)  # this time"))) == 1
-    (said,) = diagnosed(spoiled("other", "given.output.copy_(y)", "raise ValueError('no')"))
-    assert "ValueError: no" in said
+    solution = judged.evaluated(spoiled("mine", "up, gate = g.chunk", "gate, up = g.chunk"))
+    assert "halves of gemm1" in solution.reasons[-1]
+    assert not solution.log

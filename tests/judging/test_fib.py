@@ -20,51 +20,83 @@ from unittest import mock
 import judged
 import pytest
 import torch
-from flashinfer_bench import Performance
+from flashinfer_bench import EvaluationStatus, Performance
 from flashinfer_bench.bench import timing, utils
 from flashinfer_bench.bench.evaluators import default
 from flashinfer_bench.bench.runner import persistent_runner
 from flashinfer_bench.bench.runner.persistent_runner import WorkerResponse
 from moebench.core import paths, provenance
 from moebench.core.atomic_file import write_atomically
-from moebench.judging import fib, gpu_clock, judge
+from moebench.judging import evaluate, fib, gpu_clock, second_look
 from moebench.packing import pack
 from plain_solution import RIGHT, solution
 
-MARK = "at::cuda::(anonymous namespace)::spin_kernel(long)"
+SPIN = "at::cuda::(anonymous namespace)::spin_kernel(long)"
+
+
+# Processes and Ctrl-C
 
 
 def test_ctrl_c_drops_the_solutions_that_have_not_begun():
-    """A user would miss: Ctrl-C that takes effect when every other solution of the workload has
-    run.
-    """
     with pytest.raises(KeyboardInterrupt):
         with fib.Pool(1) as pool:
             begun, *others = [pool.submit(time.sleep, 0.2) for _ in range(3)]
             while not begun.running():
                 time.sleep(0.01)
             raise KeyboardInterrupt
-    assert begun.done() and all(other.cancelled() for other in others)
+    assert begun.done()
+    assert all(other.cancelled() for other in others)
 
 
 def test_a_worker_takes_no_ctrl_c():
-    """A user would miss: one line, and not a worker's traceback among it."""
     process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
     with mock.patch.object(SpawnProcess, "_Popen", staticmethod(fib.start_without_interrupt)):
         process.start()
     status = Path(f"/proc/{process.pid}/status").read_text()
     process.terminate()
+
     blocked = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)
-    assert blocked >> (signal.SIGINT - 1) & 1 and signal.SIGINT not in signal.pthread_sigmask(
-        signal.SIG_BLOCK, []
-    )
+    assert blocked >> (signal.SIGINT - 1) & 1
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def spin(ready):
+    """Stands in for FIB's worker: it never answers."""
+    ready.set()
+    while True:
+        time.sleep(0.01)
+
+
+def hanging_worker(ready):
+    fib.persistent_worker_main = spin
+    fib.worker_main(ready)
+
+
+def test_a_worker_has_a_session_of_its_own_and_says_where_it_hangs(tmp_path, monkeypatch):
+    monkeypatch.setenv(fib.STACKS, str(tmp_path))
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    process = context.Process(target=hanging_worker, args=(ready,))
+    process.start()
+    try:
+        assert ready.wait(60)
+        assert os.getsid(process.pid) == process.pid
+        assert "in spin" in fib.stack_of(process)
+    finally:
+        process.kill()
+
+
+# The runner, with stand-ins for its worker process
 
 
 class Process:
     """A worker's process and its pipe: a solution named `dies` ends it."""
 
     def __init__(self):
-        self.exitcode, self.asked, self.closed, self.names = None, None, False, []
+        self.exitcode = None
+        self.asked = None
+        self.closed = False
+        self.names = []
 
     def send(self, message):
         self.asked = message
@@ -74,11 +106,12 @@ class Process:
         return True
 
     def recv(self):
-        if self.asked["solution"].name == "dies":
+        name = self.asked["solution"].name
+        if name == "dies":
             self.exitcode = -11
             raise EOFError
-        states = persistent_runner.EvaluationStatus
-        status = states.COMPILE_ERROR if self.asked["solution"].name == "wrong" else states.PASSED
+
+        status = EvaluationStatus.COMPILE_ERROR if name == "wrong" else EvaluationStatus.PASSED
         evaluation = SimpleNamespace(status=status, inputs=self.asked["inputs"])
         return {"cmd": WorkerResponse.EVALUATION.value, "evaluation": evaluation}
 
@@ -88,12 +121,10 @@ class Process:
 
 class Worker(fib.Worker):
     def __init__(self, device, log_dir=None):
-        self._device, self._log_dir, self._baselines, self._failure_records = (
-            device,
-            log_dir,
-            {},
-            {},
-        )
+        self._device = device
+        self._log_dir = log_dir
+        self._baselines = {}
+        self._failure_records = {}
         self._start_worker()
 
     def _start_worker(self):
@@ -117,11 +148,12 @@ def runner(monkeypatch, tmp_path):
         built.append(workload.uuid)
         if workload.uuid == "too large":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nand more")
+        expected = torch.tensor([1, torch.nan if workload.uuid == "not finite" else 1])
         return SimpleNamespace(
             handle=f"handle {len(built)}",
             definition=None,
             inputs=workload.uuid,
-            outputs=None,
+            outputs=[[expected]],
             mean_latency_ms=1.0,
         )
 
@@ -130,48 +162,41 @@ def runner(monkeypatch, tmp_path):
     monkeypatch.setattr(persistent_runner.fib_utils, "list_cuda_devices", lambda: ["cpu"])
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(fib, "Worker", Worker)
-    with fib.running() as made:
+    with fib.running() as started:
 
         def run(uuid, *names):
-            solutions = [SimpleNamespace(name=name) for name in names]
-            config, workload = SimpleNamespace(timeout_seconds=1), SimpleNamespace(uuid=uuid)
-            config.resolve_eval_config = lambda full: None
-            return made.run_workload(
-                SimpleNamespace(name="layer"), workload, solutions, config, tmp_path
+            config = SimpleNamespace(timeout_seconds=1, resolve_eval_config=lambda full: None)
+            return started.run_workload(
+                SimpleNamespace(name="layer", outputs={"output": None}),
+                SimpleNamespace(uuid=uuid),
+                [SimpleNamespace(name=name) for name in names],
+                config,
+                tmp_path,
             )
 
-        run.built, run.worker = built, made._workers[0]
+        run.built = built
+        run.worker = started._workers[0]
         yield run
 
 
 def test_a_solution_that_ends_its_process_costs_no_other_one_its_result(runner):
-    """A user would miss: every solution but one that comes after it on each workload, which FIB
-    0.1.2 alone loses.
-    """
-    names = ["first", "dies", "second", "third"]
     for uuid in ("a", "b"):
-        found = runner(uuid, *names)
-        assert found["dies"].status.value == "RUNTIME_ERROR" and found["dies"].log.endswith(
-            f"{fib.ENDED}SIGSEGV"
-        )
-        assert {found[name].inputs for name in names if name != "dies"} == {uuid}, (
-            "of another workload"
-        )
+        results = runner(uuid, "first", "dies", "second", "third")
+        died = results.pop("dies")
+        assert died.status == EvaluationStatus.RUNTIME_ERROR
+        assert died.log.endswith(f"{fib.ENDED}SIGSEGV")
+        assert {result.inputs for result in results.values()} == {uuid}
         assert len(runner.worker._baselines) <= 1, "inputs of an earlier workload hold memory"
     assert runner.built == ["a", "a", "b", "b"]
 
 
-def test_the_first_to_pass_after_a_reference_is_judged_twice(runner):
-    """A user would miss: times of the device as a reference has left it, for one solution of each
-    workload.
-    """
+def test_the_first_to_pass_after_a_reference_is_evaluated_twice(runner):
     for uuid in ("a", "b"):
         runner(uuid, "wrong", "first", "second")
     assert runner.worker._worker_proc.names == ["wrong", "first", "first", "second"] * 2
 
 
 def test_a_reference_that_is_out_of_memory_says_so_and_costs_no_other_workload(runner):
-    """A user would miss: the cause, and after the fourth one all that follow."""
     for _ in range(5):
         with pytest.raises(RuntimeError) as raised:
             runner("too large", "first")
@@ -179,161 +204,244 @@ def test_a_reference_that_is_out_of_memory_says_so_and_costs_no_other_workload(r
     assert runner("a", "first")["first"].inputs == "a"
 
 
+def test_a_reference_that_is_not_finite_is_not_evaluated(runner):
+    with pytest.raises(RuntimeError, match="1 values in output, of 2,"):
+        runner("not finite", "first")
+    assert runner("a", "first")["first"].inputs == "a"
+
+
 def test_device_memory_is_given_back_after_draws_and_the_reference(monkeypatch):
-    """A user would miss: 45 GB that hold nothing while a worker is out of memory."""
-    given_back, kept = [], utils._rand_tensor
+    given_back = []
+    own = utils._rand_tensor
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append(1))
     monkeypatch.setattr(fib, "Runner", lambda *log_dir: mock.Mock())
     with fib.running():
         utils._rand_tensor((2,), torch.float8_e4m3fn, torch.device("cpu"))
-    assert len(given_back) == 1 and utils._rand_tensor is kept
-    monkeypatch.setattr(
-        persistent_runner.PersistentSubprocessWorker, "run_ref", lambda *_: "handle"
-    )
+    assert len(given_back) == 1
+    assert utils._rand_tensor is own
+
+    def run_ref(self, *args):
+        self._baselines["handle"] = SimpleNamespace(outputs=[])
+        return "handle"
+
+    monkeypatch.setattr(persistent_runner.PersistentSubprocessWorker, "run_ref", run_ref)
     worker = object.__new__(fib.Worker)
     worker._baselines = {"before": 1}
-    assert worker.run_ref() == "handle" and len(given_back) == 2 and not worker._baselines
+    assert worker.run_ref(None) == "handle"
+    assert len(given_back) == 2
+    assert set(worker._baselines) == {"handle"}
+
+
+# An evaluator on a GPU, with stand-ins for its runners
+
+
+@pytest.fixture
+def passed(tmp_path):
+    evaluation = judged.evaluated(solution(tmp_path, RIGHT)).trace.evaluation
+    performance = Performance(latency_ms=1, speedup_factor=2)
+    return evaluation.model_copy(update={"performance": performance})
+
+
+@pytest.fixture
+def on_gpu(monkeypatch, passed):
+    """An evaluator takes this machine's CPU for a GPU; traces can be made all the same."""
+    here = provenance.here
+    make_eval = fib.make_eval
+    monkeypatch.setattr(evaluate, "device_here", lambda: "cuda:0")
+    monkeypatch.setattr(provenance, "here", lambda device, **known: here("cpu", **known))
+    monkeypatch.setattr(
+        fib, "make_eval", lambda status, device, *rest: make_eval(status, "cpu", *rest)
+    )
+
+
+class Runners:
+    """Stands in for FIB's runner and for those of isolation; `seen` lists what they are asked."""
+
+    def __init__(self, monkeypatch, evaluation):
+        self.seen = []
+        self.evaluation = evaluation
+        monkeypatch.setattr(fib, "running", self.running)
+        monkeypatch.setattr(second_look.SecondLook, "at", self.look)
+
+    @contextmanager
+    def running(self, clock):
+        self.seen.append(clock)
+        try:
+            yield self
+        finally:
+            self.seen.append("closed")
+
+    def run_workload(self, full, workload, solutions, config, root):
+        protocol = (config.warmup_runs, config.iterations, config.num_trials)
+        self.seen.append((workload.axes["seq_len"], *protocol))
+        return {each.name: self.evaluation for each in solutions}
+
+    def look(self, part, task, results):
+        return {}
 
 
 @pytest.mark.parametrize("clock", ["events", "gpu"])
-@pytest.mark.parametrize("renew", [False, True, "guest"])
-def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(tmp_path, monkeypatch, clock, renew):
-    """A user would miss: a worker that holds the GPU's memory after Ctrl-C; a trace that does not
-    say its clock.
-
-    A solution of somebody else gets another worker than ours.
-    """
+@pytest.mark.parametrize("renew_worker", [False, True])
+def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(
+    tmp_path, monkeypatch, on_gpu, passed, clock, renew_worker
+):
+    runners = Runners(monkeypatch, passed)
     packed = solution(tmp_path, RIGHT)
-    passed = judged.verdict(packed).trace.evaluation
-    passed = passed.model_copy(update={"performance": Performance(latency_ms=1, speedup_factor=2)})
-    here, seen = provenance.here, []
-
-    @contextmanager
-    def running(by):
-        def run_workload(full, workload, solutions, config, root):
-            seen.append(
-                (workload.axes["seq_len"], config.warmup_runs, config.iterations, config.num_trials)
-            )
-            return {each.name: passed for each in solutions}
-
-        seen.append(by)
-        try:
-            yield SimpleNamespace(run_workload=run_workload)
-        finally:
-            seen.append("closed")
-
-    monkeypatch.setattr(fib, "running", running)
-    monkeypatch.setattr(judge, "device_here", lambda: "cuda:0")
-    monkeypatch.setattr(provenance, "here", lambda device, **known: here("cpu", **known))
-    how = {"num_trials": 3, "warmup_runs": 7, "iterations": 9}
-    plan = judged.plan({"tiny": packed}, ["16", "19"], device=judged.GPU, clock=clock, **how)
+    protocol = {"num_trials": 3, "warmup_runs": 7, "iterations": 9}
+    plan = judged.plan({"tiny": packed}, ["16", "19"], device=judged.GPU, clock=clock, **protocol)
     ((name, part),) = plan.parts.items()
-    part = judged.replace(part, renew_worker=renew is True)
-    if renew == "guest":
-        first, second = part.cells
-        both = {"solutions": {"tiny": packed, "theirs": packed}, "theirs": frozenset(["theirs"])}
-        part = judged.replace(
-            part, cells=(first, judged.replace(second, names=("theirs",))), **both
-        )
-    plan = judged.replace(plan, parts={name: part})
+    plan = judged.replace(plan, parts={name: judged.replace(part, renew_worker=renew_worker)})
+
     with pytest.raises(KeyboardInterrupt):
-        with closing(judge.Judge(plan)) as judging:
-            first, _ = [judging(cell) for cell in plan]
+        with closing(evaluate.Evaluator(plan)) as evaluator:
+            first, _ = [evaluator.evaluate(task) for task in plan]
             raise KeyboardInterrupt
-    found = provenance.of_trace(first.verdicts["tiny"].trace)
-    assert first.passed and found.clock == clock
-    assert (
-        found.protocol
-        == "warmup=7 iterations=9 trials=3"
-        + " fib=main" * fib.MAIN
-        + " clock=gpu" * (clock == "gpu")
-    )
-    between = ["closed", clock] if renew else []
-    assert seen == [clock, (16, 7, 9, 3), *between, (19, 7, 9, 3), "closed"]
+
+    recorded = provenance.of_trace(first.evaluated["tiny"].trace)
+    words = ["warmup=7", "iterations=9", "trials=3"]
+    words += ["fib=main"] if fib.MAIN else []
+    words += ["clock=gpu"] if clock == "gpu" else []
+    assert first.passed and recorded.clock == clock
+    assert recorded.protocol.split() == words
+    between = ["closed", clock] if renew_worker else []
+    assert runners.seen == [clock, (16, 7, 9, 3), *between, (19, 7, 9, 3), "closed"]
+
+
+def test_third_party_solutions_are_compared_apart_on_a_gpu(tmp_path, monkeypatch, on_gpu, passed):
+    runners = Runners(monkeypatch, passed)
+    apart = []
+
+    class Apart(evaluate.Runner):
+        def __init__(self, device, clock):
+            apart.append((device, clock))
+
+        def run_workload(self, full, workload, solutions, config, root):
+            apart.append([each.name for each in solutions])
+            return {each.name: evaluate.Result(passed) for each in solutions}
+
+        def close(self):
+            apart.append("closed")
+
+    monkeypatch.setattr(evaluate, "Runner", Apart)
+    packed = {"tiny": solution(tmp_path, RIGHT), "other": solution(tmp_path, RIGHT, "other")}
+    plan = judged.plan(packed, ["16"], device=judged.GPU)
+    ((name, part),) = plan.parts.items()
+    (task,) = part.tasks
+    tasks = [judged.replace(task, names=(each,)) for each in packed]
+    part = judged.replace(part, tasks=tuple(tasks), third_party=frozenset(["other"]))
+
+    with closing(evaluate.Evaluator(judged.replace(plan, parts={name: part}))) as evaluator:
+        outcomes = [evaluator.evaluate(task) for task in tasks]
+
+    assert all(outcome.passed for outcome in outcomes)
+    assert [each for each in runners.seen if isinstance(each, str)] == ["events", "closed"]
+    assert apart == [("cuda:0", "events"), ["other_h512_i256"], "closed"]
+
+
+def test_a_time_out_on_a_gpu_is_not_waited_for_again(tmp_path, monkeypatch, on_gpu, passed):
+    hung = fib.evaluation(EvaluationStatus.TIMEOUT, "cpu", "no answer")
+    runners = Runners(monkeypatch, hung)
+    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
+    plan = judged.plan({"tiny": solution(tmp_path)}, ["16", "19"], device=judged.GPU)
+    with closing(evaluate.Evaluator(plan)) as evaluator:
+        outcomes = [evaluator.evaluate(task) for task in plan]
+
+    statuses = {outcome.evaluated["tiny"].trace.evaluation.status for outcome in outcomes}
+    assert statuses == {EvaluationStatus.TIMEOUT}
+    assert len([each for each in runners.seen if isinstance(each, tuple)]) == 1
+
+
+# The clocks
 
 
 def recorded(*calls):
-    """Activities of calls, each a list of (start, end) after its mark, 1000 ns apart."""
-    found = []
-    for at, call in enumerate(calls):
-        begin = 1000 * at
-        found += [("fill", begin, begin + 5), (MARK, begin + 10, begin + 11)]
-        found += [("kernel", begin + start, begin + end) for start, end in call]
-        found.append((MARK, begin + 900, begin + 901))
-    return found
+    """Return activities of calls, each a list of (start, end) after its mark, 1000 ns apart."""
+    activities = []
+    for number, call in enumerate(calls):
+        begin = 1000 * number
+        activities.append(("fill", begin, begin + 5))
+        activities.append((SPIN, begin + 10, begin + 11))
+        activities += [("kernel", begin + start, begin + end) for start, end in call]
+        activities.append((SPIN, begin + 900, begin + 901))
+    return activities
 
 
-@pytest.mark.parametrize(
-    ("calls", "spans"),
-    [
-        (
-            [[(20, 30), (50, 90)], [(20, 120), (30, 60)]],
-            [70e-6, 100e-6],
-        ),  # gaps count, overlaps once
-        ([[(20, 30)], [(20, 30)]], [10e-6, 10e-6]),  # the flush between them is no part of any
-    ],
-)
-def test_a_call_lasts_from_its_first_kernel_to_the_end_of_its_last(calls, spans):
+SPANS = {
+    "gaps count, overlaps once": (
+        [[(20, 30), (50, 90)], [(20, 120), (30, 60)]],
+        [70e-6, 100e-6],
+    ),
+    "the flush between is no part": ([[(20, 30)], [(20, 30)]], [10e-6, 10e-6]),
+}
+
+
+@pytest.mark.parametrize("name", SPANS)
+def test_a_call_lasts_from_its_first_kernel_to_the_end_of_its_last(name):
+    calls, spans = SPANS[name]
     assert gpu_clock.spans_ms(reversed(recorded(*calls)), 2) == pytest.approx(spans)
 
 
 @pytest.mark.parametrize("calls", [3, 2])
 def test_what_was_not_recorded_is_no_time(calls):
-    """Without CUPTI, or with a call that launches nothing, there must be an error and no figure."""
+    """Without CUPTI, or with a call that launches nothing, there is an error and no figure."""
     with pytest.raises(RuntimeError, match="--clock gpu"):
         gpu_clock.spans_ms(recorded([(20, 30)], []), calls)
 
 
 def test_fib_times_by_the_clock_inside_and_by_its_own_after(monkeypatch):
-    """The reference, here, and solutions, in a worker, must be timed alike: a speed-up is of one
-    clock.
-    """
+    """The reference, here, and solutions, in a worker, are timed alike."""
     monkeypatch.setattr(fib, "Runner", lambda *log_dir: mock.Mock())
-    own, timed = (timing.time_runnable, persistent_runner._persistent_worker_main), []
-    for clock in ("gpu", fib.CLOCK):
-        with fib.running(clock):
-            timed.append((default.time_runnable, persistent_runner._persistent_worker_main))
-    assert timed == [
-        own if fib.CLOCK == "gpu" else (gpu_clock.time_runnable, fib.gpu_clock_worker),
-        own,
-    ]
-    assert (default.time_runnable, persistent_runner._persistent_worker_main) == own
+    before = (timing.time_runnable, persistent_runner._persistent_worker_main)
+
+    with fib.running("gpu"):
+        by_gpu = (default.time_runnable, persistent_runner._persistent_worker_main)
+    with fib.running(fib.CLOCK):
+        by_own = (default.time_runnable, persistent_runner._persistent_worker_main)
+
+    if fib.CLOCK == "gpu":
+        assert by_gpu == by_own
+    else:
+        assert by_gpu == (gpu_clock.time_runnable, fib.gpu_clock_worker)
+    assert by_own == (timing.time_runnable, fib.worker_main)
+    assert (default.time_runnable, persistent_runner._persistent_worker_main) == before
+    assert fib.timer(fib.CLOCK) is timing.time_runnable
+
+
+# FIB's main branch
 
 
 @pytest.mark.skipif(not fib.MAIN, reason="needs FIB's main branch: set FIB_MAIN to a checkout")
 def test_what_is_packed_passes_validate(tmp_path):
-    """A user would miss: a pull request to the public data set that its checks refuse."""
     from flashinfer_bench.data.validate import validate_dataset
 
+    without_programs = shutil.ignore_patterns("*.py")
     for folder in ("definitions", "workloads"):
-        shutil.copytree(
-            paths.ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.py")
-        )
-    for of in (of for served in pack.pack_all([])[0].values() for of in served.values()):
-        file = (
-            tmp_path
-            / "solutions"
-            / paths.author_folder(of.author, of.definition)
-            / f"{of.name}.json"
-        )
-        write_atomically(file, of.model_dump_json())
-    report = validate_dataset(
-        str(tmp_path), checks=["layout", "definition", "solution"], disable_gpu=True
-    )
-    faults = [each for of in report.definitions.values() for each in (of.definition, of.solution)]
-    assert len(faults) > 100 and {each.status for each in faults} == {"ok"}
+        shutil.copytree(paths.ROOT / folder, tmp_path / folder, ignore=without_programs)
+    all_packed, _ = pack.pack_all([])
+    for by_layer in all_packed.values():
+        for packed in by_layer.values():
+            below = paths.author_folder(packed.author, packed.definition)
+            file = tmp_path / "solutions" / below / f"{packed.name}.json"
+            write_atomically(file, packed.model_dump_json())
+
+    checks = ["layout", "definition", "solution"]
+    report = validate_dataset(str(tmp_path), checks=checks, disable_gpu=True)
+    results = []
+    for definition in report.definitions.values():
+        results += [definition.definition, definition.solution]
+    assert len(results) > 100
+    assert {result.status for result in results} == {"ok"}
 
 
 @pytest.mark.skipif(
     "FIB_MAIN" not in os.environ, reason="needs FIB's main branch: set FIB_MAIN to a checkout"
 )
 def test_the_main_branch_passes_these_tests_too(tmp_path):
-    """In a process that finds the checkout first, and what its timer comes from, or a stand-in for
-    that.
-    """
+    """In a process that finds the checkout first, and what its timer comes from, or a stand-in."""
     if importlib.util.find_spec("flashinfer") is None:
         (tmp_path / "flashinfer").mkdir()
-        (tmp_path / "flashinfer" / "testing.py").write_text("bench_gpu_time_with_cupti = None\n")
+        stub = tmp_path / "flashinfer" / "testing.py"
+        stub.write_text("bench_gpu_time_with_cupti = None\n")
     names = ("test_fib", "test_run", "test_others", "test_hostile", "test_diagnosis")
     command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow"]
     command += [Path(__file__).with_name(f"{name}.py") for name in names]
@@ -343,12 +451,13 @@ def test_the_main_branch_passes_these_tests_too(tmp_path):
     assert done.returncode == 0, done.stdout
 
 
+# On a GPU
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(fib.CLOCK == "gpu", reason="FIB's own timer has no other clock")
 def test_host_time_before_the_first_kernel_is_not_counted():
-    """FIB's events count a slow host; this clock must not, and must read about what the kernel
-    takes.
-    """
+    """FIB's events count a slow host; this clock does not, and reads about what the kernel takes."""
     a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
 
     def slow_host(a):

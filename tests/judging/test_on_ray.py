@@ -12,6 +12,7 @@ import sys
 import time
 import weakref
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -20,8 +21,8 @@ from moebench import cli
 from moebench.core import paths, provenance
 from moebench.core.errors import CannotRun, UserError
 from moebench.judging import on_ray
-from moebench.judging.judge import Outcome
-from moebench.judging.plan import Cell
+from moebench.judging.evaluate import Outcome
+from moebench.judging.plan import Task
 from moebench.results import trace_files
 
 SOME = ["16", "19", "24", "33", "37", "70"]  # T of small workloads
@@ -31,201 +32,222 @@ CPU_ONLY = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter
 # What needs no Ray
 
 
-def cell(geometry, tokens, *names):
-    return Cell(
-        geometry, f"T={tokens}", SimpleNamespace(uuid=f"{tokens}", axes={"seq_len": tokens}), names
-    )
-
-
-class Remote:
-    """What Ray makes of an actor's method: the call is only noted, and Ray's stand-in here says
-    when it is done.
-    """
-
-    def __init__(self, calls, actor):
-        self.calls, self.actor = calls, actor
-
-    def remote(self, *arguments):
-        self.calls.append((self.actor, *arguments))
-        return len(self.calls) - 1
-
-
-class Actor:
-    def __init__(self, calls, number):
-        self.number, self.close = number, Remote([], number)
-        self.ready = self.judge = Remote(calls, number)
+def task(definition, tokens, *names):
+    workload = SimpleNamespace(uuid=f"{tokens}", axes={"seq_len": tokens})
+    return Task(definition, f"T={tokens}", workload, names)
 
 
 class RayError(Exception):
     pass
 
 
-def handed_out(monkeypatch, cells, slots, dies=(), last_first=False, broken=(), never=False):
-    """What each actor was given, where the actors are done one after the other; all outcomes; how
-    many were killed.
+class Method:
+    """Stands in for what Ray makes of an actor's method: the call is only noted."""
+
+    def __init__(self, calls, number):
+        self.calls = calls
+        self.number = number
+
+    def remote(self, *arguments):
+        self.calls.append((self.number, *arguments))
+        return len(self.calls) - 1
+
+
+class FakeActor:
+    def __init__(self, calls, number):
+        self.number = number
+        self.close = Method([], number)
+        self.ready = Method(calls, number)
+        self.evaluate = Method(calls, number)
+
+
+class FakeRay:
+    """Stands in for Ray: actors are done one after the other, the latest first if asked for.
 
     dies: labels; an actor that is given one of them dies. broken: actors on which every reference
-    fails. never: no actor starts. last_first: the latest call is done first. An actor without a
-    call has to be unreferenced whenever Ray is waited for: it keeps its device until then.
+    fails. never: no actor starts. An actor without a call has to be unreferenced whenever Ray is
+    waited for: it keeps its device until then.
     """
-    calls, actors, killed = [], [], []
 
-    def create(plan):
-        actor = Actor(calls, len(actors))
-        actors.append(weakref.ref(actor))
+    exceptions = SimpleNamespace(RayError=RayError)
+
+    def __init__(self, dies=(), broken=(), never=False, last_first=False):
+        self.dies = dies
+        self.broken = broken
+        self.never = never
+        self.last_first = last_first
+        self.calls = []
+        self.actors = []
+        self.killed = []
+
+    def put(self, plan):
+        return plan
+
+    def remote(self, actor):
+        return SimpleNamespace(options=lambda **options: SimpleNamespace(remote=self.create))
+
+    def create(self, plan):
+        actor = FakeActor(self.calls, len(self.actors))
+        self.actors.append(weakref.ref(actor))
         return actor
 
-    def wait(results, num_returns, timeout=None):
-        waited_for = {calls[result][0] for result in results}
-        assert all(
-            actor() is None for number, actor in enumerate(actors) if number not in waited_for
-        )
-        done = sorted(results, reverse=last_first)
+    def wait(self, results, num_returns, timeout=None):
+        waited_for = {self.calls[result][0] for result in results}
+        for number, actor in enumerate(self.actors):
+            assert number in waited_for or actor() is None
+        done = sorted(results, reverse=self.last_first)
         return done[:1], done[1:]
 
-    def get(result):
-        actor, *given = calls[result]
-        if not given:
-            if never:
+    def get(self, result):
+        number, *arguments = self.calls[result]
+        if not arguments:
+            if self.never:
                 raise RayError("The actor\nnever ran")
             return None
-        (given,) = given
-        if given.label in dies:
-            raise RayError("it died")
-        lost = dict.fromkeys(given.names, "no reference") if actor in broken else {}
-        return Outcome(given, {} if lost else dict.fromkeys(given.names), lost)
 
-    fake = SimpleNamespace(
-        put=lambda x: x, get=get, wait=wait, kill=lambda actor: killed.append(actor.number)
-    )
-    fake.remote = lambda actor: SimpleNamespace(
-        options=lambda **given: SimpleNamespace(remote=create)
-    )
-    fake.exceptions = SimpleNamespace(RayError=RayError)
-    monkeypatch.setitem(sys.modules, "ray", fake)
-    found = list(on_ray.Cluster({}, slots, "").outcomes(cells, lambda text: None))
-    pairs = [(call[0], call[1]) for call in calls if len(call) > 1]
-    given = [
-        [(c.label, *c.names) for actor, c in pairs if actor == number]
-        for number in range(len(actors))
-    ]
-    return given, found, len(killed)
+        (asked,) = arguments
+        if asked.label in self.dies:
+            raise RayError("it died")
+        if number in self.broken:
+            return Outcome(asked, lost=dict.fromkeys(asked.names, "no reference"))
+        return Outcome(asked, dict.fromkeys(asked.names))
+
+    def kill(self, actor):
+        self.killed.append(actor.number)
+
+
+@dataclass
+class Handed:
+    """by_actor: (label, names) of the tasks that each was given. killed: how many actors were."""
+
+    by_actor: list
+    outcomes: list
+    killed: int
+
+
+def handed_out(monkeypatch, tasks, slots, **how):
+    """Return what becomes of tasks on a cluster. how: of FakeRay."""
+    ray = FakeRay(**how)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    outcomes = list(on_ray.Cluster({}, slots, "").outcomes(tasks, lambda text: None))
+
+    by_actor = [[] for _ in ray.actors]
+    for number, *arguments in ray.calls:
+        by_actor[number] += [(asked.label, *asked.names) for asked in arguments]
+    return Handed(by_actor, outcomes, len(ray.killed))
+
+
+TASKS = [task("a", tokens, "x", "y") for tokens in range(9)]
 
 
 def test_a_workload_goes_to_whoever_is_free(monkeypatch):
-    """The longest first; a user would miss the time in which a GPU with nothing left waits for one
-    with many.
-    """
-    cells = [cell("a", at, "x", "y") for at in range(9)]
-    given, found, killed = handed_out(monkeypatch, cells, 2)
-    assert [len(work) for work in given] == [5, 4] and not killed
-    assert [work[0][0] for work in given] == ["T=8", "T=7"]
-    assert sorted(outcome.cell.label for outcome in found) == [c.label for c in cells]
-    assert all(set(outcome.verdicts) == {"x", "y"} for outcome in found)
-    given, _, _ = handed_out(monkeypatch, cells, 2, last_first=True)
-    assert sum(map(len, given)) == 9
-    given, _, _ = handed_out(monkeypatch, cells[:3], 8)
-    assert [len(work) for work in given] == [1, 1, 1], "no more actors than workloads"
-    assert handed_out(monkeypatch, [], 2) == ([], [], 0)
+    """The longest first."""
+    handed = handed_out(monkeypatch, TASKS, 2)
+    assert [len(work) for work in handed.by_actor] == [5, 4]
+    assert [work[0][0] for work in handed.by_actor] == ["T=8", "T=7"]
+    assert not handed.killed
+    labels = [outcome.task.label for outcome in handed.outcomes]
+    assert sorted(labels) == [each.label for each in TASKS]
+    assert all(set(outcome.evaluated) == {"x", "y"} for outcome in handed.outcomes)
+
+    last_first = handed_out(monkeypatch, TASKS, 2, last_first=True)
+    assert sum(map(len, last_first.by_actor)) == 9
+
+
+def test_there_are_no_more_actors_than_workloads(monkeypatch):
+    handed = handed_out(monkeypatch, TASKS[:3], 8)
+    assert [len(work) for work in handed.by_actor] == [1, 1, 1]
+    assert handed_out(monkeypatch, [], 2) == Handed([], [], 0)
 
 
 def test_a_gpu_on_which_no_reference_runs_does_not_eat_the_queue(monkeypatch):
-    """A user would miss: every workload that the others would have judged, as what fails is done at
-    once.
-    """
-    cells = [cell("a", at, "x", "y") for at in range(9)]
-    given, found, killed = handed_out(monkeypatch, cells, 2, broken=[0])
-    assert len(given[0]) == 1 and killed == 1 and len(found) == 9
-    assert all(outcome.verdicts for outcome in found)
-    _, found, killed = handed_out(monkeypatch, cells[:1], 1, broken=[0, 1])
-    assert [outcome.lost for outcome in found] == [
-        {"x": "no reference", "y": "no reference"}
-    ] and killed == 1
+    handed = handed_out(monkeypatch, TASKS, 2, broken=[0])
+    assert len(handed.by_actor[0]) == 1 and handed.killed == 1
+    assert len(handed.outcomes) == 9
+    assert all(outcome.evaluated for outcome in handed.outcomes)
+
+    both_broken = handed_out(monkeypatch, TASKS[:1], 1, broken=[0, 1])
+    lost = [outcome.lost for outcome in both_broken.outcomes]
+    assert lost == [{"x": "no reference", "y": "no reference"}]
+    assert both_broken.killed == 1
 
 
 def test_a_cluster_on_which_nothing_starts_ends_the_run(monkeypatch):
-    """A user would miss: an end. No cell is blamed for it, as on a node that is dead and not known
-    to be.
-    """
+    """No task is blamed for it, as on a node that is dead and not known to be."""
     with pytest.raises(CannotRun, match="never ran"):
-        handed_out(monkeypatch, [cell("a", at, "x") for at in range(9)], 2, never=True)
+        handed_out(monkeypatch, TASKS, 2, never=True)
 
 
 def test_what_kills_its_actor_is_tried_again_apart(monkeypatch):
-    """A user would miss: the results of the good solutions on that workload, and of the other
-    workloads.
-    """
-    cells = [cell("a", at, "x", "y") for at in range(6)]
-    given, found, killed = handed_out(monkeypatch, cells, 1, dies=["T=1"])
-    asked = [call for work in given for call in work]
-    assert (
-        asked.count(("T=1", "x"))
-        == asked.count(("T=1", "y"))
-        == asked.count(("T=1", "x", "y"))
-        == 1
-    )
-    assert [{*o.lost} for o in found if o.lost] == [{"x"}, {"y"}] and killed == 3
-    assert sorted(o.cell.label for o in found if not o.lost) == ["T=0", "T=2", "T=3", "T=4", "T=5"]
+    handed = handed_out(monkeypatch, TASKS[:6], 1, dies=["T=1"])
+    asked = [each for work in handed.by_actor for each in work]
+    for names in (("x", "y"), ("x",), ("y",)):
+        assert asked.count(("T=1", *names)) == 1
+    lost = [set(outcome.lost) for outcome in handed.outcomes if outcome.lost]
+    assert lost == [{"x"}, {"y"}] and handed.killed == 3
+    right = [outcome.task.label for outcome in handed.outcomes if not outcome.lost]
+    assert sorted(right) == ["T=0", "T=2", "T=3", "T=4", "T=5"]
 
 
 @pytest.fixture
 def nodes(monkeypatch):
-    """A function that sets what Ray says of its nodes."""
+    """A function that sets what Ray says of its nodes; there is a dead one beside them."""
 
-    def known(*resources):
+    def set_nodes(*resources):
         listed = [{"Alive": True, "Resources": each} for each in resources]
         listed.append({"Alive": False, "Resources": {"GPU": 8, "accelerator_type:B200": 1}})
         monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(nodes=lambda: listed))
 
-    return known
+    return set_nodes
 
 
-def test_only_gpus_of_one_kind_are_used(nodes):
-    """A user would miss: a table in which a faster GPU looks like a faster solution. Without any
-    CPUs are used.
-    """
-    h100, h200 = (
-        {"CPU": 64.0, "GPU": 8.0, f"accelerator_type:{kind}": 1.0} for kind in ("H100", "H200")
-    )
-    nodes({"CPU": 4.0}, h200, h200)
-    found = on_ray.cluster()
-    assert (found.slots, found.options) == (16, {"num_gpus": 1, "num_cpus": 0})
-    nodes(h100, h200)
+def gpu_node(kind):
+    return {"CPU": 64.0, "GPU": 8.0, f"accelerator_type:{kind}": 1.0}
+
+
+def test_gpus_of_one_kind_are_used(nodes):
+    nodes({"CPU": 4.0}, gpu_node("H200"), gpu_node("H200"))
+    cluster = on_ray.cluster()
+    assert cluster.slots == 16
+    assert cluster.options == {"num_gpus": 1, "num_cpus": 0}
+
+
+def test_gpus_of_two_kinds_are_refused(nodes):
+    """In a table a faster GPU would look like a faster solution."""
+    nodes(gpu_node("H100"), gpu_node("H200"))
     with pytest.raises(UserError, match=r"H100 \(8\), H200 \(8\)"):
         on_ray.cluster()
+
+
+def test_cpus_are_used_where_there_is_no_gpu(nodes):
     nodes({"CPU": 2.0}, {"CPU": 1.0})
-    found = on_ray.cluster()
-    assert (found.options, found.slots) == ({"num_cpus": 1}, 3)
+    cluster = on_ray.cluster()
+    assert cluster.slots == 3
+    assert cluster.options == {"num_cpus": 1}
     nodes({"memory": 1.0})
     with pytest.raises(CannotRun):
         on_ray.cluster()
 
 
-def test_an_actor_makes_each_definition_ready_once(monkeypatch):
-    """A user would miss: tensors and builds on the other nodes."""
-    made, plan = (
-        [],
-        SimpleNamespace(
-            parts={name: SimpleNamespace(ours=name.upper(), root=None) for name in "ab"}
-        ),
-    )
-    monkeypatch.setattr(on_ray, "Judge", lambda plan, host: lambda cell: cell.label)
-    monkeypatch.setattr(on_ray.dataset, "labelled", lambda name, root: made.append(name))
-    monkeypatch.setattr(on_ray, "build_slow", lambda packed, say: made.append(packed))
-    actor = on_ray.Actor(plan)
-    assert [actor.judge(cell(*each)) for each in (("a", 1), ("a", 2), ("b", 3))] == [
-        "T=1",
-        "T=2",
-        "T=3",
-    ]
-    assert made == ["a", "A", "b", "B"]
+def test_an_actor_prepares_each_definition_once(monkeypatch):
+    """Tensors and builds, on each node."""
+    prepared = []
+    parts = {name: SimpleNamespace(ours=name.upper(), root=None) for name in "ab"}
+    evaluator = SimpleNamespace(evaluate=lambda task: task.label)
+    monkeypatch.setattr(on_ray, "Evaluator", lambda plan, host: evaluator)
+    monkeypatch.setattr(on_ray.dataset, "labelled", lambda name, root: prepared.append(name))
+    monkeypatch.setattr(on_ray, "build_slow", lambda packed, say: prepared.append(packed))
+
+    actor = on_ray.Actor(SimpleNamespace(parts=parts))
+    tasks = [task("a", 1), task("a", 2), task("b", 3)]
+    assert [actor.evaluate(each) for each in tasks] == ["T=1", "T=2", "T=3"]
+    assert prepared == ["a", "A", "b", "B"]
 
 
 @pytest.mark.parametrize(
     ("address", "status"), [("nonsense", 2), ("ray://127.0.0.1:1", 2), ("127.0.0.1:1", 1)]
 )
 def test_a_cluster_that_is_not_there_is_one_line(address, status, monkeypatch, capsys):
-    """A user would miss: what is wrong, for the minutes that Ray tries to connect."""
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
     assert cli.main(["run", "--ray", address]) == status
     (line,) = capsys.readouterr().err.splitlines()
@@ -258,17 +280,9 @@ def cluster():
 @contextmanager
 def started(cluster, output, *arguments):
     """`moebench run --ray` on some of the workloads, in a process of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "moebench",
-        "run",
-        "--ray",
-        cluster.address,
-        "--solutions",
-        "triton_fused_v2",
-    ]
-    command += ["--workloads", *SOME, "--output", str(output), *arguments]
+    command = [sys.executable, "-m", "moebench", "run", "--ray", cluster.address]
+    command += ["--solutions", "triton_fused_v2", "--workloads", *SOME]
+    command += ["--output", str(output), *arguments]
     with subprocess.Popen(
         command, cwd=paths.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -331,16 +345,8 @@ def test_a_node_that_is_killed_costs_no_cell(cluster, tmp_path):
     assert re.search(r"Actor(Died|Unavailable)Error", out), out
     verdicts = [line.split()[2] for line in out.splitlines() if line.startswith("[")]
     assert len(verdicts) == len(set(verdicts)) == len(SOME)
-    command = [
-        "run",
-        "--solutions",
-        "triton_fused_v2",
-        "--workloads",
-        *SOME[:2],
-        "--output",
-        str(local),
-    ]
-    assert cli.main(command) == 0
+    command = ["run", "--solutions", "triton_fused_v2", "--workloads", *SOME[:2]]
+    assert cli.main([*command, "--output", str(local)]) == 0
     traces = {t.workload.uuid: t for t in trace_files.load(output)}
     assert len(traces) == len(SOME)
     for alone in trace_files.load(local):
@@ -359,24 +365,10 @@ def test_a_gpu_through_ray(tmp_path):
     """
     pytest.importorskip("ray", reason="needs Ray: make setup-fleet")
     output = tmp_path / "traces.jsonl"
-    few = "--workloads 1 7 --warmup-runs 1 --iterations 3 --num-trials 1"
-    command = [
-        sys.executable,
-        "-m",
-        "moebench",
-        "run",
-        "--ray",
-        "--solutions",
-        "triton_fused_v2",
-        *few.split(),
-    ]
-    done = subprocess.run(
-        [*command, "--output", str(output)],
-        cwd=paths.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=580,
-    )
+    arguments = "run --ray --solutions triton_fused_v2 --workloads 1 7 --warmup-runs 1"
+    arguments += " --iterations 3 --num-trials 1 --output"
+    command = [sys.executable, "-m", "moebench", *arguments.split(), str(output)]
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=580)
     assert done.returncode == 0, done.stdout + done.stderr
     traces = trace_files.load(output)
     assert len(traces) == 2 and all(

@@ -1,6 +1,7 @@
-"""The main job on a machine without a GPU: its plan, its judgement, its table and its traces."""
+"""The main job on a machine without a GPU: its plan, its evaluations, its table and its traces."""
 
 import importlib.metadata
+import itertools
 
 import judged
 import pytest
@@ -8,9 +9,9 @@ import torch
 from flashinfer_bench import EvaluationStatus, Performance, Trace
 from moebench import cli
 from moebench.core import paths, provenance
-from moebench.judging import dataset, fib
-from moebench.judging import plan as planning
-from moebench.judging.judge import Outcome, Verdict
+from moebench.core.errors import CannotRun
+from moebench.judging import dataset, fib, planning
+from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue, workloads
 from moebench.operators.moe_fp8_block_scale import definition_name
@@ -22,52 +23,75 @@ from rich.console import Console
 
 NAME = definition_name("small")
 ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder in which a command finds solutions."""
+    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
+    return tmp_path
+
+
+# One solution on one workload
+
 BODIES = {
     "PASSED": RIGHT,
     "INCORRECT_NUMERICAL": f"{RIGHT}.mul_(1.5)",
     "RUNTIME_ERROR": "raise ValueError('routing_logits: no')",
     "TIMEOUT": "import time; time.sleep(30)",
-    "INCORRECT_SHAPE": "return output[:1]",
-    "INCORRECT_DTYPE": "return output.float()",
-    "nan": "output.fill_(float('nan'))",
+}
+RETURNED = {"INCORRECT_SHAPE": "output[:1]", "INCORRECT_DTYPE": "output.float()"}
+
+
+@pytest.mark.parametrize("status", BODIES)
+def test_what_a_solution_does_is_its_status(folder, status):
+    packed = solution(folder, BODIES[status])
+    seconds = 2 if status == "TIMEOUT" else 60
+    evaluation = judged.evaluated(packed, timeout_seconds=seconds).trace.evaluation
+    assert evaluation.status.value == status
+    if status == "RUNTIME_ERROR":
+        assert "routing_logits: no" in evaluation.log
+        assert 'File "/' not in evaluation.log
+
+
+@pytest.mark.parametrize("status", RETURNED)
+def test_an_output_of_another_kind_is_wrong(folder, status):
+    main = f"""import torch
+def run({INPUTS}):
+    output = torch.zeros(16, 512).bfloat16()
+    return {RETURNED[status]}
+"""
+    packed = solution(folder, main=main, destination_passing_style=False)
+    assert judged.evaluated(packed).trace.evaluation.status.value == status
+
+
+WRONG = {
+    "not finite": ("output.fill_(float('nan'))", "one-token"),
+    "written where no expert is local": ("output.fill_(3)", "none-local"),
+    "not written": ("pass", "first-rank"),
 }
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Of solutions that a command finds."""
-    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
-    return tmp_path
-
-
-@pytest.mark.parametrize("status", [status for status in BODIES if status != "nan"])
-def test_judgement(folder, status):
-    returned = {"destination_passing_style": False} if "return" in BODIES[status] else {}
-    main = f"import torch\ndef run({INPUTS}):\n    output = torch.zeros(16, 512).bfloat16()\n    {BODIES[status]}\n"
-    packed = solution(folder, BODIES[status], main=main if returned else None, **returned)
-    found = judged.verdict(
-        packed, timeout_seconds=2 if status == "TIMEOUT" else 60
-    ).trace.evaluation
-    assert found.status.value == status
-    if status == "RUNTIME_ERROR":
-        assert "routing_logits: no" in found.log and 'File "/' not in found.log
-
-
-@pytest.mark.parametrize(
-    ("body", "workload"), [(BODIES["nan"], "one-token"), ("output.fill_(3)", "none-local")]
-)
-def test_what_is_not_finite_or_not_written_is_wrong(folder, body, workload):
-    """A token without a local expert has a row of zeros."""
-    assert (
-        judged.verdict(solution(folder, body), workload).trace.evaluation.status
-        == EvaluationStatus.INCORRECT_NUMERICAL
-    )
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_not_finite_or_not_as_it_must_be_written_is_wrong(folder, name):
+    body, workload = WRONG[name]
+    evaluation = judged.evaluated(solution(folder, body), workload).trace.evaluation
+    assert evaluation.status == EvaluationStatus.INCORRECT_NUMERICAL
 
 
 def test_a_repeated_run_sees_the_same_inputs(folder):
     packed = solution(folder, f"{RIGHT}.mul_(1.1)")
-    first, second = (judged.verdict(packed).trace.evaluation.correctness for _ in range(2))
-    assert first == second and 0 < first.extra["matched_ratio_relaxed"]
+    first = judged.evaluated(packed).trace.evaluation.correctness
+    second = judged.evaluated(packed).trace.evaluation.correctness
+    assert first == second
+    assert 0 < first.extra["matched_ratio_relaxed"]
+
+
+def test_the_worst_of_several_trials_counts(folder):
+    body = f"{RIGHT}\n    if hasattr(run, 'called'): output.mul_(2)\n    run.called = True"
+    once = judged.evaluated(solution(folder, body, "once"), num_trials=1)
+    thrice = judged.evaluated(solution(folder, body, "thrice"), num_trials=3)
+    assert once.passed and not thrice.passed
 
 
 def test_skips_are_decided_before_building(folder):
@@ -79,9 +103,122 @@ def test_skips_are_decided_before_building(folder):
 
 @pytest.fixture(scope="module")
 def passed(tmp_path_factory):
+    """A right solution that has been evaluated on one workload."""
+    folder = tmp_path_factory.mktemp("passed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: False)
-        return judged.verdict(solution(tmp_path_factory.mktemp("passed"), RIGHT))
+        return judged.evaluated(solution(folder, RIGHT))
+
+
+def test_a_trace_says_what_it_measured(folder):
+    packed = solution(folder, RIGHT, dependencies=["torch", "pydantic"])
+    evaluated = judged.evaluated(packed)
+    recorded = provenance.of_trace(evaluated.trace)
+
+    assert evaluated.passed and not evaluated.trace.evaluation.log
+    assert evaluated.trace.solution == packed.name
+    assert {recorded.source_sha1, recorded.source_fingerprint} == staleness.hashes([packed])
+    assert recorded.command == "moebench run --x"
+    assert recorded.tolerance == str(TOLERANCES["relaxed"])
+    assert recorded.protocol.startswith("trials=1 ")
+    assert {"flashinfer_bench", "python", "torch"} <= set(recorded.versions)
+    assert recorded.packages == f"pydantic {importlib.metadata.version('pydantic')}"
+
+
+# What cannot be run
+
+REFUSED = [
+    ("--definition huge", 2, ["huge", "full"]),
+    ("--definition full", 1, ["full", "small"]),
+    ("--clock gpu", 1, ["--clock gpu"]),
+    ("--solutions hopper_fused", 1, ["hopper_fused", "sm_90"]),
+    (
+        "--solutions triton_mxfp8 --definition small",
+        1,
+        ["triton_mxfp8", "--definition mxfp8_small"],
+    ),
+    ("--resume", 2, ["--resume", "--output"]),
+    ("--tokens 4 --workloads 16", 2, ["--tokens", "--workloads"]),
+    ("--tokens 4 --definition mxfp8_small", 1, ["--tokens", "mxfp8_small"]),
+    ("--routing uniform", 2, ["--routing", "--tokens"]),
+    ("--output /dev/full --workloads 16 --solutions triton_fused_v2", 2, ["/dev/full"]),
+]
+
+
+def all_pass(evaluation):
+    return lambda workload, solutions: {each.name: evaluation for each in solutions}
+
+
+@pytest.mark.parametrize(("arguments", "status", "named"), REFUSED)
+def test_what_cannot_be_run_gets_one_line(
+    arguments, status, named, passed, monkeypatch, no_gpu, capsys
+):
+    judged.stand_in(monkeypatch, all_pass(passed.trace.evaluation))
+    assert cli.main(["run", *arguments.split()]) in (status, 2)
+    shown = capsys.readouterr()
+    (line,) = shown.err.splitlines()
+    assert all(name in line for name in named)
+    assert "saved" not in shown.out
+
+
+def test_a_cache_that_cannot_be_written_is_named_before_anything_runs(
+    tmp_path, monkeypatch, no_gpu, capsys
+):
+    (tmp_path / "file").write_text("")
+    cache = tmp_path / "file" / "cache"
+    monkeypatch.setenv("FIB_CACHE_PATH", str(cache))
+    assert cli.main(["run", "--definition", "mxfp8_small"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "FIB_CACHE_PATH" in line and str(cache) in line
+
+
+def test_a_fault_of_a_later_definition_is_reported_before_anything_runs(
+    monkeypatch, no_gpu, capsys
+):
+    judged.stand_in(monkeypatch, None)
+    command = "run --solutions triton_fused_v2 --definition small small-renorm --workloads 16"
+    assert cli.main(command.split()) == 2
+    shown = capsys.readouterr()
+    assert "'16'" in shown.err and "[1/" not in shown.out
+
+
+def test_a_reference_that_does_not_run_fails_the_run(monkeypatch, passed, no_gpu, capsys):
+    def run_workload(workload, solutions):
+        if workload.axes["seq_len"] == 0:
+            raise RuntimeError("CUDA out of memory")
+        return {each.name: passed.trace.evaluation for each in solutions}
+
+    judged.stand_in(monkeypatch, run_workload)
+    command = "run --solutions triton_fused_v2 --workloads 0 16 --no-save"
+    assert cli.main(command.split()) == 1
+    shown = capsys.readouterr().out
+    assert shown.count("NOT JUDGED") == 2
+    assert "CUDA out of memory" in shown
+    assert "1/2" in shown.partition("━")[2]
+
+
+def test_what_does_not_fit_on_a_gpu_is_skipped(folder):
+    """One trial's inputs twice; all trials' four times for one worker."""
+    full = catalogue.definition("full")
+    labelled = dataset.labelled(full.name)
+    sizes = [planning.size_of_inputs(full, workload) for _, workload in labelled]
+    assert sizes[0] == pytest.approx(32 * 3 * 2048 * 7168, rel=0.01)
+    solutions = {"tiny": solution(folder)}
+
+    def part(free):
+        device = judged.replace(judged.GPU, free=free)
+        return planning.part_of(full, labelled, solutions, {}, 3, device)
+
+    between = part(2 * sizes[-2] + planning.CONTEXTS)
+    assert len(between.tasks) == len(labelled) - 1
+    assert labelled[-1][0] in between.skipped[0]
+    assert between.renew_worker
+    assert not part(judged.GPU.free).renew_worker
+    with pytest.raises(CannotRun):
+        part(10**9)
+
+
+# Traces that are kept, and a run that is resumed
 
 
 @pytest.fixture
@@ -96,14 +233,15 @@ def trace(passed):
         sha1="0",
         **changes,
     ):
-        known = {
-            "source_sha1": sha1,
-            "source_fingerprint": sha1,
-            "tolerance": tolerance,
-            "protocol": protocol,
-        }
-        made = provenance.here("cpu", **known, command="moebench run")
-        evaluation = provenance.into_evaluation(passed.trace.evaluation, made)
+        recorded = provenance.here(
+            "cpu",
+            source_sha1=sha1,
+            source_fingerprint=sha1,
+            tolerance=tolerance,
+            protocol=protocol,
+            command="moebench run",
+        )
+        evaluation = provenance.into_evaluation(passed.trace.evaluation, recorded)
         evaluation = evaluation.model_copy(update={"timestamp": timestamp} | changes)
         workload = passed.trace.workload.model_copy(update={"uuid": uuid})
         return Trace(definition=NAME, workload=workload, solution="tiny", evaluation=evaluation)
@@ -111,230 +249,131 @@ def trace(passed):
     return make
 
 
+def with_hardware(trace, hardware):
+    environment = trace.evaluation.environment.model_copy(update={"hardware": hardware})
+    evaluation = trace.evaluation.model_copy(update={"environment": environment})
+    return trace.model_copy(update={"evaluation": evaluation})
+
+
 def test_a_broken_trace_file_is_left_alone_and_reported_before_anything_runs(
     tmp_path, trace, no_gpu, capsys
 ):
-    """A user would miss: a finished run that cannot be saved."""
     path = tmp_path / "traces.jsonl"
     path.write_text("{}\n")
     with pytest.raises(ValueError):
         trace_files.merge(path, [trace()])
     assert cli.main(["run", "--output", str(path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert str(path) in line and path.read_text() == "{}\n"
-
-
-def test_a_trace_says_what_it_measured(folder):
-    packed = solution(folder, RIGHT, dependencies=["torch", "pydantic"])
-    made = judged.verdict(packed)
-    found = provenance.of_trace(made.trace)
-    assert made.passed and made.trace.solution == packed.name and not made.trace.evaluation.log
-    assert {found.source_sha1, found.source_fingerprint} == staleness.hashes([packed])
-    assert found.command == "moebench run --x"
-    assert found.tolerance == str(TOLERANCES["relaxed"]) and found.protocol.startswith("trials=1 ")
-    assert {"flashinfer_bench", "python", "torch"} <= set(found.versions)
-    assert found.packages == f"pydantic {importlib.metadata.version('pydantic')}"
-
-
-@pytest.mark.parametrize(
-    ("args", "status", "named"),
-    [
-        (["--definition", "huge"], 2, ["huge", "full"]),
-        (["--definition", "full"], 1, ["full", "small"]),
-        (["--clock", "gpu"], 1, ["--clock gpu"]),
-        (["--solutions", "hopper_fused"], 1, ["hopper_fused", "sm_90"]),
-        (
-            ["--solutions", "triton_mxfp8", "--definition", "small"],
-            1,
-            ["triton_mxfp8", "--definition mxfp8_small"],
-        ),
-        (["--resume"], 2, ["--resume", "--output"]),
-        (["--tokens", "4", "--workloads", "16"], 2, ["--tokens", "--workloads"]),
-        (["--tokens", "4", "--definition", "mxfp8_small"], 1, ["--tokens", "mxfp8_small"]),
-        (["--routing", "uniform"], 2, ["--routing", "--tokens"]),
-        (
-            ["--output", "/dev/full", "--workloads", "16", "--solutions", "triton_fused_v2"],
-            1,
-            ["/dev/full"],
-        ),
-    ],
-)
-def test_what_cannot_be_run_gets_one_line(args, status, named, passed, monkeypatch, no_gpu, capsys):
-    judged.stand_in(
-        monkeypatch, lambda workload, found: {s.name: passed.trace.evaluation for s in found}
-    )
-    assert cli.main(["run", *args]) in (status, 2)
-    shown = capsys.readouterr()
-    (line,) = shown.err.splitlines()
-    assert all(name in line for name in named) and "saved" not in shown.out
+    assert str(path) in line
+    assert path.read_text() == "{}\n"
 
 
 def test_a_run_that_is_cut_short_keeps_what_it_measured_and_is_resumed(
     tmp_path, monkeypatch, passed, no_gpu, capsys
 ):
-    """A user would miss: an hour of results, for one Ctrl-C in the last workload; and the table of
-    them.
-    """
     seen = []
 
     def run_workload(workload, solutions):
         if len(seen) == 2:
             raise KeyboardInterrupt
         seen.append(workload.uuid)
-        return {s.name: passed.trace.evaluation for s in solutions}
+        return {each.name: passed.trace.evaluation for each in solutions}
 
     judged.stand_in(monkeypatch, run_workload)
     output = tmp_path / "traces.jsonl"
-    few = ["--workloads", "16", "19", "24", "33"]
-    command = ["run", "--solutions", "triton_fused_v2", *few, "--output", str(output), "--resume"]
+    command = "run --solutions triton_fused_v2 --workloads 16 19 24 33 --resume --output".split()
+    command.append(str(output))
+
     assert cli.main(command) == 130
     first = [*seen]
-    assert (
-        sorted(t.workload.uuid for t in trace_files.load(output)) == sorted(first)
-        and len(first) == 2
-    )
+    kept = [trace.workload.uuid for trace in trace_files.load(output)]
+    assert sorted(kept) == sorted(first) and len(first) == 2
     shown = capsys.readouterr()
-    assert (
-        "2/2" in shown.out.partition("━")[2]
-        and str(output) in shown.out
-        and shown.err == "interrupted\n"
-    )
+    assert "2/2" in shown.out.partition("━")[2]
+    assert str(output) in shown.out
+    assert shown.err == "interrupted\n"
+
     seen.clear()
     assert cli.main(command) == 0
     assert len(seen) == 2 and not set(first) & set(seen)
     assert "4/4" in capsys.readouterr().out.partition("━")[2]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"sha1": "before"},
-        {"tolerance": "contest"},
-        {"protocol": "twice"},
-        {"environment": "NVIDIA H100"},
-    ],
-    ids=str,
-)
-def test_what_is_stale_or_of_other_conditions_is_judged_again(change, passed, trace, folder):
+CHANGES = {
+    "nothing": {},
+    "source": {"sha1": "before"},
+    "tolerance": {"tolerance": "contest"},
+    "protocol": {"protocol": "twice"},
+    "hardware": {},
+}
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_what_is_stale_or_of_other_conditions_is_evaluated_again(changed, passed, trace, folder):
     packed = solution(folder, RIGHT)
-    plan = judged.plan({"tiny": packed}, ["16"])
-    (cell,), known = (
-        plan,
-        {"tolerance": str(plan.tolerance), "protocol": plan.protocol, "sha1": packed.hash()},
-    )
-    plan = judged.replace(
-        plan,
-        device=judged.replace(plan.device, hardware=passed.trace.evaluation.environment.hardware),
-    )
-    if "environment" in change:
-        change = {
-            "environment": passed.trace.evaluation.environment.model_copy(
-                update={"hardware": "NVIDIA H100"}
-            )
-        }
+    hardware = passed.trace.evaluation.environment.hardware
+    device = judged.replace(judged.CPU, hardware=hardware)
+    plan = judged.plan({"tiny": packed}, ["16"], device=device)
+    (task,) = plan
+    conditions = {
+        "tolerance": str(plan.tolerance),
+        "protocol": plan.protocol,
+        "sha1": packed.hash(),
+    }
+    old = trace(task.workload.uuid, **conditions | CHANGES[changed])
+    old = old.model_copy(update={"solution": packed.name})
+    if changed == "hardware":
+        old = with_hardware(old, "NVIDIA H100")
 
-    def left(**changes):
-        made = trace(cell.workload.uuid, **known | changes).model_copy(
-            update={"solution": packed.name}
-        )
-        part = plan.parts[NAME]
-        return part.without(staleness.current(plan, part, [made]))
-
-    assert left(**change).cells == (cell,) and not left(**change).kept
-    assert not left().cells and len(left().kept) == 1
+    part = plan.parts[NAME]
+    left = part.without(staleness.current(plan, part, [old]))
+    if changed == "nothing":
+        assert not left.tasks and left.kept == (old,)
+    else:
+        assert left.tasks == (task,) and not left.kept
 
 
-def test_a_cache_that_cannot_be_written_is_named_before_anything_runs(
-    tmp_path, monkeypatch, no_gpu, capsys
-):
-    """A user would miss: what to set where the home folder is read-only."""
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "file" / "cache"))
-    assert cli.main(["run", "--definition", "mxfp8_small"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("FIB_CACHE_PATH: ") and str(tmp_path / "file" / "cache") in line
-
-
-def test_a_reference_that_does_not_run_fails_the_run(monkeypatch, passed, no_gpu, capsys):
-    def run_workload(workload, solutions):
-        if workload.axes["seq_len"] == 0:
-            raise RuntimeError("CUDA out of memory")
-        return {s.name: passed.trace.evaluation for s in solutions}
-
-    judged.stand_in(monkeypatch, run_workload)
-    assert (
-        cli.main(["run", "--solutions", "triton_fused_v2", "--workloads", "0", "16", "--no-save"])
-        == 1
-    )
-    shown = capsys.readouterr().out
-    assert (
-        shown.count("NOT JUDGED") == 2
-        and "CUDA out of memory" in shown
-        and "1/2" in shown.partition("━")[2]
-    )
-
-
-def test_a_fault_of_a_later_definition_is_reported_before_anything_runs(
-    monkeypatch, no_gpu, capsys
-):
-    """A user would miss: minutes of the first definition, spent before the second one is
-    refused.
-    """
-    judged.stand_in(monkeypatch, None)
-    command = [
-        "run",
-        "--solutions",
-        "triton_fused_v2",
-        "--definition",
-        "small",
-        "small-renorm",
-        "--workloads",
-        "16",
-    ]
-    assert cli.main(command) == 2
-    shown = capsys.readouterr()
-    assert "'16'" in shown.err and "[1/" not in shown.out
+# The table
 
 
 def test_the_table_has_one_row_a_solution(folder, trace, capsys):
-    """Who is fastest, what failed where, and what was not run; on a GPU FIB gives no ratios but the
-    run's own.
-    """
+    """Who is fastest, what failed where, and what was not run."""
     packed = {
         "a_long_name_of_a_solution": solution(folder, RIGHT),
         "b": solution(folder, RIGHT, "b"),
     }
     plan = judged.plan(packed, ["16", "19", "24"], device=judged.GPU)
-    cells = list(plan)
+    first, second, third = plan
 
-    def verdict(cell, name, ms):
-        performance = ms and Performance(
-            latency_ms=ms, reference_latency_ms=10, speedup_factor=10 / ms
-        )
-        status = EvaluationStatus.PASSED if ms else EvaluationStatus.INCORRECT_NUMERICAL
-        made = trace(cell.workload.uuid, performance=performance, status=status)
-        return Verdict(made.model_copy(update={"solution": packed[name].name}))
+    def evaluated(task, name, ms):
+        status = EvaluationStatus.INCORRECT_NUMERICAL
+        performance = None
+        if ms:
+            status = EvaluationStatus.PASSED
+            performance = Performance(
+                latency_ms=ms, reference_latency_ms=10, speedup_factor=10 / ms
+            )
+        recorded = trace(task.workload.uuid, performance=performance, status=status)
+        return EvaluatedSolution(recorded.model_copy(update={"solution": packed[name].name}))
 
-    first, second = packed
+    def outcome(task, *times):
+        names = zip(packed, times, strict=True)
+        return Outcome(task, {name: evaluated(task, name, ms) for name, ms in names})
+
     outcomes = [
-        Outcome(
-            cells[0],
-            {first: verdict(cells[0], first, 1.0), second: verdict(cells[0], second, 1.02)},
-        ),
-        Outcome(
-            cells[1],
-            {first: verdict(cells[1], first, 3.0), second: verdict(cells[1], second, None)},
-        ),
-        Outcome(cells[2], lost=dict.fromkeys(packed, "out of memory")),
+        outcome(first, 1.0, 1.02),
+        outcome(second, 3.0, None),
+        Outcome(third, lost=dict.fromkeys(packed, "out of memory")),
     ]
     (table,) = run_table.tables(plan, plan.parts[NAME], outcomes)
+
     rows = [[getattr(cell, "text", cell) for cell in row] for row in table.sections[0]]
-    assert rows[0] == [first, "2/3", "2.0000", "6.7x", 2, "1.0000", "1.0000", "1.0000"]
+    long_name = "a_long_name_of_a_solution"
+    assert rows[0] == [long_name, "2/3", "2.0000", "6.7x", 2, "1.0000", "1.0000", "1.0000"]
     assert rows[1][:5] == ["b", "1/3", "1.0200", "9.8x", 1]
     assert sum("out of memory" in note for note in table.notes) == 2
-    assert any(
-        note.startswith("b: INCORRECT_NUMERICAL") and cells[1].label in note for note in table.notes
-    )
+    wrong = [note for note in table.notes if note.startswith("b: INCORRECT_NUMERICAL")]
+    assert len(wrong) == 1 and second.label in wrong[0]
     Console(width=300).print(table.terminal())
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 120
 
@@ -342,29 +381,29 @@ def test_the_table_has_one_row_a_solution(folder, trace, capsys):
 def test_a_table_holds_one_kind_of_gpu(folder, trace):
     """Ray's H100 is several products; what FIB calls the device decides."""
     plan = judged.plan({"tiny": solution(folder, RIGHT)}, ["16", "19"])
-    kinds = {"NVIDIA H100 PCIe", "NVIDIA H200"}
-    made = []
-    for cell, kind in zip(plan, sorted(kinds), strict=True):
-        one = trace(cell.workload.uuid)
-        environment = one.evaluation.environment.model_copy(update={"hardware": kind})
-        one = one.model_copy(
-            update={"evaluation": one.evaluation.model_copy(update={"environment": environment})}
-        )
-        made.append(Outcome(cell, {"tiny": Verdict(one)}))
-    found = [*run_table.tables(plan, plan.parts[NAME], made)]
-    assert {kind for kind in kinds for table in found if kind in table.title} == kinds and len(
-        found
-    ) == 2
+    kinds = ["NVIDIA H100 PCIe", "NVIDIA H200"]
+    outcomes = []
+    for task, kind in zip(plan, kinds, strict=True):
+        recorded = with_hardware(trace(task.workload.uuid), kind)
+        outcomes.append(Outcome(task, {"tiny": EvaluatedSolution(recorded)}))
+
+    tables = list(run_table.tables(plan, plan.parts[NAME], outcomes))
+    titles = {kind for kind, table in itertools.product(kinds, tables) if kind in table.title}
+    assert titles == set(kinds) and len(tables) == 2
+
+
+# All of it
 
 
 @ON_CPU
 def test_the_main_job_on_a_few_workloads(tmp_path, capsys):
     """All of `make bench` on a CPU but for its length."""
     output = tmp_path / "traces.jsonl"
-    command = ["run", "--solutions", "triton_fused_v2", "hopper_fused", "--workloads", "16", "19"]
-    assert cli.main([*command, "--output", str(output)]) == 0
+    command = "run --solutions triton_fused_v2 hopper_fused --workloads 16 19 --output".split()
+    assert cli.main([*command, str(output)]) == 0
     shown = capsys.readouterr().out
-    assert "[2/2]" in shown and str(output) in shown and shown.count("hopper_fused: SKIPPED") == 1
+    assert "[2/2]" in shown and str(output) in shown
+    assert shown.count("hopper_fused: SKIPPED") == 1
     assert max(map(len, shown.replace(str(output), "").splitlines())) <= 100
     assert len(trace_files.load(output)) == 2
 
@@ -372,39 +411,21 @@ def test_the_main_job_on_a_few_workloads(tmp_path, capsys):
 @ON_CPU
 @pytest.mark.parametrize("routing", ["skewed", "uniform", "one-expert"])
 def test_workloads_at_other_token_counts(routing, tmp_path):
-    """Judged as every other, with a blob of their own; the recorded workloads stay as they are."""
-    output, recorded = tmp_path / "traces.jsonl", paths.workload_file(NAME).read_bytes()
-    command = ["run", "--solutions", "triton_fused_v2", "--tokens", "0", "13", "--routing", routing]
-    assert cli.main([*command, "--output", str(output)]) == 0
-    found = {t.workload.axes["seq_len"]: t.workload for t in trace_files.load(output)}
-    assert set(found) == {0, 13} and paths.workload_file(NAME).read_bytes() == recorded
-    blob = paths.ROOT / paths.blob_file(NAME, found[13].uuid)
-    assert blob.is_file() and found[13].uuid not in {w.uuid for w in workloads.recorded("small")}
-    full = catalogue.definition("small")
-    stored = fib.load_safetensors(full, found[13], paths.ROOT)
-    counts = catalogue.operator("small").counts(found[13], stored, "small")
+    """Evaluated as every other, with a blob of their own; the recorded workloads stay."""
+    output = tmp_path / "traces.jsonl"
+    recorded = paths.workload_file(NAME).read_bytes()
+    command = f"run --solutions triton_fused_v2 --tokens 0 13 --routing {routing} --output".split()
+
+    assert cli.main([*command, str(output)]) == 0
+
+    made = {trace.workload.axes["seq_len"]: trace.workload for trace in trace_files.load(output)}
+    assert set(made) == {0, 13}
+    assert paths.workload_file(NAME).read_bytes() == recorded
+    assert (paths.ROOT / paths.blob_file(NAME, made[13].uuid)).is_file()
+    assert made[13].uuid not in {workload.uuid for workload in workloads.recorded("small")}
+    stored = fib.load_safetensors(catalogue.definition("small"), made[13], paths.ROOT)
+    counts = catalogue.operator("small").counts(made[13], stored, "small")
     assert routing != "one-expert" or (counts.active, counts.rows) == (1, 13)
-
-
-def test_what_does_not_fit_on_a_gpu_is_skipped(monkeypatch):
-    """One trial's inputs twice, and all trials' four times for one worker."""
-    full, labelled = (
-        catalogue.definition("full"),
-        dataset.labelled(catalogue.definition_name("full")),
-    )
-    sizes = {w.uuid: sum(planning.input_bytes(full, w.axes).values()) for _, w in labelled}
-    assert sizes[labelled[0][1].uuid] == pytest.approx(32 * 3 * 2048 * 7168, rel=0.01)
-    between = judged.replace(judged.GPU, free=2 * sizes[labelled[-2][1].uuid] + planning.CONTEXTS)
-    monkeypatch.setattr(planning, "eligible", lambda names, geometry, device: ({"tiny": None}, []))
-    part = planning.part_of(full, labelled, [], {}, 3, between)
-    assert (
-        len(part.cells) == len(labelled) - 1
-        and labelled[-1][0] in part.skipped[0]
-        and part.renew_worker
-    )
-    assert not planning.part_of(full, labelled, [], {}, 3, judged.GPU).renew_worker
-    with pytest.raises(planning.CannotRun):
-        planning.part_of(full, labelled, [], {}, 3, judged.replace(judged.GPU, free=10**9))
 
 
 @pytest.mark.slow
@@ -413,7 +434,8 @@ def test_the_main_job_passes_on_a_cpu(tmp_path, capfd):
     """`make bench` without a GPU: all solutions on all small workloads, one table, no times."""
     output = tmp_path / "traces.jsonl"
     assert cli.main(["run", "--output", str(output)]) == 0
-    done = capfd.readouterr()
-    assert "Warning" not in done.out + done.err, "nothing is wrong, and a newcomer would wonder"
+    shown = capfd.readouterr()
+    assert "Warning" not in shown.out + shown.err, "nothing is wrong, and a newcomer would wonder"
     traces = trace_files.load(output)
-    assert len(traces) >= 10 and all(t.is_successful() for t in traces)
+    assert len(traces) >= 10
+    assert all(trace.is_successful() for trace in traces)

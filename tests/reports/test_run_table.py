@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from moebench.judging.judge import Outcome, Verdict
+from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.plan import Cell
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports import run_table
@@ -47,8 +47,8 @@ def test_no_times_without_a_gpu():
 
 
 def outcome_of(name, **verdict):
-    cell = Cell(NAME, "a label", workload(1), (name,))
-    return Outcome(cell, {name: Verdict(trace(name, 1), **verdict)})
+    cell = Task(NAME, "a label", workload(1), (name,))
+    return Outcome(cell, {name: EvaluatedSolution(trace(name, 1), **verdict)})
 
 
 def test_a_verdict_is_a_line_and_its_reasons_are_indented():

@@ -1,12 +1,12 @@
-"""Plans of packed solutions on a small definition, and what becomes of their cells."""
+"""Plans of packed solutions on a small layer, and what becomes of their tasks."""
 
 from contextlib import closing
 from dataclasses import replace  # noqa: F401
 
-from moebench.judging import isolated
 from moebench.judging.dataset import labelled
-from moebench.judging.judge import Judge
-from moebench.judging.plan import Cell, Part, Plan
+from moebench.judging.evaluate import Evaluator
+from moebench.judging.isolation import runner
+from moebench.judging.plan import Part, Plan, Task
 from moebench.judging.selection import Device
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.catalogue import definition
@@ -25,36 +25,44 @@ def plan(
     verbose=False,
     **how,
 ):
-    """packed: name -> solution. workloads: as --workloads. how: of FIB's BenchmarkConfig."""
+    """Return a plan of name -> solution. workloads: as --workloads. how: of FIB's config."""
     full = definition(geometry)
-    cells = tuple(
-        Cell(full.name, *one, tuple(packed)) for one in labelled(full.name, wanted=list(workloads))
-    )
+    tasks = []
+    for label, workload in labelled(full.name, wanted=list(workloads)):
+        tasks.append(Task(full.name, label, workload, tuple(packed)))
     config = TOLERANCES[tolerance].config(**{"num_trials": 1, "timeout_seconds": 60} | how)
-    parts = {full.name: Part(full, packed, (), cells, None)}
+
     return Plan(
-        device, parts, (), TOLERANCES[tolerance], config, clock, "moebench run --x", verbose
+        device=device,
+        parts={full.name: Part(full, packed, skipped=(), tasks=tuple(tasks))},
+        notes=(),
+        tolerance=TOLERANCES[tolerance],
+        config=config,
+        clock=clock,
+        command="moebench run --x",
+        verbose=verbose,
     )
 
 
 def outcomes(*args, **kwargs):
-    """Of each cell of such a plan, judged on this machine's CPU."""
-    made = plan(*args, **kwargs)
-    with closing(Judge(made)) as judge:
-        return [judge(cell) for cell in made]
+    """Return the outcome of each task of such a plan, on this machine's CPU."""
+    planned = plan(*args, **kwargs)
+    with closing(Evaluator(planned)) as evaluator:
+        return [evaluator.evaluate(task) for task in planned]
 
 
-def verdict(packed, workload="first-rank", **kwargs):
-    """Of a solution on one workload."""
+def evaluated(packed, workload="first-rank", **kwargs):
+    """Return what becomes of a solution on one workload."""
     (outcome,) = outcomes({packed.name.removesuffix("_h512_i256"): packed}, [workload], **kwargs)
-    (found,) = outcome.verdicts.values()
-    return found
+    (solution,) = outcome.evaluated.values()
+    return solution
 
 
 def stand_in(monkeypatch, run_workload):
-    """Have a function of (workload, solutions) judge a workload on a CPU."""
-    monkeypatch.setattr(
-        isolated.Runner,
-        "run_workload",
-        lambda self, full, w, solutions, *_: run_workload(w, solutions),
-    )
+    """Have a function of (workload, solutions) evaluate a workload on a CPU."""
+
+    def run(self, full, workload, solutions, config, root):
+        evaluations = run_workload(workload, solutions)
+        return {name: runner.Result(each) for name, each in evaluations.items()}
+
+    monkeypatch.setattr(runner.Runner, "run_workload", run)

@@ -1,4 +1,4 @@
-"""Judge solutions on workloads with FlashInfer-Bench and print them side by side.
+"""Evaluate solutions on workloads with FlashInfer-Bench and print them side by side.
 
 With a CUDA device this is FIB's benchmark on the first definition, DeepSeek-V3's layer on one rank
 of eight. Without one it is the same job on a small one through Triton's interpreter, which shows
@@ -6,7 +6,7 @@ what is correct, not what is fast. Several definitions, and `all` that are for t
 these solutions, get a table each. With --tokens workloads are made at any token count. With --ray
 the GPUs of a cluster share the work.
 
-FILE.json is a FIB Solution of somebody else, or a folder of them: each is judged in a process of
+FILE.json is a FIB Solution of somebody else, or a folder of them: each is evaluated in a process of
 its own, beside those here that --solutions names. Their traces are kept with --output alone.
 """
 
@@ -18,8 +18,9 @@ from pathlib import Path
 from moebench.core.arguments import count, output_file
 from moebench.core.provenance import CLOCKS
 from moebench.judging import on_ray
-from moebench.judging.judge import PASSED, Here
-from moebench.judging.plan import EVERY, plan_of
+from moebench.judging.evaluate import PASSED, Here
+from moebench.judging.planning import plan_run
+from moebench.judging.request import EVERY, RunRequest
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.routing.kinds import KINDS
 from moebench.reports import run_table
@@ -28,38 +29,48 @@ from moebench.results import staleness, trace_files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
+    add_what_is_run(parser)
+    add_how_it_is_run(parser)
+    add_what_becomes_of_it(parser)
+
+
+def add_what_is_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "files",
         nargs="*",
         type=Path,
         metavar="FILE.json",
         help="solutions of others; they stand before --solutions",
     )
-    add(
+    parser.add_argument(
         "--solutions",
         nargs="+",
+        default=[],
         metavar="NAME",
         help="default: all of the operator's; none with FILE",
     )
-    which = (
-        f"or {EVERY}, a name; default: the solutions' first, that is full with a GPU, else small"
+    parser.add_argument(
+        "--definition",
+        nargs="+",
+        default=[],
+        metavar="KEY",
+        help=f"or {EVERY}, a name; default: the solutions' first, that is full with a GPU, "
+        "else small",
     )
-    add("--definition", nargs="+", default=[], metavar="KEY", help=which)
-    add(
+    parser.add_argument(
         "--dataset",
         type=Path,
         metavar="PATH",
         help="definitions, workloads and tensors of this FIB data set instead",
     )
-    add(
+    parser.add_argument(
         "--workloads",
         nargs="+",
         default=[],
         metavar="W",
         help="T, M=8 or so, a uuid or a name; default: all",
     )
-    add(
+    parser.add_argument(
         "--tokens",
         nargs="+",
         type=count(0),
@@ -67,69 +78,137 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="T",
         help="make workloads of so many tokens instead",
     )
-    add(
+    parser.add_argument(
         "--routing",
         choices=KINDS,
         help=f"of --tokens; default: {KINDS[0]}, as the recorded workloads have it",
     )
-    add("--tolerance", choices=list(TOLERANCES), default="relaxed", help="default: relaxed")
-    how = "events: CUDA events, as FIB 0.1.2; gpu: the GPU's activity, as FIB's main branch; default: as this FIB"
-    add("--clock", choices=CLOCKS, help=how)
-    add("--warmup-runs", type=count(0), default=10, help="default: 10; with a GPU only")
-    add("--iterations", type=count(), default=50, help="default: 50; with a GPU only")
-    add("--num-trials", type=count(), help="inputs per workload; default: 3 with a GPU, else 1")
-    add(
+
+
+def add_how_it_is_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tolerance", choices=list(TOLERANCES), default="relaxed", help="default: relaxed"
+    )
+    parser.add_argument(
+        "--clock",
+        choices=CLOCKS,
+        help="events: CUDA events, as FIB 0.1.2; gpu: the GPU's activity, as FIB's main branch; "
+        "default: as this FIB",
+    )
+    parser.add_argument(
+        "--warmup-runs", type=count(0), default=10, help="default: 10; with a GPU only"
+    )
+    parser.add_argument(
+        "--iterations", type=count(), default=50, help="default: 50; with a GPU only"
+    )
+    parser.add_argument(
+        "--num-trials", type=count(), help="inputs per workload; default: 3 with a GPU, else 1"
+    )
+    parser.add_argument(
         "--timeout",
         type=count(),
         default=300,
         help="seconds per solution and workload; default: 300",
     )
-    add(
-        "--save",
-        action=argparse.BooleanOptionalAction,
-        help="keep the traces; default: with a GPU only",
-    )
-    kept = "keep the traces here; default: below traces/, by clock gpu records/"
-    add("--output", type=output_file, metavar="FILE", help=kept)
-    add(
-        "--resume",
-        action="store_true",
-        help="judge only what is not kept yet or stale, by the same protocol here",
-    )
-    add(
+    parser.add_argument(
         "--ray",
         nargs="?",
         const="",
         metavar="ADDRESS",
         help="on a Ray cluster; default: this machine's",
     )
-    add(
+
+
+def add_what_becomes_of_it(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--save",
+        action=argparse.BooleanOptionalAction,
+        help="keep the traces; default: with a GPU only",
+    )
+    parser.add_argument(
+        "--output",
+        type=output_file,
+        metavar="FILE",
+        help="keep the traces here; default: below traces/, by clock gpu docs/data/",
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="evaluate only what is not kept yet or stale, by the same protocol here",
+    )
+    parser.add_argument(
         "--verbose",
         action="store_true",
         help="what solutions print; a diagnosis of every wrong output",
     )
 
 
+def request_of(args: argparse.Namespace) -> RunRequest:
+    """Return what the command line asks for."""
+    return RunRequest(
+        files=tuple(args.files),
+        solutions=tuple(args.solutions),
+        definitions=tuple(args.definition),
+        dataset=args.dataset,
+        workloads=tuple(args.workloads),
+        tokens=tuple(args.tokens),
+        routing=args.routing,
+        tolerance=args.tolerance,
+        clock=args.clock,
+        warmup_runs=args.warmup_runs,
+        iterations=args.iterations,
+        num_trials=args.num_trials,
+        timeout_seconds=args.timeout,
+        save=args.save,
+        output=args.output,
+        resume=args.resume,
+        ray=args.ray,
+        verbose=args.verbose,
+        command=args.command_line,
+    )
+
+
 def main(args: argparse.Namespace) -> int:
+    """Plan a run, then evaluate, record and show task by task."""
+    request = request_of(args)
     screen = console()
-    logging.getLogger("flashinfer_bench").setLevel(logging.CRITICAL)  # it becomes a verdict
-    with nullcontext(Here()) if args.ray is None else on_ray.connected(args.ray or None) as place:
+    logging.getLogger("flashinfer_bench").setLevel(logging.CRITICAL)  # it becomes a result
+
+    with place_of(request) as place:
         if place.text:
             screen.print(f"{place.text}: waiting for the first")
         device = place.survey()
         if not device.on_gpu:
             screen.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
-        plan = staleness.checked(plan_of(args, device), args.resume)
-        passed = all(
-            trace.evaluation.status == PASSED for part in plan.parts.values() for trace in part.kept
-        )
+
+        plan = staleness.checked(plan_run(request, device), request.resume)
+        passed = kept_have_passed(plan)
         with run_table.shown(plan, place.text, screen) as show:
             for outcome in place.outcomes(plan, screen.print):
-                part = plan.parts[outcome.cell.definition]
-                if part.keeps(outcome.cell):  # at once: a run that is cut short keeps what it has
-                    trace_files.merge(
-                        part.path, [verdict.trace for verdict in outcome.verdicts.values()]
-                    )
+                record(plan, outcome)  # at once: a run that is cut short keeps what it has
                 show(outcome)
                 passed = passed and outcome.passed
     return 0 if passed else 1
+
+
+def place_of(request: RunRequest):
+    """Return a context of what evaluates: this machine, or a cluster."""
+    if request.ray is None:
+        return nullcontext(Here())
+    return on_ray.connected(request.ray or None)
+
+
+def kept_have_passed(plan) -> bool:
+    """Whether all traces of a run that is resumed say PASSED."""
+    for part in plan.parts.values():
+        for trace in part.kept:
+            if trace.evaluation.status != PASSED:
+                return False
+    return True
+
+
+def record(plan, outcome) -> None:
+    """Write an outcome's traces into the file that they are kept in, if there is one."""
+    part = plan.parts[outcome.task.definition]
+    if part.keeps(outcome.task):
+        trace_files.merge(part.path, [solution.trace for solution in outcome.evaluated.values()])

@@ -6,8 +6,8 @@ up past its last bit is or-ed into the exponent, not carried; NaN of fp8 becomes
 multiplies the bits of bf16 as integers; an exp that overflows warns. Half of its run time goes into
 checks of integers that are ignored, and into looking for builtins.
 
-TRITON_INTERPRET=0 in the environment keeps the compiler, for a process that compiles for a GPU that
-is not here.
+The command `moebench` forgets an inherited TRITON_INTERPRET. For any other program TRITON_INTERPRET=0
+keeps the compiler, to compile for a GPU that is not here.
 """
 
 import dataclasses
@@ -26,62 +26,70 @@ import triton.language as tl  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
 LARGEST = 448.0  # of float8_e4m3fn
-CONVERTED = {tl.float32: torch.float32, tl.float16: torch.float16}
-CONVERTED |= {tl.bfloat16: torch.bfloat16, tl.float8e4nv: torch.float8_e4m3fn}
+TORCH_TYPES = {
+    tl.float32: torch.float32,
+    tl.float16: torch.float16,
+    tl.bfloat16: torch.bfloat16,
+    tl.float8e4nv: torch.float8_e4m3fn,
+}
 
-_original = interpreter._convert_float
+_original_convert = interpreter._convert_float
 _original_dot = interpreter.InterpreterBuilder.create_dot
 
 
 def convert_float(values, source, target, rounding_mode):
-    """Stands in for the interpreter's own; returns the bits of the target type."""
-    if not {source, target} <= CONVERTED.keys():
-        return _original(values, source, target, rounding_mode)
-    numbers = torch.from_numpy(np.array(values, copy=True)).view(CONVERTED[source]).float()
+    """Return the bits of the target type; stands in for the interpreter's own."""
+    if source not in TORCH_TYPES or target not in TORCH_TYPES:
+        return _original_convert(values, source, target, rounding_mode)
+
+    numbers = torch.from_numpy(np.array(values, copy=True)).view(TORCH_TYPES[source]).float()
     if target == tl.float8e4nv:
         numbers = numbers.clamp(-LARGEST, LARGEST)
-    return (
-        numbers.to(CONVERTED[target])
-        .view(getattr(torch, f"uint{target.primitive_bitwidth}"))
-        .numpy()
-    )
+    bits = getattr(torch, f"uint{target.primitive_bitwidth}")
+    return numbers.to(TORCH_TYPES[target]).view(bits).numpy()
 
 
 def create_dot(self, a, b, d, input_precision, max_num_imprecise_acc):
-    """Stands in for the interpreter's own: bf16 operands are multiplied as the fp32 numbers that
-    they are.
+    """Multiply bf16 operands as the fp32 numbers that they are; stands in for the interpreter's
+    own.
     """
+    return _original_dot(self, widened(a), widened(b), d, input_precision, max_num_imprecise_acc)
 
-    def wide(operand):
-        if operand.dtype.scalar != tl.bfloat16:
-            return operand
-        fp32 = (operand.data.astype(np.uint32) << 16).view(np.float32)
-        return interpreter.TensorHandle(fp32, tl.float32)
 
-    return _original_dot(self, wide(a), wide(b), d, input_precision, max_num_imprecise_acc)
+def widened(operand):
+    """Return a bf16 operand as fp32, and any other as it is."""
+    if operand.dtype.scalar != tl.bfloat16:
+        return operand
+    fp32 = (operand.data.astype(np.uint32) << 16).view(np.float32)
+    return interpreter.TensorHandle(fp32, tl.float32)
 
 
 @lru_cache
 def builtins_of(package):
-    """(name, function) of the builtins of triton.language, or of a class or module in it, before
-    they are replaced.
+    """Return (name, function) of the builtins of triton.language, or of a class or module in it,
+    before they are replaced.
     """
-    return [
-        (name, member) for name, member in inspect.getmembers(package) if tl.core.is_builtin(member)
-    ]
+    members = inspect.getmembers(package)
+    return [(name, member) for name, member in members if tl.core.is_builtin(member)]
 
 
 def patch_builtin(package, *builder_and_scope):
-    """Stands in for the interpreter's own, which searches the package each time."""
+    """Replace builtins; stands in for the interpreter's own, which searches the package each
+    time.
+    """
     for name, member in builtins_of(package):
         if getattr(package, name) is member:
             interpreter._patch_attr(package, name, member, *builder_and_scope)
 
 
-if not torch.cuda.is_available():
+def correct_interpreter() -> None:
     checked = interpreter.interpreter_builder.options
     interpreter.interpreter_builder.options = dataclasses.replace(checked, sanitize_overflow=False)
     interpreter._patch_builtin = patch_builtin
     interpreter._convert_float = convert_float
     interpreter.InterpreterBuilder.create_dot = create_dot
     np.seterr(over="ignore")  # of exp
+
+
+if not torch.cuda.is_available():
+    correct_interpreter()

@@ -10,8 +10,10 @@ import psutil
 
 
 def end_descendants(signum, frame) -> None:
-    """The handler while a command runs. SIGTERM: compilers and ncu remove their temporary files
-    then.
+    """End all descendants: the handler while a command runs. Raises KeyboardInterrupt.
+
+    By SIGTERM, as compilers and ncu remove their temporary files then. Processes of solutions end
+    by themselves, as soon as this one closes its sockets.
     """
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # it has ended by itself
@@ -21,7 +23,7 @@ def end_descendants(signum, frame) -> None:
 
 @contextmanager
 def on_interrupt(handler: Callable[..., None]) -> Iterator[None]:
-    """`handler` takes SIGINT inside; of the main thread alone."""
+    """Have a handler take SIGINT inside; for the main thread alone."""
     before = signal.signal(signal.SIGINT, handler)
     try:
         yield

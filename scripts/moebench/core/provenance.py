@@ -17,10 +17,8 @@ from flashinfer_bench.utils import env_snapshot
 
 from moebench.core.schema import Strict
 
-CLOCKS = (
-    "events",
-    "gpu",
-)  # CUDA events, as FIB 0.1.2 times; the GPU's activity, as FIB's main branch does
+# CUDA events, as FIB 0.1.2 times; the GPU's activity, as FIB's main branch does
+CLOCKS = ("events", "gpu")
 
 # Field -> its name in a FIB trace, where it lies beside the libraries' versions, in
 # environment.libs.
@@ -29,8 +27,9 @@ IN_LIBS = {"source_sha1": "solution_sha1"} | {name: name for name in OTHERS}
 
 
 class Provenance(Strict):
-    """Source, machine, versions, tolerance, protocol, command and date of a figure; None: not
-    recorded, or not meant.
+    """Source, machine, versions, tolerance, protocol, command and date of a figure.
+
+    None: not recorded, or not meant.
 
     source_sha1: FIB's hash of the packed solution. source_fingerprint: packing/fingerprint.py's; of
     a later source where `carried` says why its figures are the same. hardware: the device's name.
@@ -64,13 +63,12 @@ class Provenance(Strict):
     @property
     def versions_text(self) -> str:
         """'torch 2.11.0+cu130; triton 3.6.0', sorted."""
-        return "; ".join(
-            f"{name.replace('_', ' ')} {version}" for name, version in sorted(self.versions.items())
-        )
+        versions = sorted(self.versions.items())
+        return "; ".join(f"{name.replace('_', ' ')} {version}" for name, version in versions)
 
 
 def cuda_driver() -> str | None:
-    """Version of the CUDA driver, or None without one."""
+    """Return the version of the CUDA driver, or None without one."""
     try:
         import pynvml
 
@@ -81,49 +79,65 @@ def cuda_driver() -> str | None:
 
 
 def host() -> str:
-    """This machine's name, and the UUID of its current CUDA device if it has one."""
-    gpu = f" GPU-{torch.cuda.get_device_properties().uuid}" if torch.cuda.is_available() else ""
-    return socket.gethostname() + gpu
+    """Return this machine's name, and the UUID of its current CUDA device if it has one."""
+    name = socket.gethostname()
+    if not torch.cuda.is_available():
+        return name
+    return f"{name} GPU-{torch.cuda.get_device_properties().uuid}"
 
 
 @lru_cache
 def packages(modules: tuple[str, ...]) -> str | None:
-    """'flashinfer-python 0.6.13': the installed packages that these modules belong to, sorted; None
-    without any.
+    """Return 'flashinfer-python 0.6.13': the installed packages that these modules belong to,
+    sorted; None without any.
 
     Torch and Triton are left out: `versions` has them.
     """
     owners = importlib.metadata.packages_distributions()
-    names = {name for module in modules for name in owners.get(module.partition(".")[0], [])} - {
-        "torch",
-        "triton",
-    }
+    names = set()
+    for module in modules:
+        names |= set(owners.get(module.partition(".")[0], []))
+    names -= {"torch", "triton"}
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in sorted(names)) or None
 
 
+def fib_version() -> str:
+    """Return FIB's version: of a checkout, which is before what is installed on the path, its own."""
+    installed = importlib.metadata.distribution("flashinfer-bench")
+    imported_from = Path(flashinfer_bench.__file__).resolve().parents[1]
+    is_beside = imported_from != installed.locate_file("").resolve()
+    is_editable = bool(installed.read_text("direct_url.json"))
+    if is_beside and not is_editable:
+        return flashinfer_bench.__version__
+    return installed.version
+
+
 def here(device: str, **known: str | None) -> Provenance:
-    """Of a measurement on this machine, now; `known` are Provenance's other fields."""
-    snapshot, installed = env_snapshot(device), importlib.metadata.distribution("flashinfer-bench")
-    beside = (
-        Path(flashinfer_bench.__file__).resolve().parents[1] != installed.locate_file("").resolve()
-    )
-    checkout = beside and not installed.read_text(
-        "direct_url.json"
-    )  # before what is installed on the path
-    fib = flashinfer_bench.__version__ if checkout else installed.version
-    versions = snapshot.libs | {"flashinfer_bench": fib, "python": platform.python_version()}
-    if driver := cuda_driver():
+    """Return that of a measurement on this machine, now; `known` are its other fields."""
+    snapshot = env_snapshot(device)
+    versions = dict(snapshot.libs)
+    versions["flashinfer_bench"] = fib_version()
+    versions["python"] = platform.python_version()
+    driver = cuda_driver()
+    if driver:
         versions["cuda_driver"] = driver
-    timestamp = datetime.now(UTC).isoformat(timespec="seconds")
-    return Provenance(hardware=snapshot.hardware, versions=versions, timestamp=timestamp, **known)
+
+    return Provenance(
+        hardware=snapshot.hardware,
+        versions=versions,
+        timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
+        **known,
+    )
 
 
 def of_trace(trace: Trace) -> Provenance:
-    """Of a trace with an evaluation, by this project or anybody else."""
+    """Return that of a trace with an evaluation, by this project or anybody else."""
     environment = trace.evaluation.environment
-    versions = {
-        name: version for name, version in environment.libs.items() if name not in IN_LIBS.values()
-    }
+    versions = {}
+    for name, version in environment.libs.items():
+        if name not in IN_LIBS.values():
+            versions[name] = version
+
     known = {field: environment.libs.get(name) for field, name in IN_LIBS.items()}
     return Provenance(
         hardware=environment.hardware,
@@ -134,12 +148,14 @@ def of_trace(trace: Trace) -> Provenance:
 
 
 def into_evaluation(evaluation: Evaluation, provenance: Provenance) -> Evaluation:
-    """The evaluation with its provenance where `of_trace` finds it; hardware and timestamp stay
-    FIB's own.
+    """Return the evaluation with its provenance where `of_trace` finds it; hardware and timestamp
+    stay FIB's own.
     """
-    known = {
-        name: value for field, name in IN_LIBS.items() if (value := getattr(provenance, field))
-    }
-    libs = evaluation.environment.libs | provenance.versions | known
+    libs = evaluation.environment.libs | provenance.versions
+    for field, name in IN_LIBS.items():
+        value = getattr(provenance, field)
+        if value:
+            libs[name] = value
+
     environment = evaluation.environment.model_copy(update={"libs": libs})
     return evaluation.model_copy(update={"environment": environment})

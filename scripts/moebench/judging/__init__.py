@@ -1,7 +1,8 @@
-"""Running and judging solutions: `for cell in plan: judge -> record -> show`, in commands/run.py.
+"""Running and evaluating solutions: request.py -> planning.py -> plan.py, and for each task of it
+evaluate.py, in commands/run.py's loop: evaluate -> record -> show.
 
-judge.py judges a cell through fib.py on a GPU, through isolated.py on a CPU, or by actors of
-on_ray.py.
+evaluate.py goes through isolation/ on a CPU, and on a GPU for third-party solutions; through fib.py
+on a GPU for ours, at which second_look.py looks again; or, by actors of on_ray.py, on other hosts.
 """
 
 from moebench.core import interpreter  # noqa: F401

@@ -1,4 +1,4 @@
-"""What is judged: this repository's definitions and workloads, or those of a FIB data set on
+"""What is evaluated: this repository's definitions and workloads, or those of a FIB data set on
 disk.
 """
 
@@ -14,90 +14,122 @@ from moebench.core.schema import read_json
 from moebench.operators import catalogue, workloads
 from moebench.operators.catalogue import BY_NAME, geometry_named
 
+LFS = b"version https://git-lfs"  # how a pointer of Git LFS begins
+LARGEST_POINTER = 1024  # bytes
+
 
 def files(root: Path) -> dict[str, Path]:
-    """Name -> file of each definition of a data set. Raises UserError for a folder that is none."""
-    if not (found := {path.stem: path for path in sorted((root / "definitions").rglob("*.json"))}):
+    """Return name -> file of each definition of a data set. Raises UserError for a folder that is
+    none.
+    """
+    by_name = {path.stem: path for path in sorted((root / "definitions").rglob("*.json"))}
+    if not by_name:
         raise UserError(
             f"--dataset: got {root}, want a FIB data set: it has no definitions/**/*.json"
         )
-    return found
+    return by_name
 
 
 def names(root: Path) -> list[str]:
-    """Of the definitions, those that this repository has, too, in its order, then the others.
+    """Return the definitions: those that this repository has, too, in its order, then the others.
+
     Raises as `files`.
     """
-    found = BY_NAME if root == paths.ROOT else files(root)
-    return [
-        *(name for name in BY_NAME if name in found),
-        *(name for name in found if name not in BY_NAME),
-    ]
+    there = BY_NAME if root == paths.ROOT else files(root)
+    shared = [name for name in BY_NAME if name in there]
+    return shared + [name for name in there if name not in BY_NAME]
 
 
 def definition(name: str, root: Path) -> Definition:
-    """Raises UserError for one that is not there, and for a file that is none."""
+    """Return a definition. Raises UserError for one that is not there, and for a file that is
+    none.
+    """
     if root == paths.ROOT:
         return catalogue.definition(geometry_named(name))
-    if name not in (found := files(root)):
-        raise UserError(unknown("definition", name, found))
-    return read_json(found[name], Definition)
+
+    there = files(root)
+    if name not in there:
+        raise UserError(unknown("definition", name, there))
+    return read_json(there[name], Definition)
 
 
 def labelled(
     name: str, root: Path = paths.ROOT, wanted: Iterable[str] = ()
 ) -> list[tuple[str, Workload]]:
-    """(label, workload) in the order in which they are run; this repository's with their tensors.
+    """Return (label, workload) in the order in which they are run; this repository's with their
+    tensors.
 
     wanted: those alone, as `workloads.named` has it; all without any. Raises UserError.
     """
-    if root == paths.ROOT:
-        geometry = BY_NAME[name]
-        workloads.make(geometry)
-        known = [
-            (workloads.label(workload, geometry), workload)
-            for workload in workloads.recorded(geometry)
-        ]
-    elif not (
-        known := [(f"{w.uuid} {workloads.size(w)}", w) for w in workloads.of_data_set(name, root)]
-    ):
+    all_labelled = labelled_here(name) if root == paths.ROOT else labelled_in(name, root)
+    if not wanted:
+        return all_labelled
+
+    chosen = []
+    for text in wanted:
+        chosen += workloads.named(text, all_labelled)
+    return [each for each in all_labelled if each in chosen]
+
+
+def labelled_here(name: str) -> list[tuple[str, Workload]]:
+    layer_key = BY_NAME[name]
+    workloads.make(layer_key)
+    return [
+        (workloads.label(workload, layer_key), workload)
+        for workload in workloads.recorded(layer_key)
+    ]
+
+
+def labelled_in(name: str, root: Path) -> list[tuple[str, Workload]]:
+    there = [
+        (f"{workload.uuid} {workloads.size(workload)}", workload)
+        for workload in workloads.of_data_set(name, root)
+    ]
+    if not there:
         raise UserError(f"{name}: {root} has no workloads/**/{name}.jsonl")
-    chosen = [one for text in wanted for one in workloads.named(text, known)]
-    return [one for one in known if not wanted or one in chosen]
+    return there
 
 
 def lacking(full: Definition, workload: Workload, root: Path) -> str | None:
-    """Which axis or tensor of a workload is not there; None where all are. FIB says what is wrong
-    with one that is.
+    """Return which axis or tensor of a workload is not there; None where all are.
+
+    FIB says what is wrong with one that is.
     """
-    if absent := [
-        axis for axis, of in full.axes.items() if of.type == "var" and axis not in workload.axes
-    ]:
+    absent = [
+        axis for axis, spec in full.axes.items() if spec.type == "var" and axis not in workload.axes
+    ]
+    if absent:
         return f"axes: {', '.join(absent)} is missing"
+
     for name, spec in workload.inputs.items():
-        path = root / spec.path if spec.type == "safetensors" else None
-        if path and not path.is_file():
+        if spec.type != "safetensors":
+            continue
+        path = root / spec.path
+        if not path.is_file():
             return f"{name}: {spec.path} is missing"
-        if (
-            path
-            and path.stat().st_size < 1024
-            and path.read_bytes().startswith(b"version https://git-lfs")
-        ):
+        if is_pointer(path):
             return f"{name}: {spec.path} is a pointer of Git LFS; `git lfs pull` brings the file"
     return None
 
 
+def is_pointer(path: Path) -> bool:
+    """Whether a file is what Git LFS leaves in place of it."""
+    return path.stat().st_size < LARGEST_POINTER and path.read_bytes().startswith(LFS)
+
+
 def differing(full: Definition) -> list[str]:
-    """In what this repository's definition of the same name is another, if there is one;
+    """Return in what this repository's definition of the same name is another, if there is one;
     descriptions apart.
     """
-
-    def told(of: Definition) -> dict:
-        specs = [(name, spec.shape, spec.dtype) for name, spec in (of.inputs | of.outputs).items()]
-        axes = {name: getattr(axis, "value", None) for name, axis in of.axes.items()}
-        return {"axes": axes, "inputs or outputs": specs, "reference": of.reference}
-
     if full.name not in BY_NAME:
         return []
-    ours = told(catalogue.definition(BY_NAME[full.name]))
-    return [what for what, value in told(full).items() if ours[what] != value]
+
+    here = comparable(catalogue.definition(BY_NAME[full.name]))
+    return [what for what, value in comparable(full).items() if here[what] != value]
+
+
+def comparable(full: Definition) -> dict[str, object]:
+    """Return what decides how a definition is evaluated, each part by what it is called."""
+    specs = [(name, spec.shape, spec.dtype) for name, spec in (full.inputs | full.outputs).items()]
+    axes = {name: getattr(axis, "value", None) for name, axis in full.axes.items()}
+    return {"axes": axes, "inputs or outputs": specs, "reference": full.reference}

@@ -1,23 +1,35 @@
 """Everything private of FlashInfer-Bench 0.1.2 and its main branch that is called, subclassed or
 patched, and why.
 
-Called, so that a judgement here is FIB's: its inputs, outputs, error statistics and log files.
-Subclassed: its runner, which judges on a CUDA device in a worker process, and the parent's side of
-that worker. Patched, while a runner runs: how worker processes start, what times a call, and what
-keeps device memory.
+Called, so that an evaluation here is FIB's: its inputs, outputs and error statistics. Subclassed:
+its runner, which evaluates on a CUDA device in a worker process, and the parent's side of that
+worker. Patched, while a runner runs: how worker processes start, what times a call, and what keeps
+device memory.
 """
 
+import faulthandler
+import os
 import signal
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from unittest import mock
 
 import torch
-from flashinfer_bench import BenchmarkConfig, Definition, Evaluation, EvaluationStatus
+from flashinfer_bench import (
+    BenchmarkConfig,
+    Correctness,
+    Definition,
+    Evaluation,
+    EvaluationStatus,
+    Performance,
+)
 from flashinfer_bench.bench import evaluators, timing, utils
 from flashinfer_bench.bench.evaluators import default, resolve_evaluator
 from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result  # noqa: F401
@@ -30,39 +42,112 @@ from flashinfer_bench.bench.utils import (  # noqa: F401
     load_safetensors,
     make_eval,
 )
+from flashinfer_bench.compile import BuilderRegistry, Runnable
+from flashinfer_bench.compile.builders import python_builder
+from flashinfer_bench.data import SourceFile
 
 from moebench.core.errors import CannotRun
 from moebench.judging import gpu_clock
 
+STACKS = "MOEBENCH_STACKS"  # in the environment: the folder in which workers write where they hang
 ENDED = "the process ended: "  # in a log, before how
 MAIN = not hasattr(timing, "do_bench")  # FIB's main branch
-CLOCK = "events"  # of FIB's own timer
-if MAIN:
-    with suppress(
-        Exception
-    ):  # whatever raises where cupti-python does not load: then that branch takes events, too
+# FIB's that compare as `compute_error_stats` counts
+ELEMENTWISE = ("DefaultEvaluator", "LowBitEvaluator")
+# modules of FIB whose timer gpu_clock's stands in for
+TIMED = [module for module in vars(evaluators).values() if hasattr(module, "time_runnable")]
+
+
+def own_clock() -> str:
+    """Return the clock of FIB's own timer: its main branch's is the GPU's, where CUPTI loads."""
+    if not MAIN:
+        return "events"
+    with suppress(Exception):  # whatever raises where cupti-python does not load
         import cupti.cupti  # noqa: F401
 
-        CLOCK = "gpu" if int(version("cupti-python").partition(".")[0]) >= 13 else "events"
-TIMED = [module for module in vars(evaluators).values() if hasattr(module, "time_runnable")]
-ELEMENTWISE = (
-    "DefaultEvaluator",
-    "LowBitEvaluator",
-)  # FIB's that compare as `compute_error_stats` counts
+        if int(version("cupti-python").partition(".")[0]) >= 13:
+            return "gpu"
+    return "events"
 
 
-def check_judge(full: Definition, on_gpu: bool) -> None:
-    """Raises CannotRun on a CPU for a definition whose outputs FIB does not compare element by
-    element.
+CLOCK = own_clock()
+
+
+# What both ways of evaluating share
+
+
+def is_elementwise(full: Definition) -> bool:
+    """Whether FIB compares a definition's outputs as `compute_error_stats` counts."""
+    return resolve_evaluator(full).__name__ in ELEMENTWISE
+
+
+def check_evaluator(full: Definition, on_gpu: bool) -> None:
+    """Raise CannotRun on a CPU for a definition whose outputs are not compared one by one."""
+    if not on_gpu and not is_elementwise(full):
+        evaluator = resolve_evaluator(full).__name__
+        raise CannotRun(f"{full.name} needs a CUDA device: FIB's {evaluator} evaluates it")
+
+
+def check_finite(full: Definition, expected: list[torch.Tensor]) -> None:
+    """Raise RuntimeError where the reference is not finite, as no comparison would mean anything.
+
+    NaN compares as equal to anything, and nothing finite is close to infinity.
     """
-    judge = resolve_evaluator(full).__name__
-    if not on_gpu and judge not in ELEMENTWISE:
-        raise CannotRun(f"{full.name} needs a CUDA device: FIB's {judge} judges it")
+    for name, tensor in zip(full.outputs, expected, strict=True):
+        bad = int((~tensor.float().isfinite()).sum())
+        if bad:
+            raise RuntimeError(
+                f"the reference has {bad} values in {name}, of {tensor.numel()}, "
+                "that are not finite"
+            )
 
 
-def ending(exitcode: int) -> str:
-    """How a process ended, by multiprocessing's exit code: 'exit status 3', 'SIGSEGV'."""
-    return signal.Signals(-exitcode).name if exitcode < 0 else f"exit status {exitcode}"
+def build_reference(full: Definition) -> Runnable:
+    """Build a definition's reference from a folder that no solution writes into.
+
+    Raises CannotRun where there can be none.
+    """
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="moebench-reference-") as folder,
+            mock.patch.dict(os.environ, FIB_CACHE_PATH=folder),
+            mock.patch.object(python_builder, "write_sources_to_path", write_sources),
+        ):
+            return BuilderRegistry.get_instance().build_reference(full)
+    except OSError as error:
+        raise no_temporary_files(error) from error
+
+
+def no_temporary_files(error: OSError) -> CannotRun:
+    folder = tempfile.gettempdir()
+    return CannotRun(f"TMPDIR: nothing can be written in {folder}: {error.strerror}")
+
+
+def write_sources(folder: Path, sources: list[SourceFile]) -> None:
+    """Write sources as Python reads them; FIB writes them as the locale has it."""
+    for source in sources:
+        path = folder / source.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source.content, encoding="utf-8")
+
+
+def timer(clock: str) -> Callable[..., float]:
+    """Return the function that times calls of a runnable, in ms, by this clock."""
+    return timing.time_runnable if clock == CLOCK else gpu_clock.time_runnable
+
+
+def evaluation(
+    status: EvaluationStatus,
+    device: str,
+    log: str,
+    correctness: Correctness | None = None,
+    performance: Performance | None = None,
+) -> Evaluation:
+    """Return FIB's record of a solution on a workload, with this log."""
+    return make_eval(status, device, None, correctness, performance, log)
+
+
+# FIB's runner on a GPU: how its worker process starts
 
 
 @contextmanager
@@ -82,6 +167,39 @@ def without_interrupt() -> Iterator[None]:
 def start_without_interrupt(process, start=SpawnProcess._Popen):
     with without_interrupt():
         return start(process)
+
+
+def worker_main(*args) -> None:
+    """FIB's worker process, in a session of its own; SIGUSR1 has it write down where it is."""
+    os.setsid()
+    with open(stack_file(os.getpid()), "w") as stack:
+        faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
+        persistent_worker_main(*args)
+
+
+persistent_worker_main = persistent_runner._persistent_worker_main
+
+
+def gpu_clock_worker(*args) -> None:
+    """The same, by the GPU's clock."""
+    with mock.patch.object(default, "time_runnable", gpu_clock.time_runnable):
+        worker_main(*args)
+
+
+def stack_file(pid: int) -> Path:
+    return Path(os.environ[STACKS], f"{pid}.txt")
+
+
+def stack_of(process, patience: float = 0.5) -> str:
+    """Return where a worker is, as faulthandler writes it; nothing if it does not."""
+    with suppress(OSError):
+        os.kill(process.pid, signal.SIGUSR1)
+        time.sleep(patience)
+        return f"Timeout (\n{stack_file(process.pid).read_text(errors='replace')}"
+    return ""
+
+
+# FIB's runner on a GPU: what it does with a worker
 
 
 class Pool(ThreadPoolExecutor):
@@ -109,16 +227,20 @@ def giving_back() -> Iterator[None]:
 class Worker(PersistentSubprocessWorker):
     """The parent's side of a worker. fault: why the reference failed, which FIB only logs."""
 
-    fault, after_reference = None, False
+    fault: str | None = None
+    after_reference = False
 
-    def run_ref(self, *args):
-        """Without an earlier baseline, as FIB releases none that it built after a restart; leaves
-        no freed memory.
+    def run_ref(self, definition, *args):
+        """Run the reference without an earlier baseline, as FIB releases none that it built after a
+        restart. Leaves no freed memory. Raises RuntimeError where it is not finite.
         """
         self._baselines.clear()
         self.after_reference = True
         try:
-            return super().run_ref(*args)
+            handle = super().run_ref(definition, *args)
+            for expected in self._baselines[handle].outputs:
+                check_finite(definition, expected)
+            return handle
         except Exception as error:
             self.fault = f"{type(error).__name__}: {error}".splitlines()[0]
             raise
@@ -126,25 +248,42 @@ class Worker(PersistentSubprocessWorker):
             torch.cuda.empty_cache()
 
     def run_solution(self, solution, baseline, config) -> Evaluation:
-        """On the baseline that there is, as FIB gives one that it built again to the next solution
-        alone.
+        """Evaluate on the baseline that there is, as FIB gives one that it built again to the next
+        solution alone.
 
-        The first to pass after a reference, timed 5 to 10% slower, is judged twice. The log says
-        how a process ended.
+        The first to pass after a reference, timed 5 to 10% slower, is evaluated twice. The log says
+        how a process ended, and where it hung.
         """
         baseline = next(iter(self._baselines), baseline)
-        found = super().run_solution(solution, baseline, config)
-        if self.after_reference and found.status == EvaluationStatus.PASSED:
-            found = super().run_solution(solution, baseline, config)
+        result = super().run_solution(solution, baseline, config)
+        if self.after_reference and result.status == EvaluationStatus.PASSED:
+            result = super().run_solution(solution, baseline, config)
             self.after_reference = False
-        if found.status == EvaluationStatus.RUNTIME_ERROR and self._worker_proc:
-            self._worker_proc.join(0.2)
-            if (code := self._worker_proc.exitcode) is not None:
-                return found.model_copy(update={"log": f"{found.log}\n{ENDED}{ending(code)}"})
-        return found
+
+        addition = self.how_it_ended(result)
+        return result.model_copy(update={"log": f"{result.log}{addition}"}) if addition else result
+
+    def how_it_ended(self, result: Evaluation) -> str:
+        if not self._worker_proc:
+            return ""
+        if result.status == EvaluationStatus.TIMEOUT:
+            return f"\n{stack_of(self._worker_proc)}"
+        if result.status != EvaluationStatus.RUNTIME_ERROR:
+            return ""
+
+        self._worker_proc.join(0.2)
+        code = self._worker_proc.exitcode
+        return "" if code is None else f"\n{ENDED}{ending(code)}"
+
+
+def ending(code: int) -> str:
+    """Return how a process ended, by its exit code: 'exit status 3', 'SIGSEGV'."""
+    return signal.Signals(-code).name if code < 0 else f"exit status {code}"
 
 
 class Runner(PersistentRunner):
+    """FIB's runner, which says why a reference failed."""
+
     def run_workload(self, *args) -> dict[str, Evaluation]:
         """Raises RuntimeError with the cause where the reference failed; a fourth one does not cost
         the device.
@@ -153,16 +292,12 @@ class Runner(PersistentRunner):
         workers = list(self._workers)
         for worker in workers:
             worker.fault = None
+
         try:
             return super().run_workload(*args)
         except RuntimeError as error:
-            raise RuntimeError(next((w.fault for w in workers if w.fault), error)) from error
-
-
-def gpu_clock_worker(*args) -> None:
-    """FIB's worker process, by the GPU's clock."""
-    with mock.patch.object(default, "time_runnable", gpu_clock.time_runnable):
-        persistent_runner._persistent_worker_main(*args)
+            faults = [worker.fault for worker in workers if worker.fault]
+            raise RuntimeError(faults[0] if faults else error) from error
 
 
 @contextmanager
@@ -171,22 +306,23 @@ def running(clock: str = CLOCK) -> Iterator[Runner]:
 
     clock: one of CLOCKS, of the reference, in this process, and of solutions, in workers.
     """
-    replaced = (
-        TIMED if clock != CLOCK else []
-    )  # modules of FIB whose timer gpu_clock's stands in for
-    main = gpu_clock_worker if replaced else persistent_runner._persistent_worker_main
-    with (
-        mock.patch.object(SpawnProcess, "_Popen", staticmethod(start_without_interrupt)),
-        mock.patch.object(persistent_runner, "ThreadPoolExecutor", Pool),
-        mock.patch.object(persistent_runner, "PersistentSubprocessWorker", Worker),
-        mock.patch.object(persistent_runner, "_persistent_worker_main", main),
-        mock.patch.object(utils, "_rand_tensor", giving_back()(utils._rand_tensor)),
-        ExitStack() as timers,
-    ):
+    replaced = TIMED if clock != CLOCK else []
+    with ExitStack() as patches:
+
+        def patch(module, name: str, value) -> None:
+            patches.enter_context(mock.patch.object(module, name, value))
+
+        patch(SpawnProcess, "_Popen", staticmethod(start_without_interrupt))
+        patch(persistent_runner, "ThreadPoolExecutor", Pool)
+        patch(persistent_runner, "PersistentSubprocessWorker", Worker)
+        main = gpu_clock_worker if replaced else worker_main
+        patch(persistent_runner, "_persistent_worker_main", main)
+        patch(utils, "_rand_tensor", giving_back()(utils._rand_tensor))
         for module in replaced:
-            timers.enter_context(
-                mock.patch.object(module, "time_runnable", gpu_clock.time_runnable)
-            )
+            patch(module, "time_runnable", gpu_clock.time_runnable)
+        stacks = patches.enter_context(tempfile.TemporaryDirectory(prefix="moebench-stacks-"))
+        patches.enter_context(mock.patch.dict(os.environ, {STACKS: stacks}))
+
         runner = Runner() if MAIN else Runner(BenchmarkConfig().log_dir)
         try:
             yield runner

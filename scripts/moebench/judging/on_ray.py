@@ -1,7 +1,8 @@
-"""A plan's cells on a Ray cluster, whose nodes judge them as this machine would.
+"""A plan's tasks on a Ray cluster, whose nodes evaluate them as this machine would.
 
-An actor, a process on a device, lives as long as the run, and is given cells one by one, so no
-device waits.
+An actor, a process on a device, lives as long as the run, and is given tasks one by one, so no
+device waits. Ray's ActorPool does not say which task died with an actor, and gives tasks to actors
+that have not started, which a dead node keeps.
 """
 
 import os
@@ -20,13 +21,16 @@ from moebench.core.errors import CannotRun, UserError
 from moebench.core.interruption import on_interrupt
 from moebench.judging import dataset
 from moebench.judging.calling import first_line
-from moebench.judging.judge import Judge, Outcome
-from moebench.judging.plan import Cell, Plan
+from moebench.judging.evaluate import Evaluator, Outcome
+from moebench.judging.plan import Plan, Task
 from moebench.judging.selection import Device, Say, build_slow, survey
 from moebench.operators import workloads
 
 TRIES = 2
 FAILED_STARTS = 3  # of actors in a row, for each slot, until the run is given up
+SECONDS = 10  # to reach a cluster's head; Ray itself tries for minutes
+NOT_INSTALLED = "--ray: Ray is not installed: run `make setup-fleet`, or pip install '.[fleet]'"
+NEITHER = "--ray: the cluster has neither a GPU nor a CPU to evaluate on"
 
 
 @contextmanager
@@ -40,32 +44,17 @@ def connected(address: str | None) -> Iterator["Cluster"]:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise CannotRun(
-            "--ray: Ray is not installed: run `make setup-fleet`, or pip install '.[fleet]'"
-        ) from error
-    host, _, port = (address or "localhost:0").rpartition(":")
-    if not host or "/" in host or not port.isdecimal():
-        raise UserError(
-            f"--ray: got {address!r}, want HOST:PORT of a cluster's head, as `ray start` prints it"
-        )
-    if address:
-        try:
-            socket.create_connection(
-                (host, int(port)), timeout=10
-            ).close()  # Ray itself tries for minutes
-        except (OSError, OverflowError) as error:
-            raise CannotRun(
-                f"--ray {address}: nobody answers there: {first_line(error)}"
-            ) from error
+        raise CannotRun(NOT_INSTALLED) from error
+
+    if address is not None:
+        check_address(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        ray.init(
-            address=address,
-            logging_level="ERROR",
-            include_dashboard=False if address is None else None,
-        )
+        dashboard = False if address is None else None
+        ray.init(address=address, logging_level="ERROR", include_dashboard=dashboard)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise CannotRun(f"--ray {address or 'on this machine'}: {first_line(error)}") from error
+
     try:
         with on_interrupt(signal.default_int_handler):
             yield cluster()
@@ -73,31 +62,54 @@ def connected(address: str | None) -> Iterator["Cluster"]:
         ray.shutdown()
 
 
+def check_address(address: str) -> None:
+    """Raise UserError for what is no HOST:PORT, CannotRun where nobody answers."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        raise UserError(
+            f"--ray: got {address!r}, want HOST:PORT of a cluster's head, as `ray start` prints it"
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise CannotRun(f"--ray {address}: nobody answers there: {first_line(error)}") from error
+
+
 def cluster() -> "Cluster":
-    """The GPUs of the cluster, or its CPUs where it has none. Raises UserError where GPUs are of
-    several kinds.
+    """Return the GPUs of the cluster, or its CPUs where it has none.
+
+    Raises UserError where GPUs are of several kinds.
     """
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    kinds = Counter()  # as Ray calls them -> GPUs
-    for node in (node for node in nodes if node.get("GPU")):
-        label = next(
-            (name for name in node if name.startswith("accelerator_type:")), "accelerator_type:GPU"
-        )
-        kinds[label.partition(":")[2]] += int(node["GPU"])
-    if len(kinds) > 1:
-        listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))
+    gpus = gpus_by_kind(nodes)
+    if len(gpus) > 1:
+        listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(gpus.items()))
         raise UserError(
             f"--ray: the cluster has {listed}, want one kind of GPU; a table never mixes them"
         )
-    for kind, count in kinds.items():
-        return Cluster(
-            {"num_gpus": 1, "num_cpus": 0}, count, f"{count} {kind}s of {len(nodes)} nodes"
-        )
-    if not (slots := int(sum(node.get("CPU", 0) for node in nodes))):
-        raise CannotRun("--ray: the cluster has neither a GPU nor a CPU to judge on")
-    return Cluster({"num_cpus": 1}, slots, f"{slots} CPUs of {len(nodes)} nodes")
+
+    for kind, count in gpus.items():
+        text = f"{count} {kind}s of {len(nodes)} nodes"
+        return Cluster({"num_gpus": 1, "num_cpus": 0}, count, text)
+
+    cpus = int(sum(node.get("CPU", 0) for node in nodes))
+    if not cpus:
+        raise CannotRun(NEITHER)
+    return Cluster({"num_cpus": 1}, cpus, f"{cpus} CPUs of {len(nodes)} nodes")
+
+
+def gpus_by_kind(nodes: list[dict]) -> Counter:
+    """Return how many GPUs of each kind nodes have, as Ray calls them. nodes: their resources."""
+    gpus = Counter()
+    for node in nodes:
+        if not node.get("GPU"):
+            continue
+        kinds = [name for name in node if name.startswith("accelerator_type:")]
+        kind = kinds[0].partition(":")[2] if kinds else "GPU"
+        gpus[kind] += int(node["GPU"])
+    return gpus
 
 
 @dataclass(frozen=True)
@@ -109,7 +121,7 @@ class Cluster:
     text: str
 
     def survey(self) -> Device:
-        """One of its devices. Raises CannotRun where that fails."""
+        """Return one of its devices. Raises CannotRun where that fails."""
         import ray
 
         try:
@@ -120,114 +132,165 @@ class Cluster:
             ) from error
 
     def outcomes(self, plan: Plan, say: Say) -> Iterator[Outcome]:
-        """As they come. Raises CannotRun where actors cannot be started."""
-        run = Run(self, plan, say)
-        run.start()
-        while run.waiting or any(cell for _, cell in run.given.values()):
-            results = {result: actor for actor, (result, _) in run.given.items()}
-            run.ray.wait(list(results), num_returns=1)
-            for result in run.ray.wait(list(results), num_returns=len(results), timeout=0)[0]:
-                yield from run.collect(results.pop(result))
-            run.start()
-        for actor in run.given:
-            run.ray.kill(actor)  # it has not started yet
+        """Yield outcomes as they come. Raises CannotRun where actors cannot be started."""
+        yield from Run(self, plan, say).outcomes()
 
 
 class Actor:
-    """One device, on which it judges whatever it is given."""
+    """One device, on which it evaluates whatever it is given."""
 
     def __init__(self, plan: Plan):
-        self.plan, self.judging, self.made = plan, Judge(plan, provenance.host()), set()
+        self.plan = plan
+        self.evaluator = Evaluator(plan, provenance.host())
+        self.prepared: set[str] = set()
 
     def ready(self) -> None:
         """Answers when the actor runs."""
 
-    def judge(self, cell: Cell) -> Outcome:
-        if cell.definition not in self.made:
-            cache = get_fib_cache_path()
-            cache.mkdir(parents=True, exist_ok=True)
-            with FileLock(
-                cache / "fleet.lock"
-            ):  # one process of a node after the other: the first one does the work
-                part = self.plan.parts[cell.definition]
-                dataset.labelled(cell.definition, part.root)  # which makes tensors that are missing
-                build_slow(part.ours, print)
-            self.made.add(cell.definition)
-        return self.judging(cell)
+    def evaluate(self, task: Task) -> Outcome:
+        if task.definition not in self.prepared:
+            self.prepare(task.definition)
+            self.prepared.add(task.definition)
+        return self.evaluator.evaluate(task)
+
+    def prepare(self, definition: str) -> None:
+        """Make tensors that are missing, and build; the first process of a node does the work."""
+        part = self.plan.parts[definition]
+        cache = get_fib_cache_path()
+        cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache / "fleet.lock"):
+            dataset.labelled(definition, part.root)
+            build_slow(part.ours, print)
 
     def close(self) -> None:
-        self.judging.close()
+        self.evaluator.close()
 
 
 def last_line(error: Exception) -> str:
-    """Of Ray's; those above say where."""
+    """Return the last line of an error of Ray's; those above say where."""
     return str(error).strip().splitlines()[-1]
 
 
+@dataclass
+class Assignment:
+    """What an actor is at: a result to come, and its task, or None while it starts."""
+
+    result: object
+    task: Task | None
+
+
 class Run:
-    """Which actor is at what, and what waits. An actor has no cell until it runs: a node that is
+    """Which actor is at what, and what waits. An actor has no task until it runs: a node that is
     dead keeps none.
     """
 
     def __init__(self, cluster: Cluster, plan: Plan, say: Say):
         import ray
 
-        self.ray, self.cluster, self.say = ray, cluster, say
-        self.create, self.plan = ray.remote(Actor).options(**cluster.options), ray.put(plan)
-        # in the plan's groups, as a change takes seconds; the longest first, or it would keep the
-        # others waiting
-        of = [*dict.fromkeys((cell.definition, cell.names) for cell in plan)]
-        self.waiting = sorted(
-            plan, key=lambda c: (of.index((c.definition, c.names)), -workloads.tokens(c.workload))
-        )
-        self.given = {}  # actor -> (result to come, cell; None for its start)
-        self.tries, self.failed_starts = Counter(), 0
+        self.ray = ray
+        self.cluster = cluster
+        self.say = say
+        self.new_actor = ray.remote(Actor).options(**cluster.options)
+        self.plan = ray.put(plan)
+        self.waiting = in_order(plan)
+        self.assignments: dict[object, Assignment] = {}
+        self.tries = Counter()
+        self.failed_starts = 0
 
-    def start(self) -> None:
-        """As many actors as there is work for, and place."""
-        starting = sum(cell is None for _, cell in self.given.values())
-        for _ in range(min(len(self.waiting) - starting, self.cluster.slots - len(self.given))):
-            actor = self.create.remote(self.plan)
-            self.given[actor] = actor.ready.remote(), None
+    def outcomes(self) -> Iterator[Outcome]:
+        self.start_actors()
+        while self.waiting or any(each.task for each in self.assignments.values()):
+            for actor in self.wait_for_some():
+                yield from self.collect(actor)
+                del actor  # Ray ends it once nothing refers to it any more
+            self.start_actors()
+
+        for actor in self.assignments:
+            self.ray.kill(actor)  # it has not started yet
+
+    def wait_for_some(self) -> Iterator[object]:
+        """Yield actors whose results are there, once there is one."""
+        results = [each.result for each in self.assignments.values()]
+        self.ray.wait(results, num_returns=1)
+        done, _ = self.ray.wait(results, num_returns=len(results), timeout=0)
+        for result in done:
+            yield next(actor for actor, each in self.assignments.items() if each.result == result)
+
+    def start_actors(self) -> None:
+        """Start as many actors as there is work for, and place."""
+        starting = sum(each.task is None for each in self.assignments.values())
+        wanted = len(self.waiting) - starting
+        free = self.cluster.slots - len(self.assignments)
+        for _ in range(min(wanted, free)):
+            actor = self.new_actor.remote(self.plan)
+            self.assignments[actor] = Assignment(actor.ready.remote(), None)
 
     def collect(self, actor) -> list[Outcome]:
-        """Its outcome, or what is lost by its death; it gets its next cell, or another actor its
-        place.
+        """Return an actor's outcome, or what is lost by its death; it gets its next task, or
+        another actor its place.
         """
-        result, cell = self.given.pop(actor)
+        assignment = self.assignments.pop(actor)
+        task = assignment.task
         try:
-            outcome = self.ray.get(result)
+            outcome = self.ray.get(assignment.result)
         except self.ray.exceptions.RayError as error:
             self.ray.kill(actor)
-            if cell is None:
-                self.failed_starts += 1
-                if self.failed_starts > FAILED_STARTS * self.cluster.slots:
-                    raise CannotRun(
-                        f"--ray: no process can be started: {last_line(error)}"
-                    ) from error
-                return []
-            parts = [replace(cell, names=(name,)) for name in cell.names]
-            lost = [part for part in parts if not self.again(part, type(error).__name__)]
-            return [
-                Outcome(p, lost={p.names[0]: f"what ran it died twice: {last_line(error)}"})
-                for p in lost
-            ]
-        self.failed_starts = 0
-        if cell and outcome.lost and self.again(cell, next(iter(outcome.lost.values()))):
-            self.ray.kill(actor)  # that the reference did not run may be the state of its GPU
-            return []
-        if self.waiting:
-            following = self.waiting.pop(0)
-            self.given[actor] = actor.judge.remote(following), following
-        else:
-            actor.close.remote()  # Ray ends it after that, as nothing refers to it any more
-        return [outcome] if cell else []
+            return self.failed_start(error) if task is None else self.lost(task, error)
 
-    def again(self, cell: Cell, why: str) -> bool:
-        """Whether it is tried again, as it was not before."""
-        key = cell.definition, cell.workload.uuid, cell.names
+        self.failed_starts = 0
+        if task and outcome.lost:
+            why = next(iter(outcome.lost.values()))
+            if self.is_tried_again(task, why):
+                # that the reference did not run may be the state of its GPU
+                self.ray.kill(actor)
+                return []
+
+        self.give_next(actor)
+        return [outcome] if task else []
+
+    def give_next(self, actor) -> None:
+        if self.waiting:
+            task = self.waiting.pop(0)
+            self.assignments[actor] = Assignment(actor.evaluate.remote(task), task)
+        else:
+            actor.close.remote()  # Ray ends it after that
+
+    def failed_start(self, error: Exception) -> list[Outcome]:
+        self.failed_starts += 1
+        if self.failed_starts > FAILED_STARTS * self.cluster.slots:
+            raise CannotRun(f"--ray: no process can be started: {last_line(error)}") from error
+        return []
+
+    def lost(self, task: Task, error: Exception) -> list[Outcome]:
+        """Return outcomes of what is not tried again, each solution apart, after an actor died."""
+        outcomes = []
+        for name in task.names:
+            alone = replace(task, names=(name,))
+            if not self.is_tried_again(alone, type(error).__name__):
+                why = f"what ran it died twice: {last_line(error)}"
+                outcomes.append(Outcome(alone, lost={name: why}))
+        return outcomes
+
+    def is_tried_again(self, task: Task, why: str) -> bool:
+        """Whether a task waits again, as it was not tried again before."""
+        key = task.definition, task.workload.uuid, task.names
         self.tries[key] += 1
-        if self.tries[key] < TRIES:
-            self.say(f"{cell.label}  {', '.join(cell.names)}  is tried again: {why}")
-            self.waiting.append(cell)
-        return self.tries[key] < TRIES
+        if self.tries[key] >= TRIES:
+            return False
+
+        self.say(f"{task.label}  {', '.join(task.names)}  is tried again: {why}")
+        self.waiting.append(task)
+        return True
+
+
+def in_order(plan: Plan) -> list[Task]:
+    """Return tasks in the plan's groups, as a change takes seconds; in each the longest first, or
+    it would keep the others waiting.
+    """
+    tasks = list(plan)
+    groups = list(dict.fromkeys((task.definition, task.names) for task in tasks))
+
+    def place(task: Task) -> tuple[int, int]:
+        return groups.index((task.definition, task.names)), -workloads.tokens(task.workload)
+
+    return sorted(tasks, key=place)

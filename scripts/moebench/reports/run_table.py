@@ -1,4 +1,4 @@
-"""What a run prints: a line for each verdict as it comes, and at the end a table for each
+"""What a run prints: a line for each result as it comes, and at the end a table for each
 definition, a row for each solution.
 
 The tables are drawn from the traces' DataFrame, `measurements.rows_from`.
@@ -23,7 +23,7 @@ from rich.progress import (
 )
 
 from moebench.core.printable import printable
-from moebench.judging.judge import Outcome, Verdict
+from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.table import Cell, Entry, Table, decimal
@@ -60,26 +60,26 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
     outcomes: list[Outcome] = []
     try:
         with Progress(*columns, console=console, transient=True) as bar:
-            verdicts = VerdictLines(plan, place, console, bar)
+            results = ResultLines(plan, place, console, bar)
 
             def show(outcome: Outcome) -> None:
                 outcomes.append(outcome)
-                verdicts.show(outcome)
+                results.show(outcome)
 
             yield show
     finally:
         show_tables(plan, outcomes, console)
 
 
-class VerdictLines:
-    """Prints the verdicts of a run as they come, each with its number, and moves the bar."""
+class ResultLines:
+    """Prints the results of a run as they come, each with its number, and moves the bar."""
 
     def __init__(self, plan: Plan, place: str, console: Console, bar: Progress):
         self.plan = plan
         self.place = place
         self.console = console
         self.bar = bar
-        self.total = sum(len(cell.names) for cell in plan)
+        self.total = sum(len(task.names) for task in plan)
         self.done = 0
         self.task = bar.add_task(place, total=self.total)
 
@@ -91,14 +91,14 @@ class VerdictLines:
             print_line(self.console, line)
 
         if self.plan.verbose:
-            self.show_logs(outcome.verdicts)
-        description = self.place or printable(outcome.cell.label)
+            self.show_logs(outcome.evaluated)
+        description = self.place or printable(outcome.task.label)
         self.bar.update(self.task, completed=self.done, description=description)
 
-    def show_logs(self, verdicts: dict[str, Verdict]) -> None:
-        for name, verdict in verdicts.items():
-            if verdict.log:
-                print_line(self.console, f"the log of {name}:\n{verdict.log}")
+    def show_logs(self, results: dict[str, EvaluatedSolution]) -> None:
+        for name, result in results.items():
+            if result.log:
+                print_line(self.console, f"the log of {name}:\n{result.log}")
 
 
 def print_line(console: Console, text: str) -> None:
@@ -109,12 +109,12 @@ def print_line(console: Console, text: str) -> None:
 def show_tables(plan: Plan, outcomes: list[Outcome], console: Console) -> None:
     """Print the tables of each definition, and where its traces are."""
     for part in plan.parts.values():
-        of_part = [outcome for outcome in outcomes if outcome.cell.definition == part.full.name]
+        of_part = [outcome for outcome in outcomes if outcome.task.definition == part.full.name]
         for table in tables(plan, part, of_part):
             console.print(printable(table.title), soft_wrap=True)
             console.print(replace(table, title="").terminal())
 
-        saved = sum(len(outcome.verdicts) for outcome in of_part if part.keeps(outcome.cell))
+        saved = sum(len(outcome.evaluated) for outcome in of_part if part.keeps(outcome.task))
         if saved:
             print_line(console, f"{saved} traces saved in {part.path}")
 
@@ -125,21 +125,21 @@ def lines(outcome: Outcome, timed: bool) -> Iterator[str]:
     The line has the status, the share that matched, and of a solution that was timed and passed ms
     and speed-up. The reasons are indented.
     """
-    label = outcome.cell.label
+    label = outcome.task.label
     for name, reason in outcome.lost.items():
         yield f"{label}  {name}  NOT JUDGED: {reason}"
 
-    for name, verdict in outcome.verdicts.items():
-        yield f"{label}  {name}  {verdict_text(verdict, timed)}"
-        for reason in verdict.reasons:
+    for name, result in outcome.evaluated.items():
+        yield f"{label}  {name}  {result_text(result, timed)}"
+        for reason in result.reasons:
             yield f"{INDENT}{reason}"
 
 
-def verdict_text(verdict: Verdict, timed: bool) -> str:
+def result_text(result: EvaluatedSolution, timed: bool) -> str:
     """Return "PASSED    0.0352 ms     85.6x  matched 0.9990", without what there is not."""
-    evaluation = verdict.trace.evaluation
+    evaluation = result.trace.evaluation
     parts = [evaluation.status.value]
-    if timed and verdict.passed:
+    if timed and result.passed:
         performance = evaluation.performance
         parts.append(f"{performance.latency_ms:8.4f} ms  {performance.speedup_factor:7.1f}x")
 
@@ -158,8 +158,8 @@ def tables(plan: Plan, part: Part, outcomes: list[Outcome]) -> Iterator[Table]:
     for trace in part.kept:
         by_device[trace.evaluation.environment.hardware].append(trace)
     for outcome in outcomes:
-        for verdict in outcome.verdicts.values():
-            trace = verdict.trace
+        for result in outcome.evaluated.values():
+            trace = result.trace
             by_device[trace.evaluation.environment.hardware].append(trace)
 
     if not by_device and outcomes:
@@ -255,13 +255,13 @@ def not_judged(outcomes: list[Outcome]) -> list[str]:
     notes = []
     for outcome in outcomes:
         for name, reason in outcome.lost.items():
-            notes.append(f"NOT JUDGED: {name} on {outcome.cell.label}: {reason}")
+            notes.append(f"NOT JUDGED: {name} on {outcome.task.label}: {reason}")
     return notes
 
 
 def not_passed(part: Part, rows: pd.DataFrame, outcomes: list[Outcome]) -> list[str]:
     """Return a line for each solution and status other than PASSED, with the workloads."""
-    labels = {outcome.cell.workload.uuid: outcome.cell.label for outcome in outcomes}
+    labels = {outcome.task.workload.uuid: outcome.task.label for outcome in outcomes}
     notes = []
     for name in part.solutions:
         failed = rows[(rows.solution == name) & ~rows.passed]

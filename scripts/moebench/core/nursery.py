@@ -1,0 +1,210 @@
+"""Where processes of solutions come from: run -> nursery -> supervisor -> the solution's process.
+
+The nursery imports what solutions need once, and forks. It is nobody's child, so a solution that
+kills all its ancestors does not reach the run. A supervisor ends its solution with all descendants,
+those in sessions of their own too, as soon as the run closes its end of a socket, or dies.
+
+This module runs in all three; judging/processes.py is the run's side.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import importlib
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+
+import psutil
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+LARGEST_FILE = 1 << 30  # bytes that a solution may write into one file, what it prints included
+LONGEST_MESSAGE = 1 << 18  # bytes; the environment is in it
+PATIENCE = 5  # seconds for which descendants are killed before the rest is left alone
+
+
+def serve(descriptor: int, preload: str | None) -> None:
+    """Fork a supervisor for each message on a socket, until the run closes it.
+
+    A message is JSON, the settings of `become_solution`, with three descriptors: the supervisor's
+    socket, the solution's socket, and the file for what is printed. One without descriptors only
+    has orphans ended. preload: a module to import before; None where that would use CUDA, which
+    does not survive a fork.
+    """
+    if os.fork():
+        os._exit(0)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    if preload:
+        importlib.import_module(preload)
+
+    gc.freeze()
+    supervisors = set()
+    requests = socket.socket(fileno=descriptor)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(requests, LONGEST_MESSAGE, 3)
+        if not message:
+            break
+
+        end_orphans(supervisors)
+        if not descriptors:
+            continue
+
+        supervisor = os.fork()
+        if supervisor == 0:
+            requests.close()
+            supervise(json.loads(message), *descriptors)
+            os._exit(0)
+        supervisors.add(supervisor)
+        for each in descriptors:
+            os.close(each)
+
+    # supervisors end by themselves, as the run's end of their sockets is closed with it
+    for supervisor in supervisors:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(supervisor, 0)
+    end_descendants()
+
+
+def end_orphans(supervisors: set[int]) -> None:
+    """Kill what a supervisor has left behind that was killed itself, and reap what has ended."""
+    for child in psutil.Process().children():
+        if child.pid not in supervisors:
+            end_descendants(child)
+
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            ended, _ = os.waitpid(-1, os.WNOHANG)
+            if not ended:
+                break
+            supervisors.discard(ended)
+
+
+def end_descendants(of: psutil.Process | None = None) -> None:
+    """Kill all descendants of this process and reap them, or another process with its own."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        living = living_descendants(of)
+        for process in living:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+        # a killed process whose threads still end cannot be reaped yet, nor can its children
+        is_done = has_reaped_all() if of is None else not living
+        if is_done:
+            return
+        time.sleep(0.01)
+
+
+def living_descendants(of: psutil.Process | None) -> list[psutil.Process]:
+    """Return this process's descendants, or another process with its own; zombies left out."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if of is None:
+            return [each for each in psutil.Process().children(recursive=True) if is_alive(each)]
+        return [each for each in (of, *of.children(recursive=True)) if is_alive(each)]
+    return []
+
+
+def is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def has_reaped_all() -> bool:
+    """Reap children that have ended; whether none is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
+
+
+def supervise(settings: dict, control_descriptor: int, data: int, log: int) -> None:
+    """Fork the solution's process and end it with all its descendants.
+
+    The run is told when it has started, and later its exit code: negative for a signal.
+    """
+    os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    control = socket.socket(fileno=control_descriptor)
+    process = os.fork()
+    if process == 0:
+        control.close()
+        become_solution(settings, data, log)
+        os._exit(0)
+
+    os.close(data)
+    os.close(log)
+    with contextlib.suppress(OSError):
+        control.send(json.dumps({"started": process}).encode())
+
+    status = wait_for_end(process, control)
+    end_descendants()
+    shutil.rmtree(settings["folder"], ignore_errors=True)  # which a run that was killed does not
+    if status is not None:
+        with contextlib.suppress(OSError):
+            control.send(json.dumps({"exit": os.waitstatus_to_exitcode(status)}).encode())
+
+
+def wait_for_end(process: int, control: socket.socket) -> int | None:
+    """Return a process's wait status, or None once the run closes its end of a socket.
+
+    Whatever the run says before is sent back: it asks whether this supervisor still lives.
+    """
+    ended = os.pidfd_open(process)
+    while True:
+        ready, _, _ = select.select([ended, control], [], [])
+        if ended in ready:
+            return os.waitpid(process, 0)[1]
+
+        question = control.recv(1 << 12)
+        if not question:
+            return None
+        control.send(question)
+
+
+def become_solution(settings: dict, data: int, log: int) -> None:
+    """Turn into a process that does with a solution what the run asks for, until it says no more.
+
+    settings: `module`, whose `serve` takes the socket and the settings; `folder`, to work in and
+    for temporary files; `environment`; `memory`, bytes that it may take for itself, or null;
+    `threads` of torch.
+    """
+    os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.close(log)
+    sys.stdout = open(1, "w", encoding="utf-8", buffering=1, closefd=False)
+    sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)
+    faulthandler.enable()
+
+    os.environ.clear()
+    os.environ.update(settings["environment"], TMPDIR=settings["folder"])
+    tempfile.tempdir = None
+
+    module = importlib.import_module(settings["module"])
+    limit_resources(settings["memory"])
+    module.serve(socket.socket(fileno=data), settings)
+
+
+def limit_resources(memory: int | None) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory is None:
+        return
+
+    free = min(memory, psutil.virtual_memory().available)
+    limit = psutil.Process().memory_info().data + free
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

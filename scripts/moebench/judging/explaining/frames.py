@@ -1,0 +1,98 @@
+"""The error of a solution that raised, and the place in its own sources, from a traceback of any
+process.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from moebench.judging.calling import shortened
+
+# a file of a solution as FIB unpacks it
+UNPACKED = re.compile(r'(?<=File ")(?P<folder>/[^"]*/fib_\w+)/(?P<file>[^"]+)(?=")')
+# Python's frames, and faulthandler's, which have no comma before the function
+FRAME = re.compile(
+    r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>\S+))?', re.MULTILINE
+)
+CAUSED = "\nThe above exception was the direct cause of the following exception:\n"
+UNRELATED = "\nDuring handling of the above exception, another exception occurred:\n"
+TIMED_OUT = "Timeout ("  # before the stacks that faulthandler writes
+COMPILER = re.compile(
+    r"^(?P<file>(?:.*/)?[\w.]+\.(?:cuh?|cpp|h))[(:](?P<line>\d+)\)?.*?\berror\b.*", re.MULTILINE
+)
+ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?$")
+
+Origins = Mapping[str, PurePosixPath]  # packed path -> path in the repository
+
+
+def with_own_paths(log: str, origins: Origins) -> str:
+    """Return the log, in which a solution's files are named as in the repository."""
+    return UNPACKED.sub(lambda match: str(origins.get(match["file"], match[0])), log)
+
+
+def raised(log: str, origins: Origins) -> list[str]:
+    """Return the error in one line, and 'at FILE:LINE in FUNCTION' of the innermost frame in the
+    solution's own files.
+
+    log: after `with_own_paths`. The first cause that those sources raised counts, or what a
+    compiler printed.
+    """
+    by_compiler = compiler_error(log, origins)
+    if by_compiler:
+        return by_compiler
+
+    chain = log.strip().split(UNRELATED)[-1].split(CAUSED)
+    for traceback in chain:
+        frames = own_frames(traceback, origins)
+        if frames:
+            return [shortened(error_of(traceback)), place(frames[-1])]
+    return [shortened(error_of(chain[-1]))]
+
+
+def hung(log: str, origins: Origins) -> list[str]:
+    """Return 'at FILE:LINE in FUNCTION' of where a solution was at a time-out, or nothing if it was
+    not in its own files.
+
+    log: after `with_own_paths`, with faulthandler's stacks, whose innermost frames come first.
+    """
+    _, found, stacks = log.rpartition(TIMED_OUT)
+    frames = own_frames(stacks, origins) if found else []
+    return [place(frames[0])] if frames else []
+
+
+def own_frames(traceback: str, origins: Origins) -> list[re.Match]:
+    paths = {str(path) for path in origins.values()}
+    return [frame for frame in FRAME.finditer(traceback) if frame["file"] in paths]
+
+
+def place(frame: re.Match) -> str:
+    function = f" in {frame['function']}" if frame["function"] else ""
+    return f"at {frame['file']}:{frame['line']}{function}"
+
+
+def compiler_error(log: str, origins: Origins) -> list[str] | None:
+    """Return what a compiler says about one of these sources, and where."""
+    for match in COMPILER.finditer(log):
+        packed_paths = [path for path in origins if f"/{match['file']}".endswith(f"/{path}")]
+        if packed_paths:
+            origin = origins[max(packed_paths, key=len)]
+            return [match[0].rpartition("/")[2], f"at {origin}:{match['line']}"]
+    return None
+
+
+def error_of(traceback: str) -> str:
+    """Return 'ValueError: what is wrong'; where Triton's compiler puts the place first, with what
+    it says after it.
+    """
+    frames = list(FRAME.finditer(traceback))
+    after_frames = traceback[frames[-1].end() :] if frames else traceback
+    lines = [line.strip() for line in after_frames.strip().splitlines()]
+    if not lines:
+        return "no message"
+
+    errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
+    first = errors[0] if errors else len(lines) - 1
+    message = [line for line in lines[first:] if line]
+    if "CompilationError" in message[0] and len(message) > 1:
+        return f"{message[0]} {message[-1]}"
+    return message[0]

@@ -1,0 +1,283 @@
+"""Processes of solutions, as the run sees them; core/nursery.py is what they do themselves."""
+
+import atexit
+import contextlib
+import json
+import os
+import secrets
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import psutil
+import torch
+
+from moebench.core import nursery
+from moebench.core.environment import neutral
+from moebench.core.errors import CannotRun
+from moebench.core.printable import cut, printable
+from moebench.judging import fib
+from moebench.judging.isolation import worker
+from moebench.judging.isolation.channel import Channel, Garbled
+
+MARK = "MOEBENCH_NURSERY"  # in the environment of a nursery and all that descends from it
+PATIENCE = 60  # seconds for a process to start
+GRACE = 1  # seconds after a time-out, in which a process writes down where it is
+LARGEST_FOLDER = 1 << 28  # bytes of files that a process may keep from one workload to the next
+MOST_PRINTED = 1 << 17  # bytes of what a solution prints that are read
+LINES, CHARACTERS = 200, 1000  # that are kept of it
+KILLED_PARENT = "it has killed its parent"
+
+
+class Ended(Exception):
+    """A solution's process has ended. The message says how: 'exit status 3', 'SIGSEGV'."""
+
+
+class Nursery:
+    """Forks processes for solutions. It begins to import torch at once, and nobody waits for it."""
+
+    def __init__(self):
+        self.mark = secrets.token_hex(8)
+        self.folders: list[str] = []  # in which its solutions have worked
+        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.errors = temporary_file()
+        preload = None if torch.cuda.is_available() else worker.__name__
+        start = (
+            f"import sys; sys.path[:] = {sys.path!r}; "
+            f"import {nursery.__name__} as nursery; "
+            f"nursery.serve({theirs.fileno()}, {preload!r})"
+        )
+        with theirs:
+            subprocess.run(
+                [sys.executable, "-I", "-X", "utf8", "-c", start],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self.errors,
+                stderr=self.errors,
+                env=neutral(dict(os.environ)) | {MARK: self.mark},
+                cwd="/",
+                start_new_session=True,
+                check=True,
+            )
+
+    def fork(self, settings: dict, descriptors: list[int]) -> None:
+        """Raises OSError where the nursery has ended."""
+        self.folders.append(settings["folder"])
+        socket.send_fds(self.requests, [json.dumps(settings).encode()], descriptors)
+
+    def end_orphans(self) -> bool:
+        """End what a solution has left behind that killed its supervisor; False where the nursery
+        itself has ended.
+        """
+        try:
+            self.requests.send(b"{}")
+        except OSError:
+            return False
+        return True
+
+    def why_ended(self) -> str:
+        lines = printable(read_printed(self.errors)).strip().splitlines()
+        return lines[-1] if lines else "it was killed"
+
+    def close(self) -> None:
+        """End it and all that descends from it, and wait until that has ended."""
+        with contextlib.suppress(OSError):
+            self.requests.shutdown(socket.SHUT_WR)
+            self.requests.settimeout(PATIENCE)
+            self.requests.recv(1)
+        self.requests.close()
+        self.errors.close()
+        self.end_marked()
+
+    def end_marked(self) -> None:
+        """Kill what descends from it, for where a solution has killed the nursery itself.
+
+        Known by its environment, or by working in a solution's folder.
+        """
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                works_in = process.cwd().removesuffix(" (deleted)")
+                if works_in in self.folders or process.environ().get(MARK) == self.mark:
+                    process.kill()
+
+
+class Nurseries:
+    """The nursery of this process: its first is started when it is wanted, others after it is
+    killed. It ends with this process.
+    """
+
+    def __init__(self):
+        self.current: Nursery | None = None
+        atexit.register(self.close)
+
+    def get(self) -> Nursery:
+        if self.current is None:
+            self.current = Nursery()
+        return self.current
+
+    def start(self, memory: int | None) -> "SolutionProcess":
+        """Return a process that has started. Raises CannotRun where none does."""
+        for _ in range(2):
+            process = SolutionProcess(self.get(), memory)
+            if process.has_started():
+                return process
+
+            process.close()
+            why = self.current.why_ended()
+            self.close()
+        raise CannotRun(f"no process can be started for solutions: {why}")
+
+    def clean_up(self) -> None:
+        """End what solutions have left behind that killed those who watch them."""
+        if self.current and not self.current.end_orphans():
+            self.close()
+
+    def close(self) -> None:
+        if self.current:
+            self.current.close()
+        self.current = None
+
+
+NURSERIES = Nurseries()
+
+
+class SolutionProcess:
+    """A process in which solutions run, with a folder and a file for what they print.
+
+    memory: bytes that it may take for itself; None: as many as there are.
+    """
+
+    def __init__(self, source: Nursery, memory: int | None):
+        self.folder = temporary_folder()
+        self.printed = temporary_file()
+        self.holds = 0  # the number of the inputs that it has been given
+        self.control, control_there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        data_here, data_there = socket.socketpair()
+        self.channel = Channel(data_here)
+        settings = {
+            "module": worker.__name__,
+            "folder": self.folder,
+            "memory": memory,
+            "threads": torch.get_num_threads(),
+            "environment": neutral(dict(os.environ)),
+        }
+        descriptors = [control_there.fileno(), data_there.fileno(), self.printed.fileno()]
+        with control_there, data_there, contextlib.suppress(OSError):
+            source.fork(settings, descriptors)
+
+    def has_started(self) -> bool:
+        """Whether it runs, once its supervisor says so."""
+        return "started" in self._told(PATIENCE)
+
+    def is_alive(self) -> bool:
+        """Whether it waits for requests; what killed it, if anything, was not asked of it."""
+        ready, _, _ = select.select([self.control], [], [], 0)
+        return not ready
+
+    def begin(self, seconds: float) -> None:
+        """Forget what was printed before; answers take so long at most from here on."""
+        os.ftruncate(self.printed.fileno(), 0)
+        os.lseek(self.printed.fileno(), 0, os.SEEK_SET)
+        self.channel.deadline = time.monotonic() + seconds
+
+    def fills_its_folder(self) -> bool:
+        """Whether it keeps so many files that others might find none of theirs can be written."""
+        size = 0
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    size += os.lstat(os.path.join(folder, name)).st_blocks * 512
+        return size > LARGEST_FOLDER
+
+    def request(self, message: dict, tensors=()) -> dict:
+        """Return the answer to a request. Raises TimeoutError, and Ended where the process has."""
+        remaining = self.channel.deadline - time.monotonic()
+        self.channel.deadline += GRACE
+        try:
+            self.channel.send(message | {"seconds": remaining}, tensors)
+            return self.channel.receive()
+        except TimeoutError:
+            raise
+        except (OSError, EOFError) as error:
+            raise Ended(self._how_ended()) from error
+        except Garbled as error:
+            raise Ended(f"its answer cannot be read: {error}") from error
+        finally:
+            self.channel.deadline -= GRACE
+
+    def receive_tensors(self, wanted: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return tensors of these shapes and dtypes, which follow an answer. Raises as request."""
+        try:
+            return [self.channel.receive_tensor(each.dtype, each.shape) for each in wanted]
+        except TimeoutError:
+            raise
+        except (OSError, EOFError) as error:
+            raise Ended(self._how_ended()) from error
+
+    def check_supervisor(self) -> None:
+        """Raise Ended if a solution has killed its parent, although it goes on itself."""
+        with contextlib.suppress(OSError):
+            self.control.send(json.dumps({"alive": True}).encode())
+        if "alive" not in self._told(PATIENCE):
+            raise Ended(KILLED_PARENT)
+
+    def printed_text(self) -> str:
+        """Return what was printed since `begin`, cut to some lines, without control characters."""
+        return cut(printable(read_printed(self.printed)), LINES, CHARACTERS)
+
+    def close(self) -> None:
+        """End it with all its descendants, and wait until they have ended."""
+        self.channel.close()
+        with contextlib.suppress(OSError):
+            self.control.shutdown(socket.SHUT_WR)
+        while self._told(PATIENCE):
+            pass  # what the supervisor says before it has ended
+        self.control.close()
+        self.printed.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _how_ended(self) -> str:
+        code = self._told(PATIENCE).get("exit")
+        if code is None:
+            return KILLED_PARENT
+        return fib.ending(code)
+
+    def _told(self, seconds: float) -> dict:
+        """Return what the supervisor says next; nothing where it has been killed."""
+        self.control.settimeout(seconds)
+        try:
+            message = self.control.recv(1 << 12)
+        except OSError:
+            return {}
+        return json.loads(message) if message else {}
+
+
+def temporary_folder() -> str:
+    try:
+        return tempfile.mkdtemp(prefix="moebench-")
+    except OSError as error:
+        raise fib.no_temporary_files(error) from error
+
+
+def temporary_file():
+    """Return a file without a name, which nobody removes."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError as error:
+        raise fib.no_temporary_files(error) from error
+
+
+def read_printed(file) -> str:
+    """Return the text in a file; of a long one its beginning and its end."""
+    size = os.fstat(file.fileno()).st_size
+    if size <= MOST_PRINTED:
+        return os.pread(file.fileno(), size, 0).decode(errors="replace")
+
+    half = MOST_PRINTED // 2
+    head = os.pread(file.fileno(), half, 0).decode(errors="replace")
+    tail = os.pread(file.fileno(), half, size - half).decode(errors="replace")
+    return f"{head}\n[{size - 2 * half} bytes are left out]\n{tail}"

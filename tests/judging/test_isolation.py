@@ -1,0 +1,345 @@
+"""What passes between the run and a solution's process, and FIB's results looked at again."""
+
+import json
+import os
+import socket
+import struct
+import time
+from contextlib import closing
+from types import SimpleNamespace
+
+import judged
+import psutil
+import pytest
+import torch
+from flashinfer_bench import EvaluationStatus, Performance
+from moebench.core import environment, paths
+from moebench.core.printable import cut, printable
+from moebench.judging import fib
+from moebench.judging.isolation import processes, runner
+from moebench.judging.isolation.channel import Channel, Garbled, described
+from moebench.judging.isolation.runner import Result, Runner
+from moebench.judging.second_look import SecondLook
+from moebench.judging.tolerances import TOLERANCES
+from plain_solution import RIGHT, solution
+
+from solutions.common.host.build_library import build_library
+
+PASSED = EvaluationStatus.PASSED
+
+
+# Messages
+
+
+@pytest.fixture
+def ends():
+    """The two ends of a channel."""
+    one, other = (Channel(each) for each in socket.socketpair())
+    with closing(one), closing(other):
+        yield one, other
+
+
+TENSORS = {
+    "bfloat16": torch.randn(3, 5).bfloat16(),
+    "float8": torch.randn(4, 4).to(torch.float8_e4m3fn),
+    "scalar": torch.tensor(3, dtype=torch.int32),
+    "bool": torch.tensor([True, False]),
+    "empty": torch.zeros(0, 512),
+    "not contiguous": torch.randn(4, 6).t(),
+}
+
+
+def test_tensors_arrive_bit_by_bit(ends):
+    one, other = ends
+    one.send({"what": "tensors"}, list(TENSORS.values()))
+    assert other.receive() == {"what": "tensors"}
+    for name, tensor in TENSORS.items():
+        received = other.receive_tensor(tensor.dtype, tensor.shape)
+        assert described(received) == described(tensor), name
+        as_bytes = tensor.contiguous().reshape(-1).view(torch.uint8)
+        assert torch.equal(received.reshape(-1).view(torch.uint8), as_bytes), name
+
+
+NO_MESSAGES = {
+    "too long": struct.pack("<Q", 1 << 40),
+    "no JSON": struct.pack("<Q", 3) + b"\xff{]",
+    "no object": struct.pack("<Q", 2) + b"[]",
+    "too deep": struct.pack("<Q", 200_000) + b"[" * 200_000,
+}
+
+
+@pytest.mark.parametrize("name", NO_MESSAGES)
+def test_what_is_no_message_is_refused(ends, name):
+    one, other = ends
+    other.deadline = time.monotonic() + 10
+    one.connection.sendall(NO_MESSAGES[name])
+    with pytest.raises(Garbled):
+        other.receive()
+
+
+def test_a_message_is_waited_for_until_the_deadline(ends):
+    one, other = ends
+    one.connection.sendall(b"1234")
+    other.deadline = time.monotonic() + 0.1
+    with pytest.raises(TimeoutError):
+        other.receive()
+    one.close()
+    other.deadline = None
+    with pytest.raises(EOFError):
+        other.receive()
+
+
+ANSWERS = {
+    "no status": {},
+    "another status": {"status": "TIMEOUT"},
+    "outputs that are no list": {"status": "PASSED", "outputs": 3},
+    "too few outputs": {"status": "PASSED", "outputs": []},
+    "outputs that are nothing": {"status": "PASSED", "outputs": [None]},
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_that_are_none_end_the_process_and_nothing_else(name):
+    trial = runner.Trial([], [torch.zeros(2, 3)])
+    full = SimpleNamespace(outputs={"output": None})
+    process = SimpleNamespace(request=lambda message: ANSWERS[name])
+    with pytest.raises(processes.Ended):
+        runner.ask_outputs(process, full, SimpleNamespace(name="x"), 0, trial)
+
+
+@pytest.mark.parametrize("times", [None, [], [1.0], [1.0, -1.0], [1.0, float("nan")], ["1", "2"]])
+def test_times_that_are_none_end_the_process(times):
+    with pytest.raises(processes.Ended):
+        runner.mean_ms({"milliseconds": times}, 2)
+    assert runner.mean_ms({"milliseconds": [1.0, 3.0]}, 2) == 2.0
+
+
+def test_the_expected_output_is_never_sent(tmp_path, monkeypatch):
+    sent = []
+    send = Channel.send
+
+    def note(self, message, tensors=()):
+        sent.append((json.dumps(message), list(tensors)))
+        send(self, message, tensors)
+
+    monkeypatch.setattr(Channel, "send", note)
+    assert judged.evaluated(solution(tmp_path, RIGHT)).passed
+    shapes = [tensor.shape for _, tensors in sent for tensor in tensors]
+    assert shapes
+    assert torch.Size([16, 512]) not in [
+        tensor.shape for _, tensors in sent for tensor in tensors if tensor.dtype == torch.bfloat16
+    ]
+
+
+# Processes
+
+
+def test_a_process_ends_with_all_that_it_started_when_its_runner_is_closed(tmp_path):
+    body = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    plan = judged.plan({"tiny": solution(tmp_path, f"{RIGHT}\n    {body}")}, ["16"])
+    (task,) = plan
+    (part,) = plan.parts.values()
+    run = Runner()
+    run.run_workload(
+        part.full, task.workload, list(part.solutions.values()), plan.config, paths.ROOT
+    )
+    (process,) = run.processes.values()
+    working_there = [
+        each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == process.folder
+    ]
+    assert any(each.name() == "sleep" for each in working_there)
+
+    run.close()
+    assert not any(each.is_running() for each in working_there)
+
+
+def test_a_process_that_fills_its_folder_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "LARGEST_FOLDER", 1 << 20)
+    body = "open('f', 'wb').write(bytes(1 << 21))"
+    plan = judged.plan({"tiny": solution(tmp_path, f"{RIGHT}\n    {body}")}, ["16"])
+    (task,) = plan
+    (part,) = plan.parts.values()
+    packed = list(part.solutions.values())
+    with closing(Runner()) as run:
+        results = run.run_workload(part.full, task.workload, packed, plan.config, paths.ROOT)
+        assert [each.evaluation.status for each in results.values()] == [PASSED]
+        assert not run.processes
+
+
+def test_a_nursery_that_was_killed_is_replaced(tmp_path):
+    packed = solution(tmp_path, RIGHT)
+    assert judged.evaluated(packed).passed
+    nursery = processes.NURSERIES.get()
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(processes.MARK) == nursery.mark:
+                process.kill()
+        except psutil.Error:
+            continue
+    assert judged.evaluated(packed).passed
+    assert processes.NURSERIES.get() is not nursery
+
+
+# A second look, at what FIB's worker is made to have found
+
+
+@pytest.fixture
+def look(tmp_path):
+    """A function: a solution's body, FIB's status -> its result after a second look."""
+
+    def at(body, status=PASSED, verbose=False):
+        packed = solution(tmp_path, body)
+        plan = judged.plan({"tiny": packed}, ["16"], verbose=verbose)
+        (task,) = plan
+        (part,) = plan.parts.values()
+        right = judged.evaluated(solution(tmp_path, RIGHT, "right")).trace.evaluation
+        performance = Performance(latency_ms=1, speedup_factor=2) if status == PASSED else None
+        evaluation = right.model_copy(update={"status": status, "performance": performance})
+        results = {"tiny": Result(evaluation)}
+        with closing(SecondLook(plan, "cpu")) as second_look:
+            return (results | second_look.at(part, task, results))["tiny"]
+
+    return at
+
+
+def test_a_right_solution_stays_as_it_was(look):
+    result = look(RIGHT)
+    assert result.evaluation.status == PASSED
+    assert result.evaluation.performance.latency_ms == 1
+    assert result.sentences == ()
+
+
+def test_a_bias_is_told(look):
+    (sentence,) = look(f"{RIGHT}.mul_(1.05)").sentences
+    assert "1.05" in sentence
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("output.zero_()", "INCORRECT_NUMERICAL"),
+        ("import os; os._exit(3)", "RUNTIME_ERROR"),
+        ("raise ValueError('no')", "RUNTIME_ERROR"),
+    ],
+)
+def test_what_is_wrong_on_a_fresh_input_counts(look, body, status):
+    evaluation = look(body).evaluation
+    assert evaluation.status.value == status
+    assert evaluation.performance is None
+    assert (evaluation.correctness is not None) == (status == "INCORRECT_NUMERICAL")
+
+
+def test_a_wrong_solution_is_diagnosed(look):
+    wrong = EvaluationStatus.INCORRECT_NUMERICAL
+    assert "1.5" in look(f"{RIGHT}.mul_(1.5)", wrong).sentences[-1]
+    assert len(look(RIGHT, wrong).sentences) == 1
+    assert "ValueError: no" in look("raise ValueError('no')", wrong).sentences[-1]
+
+
+@pytest.mark.parametrize(("verbose", "looks"), [(False, 1), (True, 2)])
+def test_only_the_first_wrong_output_is_looked_at(tmp_path, verbose, looks):
+    plan = judged.plan({"tiny": solution(tmp_path)}, ["16"], verbose=verbose)
+    second_look = SecondLook(plan, "cpu")
+    evaluation = fib.evaluation(EvaluationStatus.INCORRECT_SHAPE, "cpu", "")
+    wanted = [second_look.is_wanted("tiny", Result(evaluation)) for _ in range(2)]
+    assert sum(wanted) == looks
+    timed_out = fib.evaluation(EvaluationStatus.TIMEOUT, "cpu", "")
+    assert not second_look.is_wanted("tiny", Result(timed_out))
+
+
+def test_memory_that_does_not_suffice_for_a_second_look_is_no_fault(look):
+    result = look("raise RuntimeError('CUDA out of memory')")
+    assert result.evaluation.status == PASSED
+    assert len(result.sentences) == 1
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_outputs_are_compared_where_no_solution_runs(tmp_path):
+    """As third-party solutions are: what is right, timed; what is wrong; what breaks its context."""
+    bodies = {
+        "right": RIGHT,
+        "wrong": "output.zero_()",
+        "breaks": "torch.empty(1, device='cuda')[torch.tensor([1 << 40], device='cuda')] = 1",
+    }
+    packed = [
+        solution(tmp_path, body, name, target_hardware=["cpu", "sm_90"])
+        for name, body in bodies.items()
+    ]
+    plan = judged.plan({each.name: each for each in packed}, ["16"])
+    (task,) = plan
+    (part,) = plan.parts.values()
+    config = TOLERANCES["relaxed"].config(num_trials=2, warmup_runs=1, iterations=3)
+    for clock in ("events", "gpu"):
+        with closing(Runner("cuda:0", clock)) as run:
+            results = run.run_workload(part.full, task.workload, packed, config, paths.ROOT)
+
+        evaluations = [results[each.name].evaluation for each in packed]
+        statuses = [each.status.value for each in evaluations]
+        assert statuses == ["PASSED", "INCORRECT_NUMERICAL", "RUNTIME_ERROR"]
+        assert evaluations[0].performance.latency_ms > 0
+        assert evaluations[0].performance.speedup_factor > 0
+
+
+@pytest.mark.gpu
+def test_a_second_look_on_a_gpu(tmp_path):
+    packed = solution(tmp_path, RIGHT, target_hardware=["cpu", "sm_90"])
+    plan = judged.plan({"tiny": packed}, ["16", "19"])
+    (part,) = plan.parts.values()
+    evaluation = fib.evaluation(PASSED, "cuda:0", "")
+    with closing(SecondLook(plan, "cuda:0")) as second_look:
+        for task in plan:
+            results = second_look.at(part, task, {"tiny": Result(evaluation)})
+            assert results["tiny"].evaluation.status == PASSED
+            assert results["tiny"].sentences == ()
+
+
+# Text of others, and the environment
+
+
+def test_control_characters_are_written_out():
+    assert printable("a\x1b[2J\x07\r\nb\tc\u202e\x9b") == "a\\x1b[2J\\x07\nb\tc\\u202e\\x9b"
+
+
+def test_long_text_is_cut_in_both_directions():
+    text = "\n".join(["x" * 50, *map(str, range(100)), "last"])
+    rows = cut(text, lines=10, characters=20).splitlines()
+    assert len(rows) == 11
+    assert rows[0].startswith("x" * 20) and "30" in rows[0]
+    assert rows[-1] == "last" and "92" in rows[5]
+    assert cut("short", 10, 20) == "short"
+
+
+@pytest.fixture
+def cache_with_a_space(tmp_path, monkeypatch):
+    """Where the compilers' cache lies instead."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr(environment, "ELSEWHERE", str(elsewhere))
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "plain"))
+    monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(tmp_path / "a b"))
+    environment.use_caches_without_spaces()
+    assert os.environ["FIB_CACHE_PATH"] == str(tmp_path / "plain")
+    return elsewhere
+
+
+def test_a_cache_with_a_space_lies_elsewhere(cache_with_a_space):
+    (folder,) = cache_with_a_space.iterdir()
+    assert os.environ["TVM_FFI_CACHE_DIR"] == str(folder)
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.slow
+def test_a_library_is_built_although_its_cache_has_a_space(cache_with_a_space):
+    code = """#include <tvm/ffi/tvm_ffi.h>
+int add(int a, int b) { return a + b; }
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(add, add);
+"""
+    library = build_library("adds", {"adds.cpp": code})
+    assert library.is_file() and cache_with_a_space in library.parents
+
+
+def test_the_environment_of_a_solution_has_nothing_of_pythons_and_no_locale():
+    inherited = {"PYTHONHOME": "/x", "LC_ALL": "C", "HOME": "/h"}
+    kept = environment.neutral(inherited)
+    assert kept["HOME"] == "/h" and kept["LC_ALL"] == "C.UTF-8"
+    assert "PYTHONHOME" not in kept
