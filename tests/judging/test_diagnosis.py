@@ -121,12 +121,7 @@ def layer():
     return full, inputs, lambda changed: call(full, runnable, changed, "cpu")[0]
 
 
-MISTAKES = [
-    "hidden_states_scale",
-    "gemm2_weights_scale",
-    "local_expert_offset",
-    "halves of gemm1",
-]
+MISTAKES = ["hidden_states_scale", "gemm2_weights_scale", "local_expert_offset", "halves of gemm1"]
 
 
 @pytest.mark.parametrize("named", MISTAKES)

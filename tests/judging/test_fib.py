@@ -367,10 +367,7 @@ def recorded(*calls):
 
 
 SPANS = {
-    "gaps count, overlaps once": (
-        [[(20, 30), (50, 90)], [(20, 120), (30, 60)]],
-        [70e-6, 100e-6],
-    ),
+    "gaps count, overlaps once": ([[(20, 30), (50, 90)], [(20, 120), (30, 60)]], [70e-6, 100e-6]),
     "the flush between is no part": ([[(20, 30)], [(20, 30)]], [10e-6, 10e-6]),
 }
 

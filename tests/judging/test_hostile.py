@@ -202,8 +202,7 @@ def test_a_solution_that_hangs_costs_one_time_out(folder, capsys):
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
-    [(".mul_(1.05)", "1.05"), (".add_(1e-2)", "one sign"), ("", None)],
+    ("change", "named"), [(".mul_(1.05)", "1.05"), (".add_(1e-2)", "one sign"), ("", None)]
 )
 def test_a_bias_that_passes_is_told(folder, capsys, change, named):
     body = RIGHT if named is None else f"{RIGHT}{change}"

@@ -102,10 +102,7 @@ def refuse_beside_tokens(request: RunRequest) -> None:
 
 
 def wanted_definitions(
-    request: RunRequest,
-    third_party: dict[str, Solution],
-    there: list[str],
-    on_gpu: bool,
+    request: RunRequest, third_party: dict[str, Solution], there: list[str], on_gpu: bool
 ) -> list[str]:
     """Return the definitions named; for EVERY all that are for this machine and that these
     solutions serve, else the first of them.

@@ -15,11 +15,7 @@ from moebench.packing.manifest import read_manifest, solution_names
 from moebench.reports.table import Cell, Entry, Table, decimal
 from moebench.results.against import LIMIT
 from moebench.results.measurements import LEVEL, ranked
-from moebench.results.summary import (
-    SHOWN,
-    by_solution,
-    shown_of,
-)
+from moebench.results.summary import SHOWN, by_solution, shown_of
 
 # Of the main definition; of others the workloads nearest to these.
 SHOWN_TOKENS = (1, 57, 14107)

@@ -27,12 +27,7 @@ from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.table import Cell, Entry, Table, decimal
-from moebench.results.measurements import (
-    LEVEL,
-    NUMBERS,
-    rows_from,
-    timed_calls,
-)
+from moebench.results.measurements import LEVEL, NUMBERS, rows_from, timed_calls
 
 FASTEST_CAPTION = f"fastest: on how many workloads it is, or within {LEVEL - 1:.0%} of it"
 INDENT = "    "

@@ -11,11 +11,7 @@ import numpy as np
 import pandas as pd
 
 from moebench.results import trace_files
-from moebench.results.measurements import (
-    CELL,
-    CONDITION,
-    rows_from,
-)
+from moebench.results.measurements import CELL, CONDITION, rows_from
 
 LIMIT = 0.05  # slower by more than this share of the time before is a regression
 KEY = [*CELL, "tokens", *CONDITION]

@@ -45,9 +45,7 @@ def hashes(solutions: Iterable[Solution]) -> set[str]:
     return both
 
 
-def judge_traces(
-    recorded: list[Recorded],
-) -> tuple[list[State], list[str]]:
+def judge_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
     """Return each trace's state by the sources of its data set, and warnings of unreadable sources.
 
     A data set without sources, and a file outside any data set, cannot tell that a solution is
