@@ -454,7 +454,7 @@ def test_the_main_branch_passes_these_tests_too(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.skipif(fib.CLOCK == "gpu", reason="FIB's own timer has no other clock")
 def test_host_time_before_the_first_kernel_is_not_counted():
-    """FIB's events count a slow host; this clock does not, and reads about what the kernel takes."""
+    """FIB's events count a slow host; this clock reads about what the kernel takes."""
     a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
 
     def slow_host(a):

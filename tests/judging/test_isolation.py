@@ -255,7 +255,7 @@ def test_memory_that_does_not_suffice_for_a_second_look_is_no_fault(look):
 
 @pytest.mark.gpu
 def test_on_a_gpu_outputs_are_compared_where_no_solution_runs(tmp_path):
-    """As third-party solutions are: what is right, timed; what is wrong; what breaks its context."""
+    """As third-party solutions are: what is right, what is wrong, what breaks its context."""
     bodies = {
         "right": RIGHT,
         "wrong": "output.zero_()",

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from moebench.judging.evaluate import EvaluatedSolution, Outcome
-from moebench.judging.plan import Cell
+from moebench.judging.plan import Task
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports import run_table
 from moebench.results.measurements import rows_from
@@ -46,9 +46,9 @@ def test_no_times_without_a_gpu():
     assert set(columns) <= set(TOLERANCES)
 
 
-def outcome_of(name, **verdict):
-    cell = Task(NAME, "a label", workload(1), (name,))
-    return Outcome(cell, {name: EvaluatedSolution(trace(name, 1), **verdict)})
+def outcome_of(name, **result):
+    task = Task(NAME, "a label", workload(1), (name,))
+    return Outcome(task, {name: EvaluatedSolution(trace(name, 1), **result)})
 
 
 def test_a_verdict_is_a_line_and_its_reasons_are_indented():

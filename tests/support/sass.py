@@ -23,7 +23,8 @@ NO_SCOREBOARD = 7
 FUNCTION = re.compile(r"^\.text\.(\S+):$")
 LABEL = re.compile(r"^(\.L_\S+):$")
 INSTRUCTION = re.compile(
-    r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;\s*/\* 0x[0-9a-f]{16} \*/$"
+    r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;"
+    r"\s*/\* 0x[0-9a-f]{16} \*/$"
 )
 CONTROL = re.compile(r"^\s+/\* 0x([0-9a-f]{16}) \*/$")
 TARGET = re.compile(r"`\((\.L_\S+?)\)")

@@ -6,8 +6,8 @@ up past its last bit is or-ed into the exponent, not carried; NaN of fp8 becomes
 multiplies the bits of bf16 as integers; an exp that overflows warns. Half of its run time goes into
 checks of integers that are ignored, and into looking for builtins.
 
-The command `moebench` forgets an inherited TRITON_INTERPRET. For any other program TRITON_INTERPRET=0
-keeps the compiler, to compile for a GPU that is not here.
+The command `moebench` forgets an inherited TRITON_INTERPRET. For any other program
+TRITON_INTERPRET=0 keeps the compiler, to compile for a GPU that is not here.
 """
 
 import dataclasses

@@ -102,7 +102,7 @@ def packages(modules: tuple[str, ...]) -> str | None:
 
 
 def fib_version() -> str:
-    """Return FIB's version: of a checkout, which is before what is installed on the path, its own."""
+    """Return FIB's version; of a checkout that stands before it on the path, its own."""
     installed = importlib.metadata.distribution("flashinfer-bench")
     imported_from = Path(flashinfer_bench.__file__).resolve().parents[1]
     is_beside = imported_from != installed.locate_file("").resolve()

@@ -15,8 +15,8 @@ from moebench.judging.plan import Part, Plan, Task
 from moebench.judging.request import EVERY, RunRequest
 from moebench.judging.selection import Device, check_device, eligible
 from moebench.judging.tolerances import TOLERANCES
-from moebench.operators import routing_kinds
 from moebench.operators.catalogue import BY_NAME, FULL, KEYS, definition_name
+from moebench.operators.routing import kinds as routing_kinds
 from moebench.packing import manifest, solution_files
 
 # bytes of two CUDA contexts, their code and libraries' workspaces; a guess
