@@ -7,6 +7,7 @@
 #pragma once
 #include "fp16.cuh"
 #include "mma.cuh"
+#include "read_bits.cuh"
 #include "sizes.cuh"
 #include "weight_pipeline.cuh"
 
