@@ -49,7 +49,8 @@ MUTATIONS = {"gemm1": OF_BOTH + OF_GEMM1, "gemm2": OF_BOTH + OF_GEMM2}
 SYNC = {
     "grouped_gemm.cuh:cluster_consumer_release": "release_stage_to_cluster",
     "grouped_gemm1.cu:load_gemm1": "fence_proxy_async_global mbar_wait fence_proxy_async_shared "
-    "mbar_arrive_expect_tx tma_load_5d_multicast tma_load_5d bulk_load __syncwarp cp_async_w_scales cp_async_16 cp_async_mbar_arrive",
+    "mbar_arrive_expect_tx tma_load_5d_multicast tma_load_5d bulk_load __syncwarp "
+    "cp_async_w_scales cp_async_16 cp_async_mbar_arrive",
     "grouped_gemm1.cu:grouped_gemm1": "pdl_wait __syncwarp cluster_sync",
     "gemm1_tile.cuh:gemm1_normal": "bulk_wait_read named_barrier_sync fence_proxy_async_shared named_barrier_sync "
     "bulk_store bulk_commit",

@@ -326,6 +326,10 @@ inline void mbar_arrive_expect_tx(uint64_t* bar, int bytes) {
   of.armed = true, of.expected = bytes;
 }
 template <class... Read>
+uint32_t read_bits(const Read&...) {
+  return 0;
+}
+template <class... Read>
 void refill_stage(uint64_t* full, int bytes, const Read&...) {
   mbar_arrive_expect_tx(full, bytes);
 }

@@ -140,8 +140,9 @@ __device__ __forceinline__ void zero_tokens_without_rows(const GroupedArgs& args
   for (int first = (blockIdx.x * kWarps + warp) * kAtOnce; first < args.num_tokens;
        first += gridDim.x * kWarps * kAtOnce) {
     const int t = first + lane;
-    // from L2, as the queues: before this kernel's own pdl_wait(), for which it would wait 1% at 4096 tokens, L1 may be old
-    const bool without = lane < kAtOnce && t < args.num_tokens && __ldcg(args.token_rows + (size_t)t * kMaxTokenRows) < 0;
+    // From L2, as the queues are: L1 may be old before this kernel's own pdl_wait(), which costs 1% at 4096 tokens.
+    const int* rows = args.token_rows + (size_t)t * kMaxTokenRows;
+    const bool without = lane < kAtOnce && t < args.num_tokens && __ldcg(rows) < 0;
     for (unsigned left = __ballot_sync(kFullWarp, without); left; left &= left - 1) {
       uint4* to = reinterpret_cast<uint4*>(args.output + (size_t)(first + __ffs(left) - 1) * kHidden);
 #pragma unroll 4

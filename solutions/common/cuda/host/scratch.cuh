@@ -112,9 +112,9 @@ static std::shared_ptr<StreamScratch> stream_scratch(DLDevice device, cudaStream
   return fresh;
 }
 
-// launch(memory) launches a layer that uses the stream's scratch, while no other host thread does. Where it raises, some
-// kernels may have been launched and others not, so that counters are not zero: the scratch is dropped, and the next
-// call makes another one. Raises what launch raises.
+// launch(memory) launches a layer that uses the stream's scratch, while no other host thread does. Where it raises,
+// some kernels may have been launched and others not, so that counters are not zero: the scratch is dropped, and the
+// next call makes another one. Raises what launch raises.
 template <class Launch>
 static void with_stream_scratch(DLDevice device, cudaStream_t stream, size_t bytes, size_t zeroed_bytes,
                                 Launch launch) {
