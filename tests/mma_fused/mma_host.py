@@ -19,6 +19,7 @@ _PTX = (
     "ld_global",
     "mma",
     "pdl",
+    "read_bits",
     "smem_addr",
     "tma",
 )

@@ -86,9 +86,9 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
 
 // ---- activations ----
 
-// The consumers read a stage's scales by generic loads, and a bulk copy overwrites them through the async proxy: between
-// the two the order of the barrier is not enough, a proxy fence must follow. The rest of a stage is read by wgmma, which
-// is in the async proxy itself, so load_weights needs none.
+// The consumers read a stage's scales by generic loads, and a bulk copy overwrites them through the async proxy. The
+// barrier's order is not enough between the two: a proxy fence must follow. The rest of a stage is read by wgmma, in
+// the async proxy itself, so load_weights needs none.
 __device__ __forceinline__ void wait_for_empty_scales(FusedSmem& s, const PipelineState<kFusedStages>& pipe) {
   mbar_wait(&s.empty[pipe.stage], pipe.phase ^ 1);
   fence_proxy_async_shared();

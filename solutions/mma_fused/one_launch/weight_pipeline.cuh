@@ -102,8 +102,8 @@ struct WeightPipeline {
       prefetch_l2(first), prefetch_l2(first + args.kSecondScales);
     }
   }
-  // read: depends on what the lane has read of the stage, as in barrier.cuh's release. cp.async needs no such care: it is
-  // a generic access as the reads are.
+  // read: depends on what the lane has read of the stage, as in barrier.cuh's release. cp.async needs no such care: it
+  // is a generic access as the reads are.
   __device__ void load(int into, [[maybe_unused]] uint32_t read) {
     if (!loaded.done) loaded.advance(s.scheduler, warp);
     uint8_t* to = s.stages[warp][into];

@@ -37,8 +37,8 @@ __device__ __forceinline__ void mbar_wait(uint64_t* bar, int phase) {
 // A load from shared memory is issued, and is over when its value is in a register. mbarrier.arrive needs no value, so
 // ptxas may put it, and did, between the load and the first use of what it loads: a copy that the arrival allowed then
 // overtook the load, on SMs that ran CTAs of other kernels too. Neither fences nor empty asm statements prevent that.
-// So a release takes what was read: it arrives in both branches of a predicate of the bits, which are in registers then.
-// A warp's loads are over together: where one lane arrives for a converged warp, what it has read itself is enough.
+// So a release takes what was read: it arrives in both branches of a predicate of the bits, which are in registers
+// then. A warp's loads are over together: where one lane arrives for a converged warp, what it has read is enough.
 // tests/kernels/test_released_in_flight.py follows the machine code. Dearer: an address that depends on the bits by a
 // zero that the compiler does not know, which each release fetches again; a vote of the warp.
 

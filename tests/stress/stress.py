@@ -1,0 +1,312 @@
+"""Every solution under load, each result held against the same call alone, to the last bit.
+
+    python tests/stress/stress.py [--solutions NAME ...] [--layers KEY ...] [--streams N ...]
+                                  [--calls N] [--seconds S]
+
+One command on a machine with a GPU. It prints a line a solution, layer and load, and exits with 1
+if any call differs. Loads:
+
+    streams    calls of mixed token counts on 1 to 4 streams
+    graphs     replays of graphs beside eager calls on other streams
+    beside     the same beside kernels that hold 60 to 120 SMs for a while
+    delayed    the same in a build whose CTAs and barriers wait at random (delays.py); CUDA sources
+
+The held-out layer is nobody's model: 128 experts, top-8 in one group, two ranks, I 1408.
+"""
+
+import argparse
+import collections
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests" / "support")]
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch  # noqa: E402
+
+from definitions import layers  # noqa: E402
+
+layers.MODELS["held-out"] = {  # before the catalogue reads the table
+    "name": "held-out",
+    "layers": 1,
+    "routing": "sigmoid-bias",
+    "num_experts": 128,
+    "top_k": 8,
+    "hidden_size": 4096,
+    "intermediate_size": 1408,
+    "geometries": {"held-out": 2},
+}
+
+import delays  # noqa: E402
+import layer_inputs  # noqa: E402
+from moebench.packing import eligibility, pack  # noqa: E402
+
+LAYERS = ("full", "held-out", "qwen3-30b-routed")
+SOLUTIONS = (
+    "hopper_fused_invariant",
+    "hopper_fused",
+    "hopper_fused_exact",
+    "mma_fused",
+    "triton_fused_v2",
+    "cutlass_grouped",
+    "deepgemm",
+    "sglang_triton",
+)
+TOKENS = (1, 7, 33, 200, 230, 1000, 5000)  # a count for each regime of each solution
+HELD_SMS = (60, 90, 120)
+SPIN_SECONDS = 0.002
+WEIGHTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")
+SPIN = r"""
+extern "C" __global__ void spin(long long cycles) {
+  extern __shared__ char all_of_an_sm[];
+  const long long end = clock64() + cycles;
+  while (clock64() < end) {}
+}
+"""
+
+
+@dataclass
+class Call:
+    """A layer's arguments for a token count, and the output alone."""
+
+    num_tokens: int
+    arguments: list
+    expected: torch.Tensor
+
+
+@dataclass
+class Load:
+    """What runs at once."""
+
+    name: str
+    streams: int
+    graphs: bool = False
+    held_sms: int = 0
+
+
+def loads(streams):
+    found = [Load(f"{count} streams", count) for count in streams]
+    found.append(Load("graphs", 3, graphs=True))
+    found += [Load(f"beside {sms} SMs", 3, held_sms=sms) for sms in HELD_SMS]
+    return found
+
+
+# ---- solutions ----
+
+
+def package_of(name, layer, delayed):
+    """Return what the solution's package for a layer is called."""
+    build = "delayed" if delayed else "as_is"
+    return f"{name}_{layer}_{build}".replace("-", "_").replace(".", "_")
+
+
+def write_package(name, layer, folder, delayed):
+    """Write the packed solution's sources below folder. Return the entry point's module."""
+    solution = pack.pack(name)[layer]
+    package = package_of(name, layer, delayed)
+    texts = {file.path: file.content for file in solution.sources}
+    if delayed:
+        texts = delays.delayed(texts)
+
+    for path, text in texts.items():
+        (folder / package / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / package / path).write_text(text, encoding="utf-8")
+
+    file, _, _ = solution.spec.entry_point.partition("::")
+    return f"{package}.{file.removesuffix('.py').replace('/', '.')}"
+
+
+def build_all(options, folder):
+    """Write every package, and build the CUDA sources of all at once, each in its own process."""
+    processes = {}
+    for layer in options.layers:
+        for name in options.solutions:
+            if why_not_here(name, layer):
+                continue
+            builds = (False, True) if delays.can_be_delayed(pack.pack(name)[layer]) else (False,)
+            for delayed in builds:
+                module = write_package(name, layer, folder, delayed)
+                command = [sys.executable, "-c", f"import {module}"]
+                processes[module] = subprocess.Popen(command, cwd=folder)
+
+    failed = [module for module, process in processes.items() if process.wait() != 0]
+    if failed:
+        raise SystemExit(f"{', '.join(failed)}: the import fails, see above")
+
+
+def load_solution(name, layer, delayed):
+    """Return the packed solution's function for a layer."""
+    solution = pack.pack(name)[layer]
+    file, _, function = solution.spec.entry_point.partition("::")
+    module = file.removesuffix(".py").replace("/", ".")
+    return getattr(
+        importlib.import_module(f"{package_of(name, layer, delayed)}.{module}"), function
+    )
+
+
+def why_not_here(name, layer):
+    """Return why the solution does not serve the layer on this machine, or None."""
+    packed = pack.pack(name)
+    if layer not in packed:
+        return "does not serve the layer"
+    return eligibility.why_skipped(packed[layer], eligibility.here())
+
+
+# ---- calls ----
+
+
+def arguments_of(layer, num_tokens, weights):
+    """Return the inputs of a call in the definition's order; weights are shared by all calls."""
+    inputs = layer_inputs.arguments(layer, num_tokens, "cuda", seed=num_tokens) | weights
+    return [inputs[name] for name in layer_inputs.catalogue.definition(layer).inputs]
+
+
+def fresh_output(call):
+    return torch.full_like(call.expected, torch.nan)
+
+
+def run(solution, call):
+    output = fresh_output(call)
+    solution(*call.arguments, output)
+    return output
+
+
+def differs(output, call):
+    return not torch.equal(output.view(torch.int16), call.expected.view(torch.int16))
+
+
+def calls_alone(solution, layer, weights):
+    """Return a call for each token count with what the solution makes of it alone, twice alike."""
+    hidden_size = layer_inputs.catalogue.GEOMETRIES[layer]["hidden_size"]
+    calls = []
+    for num_tokens in TOKENS:
+        output = torch.full(
+            (num_tokens, hidden_size), torch.nan, dtype=torch.bfloat16, device="cuda"
+        )
+        call = Call(num_tokens, arguments_of(layer, num_tokens, weights), output)
+        solution(*call.arguments, call.expected)
+        torch.cuda.synchronize()
+        calls.append(call)
+    return calls
+
+
+def captured(solution, call):
+    """Return a graph of a call, and its output."""
+    output = fresh_output(call)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        solution(*call.arguments, output)
+    return graph, output
+
+
+class Spinner:
+    """Kernels whose CTAs each take an SM for a while, on a stream of their own."""
+
+    def __init__(self):
+        shared = torch.cuda.get_device_properties(0).shared_memory_per_block_optin
+        self.kernel = torch.cuda._compile_kernel(SPIN, "spin")
+        self.kernel.set_shared_memory_config(shared)
+        self.shared = shared
+        self.stream = torch.cuda.Stream()
+        self.cycles = int(SPIN_SECONDS * 1.7e9)
+
+    def hold(self, sms):
+        self.kernel(
+            grid=(sms, 1, 1),
+            block=(32, 1, 1),
+            args=(self.cycles,),
+            shared_mem=self.shared,
+            stream=self.stream,
+        )
+
+
+def under_load(solution, calls, load, total, deadline):
+    """Return how many calls were made, and token count -> how many of them differ from alone."""
+    streams = [torch.cuda.Stream() for _ in range(load.streams)]
+    spinner = Spinner() if load.held_sms else None
+    graphs = [captured(solution, call) for call in calls] if load.graphs else []
+    wrong = collections.Counter()
+    made = turn = 0
+    torch.cuda.synchronize()
+
+    while made < total and time.monotonic() < deadline:
+        results = []
+        if spinner:
+            spinner.hold(load.held_sms)
+        for number in range(len(calls) * load.streams):
+            call = calls[number % len(calls)]
+            with torch.cuda.stream(streams[(number + turn) % load.streams]):
+                if graphs and (number + turn) % load.streams == 0:
+                    graph, output = graphs[number % len(calls)]
+                    graph.replay()
+                    results.append((call, output.clone()))
+                else:
+                    results.append((call, run(solution, call)))
+        torch.cuda.synchronize()
+
+        for call, output in results:
+            wrong[call.num_tokens] += differs(output, call)
+        made += len(results)
+        turn += 1
+    return made, {num_tokens: count for num_tokens, count in wrong.items() if count}
+
+
+def stress(name, layer, options):
+    """Run every load on a solution; print a line each. Return how many calls differ."""
+    drawn = layer_inputs.arguments(layer, 1, "cuda")
+    weights = {name: drawn[name] for name in WEIGHTS}
+    plain = load_solution(name, layer, delayed=False)
+    calls = calls_alone(plain, layer, weights)
+    builds = {"": plain}
+    if delays.can_be_delayed(pack.pack(name)[layer]):
+        builds["delayed "] = load_solution(name, layer, delayed=True)
+
+    bad = 0
+    for title, solution in builds.items():
+        for load in loads(options.streams):
+            begin = time.monotonic()
+            made, wrong = under_load(solution, calls, load, options.calls, begin + options.seconds)
+            took = time.monotonic() - begin
+            bad += sum(wrong.values())
+            print(
+                f"{layer} {name} {title}{load.name}: {sum(wrong.values())} of {made} differ"
+                f" {wrong or ''} {took:.1f} s",
+                flush=True,
+            )
+    return bad
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--solutions", nargs="+", default=SOLUTIONS)
+    parser.add_argument("--layers", nargs="+", default=LAYERS)
+    parser.add_argument("--streams", nargs="+", type=int, default=(1, 2, 3, 4))
+    parser.add_argument("--calls", type=int, default=2000, help="of each load")
+    parser.add_argument("--seconds", type=float, default=60, help="of each load at most")
+    options = parser.parse_args()
+
+    bad = 0
+    with tempfile.TemporaryDirectory(prefix="stress") as folder:
+        sys.path.insert(0, folder)
+        begin = time.monotonic()
+        build_all(options, Path(folder))
+        print(f"built in {time.monotonic() - begin:.0f} s", flush=True)
+        for layer in options.layers:
+            for name in options.solutions:
+                if reason := why_not_here(name, layer):
+                    print(f"{layer} {name}: not here: {reason}", flush=True)
+                    continue
+                bad += stress(name, layer, options)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    sys.exit(main())
