@@ -3,13 +3,16 @@
 from dataclasses import dataclass
 
 import torch
-from moebench.operators.catalogue import GEOMETRIES, router
+from moebench.operators import catalogue
+from moebench.operators.catalogue import router
 from moebench.operators.fp8_layer import BLOCK
 from moebench.operators.moe_fp8_block_scale_routed import router_inside
 
 # Layers with two definitions: one with the router inside, which has a bias, and one behind it.
 LAYERS = [
-    layer for layer in router_inside().values() if GEOMETRIES[layer]["routing"] == "sigmoid-bias"
+    layer
+    for layer in router_inside().values()
+    if catalogue.geometries()[layer]["routing"] == "sigmoid-bias"
 ]
 BIAS_SEED = 1000  # the same on every rank, whose tokens have the rank's number
 FIRST_EXPERT_SEED = 1_000_003
@@ -35,8 +38,8 @@ class Tokens:
 
 def tokens_of(layer: str, counts: list[int], rank: int, device: str) -> Tokens:
     """Return a rank's random tokens, with the experts that the router chooses for them."""
-    experts = GEOMETRIES[layer]["num_experts"]
-    hidden = GEOMETRIES[layer]["hidden_size"]
+    experts = catalogue.geometries()[layer]["num_experts"]
+    hidden = catalogue.geometries()[layer]["hidden_size"]
     num_tokens = counts[rank]
     bias_source = torch.Generator(device).manual_seed(BIAS_SEED)
     bias = 0.1 * torch.randn(experts, generator=bias_source, device=device).bfloat16()
@@ -45,7 +48,9 @@ def tokens_of(layer: str, counts: list[int], rank: int, device: str) -> Tokens:
     x = torch.randn(num_tokens, hidden, generator=source, device=device)
     scale = torch.rand(num_tokens, hidden // BLOCK, generator=source, device=device)
     logits = torch.randn(num_tokens, experts, generator=source, device=device)
-    ids, weights = router(layer)(logits, bias, GEOMETRIES[layer]["routed_scaling_factor"])
+    ids, weights = router(layer)(
+        logits, bias, catalogue.geometries()[layer]["routed_scaling_factor"]
+    )
     return Tokens(
         x=x.to(torch.float8_e4m3fn),
         scale=1 + 2 * scale,
@@ -64,8 +69,8 @@ def weights_of(layer: str, experts: range, device: str, gate_first: bool) -> lis
     `up`, as the routed definitions have them.
     """
     count = len(experts)
-    hidden = GEOMETRIES[layer]["hidden_size"]
-    inner = GEOMETRIES[layer]["intermediate_size"]
+    hidden = catalogue.geometries()[layer]["hidden_size"]
+    inner = catalogue.geometries()[layer]["intermediate_size"]
     fp8 = torch.float8_e4m3fn
     w13 = torch.empty(count, 2, inner, hidden, dtype=fp8, device=device)
     s13 = torch.empty(count, 2, inner // BLOCK, hidden // BLOCK, device=device)

@@ -7,7 +7,8 @@ import torch
 from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 from layer import weights_of
-from moebench.operators.catalogue import GEOMETRIES, definition
+from moebench.operators import catalogue
+from moebench.operators.catalogue import definition
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.packing import pack
 
@@ -28,8 +29,8 @@ def local_experts(
     runnable = built(name, geometry, len(experts))
     held = [*weights_of(layer, experts, device, gate_first=routed), experts.start]
     if not routed:
-        held.append(GEOMETRIES[layer]["routed_scaling_factor"])
-    hidden = GEOMETRIES[layer]["hidden_size"]
+        held.append(catalogue.geometries()[layer]["routed_scaling_factor"])
+    hidden = catalogue.geometries()[layer]["hidden_size"]
 
     def added(*inputs: torch.Tensor) -> torch.Tensor:
         num_tokens = len(inputs[0])

@@ -23,7 +23,8 @@ from local_experts import REFERENCE, local_experts
 from moebench.core import interpreter  # noqa: F401  before anything imports Triton
 from moebench.core.errors import CannotRun, UserError
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
-from moebench.operators.catalogue import FULL, GEOMETRIES, geometry_named
+from moebench.operators import catalogue
+from moebench.operators.catalogue import geometry_named
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.packing import pack
 from rich.console import Console
@@ -81,14 +82,14 @@ def check_layer(layer: str, ranks: int) -> None:
     """Raise UserError for a layer without both definitions, and ranks that do not divide it."""
     if layer not in LAYERS:
         raise UserError(f"--definition: got {layer}, want one of {', '.join(LAYERS)}")
-    experts = GEOMETRIES[layer]["num_experts"]
+    experts = catalogue.geometries()[layer]["num_experts"]
     if experts % ranks:
         raise UserError(f"ranks: got {ranks}, want a divisor of {experts} experts")
 
 
 def check_machine(layer: str, ranks_here: int, gpus: int) -> None:
     """Raise CannotRun where a rank would have no GPU and needs one."""
-    if ranks_here > gpus and (gpus or layer in FULL):
+    if ranks_here > gpus and (gpus or layer in catalogue.full()):
         raise CannotRun(
             f"ranks: got {ranks_here} for {gpus} GPUs on this machine; "
             "without any: --definition small"
@@ -103,7 +104,7 @@ def batches_of(layer: str, group: Group) -> list[Batch]:
         "uneven, none on the first rank": [5 * rank for rank in range(group.ranks)],
         "none at all": [0] * group.ranks,
     }
-    all_experts = range(GEOMETRIES[layer]["num_experts"])
+    all_experts = range(catalogue.geometries()[layer]["num_experts"])
     reference = local_experts(REFERENCE, layer, all_experts, group.device, routed=True)
 
     batches = []
@@ -147,7 +148,7 @@ def time_way(
 def work(args: argparse.Namespace, group: Group) -> bool:
     """Do what every rank does; return whether all checks passed. The first rank prints."""
     layer = args.definition
-    experts = GEOMETRIES[layer]["num_experts"]
+    experts = catalogue.geometries()[layer]["num_experts"]
     first = experts * group.rank // group.ranks
     end = experts * (group.rank + 1) // group.ranks
     batches = batches_of(layer, group)

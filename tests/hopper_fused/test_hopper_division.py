@@ -32,7 +32,7 @@ class Asked:
 
     def __init__(self, geometry, folder):
         of, self.program = (
-            catalogue.GEOMETRIES[geometry],
+            catalogue.geometries()[geometry],
             host_program.of_packed("hopper_fused", geometry, *folder),
         )
         self.experts = of["num_local_experts"]

@@ -169,7 +169,7 @@ def test_every_token_count_has_tiles(module, architecture):
     """A user would miss: an architecture that is listed, and refused above 256 tokens."""
     choose, most = module("choose_tiles").choose_many, ahead_of_time.MULTIPROCESSORS[architecture]
     for geometry in manifest.read_manifest("mma_fused").definitions:
-        of = catalogue.GEOMETRIES[geometry]
+        of = catalogue.geometries()[geometry]
         sizes = of["num_local_experts"], of["hidden_size"], of["intermediate_size"]
         share = of["top_k"] / of["num_experts"]
         choices = {

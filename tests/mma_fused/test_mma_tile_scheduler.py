@@ -58,7 +58,7 @@ def schedule(tmp_path_factory):
 
 def sizes(geometry):
     """Column tiles and n_blocks."""
-    of = catalogue.GEOMETRIES[geometry]
+    of = catalogue.geometries()[geometry]
     return of["hidden_size"] // (64 if of["intermediate_size"] > 512 else 128), of[
         "intermediate_size"
     ] // 32
@@ -66,7 +66,7 @@ def sizes(geometry):
 
 def k_blocks(geometry):
     """Of gemm1 and of gemm2."""
-    of = catalogue.GEOMETRIES[geometry]
+    of = catalogue.geometries()[geometry]
     return of["hidden_size"] // 128, of["intermediate_size"] // 128
 
 

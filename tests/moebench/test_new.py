@@ -66,7 +66,7 @@ def test_a_new_solution_passes(solutions, start, tolerance, workloads):
     ],
 )
 def test_a_start_passes_for_every_routing(solutions, start, small, workloads):
-    served = [key for key in catalogue.FP8_MOE if catalogue.small_like(key) == small]
+    served = [key for key in catalogue.fp8_moe() if catalogue.small_like(key) == small]
     names = [catalogue.definition_name(key) for key in served]
     assert cli.main(["new", "mine", "--from", start, "--definition", *names]) == 0
 

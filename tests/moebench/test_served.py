@@ -10,7 +10,8 @@ from moebench.core.errors import CannotRun
 from moebench.core.provenance import Provenance
 from moebench.core.schema import read_record, write_record
 from moebench.judging.tolerances import TOLERANCES
-from moebench.operators.catalogue import GEOMETRIES, definition, definition_name, operator
+from moebench.operators import catalogue
+from moebench.operators.catalogue import definition, definition_name, operator
 from moebench.operators.routing import model as routing_model
 from moebench.packing import pack
 from moebench.reports import pages, served
@@ -62,7 +63,7 @@ def chosen_experts(layer, num_tokens, sizes):
 )
 def test_the_bound_of_a_pass_is_the_sum_over_its_layers(layer_key):
     model = resident.make(layer_key, 2, 8, "cpu")
-    sizes = GEOMETRIES[layer_key]
+    sizes = catalogue.geometries()[layer_key]
     expected = 0
     for layer in model.layers:
         chosen = chosen_experts(layer, 5, sizes) - layer.get("local_expert_offset", 0)

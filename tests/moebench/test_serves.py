@@ -33,7 +33,7 @@ RULES = [
         num_experts=Range(multiple_of=128),
     ),
 ]
-LAYER = catalogue.GEOMETRIES["full"]
+LAYER = catalogue.geometries()["full"]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_a_models_config_is_the_layer_that_it_has(name):
     if sample["key"]:
         known = catalogue.router_sizes(sample["key"])
         assert {size: known[size] for size in sizes} == sizes
-        keys = [catalogue.BY_NAME.get(each) for each in catalogue.names(sizes).values()]
+        keys = [catalogue.by_name().get(each) for each in catalogue.names(sizes).values()]
         assert sample["key"] in keys
 
 

@@ -51,7 +51,7 @@ def test_solutions_go_with_their_operator():
 
 def expected_active(seq_len):
     """Active experts if all were equally popular: an upper bound on the average of any routing."""
-    sizes = moe_bf16.GEOMETRIES["bf16"]
+    sizes = moe_bf16.geometries()["bf16"]
     return sizes["num_experts"] * (1 - (1 - sizes["top_k"] / sizes["num_experts"]) ** seq_len)
 
 

@@ -5,7 +5,7 @@ cut.
 import pytest
 from moebench import cli
 from moebench.core import paths
-from moebench.operators.catalogue import GEOMETRIES
+from moebench.operators import catalogue
 from moebench.packing.manifest import solution_names
 from moebench.profiling.record import read_records
 from moebench.reports import profiles, served, table
@@ -37,7 +37,7 @@ def check(lines):
 def test_data_shows_every_key(narrow):
     lines = narrow("data")
     check(lines)
-    assert [row[0] for row in rows_of(lines) if row[0]] == list(GEOMETRIES)
+    assert [row[0] for row in rows_of(lines) if row[0]] == list(catalogue.geometries())
 
 
 def test_data_shows_the_bound_of_every_workload(narrow):

@@ -5,7 +5,6 @@ import torch
 from layer_inputs import reference
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
 from moebench.operators import catalogue
-from moebench.operators.catalogue import FULL
 from moebench.packing import manifest
 
 SOLUTIONS = manifest.solution_names()
@@ -35,7 +34,7 @@ def serving(*geometries, **allowed_to_fail):
 
 def marks_of(solution, geometry, why_it_may_fail):
     marks = []
-    if geometry in FULL:
+    if geometry in catalogue.full():
         marks.append(pytest.mark.gpu)
     if why_it_may_fail:
         expected = AssertionError, ValueError
@@ -71,7 +70,7 @@ def assert_same_bits(output, expected, label=""):
 
 
 def local_experts_of(geometry):
-    return catalogue.GEOMETRIES[geometry]["num_local_experts"]
+    return catalogue.geometries()[geometry]["num_local_experts"]
 
 
 def without_local_expert(geometry, arguments):

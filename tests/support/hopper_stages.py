@@ -103,8 +103,8 @@ def call(library, of, arguments, h_split):
 
 def sizes(geometry):
     """The definition's sizes, whether its routing is renorm, and whether top-k is given."""
-    forms = {"renorm": geometry in catalogue.RENORM, "routed": geometry in catalogue.ROUTED}
-    return catalogue.GEOMETRIES[geometry] | forms
+    forms = {"renorm": geometry in catalogue.renorm(), "routed": geometry in catalogue.routed()}
+    return catalogue.geometries()[geometry] | forms
 
 
 def names(of):

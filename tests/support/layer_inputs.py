@@ -15,7 +15,7 @@ def arguments(geometry, num_tokens, device=DEVICE, seed=0, offset=64):
     offset: the first local expert, where a rank has some of them. About half of the pairs are
     local; of a router's ids some are empty.
     """
-    definition, of = catalogue.definition(geometry), catalogue.GEOMETRIES[geometry]
+    definition, of = catalogue.definition(geometry), catalogue.geometries()[geometry]
     experts = of.get("num_experts")
     local = of.get("num_local_experts", experts)
     offset = 0 if local == experts else offset

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from moebench.core.errors import UserError
-from moebench.operators.catalogue import GEOMETRIES
+from moebench.operators import catalogue
 from moebench.operators.routing import model as routing_model
 from moebench.operators.routing.kinds import offset_of
 
@@ -19,7 +19,7 @@ def local(expert: torch.Tensor, first: int, geometry: str) -> torch.Tensor:
     -1 stands for another rank's.
     """
     number = expert.long() - first
-    is_local = (number >= 0) & (number < GEOMETRIES[geometry]["num_local_experts"])
+    is_local = (number >= 0) & (number < catalogue.geometries()[geometry]["num_local_experts"])
     return torch.where(is_local, number, -1).to(torch.int32)
 
 
@@ -28,7 +28,7 @@ def drawn(geometry: str, num_tokens: int, layer_count: int) -> list[torch.Tensor
 
     They are the same in every run.
     """
-    sizes = GEOMETRIES[geometry]
+    sizes = catalogue.geometries()[geometry]
     first = offset_of(geometry)
     layers = []
     for number in range(layer_count):
@@ -44,7 +44,7 @@ def recorded(folder: Path, geometry: str, num_tokens: int, most: int) -> list[to
 
     Raises UserError where there is none.
     """
-    sizes = GEOMETRIES[geometry]
+    sizes = catalogue.geometries()[geometry]
     batches = []
     for path in sorted(folder.glob("*.pt")):
         ids = expert_ids(path, sizes["top_k"])

@@ -40,7 +40,8 @@ from moebench.core.arguments import count
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun, exit_with
 from moebench.judging.calling import first_line
-from moebench.operators.catalogue import FP8_MOE, GEOMETRIES, definition, geometry_named
+from moebench.operators import catalogue
+from moebench.operators.catalogue import definition, geometry_named
 from moebench.packing.pack import pack
 from pebble import ProcessPool
 from prune import left_out, start
@@ -176,7 +177,7 @@ class Tuning:
 
     @property
     def top_k(self) -> int:
-        return GEOMETRIES[self.geometry]["top_k"]
+        return catalogue.geometries()[self.geometry]["top_k"]
 
     @property
     def gpu(self):
@@ -185,7 +186,7 @@ class Tuning:
 
     def present_choice(self, num_tokens: int):
         """Return the solution's Choice as it is now."""
-        share = self.top_k / GEOMETRIES[self.geometry]["num_experts"]
+        share = self.top_k / catalogue.geometries()[self.geometry]["num_experts"]
         return self.solution.choose(*self.gpu, self.sizes, share, num_tokens)
 
     def digest(self, routing_folder: Path | None, layer_count: int) -> str:
@@ -210,7 +211,7 @@ def tuning_of(geometry: str) -> Tuning:
     packed = pack(SOLUTION)[geometry]
     built = BuilderRegistry.get_instance().build(definition(geometry), packed)
     solution = import_module(built.metadata.misc["module_name"])
-    layer = GEOMETRIES[geometry]
+    layer = catalogue.geometries()[geometry]
     sizes = (layer["num_local_experts"], layer["hidden_size"], layer["intermediate_size"])
     name = import_module(solution.choose.__module__).sizes_of(*sizes)
     return Tuning(packed, solution, geometry, sizes, name)
@@ -253,7 +254,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--definition",
         type=geometry_named,
-        choices=FP8_MOE,
+        choices=catalogue.fp8_moe(),
         default="full",
         metavar="KEY",
         help="FP8 MoE with the router inside; default: full",

@@ -21,7 +21,8 @@ from moebench.core.names import unknown
 from moebench.core.printable import printable
 from moebench.core.provenance import CLOCKS
 from moebench.judging.tolerances import TOLERANCES
-from moebench.operators.catalogue import KEYS, definition_name
+from moebench.operators import catalogue
+from moebench.operators.catalogue import definition_name
 from moebench.reports import comparison, files, html
 from moebench.reports.table import Table, console, one_line
 from moebench.results import against, measurements, trace_files
@@ -160,10 +161,10 @@ def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
 def recorded_definition(wanted: str, rows: pd.DataFrame) -> str:
     """Return the name of the definition that a user means. Raises UserError without any row."""
     recorded = set(rows.definition)
-    name = definition_name(KEYS[wanted]) if wanted in KEYS else wanted
+    name = definition_name(catalogue.keys()[wanted]) if wanted in catalogue.keys() else wanted
     if name in recorded:
         return name
-    if wanted in KEYS:
+    if wanted in catalogue.keys():
         raise UserError(
             f"--definition: got {wanted}: nothing is recorded; moebench run --save records it"
         )
@@ -176,7 +177,7 @@ def in_catalogue_order(rows: pd.DataFrame) -> pd.DataFrame:
 
     A definition's rows stay in their order.
     """
-    names = dict.fromkeys([*(definition_name(KEYS[key]) for key in KEYS), *rows.definition])
+    names = dict.fromkeys([*catalogue.by_name(), *rows.definition])
     places = {name: place for place, name in enumerate(names)}
     return rows.sort_values("definition", key=lambda each: each.map(places), kind="stable")
 

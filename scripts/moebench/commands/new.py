@@ -22,7 +22,8 @@ from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import UserError
 from moebench.core.names import installed_as, is_pythons_own, unknown
-from moebench.operators.catalogue import FP8_MOE, ROUTED, form, geometry_named, operator, small_like
+from moebench.operators import catalogue
+from moebench.operators.catalogue import form, geometry_named, operator, small_like
 from moebench.packing.manifest import (
     MANIFEST,
     NOT_SOLUTIONS,
@@ -150,10 +151,12 @@ def command_names() -> set[str]:
 def check_definitions(keys: list[str], original: Original) -> None:
     """Raise UserError for a layer that a copy of the original cannot serve."""
     if original.is_start:
-        able = FP8_MOE
+        able = catalogue.fp8_moe()
     else:
         first = read_manifest(original.name).definitions[0]
-        able = (*FP8_MOE, *ROUTED) if form(first) else tuple(operator(first).geometries())
+        able = tuple(operator(first).geometries())
+        if form(first):
+            able = (*catalogue.fp8_moe(), *catalogue.routed())
 
     for key in keys:
         if key not in able:

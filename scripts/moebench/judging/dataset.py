@@ -12,7 +12,7 @@ from moebench.core.errors import UserError
 from moebench.core.names import unknown
 from moebench.core.schema import read_json
 from moebench.operators import catalogue, workloads
-from moebench.operators.catalogue import BY_NAME, geometry_named
+from moebench.operators.catalogue import geometry_named
 
 LFS = b"version https://git-lfs"  # how a pointer of Git LFS begins
 LARGEST_POINTER = 1024  # bytes
@@ -35,9 +35,9 @@ def names(root: Path) -> list[str]:
 
     Raises as `files`.
     """
-    there = BY_NAME if root == paths.ROOT else files(root)
-    shared = [name for name in BY_NAME if name in there]
-    return shared + [name for name in there if name not in BY_NAME]
+    there = catalogue.by_name() if root == paths.ROOT else files(root)
+    shared = [name for name in catalogue.by_name() if name in there]
+    return shared + [name for name in there if name not in catalogue.by_name()]
 
 
 def definition(name: str, root: Path) -> Definition:
@@ -72,7 +72,7 @@ def labelled(
 
 
 def labelled_here(name: str) -> list[tuple[str, Workload]]:
-    layer_key = BY_NAME[name]
+    layer_key = catalogue.by_name()[name]
     workloads.make(layer_key)
     return [
         (workloads.label(workload, layer_key), workload)
@@ -121,10 +121,10 @@ def differing(full: Definition) -> list[str]:
     """Return in what this repository's definition of the same name is another, if there is one;
     descriptions apart.
     """
-    if full.name not in BY_NAME:
+    if full.name not in catalogue.by_name():
         return []
 
-    here = comparable(catalogue.definition(BY_NAME[full.name]))
+    here = comparable(catalogue.definition(catalogue.by_name()[full.name]))
     return [what for what, value in comparable(full).items() if here[what] != value]
 
 

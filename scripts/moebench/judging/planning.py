@@ -15,7 +15,8 @@ from moebench.judging.plan import Part, Plan, Task
 from moebench.judging.request import EVERY, RunRequest
 from moebench.judging.selection import Device, check_device, eligible
 from moebench.judging.tolerances import TOLERANCES
-from moebench.operators.catalogue import BY_NAME, FULL, KEYS, definition_name
+from moebench.operators import catalogue
+from moebench.operators.catalogue import definition_name
 from moebench.operators.routing import kinds as routing_kinds
 from moebench.packing import manifest, solution_files
 
@@ -124,7 +125,7 @@ def wanted_definitions(
 
 def definition_called(text: str) -> str:
     """Return the definition that goes by a key, or by its own name."""
-    return definition_name(KEYS[text]) if text in KEYS else text
+    return definition_name(catalogue.keys()[text]) if text in catalogue.keys() else text
 
 
 def served_definitions(request: RunRequest, third_party: dict[str, Solution]) -> list[str]:
@@ -138,7 +139,8 @@ def served_definitions(request: RunRequest, third_party: dict[str, Solution]) ->
 
 def is_for_device(definition: str, on_gpu: bool) -> bool:
     """Whether a definition's size is for this machine; of other people's that is not known."""
-    return definition not in BY_NAME or (BY_NAME[definition] in FULL) == on_gpu
+    layer_key = catalogue.by_name().get(definition)
+    return layer_key is None or (layer_key in catalogue.full()) == on_gpu
 
 
 def left_out(third_party: dict[str, Solution], parts: Collection[str]) -> list[str]:
@@ -177,7 +179,7 @@ class Planner:
         where nothing of it can be run.
         """
         full = dataset.definition(name, self.root)
-        check_device(BY_NAME.get(name), self.device.on_gpu)
+        check_device(catalogue.by_name().get(name), self.device.on_gpu)
         fib.check_evaluator(full, self.device.on_gpu)
         path = self.trace_path(name)
         labelled = self.labelled_workloads(name)
@@ -204,8 +206,8 @@ class Planner:
     def our_solutions(self, full: Definition) -> tuple[dict[str, Solution], list[str]]:
         """Return this repository's solutions by name, and a line for each one that is not run."""
         names = list(self.request.solutions)
-        if self.request.wants_ours and full.name in BY_NAME:
-            ours, skipped = eligible(names, BY_NAME[full.name], self.device)
+        if self.request.wants_ours and full.name in catalogue.by_name():
+            ours, skipped = eligible(names, catalogue.by_name()[full.name], self.device)
         else:
             ours = {}
             skipped = [f"{name}: SKIPPED: does not serve {full.name}" for name in names]
@@ -220,7 +222,7 @@ class Planner:
 
         routing = self.request.routing or routing_kinds.KINDS[0]
         return [
-            routing_kinds.workload(routing, tokens, BY_NAME.get(name))
+            routing_kinds.workload(routing, tokens, catalogue.by_name().get(name))
             for tokens in dict.fromkeys(self.request.tokens)
         ]
 

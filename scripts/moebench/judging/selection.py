@@ -12,7 +12,8 @@ from flashinfer_bench.utils import env_snapshot
 from moebench.core.arguments import check_cache
 from moebench.core.errors import CannotRun
 from moebench.judging.calling import device_here, first_line
-from moebench.operators.catalogue import FULL, GEOMETRIES, form, operator, small_like
+from moebench.operators import catalogue
+from moebench.operators.catalogue import form, operator, small_like
 from moebench.packing import eligibility, manifest, pack
 from moebench.packing.build_ahead import build_timed
 from moebench.packing.serves import why_not
@@ -55,12 +56,13 @@ def choose_geometry(wanted: str | None, on_gpu: bool, solutions: list[str]) -> s
     if solutions:
         first = manifest.choose(solutions)[0]
         served = manifest.read_manifest(first).definitions
-    return next(key for key in [*served, *GEOMETRIES] if (key in FULL) == on_gpu)
+    needs_gpu = catalogue.full()
+    return next(key for key in [*served, *catalogue.geometries()] if (key in needs_gpu) == on_gpu)
 
 
 def check_device(layer_key: str | None, on_gpu: bool) -> None:
     """Raise CannotRun for a layer that is too large for a machine without a GPU."""
-    if layer_key in FULL and not on_gpu:
+    if layer_key in catalogue.full() and not on_gpu:
         raise CannotRun(
             f"{layer_key} needs a CUDA device; without one: --definition {small_like(layer_key)}"
         )
@@ -92,7 +94,7 @@ def eligible(
     """
     check_cache()
     all_packed, left_out = pack.pack_all(names)
-    of_operator = operator(layer_key).GEOMETRIES.keys()
+    of_operator = operator(layer_key).geometries().keys()
     solutions = {}
     skipped = [line.replace(": ", ": SKIPPED: ", 1) for line in left_out]
     for name, packed in all_packed.items():
@@ -121,9 +123,11 @@ def why_not_run(
     if reason or layer_key in packed:
         return reason
 
-    of_this_size = [key for key in packed if (key in FULL) == (layer_key in FULL)]
+    needs_gpu = catalogue.full()
+    of_this_size = [key for key in packed if (key in needs_gpu) == (layer_key in needs_gpu)]
     served = (of_this_size or list(packed))[0]
-    why = why_not(manifest.read_manifest(name).serves, form(layer_key), GEOMETRIES[layer_key])
+    sizes = catalogue.geometries()[layer_key]
+    why = why_not(manifest.read_manifest(name).serves, form(layer_key), sizes)
     return f"does not serve {layer_key} ({why}), as it does --definition {served}"
 
 

@@ -17,7 +17,8 @@ from flashinfer_bench.env import get_fib_cache_path
 
 from moebench.core.arguments import check_cache
 from moebench.core.errors import UserError
-from moebench.operators.catalogue import BY_NAME, definition
+from moebench.operators import catalogue
+from moebench.operators.catalogue import definition
 from moebench.packing import pack
 from moebench.packing.eligibility import missing_dependencies
 
@@ -71,7 +72,9 @@ def build_timed(solution: Solution) -> tuple[float, str]:
     start = time.monotonic()
     error = ""
     try:
-        BuilderRegistry.get_instance().build(definition(BY_NAME[solution.definition]), solution)
+        BuilderRegistry.get_instance().build(
+            definition(catalogue.by_name()[solution.definition]), solution
+        )
     except BuildError as raised:
         error = str(raised) or type(raised).__name__
     return time.monotonic() - start, error

@@ -47,7 +47,7 @@ class Manifest(Strict):
     entry_point: FILE::FUNCTION; renorm_entry_point, routed_entry_point: those for definitions with
     renorm routing and for routed ones. FUNCTION_bf16 beside one of them, for tokens in bf16, is
     exported by packages as run_bf16. units: .cu files of solutions/common/ that no file includes,
-    as "common/cuda/host/binding.cu". definitions: keys of catalogue.GEOMETRIES; once it is read,
+    as "common/cuda/host/binding.cu". definitions: keys of catalogue.geometries(); once it is read,
     those that `serves` takes, too. based_on: the solution whose files this one's replace.
     first_use: what the first use takes. start: what `moebench new --from` calls a copy. stages:
     pattern of a kernel's plain name -> stage.
@@ -64,7 +64,7 @@ class Manifest(Strict):
     destination_passing_style: StrictBool = True
     dependencies: list[Text] = []
     units: list[Text] = []
-    definitions: list[Literal[*catalogue.GEOMETRIES]] = []
+    definitions: list[Literal[*catalogue.geometries()]] = []
     serves: list[Rule] = []
     based_on: Text | None = None
     first_use: Text | None = None

@@ -46,16 +46,16 @@ NOTE = "Packing writes this file for other definitions."
 def facts(file: str, geometry: str) -> dict[str, tuple[str, float]]:
     """Return name in Python -> name in C++ and value, of `problem` or `interface`."""
     if file == "interface":
-        routed = geometry in catalogue.ROUTED  # today one form has all three
+        routed = geometry in catalogue.routed()  # today one form has all three
         return {name: (symbol, routed) for name, symbol in INTERFACE.items()}
 
-    layer = catalogue.GEOMETRIES[geometry]
+    layer = catalogue.geometries()[geometry]
     activation = swiglu.constants(layer)
 
     constants = {}
     for key, symbol in NAMES.items():
         constants[key.upper()] = (symbol, layer[key])
-    constants["RENORM"] = ("kRenorm", geometry in catalogue.RENORM)
+    constants["RENORM"] = ("kRenorm", geometry in catalogue.renorm())
     for key, symbol in ACTIVATION.items():
         constants[key.upper()] = (symbol, activation[key])
     return constants

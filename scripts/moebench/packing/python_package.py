@@ -52,7 +52,7 @@ class Package:
     @property
     def has_adapters(self) -> bool:
         """Whether engines can call it: they route themselves, and their tokens are bf16."""
-        return self.has_bf16 and self.geometry in catalogue.ROUTED
+        return self.has_bf16 and self.geometry in catalogue.routed()
 
 
 def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list[Path]:
@@ -184,7 +184,7 @@ def init_text(package: Package) -> str:
     if package.has_bf16:
         lines.append(export(f"{entry_point}_bf16", "run_bf16"))
     if package.has_adapters:
-        layer = catalogue.GEOMETRIES[package.geometry]
+        layer = catalogue.geometries()[package.geometry]
         sizes = {key: layer[key] for key in CHECKED_SIZES}
         lines += ["", f'DEFINITION = "{solution.definition}"', f"SIZES = {sizes}"]
     return "\n".join([*lines, ""])

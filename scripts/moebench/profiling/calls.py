@@ -18,8 +18,8 @@ from moebench.core.errors import CannotRun, exit_with
 from moebench.judging import dataset
 from moebench.judging.calling import device_here, first_line, seeded_inputs, with_outputs
 from moebench.judging.fib import load_safetensors
-from moebench.operators import workloads
-from moebench.operators.catalogue import GEOMETRIES, definition, definition_name
+from moebench.operators import catalogue, workloads
+from moebench.operators.catalogue import definition, definition_name
 from moebench.operators.routing import kinds as routing_kinds
 from moebench.packing import pack
 
@@ -102,7 +102,7 @@ def main(argv: list[str]) -> int:
     """Call a solution under ncu. Returns the exit status: 0, or 2 for bad arguments."""
     parser = argparse.ArgumentParser("python -m moebench.profiling.calls", description=__doc__)
     parser.add_argument("solution")
-    parser.add_argument("layer_key", choices=list(GEOMETRIES))
+    parser.add_argument("layer_key", choices=list(catalogue.geometries()))
     workloads_help = "as for moebench profile --workloads"
     parser.add_argument("workloads", nargs="+", metavar="W", help=workloads_help)
     args = parser.parse_args(argv)

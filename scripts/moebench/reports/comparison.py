@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from moebench.judging.tolerances import TOLERANCES
-from moebench.operators.catalogue import BY_NAME
+from moebench.operators import catalogue
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import read_manifest, solution_names
 from moebench.reports.table import Cell, Entry, Table, decimal
@@ -255,7 +255,7 @@ def change_row(row, with_definition: bool) -> list[Entry]:
     """
     where = [row.hardware, row.tolerance]
     if with_definition:
-        where.append(BY_NAME.get(row.definition, row.definition))
+        where.append(catalogue.by_name().get(row.definition, row.definition))
     return [
         row.solution,
         ", ".join(where),

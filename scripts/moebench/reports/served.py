@@ -6,7 +6,7 @@ from moebench.core import paths
 from moebench.core.provenance import Provenance
 from moebench.core.schema import read_record
 from moebench.models.layer import layer_of
-from moebench.operators.catalogue import BY_NAME
+from moebench.operators import catalogue
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import folder_name
 from moebench.reports.table import Cell, Entry, Table
@@ -69,7 +69,7 @@ def title(head: Head) -> str:
 
     The model's number of layers is the one that is known today.
     """
-    layer = layer_of(BY_NAME.get(head.definition))
+    layer = layer_of(catalogue.by_name().get(head.definition))
     name = layer.name if layer else head.definition
     layers_of_model = layer.count if layer else head.of_model
     if layers_of_model and head.layers > layers_of_model:

@@ -20,8 +20,7 @@ from moebench.core.errors import UserError
 from moebench.core.printable import printable
 from moebench.core.provenance import of_trace
 from moebench.judging.tolerances import TOLERANCES
-from moebench.operators import roofline
-from moebench.operators.catalogue import BY_NAME
+from moebench.operators import catalogue, roofline
 from moebench.operators.workloads import of_data_set, recorded_bound, tokens
 from moebench.packing.manifest import folder_name
 from moebench.results import staleness, trace_files
@@ -105,7 +104,7 @@ def row(trace: Trace, solution: str, place: str) -> dict:
 
     columns = {
         "definition": trace.definition,
-        "geometry": BY_NAME.get(trace.definition),
+        "geometry": catalogue.by_name().get(trace.definition),
         "solution": solution,
         "uuid": trace.workload.uuid,
         "tokens": tokens(trace.workload),

@@ -8,14 +8,8 @@ import torch
 
 from moebench.core.errors import CannotRun
 from moebench.judging.calling import first_tokens, input_bytes, random_fp8
-from moebench.operators.catalogue import (
-    GEOMETRIES,
-    ROUTED,
-    definition,
-    operator,
-    router,
-    router_sizes,
-)
+from moebench.operators import catalogue
+from moebench.operators.catalogue import definition, operator, router, router_sizes
 from moebench.operators.routing import model as routing_model
 from moebench.operators.routing.kinds import offset_of
 
@@ -54,7 +48,7 @@ class Resident:
 
     def bound_ms(self, num_tokens: int) -> float:
         """Return the sum of the layers' roofline bounds in ms."""
-        sizes = GEOMETRIES[self.layer_key]
+        sizes = catalogue.geometries()[self.layer_key]
         total = 0.0
         for experts in self.local_experts:
             chosen = experts[:num_tokens].cpu().numpy()
@@ -91,7 +85,7 @@ def layer_bytes(layer_key: str, num_tokens: int) -> int:
 
 def scratch_bytes(layer_key: str, num_tokens: int) -> int:
     """Return what a solution may need: gemm1's output, h and y in bf16 for each expanded token."""
-    sizes = GEOMETRIES[layer_key]
+    sizes = catalogue.geometries()[layer_key]
     columns = sizes["hidden_size"] + 3 * sizes["intermediate_size"]
     return 2 * num_tokens * sizes["top_k"] * columns
 
@@ -101,7 +95,7 @@ def reference_bytes(layer_key: str, num_tokens: int) -> int:
 
     That is three fp32 copies of the tokens and of the weights that are dequantised at once.
     """
-    sizes = GEOMETRIES[layer_key]
+    sizes = catalogue.geometries()[layer_key]
     hidden = sizes["hidden_size"]
     intermediate = sizes["intermediate_size"]
     weights = 24 * sizes["experts_at_once"] * intermediate * hidden
@@ -122,7 +116,7 @@ def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resi
     shared = shared_inputs(shapes, scalars, device, source)
 
     # The means of the weights' scales, with which products keep their size.
-    sizes = GEOMETRIES[layer_key]
+    sizes = catalogue.geometries()[layer_key]
     means = {
         "gemm1_weights": sizes["hidden_size"] ** -0.5,
         "gemm2_weights": sizes["intermediate_size"] ** -0.5,
@@ -190,6 +184,6 @@ def routing(
         inputs = {"routing_logits": logits, "routing_bias": bias}
         experts, weights = router(layer_key)(logits, bias, sizes["routed_scaling_factor"])
 
-    if layer_key in ROUTED:
+    if layer_key in catalogue.routed():
         inputs = {"topk_ids": experts.int(), "topk_weights": weights}
     return Routing(inputs, experts)

@@ -17,7 +17,7 @@ from flashinfer_bench.agents import pack_solution_from_files
 
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun, UserError
-from moebench.operators.catalogue import BY_NAME
+from moebench.operators import catalogue
 from moebench.operators.workloads import recorded
 from moebench.packing.flat import flatten
 from moebench.packing.manifest import folder_name
@@ -175,7 +175,7 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
 
     None where all have; that is printed.
     """
-    key = BY_NAME[solution.definition]
+    key = catalogue.by_name()[solution.definition]
     workloads = recorded(key)
 
     rows = measurements.load_solution(solution, traces)

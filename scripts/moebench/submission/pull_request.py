@@ -16,7 +16,7 @@ from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun, UserError
 from moebench.judging import dataset
-from moebench.operators.catalogue import BY_NAME
+from moebench.operators import catalogue
 from moebench.operators.workloads import of_data_set
 from moebench.packing import solution_files
 from moebench.packing.manifest import folder_name
@@ -154,7 +154,7 @@ def check_measured(solution: Solution, rows: pd.DataFrame) -> None:
     passed = rows.passed.astype(bool) & rows.ms.notna()
     if not (passed & (rows.source == "current")).any():
         folder = folder_name(solution.name, solution.definition)
-        key = BY_NAME[solution.definition]
+        key = catalogue.by_name()[solution.definition]
         raise CannotRun(NOT_MEASURED.format(name=solution.name, folder=folder, key=key))
 
 
