@@ -7,6 +7,7 @@
 #include "device_guard.cuh"
 #include "fused_layer.cuh"
 #include "grouped_layer.cuh"
+#include "open_peers.cuh"
 #include "regimes.cuh"
 #include "scratch.cuh"
 #include "sm_count.cuh"
@@ -68,12 +69,16 @@ static void prepare(int, int sms) {
   check_cuda(prepare_grouped_gemm2(), "asking for shared memory");
 }
 
-// many_h_split: FP8 parts of h above kHiLoTokens tokens, 1 or 2.
-void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2,
-                  int64_t many_h_split) {
-  if (many_h_split != 1 && many_h_split != 2)
+// option: FP8 parts of h above kHiLoTokens tokens, 1 or 2; or what open_peers() has returned, and then the output of
+// one launch is summed over the ranks.
+void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2, int64_t option) {
+  const Peers* peers = peers_of(option);
+  const int64_t t = layer.num_tokens, many_h_split = option;
+  if (!peers && many_h_split != 1 && many_h_split != 2)
     TVM_FFI_THROW(ValueError) << "many_h_split: got " << many_h_split << ", want 1 or 2";
-  const int64_t t = layer.num_tokens;
+  if (peers && !(kOneLaunch && t <= kFusedMaxTokens))
+    TVM_FFI_THROW(ValueError) << "output: got " << t << " tokens to sum over the ranks, want "
+                              << (kOneLaunch ? kFusedMaxTokens : 0) << " or fewer";
   const DeviceGuard guard(device.device_id);
   const int sms = prepared_sm_count(device.device_id, prepare);
   const cudaStream_t stream = current_stream(device);
@@ -84,7 +89,9 @@ void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, f
     encode_w1_map(&maps.w1, w1.data_ptr(), kNBlockColumns / kAtomRows);
     encode_w2_map(&maps.w2, w2.data_ptr(), kColumnTile);
     const FusedArgs args = {layer, &kept->fused};
-    check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
+    check_cuda(peers ? launch_reduced_layer(maps, {args, *peers}, sms, stream)
+                     : launch_fused_layer(maps, args, sms, stream),
+               "launching fused_layer");
   } else {
     const int h_split = t <= kHiLoTokens ? 2 : (int)many_h_split;
     GroupedArgs args = {layer};

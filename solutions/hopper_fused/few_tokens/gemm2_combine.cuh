@@ -7,6 +7,9 @@
 //   mainloop   the warpgroups split K: within a stage up to kGemm2SplitKRows rows, above stage by stage
 //   epilogue   warpgroup 0, then warpgroup 1 adds its half to the sums, while the other one computes
 #pragma once
+#include <type_traits>
+
+#include "all_reduce.cuh"
 #include "barrier.cuh"
 #include "consumer_pipeline.cuh"
 #include "fused_layer.cuh"
@@ -117,18 +120,33 @@ __device__ __forceinline__ void gemm2_m_block(
   mbar_arrive(&s.sums_added[warpgroup]);
 }
 
+__device__ __forceinline__ uint4 octet_in_bf16(float4 u, float4 v) {
+  return make_uint4(pack_bf16(u.x, u.y), pack_bf16(u.z, u.w), pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+}
 __device__ __forceinline__ void store_bf16(uint16_t* to, float4 u, float4 v) {
-  *reinterpret_cast<uint4*>(to) =
-      make_uint4(pack_bf16(u.x, u.y), pack_bf16(u.z, u.w), pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+  *reinterpret_cast<uint4*>(to) = octet_in_bf16(u, v);
+}
+
+// u, v: 8 columns of a token, added up over the CTAs that share its column tile.
+__device__ __forceinline__ void sum_partials(const FusedScratch& scratch, int token, int column, float4& u, float4& v) {
+  u = v = make_float4(0, 0, 0, 0);
+#pragma unroll
+  for (int p = 0; p < kCtasPerColumnTile; p++) {
+    const float4* from = reinterpret_cast<const float4*>(&scratch.partial[p][token][column]);
+    const float4 x = __ldcg(from), y = __ldcg(from + 1);
+    u.x += x.x, u.y += x.y, u.z += x.z, u.w += x.w;
+    v.x += y.x, v.y += y.y, v.z += y.z, v.w += y.w;
+  }
 }
 
 // Where several CTAs share a column tile: each stores its sums; when all have, each adds up all of them for its share
 // of the tokens, in order of CTA, and stores the output. It cannot deadlock: a CTA stores and arrives before it waits.
 // rank: of this CTA among them.
-__device__ __forceinline__ void reduce_column_tile(const FusedArgs& args, const float* sums, int column_tile,
-                                                   int rank) {
+template <class Args>
+__device__ __forceinline__ void reduce_column_tile(const Args& args, unsigned epoch, const float* sums,
+                                                   int column_tile, int rank) {
   const int thread = threadIdx.x % kConsumerThreads;
-  constexpr int kVectors = kColumnTile / 4, kOctets = kColumnTile / 8;
+  constexpr int kVectors = kColumnTile / 4;
   FusedScratch& scratch = *args.scratch;
   for (int i = thread; i < args.num_tokens * kVectors; i += kConsumerThreads)
     __stcg(
@@ -138,26 +156,29 @@ __device__ __forceinline__ void reduce_column_tile(const FusedArgs& args, const 
   named_barrier_sync(kBarAllPartials, kConsumerThreads + kWarp);  // after exchange_partials
   const int first = args.num_tokens * rank / kCtasPerColumnTile;
   const int end = args.num_tokens * (rank + 1) / kCtasPerColumnTile;
-  for (int i = first * kOctets + thread; i < end * kOctets; i += kConsumerThreads) {
-    const int t = i / kOctets, column = column_tile * kColumnTile + i % kOctets * 8;
-    float4 u = make_float4(0, 0, 0, 0), v = u;
-#pragma unroll
-    for (int p = 0; p < kCtasPerColumnTile; p++) {
-      const float4* from = reinterpret_cast<const float4*>(&scratch.partial[p][t][column]);
-      const float4 x = __ldcg(from), y = __ldcg(from + 1);
-      u.x += x.x, u.y += x.y, u.z += x.z, u.w += x.w;
-      v.x += y.x, v.y += y.y, v.z += y.z, v.w += y.w;
+  float4 u, v;
+  if constexpr (std::is_same_v<Args, ReducedArgs>) {
+    all_reduce(args, args.peers, epoch, first, end, column_tile, [&](int token, int column) {
+      sum_partials(scratch, token, column, u, v);
+      return octet_in_bf16(u, v);
+    });
+  } else {
+    for (int i = first * kOctets + thread; i < end * kOctets; i += kConsumerThreads) {
+      const int t = i / kOctets, column = column_tile * kColumnTile + i % kOctets * 8;
+      sum_partials(scratch, t, column, u, v);
+      store_bf16(args.output + (size_t)t * kHidden + column, u, v);
     }
-    store_bf16(args.output + (size_t)t * kHidden + column, u, v);
   }
 }
 
 // ---- column tile ----
 
+// epoch: of the ranks' exchange, with ReducedArgs.
+template <class Args>
 __device__ __forceinline__ void gemm2_combine(
-    FusedSmem& s, const FusedArgs& args, PipelineState<kFusedStages>& pipe, int warpgroup) {
+    FusedSmem& s, const Args& args, PipelineState<kFusedStages>& pipe, int warpgroup, unsigned epoch) {
   const int thread = threadIdx.x % kConsumerThreads;
-  constexpr int kVectors = kColumnTile / 4, kOctets = kColumnTile / 8;
+  constexpr int kVectors = kColumnTile / 4;
   float* sums = s.sums(args.num_tokens);
   const int column_tile = blockIdx.x % kNumColumnTiles, rank = blockIdx.x / kNumColumnTiles;
   // One weight scale per K block and lane. An m_block's are requested while the one before is computed.
@@ -183,7 +204,12 @@ __device__ __forceinline__ void gemm2_combine(
   }
   named_barrier_sync(kBarConsumers, kConsumerThreads);
   if constexpr (kCtasPerColumnTile > 1) {
-    reduce_column_tile(args, sums, column_tile, rank);
+    reduce_column_tile(args, epoch, sums, column_tile, rank);
+  } else if constexpr (std::is_same_v<Args, ReducedArgs>) {
+    all_reduce(args, args.peers, epoch, 0, args.num_tokens, column_tile, [&](int token, int column) {
+      const float4* sum = reinterpret_cast<const float4*>(sums + token * kSumPitch + column % kColumnTile);
+      return octet_in_bf16(sum[0], sum[1]);
+    });
   } else {
     for (int i = thread; i < args.num_tokens * kOctets; i += kConsumerThreads) {
       const float4* sum = reinterpret_cast<const float4*>(sums + i / kOctets * kSumPitch + i % kOctets * 8);
