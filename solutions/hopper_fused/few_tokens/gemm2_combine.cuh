@@ -4,8 +4,9 @@
 // No other CTA has these columns (unless kCtasPerColumnTile > 1), so there is no combine pass, and the order of the
 // sums is the same in every run. It is also the order in which gemm1 completes h, on which load_activations waits.
 //
-//   mainloop   the warpgroups split K: within a stage up to kGemm2SplitKRows rows, above stage by stage
-//   epilogue   warpgroup 0, then warpgroup 1 adds its half to the sums, while the other one computes
+//   mainloop   the warpgroups split K: within a stage up to kGemm2SplitKRows rows, above stage by stage. Of short K
+//              and few rows each has every other m_block alone
+//   epilogue   warpgroup 0, then warpgroup 1 adds its part to the sums, while the other one computes
 #pragma once
 #include <type_traits>
 
@@ -89,23 +90,51 @@ __device__ __forceinline__ void gemm2_mainloop(
   }
 }
 
+// The same over all K blocks, for a warpgroup that has an m_block alone.
+template <int N>
+__device__ __forceinline__ void gemm2_mainloop_alone(
+    FusedSmem& s, PipelineState<kFusedStages>& pipe, float (&acc)[N / 2], int atoms, float w_scales) {
+  for (int i = 0; i < kFusedKBlocks2 / 2; i++, pipe.advance()) {
+    const int stage = pipe.stage;
+    mbar_wait(&s.full[stage], pipe.phase);
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+      gemm2_k_block<N>(acc, s.stage(stage) + k * kWeightTileBytes,
+                       s.stage(stage) + 2 * kWeightTileBytes + k * atoms * 2 * kAtomBytes,
+                       s.scales[stage] + k * atoms * kNBlocksPerKBlock * kAtomRows,
+                       __shfl_sync(kFullWarp, w_scales, 2 * i + k));
+    consumer_release(s, stage);
+  }
+}
+
 // ---- epilogue ----
 
-// nth: of the m_block among those of this CTA.
+// nth: of the m_block among those of this CTA; with kMBlocksAlone the number of times that a warpgroup has added to the
+// sums before it. The warpgroups take turns, warpgroup 0 the even ones: an m_block takes the next turn if a warpgroup
+// has it alone, else the next two.
 template <int N>
 __device__ __forceinline__ void gemm2_m_block(
     FusedSmem& s, const FusedArgs& args, PipelineState<kFusedStages>& pipe, const MBlock& m_block, float w_scales,
     int warpgroup, int nth) {
+  constexpr bool kAlone = kMBlocksAlone && N <= kGemm2SplitKRows;
+  if (kAlone && nth % 2 != warpgroup) return skip_stages(s, pipe, kFusedKBlocks2 / 2);
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
-  gemm2_mainloop<N>(s, pipe, acc, warpgroup, m_block.atoms(), w_scales);
+  if constexpr (kAlone) gemm2_mainloop_alone<N>(s, pipe, acc, m_block.atoms(), w_scales);
+  else gemm2_mainloop<N>(s, pipe, acc, warpgroup, m_block.atoms(), w_scales);
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
   float* column = s.sums(args.num_tokens) + kWarpRows * warp + lane / kQuad;
   // warpgroup 0, 1, 0, 1, ...: one at a time adds to the sums
-  if (warpgroup == 1) mbar_wait(&s.sums_added[0], nth % 2);
-  else if (nth > 0) mbar_wait(&s.sums_added[1], (nth - 1) % 2);
+  if constexpr (kMBlocksAlone) {
+    const int turn = nth % 2 == 0 ? nth + warpgroup : nth + 1 - warpgroup;
+    if (turn > 0) mbar_wait(&s.sums_added[1 - warpgroup], (turn - 1) / 2 % 2);
+  } else if (warpgroup == 1) {
+    mbar_wait(&s.sums_added[0], nth % 2);
+  } else if (nth > 0) {
+    mbar_wait(&s.sums_added[1], (nth - 1) % 2);
+  }
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
 #pragma unroll
@@ -193,7 +222,7 @@ __device__ __forceinline__ void gemm2_combine(
     *reinterpret_cast<float4*>(sums + i / kVectors * kSumPitch + i % kVectors * 4) = make_float4(0, 0, 0, 0);
   named_barrier_sync(kBarConsumers, kConsumerThreads);
 
-  for (int n = rank, i = 0; n < s.num_m_blocks; n += kCtasPerColumnTile, i++) {
+  for (int n = rank, i = 0; n < s.num_m_blocks; n += kCtasPerColumnTile) {
     const MBlock m_block = s.m_block[n];
     const float w_scales = next_scales;
     next_scales = scales_of(n + kCtasPerColumnTile);
@@ -201,6 +230,7 @@ __device__ __forceinline__ void gemm2_combine(
     else if (m_block.rows <= 16) gemm2_m_block<16>(s, args, pipe, m_block, w_scales, warpgroup, i);
     else if (m_block.rows <= 32) gemm2_m_block<32>(s, args, pipe, m_block, w_scales, warpgroup, i);
     else gemm2_m_block<64>(s, args, pipe, m_block, w_scales, warpgroup, i);
+    i += kMBlocksAlone && !m_block.split_k() ? 2 : 1;
   }
   named_barrier_sync(kBarConsumers, kConsumerThreads);
   if constexpr (kCtasPerColumnTile > 1) {
