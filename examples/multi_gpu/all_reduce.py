@@ -93,7 +93,8 @@ class Case:
 
 def cases_of(layer: str, tokens: list[int], device: str) -> list[Case]:
     cases = [Case("", tokens_of(layer, [count], 0, device)) for count in tokens]
-    few, most = min(tokens), max(tokens)
+    few = min(tokens)
+    most = max(tokens)
     cases.append(Case("first experts only", with_first_experts(layer, few, device)))
     cases.append(Case("first experts only", with_first_experts(layer, most, device)))
     cases.append(Case("first rank late", tokens_of(layer, [few], 0, device), late_rank=0))
@@ -245,6 +246,9 @@ def record(args: argparse.Namespace, tokens: int, layers: int, us: dict[str, flo
     if args.record is None or dist.get_rank() > 0:
         return
 
+    source = None
+    if args.solution != REFERENCE:
+        source = pack.pack(args.solution)[args.definition].hash()
     line = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -253,7 +257,7 @@ def record(args: argparse.Namespace, tokens: int, layers: int, us: dict[str, flo
         "split": args.split,
         "shares": args.shares,
         "solution": args.solution,
-        "source": pack.pack(args.solution)[args.definition].hash(),
+        "source": source,
         "layers": LAYERS,
         "layers_of_weights": layers,
         "rounds": args.rounds,

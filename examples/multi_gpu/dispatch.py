@@ -104,7 +104,9 @@ def work() -> bool:
     args.definition = geometry_named(args.definition)
     check_solution(args.solution, args.definition)
     device = join(args.definition)
-    layer, rank, ranks = args.definition, dist.get_rank(), dist.get_world_size()
+    layer = args.definition
+    rank = dist.get_rank()
+    ranks = dist.get_world_size()
 
     counts = batches_of(device)
     batches = {batch: tokens_of(layer, counts[batch], rank, device) for batch in counts}

@@ -107,7 +107,8 @@ def weights_of(share: Share, device: str, gate_first: bool, seed: int = 0) -> We
     gate_first: rows of `gate` before those of `up`, as the routed definitions have them.
     """
     hidden = GEOMETRIES[share.layer]["hidden_size"]
-    count, width = len(share.experts), len(share.columns)
+    count = len(share.experts)
+    width = len(share.columns)
     w13 = torch.empty(count, 2, width, hidden, dtype=FP8, device=device)
     w13_scale = torch.empty(count, 2, width // BLOCK, hidden // BLOCK, device=device)
     w2 = torch.empty(count, hidden, width, dtype=FP8, device=device)

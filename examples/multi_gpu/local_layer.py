@@ -1,4 +1,4 @@
-"""A solution, or the reference, for a rank's share of a layer, whatever part of the layer that is."""
+"""A solution, or the reference, for a rank's share of a layer, whatever part that is."""
 
 import importlib
 import re

@@ -17,7 +17,8 @@ def timed(steps: Callable[[], Iterable], with_host: bool) -> list[float]:
     """ms of each step of a call that all ranks begin together: medians, of the slowest. with_host:
     launching counts.
     """
-    calls, together = [], torch.zeros(1, device="cuda")
+    calls = []
+    together = torch.zeros(1, device="cuda")
     for _ in range(WARMUP + CALLS):
         dist.barrier()
         torch.cuda.synchronize()

@@ -19,12 +19,12 @@ PATIENCE = 2**26  # looks for what another rank sends: about half a minute on an
 
 
 class RankMissing(RuntimeError):
-    """Nothing came from rank `missing` in `epoch`, the first of which is 1: a launch is an epoch."""
+    """Nothing came from rank `missing` in `epoch`. Launches that sum are numbered, from 1 on."""
 
     def __init__(self, rank, missing, epoch):
         super().__init__(
-            f"rank {rank} gave up: nothing came from rank {missing} in epoch {epoch} of the sum over"
-            " ranks; that rank has died, is late, or made other calls"
+            f"rank {rank} gave up: nothing came from rank {missing} in epoch {epoch} of the sum"
+            " over ranks; that rank has died, is late, or made other calls"
         )
         self.missing = missing
         self.epoch = epoch
@@ -38,9 +38,9 @@ class Peers:
     made on one stream, or on streams that wait for each other. Layers of one model share it, and so
     do graphs.
 
-    A rank that looks `patience` times for what another one sends ends with a CUDA error, after which
-    its process can use the GPU no more; `check` then says for whom it waited. So does a rank whose
-    neighbour has died.
+    A rank that looks `patience` times for what another one sends ends with a CUDA error, after
+    which its process can use the GPU no more; `check` then says for whom it waited. So does a rank
+    whose neighbour has died.
 
     Attributes:
         launch_tokens: up to here the layer and the sum are one launch.

@@ -38,7 +38,8 @@ def torchrun(script, *arguments, ranks=2, timeout=300):
 
 @pytest.mark.parametrize("split", ["width_share", "expert_share"])
 def test_shares_make_up_the_layer(example, split):
-    layer, local_layer = example("layer"), example("local_layer")
+    layer = example("layer")
+    local_layer = example("local_layer")
 
     def reference(share):
         weights = layer.weights_of(share, "cpu", gate_first=False)

@@ -1,4 +1,4 @@
-"""all_reduce_rank: one rank of test_all_reduce.py, started by torchrun. It prints what it counted."""
+"""all_reduce_rank: one rank of test_all_reduce.py, by torchrun. It prints what it counted."""
 
 import argparse
 import importlib
@@ -32,7 +32,8 @@ class Rank:
         self.weights = self.random_weights()
 
     def random_weights(self):
-        hidden, width = self.problem.HIDDEN_SIZE, self.problem.INTERMEDIATE_SIZE
+        hidden = self.problem.HIDDEN_SIZE
+        width = self.problem.INTERMEDIATE_SIZE
         experts = self.problem.NUM_LOCAL_EXPERTS
         w13 = self.random_fp8(experts, 2 * width, hidden)
         w2 = self.random_fp8(experts, hidden, width)
@@ -49,7 +50,8 @@ class Rank:
 
     def random_inputs(self, tokens, experts=None):
         """Return inputs that are the same on all ranks; experts: as many are chosen from."""
-        hidden, all_experts = self.problem.HIDDEN_SIZE, self.problem.NUM_EXPERTS
+        hidden = self.problem.HIDDEN_SIZE
+        all_experts = self.problem.NUM_EXPERTS
         source = self.common_source
         logits = torch.randn(tokens, all_experts, generator=source, device="cuda")
         if experts is not None:
