@@ -77,8 +77,8 @@ static_assert(registers_fit(kFusedProducerRegs, kProducerThreads, kFusedConsumer
 constexpr int kFusedStages = 6;  // 5 and 7 are slower: measured
 constexpr int kGemm1SplitKRows = 32, kGemm2SplitKRows = 16;  // up to here two K blocks a stage: the warpgroups split K
 // With so few K blocks gemm2's time is that of its steps, one after the other, so the warpgroups do not share a step:
-// up to kGemm2SplitKRows rows each takes every other m_block.
-constexpr bool kMBlocksAlone = kFusedKBlocks2 <= 4;
+// up to kGemm2SplitKRows rows each takes every other m_block. Not measured where CTAs share a column tile.
+constexpr bool kMBlocksAlone = kFusedKBlocks2 <= 4 && kCtasPerColumnTile == 1;
 // Up to so many tokens an m_block of one row bypasses the gather and its wait for all CTAs: for each of its tiles
 // load_weights copies the row from the caller's FP8 x, all K blocks at once, to one of two buffers. It knows when one
 // is free only because every tile fills all stages. The 64 and 16 bound Gemm1Smem's copy of x_scale.
