@@ -11,6 +11,7 @@
 #include "common/cuda/host/scratch.cuh"
 #include "common/cuda/host/sm_count.cuh"
 #include "common/cuda/host/weight_maps.cuh"
+#include "hopper_fused/few_tokens/open_peers.cuh"
 
 const char kSolutionName[] = "hopper_fused";
 
@@ -68,13 +69,16 @@ static void prepare(int, int sms) {
   check_cuda(prepare_grouped_gemm2(), "asking for shared memory");
 }
 
-static void launch_few_tokens(const LayerArgs& layer, const void* w1, const void* w2, FusedScratch* scratch, int sms,
-                              cudaStream_t stream) {
+// peers: null, or the ranks that the output is summed over.
+static void launch_few_tokens(const LayerArgs& layer, const void* w1, const void* w2, const Peers* peers,
+                              FusedScratch* scratch, int sms, cudaStream_t stream) {
   TensorMaps maps;
   encode_w1_map(&maps.w1, w1, kNBlockColumns / kAtomRows);
   encode_w2_map(&maps.w2, w2, kColumnTile);
   const FusedArgs args = {layer, scratch};
-  check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
+  check_cuda(peers ? launch_reduced_layer(maps, {args, *peers}, sms, stream)
+                   : launch_fused_layer(maps, args, sms, stream),
+             "launching fused_layer");
 }
 
 // The TMA descriptors are encoded before anything is launched: what fails there leaves nothing half done.
@@ -97,19 +101,23 @@ static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const vo
   }
 }
 
-// many_h_split: FP8 parts of h above kHiLoTokens tokens, 1 or 2.
-void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2,
-                  int64_t many_h_split) {
-  if (many_h_split != 1 && many_h_split != 2)
+// option: FP8 parts of h above kHiLoTokens tokens, 1 or 2; or what open_peers() has returned, and then the output of
+// one launch is summed over the ranks.
+void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2, int64_t option) {
+  const Peers* peers = peers_of(option);
+  const int64_t t = layer.num_tokens, many_h_split = option;
+  if (!peers && many_h_split != 1 && many_h_split != 2)
     TVM_FFI_THROW(ValueError) << "many_h_split: got " << many_h_split << ", want 1 or 2";
-  const int64_t t = layer.num_tokens;
+  if (peers && !(kOneLaunch && t <= kFusedMaxTokens))
+    TVM_FFI_THROW(ValueError) << "output: got " << t << " tokens to sum over the ranks, want "
+                              << (kOneLaunch ? kFusedMaxTokens : 0) << " or fewer";
   const DeviceGuard guard(device.device_id);
   const int sms = prepared_sm_count(device.device_id, prepare);
   const cudaStream_t stream = current_stream(device);
   with_stream_scratch(device, stream, sizeof(Scratch), kZeroedBytes, [&](void* memory) {
     auto* kept = static_cast<Scratch*>(memory);
     if (kOneLaunch && t <= kFusedMaxTokens) {
-      launch_few_tokens(layer, w1.data_ptr(), w2.data_ptr(), &kept->fused, sms, stream);
+      launch_few_tokens(layer, w1.data_ptr(), w2.data_ptr(), peers, &kept->fused, sms, stream);
     } else {
       const int h_split = t <= kHiLoTokens ? 2 : (int)many_h_split;
       launch_many_tokens(layer, device, w1.data_ptr(), w2.data_ptr(), &kept->grouped, h_split, sms, stream);

@@ -15,6 +15,7 @@ from ..common.host.arguments import (
     ROUTED_BF16,
     takes,
 )
+from .allreduce import Peers, RankMissing, summed  # noqa: F401
 from .build import load_kernels
 from .h_split import H_SPLIT
 
@@ -70,3 +71,14 @@ def run_routed(arguments):
 def run_routed_bf16(arguments):
     """As `run_routed`, for hidden_states in bf16."""
     _kernels.run_routed_bf16(*arguments, H_SPLIT)
+
+
+# As the functions above, with one argument more, by name: peers, the ranks (allreduce.py) over
+# which the output is summed. Each rank has some of the experts, or some of each expert's width.
+# Raises RuntimeError, too, where an earlier call has waited for a rank in vain.
+run_allreduce = summed("run_layer", DS_ROUTING)
+run_allreduce_bf16 = summed("run_layer_bf16", DS_ROUTING_BF16)
+run_renorm_allreduce = summed("run_renorm", RENORM_ROUTING)
+run_renorm_allreduce_bf16 = summed("run_renorm_bf16", RENORM_ROUTING_BF16)
+run_routed_allreduce = summed("run_routed", ROUTED)
+run_routed_allreduce_bf16 = summed("run_routed_bf16", ROUTED_BF16)

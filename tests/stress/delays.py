@@ -22,7 +22,10 @@ __device__ __forceinline__ void delay_at_random(unsigned one_in, unsigned most) 
 """
 AFTER_PDL_WAIT = "delay_at_random(2, 20000);"
 AFTER_MBAR_WAIT = "delay_at_random(64, 2000);"
-PDL_WAIT = '__device__ __forceinline__ void pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }'
+PDL_WAIT = (
+    "__device__ __forceinline__ void pdl_wait() "
+    '{ asm volatile("griddepcontrol.wait;" ::: "memory"); }'
+)
 MBAR_WAIT = "__device__ __forceinline__ void mbar_wait(uint64_t* bar, int phase) {"
 
 

@@ -198,7 +198,7 @@ def released_in_flight(cubin):
 
 
 def read_only_loads(cubin):
-    """Return function -> how many loads from global memory go past L1's coherence (ld.global.nc)."""
+    """Return function -> how many loads are ld.global.nc, which no other thread may write to."""
     return {
         function: sum(
             instruction.name == "LDG" and ".CONSTANT" in instruction.opcode

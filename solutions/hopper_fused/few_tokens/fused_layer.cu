@@ -9,6 +9,7 @@
 //            gather.cuh               this CTA's share of the rows of x, to scratch
 //            gemm1_swiglu_quant.cuh   this CTA's n_blocks, h to scratch
 //            gemm2_combine.cuh        this CTA's 64 output columns, m_block by m_block as h is complete; output
+//            all_reduce.cuh           with ReducedArgs: those columns summed over the ranks of the host
 //   8        producer.cuh             W13 by TMA (and the row of x of m_blocks that bypass the gather), then W2
 //   9        producer.cuh             x when all CTAs have gathered, then h when its m_block is complete; at the end
 //                                     other CTAs' partial sums awaited, the counters zeroed
@@ -55,6 +56,8 @@
 // computes its tiles of gemm1 and stores partial sums in this order, and in none of these waits for a later one of
 // another. Within a CTA all warps walk the same tiles: on a tile warp 8 waits only for warps that are still on earlier
 // ones, warp 9 also for warp 8, the consumers for both; when they have gathered, and at the end, it waits for them.
+#include <type_traits>
+
 #include "common/cuda/ptx/barrier.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
@@ -72,6 +75,7 @@
 #include "common/cuda/route.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/tma.cuh"
+#include "hopper_fused/few_tokens/peers.cuh"
 
 // For one thread.
 __device__ __forceinline__ void init_barriers(FusedSmem& s) {
@@ -111,10 +115,11 @@ __device__ __forceinline__ void route(FusedSmem& s, const FusedArgs& args, const
   __syncthreads();
 }
 
-// kBf16: x is bf16, of kQuantiseTokens tokens at most; without x_scale.
-template <bool kBf16>
+// kBf16: x is bf16, of kQuantiseTokens tokens at most; without x_scale. Args: FusedArgs, or ReducedArgs for the output
+// summed over the ranks.
+template <bool kBf16, class Args>
 __global__ void __launch_bounds__(kFusedThreads, 1)
-    fused_layer(const __grid_constant__ TensorMaps maps, const __grid_constant__ FusedArgs args) {
+    fused_layer(const __grid_constant__ TensorMaps maps, const __grid_constant__ Args args) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
   FusedSmem& s = *reinterpret_cast<FusedSmem*>(smem_base);
   const int warp = threadIdx.x / kWarp;
@@ -152,6 +157,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   } else {
     warpgroup_reg_alloc<kFusedConsumerRegs>();
     PipelineState<kFusedStages> pipe;
+    unsigned epoch = 0;  // of the ranks' exchange; read before kBarGathered, and so before a CTA has finished
+    if constexpr (std::is_same_v<Args, ReducedArgs>) epoch = *epoch_place(args.peers) + 1;
     const int warpgroup = __shfl_sync(kFullWarp, warp / kWarpgroupWarps, 0);  // uniform, and the compiler knows it
     if constexpr (kBf16) {
       named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp);
@@ -161,19 +168,33 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     gather_rows<kBf16>(s, args);
     named_barrier_arrive(kBarGathered, kConsumerThreads + kWarp);
     gemm1_swiglu_quant<kBf16>(s, args, pipe, warpgroup);
-    if (has_column_tile) gemm2_combine(s, args, pipe, warpgroup);
+    if (has_column_tile) gemm2_combine(s, args, pipe, warpgroup, epoch);
   }
 }
 
+template <class Kernel>
+static cudaError_t allow_shared_memory(Kernel kernel) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(FusedSmem));
+}
+
 cudaError_t prepare_fused_layer() {
-  for (auto kernel : {fused_layer<false>, fused_layer<true>})
-    if (const cudaError_t error =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(FusedSmem)))
-      return error;
-  return cudaSuccess;
+  cudaError_t error = allow_shared_memory(fused_layer<false, FusedArgs>);
+  if (!error) error = allow_shared_memory(fused_layer<true, FusedArgs>);
+  if (!error) error = allow_shared_memory(fused_layer<false, ReducedArgs>);
+  if (!error) error = allow_shared_memory(fused_layer<true, ReducedArgs>);
+  return error;
+}
+
+template <class Args>
+static cudaError_t launch(const TensorMaps& maps, const Args& args, int ctas, cudaStream_t stream) {
+  return launch_with_pdl(args.x_scale ? fused_layer<false, Args> : fused_layer<true, Args>, ctas, kFusedThreads,
+                         cooperative(), sizeof(FusedSmem), stream, maps, args);
 }
 
 cudaError_t launch_fused_layer(const TensorMaps& maps, const FusedArgs& args, int ctas, cudaStream_t stream) {
-  return launch_with_pdl(args.x_scale ? fused_layer<false> : fused_layer<true>, ctas, kFusedThreads, cooperative(),
-                         sizeof(FusedSmem), stream, maps, args);
+  return launch(maps, args, ctas, stream);
+}
+
+cudaError_t launch_reduced_layer(const TensorMaps& maps, const ReducedArgs& args, int ctas, cudaStream_t stream) {
+  return launch(maps, args, ctas, stream);
 }

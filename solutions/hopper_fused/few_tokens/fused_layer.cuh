@@ -70,10 +70,15 @@ static_assert(registers_fit(kFusedProducerRegs, kProducerThreads, kFusedConsumer
 //   gemm1, two n_blocks               two n_blocks, one for each warpgroup       x of one K block
 //   gemm1, one n_block, rows <= 32    two K blocks, one for each warpgroup       x of both K blocks
 //   gemm1, one n_block, rows > 32     one, for warpgroup 0                       x of one K block
-//   gemm2, rows <= 16                 two K blocks, one for each warpgroup       h of both K blocks, hi and lo
+//   gemm2, rows <= 16                 two K blocks, one for each warpgroup (1)   h of both K blocks, hi and lo
 //   gemm2, rows > 16                  one; the warpgroups take turns             h of one K block, hi and lo
+//
+//   (1) With kMBlocksAlone both for one warpgroup; the next m_block is the other one's.
 constexpr int kFusedStages = 6;  // 5 and 7 are slower: measured
 constexpr int kGemm1SplitKRows = 32, kGemm2SplitKRows = 16;  // up to here two K blocks a stage: the warpgroups split K
+// With so few K blocks gemm2's time is that of its steps, one after the other, so the warpgroups do not share a step:
+// up to kGemm2SplitKRows rows each takes every other m_block. Not measured where CTAs share a column tile.
+constexpr bool kMBlocksAlone = kFusedKBlocks2 <= 4 && kCtasPerColumnTile == 1;
 // Up to so many tokens an m_block of one row bypasses the gather and its wait for all CTAs: for each of its tiles
 // load_weights copies the row from the caller's FP8 x, all K blocks at once, to one of two buffers. It knows when one
 // is free only because every tile fills all stages. The 64 and 16 bound Gemm1Smem's copy of x_scale.

@@ -4,9 +4,12 @@
 // No other CTA has these columns (unless kCtasPerColumnTile > 1), so there is no combine pass, and the order of the
 // sums is the same in every run. It is also the order in which gemm1 completes h, on which load_activations waits.
 //
-//   mainloop   the warpgroups split K: within a stage up to kGemm2SplitKRows rows, above stage by stage
-//   epilogue   warpgroup 0, then warpgroup 1 adds its half to the sums, while the other one computes
+//   mainloop   the warpgroups split K: within a stage up to kGemm2SplitKRows rows, above stage by stage. Of short K
+//              and few rows each has every other m_block alone
+//   epilogue   warpgroup 0, then warpgroup 1 adds its part to the sums, while the other one computes
 #pragma once
+#include <type_traits>
+
 #include "common/cuda/ptx/barrier.cuh"
 #include "hopper_fused/few_tokens/consumer_pipeline.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
@@ -14,6 +17,7 @@
 #include "common/cuda/pipeline.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
+#include "hopper_fused/few_tokens/all_reduce.cuh"
 
 // ---- mainloop ----
 
@@ -90,23 +94,51 @@ __device__ __forceinline__ void gemm2_mainloop(
   }
 }
 
+// The same over all K blocks, for a warpgroup that has an m_block alone.
+template <int N>
+__device__ __forceinline__ void gemm2_mainloop_alone(
+    FusedSmem& s, PipelineState<kFusedStages>& pipe, float (&acc)[N / 2], int atoms, float w_scales) {
+  for (int i = 0; i < kFusedKBlocks2 / 2; i++, pipe.advance()) {
+    const int stage = pipe.stage;
+    mbar_wait(&s.full[stage], pipe.phase);
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+      gemm2_k_block<N>(acc, s.stage(stage) + k * kWeightTileBytes,
+                       s.stage(stage) + 2 * kWeightTileBytes + k * atoms * 2 * kAtomBytes,
+                       s.scales[stage] + k * atoms * kNBlocksPerKBlock * kAtomRows,
+                       __shfl_sync(kFullWarp, w_scales, 2 * i + k));
+    consumer_release(s, stage);
+  }
+}
+
 // ---- epilogue ----
 
-// nth: of the m_block among those of this CTA.
+// nth: of the m_block among those of this CTA; with kMBlocksAlone the number of times that a warpgroup has added to the
+// sums before it. The warpgroups take turns, warpgroup 0 the even ones: an m_block takes the next turn if a warpgroup
+// has it alone, else the next two.
 template <int N>
 __device__ __forceinline__ void gemm2_m_block(
     FusedSmem& s, const FusedArgs& args, PipelineState<kFusedStages>& pipe, const MBlock& m_block, float w_scales,
     int warpgroup, int nth) {
+  constexpr bool kAlone = kMBlocksAlone && N <= kGemm2SplitKRows;
+  if (kAlone && nth % 2 != warpgroup) return skip_stages(s, pipe, kFusedKBlocks2 / 2);
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
-  gemm2_mainloop<N>(s, pipe, acc, warpgroup, m_block.atoms(), w_scales);
+  if constexpr (kAlone) gemm2_mainloop_alone<N>(s, pipe, acc, m_block.atoms(), w_scales);
+  else gemm2_mainloop<N>(s, pipe, acc, warpgroup, m_block.atoms(), w_scales);
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
   float* column = s.sums(args.num_tokens) + kWarpRows * warp + lane / kQuad;
   // warpgroup 0, 1, 0, 1, ...: one at a time adds to the sums
-  if (warpgroup == 1) mbar_wait(&s.sums_added[0], nth % 2);
-  else if (nth > 0) mbar_wait(&s.sums_added[1], (nth - 1) % 2);
+  if constexpr (kMBlocksAlone) {
+    const int turn = nth % 2 == 0 ? nth + warpgroup : nth + 1 - warpgroup;
+    if (turn > 0) mbar_wait(&s.sums_added[1 - warpgroup], (turn - 1) / 2 % 2);
+  } else if (warpgroup == 1) {
+    mbar_wait(&s.sums_added[0], nth % 2);
+  } else if (nth > 0) {
+    mbar_wait(&s.sums_added[1], (nth - 1) % 2);
+  }
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
 #pragma unroll
@@ -121,18 +153,33 @@ __device__ __forceinline__ void gemm2_m_block(
   mbar_arrive(&s.sums_added[warpgroup]);
 }
 
+__device__ __forceinline__ uint4 octet_in_bf16(float4 u, float4 v) {
+  return make_uint4(pack_bf16(u.x, u.y), pack_bf16(u.z, u.w), pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+}
 __device__ __forceinline__ void store_bf16(uint16_t* to, float4 u, float4 v) {
-  *reinterpret_cast<uint4*>(to) =
-      make_uint4(pack_bf16(u.x, u.y), pack_bf16(u.z, u.w), pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+  *reinterpret_cast<uint4*>(to) = octet_in_bf16(u, v);
+}
+
+// u, v: 8 columns of a token, added up over the CTAs that share its column tile.
+__device__ __forceinline__ void sum_partials(const FusedScratch& scratch, int token, int column, float4& u, float4& v) {
+  u = v = make_float4(0, 0, 0, 0);
+#pragma unroll
+  for (int p = 0; p < kCtasPerColumnTile; p++) {
+    const float4* from = reinterpret_cast<const float4*>(&scratch.partial[p][token][column]);
+    const float4 x = __ldcg(from), y = __ldcg(from + 1);
+    u.x += x.x, u.y += x.y, u.z += x.z, u.w += x.w;
+    v.x += y.x, v.y += y.y, v.z += y.z, v.w += y.w;
+  }
 }
 
 // Where several CTAs share a column tile: each stores its sums; when all have, each adds up all of them for its share
 // of the tokens, in order of CTA, and stores the output. It cannot deadlock: a CTA stores and arrives before it waits.
 // rank: of this CTA among them.
-__device__ __forceinline__ void reduce_column_tile(const FusedArgs& args, const float* sums, int column_tile,
-                                                   int rank) {
+template <class Args>
+__device__ __forceinline__ void reduce_column_tile(const Args& args, unsigned epoch, const float* sums,
+                                                   int column_tile, int rank) {
   const int thread = threadIdx.x % kConsumerThreads;
-  constexpr int kVectors = kColumnTile / 4, kOctets = kColumnTile / 8;
+  constexpr int kVectors = kColumnTile / 4;
   FusedScratch& scratch = *args.scratch;
   for (int i = thread; i < args.num_tokens * kVectors; i += kConsumerThreads)
     __stcg(
@@ -142,26 +189,29 @@ __device__ __forceinline__ void reduce_column_tile(const FusedArgs& args, const 
   named_barrier_sync(kBarAllPartials, kConsumerThreads + kWarp);  // after exchange_partials
   const int first = args.num_tokens * rank / kCtasPerColumnTile;
   const int end = args.num_tokens * (rank + 1) / kCtasPerColumnTile;
-  for (int i = first * kOctets + thread; i < end * kOctets; i += kConsumerThreads) {
-    const int t = i / kOctets, column = column_tile * kColumnTile + i % kOctets * 8;
-    float4 u = make_float4(0, 0, 0, 0), v = u;
-#pragma unroll
-    for (int p = 0; p < kCtasPerColumnTile; p++) {
-      const float4* from = reinterpret_cast<const float4*>(&scratch.partial[p][t][column]);
-      const float4 x = __ldcg(from), y = __ldcg(from + 1);
-      u.x += x.x, u.y += x.y, u.z += x.z, u.w += x.w;
-      v.x += y.x, v.y += y.y, v.z += y.z, v.w += y.w;
+  float4 u, v;
+  if constexpr (std::is_same_v<Args, ReducedArgs>) {
+    all_reduce(args, args.peers, epoch, first, end, column_tile, [&](int token, int column) {
+      sum_partials(scratch, token, column, u, v);
+      return octet_in_bf16(u, v);
+    });
+  } else {
+    for (int i = first * kOctets + thread; i < end * kOctets; i += kConsumerThreads) {
+      const int t = i / kOctets, column = column_tile * kColumnTile + i % kOctets * 8;
+      sum_partials(scratch, t, column, u, v);
+      store_bf16(args.output + (size_t)t * kHidden + column, u, v);
     }
-    store_bf16(args.output + (size_t)t * kHidden + column, u, v);
   }
 }
 
 // ---- column tile ----
 
+// epoch: of the ranks' exchange, with ReducedArgs.
+template <class Args>
 __device__ __forceinline__ void gemm2_combine(
-    FusedSmem& s, const FusedArgs& args, PipelineState<kFusedStages>& pipe, int warpgroup) {
+    FusedSmem& s, const Args& args, PipelineState<kFusedStages>& pipe, int warpgroup, unsigned epoch) {
   const int thread = threadIdx.x % kConsumerThreads;
-  constexpr int kVectors = kColumnTile / 4, kOctets = kColumnTile / 8;
+  constexpr int kVectors = kColumnTile / 4;
   float* sums = s.sums(args.num_tokens);
   const int column_tile = blockIdx.x % kNumColumnTiles, rank = blockIdx.x / kNumColumnTiles;
   // One weight scale per K block and lane. An m_block's are requested while the one before is computed.
@@ -176,7 +226,7 @@ __device__ __forceinline__ void gemm2_combine(
     *reinterpret_cast<float4*>(sums + i / kVectors * kSumPitch + i % kVectors * 4) = make_float4(0, 0, 0, 0);
   named_barrier_sync(kBarConsumers, kConsumerThreads);
 
-  for (int n = rank, i = 0; n < s.num_m_blocks; n += kCtasPerColumnTile, i++) {
+  for (int n = rank, i = 0; n < s.num_m_blocks; n += kCtasPerColumnTile) {
     const MBlock m_block = s.m_block[n];
     const float w_scales = next_scales;
     next_scales = scales_of(n + kCtasPerColumnTile);
@@ -184,10 +234,16 @@ __device__ __forceinline__ void gemm2_combine(
     else if (m_block.rows <= 16) gemm2_m_block<16>(s, args, pipe, m_block, w_scales, warpgroup, i);
     else if (m_block.rows <= 32) gemm2_m_block<32>(s, args, pipe, m_block, w_scales, warpgroup, i);
     else gemm2_m_block<64>(s, args, pipe, m_block, w_scales, warpgroup, i);
+    i += kMBlocksAlone && !m_block.split_k() ? 2 : 1;
   }
   named_barrier_sync(kBarConsumers, kConsumerThreads);
   if constexpr (kCtasPerColumnTile > 1) {
-    reduce_column_tile(args, sums, column_tile, rank);
+    reduce_column_tile(args, epoch, sums, column_tile, rank);
+  } else if constexpr (std::is_same_v<Args, ReducedArgs>) {
+    all_reduce(args, args.peers, epoch, 0, args.num_tokens, column_tile, [&](int token, int column) {
+      const float4* sum = reinterpret_cast<const float4*>(sums + token * kSumPitch + column % kColumnTile);
+      return octet_in_bf16(sum[0], sum[1]);
+    });
   } else {
     for (int i = thread; i < args.num_tokens * kOctets; i += kConsumerThreads) {
       const float4* sum = reinterpret_cast<const float4*>(sums + i / kOctets * kSumPitch + i % kOctets * 8);

@@ -7,6 +7,8 @@
 //                      copy; exchange_partials and reset_counters after it
 //   signal_stored_h    warps 10 and 11: count for the other CTAs the n_blocks that warpgroup 0 or 1 has stored
 #pragma once
+#include <type_traits>
+
 #include "common/cuda/ptx/barrier.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
@@ -16,6 +18,7 @@
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/wait_for_h.cuh"
+#include "hopper_fused/few_tokens/peers.cuh"
 
 constexpr int kNBlockGroups = kNBlockColumns / kAtomRows;  // groups of 8 rows of each half of W13: an n_block's box
 
@@ -171,12 +174,16 @@ __device__ __forceinline__ void exchange_partials(const FusedArgs& args) {
 // For a whole warp, when its CTA reads no counter any more: the last CTA leaves them at zero for the next launch. None
 // is counted up any more, as the CTAs with column tiles have seen all m_blocks complete. Other warps still compute: at
 // the kernel's end the round trip to L2 took 0.3 us.
-__device__ __forceinline__ void reset_counters(const FusedSmem& s, const FusedArgs& args) {
+// With ReducedArgs it also ends the epoch, which every CTA has read.
+template <class Args>
+__device__ __forceinline__ void reset_counters(const FusedSmem& s, const Args& args) {
   FusedScratch& scratch = *args.scratch;
   const int lane = threadIdx.x % kWarp;
   const bool last = lane == 0 && counter_arrive_last(&scratch.counters[kFinished], gridDim.x);
   if (!__any_sync(kFullWarp, last)) return;
   __syncwarp();  // what lane 0 acquired
+  if constexpr (std::is_same_v<Args, ReducedArgs>)
+    if (lane == 0) ++*epoch_place(args.peers);
   for (int i = kRouted + lane; i <= kFinished; i += kWarp) scratch.counters[i] = 0;
   for (int n = lane; n < s.num_m_blocks; n += kWarp) scratch.n_blocks_stored[n] = 0;
   for (int n = lane; kCtasPerColumnTile > 1 && n < kNumColumnTiles; n += kWarp) scratch.partials_stored[n] = 0;

@@ -68,3 +68,42 @@ def measure(steps: Callable[[], Iterable], as_graph: bool) -> list[float]:
             list(steps())
         times += timed(lambda: [graph.replay()], with_host=False)
     return times
+
+
+def graph_us(models: dict[str, Callable], rounds: int, layers: int) -> dict[str, float]:
+    """Return us a layer of each model as a CUDA graph: the median of its replays, of the slowest
+    rank. The models take turns, so that a change of the clock meets all of them.
+    """
+    graphs = {name: captured(model) for name, model in models.items()}
+    times = {name: [] for name in models}
+    for _ in range(rounds):
+        for name, graph in graphs.items():
+            dist.barrier()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times[name].append(begin.elapsed_time(end) * 1000 / layers)
+
+    medians = torch.tensor([median(values) for values in times.values()], device="cuda")
+    dist.all_reduce(medians, dist.ReduceOp.MAX)
+    return dict(zip(models, medians.tolist(), strict=True))
+
+
+def captured(model: Callable) -> torch.cuda.CUDAGraph:
+    """Return the graph of a function that has run once before, and replay it twice."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        model()
+    torch.cuda.synchronize()
+    dist.barrier()
+
+    graph = torch.cuda.CUDAGraph()
+    # NCCL's watchdog asks for events meanwhile
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        model()
+    for _ in range(2):
+        graph.replay()
+    torch.cuda.synchronize()
+    return graph

@@ -1,0 +1,143 @@
+"""A whole MoE layer over several ranks with tokens of their own, checked against the reference and,
+on GPUs, timed.
+
+    torchrun --nproc-per-node 2 examples/multi_gpu/dispatch.py --definition small --solution
+    triton_fused_v2
+
+Experts are split over the ranks, and tokens travel. A rank is a GPU, over NCCL; without GPUs a
+process, over gloo. torchrun ends all ranks when one dies.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from functools import partial
+
+import torch.distributed as dist
+from layer import Tokens, expert_share, tokens_of, weights_of
+from local_layer import REFERENCE, local_layer
+from moebench.core import interpreter  # noqa: F401  before anything imports Triton
+from moebench.core.errors import UserError
+from moebench.judging.tolerances import TOLERANCES, matched_ratios
+from moebench.operators import catalogue
+from moebench.operators.catalogue import geometry_named
+from moebench.operators.moe_fp8_block_scale_routed import routed_key
+from moebench.packing import pack
+from ranks import join, on_all_ranks, print_tables, run_ranks
+from rich.table import Table
+from timing import measure
+from ways import exchange, gather
+
+WAYS = (gather, exchange)
+TOLERANCE = TOLERANCES["relaxed"]
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--definition", default="small", help="whose layer; E / ranks replaces its local experts"
+    )
+    parser.add_argument(
+        "--solution", default=REFERENCE, help=f"default: {REFERENCE}, the definition's own"
+    )
+    parser.add_argument(
+        "--tokens", nargs="+", type=int, default=[1, 8, 64, 512, 4096], help="a rank; timed on GPUs"
+    )
+    return parser.parse_args()
+
+
+def check_solution(name: str, layer: str) -> None:
+    """Raise UserError where a solution lacks one of the layer's two forms."""
+    if name == REFERENCE:
+        return
+
+    (served,) = pack.pack_all([name])[0].values()
+    missing = {layer, routed_key(layer)} - served.keys()
+    if missing:
+        raise UserError(f"--solution: {name} does not serve {', '.join(sorted(missing))}")
+
+
+def batches_of(device: str) -> dict[str, list[int]]:
+    """Return the tokens of each rank in each batch that is checked."""
+    ranks = dist.get_world_size()
+    count = 2 if device == "cpu" else 64
+    return {
+        "even": [count] * ranks,
+        "uneven, none on the first rank": [5 * rank for rank in range(ranks)],
+        "none at all": [0] * ranks,
+    }
+
+
+def expected_outputs(layer: str, batches: dict[str, Tokens], device: str) -> dict:
+    """Return what the reference of the whole layer makes of each batch."""
+    whole = expert_share(layer, 0, 1)
+    weights = weights_of(whole, device, gate_first=True)
+    reference = local_layer(REFERENCE, whole, weights, routed=True)
+    return {
+        batch: reference(tokens.x, tokens.scale, tokens.ids, tokens.weights)
+        for batch, tokens in batches.items()
+    }
+
+
+def check(steps: Callable, tokens: Tokens, expected, device: str) -> tuple[float, bool]:
+    """Return the least share of matched elements, and whether two calls gave the same bits."""
+    first = list(steps(tokens))[-1]
+    second = list(steps(tokens))[-1]
+    matched = matched_ratios(first, expected)[TOLERANCE.name]
+    matched, same = on_all_ranks([matched, first.equal(second)], least=True, device=device)
+    return matched, bool(same)
+
+
+def run_way(way: Callable, args: argparse.Namespace, device: str) -> Callable:
+    """Return a way's steps with the solution for this rank's experts."""
+    share = expert_share(args.definition, dist.get_rank(), dist.get_world_size())
+    routed = way is exchange
+    weights = weights_of(share, device, gate_first=routed)
+    return partial(way, local_layer(args.solution, share, weights, routed))
+
+
+def work() -> bool:
+    """Do what every rank does, print the tables, and return whether all checks passed."""
+    args = parse_arguments()
+    args.definition = geometry_named(args.definition)
+    check_solution(args.solution, args.definition)
+    device = join(args.definition)
+    layer = args.definition
+    rank = dist.get_rank()
+    ranks = dist.get_world_size()
+
+    counts = batches_of(device)
+    batches = {batch: tokens_of(layer, counts[batch], rank, device) for batch in counts}
+    expected = expected_outputs(layer, batches, device)
+
+    experts = catalogue.geometries()[layer]["num_experts"]
+    title = f"{args.solution}: {experts} experts on {ranks} ranks, {dist.get_backend()}"
+    checks = Table("way", "tokens", "matched", "same bits twice", "result", title=title)
+    checks.caption = str(TOLERANCE)
+    times = Table("way", "tokens a rank", "dispatch", "experts", "combine", "call", "graph")
+    times.title = "ms, slowest rank"
+
+    all_passed = True
+    for way in WAYS:
+        steps = run_way(way, args, device)
+        for batch, tokens in batches.items():
+            matched, same = check(steps, tokens, expected[batch], device)
+            passed = same and matched >= TOLERANCE.ratio
+            result = "PASSED" if passed else "FAILED"
+            row = [way.__name__, batch, f"{matched:.4f}", "yes" if same else "no", result]
+            checks.add_row(*row)
+            all_passed &= passed
+
+        for count in args.tokens if device != "cpu" else ():
+            tokens = tokens_of(layer, [count] * ranks, rank, device)
+            ms = measure(partial(steps, tokens), as_graph=way is gather)
+            times.add_row(way.__name__, str(count), *(f"{time:.3f}" for time in ms))
+
+    print_tables([checks, times])
+    return all_passed
+
+
+if __name__ == "__main__":
+    sys.exit(run_ranks(work))

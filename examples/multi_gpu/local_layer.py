@@ -1,0 +1,105 @@
+"""A solution, or the reference, for a rank's share of a layer, whatever part that is."""
+
+import importlib
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from flashinfer_bench.compile import BuilderRegistry
+from layer import Share, Weights
+from moebench.operators import catalogue
+from moebench.operators.catalogue import definition
+from moebench.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
+from moebench.operators.moe_fp8_block_scale_routed import routed_key
+from moebench.packing import pack
+
+REFERENCE = "reference"  # in place of a solution's name
+
+# Sizes of a share in a packed problem.py and problem.cuh.
+EXPERTS = re.compile(r"\b(NUM_LOCAL_EXPERTS|kNumLocalExperts) = \d+")
+COLUMNS = re.compile(r"\b(INTERMEDIATE_SIZE|kIntermediate) = \d+")
+
+
+def geometry_of(share: Share, routed: bool) -> str:
+    return routed_key(share.layer) if routed else share.layer
+
+
+def function_of(name: str, share: Share, routed: bool) -> Callable:
+    """Return the function that computes a share, with the arguments of the layer's definition.
+
+    The last one is the output. routed: behind a router, not with it inside. The reference takes the
+    sizes from the weights.
+    """
+    if name == REFERENCE:
+        layer = definition(geometry_of(share, routed))
+        reference = BuilderRegistry.get_instance().build_reference(layer)
+        return reference.call_destination_passing
+
+    module, function = import_solution(name, share, routed)
+    return getattr(module, function)
+
+
+def summed_function_of(name: str, share: Share) -> tuple[Callable, type] | None:
+    """Return a solution's function that also sums over ranks, and its class of them, or None."""
+    if name == REFERENCE:
+        return None
+
+    module, _ = import_solution(name, share, routed=False)
+    if not hasattr(module, "run_allreduce"):
+        return None
+    return module.run_allreduce, module.Peers
+
+
+def import_solution(name: str, share: Share, routed: bool) -> tuple[ModuleType, str]:
+    """Return the solution's module, packed for the sizes of this share, and its function's name."""
+    solution = pack.pack(name)[geometry_of(share, routed)]
+    entry_file, function = solution.spec.entry_point.split("::")
+    form = "routed" if routed else "whole"
+    package = f"{name}_{form}_e{len(share.experts)}_i{len(share.columns)}"
+
+    if package not in sys.modules:
+        folder = Path(tempfile.mkdtemp(prefix="share-"))
+        sys.path.insert(0, str(folder))
+        for source in solution.sources:
+            text = EXPERTS.sub(rf"\1 = {len(share.experts)}", source.content)
+            text = COLUMNS.sub(rf"\1 = {len(share.columns)}", text)
+            path = folder / package / source.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+    module = f"{package}.{entry_file.removesuffix('.py').replace('/', '.')}"
+    return importlib.import_module(module), function
+
+
+def arguments_of(weights: Weights, share: Share, routed: bool) -> list:
+    """Return the arguments of a definition behind the tokens' and before the output."""
+    arguments = [*weights.tensors(), share.experts.start]
+    if not routed:
+        arguments.append(ROUTED_SCALING_FACTOR)
+    return arguments
+
+
+def output_for(tokens: torch.Tensor, layer: str) -> torch.Tensor:
+    """Return memory for the output of so many tokens, NaN all over."""
+    size = (len(tokens), catalogue.geometries()[layer]["hidden_size"])
+    return torch.full(size, float("nan"), dtype=torch.bfloat16, device=tokens.device)
+
+
+def local_layer(name: str, share: Share, weights: Weights, routed: bool) -> Callable:
+    """Return a function of the definition's inputs before the weights.
+
+    It returns what this share adds to the layer's output, [T, H] bf16.
+    """
+    function = function_of(name, share, routed)
+    held = arguments_of(weights, share, routed)
+
+    def added(*inputs: torch.Tensor) -> torch.Tensor:
+        output = output_for(inputs[0], share.layer)
+        function(*inputs, *held, output)
+        return output
+
+    return added

@@ -1,0 +1,78 @@
+"""The ranks of a run: what torchrun started, and the tables that the first of them prints."""
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from layer import LAYERS
+from moebench.core.errors import CannotRun, UserError
+from moebench.operators import catalogue
+from rich.console import Console
+from rich.table import Table
+
+
+def join(layer: str) -> str:
+    """Become a rank of torchrun's group and return its device, "cuda:0" or "cpu" for instance.
+
+    Raises UserError for a layer or a number of ranks that cannot be.
+    """
+    ranks = int(os.environ["WORLD_SIZE"])
+    ranks_here = int(os.environ["LOCAL_WORLD_SIZE"])
+    gpus = torch.cuda.device_count()
+    check_layer(layer, ranks)
+    if ranks_here > gpus and (gpus or layer in catalogue.full()):
+        raise CannotRun(
+            f"ranks: got {ranks_here} for {gpus} GPUs on this machine;"
+            " without any: --definition small"
+        )
+
+    device = None
+    if gpus:
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    # of names that torch 2.8 has, too
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.", FutureWarning)
+    backend = "nccl" if gpus else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=120), device_id=device)
+    return str(device or "cpu")
+
+
+def check_layer(layer: str, ranks: int) -> None:
+    """Raise UserError where a layer has no form that the examples need, or does not split."""
+    if layer not in LAYERS:
+        raise UserError(f"--definition: got {layer}, want one of {', '.join(LAYERS)}")
+    experts = catalogue.geometries()[layer]["num_experts"]
+    if experts % ranks:
+        raise UserError(f"ranks: got {ranks}, want a divisor of {experts} experts")
+
+
+def on_all_ranks(values: list[float], least: bool, device: str) -> list[float]:
+    """Return the least, or the greatest, of each value over the ranks."""
+    reduced = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(reduced, dist.ReduceOp.MIN if least else dist.ReduceOp.MAX)
+    return reduced.tolist()
+
+
+def print_tables(tables: list[Table]) -> None:
+    """Print those with rows, on the first rank."""
+    width = None if sys.stdout.isatty() else 120
+    console = Console(quiet=dist.get_rank() > 0, width=width)
+    console.print(*(table for table in tables if table.rows))
+
+
+def run_ranks(main: Callable[[], bool]) -> int:
+    """Return the exit status of main(), which returns whether all checks passed."""
+    try:
+        if not dist.is_torchelastic_launched():
+            raise UserError(f"start it with: torchrun --nproc-per-node 2 {sys.argv[0]}")
+        passed = main()
+        dist.destroy_process_group()
+    except UserError as error:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            print(error, file=sys.stderr)
+        return error.status
+    return 0 if passed else 1

@@ -1,0 +1,129 @@
+"""allreduce: a layer's output summed over the GPUs of one host that share its experts, or their
+width.
+
+Up to `Peers.launch_tokens` tokens the layer's launch does it. Above, an all-reduce over torch's
+symmetric memory follows the layer, and above `Peers.max_tokens` the group's own.
+"""
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from ..common.host.arguments import takes
+from ..common.host.problem import HIDDEN_SIZE
+from .build import load_kernels
+from .h_split import H_SPLIT
+
+PATIENCE = 2**26  # looks for what another rank sends: about half a minute on an H100
+
+
+class RankMissing(RuntimeError):
+    """Nothing came from rank `missing` in `epoch`. Launches that sum are numbered, from 1 on."""
+
+    def __init__(self, rank, missing, epoch):
+        super().__init__(
+            f"rank {rank} gave up: nothing came from rank {missing} in epoch {epoch} of the sum"
+            " over ranks; that rank has died, is late, or made other calls"
+        )
+        self.missing = missing
+        self.epoch = epoch
+
+
+class Peers:
+    """What the ranks of a group share in order to sum a layer's output.
+
+    All ranks create it together, outside of a graph, and then make the same calls, with the same
+    number of tokens, in the same order. Calls with one `Peers` must not run side by side: they are
+    made on one stream, or on streams that wait for each other. Layers of one model share it, and so
+    do graphs.
+
+    A rank that looks `patience` times for what another one sends ends with a CUDA error, after
+    which its process can use the GPU no more; `check` then says for whom it waited. So does a rank
+    whose neighbour has died.
+
+    Attributes:
+        launch_tokens: up to here the layer and the sum are one launch.
+        max_tokens: up to here there is symmetric memory for the sum of another launch.
+    """
+
+    def __init__(self, group=None, max_tokens=1024, patience=PATIENCE, direct_tokens=None):
+        """group: a torch process group over GPUs of one host, 8 at most; None for all ranks.
+
+        direct_tokens: up to here a launch's ranks send their sums to all others, and above to the
+        rank that adds them up; None for what is expected to be fastest.
+        """
+        self.group = group or dist.group.WORLD
+        self.rank = dist.get_rank(self.group)
+        self.ranks = dist.get_world_size(self.group)
+        self.launch_tokens = load_kernels().tokens_of_one_launch()
+        self.max_tokens = max_tokens
+        self._entry_points = {}
+
+        if direct_tokens is None:
+            direct_tokens = load_kernels().direct_tokens(self.ranks)
+        buffer_bytes = load_kernels().peer_buffer_bytes(self.ranks, direct_tokens)
+        self._buffer, addresses = self._symmetric(buffer_bytes, torch.uint8)
+        self._rows, _ = self._symmetric(max_tokens * HIDDEN_SIZE, torch.bfloat16)
+        self._failure = torch.zeros(1, dtype=torch.int64, pin_memory=True)
+        self._failure_word = self._failure.numpy()
+
+        self._option = load_kernels().open_peers(
+            addresses, self._failure.data_ptr(), self.rank, direct_tokens, patience
+        )
+
+    def check(self):
+        """Raise RankMissing if a launch of this rank has given up waiting for another one."""
+        failure = int(self._failure_word[0])
+        if failure:
+            raise RankMissing(self.rank, (failure >> 32) - 1, failure & 0xFFFFFFFF)
+
+    def entry_point(self, kernel, interface):
+        """Return the function of an interface's arguments that computes the layer and its sum.
+
+        kernel: the name of the layer's function in the compiled library.
+        """
+        if kernel not in self._entry_points:
+            run = partial(self._run, getattr(load_kernels(), kernel))
+            self._entry_points[kernel] = takes(interface)(run)
+        return self._entry_points[kernel]
+
+    def _run(self, kernel, arguments):
+        self.check()
+        *inputs, output = arguments
+        tokens = output.shape[0]
+
+        if tokens <= self.launch_tokens:
+            kernel(*arguments, self._option)
+        elif tokens <= self.max_tokens:
+            rows = self._rows.view(-1, HIDDEN_SIZE)[:tokens]
+            if output.shape != rows.shape or output.dtype != rows.dtype:
+                raise TypeError("output")  # `takes` says what is wrong
+            kernel(*inputs, rows, H_SPLIT)
+            sum_rows = torch.ops.symm_mem.two_shot_all_reduce_out
+            sum_rows(rows.view(-1), "sum", self.group.group_name, output.view(-1))
+        else:
+            kernel(*arguments, H_SPLIT)
+            dist.all_reduce(output, group=self.group)
+
+    def _symmetric(self, count, dtype):
+        """Return a tensor of zeros that all ranks can reach, and its address on each rank."""
+        # in few versions of torch and on few platforms, and the layer alone does without
+        from torch.distributed import _symmetric_memory as symmetric_memory
+
+        device = torch.device("cuda", torch.cuda.current_device())
+        tensor = symmetric_memory.empty(count, dtype=dtype, device=device)
+        addresses = symmetric_memory.rendezvous(tensor, self.group.group_name).buffer_ptrs
+        tensor.zero_()
+        torch.cuda.synchronize()
+        dist.barrier(self.group)
+        return tensor, list(addresses)
+
+
+def summed(kernel, interface):
+    """Return an entry point of an interface whose output is the sum over the ranks of `peers`."""
+
+    def call(*arguments, peers, **named):
+        return peers.entry_point(kernel, interface)(*arguments, **named)
+
+    return call

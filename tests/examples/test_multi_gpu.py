@@ -1,0 +1,120 @@
+"""examples/multi_gpu over gloo: shares that make up the layer, every way with a solution, a rank
+that is killed; and on GPUs.
+"""
+
+import importlib
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import torch
+from moebench.core import paths
+
+EXAMPLE = paths.ROOT / "examples" / "multi_gpu"
+GLOO = pytest.mark.skipif(torch.cuda.is_available(), reason="over gloo, for machines without a GPU")
+LAYER, RANKS = "small-one-group", 3  # whose experts and width are made up of three shares
+CHECKS = 7  # of all_reduce.py for each way, with two numbers of tokens
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """Return a function that imports a module of the example."""
+    monkeypatch.syspath_prepend(EXAMPLE)
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if name in {"layer", "local_layer"}:
+            del sys.modules[name]
+
+
+def torchrun(script, *arguments, ranks=2, timeout=300):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*launcher, "--nproc-per-node", str(ranks), EXAMPLE / script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.mark.parametrize("split", ["width_share", "expert_share"])
+def test_shares_make_up_the_layer(example, split):
+    layer = example("layer")
+    local_layer = example("local_layer")
+
+    def reference(share):
+        weights = layer.weights_of(share, "cpu", gate_first=False)
+        return local_layer.local_layer(local_layer.REFERENCE, share, weights, routed=False)
+
+    tokens = layer.tokens_of(LAYER, [3], 0, "cpu")
+    inputs = (tokens.logits, tokens.bias, tokens.x, tokens.scale.t().contiguous())
+    share_of = getattr(layer, split)
+    parts = [reference(share_of(LAYER, rank, RANKS))(*inputs).float() for rank in range(RANKS)]
+    whole = reference(share_of(LAYER, 0, 1))(*inputs).float()
+
+    assert (sum(parts) - whole).norm() < 0.01 * whole.norm()  # bf16
+    assert all(part.norm() > 0.1 * whole.norm() for part in parts)
+
+
+@GLOO
+@pytest.mark.slow
+def test_a_solution_passes_every_check_with_tokens_of_each_rank():
+    arguments = ("--definition", "small", "--solution", "triton_fused_v2")
+    done = torchrun("dispatch.py", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 6
+
+
+@GLOO
+@pytest.mark.slow
+@pytest.mark.parametrize("split", ["width", "experts"])
+def test_a_solution_passes_every_check_of_a_sum(split):
+    arguments = ("--definition", "small", "--solution", "triton_fused_v2", "--split", split)
+    done = torchrun("all_reduce.py", *arguments, "--tokens", "1", "5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == CHECKS
+
+
+@GLOO
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        ("dispatch.py", ("--definition", "full")),  # needs GPUs
+        ("all_reduce.py", ("--definition", "full")),
+        ("all_reduce.py", ("--definition", "small", "--shares", "4")),  # of 64 columns
+        ("all_reduce.py", ("--definition", "small", "--shares", "1")),  # fewer than ranks
+    ],
+)
+def test_what_cannot_be_is_refused(script, arguments):
+    done = torchrun(script, *arguments)
+    assert done.returncode == 1 and not done.stdout
+
+
+@GLOO
+def test_a_killed_rank_ends_the_others():
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*launcher, "--nproc-per-node", "2", EXAMPLE / "dispatch.py"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        watched = psutil.Process(process.pid)
+        while len(ranks := watched.children()) < 2:
+            assert process.poll() is None
+            time.sleep(0.05)
+        ranks[1].send_signal(signal.SIGKILL)
+        assert process.wait(timeout=60) == 1
+        assert not any(rank.is_running() for rank in ranks)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("split", ["width", "experts"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_way_sums_right_on_gpus(ranks, split):
+    """DeepSeek-V3's layer in eight shares, of which the ranks have the first."""
+    gpus = torch.cuda.device_count()
+    if gpus < ranks:
+        pytest.skip(f"needs {ranks} GPUs of one host; torch sees {gpus}")
+
+    arguments = ("--definition", "deepseek-v3-ep1", "--split", split, "--shares", "8")
+    arguments += ("--solution", "hopper_fused", "--tokens", "1", "40", "--rounds", "0")
+    done = torchrun("all_reduce.py", *arguments, ranks=ranks, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 4 * CHECKS

@@ -1,0 +1,59 @@
+"""The sum over ranks in hopper_fused's launch, on the GPUs of one host."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from moebench.packing import pack
+
+RANK = Path(__file__).with_name("all_reduce_rank.py")
+# 16 CTAs share a column tile; none does, and ranks have rows of all sizes.
+GEOMETRIES = ["small", "full"]
+TWO_HOPS = ["--direct-tokens", "0"]
+
+
+@pytest.fixture(scope="module", params=GEOMETRIES)
+def package(request, tmp_path_factory):
+    """Folder and dotted name of the packed solution."""
+    folder = tmp_path_factory.mktemp("packages") / "moe"
+    (path,) = pack.pack_packages(["hopper_fused"], folder, [request.param])
+    return folder.parent, f"moe.{path.name}"
+
+
+def run_ranks(ranks, package, *arguments):
+    """Return what the first of so many ranks printed; skip where there are too few GPUs."""
+    gpus = torch.cuda.device_count()
+    if gpus < ranks:
+        pytest.skip(f"needs {ranks} GPUs of one host; torch sees {gpus}")
+
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += ["--nproc-per-node", str(ranks)]
+    command = [*launcher, RANK, *map(str, package), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("hops", [[], TWO_HOPS], ids=["direct", "two_hops"])
+def test_bits_are_those_of_the_outputs_added_in_order_of_rank(ranks, hops, package):
+    assert run_ranks(ranks, package, "calls", *hops) == {"wrong": 0}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("hops", [[], TWO_HOPS], ids=["direct", "two_hops"])
+def test_graphs_replayed_in_turn_with_late_ranks(ranks, hops, package):
+    assert run_ranks(ranks, package, "replays", *hops) == {"wrong": 0}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_missing_rank_is_named(ranks, package):
+    """Four epochs are over when the last rank stays away."""
+    result = run_ranks(ranks, package, "missing", "--patience", str(2**20))
+    assert result == {"missing": ranks - 1, "epoch": 5}
