@@ -6,7 +6,6 @@ import torch
 from moebench.operators import catalogue
 from moebench.operators.catalogue import router
 from moebench.operators.fp8_layer import BLOCK
-from moebench.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
 from moebench.operators.moe_fp8_block_scale_routed import router_inside
 
 FP8 = torch.float8_e4m3fn
@@ -81,7 +80,9 @@ def tokens_of(layer: str, counts: list[int], rank: int, device: str, seed: int =
 
 def routed_tokens(layer, x, scale, logits, bias, counts) -> Tokens:
     """Return tokens with the experts that the model's router chooses by these logits."""
-    ids, weights = router(layer)(logits, bias, ROUTED_SCALING_FACTOR)
+    ids, weights = router(layer)(
+        logits, bias, catalogue.geometries()[layer]["routed_scaling_factor"]
+    )
     return Tokens(x, scale, logits, bias, ids.to(torch.int32), weights.contiguous(), counts)
 
 

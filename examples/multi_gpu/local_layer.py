@@ -13,7 +13,6 @@ from flashinfer_bench.compile import BuilderRegistry
 from layer import Share, Weights
 from moebench.operators import catalogue
 from moebench.operators.catalogue import definition
-from moebench.operators.moe_fp8_block_scale import ROUTED_SCALING_FACTOR
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.packing import pack
 
@@ -79,7 +78,7 @@ def arguments_of(weights: Weights, share: Share, routed: bool) -> list:
     """Return the arguments of a definition behind the tokens' and before the output."""
     arguments = [*weights.tensors(), share.experts.start]
     if not routed:
-        arguments.append(ROUTED_SCALING_FACTOR)
+        arguments.append(catalogue.geometries()[share.layer]["routed_scaling_factor"])
     return arguments
 
 
