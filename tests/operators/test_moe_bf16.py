@@ -47,6 +47,7 @@ def test_solutions_go_with_their_operator():
     assert set(manifest.read_manifest("triton_fused_v2").definitions) <= {
         *catalogue.FP8_MOE,
         *catalogue.ROUTED,
+        *catalogue.MXFP4,
     }
     assert {s.definition for s in pack.pack(SOLUTIONS[0]).values()} == {
         moe_bf16.definition_name(geometry) for geometry in moe_bf16.GEOMETRIES

@@ -48,6 +48,8 @@ def arguments(geometry, num_tokens, device=DEVICE, seed=0, offset=64):
                 value[::3, 2] = -1
         elif name in ("topk_weights", "expert_weights"):
             value = value.softmax(1)
+        elif dtype == torch.int8 and name in ("gemm1_weights", "gemm2_weights"):  # two E2M1 a byte
+            value = torch.randint(-128, 128, shape, generator=generator, device=device)
         elif dtype == torch.int8:  # exponents of scales
             value = torch.randint(118, 124, shape, generator=generator, device=device)
         found[name] = value.to(dtype).contiguous()

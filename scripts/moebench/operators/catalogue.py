@@ -27,6 +27,7 @@ from moebench.operators import (
     moe_fp8_block_scale,
     moe_fp8_block_scale_renorm,
     moe_fp8_block_scale_routed,
+    moe_mxfp4_fp8_routed,
     mxfp8_linear,
 )
 
@@ -36,6 +37,7 @@ OPERATORS = (
     moe_bf16,
     mxfp8_linear,
     moe_fp8_block_scale_routed,
+    moe_mxfp4_fp8_routed,
 )
 GEOMETRIES = {
     geometry: sizes for family in OPERATORS for geometry, sizes in family.GEOMETRIES.items()
@@ -43,6 +45,7 @@ GEOMETRIES = {
 RENORM = tuple(moe_fp8_block_scale_renorm.GEOMETRIES)
 FP8_MOE = (*moe_fp8_block_scale.GEOMETRIES, *RENORM)  # with the router inside
 ROUTED = tuple(moe_fp8_block_scale_routed.GEOMETRIES)  # FP8 MoE with top-k given
+MXFP4 = tuple(moe_mxfp4_fp8_routed.GEOMETRIES)  # MXFP4 experts with top-k given
 FULL = tuple(
     key for family in OPERATORS for key in family.GEOMETRIES if key not in family.SMALL
 )  # these need a GPU
@@ -54,9 +57,11 @@ def operator(geometry: str) -> ModuleType:
 
 
 def form(geometry: str) -> str | None:
-    """Of an FP8 layer: the routing inside it, or "routed" where top-k is given; None of another
-    operator.
+    """Of an FP8 layer: the routing inside it, or "routed" where top-k is given; "mxfp4" of MXFP4
+    experts; None of another operator.
     """
+    if geometry in MXFP4:
+        return "mxfp4"
     return "routed" if geometry in ROUTED else GEOMETRIES[geometry].get("routing")
 
 

@@ -176,7 +176,8 @@ def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
             {"path": path, "content": problem.source(path, geometry, text)}
             for path, text in gathered.items()
         ]
-        kind = {"renorm": "renorm_", "routed": "routed_"}.get(catalogue.form(geometry), "")
+        form = catalogue.form(geometry)
+        kind = f"{form}_" if form in ("renorm", "routed", "mxfp4") else ""
         key = (
             f"{kind}entry_point" if getattr(manifest, f"{kind}entry_point") else "entry_point"
         )  # of its interface

@@ -40,7 +40,7 @@ FILES = [
 def facts(file: str, geometry: str) -> dict[str, tuple[str, float]]:
     """Name in Python -> name in C++ and value."""
     if file == "interface":
-        routed = geometry in catalogue.ROUTED  # today one form has all three
+        routed = catalogue.form(geometry) in ("routed", "mxfp4")  # today these have all three
         names = {
             "ROUTED": "kTopKGiven",
             "GATE_FIRST": "kGateFirst",
