@@ -68,6 +68,31 @@ static void prepare(int, int sms) {
   check_cuda(prepare_grouped_gemm2(), "asking for shared memory");
 }
 
+// The one launch, for kFusedMaxTokens tokens at most.
+static void launch_few_tokens(const LayerArgs& layer, const void* w1, const void* w2, FusedScratch* scratch, int sms,
+                              cudaStream_t stream) {
+  TensorMaps maps;
+  encode_w1_map<kHidden / kStepBlocks>(&maps.w1, w1, kNBlockColumns / kAtomRows);
+  encode_w2_map<kIntermediate / kStepBlocks>(&maps.w2, w2, kColumnTile);
+  const FusedArgs args = {layer, scratch};
+  check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
+}
+
+// With MXFP4 weights, which the kernels for many tokens do not take: batches of the tokens.
+static void launch_in_batches(LayerArgs layer, const void* w1, const void* w2, FusedScratch* scratch, int sms,
+                              cudaStream_t stream) {
+  for (int left = layer.num_tokens; left > 0; left -= layer.num_tokens) {
+    layer.num_tokens = std::min(left, kFusedMaxTokens);
+    launch_few_tokens(layer, w1, w2, scratch, sms, stream);
+    layer.x += layer.num_tokens * kHidden;
+    layer.x_scale += layer.num_tokens * kNumKBlocks1;
+    layer.topk_ids += layer.num_tokens * kTopK;
+    layer.topk_weights += layer.num_tokens * kTopK;
+    layer.output += layer.num_tokens * kHidden;
+  }
+}
+static_assert(!kMxfp4Weights || (kTopKGiven && kScalesRowMajor), "launch_in_batches: tokens are rows everywhere");
+
 // many_h_split: FP8 parts of h above kHiLoTokens tokens, 1 or 2.
 void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2,
                   int64_t many_h_split) {
@@ -79,12 +104,12 @@ void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, f
   const cudaStream_t stream = current_stream(device);
   const StreamScratch shared = stream_scratch(device, stream, sizeof(Scratch), kZeroedBytes);
   auto* kept = static_cast<Scratch*>(shared.memory.data_ptr());
+  if constexpr (kMxfp4Weights) {
+    const std::lock_guard<std::mutex> launching(*shared.launching);
+    return launch_in_batches(layer, w1.data_ptr(), w2.data_ptr(), &kept->fused, sms, stream);
+  }
   if (kOneLaunch && t <= kFusedMaxTokens) {
-    TensorMaps maps;
-    encode_w1_map(&maps.w1, w1.data_ptr(), kNBlockColumns / kAtomRows);
-    encode_w2_map(&maps.w2, w2.data_ptr(), kColumnTile);
-    const FusedArgs args = {layer, &kept->fused};
-    check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
+    launch_few_tokens(layer, w1.data_ptr(), w2.data_ptr(), &kept->fused, sms, stream);
   } else {
     const int h_split = t <= kHiLoTokens ? 2 : (int)many_h_split;
     GroupedArgs args = {layer};

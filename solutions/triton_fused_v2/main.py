@@ -7,7 +7,7 @@ import torch
 from .common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED, ROUTED_BF16, checked
 from .common.host.gpu_of import gpu_of
 from .common.host.launch import launch_quickly
-from .common.host.mxfp4_arguments import checked_mxfp4
+from .common.host.mxfp4_arguments import ROUTED_MXFP4, as_int8
 from .common.host.problem import NUM_EXPERTS, TOP_K
 from .common.host.replay import replayed
 from .common.triton.layer import launch_layer
@@ -56,7 +56,8 @@ def run_routed_bf16(given):
     layer(given)
 
 
-@checked_mxfp4
+@as_int8
+@checked(ROUTED_MXFP4)
 def run_mxfp4(given):
     """As `run_routed`, for experts in MXFP4: bytes of two E2M1, and E8M0 scales for each 32 of K."""
     x = given.hidden_states

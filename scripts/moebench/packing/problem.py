@@ -2,9 +2,9 @@
 branches on a size.
 
 problem.cuh, problem.py: sizes and the routing that is inside; interface.cuh, interface.py: how the
-caller hands over routing, weights and scales; beside the kernels lie those of the first definition
-of the FP8 MoE family. Of a table, *.csv, the rows whose column `sizes` is the definition's, as
-e32_h7168_i2048: tuning for one leaves the others current.
+caller hands over routing, weights and scales; weights.cuh: the weights' format. Beside the kernels
+lie those of the first definition of the FP8 MoE family. Of a table, *.csv, the rows whose column
+`sizes` is the definition's, as e32_h7168_i2048: tuning for one leaves the others current.
 """
 
 from pathlib import PurePosixPath
@@ -31,9 +31,11 @@ ACTIVATION = {
 }
 CPP_TYPES = {bool: "bool", int: "int", float: "float"}
 FILES = [
-    f"common/{file}"
-    for of in ("problem", "interface")
-    for file in (f"host/{of}.py", f"cuda/{of}.cuh")
+    "common/host/problem.py",
+    "common/cuda/problem.cuh",
+    "common/host/interface.py",
+    "common/cuda/interface.cuh",
+    "common/cuda/weights.cuh",
 ]
 
 
@@ -47,6 +49,8 @@ def facts(file: str, geometry: str) -> dict[str, tuple[str, float]]:
             "SCALES_ROW_MAJOR": "kScalesRowMajor",
         }
         return {name: (symbol, routed) for name, symbol in names.items()}
+    if file == "weights":
+        return {"MXFP4_WEIGHTS": ("kMxfp4Weights", geometry in catalogue.MXFP4)}
     of = catalogue.GEOMETRIES[geometry]
     sizes = {key.upper(): (symbol, of[key]) for key, symbol in NAMES.items()}
     sizes["RENORM"] = ("kRenorm", geometry in catalogue.RENORM)

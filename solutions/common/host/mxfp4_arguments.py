@@ -8,7 +8,7 @@ from functools import wraps
 
 import torch
 
-from .arguments import ROUTED, checked
+from .arguments import ROUTED
 from .problem import HIDDEN_SIZE as H
 from .problem import INTERMEDIATE_SIZE as I
 from .problem import NUM_LOCAL_EXPERTS as E_LOCAL
@@ -23,20 +23,20 @@ PACKED = {
 ROUTED_MXFP4 = {name: PACKED.get(name, want) for name, want in ROUTED.items()}
 
 
-def checked_mxfp4(function):
-    """Decorator of an entry point f(given), as `arguments.checked` with ROUTED_MXFP4; bytes of any
-    name become int8 first.
+def as_int8(layer):
+    """Decorator of an entry point that `arguments.takes` or `checked` has made with ROUTED_MXFP4:
+    bytes of any name become int8 first.
     """
-    layer = checked(ROUTED_MXFP4)(function)
 
-    @wraps(function)
+    @wraps(layer)
     def call(*arguments, **named):
-        bound = layer.__signature__.bind(*arguments, **named).arguments
+        if named or len(arguments) != len(ROUTED_MXFP4):
+            arguments = layer.__signature__.bind(*arguments, **named).args
+        values = dict(zip(ROUTED_MXFP4, arguments, strict=True))
         for name in PACKED:
-            value = bound[name]
-            if isinstance(value, torch.Tensor) and value.dtype in BYTES:
-                bound[name] = value.view(torch.int8)
-        return layer(*bound.values())
+            if isinstance(values[name], torch.Tensor) and values[name].dtype in BYTES:
+                values[name] = values[name].view(torch.int8)
+        return layer(*values.values())
 
     call.__signature__ = layer.__signature__
     return call

@@ -165,15 +165,18 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
 }
 
+constexpr bool kTakesBf16 = !kMxfp4Weights;
+static auto kernel_for(bool bf16) { return bf16 ? fused_layer<kTakesBf16> : fused_layer<false>; }
+
 cudaError_t prepare_fused_layer() {
-  for (auto kernel : {fused_layer<false>, fused_layer<true>})
+  for (bool bf16 : {false, true})
     if (const cudaError_t error =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(FusedSmem)))
+            cudaFuncSetAttribute(kernel_for(bf16), cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(FusedSmem)))
       return error;
   return cudaSuccess;
 }
 
 cudaError_t launch_fused_layer(const TensorMaps& maps, const FusedArgs& args, int ctas, cudaStream_t stream) {
-  return launch_with_pdl(args.x_scale ? fused_layer<false> : fused_layer<true>, ctas, kFusedThreads, cooperative(),
+  return launch_with_pdl(kernel_for(args.x_scale == nullptr), ctas, kFusedThreads, cooperative(),
                          sizeof(FusedSmem), stream, maps, args);
 }

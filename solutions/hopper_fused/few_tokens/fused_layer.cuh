@@ -9,6 +9,8 @@
 // weight tile   64 weight rows by one K block: one TMA box, a warpgroup's A
 // column tile   kColumnTile output columns, for whose rows of W2 one CTA does all of gemm2
 //
+// With MXFP4 weights (mxfp4_weights.cuh) a weight tile, the same bytes, is two K blocks: a step, where stages are counted.
+//
 // To change a tile: the constants under sizes and stages; the static asserts say what has to follow. Each N has a case
 // in gemm1_swiglu_quant() and gemm2_combine(). kNBlockColumns is fixed: wgmma's M in gemm1, its K in gemm2.
 #pragma once
@@ -20,6 +22,7 @@
 #include "arguments.cuh"
 #include "registers.cuh"
 #include "sizes.cuh"
+#include "weights.cuh"
 
 // ---- sizes ----
 
@@ -31,10 +34,13 @@ constexpr int kRouteAllTokens = kNumLocalExperts <= 512 ? 12 : 6;  // up to here
 
 // K blocks that the GEMMs go through: gemm1 takes two stages at a time, of up to two K blocks; gemm2's warpgroups halve
 // K. Those beyond the last have weights of zero, by TMA, and x and h of zero, in scratch.
-constexpr int kFusedKBlocks1 = round_up(kNumKBlocks1, 4), kFusedKBlocks2 = round_up(kNumKBlocks2, 2);
+constexpr int kStepBlocks = kMxfp4Weights ? 2 : 1;  // K blocks of a weight tile
+constexpr int kFusedKBlocks1 = round_up(kNumKBlocks1, 4 * kStepBlocks);
+constexpr int kFusedKBlocks2 = round_up(kNumKBlocks2, 2 * kStepBlocks);
 constexpr int kFusedHidden = kFusedKBlocks1 * kBlockK, kFusedIntermediate = kFusedKBlocks2 * kBlockK;
+constexpr int kFusedKSteps1 = kFusedKBlocks1 / kStepBlocks, kFusedKSteps2 = kFusedKBlocks2 / kStepBlocks;
 
-constexpr int kMBlockRows = 64;
+constexpr int kMBlockRows = kMxfp4Weights ? 32 : 64;
 constexpr int kNBlockColumns = 32;
 constexpr int kNumNBlocks = kFusedIntermediate / kNBlockColumns;  // of an m_block; h has a scale per row and n_block
 constexpr int kNBlocksPerKBlock = kBlockK / kNBlockColumns;       // n_blocks of h in a K block of gemm2
@@ -51,6 +57,7 @@ static_assert(kRouteAllTokens <= 32, "a batch of masks holds all tokens that eve
 static_assert(kCtasPerColumnTile >= 1, "each column tile has a CTA");
 static_assert(2 * kNBlockColumns == kMmaM, "an n_block is one m64: a warpgroup's accumulator");
 static_assert(kMBlockRows <= 64, "wgmma's N of an m_block is 8, 16, 32 or 64");
+constexpr float kWeightFactor = kMxfp4Weights ? 64.0f : 1.0f;  // of the scales of x and h: what A lacks
 
 // ---- threads ----
 
@@ -72,20 +79,26 @@ static_assert(registers_fit(kFusedProducerRegs, kProducerThreads, kFusedConsumer
 //   gemm1, one n_block, rows > 32     one, for warpgroup 0                       x of one K block
 //   gemm2, rows <= 16                 two K blocks, one for each warpgroup       h of both K blocks, hi and lo
 //   gemm2, rows > 16                  one; the warpgroups take turns             h of one K block, hi and lo
+//
+// With MXFP4 weights a K block is a step here, and rows are half as many.
 constexpr int kFusedStages = 6;  // 5 and 7 are slower: measured
-constexpr int kGemm1SplitKRows = 32, kGemm2SplitKRows = 16;  // up to here two K blocks a stage: the warpgroups split K
+// up to here two K blocks a stage: the warpgroups split K
+constexpr int kGemm1SplitKRows = 32 / kStepBlocks, kGemm2SplitKRows = 16 / kStepBlocks;
 // Up to so many tokens an m_block of one row bypasses the gather and its wait for all CTAs: for each of its tiles
 // load_weights copies the row from the caller's FP8 x, all K blocks at once, to one of two buffers. It knows when one
 // is free only because every tile fills all stages. The 64 and 16 bound Gemm1Smem's copy of x_scale.
-constexpr bool kBypasses = kNumKBlocks1 == kFusedKBlocks1 && kNumKBlocks1 / 2 >= kFusedStages;
+// MXFP4 weights want x in an order of their own, which only the gather makes.
+constexpr bool kBypasses = !kMxfp4Weights && kNumKBlocks1 == kFusedKBlocks1 && kNumKBlocks1 / 2 >= kFusedStages;
 constexpr int kBypassTokens = !kBypasses ? 0 : kNumLocalExperts * kNumKBlocks1 <= 384 * 64 ? 64 : 16;
 constexpr int kWeightTileBytes = kMmaM * kBlockK;
 constexpr int kStageWeightBytes = 2 * kWeightTileBytes;
-constexpr int kStageBytes = kStageWeightBytes + kMBlockRows * kBlockK;
-constexpr int kStageScales = kMBlockRows * kNBlocksPerKBlock;  // floats
-static_assert(kGemm1SplitKRows * 2 * kBlockK <= kStageBytes - kStageWeightBytes, "x of two K blocks fits into a stage");
-static_assert(kWeightTileBytes + kMBlockRows * 2 * kBlockK <= kStageBytes &&
-                  2 * kWeightTileBytes + kGemm2SplitKRows * 4 * kBlockK <= kStageBytes,
+constexpr int kStepRowBytes = kStepBlocks * kBlockK;  // of x, or of a part of h
+constexpr int kStageBytes = kStageWeightBytes + kMBlockRows * kStepRowBytes;
+constexpr int kStageScales = kMBlockRows * kStepBlocks * kNBlocksPerKBlock;  // floats
+static_assert(kGemm1SplitKRows * 2 * kStepRowBytes <= kStageBytes - kStageWeightBytes,
+              "x of two K blocks fits into a stage");
+static_assert(kWeightTileBytes + kMBlockRows * 2 * kStepRowBytes <= kStageBytes &&
+                  2 * kWeightTileBytes + kGemm2SplitKRows * 4 * kStepRowBytes <= kStageBytes,
               "hi and lo of h fit behind gemm2's weights");
 
 // ---- order of K ----
@@ -93,7 +106,7 @@ static_assert(kWeightTileBytes + kMBlockRows * 2 * kBlockK <= kStageBytes &&
 // The i-th K block that gemm1 takes for an n_block. At H 8192 each n_block starts elsewhere in K, which is 2.5 to 3.5%
 // faster; at 2048, 3072 and 7168 it is not. Our reading: rows 8 KB apart share a part of memory.
 __device__ __forceinline__ int gemm1_k_block(int i, int n_block) {
-  if constexpr (kHidden % 8192 != 0) return i;
+  if constexpr (kHidden / kStepBlocks % 8192 != 0) return i;
   const int k = i + n_block * kFusedKBlocks1 / kNumNBlocks / 2 * 2;
   return k < kFusedKBlocks1 ? k : k - kFusedKBlocks1;
 }
@@ -162,8 +175,12 @@ struct FusedScratch {
 
 struct FusedArgs : LayerArgs {
   FusedScratch* scratch;
+  // Scales of MXFP4 weights: [E_local, 2 I, H / 32] and [E_local, H, I / 32], in a byte each.
+  __device__ const uint8_t* w1_bytes() const { return reinterpret_cast<const uint8_t*>(w1_scale); }
+  __device__ const uint8_t* w2_bytes() const { return reinterpret_cast<const uint8_t*>(w2_scale); }
 };
 
+// In bytes, H and I are half as many with MXFP4 weights.
 struct TensorMaps {
   CUtensorMap w1;  // [E_local][I / 8][half][8 rows][H]; box: 4 groups of 8 rows of both halves, by 128 of H
   CUtensorMap w2;  // [E_local * H][I]; box: 64 x 128
@@ -177,7 +194,7 @@ struct MBlock {
   __device__ int atoms() const { return (rows + kAtomRows - 1) / kAtomRows; }
   // In gemm2: whether a stage holds a K block for each warpgroup, and the number of stages that the m_block takes.
   __device__ bool split_k() const { return rows <= kGemm2SplitKRows; }
-  __device__ int k_iters() const { return split_k() ? kFusedKBlocks2 / 2 : kFusedKBlocks2; }
+  __device__ int k_iters() const { return split_k() ? kFusedKSteps2 / 2 : kFusedKSteps2; }
   __device__ bool bypasses_gather(int num_tokens) const { return rows == 1 && num_tokens <= kBypassTokens; }
   // Offset of K block k in the scratch's arrays.
   __device__ int x_offset(int k) const { return first_row * kFusedHidden + k * atoms() * kAtomBytes; }

@@ -10,6 +10,7 @@
 #include "barrier.cuh"
 #include "consumer_pipeline.cuh"
 #include "fused_layer.cuh"
+#include "mxfp4_mainloops.cuh"
 #include "numerics.cuh"
 #include "pipeline.cuh"
 #include "sizes.cuh"
@@ -96,7 +97,8 @@ __device__ __forceinline__ void gemm2_m_block(
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
-  gemm2_mainloop<N>(s, pipe, acc, warpgroup, m_block.atoms(), w_scales);
+  if constexpr (kMxfp4Weights) gemm2_mainloop_mxfp4<N>(s, args, pipe, acc, warpgroup, m_block);
+  else gemm2_mainloop<N>(s, pipe, acc, warpgroup, m_block.atoms(), w_scales);
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
   float* column = s.sums(args.num_tokens) + kWarpRows * warp + lane / kQuad;
@@ -162,7 +164,7 @@ __device__ __forceinline__ void gemm2_combine(
   const int column_tile = blockIdx.x % kNumColumnTiles, rank = blockIdx.x / kNumColumnTiles;
   // One weight scale per K block and lane. An m_block's are requested while the one before is computed.
   const auto scales_of = [&](int n) {
-    if (n >= s.num_m_blocks) return 0.0f;
+    if (kMxfp4Weights || n >= s.num_m_blocks) return 0.0f;  // MXFP4's are read in the main loop
     const int block = s.m_block[n].expert * (kHidden / kBlockK) + column_tile * kColumnTile / kBlockK;
     return __ldg(args.w2_scale + block * kNumKBlocks2 + thread % kWarp % kNumKBlocks2);
   };
@@ -179,7 +181,7 @@ __device__ __forceinline__ void gemm2_combine(
     if (m_block.rows <= 8) gemm2_m_block<8>(s, args, pipe, m_block, w_scales, warpgroup, i);
     else if (m_block.rows <= 16) gemm2_m_block<16>(s, args, pipe, m_block, w_scales, warpgroup, i);
     else if (m_block.rows <= 32) gemm2_m_block<32>(s, args, pipe, m_block, w_scales, warpgroup, i);
-    else gemm2_m_block<64>(s, args, pipe, m_block, w_scales, warpgroup, i);
+    else if constexpr (kMBlockRows == 64) gemm2_m_block<64>(s, args, pipe, m_block, w_scales, warpgroup, i);
   }
   named_barrier_sync(kBarConsumers, kConsumerThreads);
   if constexpr (kCtasPerColumnTile > 1) {
