@@ -78,6 +78,7 @@ def run_routed_bf16(arguments):
 def run_mxfp4(arguments):
     """As `run_routed`, for experts in MXFP4: bytes of two E2M1, and E8M0 scales for each 32 of K.
 
-    More tokens than one launch takes go in batches, each of which reads its experts' weights.
+    More tokens than one launch takes go in batches, each of which reads its experts' weights; many
+    more are multiplied with FP8 copies of all weights, which are made in every call.
     """
-    _kernels.run_mxfp4(*arguments)
+    _kernels.run_mxfp4(*arguments, H_SPLIT)

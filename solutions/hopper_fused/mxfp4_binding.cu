@@ -35,7 +35,7 @@ static void check_mxfp4_inputs(TensorView x, TensorView x_scale, TensorView topk
 
 static void run_mxfp4(TensorView x, TensorView x_scale, TensorView topk_ids, TensorView topk_weights, TensorView w1,
                       TensorView w1_scale, TensorView w2, TensorView w2_scale, int64_t local_expert_offset,
-                      TensorView output) {
+                      TensorView output, int64_t option) {
   if (!kMxfp4Weights) TVM_FFI_THROW(RuntimeError) << kSolutionName << ": built for FP8 weights: call run_routed";
   check_mxfp4_inputs(x, x_scale, topk_ids, topk_weights, w1, w1_scale, w2, w2_scale, local_expert_offset, output);
   if (x.size(0) == 0) return;
@@ -52,7 +52,7 @@ static void run_mxfp4(TensorView x, TensorView x_scale, TensorView topk_ids, Ten
   layer.num_tokens = (int)output.size(0);
   layer.local_expert_offset = (int)local_expert_offset;
   layer.routed_scaling_factor = 1.0f;
-  launch_layer(layer, x.device(), w1, w2, 1);
+  launch_layer(layer, x.device(), w1, w2, option);
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_mxfp4, run_mxfp4);

@@ -175,6 +175,7 @@ struct FusedScratch {
 
 struct FusedArgs : LayerArgs {
   FusedScratch* scratch;
+  const unsigned* only_if;  // with MXFP4 weights: null, or the launch does nothing where this is zero
   // Scales of MXFP4 weights: [E_local, 2 I, H / 32] and [E_local, H, I / 32], in a byte each.
   __device__ const uint8_t* w1_bytes() const { return reinterpret_cast<const uint8_t*>(w1_scale); }
   __device__ const uint8_t* w2_bytes() const { return reinterpret_cast<const uint8_t*>(w2_scale); }

@@ -64,6 +64,7 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
     for (int i = 0; i < tile.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage, k = tile.k_block((1 + next_k) * i);
       mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      if constexpr (kMxfp4Weights) fence_proxy_async_shared();  // consumers read these weights by generic loads
       if (!kBf16 && bypass && i == 0) {
         // The row of two tiles ago lay in this buffer. Nobody reads it any more: the previous tile has filled this
         // stage, and both warpgroups have released it.
@@ -93,6 +94,7 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
     for (int i = 0; i < m_block.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage;
       mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      if constexpr (kMxfp4Weights) fence_proxy_async_shared();
       mbar_arrive_expect_tx(&s.full[stage], stage_k * kWeightTileBytes);
       for (int k = 0; k < stage_k; k++)
         tma_load_2d(s.stage(stage) + k * kWeightTileBytes, &maps.w2, &s.full[stage], (stage_k * i + k) * kBlockK,
