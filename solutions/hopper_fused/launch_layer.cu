@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "add_rows.cuh"
 #include "check_cuda.cuh"
 #include "device_guard.cuh"
 #include "fused_layer.cuh"
@@ -69,13 +70,12 @@ static void prepare(int, int sms) {
   check_cuda(prepare_grouped_gemm2(), "asking for shared memory");
 }
 
-// only_if: see FusedArgs.
 static void launch_few_tokens(const LayerArgs& layer, const void* w1, const void* w2, FusedScratch* scratch, int sms,
-                              cudaStream_t stream, const unsigned* only_if = nullptr) {
+                              cudaStream_t stream) {
   TensorMaps maps;
-  encode_w1_map<kHidden / kStepBlocks>(&maps.w1, w1, kNBlockColumns / kAtomRows);
-  encode_w2_map<kIntermediate / kStepBlocks>(&maps.w2, w2, kColumnTile);
-  const FusedArgs args = {layer, scratch, only_if};
+  encode_w1_map(&maps.w1, w1, kNBlockColumns / kAtomRows);
+  encode_w2_map(&maps.w2, w2, kColumnTile);
+  const FusedArgs args = {layer, scratch};
   check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
 }
 
@@ -104,17 +104,34 @@ static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const vo
 constexpr int kConvertTokens = 6 * kFusedMaxTokens;
 static_assert(!kMxfp4Weights || (kTopKGiven && kScalesRowMajor), "launch_in_batches: tokens are rows everywhere");
 
-// The one launch for batches of the tokens, each of which reads its experts' weights.
-static void launch_in_batches(LayerArgs layer, const void* w1, const void* w2, FusedScratch* scratch, int sms,
-                              cudaStream_t stream, const unsigned* only_if) {
-  for (int left = layer.num_tokens; left > 0; left -= layer.num_tokens) {
-    layer.num_tokens = std::min(left, kFusedMaxTokens);
-    launch_few_tokens(layer, w1, w2, scratch, sms, stream, only_if);
-    layer.x += (size_t)layer.num_tokens * kHidden;
-    layer.x_scale += (size_t)layer.num_tokens * kNumKBlocks1;
-    layer.topk_ids += layer.num_tokens * kTopK;
-    layer.topk_weights += layer.num_tokens * kTopK;
-    layer.output += (size_t)layer.num_tokens * kHidden;
+// The one launch for as many tokens as it takes, then for the next ones: batches, each of which reads its experts'
+// weights. only_if: see FusedArgs.
+static void launch_in_batches(LayerArgs layer, DLDevice device, const void* w1, const void* w2, FusedScratch* scratch,
+                              int sms, cudaStream_t stream, const unsigned* only_if) {
+  TensorMaps maps;
+  encode_w1_map<kHidden / kStepBlocks>(&maps.w1, w1, kNBlockColumns / kAtomRows);
+  encode_w2_map<kIntermediate / kStepBlocks>(&maps.w2, w2, kColumnTile);
+  const int tokens = layer.num_tokens, batches = (tokens + kFusedMaxTokens - 1) / kFusedMaxTokens;
+  const int batch = (tokens + batches - 1) / batches;
+  const bool stores_y = batch > kSumTokens;
+  const size_t y_bytes = (size_t)rows_of(batch) * kHidden * sizeof(float);
+  ffi::Tensor rows;
+  if (stores_y) rows = allocate(device, y_bytes + (size_t)batch * kTopK * sizeof(int));
+
+  for (int first = 0; first < tokens; first += batch) {
+    FusedArgs args = {layer, scratch, only_if};
+    args.num_tokens = std::min(batch, tokens - first);
+    args.x += (size_t)first * kHidden;
+    args.x_scale += (size_t)first * kNumKBlocks1;
+    args.topk_ids += (size_t)first * kTopK;
+    args.topk_weights += (size_t)first * kTopK;
+    args.output += (size_t)first * kHidden;
+    if (stores_y) {
+      args.y = static_cast<float*>(rows.data_ptr());
+      args.token_rows = reinterpret_cast<int*>(static_cast<uint8_t*>(rows.data_ptr()) + y_bytes);
+    }
+    check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
+    if (stores_y) check_cuda(launch_add_rows(args, sms, stream), "launching add_rows");
   }
 }
 
@@ -147,7 +164,7 @@ static void launch_converted(const LayerArgs& layer, DLDevice device, const void
   converted.w1_scale = first.fp8_scales;
   converted.w2_scale = second.fp8_scales;
   launch_many_tokens(converted, device, first.fp8, second.fp8, &kept->grouped, h_split, sms, stream);
-  launch_in_batches(layer, w1, w2, &kept->fused, sms, stream, out_of_range);
+  launch_in_batches(layer, device, w1, w2, &kept->fused, sms, stream, out_of_range);
 }
 
 // ---- the layer ----
@@ -164,13 +181,14 @@ void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, f
   const cudaStream_t stream = current_stream(device);
   const StreamScratch shared = stream_scratch(device, stream, sizeof(Scratch), kZeroedBytes);
   auto* kept = static_cast<Scratch*>(shared.memory.data_ptr());
+  if constexpr (kMxfp4Weights) {
+    const std::lock_guard<std::mutex> launching(*shared.launching);
+    if (t >= kConvertTokens) launch_converted(layer, device, w1.data_ptr(), w2.data_ptr(), kept, h_split, sms, stream);
+    else launch_in_batches(layer, device, w1.data_ptr(), w2.data_ptr(), &kept->fused, sms, stream, nullptr);
+    return;
+  }
   if (kOneLaunch && t <= kFusedMaxTokens)
     return launch_few_tokens(layer, w1.data_ptr(), w2.data_ptr(), &kept->fused, sms, stream);
   const std::lock_guard<std::mutex> launching(*shared.launching);
-  if constexpr (kMxfp4Weights) {
-    if (t < kConvertTokens) launch_in_batches(layer, w1.data_ptr(), w2.data_ptr(), &kept->fused, sms, stream, nullptr);
-    else launch_converted(layer, device, w1.data_ptr(), w2.data_ptr(), kept, h_split, sms, stream);
-  } else {
-    launch_many_tokens(layer, device, w1.data_ptr(), w2.data_ptr(), &kept->grouped, h_split, sms, stream);
-  }
+  launch_many_tokens(layer, device, w1.data_ptr(), w2.data_ptr(), &kept->grouped, h_split, sms, stream);
 }

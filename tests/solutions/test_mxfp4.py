@@ -39,7 +39,8 @@ def call(layer, arguments):
 
 
 @pytest.mark.parametrize(
-    "num_tokens", [3] if DEVICE == "cpu" else [1, 2, 5, 8, 9, 32, 33, 64, 128, 300, 2000, 8192]
+    "num_tokens",
+    [3] if DEVICE == "cpu" else [1, 2, 5, 8, 9, 32, 33, 64, 65, 128, 300, 1025, 2000, 8192],
 )
 def test_it_is_the_references_layer(layer, num_tokens):
     arguments = given(num_tokens)

@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     if (warp == kConsumerWarps + 1) {
       load_activations(s, args, has_column_tile);
       __syncwarp();
-      if (kCtasPerColumnTile > 1 && has_column_tile) exchange_partials(args);
+      if (kCtasPerColumnTile > 1 && has_column_tile && !(kMxfp4Weights && args.y)) exchange_partials(args);
       reset_counters(s, args);
     }
     if (warp >= kConsumerWarps + 2) signal_stored_h(s, args, warp - kConsumerWarps - 2);

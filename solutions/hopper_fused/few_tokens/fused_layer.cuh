@@ -133,8 +133,11 @@ constexpr int kStagesBytes = kFusedStages * kStageBytes;
 constexpr int gemm1_smem_bytes(int tokens) {
   return 4 * (kNumKBlocks1 * kBypassTokens + (kTopKGiven ? rows_of(tokens) : kRouteAllTokens * kNumLocalExperts));
 }
+// Up to so many tokens gemm2 adds up the rows of a token in shared memory. Above, with MXFP4 weights alone, it stores them
+// in y, and add_rows does: weights are read once for as many tokens as there is room for otherwise.
+constexpr int kMostSumTokens = kMxfp4Weights ? 64 : 1 << 20;
 constexpr int pool_bytes(int tokens) {
-  return round_up(kStagesBytes + larger(tokens * kSumPitch * 4, kBypassBytes + gemm1_smem_bytes(tokens)), 1024);
+  return round_up(kStagesBytes + larger(smaller(tokens, kMostSumTokens) * kSumPitch * 4, kBypassBytes + gemm1_smem_bytes(tokens)), 1024);
 }
 constexpr int fused_smem_bytes(int tokens) {
   return pool_bytes(tokens) + 4 * larger(kFusedStages * kStageScales, tokens * kMaskWords) + rows_of(tokens) / 4 * 9 +
@@ -146,7 +149,9 @@ constexpr int fitting_tokens(int tokens) {
   return tokens;
 }
 constexpr int kFusedMaxTokens =
-    larger(32, smaller(kFusedFastTokens, fitting_tokens(kNumLocalExperts <= 40 ? 224 : 128)));
+    kMxfp4Weights ? fitting_tokens(1024)
+                  : larger(32, smaller(kFusedFastTokens, fitting_tokens(kNumLocalExperts <= 40 ? 224 : 128)));
+constexpr int kSumTokens = smaller(kFusedMaxTokens, kMostSumTokens);
 constexpr int kMaxMBlocks = m_blocks_of(kFusedMaxTokens), kFusedMaxRows = rows_of(kFusedMaxTokens);
 static_assert(kFusedMaxTokens % 32 == 0, "masks lie in batches of 32 tokens");
 static_assert(kFusedMaxRows < kNoToken && kFusedMaxRows % kAtomRows == 0, "a row's number has 16 bits");
@@ -164,7 +169,7 @@ struct FusedScratch {
   uint32_t mask[kFusedMaxTokens * kMaskWords];      // [batch of 32 tokens][word][token]; bit e: local expert e chosen
   float weight[kFusedMaxTokens][kNumLocalExperts];  // routing weight, where the bit is set
   alignas(16) float
-      partial[kCtasPerColumnTile > 1 ? kCtasPerColumnTile : 0][kCtasPerColumnTile > 1 ? kFusedMaxTokens : 1][kHidden];
+      partial[kCtasPerColumnTile > 1 ? kCtasPerColumnTile : 0][kCtasPerColumnTile > 1 ? kSumTokens : 1][kHidden];
   float x_scale[kFusedMaxRows * kFusedKBlocks1];  // m_block: [K block][row]
   float h_scale[kFusedMaxRows * kNumNBlocks];     // m_block: [K block][row][n_block]; includes the routing weight
   alignas(1024) uint8_t x[kFusedMaxRows * kFusedHidden];  // m_block: [K block][atom][8 rows of 128 bytes, swizzled]
@@ -175,7 +180,12 @@ struct FusedScratch {
 
 struct FusedArgs : LayerArgs {
   FusedScratch* scratch;
-  const unsigned* only_if;  // with MXFP4 weights: null, or the launch does nothing where this is zero
+  // With MXFP4 weights: null, or the launch does nothing where this is zero.
+  const unsigned* only_if;
+  // Above kSumTokens tokens, else null: [rows, H], a row of which has its routing weight, and [T, k], the row of a slot
+  // or -1.
+  float* y;
+  int* token_rows;
   // Scales of MXFP4 weights: [E_local, 2 I, H / 32] and [E_local, H, I / 32], in a byte each.
   __device__ const uint8_t* w1_bytes() const { return reinterpret_cast<const uint8_t*>(w1_scale); }
   __device__ const uint8_t* w2_bytes() const { return reinterpret_cast<const uint8_t*>(w2_scale); }
@@ -214,7 +224,7 @@ struct Gemm1Smem {
   float row_weight[kTopKGiven ? kFusedMaxRows : 0];
 };
 
-constexpr int kSumBytes = kFusedMaxTokens * kSumPitch * (int)sizeof(float), kPoolBytes = pool_bytes(kFusedMaxTokens);
+constexpr int kSumBytes = kSumTokens * kSumPitch * (int)sizeof(float), kPoolBytes = pool_bytes(kFusedMaxTokens);
 // Tokens in bf16 that are quantised here (quantise.cuh), as far as their rows fit; each may bypass the gather.
 constexpr int kQuantiseTokens = smaller(smaller(kRouteAllTokens, kBypassTokens),
                                         (kPoolBytes - kStagesBytes - kBlockK - (int)sizeof(Gemm1Smem)) / kHidden);
