@@ -101,7 +101,7 @@ static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const vo
 // ---- MXFP4 weights ----
 
 // From so many tokens on the weights are converted to FP8 first, for the kernels for many tokens: measured.
-constexpr int kConvertTokens = 6 * kFusedMaxTokens;
+constexpr int kConvertTokens = 4 * kFusedMaxTokens + 1;
 static_assert(!kMxfp4Weights || (kTopKGiven && kScalesRowMajor), "launch_in_batches: tokens are rows everywhere");
 
 // The one launch for as many tokens as it takes, then for the next ones: batches, each of which reads its experts'

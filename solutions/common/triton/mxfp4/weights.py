@@ -15,11 +15,12 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 @triton.jit
 def e2m1(code):
-    """The value of 4 bits in fp32: sign, two of exponent, one of mantissa."""
-    exponent = (code >> 1) & 3
-    mantissa = code & 1
-    twice = tl.where(exponent > 0, (2 + mantissa) << tl.maximum(exponent - 1, 0), mantissa)
-    return tl.where(code > 7, -twice, twice).to(tl.float32) * 0.5
+    """The value of 4 bits in fp32: sign, two of exponent, one of mantissa.
+
+    In fp32's place they are 2^-126 of the value, the subnormal ones too.
+    """
+    bits = ((code & 7) << 22) | ((code & 8) << 28)
+    return bits.to(tl.float32, bitcast=True) * 8.507059173023462e37  # 2^126
 
 
 @triton.jit
