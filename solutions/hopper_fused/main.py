@@ -15,6 +15,7 @@ from ..common.host.arguments import (
     ROUTED_BF16,
     takes,
 )
+from ..common.host.mxfp4_arguments import ROUTED_MXFP4, as_int8
 from .build import load_kernels
 from .h_split import H_SPLIT
 
@@ -70,3 +71,14 @@ def run_routed(arguments):
 def run_routed_bf16(arguments):
     """As `run_routed`, for hidden_states in bf16."""
     _kernels.run_routed_bf16(*arguments, H_SPLIT)
+
+
+@as_int8
+@takes(ROUTED_MXFP4)
+def run_mxfp4(arguments):
+    """As `run_routed`, for experts in MXFP4: bytes of two E2M1, and E8M0 scales for each 32 of K.
+
+    More tokens than one launch takes go in batches, each of which reads its experts' weights; many
+    more are multiplied with FP8 copies of all weights, which are made in every call.
+    """
+    _kernels.run_mxfp4(*arguments, H_SPLIT)

@@ -125,6 +125,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
   pdl_wait();
   pdl_launch_dependents();
+  if (kMxfp4Weights && args.only_if && *args.only_if == 0) return;
   prefetch_tokens<kBf16>(args);
 
   if (!kBf16 && args.num_tokens <= kBypassTokens)  // in flight while the tokens are routed
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     if (warp == kConsumerWarps + 1) {
       load_activations(s, args, has_column_tile);
       __syncwarp();
-      if (kCtasPerColumnTile > 1 && has_column_tile) exchange_partials(args);
+      if (kCtasPerColumnTile > 1 && has_column_tile && !(kMxfp4Weights && args.y)) exchange_partials(args);
       reset_counters(s, args);
     }
     if (warp >= kConsumerWarps + 2) signal_stored_h(s, args, warp - kConsumerWarps - 2);
@@ -165,15 +166,18 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
 }
 
+constexpr bool kTakesBf16 = !kMxfp4Weights;
+static auto kernel_for(bool bf16) { return bf16 ? fused_layer<kTakesBf16> : fused_layer<false>; }
+
 cudaError_t prepare_fused_layer() {
-  for (auto kernel : {fused_layer<false>, fused_layer<true>})
+  for (bool bf16 : {false, true})
     if (const cudaError_t error =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(FusedSmem)))
+            cudaFuncSetAttribute(kernel_for(bf16), cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(FusedSmem)))
       return error;
   return cudaSuccess;
 }
 
 cudaError_t launch_fused_layer(const TensorMaps& maps, const FusedArgs& args, int ctas, cudaStream_t stream) {
-  return launch_with_pdl(args.x_scale ? fused_layer<false> : fused_layer<true>, ctas, kFusedThreads, cooperative(),
+  return launch_with_pdl(kernel_for(args.x_scale == nullptr), ctas, kFusedThreads, cooperative(),
                          sizeof(FusedSmem), stream, maps, args);
 }
