@@ -79,6 +79,7 @@ static void launch_few_tokens(const LayerArgs& layer, const void* w1, const void
   check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
 }
 
+// The TMA descriptors are encoded before anything is launched: what fails there leaves nothing half done.
 static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const void* w1, const void* w2,
                                Counters* counters, int h_split, int sms, cudaStream_t stream) {
   GroupedArgs args = {layer};
@@ -87,11 +88,11 @@ static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const vo
   args.y_columns = y_columns_of(layer.num_tokens <= kOnePassTokens ? 1 : kColumnPasses);
   const ffi::Tensor scratch = allocate(device, place_grouped_scratch(args, nullptr, h_split, sms));
   place_grouped_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), h_split, sms);
-  check_cuda(launch_route_permute(args, sms, stream), "launching route_permute");
-  // TMA descriptors are encoded while the device routes
-  check_cuda(launch_gemm1(args, w1, h_split, stream), "launching gemm1");
-  CUtensorMap w2_map;
+  CUtensorMap w1_map, w2_map;
+  encode_gemm1_map(&w1_map, w1, args, h_split);
   encode_w2_map(&w2_map, w2, kBlockN / kClusterCtas);
+  check_cuda(launch_route_permute(args, sms, stream), "launching route_permute");
+  check_cuda(launch_gemm1(args, w1_map, h_split, stream), "launching gemm1");
   for (; args.first_column < kHidden; args.first_column += args.y_columns) {
     check_cuda(launch_grouped_gemm2(args, w2_map, h_split, stream), "launching grouped_gemm2");
     check_cuda(launch_combine(args, h_split, sms, stream), "launching combine");
@@ -179,16 +180,16 @@ void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, f
   const DeviceGuard guard(device.device_id);
   const int sms = prepared_sm_count(device.device_id, prepare);
   const cudaStream_t stream = current_stream(device);
-  const StreamScratch shared = stream_scratch(device, stream, sizeof(Scratch), kZeroedBytes);
-  auto* kept = static_cast<Scratch*>(shared.memory.data_ptr());
-  if constexpr (kMxfp4Weights) {
-    const std::lock_guard<std::mutex> launching(*shared.launching);
-    if (t >= kConvertTokens) launch_converted(layer, device, w1.data_ptr(), w2.data_ptr(), kept, h_split, sms, stream);
-    else launch_in_batches(layer, device, w1.data_ptr(), w2.data_ptr(), &kept->fused, sms, stream, nullptr);
-    return;
-  }
-  if (kOneLaunch && t <= kFusedMaxTokens)
-    return launch_few_tokens(layer, w1.data_ptr(), w2.data_ptr(), &kept->fused, sms, stream);
-  const std::lock_guard<std::mutex> launching(*shared.launching);
-  launch_many_tokens(layer, device, w1.data_ptr(), w2.data_ptr(), &kept->grouped, h_split, sms, stream);
+  with_stream_scratch(device, stream, sizeof(Scratch), kZeroedBytes, [&](void* memory) {
+    auto* kept = static_cast<Scratch*>(memory);
+    if constexpr (kMxfp4Weights) {
+      if (t >= kConvertTokens)
+        launch_converted(layer, device, w1.data_ptr(), w2.data_ptr(), kept, h_split, sms, stream);
+      else launch_in_batches(layer, device, w1.data_ptr(), w2.data_ptr(), &kept->fused, sms, stream, nullptr);
+    } else if (kOneLaunch && t <= kFusedMaxTokens) {
+      launch_few_tokens(layer, w1.data_ptr(), w2.data_ptr(), &kept->fused, sms, stream);
+    } else {
+      launch_many_tokens(layer, device, w1.data_ptr(), w2.data_ptr(), &kept->grouped, h_split, sms, stream);
+    }
+  });
 }

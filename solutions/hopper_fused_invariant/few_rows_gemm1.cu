@@ -103,6 +103,7 @@ __device__ __forceinline__ void load_w_and_scales(
     for (int k = 0; k < kNumKBlocks1; k++, pipe.advance()) {
       uint64_t* full = &smem.full[pipe.stage];
       mbar_wait(&smem.empty[pipe.stage], pipe.phase ^ 1);
+      fence_proxy_async_shared();  // the scales of x that were here were read by generic loads
       mbar_arrive_expect_tx(full, kWBytes + kRows * 4);
       tma_load_5d(smem.w[pipe.stage], &map, full, k * kBlockK, 0, 0, group, tile.expert, weight_policy);
       bulk_load(smem.x_scale[pipe.stage], x_scale + (size_t)k * tile.expert_rows, kRows * 4, full, scale_policy);
@@ -128,7 +129,7 @@ __device__ __forceinline__ void gather_x(FewRowsSmem& smem, const GroupedArgs& a
     for (int i = 0; i < kRows / kRowsAtOnce; i++) {
       // An expert's rows are in order of token, so in any but the first row token 0 means padding. Then nothing is
       // copied: what lies there is multiplied into that row's results alone.
-      const int r = i * kRowsAtOnce + row, token = __ldg(args.row_token + tile.expert_first + r);
+      const int r = i * kRowsAtOnce + row, token = args.row_token[tile.expert_first + r];
       x[i] = r == 0 || token > 0 ? args.x + (size_t)token * kHidden + 16 * vector : nullptr;
     }
     for (int k = 0; k < kNumKBlocks1; k++, pipe.advance(), issued++) {
@@ -166,18 +167,22 @@ __device__ __forceinline__ void few_rows_mainloop(FewRowsSmem& smem, const Group
                        true);
     warpgroup_commit_batch();
   };
-  const auto promote = [&](int stage, int k, const float(&accum)[kRows / 2]) {
+  // The scales of x are read while the wgmmas run.
+  float2 a[2][kRows / 8];
+  const auto read_scales = [&](int stage, float2(&a)[kRows / 8]) {
+#pragma unroll
+    for (int j = 0; j < kRows / 8; j++)
+      a[j] = *reinterpret_cast<const float2*>(smem.x_scale[stage] + 8 * j + 2 * (threadIdx.x % kQuad));
+  };
+  const auto promote = [&](int k, const float(&accum)[kRows / 2], const float2(&a)[kRows / 8]) {
     const float w_first = __ldg(first + k), w_second = __ldg(second + k);
 #pragma unroll
     for (int j = 0; j < kRows / 8; j++) {
-      const float2 a = *reinterpret_cast<const float2*>(smem.x_scale[stage] + 8 * j + 2 * (threadIdx.x % kQuad));
-      sum[4 * j + 0] += accum[4 * j + 0] * (a.x * w_first);
-      sum[4 * j + 1] += accum[4 * j + 1] * (a.y * w_first);
-      sum[4 * j + 2] += accum[4 * j + 2] * (a.x * w_second);
-      sum[4 * j + 3] += accum[4 * j + 3] * (a.y * w_second);
+      sum[4 * j + 0] += accum[4 * j + 0] * (a[j].x * w_first);
+      sum[4 * j + 1] += accum[4 * j + 1] * (a[j].y * w_first);
+      sum[4 * j + 2] += accum[4 * j + 2] * (a[j].x * w_second);
+      sum[4 * j + 3] += accum[4 * j + 3] * (a[j].y * w_second);
     }
-    __syncwarp();
-    if (threadIdx.x % kWarp == 0) mbar_arrive(&smem.empty[stage]);
   };
   float accum[2][kRows / 2];
   for (int k = 0; k + 1 < kNumKBlocks1; k += 2) {
@@ -185,27 +190,48 @@ __device__ __forceinline__ void few_rows_mainloop(FewRowsSmem& smem, const Group
     issue(stage, pipe.phase, accum[0]);
     pipe.advance();
     issue(pipe.stage, pipe.phase, accum[1]);
+    read_scales(stage, a[0]);
+    read_scales(pipe.stage, a[1]);
     warpgroup_wait<1>();
     warpgroup_fence_operand(accum[0]);
-    promote(stage, k, accum[0]);
+    promote(k, accum[0], a[0]);
+    release_stage_of_warp(&smem.empty[stage], a[0]);
     warpgroup_wait<0>();
     warpgroup_fence_operand(accum[1]);
-    promote(pipe.stage, k + 1, accum[1]);
+    promote(k + 1, accum[1], a[1]);
+    release_stage_of_warp(&smem.empty[pipe.stage], a[1]);
     pipe.advance();
   }
   if constexpr (kNumKBlocks1 % 2 == 1) {
     issue(pipe.stage, pipe.phase, accum[0]);
+    read_scales(pipe.stage, a[0]);
     warpgroup_wait<0>();
     warpgroup_fence_operand(accum[0]);
-    promote(pipe.stage, kNumKBlocks1 - 1, accum[0]);
+    promote(kNumKBlocks1 - 1, accum[0], a[0]);
+    release_stage_of_warp(&smem.empty[pipe.stage], a[0]);
     pipe.advance();
   }
 }
 
-// A thread has one column of h, of rows 8 j + 2 (lane % 4) + p.
+// A thread has one column of h, of rows 8 j + 2 (lane % 4) + p, whose routing weights it has where the column is the
+// tile's first.
+__device__ __forceinline__ int column_in_tile(int rank) {
+  return rank * kCtaColumns + 8 * (threadIdx.x / kWarp) + threadIdx.x % kWarp / kQuad;
+}
+__device__ __forceinline__ void read_row_weights(const GroupedArgs& args, const WorkTile& tile, int rank,
+                                                 float (&weight)[kRows / 8][2]) {
+  if (column_in_tile(rank) != 0) return;
+#pragma unroll
+  for (int j = 0; j < kRows / 8; j++)
+#pragma unroll
+    for (int p = 0; p < 2; p++)
+      weight[j][p] = args.row_weight[tile.expert_first + 8 * j + 2 * (threadIdx.x % kQuad) + p];
+}
+
 template <int kHSplit>
 __device__ __forceinline__ void few_rows_swiglu_quant(
-    FewRowsSmem& smem, const GroupedArgs& args, const WorkTile& tile, float (&sum)[kRows / 2], int rank, int nth) {
+    FewRowsSmem& smem, const GroupedArgs& args, const WorkTile& tile, float (&sum)[kRows / 2],
+    const float (&weight)[kRows / 8][2], int rank, int nth) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, buffer = nth % 2;
   if (threadIdx.x == 0) mbar_arrive_expect_tx(&smem.maxima_full[buffer], kMaximaBytes);
   float amax[kRows / 8][2];
@@ -224,7 +250,7 @@ __device__ __forceinline__ void few_rows_swiglu_quant(
     }
   }
   mbar_wait(&smem.maxima_full[buffer], nth / 2 % 2);
-  const int column = rank * kCtaColumns + 8 * warp + lane / kQuad;
+  const int column = column_in_tile(rank);
 #pragma unroll
   for (int j = 0; j < kRows / 8; j++) {
     float inverse[2];
@@ -237,7 +263,7 @@ __device__ __forceinline__ void few_rows_swiglu_quant(
         most = fmaxf(most, __int_as_float(smem.maxima[buffer][w][row]));
       const float scale = row_scale(most);
       inverse[p] = rcp_approx(scale);
-      if (column == 0) h_scale_tile(args, tile)[row] = scale * __ldg(args.row_weight + tile.expert_first + row);
+      if (column == 0) h_scale_tile(args, tile)[row] = scale * weight[j][p];
     }
     uint16_t q[kHSplit];  // of two rows
     quantize_fp8<kHSplit>(q, sum[4 * j] * inverse[0], sum[4 * j + 1] * inverse[1]);
@@ -289,9 +315,10 @@ __global__ void __launch_bounds__(kFewRowsThreads, 1)
     FewRowsPipeline pipe;
     WorkTile tile;
     for (int nth = 0; get_tile(args, queues, nth, tile); nth++) {
-      float sum[kRows / 2];
+      float sum[kRows / 2], weight[kRows / 8][2];
+      read_row_weights(args, tile, rank, weight);  // arrive during the main loop
       few_rows_mainloop(smem, args, tile, pipe, sum);
-      few_rows_swiglu_quant<kHSplit>(smem, args, tile, sum, rank, nth);
+      few_rows_swiglu_quant<kHSplit>(smem, args, tile, sum, weight, rank, nth);
     }
     named_barrier_sync(kBarStored, kWarpgroupThreads);
     if (threadIdx.x == 0) signal_all_h_ready(args);

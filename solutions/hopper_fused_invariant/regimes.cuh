@@ -14,14 +14,17 @@ inline cudaError_t prepare_gemm1() {
   return error != cudaSuccess ? error : prepare_few_rows_gemm1();
 }
 
-inline cudaError_t launch_gemm1(const GroupedArgs& args, const void* w1, int h_split, cudaStream_t stream) {
+inline bool has_few_rows(const GroupedArgs& args, int h_split) {
   const int rows = args.num_tokens * kTopK * kNumLocalExperts / kNumExperts;  // on average; an active expert has one
-  const bool few = h_split == 2 && args.num_tokens <= kRowAlign && rows * kNumNBlocks1 <= kFewTiles;
-  CUtensorMap map;
-  if (few) {
-    encode_w1_map(&map, w1, kMmaM / (2 * kAtomRows));
-    return launch_few_rows_gemm1(args, map, stream);
-  }
-  encode_w1_map(&map, w1, kBlockN / (kClusterCtas * 2 * kAtomRows), CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
-  return launch_grouped_gemm1(args, map, h_split, stream);
+  return h_split == 2 && args.num_tokens <= kRowAlign && rows * kNumNBlocks1 <= kFewTiles;
+}
+
+inline void encode_gemm1_map(CUtensorMap* map, const void* w1, const GroupedArgs& args, int h_split) {
+  if (has_few_rows(args, h_split)) encode_w1_map(map, w1, kMmaM / (2 * kAtomRows));
+  else encode_w1_map(map, w1, kBlockN / (kClusterCtas * 2 * kAtomRows), CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+}
+
+inline cudaError_t launch_gemm1(const GroupedArgs& args, const CUtensorMap& w1_map, int h_split, cudaStream_t stream) {
+  if (has_few_rows(args, h_split)) return launch_few_rows_gemm1(args, w1_map, stream);
+  return launch_grouped_gemm1(args, w1_map, h_split, stream);
 }

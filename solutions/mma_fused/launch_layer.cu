@@ -45,12 +45,14 @@ void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, f
   if (ctas < 0 || ctas > sms) TVM_FFI_THROW(ValueError) << "ctas: got " << ctas << ", want 0 to " << sms;
   const int grid = ctas == 0 ? sms : (int)ctas;
   const cudaStream_t stream = current_stream(device);
-  const StreamScratch shared =
-      stream_scratch(device, stream, sizeof(FusedScratch) + sums_bytes(grid), kZeroedBytes);  // the sums come last
-  auto* scratch = static_cast<FusedScratch*>(shared.memory.data_ptr());
-  const FusedArgs args = {layer, static_cast<const uint8_t*>(w1.data_ptr()), static_cast<const uint8_t*>(w2.data_ptr()),
-                          scratch, reinterpret_cast<float*>(scratch + 1)};
-  check_cuda(launch_fused_layer(tensor_maps(args), args, grid, stream), "launching fused_layer");
+  const size_t bytes = sizeof(FusedScratch) + sums_bytes(grid);  // the sums come last
+  with_stream_scratch(device, stream, bytes, kZeroedBytes, [&](void* memory) {
+    auto* scratch = static_cast<FusedScratch*>(memory);
+    const FusedArgs args = {layer, static_cast<const uint8_t*>(w1.data_ptr()),
+                            static_cast<const uint8_t*>(w2.data_ptr()), scratch,
+                            reinterpret_cast<float*>(scratch + 1)};
+    check_cuda(launch_fused_layer(tensor_maps(args), args, grid, stream), "launching fused_layer");
+  });
 }
 
 // x [T, H] bf16 -> q [T, H] fp8 and scales [T, H / 128], on the current stream; T >= 1. main.py has checked x and made

@@ -19,14 +19,14 @@ struct Slot {
 
 __device__ __forceinline__ Slot read_slot(const LayerArgs& args, int token, int k) {
   const int* ids = args.topk_ids + (size_t)token * kTopK;
-  const int id = __ldg(ids + k);
+  const int id = ids[k];
   Slot slot = {local_number(args, id), true, 0.0f};
   if (slot.expert < kNumLocalExperts) {
 #pragma unroll
     for (int j = 0; j < kTopK; j++) {
-      if (__ldg(ids + j) != id) continue;
+      if (ids[j] != id) continue;
       slot.first = slot.first && j >= k;
-      slot.weight += __ldg(args.topk_weights + (size_t)token * kTopK + j);
+      slot.weight += args.topk_weights[(size_t)token * kTopK + j];
     }
   }
   return slot;

@@ -4,9 +4,13 @@
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "common/cuda/pipeline.cuh"
 
-// Every consumer thread arrives for its own reads. One lane for its warp is no faster, and racecheck would report false
-// hazards: it wants a __syncwarp() in front, which the compiler drops where it knows the warp to be converged.
-__device__ __forceinline__ void consumer_release(FusedSmem& s, int stage) { mbar_arrive(&s.empty[stage]); }
+// Every consumer thread arrives for its own reads: of the stage's scales, as its wgmmas are over. One lane for its warp
+// is no faster, and racecheck would report false hazards: it wants a __syncwarp() in front, which the compiler drops
+// where it knows the warp to be converged.
+template <class... Read>
+__device__ __forceinline__ void consumer_release(FusedSmem& s, int stage, const Read&... read) {
+  release_stage(&s.empty[stage], read...);
+}
 
 // For stages that only the other warpgroup reads. Waits for each, so that this thread keeps to the barriers' phases.
 __device__ __forceinline__ void skip_stages(FusedSmem& s, PipelineState<kFusedStages>& pipe, int count) {

@@ -20,13 +20,6 @@ __device__ __forceinline__ void prefetch_tokens(const FusedArgs& args) {
   if (thread < scale_lines) prefetch_l2(reinterpret_cast<const uint8_t*>(args.x_scale) + thread * kLine);
 }
 
-// From shared memory, or by the read-only path.
-template <bool kShared, class T>
-__device__ __forceinline__ T load_row(const T* from) {
-  if constexpr (kShared) return *from;
-  else return __ldg(from);
-}
-
 // For the consumer warps, one warp a row: copies this CTA's share of the rows and their scales, but not m_blocks that
 // bypass the gather. Padding becomes zero. Arrives at kBarRowsRead when this warp's first row is requested, not yet
 // there: weights requested earlier would delay the rows. Only speed depends on it. kBf16: rows are in shared memory,
@@ -55,11 +48,11 @@ __device__ __forceinline__ void gather_rows(FusedSmem& s, const FusedArgs& args)
     for (int i = 0; i < kVectors; i++)
       v[i] = t == kNoToken || !exists(i)
                  ? make_uint4(0, 0, 0, 0)
-                 : load_row<kBf16>(x + kWarp * i + lane);
+                 : x[kWarp * i + lane];
 #pragma unroll
     for (int i = 0; i < kScalesPerLane; i++)
       if (t != kNoToken && kWarp * i + lane < kNumKBlocks1)
-        scale[i] = load_row<kBf16>(x_scale + x_scale_index(kWarp * i + lane, t, args.num_tokens));
+        scale[i] = x_scale[x_scale_index(kWarp * i + lane, t, args.num_tokens)];
     if (!arrived) named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp), arrived = true;
     const int in_k_block =
         in_block / kAtomRows * kAtomBytes + swizzle_128b(in_block % kAtomRows, lane % kVectorsPerKBlock * 16);

@@ -32,8 +32,8 @@ enum class Rows { kStaged, kBypass, kQuantised };
 struct WeightScales {
   float low, high;  // of K blocks lane and 32 + lane
   __device__ explicit WeightScales(const float* scales)
-      : low((int)threadIdx.x % kWarp < kNumKBlocks1 ? __ldg(scales + threadIdx.x % kWarp) : 0.0f),
-        high((int)threadIdx.x % kWarp < kNumKBlocks1 - kWarp ? __ldg(scales + kWarp + threadIdx.x % kWarp) : 0.0f) {}
+      : low((int)threadIdx.x % kWarp < kNumKBlocks1 ? scales[threadIdx.x % kWarp] : 0.0f),
+        high((int)threadIdx.x % kWarp < kNumKBlocks1 - kWarp ? scales[kWarp + threadIdx.x % kWarp] : 0.0f) {}
   // For a whole warp.
   __device__ float of(int k) const { return __shfl_sync(kFullWarp, k < kWarp ? low : high, k % kWarp); }
 };
@@ -103,11 +103,11 @@ __device__ __forceinline__ void gemm1_mainloop(
     warpgroup_wait<1>();
     warpgroup_fence_operand(raw[0]);
     promote_halves<N>(acc, raw[0], x_scale[0], w_first.of(k), w_second.of(k));
-    consumer_release(s, first);
+    consumer_release(s, first, x_scale);
     warpgroup_wait<0>();
     warpgroup_fence_operand(raw[1]);
     promote_halves<N>(acc, raw[1], x_scale[1], w_first.of(next_k), w_second.of(next_k));
-    consumer_release(s, pipe.stage);
+    consumer_release(s, pipe.stage, x_scale);
     pipe.advance();
   }
 }
@@ -126,9 +126,12 @@ __device__ __forceinline__ void reduce_split_k(FusedSmem& s, float (&acc)[N / 2]
       mbar_arrive(&s.split_k_full);
     } else {
       mbar_wait(&s.split_k_full, rounds % 2);
+      float sums[4];
 #pragma unroll
-      for (int i = 0; i < 4; i++) acc[4 * j + i] += s.split_k_sums[i][thread];
-      mbar_arrive(&s.split_k_empty);
+      for (int i = 0; i < 4; i++) sums[i] = s.split_k_sums[i][thread];
+#pragma unroll
+      for (int i = 0; i < 4; i++) acc[4 * j + i] += sums[i];
+      release_stage(&s.split_k_empty, sums);
     }
   }
 }

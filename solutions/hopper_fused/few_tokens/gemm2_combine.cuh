@@ -19,9 +19,9 @@
 // ---- mainloop ----
 
 // acc += raw times the scales of one n_block of h and of the weight block. kPending: the K block's n_blocks after it,
-// whose wgmmas may still be in flight. The scales of h are read first, while the wgmmas run.
+// whose wgmmas may still be in flight. The scales of h are read first, while the wgmmas run. Returns their bits.
 template <int N, int kPending>
-__device__ __forceinline__ void promote_n_block(
+__device__ __forceinline__ uint32_t promote_n_block(
     float (&acc)[N / 2], float (&raw)[N / 2], const float* scales, float w_scale) {
   constexpr int kNBlock = kNBlocksPerKBlock - 1 - kPending;
   const float* pair = scales + kNBlocksPerKBlock * 2 * (threadIdx.x % kQuad) + kNBlock;
@@ -40,12 +40,14 @@ __device__ __forceinline__ void promote_n_block(
     acc[4 * j + 2] += raw[4 * j + 2] * s0;
     acc[4 * j + 3] += raw[4 * j + 3] * s1;
   }
+  return read_bits(h);
 }
 
 // One K block of W2 . (hi + lo)^T. hi and lo have the same scale, so they share an accumulator. The n_blocks have their
-// own scales, so each has an accumulator, which is promoted while the next n_blocks' wgmmas run.
+// own scales, so each has an accumulator, which is promoted while the next n_blocks' wgmmas run. Returns the bits of
+// what was read of the stage.
 template <int N>
-__device__ __forceinline__ void gemm2_k_block(
+__device__ __forceinline__ uint32_t gemm2_k_block(
     float (&acc)[N / 2], const uint8_t* w, const uint8_t* h, const float* scales, float w_scale) {
   static_assert(kNBlocksPerKBlock == 4 && kNBlockColumns == kMmaK,
                 "an n_block of h is one wgmma's K; the calls below are four");
@@ -59,10 +61,10 @@ __device__ __forceinline__ void gemm2_k_block(
     Wgmma<N>::mma(raw[i], desc_a + kDescMmaK * i, desc_lo + kDescMmaK * i, 1);
     warpgroup_commit_batch();
   }
-  promote_n_block<N, 3>(acc, raw[0], scales, w_scale);
-  promote_n_block<N, 2>(acc, raw[1], scales, w_scale);
-  promote_n_block<N, 1>(acc, raw[2], scales, w_scale);
-  promote_n_block<N, 0>(acc, raw[3], scales, w_scale);
+  uint32_t read = promote_n_block<N, 3>(acc, raw[0], scales, w_scale);
+  read |= promote_n_block<N, 2>(acc, raw[1], scales, w_scale);
+  read |= promote_n_block<N, 1>(acc, raw[2], scales, w_scale);
+  return read | promote_n_block<N, 0>(acc, raw[3], scales, w_scale);
 }
 
 // Sums over this warpgroup's half of the K blocks. w_scales: in lane k that of K block k.
@@ -77,13 +79,15 @@ __device__ __forceinline__ void gemm2_mainloop(
     if (kSplitK || i % 2 == warpgroup) {
       const float w_scale = __shfl_sync(kFullWarp, w_scales, kStageK * i + my_k);
       mbar_wait(&s.full[stage], pipe.phase);
-      gemm2_k_block<N>(acc, s.stage(stage) + my_k * kWeightTileBytes,
-                       s.stage(stage) + kStageK * kWeightTileBytes + my_k * atoms * 2 * kAtomBytes,
-                       s.scales[stage] + my_k * atoms * kNBlocksPerKBlock * kAtomRows, w_scale);
+      const uint32_t read =
+          gemm2_k_block<N>(acc, s.stage(stage) + my_k * kWeightTileBytes,
+                           s.stage(stage) + kStageK * kWeightTileBytes + my_k * atoms * 2 * kAtomBytes,
+                           s.scales[stage] + my_k * atoms * kNBlocksPerKBlock * kAtomRows, w_scale);
+      consumer_release(s, stage, read);
     } else {
       mbar_wait(&s.full[stage], pipe.phase);
+      consumer_release(s, stage);
     }
-    consumer_release(s, stage);
   }
 }
 
@@ -118,7 +122,7 @@ __device__ __forceinline__ void store_rows(
       }
     }
   }
-  release_after(&s.sums_added[warpgroup], read);
+  release_stage(&s.sums_added[warpgroup], read);
 }
 
 // nth: of the m_block among those of this CTA.
@@ -199,7 +203,7 @@ __device__ __forceinline__ void gemm2_combine(
   const auto scales_of = [&](int n) {
     if (kMxfp4Weights || n >= s.num_m_blocks) return 0.0f;  // MXFP4's are read in the main loop
     const int block = s.m_block[n].expert * (kHidden / kBlockK) + column_tile * kColumnTile / kBlockK;
-    return __ldg(args.w2_scale + block * kNumKBlocks2 + thread % kWarp % kNumKBlocks2);
+    return args.w2_scale[block * kNumKBlocks2 + thread % kWarp % kNumKBlocks2];
   };
   float next_scales = scales_of(rank);
   named_barrier_sync(kBarConsumers, kConsumerThreads);  // gemm1 is over: the sums may overwrite Gemm1Smem

@@ -112,7 +112,7 @@ __device__ __forceinline__ void gemm1_mainloop_mxfp4(
       convert(a[0], packed);
     }
     read |= promote_gemm1<N>(acc, raw, x_scales + atoms * kAtomRows, scales.row[0][1], scales.row[1][1], unusual);
-    release_after(&s.empty[stage], read);
+    consumer_release(s, stage, read);
     scales = next;
   }
 }
@@ -207,7 +207,7 @@ __device__ __forceinline__ void gemm2_mainloop_mxfp4(
     }
     read |= promote_gemm2<N>(acc, raw, h_scales + atoms * kAtomRows * kNBlocksPerKBlock, scales.row[0][1],
                              scales.row[1][1], unusual);
-    release_after(&s.empty[stage], read);
+    consumer_release(s, stage, read);
     scales = next;
   }
   if (!kSplitK && warpgroup == 0) skip();

@@ -23,17 +23,6 @@ static_assert(!kMxfp4Weights || (kStepBlocks == 2 && kGroupK == kMmaK && kGroups
 // The accumulator's row g of 8 stands for this row of an atom of W13, so that four lanes' columns of h lie together.
 __device__ __forceinline__ int w13_row(int g) { return g < 4 ? 2 * g : 2 * g - 7; }
 
-// Waits until `bits` are in their register, then arrives: an arrival by itself may overtake loads that are in flight,
-// and the copy that it allows may overtake them, too.
-__device__ __forceinline__ void release_after(uint64_t* barrier, uint32_t bits) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.eq.u32 p, %1, 0xffffffff;\n"
-      "@p mbarrier.arrive.shared::cta.b64 _, [%0];\n@!p mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(
-          smem_addr(barrier)),
-      "r"(bits)
-      : "memory");
-}
-
 // ---- weights ----
 
 // 8 values as E4M3, times 2^-6: those of the four low halves, and of the high ones.

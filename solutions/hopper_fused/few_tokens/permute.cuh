@@ -16,7 +16,7 @@ __device__ __forceinline__ void mark_tokens(FusedSmem& s, const FusedArgs& args)
   __syncthreads();
   for (int i = threadIdx.x; i < args.num_tokens * kTopK; i += kFusedThreads) {
     const int t = i / kTopK;
-    const unsigned expert = local_number(args, __ldg(args.topk_ids + i));
+    const unsigned expert = local_number(args, args.topk_ids[i]);
     if (expert < kNumLocalExperts) atomicOr(&s.mask[t / 32 * kPaddedLocalExperts + expert], 1u << t % 32);
   }
   __syncthreads();

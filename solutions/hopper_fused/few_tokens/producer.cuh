@@ -105,6 +105,14 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
 
 // ---- activations ----
 
+// The consumers read a stage's scales by generic loads, and a bulk copy overwrites them through the async proxy: between
+// the two the order of the barrier is not enough, a proxy fence must follow. The rest of a stage is read by wgmma, which
+// is in the async proxy itself, so load_weights needs none.
+__device__ __forceinline__ void wait_for_empty_scales(FusedSmem& s, const PipelineState<kFusedStages>& pipe) {
+  mbar_wait(&s.empty[pipe.stage], pipe.phase ^ 1);
+  fence_proxy_async_shared();
+}
+
 // For a whole warp, whose first lane copies. Two bulk copies a stage, rows and scales: issuing one costs about 50
 // cycles, however small it is.
 __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& args, bool has_column_tile) {
@@ -138,7 +146,7 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
     }
     for (int i = 0; i < tile.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage, scale_bytes = m_block.atoms() * stage_k * kAtomRows * (int)sizeof(float);
-      mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      wait_for_empty_scales(s, pipe);
       mbar_arrive_expect_tx(&s.full[stage], bytes + scale_bytes);
       const int k = kStepBlocks * tile.k_block(stage_k / kStepBlocks * i);
       bulk_load(s.stage(stage) + kStageWeightBytes, scratch.x + m_block.x_offset(k), bytes, &s.full[stage], policy);
@@ -156,7 +164,7 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
     for (int i = 0; i < m_block.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage;
       const int scale_bytes = m_block.atoms() * stage_k * kAtomRows * kNBlocksPerKBlock * (int)sizeof(float);
-      mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      wait_for_empty_scales(s, pipe);
       mbar_arrive_expect_tx(&s.full[stage], bytes + scale_bytes);
       bulk_load(s.stage(stage) + tiles * kWeightTileBytes, scratch.h + m_block.h_offset(stage_k * i), bytes,
                 &s.full[stage], policy);

@@ -23,7 +23,7 @@ __device__ __forceinline__ void quantise(FusedSmem& s, const FusedArgs& args) {
       if (i >= chunks || column >= kHidden) continue;
       const auto* from = reinterpret_cast<const uint4*>(x + i / kChunks * kHidden + column);
 #pragma unroll
-      for (int v = 0; v < kLaneColumns / 8; v++) loaded[n][v] = __ldg(from + v);
+      for (int v = 0; v < kLaneColumns / 8; v++) loaded[n][v] = from[v];
     }
 #pragma unroll
     for (int n = 0; n < kAtOnce; n++) {

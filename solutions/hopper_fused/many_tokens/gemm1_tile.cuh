@@ -60,7 +60,7 @@ __device__ __forceinline__ void gemm1_normal(
   float weight[2];
 #pragma unroll
   for (int r = 0; r < 2; r++)
-    weight[r] = in_warpgroup + 8 * r < m_rows ? __ldg(args.row_weight + first_row + in_warpgroup + 8 * r) : 0.0f;
+    weight[r] = in_warpgroup + 8 * r < m_rows ? args.row_weight[first_row + in_warpgroup + 8 * r] : 0.0f;
   float sum[kNormalSums];
   gemm1_normal_mainloop(smem, pipe, sum, warpgroup);
 
@@ -122,8 +122,7 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
   // smem.d holds maxima and inverse scales; when they are read, h in their place: [part][rows][128], swizzled
   float* maxima = reinterpret_cast<float*>(smem.d);        // [8 warps][64 rows]
   float* inverse = maxima + kConsumerWarps * kSwapAbRows;  // [64 rows]
-  const float weight =
-      threadIdx.x < N ? __ldg(args.row_weight + tile.expert_first + tile.m_first + threadIdx.x) : 0.0f;
+  const float weight = threadIdx.x < N ? args.row_weight[tile.expert_first + tile.m_first + threadIdx.x] : 0.0f;
   if (threadIdx.x % kWarpgroupThreads == 0) bulk_wait_read();  // the previous tile's h has been read from smem.d
   named_barrier_sync(kBarGemm1Consumers, kConsumerThreads);
 #pragma unroll

@@ -67,11 +67,10 @@ __device__ __forceinline__ Smem& init_gemm(int full_arrivals) {
 }
 
 // Releases a stage to the producers of both CTAs, with or without multicast, by which each fills the other's. One lane
-// per warp and CTA.
-template <class Smem>
-__device__ __forceinline__ void cluster_consumer_release(Smem& smem, int stage) {
-  __syncwarp();
-  if (threadIdx.x % kWarp < kClusterCtas) mbar_arrive_cluster(&smem.empty[stage], threadIdx.x % kWarp);
+// per warp and CTA. read: what the thread has read of the stage and may not have used yet, see barrier.cuh.
+template <class Smem, class... Read>
+__device__ __forceinline__ void cluster_consumer_release(Smem& smem, int stage, const Read&... read) {
+  release_stage_to_cluster<kClusterCtas>(&smem.empty[stage], read...);
 }
 
 // ---- consumer ----

@@ -87,7 +87,7 @@ __device__ __forceinline__ void load_gemm1(
 #pragma unroll
     for (int i = 0; i < kRowsPerThread; i++) {
       const int r = tile.m_first + i * kRowsAtOnce + row;
-      const unsigned token = i * kRowsAtOnce < tile.m_rows ? __ldg(args.row_token + tile.expert_first + r) : 0;
+      const unsigned token = i * kRowsAtOnce < tile.m_rows ? args.row_token[tile.expert_first + r] : 0;
       x_offset[i] = token > 0 || r == 0 ? token * kHidden + vector * 16 : kNoRow;
     }
     for (int k = 0; k < kNumKBlocks1; k++, pipe.advance()) {
@@ -95,6 +95,7 @@ __device__ __forceinline__ void load_gemm1(
       uint64_t* full = &smem.full[stage];
       mbar_wait(&smem.empty[stage], pipe.phase ^ 1);
       if (thread == 0) {
+        fence_proxy_async_shared();  // the scales of x that were here were read by generic loads
         mbar_arrive_expect_tx(full, kWTileBytes + tile.m_rows * 4);  // with multicast: half of W by the other CTA
         if (tile.multicast_w) {
           tma_load_5d_multicast(smem.w[stage] + rank * kWBoxBytes, &map, full, k * kBlockK, 0, 0,

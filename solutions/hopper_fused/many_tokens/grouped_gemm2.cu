@@ -6,7 +6,7 @@
 //   8        producer, by one lane, K block by K block: W2 by TMA (all of the tile's, or half by multicast); h and its
 //            scales by bulk copy, once gemm1 has stored them; W2 of the CTA's first kStages K blocks before that
 //            (prefetched_k). Before a tile's last K block CTA 0 sends the cluster's next tile to both CTAs
-//   9 - 11   no tiles: they zero the output of tokens without rows, which combine skips
+//   9 - 11   no tiles: when gemm1 is over they zero the output of tokens without rows, which combine skips
 //   0 - 7    consumers, two warpgroups (gemm2_tile.cuh): wgmma, then y through smem.d to memory, in whole lines
 //
 //   mbarrier      arrivals   who arrives                     who waits     what it protects
@@ -111,6 +111,7 @@ __device__ __forceinline__ void load_gemm2(
         const int stage = pipe.stage;
         uint64_t* full = &smem.full[stage];
         mbar_wait(&smem.empty[stage], pipe.phase ^ 1);
+        fence_proxy_async_shared();  // the scales of h that were here were read by generic loads
         if (k >= prefetched_k) load_weights(k, stage);
         mbar_arrive_expect_tx(full, tile.m_rows * (kHSplit * kBlockK + 4));
         for (int part = 0; part < kHSplit; part++)
@@ -136,6 +137,7 @@ constexpr bool kSomeWithoutRows = kTopKGiven || kNumLocalExperts < kNumExperts;
 __device__ __forceinline__ void zero_tokens_without_rows(const GroupedArgs& args) {
   constexpr int kWarps = kProducerThreads / kWarp - 1, kAtOnce = 8;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kProducerThreads / kWarp - 1;
+  pdl_wait();  // only then may token_rows be read by a plain load
   for (int first = (blockIdx.x * kWarps + warp) * kAtOnce; first < args.num_tokens;
        first += gridDim.x * kWarps * kAtOnce) {
     const int t = first + lane;

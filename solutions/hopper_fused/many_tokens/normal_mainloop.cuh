@@ -36,7 +36,9 @@ __device__ __forceinline__ void normal_wait(float (&accum)[kNormalAccum]) {
 // says which of the two weight blocks weight rows 8 j to 8 j + 7 are in. kFence: A arrives by cp.async, which is not in
 // the async proxy. Where A has one part and the K blocks are a multiple of the stages, the stage is a compile-time
 // constant, so that none waits for address arithmetic. A K block's scales are read while the previous one's last
-// results are added; the first one's while its own wgmmas run, as gemm2's weight scales come from global memory.
+// results are added; the first one's while its own wgmmas run, as gemm2's weight scales come from global memory. The
+// release does not name them, which would take 1 to 2%: add(0, ...) uses all that was read, before the second product
+// overwrites accum.
 template <int kParts, int kNumKBlocks, bool kFence, class Smem, class Read, class WeightBlock>
 __device__ __forceinline__ void normal_mainloop(Smem& smem, typename Smem::Pipeline& pipe, float (&sum)[kNormalSums],
                                                 int warpgroup, Read read, WeightBlock weight_block) {

@@ -153,7 +153,7 @@ __device__ __forceinline__ void read_scales(const GroupedArgs& args, int t, floa
 #pragma unroll
   for (int i = 0; i < kScalesPerLane; i++)
     scale[i] = t >= 0 && 32 * i + lane < kNumKBlocks1
-                   ? __ldg(args.x_scale + x_scale_index(32 * i + lane, t, args.num_tokens))
+                   ? args.x_scale[x_scale_index(32 * i + lane, t, args.num_tokens)]
                    : 0.0f;
 }
 

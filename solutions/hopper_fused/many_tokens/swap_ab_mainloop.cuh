@@ -22,7 +22,6 @@ __device__ __forceinline__ void swap_ab_mainloop(
     mbar_wait(&smem.full[stage], pipe.phase);
     const float2 w = read(k, stage);
     if constexpr (kFence) fence_proxy_async_shared();
-    // All scales are in registers before the stage is released: a later read might find those of another K block.
     float2 a[N / 8];
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
@@ -46,6 +45,6 @@ __device__ __forceinline__ void swap_ab_mainloop(
         sum[m][4 * j + 3] += accum[4 * j + 3] * (a[j].y * w.y);
       }
     }
-    cluster_consumer_release(smem, stage);
+    cluster_consumer_release(smem, stage, a, w);
   }
 }

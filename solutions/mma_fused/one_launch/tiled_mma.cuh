@@ -34,10 +34,11 @@ struct WeightFragments {
 };
 
 // k_half: 0 or 1, of the lane's K. A quarter of the warp reads two rows at a time, 16-byte chunks 0, 2, 4, 6 of one and
-// 1, 3, 5, 7 of the other after the swizzle: no bank conflicts.
-__device__ __forceinline__ void load_weights(WeightFragments& w, const uint8_t* weight_tile, int k_half) {
+// 1, 3, 5, 7 of the other after the swizzle: no bank conflicts. Returns the bits of what was read.
+__device__ __forceinline__ uint32_t load_weights(WeightFragments& w, const uint8_t* weight_tile, int k_half) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
   const uint8_t* from = weight_tile + g * kBlockK + ((2 * t + k_half) ^ g) * 16;
+  uint32_t read = 0;
 #pragma unroll
   for (int m = 0; m < kMTiles; m++) {
     const uint4 upper = *reinterpret_cast<const uint4*>(from + m * kMmaM * kBlockK);
@@ -47,7 +48,9 @@ __device__ __forceinline__ void load_weights(WeightFragments& w, const uint8_t* 
       unpack(word_of(upper, i), w.a[m][i][0], w.a[m][i][2]);
       unpack(word_of(lower, i), w.a[m][i][1], w.a[m][i][3]);
     }
+    read |= read_bits(upper, lower);
   }
+  return read;
 }
 
 // acc += the weight tile that has arrived, times kNTiles tiles of 8 rows; releases its stage of the pipeline.
@@ -58,11 +61,12 @@ template <int kNTiles, class GetRows, class GetScale>
 __device__ __forceinline__ void multiply_weight_tile(WeightPipeline& weights, const uint8_t* weight_tile,
                                                      float (&acc)[kNTiles][kMTiles][4], const GetRows& get_rows,
                                                      const GetScale& get_scale) {
+  uint32_t read = 0;
 #pragma unroll
   for (int k_half = 0; k_half < 2; k_half++) {
     WeightFragments w;
-    load_weights(w, weight_tile, k_half);
-    if (k_half == 1) weights.consumer_release();
+    read |= load_weights(w, weight_tile, k_half);
+    if (k_half == 1) weights.consumer_release(read);
 #pragma unroll
     for (int n = 0; n < kNTiles; n++) {
       uint32_t b[4][2];

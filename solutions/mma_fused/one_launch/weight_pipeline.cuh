@@ -67,7 +67,7 @@ struct WeightPipeline {
   }
   __device__ void fill() {
 #pragma unroll 1
-    for (int i = 0; i < kStages; i++) load(i);
+    for (int i = 0; i < kStages; i++) load(i, 0);
   }
 
   // Waits for the next weight tile. Returns its stage.
@@ -81,11 +81,11 @@ struct WeightPipeline {
     return s.stages[warp][stage];
   }
 
-  // The lane has read the weight tile. When all lanes have, the stage is loaded again. Without a proxy fence, as in
-  // CUTLASS's TMA pipelines: reads are over at the barrier. Generic writes would need one (fused_layer.cu).
-  __device__ void consumer_release() {
+  // The lane has read the weight tile, and `read` depends on all its bits. When all lanes have, the stage is loaded
+  // again.
+  __device__ void consumer_release(uint32_t read) {
     __syncwarp();
-    load(stage);
+    load(stage, read);
     if (++stage == kStages) stage = 0, phase ^= 1;
   }
 
@@ -102,7 +102,9 @@ struct WeightPipeline {
       prefetch_l2(first), prefetch_l2(first + args.kSecondScales);
     }
   }
-  __device__ void load(int into) {
+  // read: depends on what the lane has read of the stage, as in barrier.cuh's release. cp.async needs no such care: it is
+  // a generic access as the reads are.
+  __device__ void load(int into, [[maybe_unused]] uint32_t read) {
     if (!loaded.done) loaded.advance(s.scheduler, warp);
     uint8_t* to = s.stages[warp][into];
     if (!loaded.done) {
@@ -114,7 +116,8 @@ struct WeightPipeline {
 #if MMA_FUSED_TMA
       uint64_t* full = &s.full[warp][into];
       if (lane == 0) {
-        mbar_arrive_expect_tx(full, kWeightTileBytes);
+        fence_proxy_async_shared();  // TMA writes through the async proxy what was read by generic loads
+        refill_stage(full, kWeightTileBytes, read);
         if (loaded.gemm2)
           tma_load_2d(to, &maps.w2, full, loaded.k * kBlockK, m_block.expert * kHidden + w2_row_of_expert(),
                       l2_evict_first());  // else W2 pushes h and the output sums out of L2

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <tuple>
+#include <utility>
 
 #include "common/cuda/host/check_cuda.cuh"
 
@@ -34,28 +35,101 @@ struct BumpAllocator {
 // as long as the graph, keeps it for replays, each of which zeroes it.
 struct StreamScratch {
   ffi::Tensor memory;
-  // Held while a layer of several kernels is launched: those of another host thread must not come in between.
-  std::shared_ptr<std::mutex> launching;
   unsigned long long capture;  // its number, 0 for none
+  std::mutex launching;        // held while a layer is launched: kernels of two host threads must not mix
+  bool failed = false;         // a layer was launched in part: its counters are anything. Under the mutex
 };
 
+struct StreamKey {
+  int device;
+  unsigned long long stream_id;
+  bool captured;
+  size_t bytes;
+  bool operator<(const StreamKey& other) const {
+    return std::tie(device, stream_id, captured, bytes) <
+           std::tie(other.device, other.stream_id, other.captured, other.bytes);
+  }
+};
+
+struct StreamScratches {
+  std::mutex lock;
+  std::map<StreamKey, std::shared_ptr<StreamScratch>> kept;
+  // Whose scratch is kept of the streams that had a handle before: the last one's, as it may be busy.
+  std::map<std::pair<int, cudaStream_t>, std::pair<unsigned long long, unsigned long long>> last_two_ids;
+};
+
+// Never freed: at exit, torch may be gone already. Static, as a static variable of an inline function is shared by all
+// libraries of a process, and another library's scratch has another layout.
+static StreamScratches& stream_scratches() {
+  static auto* scratches = new StreamScratches;
+  return *scratches;
+}
+
+// A stream by its id, and not by its handle: cudaStreamPerThread is a stream of each host thread, and when a stream is
+// destroyed, which may still be busy then, the next one may have its handle. While it is captured CUDA does not tell
+// the id; then no other stream has the handle, but for cudaStreamPerThread, which stands for the thread.
+static unsigned long long stream_id(cudaStream_t stream, bool captured) {
+  static thread_local char of_thread;
+  if (captured) return reinterpret_cast<uintptr_t>(stream == cudaStreamPerThread ? &of_thread : (const void*)stream);
+  unsigned long long id = 0;
+  check_cuda(cudaStreamGetId(stream, &id), "asking for the stream's id");
+  return id;
+}
+
+// With the lock held, when a stream makes its first call: drops the scratch of the stream that had its handle before
+// the last one.
+static void forget_old_streams(StreamScratches& scratches, int device, cudaStream_t stream, unsigned long long id) {
+  if (stream == cudaStreamPerThread) return;  // the handle of streams that are there together
+  auto& [before, last] = scratches.last_two_ids.try_emplace({device, stream}, id, id).first->second;
+  if (last == id) return;
+  for (auto at = scratches.kept.begin(); at != scratches.kept.end();) {
+    const bool gone = before != last && at->first.device == device && at->first.stream_id == before &&
+                      !at->first.captured;
+    at = gone ? scratches.kept.erase(at) : std::next(at);
+  }
+  before = std::exchange(last, id);
+}
+
 // The first zeroed_bytes are zero when it is made; kernels leave them so. Calls that need other `bytes` have their own.
-// The function is static, as a static variable of an inline one is shared by all libraries of a process, and another
-// library's scratch has another layout.
-static StreamScratch stream_scratch(DLDevice device, cudaStream_t stream, size_t bytes, size_t zeroed_bytes) {
-  static std::mutex lock;
-  // Never freed: at exit, torch may be gone already.
-  static auto* of_stream = new std::map<std::tuple<int, cudaStream_t, bool, size_t>, StreamScratch>;
+static std::shared_ptr<StreamScratch> stream_scratch(DLDevice device, cudaStream_t stream, size_t bytes,
+                                                     size_t zeroed_bytes) {
+  StreamScratches& scratches = stream_scratches();
   cudaStreamCaptureStatus status;
   unsigned long long capture = 0;
   check_cuda(cudaStreamGetCaptureInfo(stream, &status, &capture), "asking whether the stream is captured");
   if (status == cudaStreamCaptureStatusNone) capture = 0;
-  const std::tuple<int, cudaStream_t, bool, size_t> key(device.device_id, stream, capture != 0, bytes);
-  std::lock_guard<std::mutex> guard(lock);  // torch allocates under it, and calls nothing of ours
-  const auto found = of_stream->find(key);
-  if (found != of_stream->end() && found->second.capture == capture) return found->second;
-  const StreamScratch fresh = {allocate(device, bytes), std::make_shared<std::mutex>(), capture};
-  check_cuda(cudaMemsetAsync(fresh.memory.data_ptr(), 0, zeroed_bytes, stream), "zeroing the counters");
-  of_stream->insert_or_assign(key, fresh);
+  const StreamKey key = {device.device_id, stream_id(stream, capture != 0), capture != 0, bytes};
+  const std::lock_guard<std::mutex> guard(scratches.lock);  // torch allocates under it, and calls nothing of ours
+  const auto at = scratches.kept.find(key);
+  if (at != scratches.kept.end() && at->second->capture == capture) return at->second;
+  const auto fresh = std::make_shared<StreamScratch>();
+  fresh->memory = allocate(device, bytes);
+  fresh->capture = capture;
+  check_cuda(cudaMemsetAsync(fresh->memory.data_ptr(), 0, zeroed_bytes, stream), "zeroing the counters");
+  if (!key.captured) forget_old_streams(scratches, device.device_id, stream, key.stream_id);
+  scratches.kept.insert_or_assign(key, fresh);
   return fresh;
+}
+
+// launch(memory) launches a layer that uses the stream's scratch, while no other host thread does. Where it raises, some
+// kernels may have been launched and others not, so that counters are not zero: the scratch is dropped, and the next
+// call makes another one. Raises what launch raises.
+template <class Launch>
+static void with_stream_scratch(DLDevice device, cudaStream_t stream, size_t bytes, size_t zeroed_bytes,
+                                Launch launch) {
+  for (;;) {
+    const std::shared_ptr<StreamScratch> scratch = stream_scratch(device, stream, bytes, zeroed_bytes);
+    const std::lock_guard<std::mutex> launching(scratch->launching);
+    if (scratch->failed) continue;  // in another thread, since we asked for it
+    try {
+      return launch(scratch->memory.data_ptr());
+    } catch (...) {
+      scratch->failed = true;
+      StreamScratches& scratches = stream_scratches();
+      const std::lock_guard<std::mutex> guard(scratches.lock);
+      for (auto at = scratches.kept.begin(); at != scratches.kept.end();)
+        at = at->second == scratch ? scratches.kept.erase(at) : std::next(at);
+      throw;
+    }
+  }
 }

@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/ptx/read_bits.cuh"
 #include "common/cuda/ptx/smem_addr.cuh"
 
 __device__ __forceinline__ int block_rank_in_cluster() {
@@ -12,15 +14,27 @@ __device__ __forceinline__ int block_rank_in_cluster() {
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
-// Arrives at the barrier that CTA `rank` of the cluster has at the same address. Loads that this thread has in flight
-// are not ordered before it: use what was read before arriving. .release.cluster, which would order them, compiles to a
-// fence for the whole GPU.
+// Arrives at the barrier that CTA `rank` of the cluster has at the same address. .release.cluster, which would wait for
+// loads that are in flight, compiles to a fence for the whole GPU: see barrier.cuh's release.
 __device__ __forceinline__ void mbar_arrive_cluster(uint64_t* bar, int rank) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
       "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(smem_addr(bar)),
       "r"(rank)
       : "memory");
+}
+// For a whole warp, whose lanes 0 to kCtas - 1 release the stage to the CTAs of the cluster, as release_stage_of_warp.
+template <int kCtas, class... Read>
+__device__ __forceinline__ void release_stage_to_cluster(uint64_t* empty, const Read&... read) {
+  const int lane = threadIdx.x % 32;
+  __syncwarp();
+  if constexpr (sizeof...(Read) == 0) {
+    if (lane < kCtas) mbar_arrive_cluster(empty, lane);
+  } else {
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(smem_addr(empty)), "r"(lane % kCtas));
+    ARRIVE_AFTER(".shared::cluster.b64 _, [%2]", lane < kCtas, read_bits(read...), "r"(there));
+  }
 }
 // Stores a word at the same address in CTA `rank` of the cluster; its four bytes count at the barrier there.
 __device__ __forceinline__ void st_async_cluster(int* word, int value, uint64_t* bar, int rank) {

@@ -1,0 +1,192 @@
+"""Which loads from shared memory may be in flight where a stage is released, by following the
+machine code of a compiled kernel.
+
+A load from shared memory is over when its scoreboard says so, not when it is issued, and an
+arrival at an mbarrier waits for no scoreboard that its own operands do not need. So on every path
+to an arrival, each load must have been waited for. The waits are in the control bits of the
+instructions: bits 105 to 125 of 128 hold, from the lowest, the stall count (4), yield (1), the
+scoreboard that counts the result (3), the one that counts the operands' reads (3), the scoreboards
+that are waited for before the issue (6), and the register reuse flags (4).
+"""
+
+import re
+import subprocess
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import triton
+
+NVDISASM = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+
+NO_SCOREBOARD = 7
+FUNCTION = re.compile(r"^\.text\.(\S+):$")
+LABEL = re.compile(r"^(\.L_\S+):$")
+INSTRUCTION = re.compile(
+    r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;\s*/\* 0x[0-9a-f]{16} \*/$"
+)
+CONTROL = re.compile(r"^\s+/\* 0x([0-9a-f]{16}) \*/$")
+TARGET = re.compile(r"`\((\.L_\S+?)\)")
+WAIT_FOR_COUNT = re.compile(r"SB(\d), 0x([0-9a-f]+)(?:, \{([\d,]*)\})?")
+
+LOADS = ("LDS", "LDSM")
+# An arrival without bytes: consumers release so. With bytes (expect_tx) producers announce a copy.
+ARRIVAL = re.compile(r"SYNCS\.ARRIVE\.TRANS64(\.RED)?\.A1T0$")
+# Copies that the async proxy makes to shared memory.
+COPY = re.compile(r"(UTMALDG|UBLKCP\.S\.G)\b")
+ENDS = ("EXIT", "RET", "BRX", "JMP", "BRXU", "JMX", "KILL")
+
+
+@dataclass
+class Instruction:
+    address: str
+    guard: str | None
+    opcode: str
+    operands: str
+    control: int = 0
+    successors: list = field(default_factory=list)
+
+    @property
+    def name(self):
+        return self.opcode.partition(".")[0]
+
+    @property
+    def result_scoreboard(self):
+        return self.control >> 5 & 7
+
+    @property
+    def awaited_scoreboards(self):
+        """The scoreboards that are at zero when the instruction is issued."""
+        mask = self.control >> 11 & 0x3F
+        awaited = {number for number in range(6) if mask >> number & 1}
+
+        if self.opcode == "DEPBAR.LE":
+            number, count, others = WAIT_FOR_COUNT.search(self.operands).groups()
+            awaited |= {int(other) for other in (others or "").split(",") if other}
+            if int(count, 16) == 0:
+                awaited.add(int(number))
+        return awaited
+
+    @property
+    def goes_on(self):
+        """Whether the next instruction may follow."""
+        if self.guard is not None:
+            return True
+        if self.opcode in ("BRA", "BRA.U") and "," not in self.operands:
+            return False
+        return self.name not in ENDS
+
+    def __str__(self):
+        guard = f"{self.guard} " if self.guard else ""
+        return f"{self.address}: {guard}{self.opcode} {self.operands}"
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """A load that may be in flight at an arrival, or at a copy to shared memory."""
+
+    function: str
+    load: str
+    release: str
+
+
+def disassemble(cubin):
+    """Return function -> instructions of a cubin file, with their successors."""
+    shown = subprocess.run([NVDISASM, "-hex", cubin], capture_output=True, text=True, check=True)
+    return parse(shown.stdout)
+
+
+def parse(text):
+    """Return function -> instructions of what `nvdisasm -hex` prints."""
+    functions = {}
+    labels = {}
+    waiting = []  # labels of the next instruction
+    instructions = None
+
+    for line in text.splitlines():
+        if match := FUNCTION.match(line):
+            instructions = functions.setdefault(match[1], [])
+        elif match := LABEL.match(line):
+            waiting.append(match[1])
+        elif instructions is not None and (match := INSTRUCTION.match(line)):
+            instructions.append(Instruction(*match.groups()))
+            labels |= dict.fromkeys(waiting, instructions[-1])
+            waiting = []
+        elif instructions and (match := CONTROL.match(line)):
+            instructions[-1].control = int(match[1], 16) >> 41 & 0x1FFFFF
+
+    for instructions in functions.values():
+        connect(instructions, labels)
+    return functions
+
+
+def connect(instructions, labels):
+    """Set the successors of the instructions of a function.
+
+    Raises ValueError for a branch whose targets are not printed, since paths would be missed.
+    """
+    following = [*instructions[1:], None]
+
+    for instruction, after in zip(instructions, following, strict=True):
+        targets = TARGET.findall(instruction.operands)
+        if instruction.name in ("BRX", "BRXU", "JMX") and not targets:
+            raise ValueError(f"{instruction}: got a branch without targets, want them named")
+
+        if instruction.name != "BSSY":  # it names where threads meet again, and goes nowhere
+            instruction.successors += [labels[target] for target in targets if target in labels]
+        if instruction.goes_on and after is not None:
+            instruction.successors.append(after)
+
+
+def loads_in_flight(function, instructions, is_release):
+    """Return the loads that some path leaves in flight at an instruction that is_release names."""
+    before = defaultdict(set)  # id of an instruction -> (scoreboard, load) that may be in flight
+    changed = [instructions[0]] if instructions else []
+    reached = set()
+
+    while changed:
+        instruction = changed.pop()
+        reached.add(id(instruction))
+        after = pending_after(instruction, before[id(instruction)])
+        for successor in instruction.successors:
+            new = after - before[id(successor)]
+            if new or id(successor) not in reached:
+                before[id(successor)] |= new
+                changed.append(successor)
+
+    found = set()
+    for instruction in instructions:
+        if is_release(instruction):
+            for _, load in not_awaited(instruction, before[id(instruction)]):
+                found.add(InFlight(function, load, str(instruction)))
+    return found
+
+
+def not_awaited(instruction, pending):
+    """Return those of the pending loads that the instruction does not wait for."""
+    awaited = instruction.awaited_scoreboards
+    return {(scoreboard, load) for scoreboard, load in pending if scoreboard not in awaited}
+
+
+def pending_after(instruction, pending):
+    """Return the loads that may be in flight behind an instruction, given those before it."""
+    left = not_awaited(instruction, pending)
+    if instruction.name in LOADS and instruction.result_scoreboard != NO_SCOREBOARD:
+        left.add((instruction.result_scoreboard, str(instruction)))
+    return left
+
+
+def is_arrival(instruction):
+    return ARRIVAL.match(instruction.opcode) is not None
+
+
+def is_copy(instruction):
+    return COPY.match(instruction.opcode) is not None
+
+
+def released_in_flight(cubin):
+    """Return the loads from shared memory that may be in flight at an arrival, of all kernels."""
+    found = set()
+    for function, instructions in disassemble(cubin).items():
+        found |= loads_in_flight(function, instructions, is_arrival)
+    return found
