@@ -14,8 +14,8 @@ import pytest
 from moebench import cli
 from moebench.commands import model
 from moebench.core import paths
-from moebench.operators.checkpoint import read
-from moebench.operators.expected_bound import expected_bound
+from moebench.models.checkpoint import read
+from moebench.models.expected_bound import expected_bound
 from moebench.packing import manifest, pack
 from recorded import trace, write
 

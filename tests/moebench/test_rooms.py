@@ -1,6 +1,4 @@
-"""Imports run one way through the rooms of scripts/moebench; every room is small, and names
-no solution.
-"""
+"""Imports run one way through the rooms of scripts/moebench, which name no solution."""
 
 import ast
 import re
@@ -13,6 +11,7 @@ MOEBENCH = paths.ROOT / "scripts" / "moebench"
 ORDER = (
     {"core"},
     {"operators"},
+    {"models"},
     {"packing"},
     {"judging"},
     {"results"},
@@ -22,7 +21,6 @@ ORDER = (
     {"commands"},
 )
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
-MOST_FILES = 15  # in a folder, beside __init__.py
 AUTHOR = "moe-fp8-solutions"  # of this repository's solutions; users' are somebody else's
 
 # Not imported by another file: it runs in an environment without this package.
@@ -87,10 +85,7 @@ def test_a_room_imports_only_the_rooms_below_it(folder):
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
-def test_a_room_is_small_and_says_what_it_holds(folder):
-    files = [path for path in folder.iterdir() if path.is_file() and path.name != "__init__.py"]
-    assert len(files) <= MOST_FILES
-
+def test_a_room_says_what_it_holds(folder):
     start = (folder / "__init__.py").read_text(encoding="utf-8")
     assert ast.get_docstring(ast.parse(start))
 

@@ -10,8 +10,8 @@ from moebench.core.errors import CannotRun
 from moebench.core.provenance import Provenance
 from moebench.core.schema import read_record, write_record
 from moebench.judging.tolerances import TOLERANCES
-from moebench.operators import routing_model
 from moebench.operators.catalogue import GEOMETRIES, definition, definition_name, operator
+from moebench.operators.routing import model as routing_model
 from moebench.packing import pack
 from moebench.reports import pages, served
 from moebench.served import record, resident, rounds

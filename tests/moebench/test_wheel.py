@@ -12,8 +12,10 @@ from moebench.core import paths
 pytest.importorskip("setuptools")
 pytestmark = pytest.mark.slow
 
-BUILT_FROM = ["pyproject.toml", "setup.py", "README.md", "LICENSE"]
-FOLDERS = ["scripts", "definitions", "workloads", "solutions"]
+# Not in the copy that the wheel is built from: what no wheel carries, and what is large.
+LEFT_OUT = shutil.ignore_patterns(
+    ".*", "__pycache__", "*.egg-info", "blob", "build", "docs", "packed", "records", "traces"
+)
 CONFIG = {
     "model_type": "qwen3_moe",
     "hidden_size": 2048,
@@ -29,12 +31,8 @@ CONFIG = {
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """A folder with what a wheel of this repository installs."""
-    clone = tmp_path_factory.mktemp("clone")
-    for name in BUILT_FROM:
-        shutil.copy(paths.ROOT / name, clone)
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in FOLDERS:
-        shutil.copytree(paths.ROOT / name, clone / name, ignore=ignored)
+    clone = tmp_path_factory.mktemp("copy") / "clone"
+    shutil.copytree(paths.ROOT, clone, ignore=LEFT_OUT)
 
     folder = tmp_path_factory.mktemp("site-packages")
     command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", folder]

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from moebench.models.checkpoint import read, read_file
 from moebench.operators import catalogue
-from moebench.operators.checkpoint import read, read_file
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "model_configs.jsonl"
 LINES = SAMPLES.read_text(encoding="utf-8").splitlines()
@@ -101,6 +101,33 @@ def test_a_slice_that_parts_a_scales_block_is_refused_with_the_reason(name, rank
     checkpoint = read(CONFIGS[name]["config"])
     with pytest.raises(ValueError, match=f"^--tp: got {ranks}, which leaves {left} .*128"):
         checkpoint.on(1, ranks)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "per_layer_config",
+        "mlp_layer_types",
+        "moe_layer_freq",
+        "moe_layers_enum",
+        "first_k_dense_replace",
+        "swiglu_limits",
+        "routed_scaling_factor",
+        "zero_expert_num",
+        "num_hidden_layers",
+        "quantization_config",
+    ],
+)
+@pytest.mark.parametrize("value", [-1, 1.5, "x", [[1]], {"a": 1}, 10**9], ids=str)
+def test_a_value_that_no_field_has_gets_one_line(field, value):
+    """Or is one that the field may have: no other error, and no endless search."""
+    config = CONFIGS["DeepSeek-V3"]["config"] | {field: value}
+    try:
+        checkpoint = read(config)
+    except ValueError as error:
+        assert "\n" not in str(error)
+    else:
+        assert checkpoint.layers <= 61
 
 
 def test_a_field_of_the_experts_that_nothing_reads_is_listed():

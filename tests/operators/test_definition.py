@@ -12,7 +12,8 @@ from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import BuilderRegistry
 from moebench import cli
 from moebench.core import paths
-from moebench.operators import add_model, catalogue
+from moebench.models import add_model
+from moebench.operators import catalogue
 from moebench.operators import moe_fp8_block_scale as moe
 from moebench.operators import moe_fp8_block_scale_renorm as renorm
 from moebench.operators.catalogue import definition_name

@@ -52,7 +52,6 @@ def test_the_command_has_each_workloads_bound(geometry, capsys):
 
 
 def test_a_definition_without_workloads_names_the_command(tmp_path, monkeypatch, capsys):
-    """Who adds a model would meet: [Errno 2] No such file or directory."""
     monkeypatch.setattr(paths, "workload_file", lambda definition, root=None: tmp_path / definition)
     assert cli.main(["data", "qwen3-30b"]) == 2
     assert "moebench data qwen3-30b --write" in capsys.readouterr().err

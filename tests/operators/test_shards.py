@@ -4,9 +4,9 @@ import tomllib
 
 import pytest
 import torch
+from moebench.models.layer import layers
 from moebench.operators import catalogue, fp8_layer
 from moebench.operators.layers import Split
-from moebench.operators.models import layers
 
 SHARDS = {
     "deepseek-v3-tp8": ("DeepSeek-V3 TP8", 256, 256),

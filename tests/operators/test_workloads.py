@@ -14,16 +14,12 @@ from moebench import cli
 from moebench.commands import data
 from moebench.core import paths
 from moebench.core.errors import CannotRun, UserError
-from moebench.operators import (
-    catalogue,
-    moe_fp8_block_scale,
-    moe_fp8_block_scale_renorm,
-    routing_model,
-    workloads,
-)
+from moebench.operators import catalogue, moe_fp8_block_scale, moe_fp8_block_scale_renorm, workloads
 from moebench.operators.fp8_workloads import stored_scales
 from moebench.operators.moe_fp8_block_scale import cases, definition_name, geometries, route
+from moebench.operators.routing import model as routing_model
 from rich.console import Console
+from terminal import rows_of
 
 FULL = cases("full")
 SMALL = cases("small")
@@ -154,7 +150,6 @@ def copied(made, tmp_path):
 
 
 def test_a_users_line_stays_and_is_served(copied):
-    """A user would miss: a workload of their own, after the first run."""
     ours, line = (
         workloads.recorded("small", copied),
         own_line(copied).read_text(encoding="utf-8").splitlines()[-1],
@@ -211,23 +206,24 @@ def test_the_command_writes_and_lists(capsys):
     assert cli.main(["data", definition_name("small"), "--write"]) == 0
     assert capsys.readouterr().out.count(definition_name("small")) == 2
 
-    assert cli.main(["data"]) == 0
-    keys = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert keys[1:] == list(catalogue.geometries())
     assert cli.main(["data", "nothing"]) == 2
+
+
+def keys_of(lines):
+    """Return the first cell of each row."""
+    return [row[0] for row in rows_of(lines) if row[0]]
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_a_narrow_terminal_cuts_no_key_and_no_name(capsys, monkeypatch, width):
     monkeypatch.setattr(data, "console", lambda: Console(width=width))
     assert cli.main(["data"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == list(catalogue.geometries())
+    assert keys_of(capsys.readouterr().out.splitlines()) == list(catalogue.geometries())
 
     assert cli.main(["data", "small-routed"]) == 0
-    _, _, *lines = capsys.readouterr().out.splitlines()
     cases = workloads.cases_by_uuid("small-routed").values()
-    assert [line.split()[0] for line in lines] == [case.name for case in cases]
+    names = [case.name for case in cases]
+    assert keys_of(capsys.readouterr().out.splitlines()) == names
 
 
 def test_each_layer_has_its_models_scaling_factor():

@@ -48,7 +48,7 @@ def test_the_speed_at_a_token_count_that_was_not_run_is_that_of_the_nearest(tmp_
     over_bound = rows.set_index("tokens").over_bound
     assert texts(models.speeds(rows)) == [
         LAYER,
-        f"{over_bound[1]:.2f}",
+        f"{over_bound[1]:.2f}, 1 active",
         f"{over_bound[32]:.2f}",
         f"{over_bound[901]:.2f} (901)",
         f"{over_bound[11948]:.2f} (11948)",

@@ -10,8 +10,12 @@ ESCAPE = "a\x1b[31mb\x07\nc\x9b2J\u202ed"
 
 
 def table_of(names, columns, **fields):
-    head = ["solution", *(f"column {at}" for at in range(columns))]
-    rows = [[name, *(f"{at}.0000" for at in range(columns))] for name in names]
+    head = [
+        "solution",
+        *(f"column {at}" for at in range(columns)),
+    ]
+    figures = [f"{at}.0000" for at in range(columns)]
+    rows = [[name, *figures] for name in names]
     return Table(head=head, sections=[rows], **fields)
 
 

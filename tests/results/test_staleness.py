@@ -46,4 +46,4 @@ def test_both_hashes_of_a_solution_count():
 
 
 def test_a_record_of_a_solution_that_is_gone_is_stale():
-    assert staleness.of_record(provenance("a", "b"), "no_such_solution") == "stale"
+    assert staleness.judge_record(provenance("a", "b"), "no_such_solution") == "stale"

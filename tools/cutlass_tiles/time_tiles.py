@@ -23,7 +23,7 @@ from moebench.judging.calling import seeded_inputs
 from moebench.judging.fib import normalize_result
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
 from moebench.operators.catalogue import definition
-from moebench.operators.routing_kinds import tensors, workload
+from moebench.operators.routing.kinds import tensors, workload
 from moebench.packing.pack import pack
 from triton.testing import do_bench
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 from moebench.core.errors import UserError
-from moebench.operators import routing_model
 from moebench.operators.catalogue import GEOMETRIES
-from moebench.operators.routing_kinds import offset_of
+from moebench.operators.routing import model as routing_model
+from moebench.operators.routing.kinds import offset_of
 
 
 def local(expert: torch.Tensor, first: int, geometry: str) -> torch.Tensor:

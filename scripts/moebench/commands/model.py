@@ -17,9 +17,10 @@ from pathlib import Path
 from moebench.core import paths
 from moebench.core.arguments import count
 from moebench.core.errors import UserError
-from moebench.operators import add_model, catalogue, swiglu
-from moebench.operators.checkpoint import Checkpoint, read_file
-from moebench.operators.expected_bound import expected_bound
+from moebench.models import add_model
+from moebench.models.checkpoint import Checkpoint, read_file
+from moebench.models.expected_bound import expected_bound
+from moebench.operators import catalogue, swiglu
 from moebench.operators.fp8_layer import expert_bytes
 from moebench.operators.layers import Sizes, Split
 from moebench.operators.moe_fp8_block_scale_routed import routed_key

@@ -18,7 +18,7 @@ from moebench.core.errors import CannotRun
 from moebench.judging.calling import device_here
 from moebench.judging.selection import choose_geometry, select
 from moebench.operators.catalogue import geometry_named
-from moebench.operators.routing_kinds import KINDS
+from moebench.operators.routing.kinds import KINDS
 from moebench.profiling.calls import choose
 from moebench.profiling.profile import Job, profile_all
 from moebench.profiling.record import ProfileRecord

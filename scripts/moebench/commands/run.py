@@ -21,7 +21,7 @@ from moebench.judging import on_ray
 from moebench.judging.judge import PASSED, Here
 from moebench.judging.plan import EVERY, plan_of
 from moebench.judging.tolerances import TOLERANCES
-from moebench.operators.routing_kinds import KINDS
+from moebench.operators.routing.kinds import KINDS
 from moebench.reports import run_table
 from moebench.reports.table import console
 from moebench.results import staleness, trace_files

@@ -21,8 +21,8 @@ from moebench.core.schema import write_record
 from moebench.judging.calling import device_here
 from moebench.judging.selection import choose_geometry, select
 from moebench.judging.tolerances import TOLERANCES
+from moebench.models.layer import layer_of
 from moebench.operators.catalogue import definition_name, form, geometry_named
-from moebench.operators.models import layer_of
 from moebench.packing.fingerprint import fingerprint
 from moebench.reports.served import table
 from moebench.reports.table import console

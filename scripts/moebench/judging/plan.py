@@ -16,8 +16,8 @@ from moebench.judging import dataset, fib
 from moebench.judging.calling import input_bytes
 from moebench.judging.selection import Device, check_device, eligible
 from moebench.judging.tolerances import TOLERANCES, Tolerance
-from moebench.operators import routing_kinds
 from moebench.operators.catalogue import BY_NAME, FULL, KEYS, definition_name
+from moebench.operators.routing import kinds as routing_kinds
 from moebench.packing import manifest, solution_files
 
 EVERY = "all"  # of --definition

@@ -136,13 +136,13 @@ def form(geometry: str) -> str | None:
 
 def names(sizes: Sizes) -> dict[str, str]:
     """Return form -> name of the definition, for each form that an FP8 layer of these sizes has."""
-    found = {}
+    by_form = {}
     if sizes["routing"] == "sigmoid-bias":
-        found["sigmoid-bias"] = moe_fp8_block_scale.name_of(sizes)
+        by_form["sigmoid-bias"] = moe_fp8_block_scale.name_of(sizes)
     elif sizes["routing"] == "renorm" and has_all_experts(sizes):
-        found["renorm"] = moe_fp8_block_scale_renorm.name_of(sizes)
-    found["routed"] = moe_fp8_block_scale_routed.name_of(sizes)
-    return found
+        by_form["renorm"] = moe_fp8_block_scale_renorm.name_of(sizes)
+    by_form["routed"] = moe_fp8_block_scale_routed.name_of(sizes)
+    return by_form
 
 
 def definition_name(geometry: str) -> str:

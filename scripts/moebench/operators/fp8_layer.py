@@ -84,11 +84,12 @@ def tags(geometry: str, sizes: Sizes) -> list[str]:
 
 
 def slice_of_experts(sizes: Sizes) -> str:
-    """Return what a definition's description says of a tensor-parallel rank; "" for whole experts."""
+    """Return what a definition's description says of a tensor-parallel rank; "" of another one."""
     ranks = sizes["tensor_ranks"]
     if ranks == 1:
         return ""
-    return f" Each expert is one of {ranks} slices of its intermediate size; the ranks' outputs add up."
+    share = f"one of {ranks} slices of its intermediate size"
+    return f" Each expert is {share}; the ranks' outputs add up."
 
 
 def axes(sizes: Sizes) -> dict:

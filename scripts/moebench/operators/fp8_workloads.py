@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from flashinfer_bench import Trace
 
-from moebench.operators import routing_model
 from moebench.operators.case import Case, integers, trace
 from moebench.operators.fp8_layer import BLOCK
 from moebench.operators.layers import Sizes
+from moebench.operators.routing import model as routing_model
 
 SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
 RANDOM_INPUTS = ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES)

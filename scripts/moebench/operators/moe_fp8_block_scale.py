@@ -11,7 +11,7 @@ import csv
 import torch
 from flashinfer_bench import Definition, Trace, Workload
 
-from moebench.operators import layers, routing_model
+from moebench.operators import layers
 from moebench.operators import swiglu as activations
 from moebench.operators.case import uuid_of
 from moebench.operators.definition_parts import tensor
@@ -38,6 +38,7 @@ from moebench.operators.fp8_workloads import (
 )
 from moebench.operators.layers import Sizes
 from moebench.operators.roofline import Bound, Counts
+from moebench.operators.routing import model as routing_model
 
 # Of the first layer; `reference_source` has every other's. Routing is fixed by the model and cannot
 # be read off a tensor's shape.

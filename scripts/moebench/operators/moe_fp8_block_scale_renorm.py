@@ -9,7 +9,7 @@ bias.
 import torch
 from flashinfer_bench import Definition, Trace, Workload
 
-from moebench.operators import layers, routing_model
+from moebench.operators import layers
 from moebench.operators import swiglu as activations
 from moebench.operators.case import uuid_of
 from moebench.operators.definition_parts import tensor
@@ -34,6 +34,7 @@ from moebench.operators.fp8_workloads import (
 )
 from moebench.operators.layers import Sizes
 from moebench.operators.roofline import Bound, Counts
+from moebench.operators.routing import model as routing_model
 
 TOP_K = 8  # of the first layer
 
@@ -74,8 +75,8 @@ def run(
 @layers.cached
 def geometries() -> dict[str, Sizes]:
     """Return key -> sizes, of every layer of this form: those whose rank has all experts."""
-    known = layers.geometries("renorm")
-    return {key: sizes for key, sizes in known.items() if layers.has_all_experts(sizes)}
+    on_ranks = layers.geometries("renorm")
+    return {key: sizes for key, sizes in on_ranks.items() if layers.has_all_experts(sizes)}
 
 
 def small() -> tuple[str, ...]:

@@ -24,12 +24,7 @@ import numpy as np
 import torch
 from flashinfer_bench import Definition, Trace, Workload
 
-from moebench.operators import (
-    layers,
-    moe_fp8_block_scale,
-    moe_fp8_block_scale_renorm,
-    routing_model,
-)
+from moebench.operators import layers, moe_fp8_block_scale, moe_fp8_block_scale_renorm
 from moebench.operators import swiglu as activations
 from moebench.operators.case import uuid_of
 from moebench.operators.definition_parts import const, tensor
@@ -56,6 +51,7 @@ from moebench.operators.fp8_workloads import (
 )
 from moebench.operators.layers import Sizes, cached
 from moebench.operators.roofline import Bound, Counts
+from moebench.operators.routing import model as routing_model
 from moebench.operators.swiglu import silu as swiglu
 
 NOT_ROUTED = {"small-one-group"}  # experts that are no multiple of 32 are in small-renorm
@@ -114,8 +110,8 @@ def router_inside() -> dict[str, str]:
 @cached
 def routers() -> dict[str, Sizes]:
     """Return key -> its layer's sizes as the router knows them, groups included."""
-    known = layers.geometries("sigmoid-bias", "renorm", "given")
-    return {routed_key(key): sizes for key, sizes in known.items() if key not in NOT_ROUTED}
+    inside = layers.geometries("sigmoid-bias", "renorm", "given")
+    return {routed_key(key): sizes for key, sizes in inside.items() if key not in NOT_ROUTED}
 
 
 @cached
@@ -266,21 +262,21 @@ def cases(geometry: str) -> list[RoutedCase]:
         return cases_of_tokens(geometry)
 
     likes = {case.name: case for case in form_inside(inside).cases(inside)}
-    found = [case_like(geometry, name, like) for name, like in likes.items()]
+    all_cases = [case_like(geometry, name, like) for name, like in likes.items()]
     if geometry in small():
-        found += [case_like(geometry, name, likes["harsh-scales"], name) for name in SPOILT]
-    return found
+        all_cases += [case_like(geometry, name, likes["harsh-scales"], name) for name in SPOILT]
+    return all_cases
 
 
 def cases_of_tokens(geometry: str) -> list[RoutedCase]:
     """Return the workloads of a layer that has no form with the router inside."""
     definition = definition_name(geometry)
     offset = middle_rank(geometries()[geometry])
-    found = []
+    all_cases = []
     for tokens in MODEL_TOKENS:
         name = f"T={tokens}"
-        found.append(RoutedCase(geometry, name, uuid_of(definition, name), tokens, offset))
-    return found
+        all_cases.append(RoutedCase(geometry, name, uuid_of(definition, name), tokens, offset))
+    return all_cases
 
 
 def after_router(stored: dict[str, torch.Tensor], geometry: str) -> dict[str, torch.Tensor]:

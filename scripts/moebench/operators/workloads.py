@@ -97,10 +97,10 @@ def of_data_set(definition: str, root: Path) -> list[Workload]:
 
     Raises UserError for a line that is none.
     """
-    found = []
+    recorded = []
     for file in sorted((paths.shipped(root) / "workloads").rglob(f"{definition}.jsonl")):
-        found += [workload for workload, _ in read_lines(file, definition)]
-    return found
+        recorded += [workload for workload, _ in read_lines(file, definition)]
+    return recorded
 
 
 def recorded(geometry: str, root: Path = paths.ROOT) -> list[Workload]:
@@ -123,7 +123,7 @@ def read_lines(path: Path, definition: str) -> list[tuple[Workload, str]]:
     Raises UserError that names the file and the line of what is no workload.
     """
     needs_tokens = definition in catalogue.by_name()
-    found = []
+    lines = []
     # Not splitlines: JSON may hold other line ends.
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if not line.strip():
@@ -137,8 +137,8 @@ def read_lines(path: Path, definition: str) -> list[tuple[Workload, str]]:
         has_axes = not needs_tokens or "seq_len" in trace.workload.axes
         if trace.definition != definition or not has_axes:
             raise UserError(f"{path.name}:{number}: not a workload of {definition} with its axes")
-        found.append((trace.workload, line))
-    return found
+        lines.append((trace.workload, line))
+    return lines
 
 
 @cached

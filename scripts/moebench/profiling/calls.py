@@ -18,8 +18,9 @@ from moebench.core.errors import CannotRun, exit_with
 from moebench.judging import dataset
 from moebench.judging.calling import device_here, first_line, seeded_inputs, with_outputs
 from moebench.judging.fib import load_safetensors
-from moebench.operators import routing_kinds, workloads
+from moebench.operators import workloads
 from moebench.operators.catalogue import GEOMETRIES, definition, definition_name
+from moebench.operators.routing import kinds as routing_kinds
 from moebench.packing import pack
 
 WARMUP_RUNS = 3

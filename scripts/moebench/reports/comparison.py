@@ -14,8 +14,12 @@ from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import read_manifest, solution_names
 from moebench.reports.table import Cell, Entry, Table, decimal
 from moebench.results.against import LIMIT
-from moebench.results.measurements import LEVEL
-from moebench.results.summary import SHOWN, by_solution, shown_of
+from moebench.results.measurements import LEVEL, ranked
+from moebench.results.summary import (
+    SHOWN,
+    by_solution,
+    shown_of,
+)
 
 # Of the main definition; of others the workloads nearest to these.
 SHOWN_TOKENS = (1, 57, 14107)
@@ -177,9 +181,16 @@ def workloads(rows: pd.DataFrame) -> Table:
         title=f"{definition}\n{where}, ms (times the bound){clock_text(rows)}",
         head=["T", "bound", *order],
         sections=[table_rows],
-        caption=f"Bold: {LEVEL_WORDS}.",
+        caption=workloads_caption(rows),
         words=0,
     )
+
+
+def workloads_caption(rows: pd.DataFrame) -> str:
+    """Return what bold means, or why nothing is."""
+    if ranked(rows.protocol).any():
+        return f"Bold: {LEVEL_WORDS}."
+    return "Times of a single call, none of which is called the fastest."
 
 
 def time_cell(row) -> Cell:

@@ -132,7 +132,9 @@ def table_rows(rows: pd.DataFrame, section: pd.Series) -> list[str]:
     lines = []
     values = rows[list(HEADINGS)].values.tolist()
     for row, number, cells in zip(rows.itertuples(), section, values, strict=True):
-        kind = "stale" if row.source == "stale" else "level" if row.level else ""
+        kind = "level" if row.level else ""
+        if row.source == "stale":
+            kind = "stale"
         texts = [cell(name, value) for name, value in zip(HEADINGS, cells, strict=True)]
         lines.append(f'<tr class="{kind}" data-section="{number}">{"".join(texts)}</tr>')
     return lines

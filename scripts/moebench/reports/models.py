@@ -5,7 +5,7 @@ From traces of one layer, and from served records of all layers.
 
 import pandas as pd
 
-from moebench.operators.models import Layer, layers, weight_bytes
+from moebench.models.layer import Layer, layers, weight_bytes
 from moebench.operators.roofline import MEASURED_ON
 from moebench.operators.workloads import recorded_counts
 from moebench.reports.comparison import nearest
@@ -27,12 +27,12 @@ SPEEDS_CAPTION = (
 def measured(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
     """Return the layers that have rows on the GPU whose bound is known, each with its rows."""
     on_gpu = rows[rows.hardware == MEASURED_ON]
-    found = []
+    measured_layers = []
     for layer in layers():
         of_layer = on_gpu[on_gpu.definition == layer.definition]
         if len(of_layer):
-            found.append((layer, of_layer))
-    return found
+            measured_layers.append((layer, of_layer))
+    return measured_layers
 
 
 def recommended(rows: pd.DataFrame) -> Table:

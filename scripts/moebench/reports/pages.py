@@ -23,16 +23,17 @@ def rows(clock: str = "events") -> pd.DataFrame:
     Raises UserError for a trace that cannot be read: no page leaves any of them out.
     """
     folder = paths.ROOT if clock == "events" else paths.GPU_CLOCK
-    found, warnings = measurements.load([folder])
+    measured, warnings = measurements.load([folder])
     if warnings:
         raise UserError(warnings[0])
-    return found[found.clock == clock]
+    return measured[measured.clock == clock]
 
 
 def main_definition(clock: str = "events", gpu: str = MEASURED_ON) -> pd.DataFrame:
     """Return the measurements of the first definition, DeepSeek-V3's layer on one rank of eight."""
-    found = rows(clock)
-    return found[(found.geometry == "full") & (found.hardware == gpu)]
+    measured = rows(clock)
+    is_main = measured.geometry == "full"
+    return measured[is_main & (measured.hardware == gpu)]
 
 
 def with_provenance(table: str, measured: pd.DataFrame) -> str:

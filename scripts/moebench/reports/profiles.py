@@ -61,7 +61,7 @@ def section(record: ProfileRecord, uuids: list[str]) -> list[list[Entry]]:
 
     rows: list[list[Entry]] = []
     for name, figure in figures.items():
-        cells = [figure(profile) if profile else None for profile in profiles]
+        cells = [profile and figure(profile) for profile in profiles]
         if any(cells):
             rows.append(["" if rows else record.solution, name, *cells])
     return rows
@@ -131,7 +131,7 @@ def call_rows(hardware: str) -> dict[str, Callable[[WorkloadProfile], str | None
 def origin(record: ProfileRecord) -> str:
     """Return how a record was made: date, protocol, versions and command, and if it is stale."""
     by = record.provenance
-    state = staleness.of_record(by, record.solution)
+    state = staleness.judge_record(by, record.solution)
     name = record.solution if state == "current" else f"{record.solution} ({state})"
     parts = [by.timestamp[:10], by.protocol or "", by.versions_text, f"`{by.command}`"]
     return f"{name}: {', '.join(parts)}"

@@ -1,7 +1,7 @@
 """What a run prints: a line for each verdict as it comes, and at the end a table for each
 definition, a row for each solution.
 
-The tables are drawn from the traces' DataFrame, `measurements.of_traces`.
+The tables are drawn from the traces' DataFrame, `measurements.rows_from`.
 """
 
 from collections import defaultdict
@@ -27,7 +27,12 @@ from moebench.judging.judge import Outcome, Verdict
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.table import Cell, Entry, Table, decimal
-from moebench.results.measurements import LEVEL, NUMBERS, of_traces, timed_calls
+from moebench.results.measurements import (
+    LEVEL,
+    NUMBERS,
+    rows_from,
+    timed_calls,
+)
 
 FASTEST_CAPTION = f"fastest: on how many workloads it is, or within {LEVEL - 1:.0%} of it"
 INDENT = "    "
@@ -228,10 +233,10 @@ def captions(columns: Collection[str]) -> list[str]:
 
 
 def measured(part: Part, traces: list[Trace]) -> pd.DataFrame:
-    """Return `of_traces`'s rows by the solutions' names in the plan, and whether each is level."""
+    """Return `rows_from`'s rows by the solutions' names in the plan, and whether each is level."""
     names = {packed.name: name for name, packed in part.solutions.items()}
     # Without any trace there are no columns.
-    rows = of_traces(traces).reindex(columns=["uuid", "tokens", "status", "passed", *NUMBERS])
+    rows = rows_from(traces).reindex(columns=["uuid", "tokens", "status", "passed", *NUMBERS])
     rows["passed"] = rows.passed.astype(bool)
     rows["solution"] = [names.get(trace.solution, trace.solution) for trace in traces]
     rows["level"] = rows.ms <= LEVEL * rows.groupby("uuid").ms.transform("min")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from moebench.core import paths
 from moebench.core.provenance import Provenance
 from moebench.core.schema import read_record
+from moebench.models.layer import layer_of
 from moebench.operators.catalogue import BY_NAME
-from moebench.operators.models import layer_of
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import folder_name
 from moebench.reports.table import Cell, Entry, Table
@@ -96,7 +96,7 @@ def is_stale(head: Head, solution: str) -> bool:
         "source_fingerprint": head.fingerprints.get(solution),
     }
     provenance: Provenance = head.provenance.model_copy(update=hashes)
-    return staleness.of_record(provenance, folder_name(solution, head.definition)) == "stale"
+    return staleness.judge_record(provenance, folder_name(solution, head.definition)) == "stale"
 
 
 def table(head: Head, points: list[Point]) -> Table:

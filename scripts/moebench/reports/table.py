@@ -90,7 +90,8 @@ class Table:
 
     def markdown_rows(self) -> list[str]:
         """Return the lines of the table alone."""
-        rule = ["---" if at < self.words else "---:" for at in range(len(self.head))]
+        rules = ["---"] * self.words + ["---:"] * len(self.head)
+        rule = rules[: len(self.head)]
 
         lines = [markdown_row(map(one_line, self.head)), markdown_row(rule)]
         for section in self.sections:

@@ -11,7 +11,11 @@ import numpy as np
 import pandas as pd
 
 from moebench.results import trace_files
-from moebench.results.measurements import CELL, CONDITION, of_traces
+from moebench.results.measurements import (
+    CELL,
+    CONDITION,
+    rows_from,
+)
 
 LIMIT = 0.05  # slower by more than this share of the time before is a regression
 KEY = [*CELL, "tokens", *CONDITION]
@@ -46,7 +50,7 @@ def one_side(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     timed. Raises UserError where there is nothing to read.
     """
     recorded, warnings = trace_files.read(wanted)
-    rows = of_traces([each.trace for each in recorded])
+    rows = rows_from([each.trace for each in recorded])
     rows = of_newest_source(rows.sort_values("timestamp", kind="stable"))
 
     rows["failure"] = rows.status.where(~rows.passed)

@@ -1,7 +1,7 @@
 """The one table of results: every trace as a row of a DataFrame, from which every comparison, page
 and figure is drawn.
 
-A row is one (definition, workload, solution, tolerance, clock, GPU). `of_traces` makes rows; `load`
+A row is one (definition, workload, solution, tolerance, clock, GPU). `rows_from` makes rows; `load`
 reads trace files, tells which rows are stale, keeps of several traces of the same the one that
 counts, and ranks the rows.
 """
@@ -48,7 +48,7 @@ LEVEL = 1.03
 def load(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     """Return every row that counts, below these paths, and a warning for each unreadable line.
 
-    Columns are `of_traces`'s and
+    Columns are `rows_from`'s and
     source: "current", "stale" or "unknown";
     others: the trace's fields that FIB's schema does not have;
     workloads: how many the definition has;
@@ -62,10 +62,10 @@ def load(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     Raises UserError where there is no trace.
     """
     recorded, warnings = trace_files.read(wanted)
-    states, unreadable = staleness.of_traces(recorded)
+    states, unreadable = staleness.judge_traces(recorded)
 
     traces = [each.trace for each in recorded]
-    rows = of_traces(traces, [each.place for each in recorded])
+    rows = rows_from(traces, [each.place for each in recorded])
     rows["source"] = states
     rows["others"] = [trace.unknown_fields() for trace in traces]
     rows = rows.join(bounds(recorded))
@@ -73,7 +73,7 @@ def load(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     return with_ranks(counting(rows)), [*warnings, *unreadable]
 
 
-def of_traces(traces: list[Trace], places: list[str] | None = None) -> pd.DataFrame:
+def rows_from(traces: list[Trace], places: list[str] | None = None) -> pd.DataFrame:
     """Return a row for each trace with an evaluation, in their order; the columns are `row`'s.
 
     places: where each trace is written, "file:line". ms, reference_ms and speedup are NaN where a
@@ -168,8 +168,8 @@ def exactness(evaluation: Evaluation, tolerance: str) -> dict[str, float | None]
     return columns
 
 
-def of_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
-    """Return `of_traces`'s rows of a packed solution below these paths, the newest first.
+def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
+    """Return `rows_from`'s rows of a packed solution below these paths, the newest first.
 
     Two more columns are trace, and source: its state by this packed solution. Warnings are printed.
     """
@@ -184,7 +184,7 @@ def of_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
         )
 
     hashes_now = staleness.hashes([solution])
-    rows = of_traces(traces)
+    rows = rows_from(traces)
     rows["trace"] = traces
     rows["source"] = [staleness.judge(of_trace(trace), hashes_now) for trace in traces]
     rows = rows[rows.solution == folder_name(solution.name, solution.definition)]

@@ -39,13 +39,15 @@ def judge(provenance: Provenance, hashes_now: Collection[str], complete: bool = 
 
 def hashes(solutions: Iterable[Solution]) -> set[str]:
     """Return of each solution FIB's hash of every byte and the fingerprint of what runs."""
-    found = set()
+    both = set()
     for solution in solutions:
-        found.update(source_of(solution).values())
-    return found
+        both.update(source_of(solution).values())
+    return both
 
 
-def of_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
+def judge_traces(
+    recorded: list[Recorded],
+) -> tuple[list[State], list[str]]:
     """Return each trace's state by the sources of its data set, and warnings of unreadable sources.
 
     A data set without sources, and a file outside any data set, cannot tell that a solution is
@@ -66,7 +68,7 @@ def of_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
     return states, list(dict.fromkeys(warnings))
 
 
-def of_record(provenance: Provenance, solution: str) -> State:
+def judge_record(provenance: Provenance, solution: str) -> State:
     """Return the state of a profile or served record of this repository's solution.
 
     The record may be of any of the solution's definitions.
@@ -90,8 +92,10 @@ def sources(root: Path | None) -> tuple[Sources, list[str]]:
         by_file, faults = solution_files.read(files)
         solutions = list(by_file.values())
 
-    found = {(each.definition, each.name): hashes([each]) for each in solutions}
-    return found, [f"{fault}; its traces count as stale" for fault in faults]
+    sources_now = {}
+    for solution in solutions:
+        sources_now[solution.definition, solution.name] = hashes([solution])
+    return sources_now, [f"{fault}; its traces count as stale" for fault in faults]
 
 
 def checked(plan: Plan, resume: bool) -> Plan:
@@ -125,16 +129,17 @@ def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str]
     It is of the solution's source as it is now and of the plan's conditions. A trace that did not
     pass is one as well: it would fail again.
     """
-    found = {}
+    traces_to_keep = {}
     for name, packed in part.solutions.items():
         hashes_now = hashes([packed])
         for trace in traces:
-            same_solution = (trace.solution, trace.definition) == (packed.name, part.full.name)
-            if not same_solution or not same_conditions(trace, plan):
+            if trace.solution != packed.name or trace.definition != part.full.name:
+                continue
+            if not same_conditions(trace, plan):
                 continue
             if judge(of_trace(trace), hashes_now) == "current":
-                found[trace.workload.uuid, name] = trace
-    return found
+                traces_to_keep[trace.workload.uuid, name] = trace
+    return traces_to_keep
 
 
 def same_conditions(trace: Trace, plan: Plan) -> bool:

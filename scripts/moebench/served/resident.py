@@ -8,7 +8,6 @@ import torch
 
 from moebench.core.errors import CannotRun
 from moebench.judging.calling import first_tokens, input_bytes, random_fp8
-from moebench.operators import routing_model
 from moebench.operators.catalogue import (
     GEOMETRIES,
     ROUTED,
@@ -17,7 +16,8 @@ from moebench.operators.catalogue import (
     router,
     router_sizes,
 )
-from moebench.operators.routing_kinds import offset_of
+from moebench.operators.routing import model as routing_model
+from moebench.operators.routing.kinds import offset_of
 
 STATES = ("hidden_states", "hidden_states_scale")  # which all layers share
 STATE_SCALE = 2.0  # mean of the tokens' scales

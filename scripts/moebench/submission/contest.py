@@ -178,7 +178,7 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
     key = BY_NAME[solution.definition]
     workloads = recorded(key)
 
-    rows = measurements.of_solution(solution, traces)
+    rows = measurements.load_solution(solution, traces)
     rows = rows[(rows.source == "current") & (rows.tolerance == "contest")]
     rows = rows.drop_duplicates(["hardware", "uuid"])  # the newest of each counts
     passed = rows[rows.passed.astype(bool)]

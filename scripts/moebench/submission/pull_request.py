@@ -228,7 +228,7 @@ def measured(
     workloads whose tensors are this repository's; on others only traces count that were measured
     with the data set's.
     """
-    rows = measurements.of_solution(solution, traces)
+    rows = measurements.load_solution(solution, traces)
     uuids = [workload.uuid for workload in workloads]
     rows = rows[rows.uuid.isin(uuids) & (rows.clock == "events")]
 

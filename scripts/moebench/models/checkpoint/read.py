@@ -2,14 +2,15 @@
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from moebench.operators.checkpoint.fields import Fields
-from moebench.operators.checkpoint.moe_layers import activation, layers_with_experts
-from moebench.operators.checkpoint.not_understood import not_understood
-from moebench.operators.checkpoint.router import router_of
-from moebench.operators.checkpoint.storage import HF_QUANT, Storage, storage_of
+from moebench.models.checkpoint.fields import Fields
+from moebench.models.checkpoint.moe_layers import activation, layers_with_experts
+from moebench.models.checkpoint.not_understood import not_understood
+from moebench.models.checkpoint.router import router_of
+from moebench.models.checkpoint.storage import HF_QUANT, Storage, storage_of
 from moebench.operators.fp8_layer import BLOCK
 from moebench.operators.layers import Sizes
 
@@ -82,72 +83,91 @@ def read(
     assume_fp8: bool = False,
     limit: float | None = None,
     beside: dict | None = None,
-    folder: str = "",
+    place: str = "",
 ) -> Checkpoint:
     """Read a config.json's content.
 
     assume_fp8: whatever the weights are stored as. limit: of the clamp, where layers differ in it;
-    default: of most. beside: content of hf_quant_config.json. folder: what the checkpoint lies in.
-    Raises ValueError that names the field, what it has and what is wanted.
+    default: of most. beside: content of hf_quant_config.json. place: the name of the checkpoint's
+    folder. Raises ValueError that names the field, what it has and what is wanted.
     """
     if not isinstance(config, dict):
         raise ValueError(f"got {type(config).__name__}, want an object")
     fields = Fields.of_config(config)
-    check_alike(fields)
 
-    num_experts = fields.whole("num_experts")
-    with_experts = layers_with_experts(fields)
-    if assume_fp8:
-        storage = Storage("taken for FP8", with_experts)
-    else:
-        storage = storage_of(config, fields, with_experts, num_experts, beside)
+    storage = stored_layers(config, fields, assume_fp8, beside)
     sizes = sizes_of(fields)
-    if "refused" in fields.implied:
-        raise ValueError(f"model_type {fields.values['model_type']!r}: {fields.implied['refused']}")
-
+    check_alike(fields)
     router = router_of(fields, sizes["top_k"], sizes["num_groups"])
     kind, limits = activation(fields, storage.layers)
-    if limit is not None and limit not in limits:
-        listed = ", ".join(f"{each:g}" for each in limits)
-        raise ValueError(f"--limit: got {limit:g}, its layers have {listed}")
-    chosen = limits.most_common(1)[0][0] if limit is None else limit
-    if kind == "swiglustep" and not chosen:
-        kind = "silu"
+    chosen = chosen_limit(limits, limit)
 
-    sizes |= {
-        "routing": router.routing,
-        "routed_scaling_factor": router.scaling_factor,
-        "activation": kind,
-        "swiglu_limit": chosen,
-    }
-    layers = limits.pop(chosen)
-    notes = [*router.notes, *([storage.note] if storage.note else [])]
-    if fields.get("experts_hidden_size"):
-        projected = f"experts work on {fields.name('experts_hidden_size')}"
-        notes.append(f"{projected} {sizes['hidden_size']}, between projections outside the layer")
+    sizes["routing"] = router.routing
+    sizes["routed_scaling_factor"] = router.scaling_factor
+    sizes["activation"] = "silu" if kind == "swiglustep" and not chosen else kind
+    sizes["swiglu_limit"] = chosen
     return Checkpoint(
-        sizes,
-        layers,
-        dict(limits),
-        router.words,
-        storage.words,
-        notes,
-        not_understood(fields.values),
-        name_of(config, fields, folder),
+        sizes=sizes,
+        layers=limits[chosen],
+        others={other: layers for other, layers in limits.items() if other != chosen},
+        router=router.words,
+        storage=storage.words,
+        notes=notes_on(fields, sizes, [*router.notes, storage.note]),
+        not_understood=not_understood(fields.values),
+        name=name_of(config, fields, place),
     )
 
 
+def stored_layers(config: dict, fields: Fields, assume_fp8: bool, beside: dict | None) -> Storage:
+    """Return the layers whose experts are FP8, or taken for it."""
+    num_experts = fields.whole("num_experts")
+    with_experts = layers_with_experts(fields)
+    if assume_fp8:
+        return Storage("taken for FP8", with_experts)
+    return storage_of(config, fields, with_experts, num_experts, beside)
+
+
+def chosen_limit(limits: Counter, wanted: float | None) -> float:
+    """Return the clamp's limit that is wanted, else of most layers.
+
+    Raises ValueError for one that no layer has.
+    """
+    if wanted is None:
+        return limits.most_common(1)[0][0]
+    if wanted not in limits:
+        listed = ", ".join(f"{limit:g}" for limit in limits)
+        raise ValueError(f"--limit: got {wanted:g}, its layers have {listed}")
+    return wanted
+
+
+def notes_on(fields: Fields, sizes: Sizes, notes: list[str]) -> list[str]:
+    """Return what else is to be known of a checkpoint."""
+    notes = [note for note in notes if note]
+    if fields.get("experts_hidden_size"):
+        name = fields.name("experts_hidden_size")
+        hidden = sizes["hidden_size"]
+        notes.append(f"experts work on {name} {hidden}, between projections outside the layer")
+    return notes
+
+
 def check_alike(fields: Fields) -> None:
-    """Raise ValueError where single layers have other experts than the rest."""
-    known = set()
+    """Raise ValueError where the experts, or those of a layer, are others than the sizes say."""
+    if "refused" in fields.implied:
+        raise ValueError(f"model_type {fields.values['model_type']!r}: {fields.implied['refused']}")
+
+    size_names = set()
     for key in ("num_experts", "top_k", "hidden_size", "intermediate_size", "experts_hidden_size"):
-        known.update(fields.names[key])
+        size_names.update(fields.names[key])
     by_layer = fields.values.get("per_layer_config") or {}
-    for layer, own in by_layer.items():
-        other = known & set(own) if isinstance(own, dict) else set()
-        if other:
+    if not isinstance(by_layer, dict) or not all(
+        isinstance(each, dict) for each in by_layer.values()
+    ):
+        raise ValueError(f"per_layer_config: has {by_layer!r}, want fields by layer")
+    for layer, changes in by_layer.items():
+        differing = size_names.intersection(changes)
+        if differing:
             raise ValueError(
-                f"per_layer_config: layer {layer} has its own {min(other)}, want layers alike"
+                f"per_layer_config: layer {layer} has its own {min(differing)}, want layers alike"
             )
 
 
@@ -189,11 +209,11 @@ def check_groups(fields: Fields, sizes: Sizes) -> None:
     fields.require("top_k", sizes["top_k"] <= most, wanted)
 
 
-def name_of(config: dict, fields: Fields, folder: str) -> str:
+def name_of(config: dict, fields: Fields, place: str) -> str:
     """Return a name for the checkpoint, fit for a key: its own, its folder's or its type's."""
-    own = str(config.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
+    written = str(config.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
     model_type = str(config.get("model_type") or fields.values.get("model_type") or "my-model")
-    for name in (own, folder, model_type):
+    for name in (written, place, model_type):
         slug = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
         if re.search("[a-z]", slug):
             return slug

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from statistics import fmean
 
-from moebench.operators import routing_model
 from moebench.operators.fp8_layer import layer_bound
 from moebench.operators.layers import Sizes
 from moebench.operators.moe_fp8_block_scale_routed import routing_bytes
+from moebench.operators.routing import model as routing_model
 
 ROWS = 2048  # tokens that are drawn in all, so that a mean at few tokens is one over many routings
 MOST_ROUTINGS = 64

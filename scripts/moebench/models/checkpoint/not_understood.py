@@ -2,7 +2,7 @@
 
 import re
 
-from moebench.operators.checkpoint.fields import facts
+from moebench.models.checkpoint.fields import facts
 
 ABOUT_EXPERTS = re.compile(r"moe|expert|rout|top_?k|softcap|swiglu|latent|gate_limit|mlp_bias|glu_")
 # of attention, of the logits of words, of what is printed
@@ -14,15 +14,15 @@ def not_understood(values: dict) -> dict[str, object]:
 
     What is null, false, zero or empty changes nothing and is left out.
     """
-    known = set(facts()["outside"]["names"])
+    read = set(facts()["outside"]["names"])
     for names in facts()["fields"].values():
-        known.update(names)
+        read.update(names)
     outside = facts()["outside"]["patterns"]
 
     unread = {}
     for name, value in values.items():
         about_experts = ABOUT_EXPERTS.search(name) and not ABOUT_OTHERS.search(name)
-        if not value or not about_experts or name in known:
+        if not value or not about_experts or name in read:
             continue
         if not any(pattern in name for pattern in outside):
             unread[name] = value

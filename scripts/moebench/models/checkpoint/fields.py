@@ -1,6 +1,7 @@
 """The fields of a config.json: found under any of their names, checked, and refused by name."""
 
 import functools
+import reprlib
 import tomllib
 from dataclasses import dataclass
 
@@ -24,9 +25,9 @@ def text_part(config: dict) -> dict:
 def implied_by(model_type: str | None) -> dict:
     """Return what the code of a type of model does where its config.json is silent."""
     implied = {}
-    for known in facts()["implied"]:
-        if model_type in known["model_types"]:
-            implied |= known
+    for entry in facts()["implied"]:
+        if model_type in entry["model_types"]:
+            implied |= entry
     return implied
 
 
@@ -87,7 +88,8 @@ class Fields:
     def require(self, key: str, fits: bool, wanted: str) -> None:
         """Raise ValueError that names the field, what it has and what is wanted, unless it fits."""
         if not fits:
-            raise ValueError(f"{self.name(key)}: has {self.get(key)!r}, want {wanted}")
+            has = reprlib.repr(self.get(key))  # a list for each layer is cut
+            raise ValueError(f"{self.name(key)}: has {has}, want {wanted}")
 
     def whole(self, key: str, default: int | None = None) -> int:
         """Return a whole number above 0, or the one of which a list is made.

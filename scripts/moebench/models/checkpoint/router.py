@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from moebench.operators.checkpoint.fields import Fields
+from moebench.models.checkpoint.fields import Fields
 
 # A top-k method of DeepSeek's and whether it has a bias.
 BIAS_OF_METHOD = {"noaux_tc": True, "greedy": False, "group_limited_greedy": False}
@@ -22,21 +22,12 @@ def router_of(fields: Fields, top_k: int, num_groups: int) -> Router:
     """Return the router. Raises ValueError where config.json leaves it open, or where it changes
     what the experts do.
     """
-    scoring = fields.get("scoring")
-    bias = has_bias(fields)
-    normalised = fields.get("normalised")
-    if scoring == "softmax" and fields.values.get("expert_selection_fn") == "softmax":
-        normalised = True  # over the chosen logits alone
-    for key, value in (("scoring", scoring), ("bias", bias), ("normalised", normalised)):
-        if value is None:
-            model = f"model_type {fields.values.get('model_type')!r}"
-            raise ValueError(
-                f"{fields.names[key][0]}: missing, and {model} is not known to imply it"
-            )
-
+    scoring = required(fields, "scoring", fields.get("scoring"))
+    bias = required(fields, "bias", has_bias(fields))
+    normalised = required(fields, "normalised", is_normalised(fields))
     factor = scaling_factor(fields)
     softcap = fields.number("logit_softcap", 0)
-    notes = [*weights_on_input(fields, top_k), *zero_experts(fields)]
+    notes = (*weights_on_input(fields, top_k), *zero_experts(fields))
 
     words = str(scoring)
     if softcap:
@@ -50,14 +41,34 @@ def router_of(fields: Fields, top_k: int, num_groups: int) -> Router:
     if factor != 1:
         words += f", times {factor:g}"
 
-    plain = normalised and not softcap and not notes
-    if plain and scoring == "sigmoid" and bias:
-        routing = "sigmoid-bias"
-    elif plain and scoring == "softmax" and not bias and num_groups == 1 and factor == 1:
-        routing = "renorm"
-    else:
-        routing = "given"
-    return Router(routing, words, factor, tuple(notes))
+    routing = "given"
+    if normalised and not softcap and not notes:
+        routing = routing_inside(scoring, bias, num_groups, factor)
+    return Router(routing, words, factor, notes)
+
+
+def routing_inside(scoring: str, bias: bool, num_groups: int, factor: float) -> str:
+    """Return the key `routing` of a router whose weights are normalised."""
+    if scoring == "sigmoid" and bias:
+        return "sigmoid-bias"
+    if scoring == "softmax" and not bias and num_groups == 1 and factor == 1:
+        return "renorm"
+    return "given"
+
+
+def required(fields: Fields, key: str, value: object) -> object:
+    """Return the value. Raises ValueError where nothing says it."""
+    if value is None:
+        model = f"model_type {fields.values.get('model_type')!r}"
+        raise ValueError(f"{fields.names[key][0]}: missing, and {model} is not known to imply it")
+    return value
+
+
+def is_normalised(fields: Fields) -> bool | None:
+    """Return whether the weights sum to one before they are scaled, None where that is open."""
+    if fields.values.get("expert_selection_fn") == "softmax":
+        return True  # over the chosen logits alone
+    return fields.get("normalised")
 
 
 def has_bias(fields: Fields) -> bool | None:

@@ -51,15 +51,15 @@ def layers() -> list[Layer]:
     """Return every model's layer, by model and from many ranks to one, tensor-parallel ones behind;
     with the router inside where there is that form.
     """
-    found = []
+    every_layer = []
     for model in models().values():
         if model.get("small"):
             continue
         splits = {key: Split.of_table(value) for key, value in model["geometries"].items()}
         for key, split in sorted(splits.items(), key=many_ranks_first):
             has_router = key in catalogue.geometries()
-            found.append(Layer(model, split, key if has_router else routed_key(key)))
-    return found
+            every_layer.append(Layer(model, split, key if has_router else routed_key(key)))
+    return every_layer
 
 
 def many_ranks_first(item: tuple[str, Split]) -> tuple:

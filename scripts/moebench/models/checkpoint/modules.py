@@ -59,22 +59,22 @@ def layers_of_expression(pattern: str, layers: list[int], num_experts: int) -> l
     except re.error as error:
         raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
 
-    found = []
+    matching = []
     for layer in layers:
         names = expert_names(layer, num_experts)
         if any(expression.match(name) for name in names):
-            found.append(layer)
-    return found
+            matching.append(layer)
+    return matching
 
 
 def layers_of_glob(pattern: str, layers: list[int], num_experts: int) -> list[int]:
     """Return the layers of whose experts, or of what they lie in, a name matches."""
-    found = []
+    matching = []
     for layer in layers:
         names = [*expert_names(layer, num_experts), *names_around(layer)]
         if any(fnmatchcase(name, pattern) for name in names):
-            found.append(layer)
-    return found
+            matching.append(layer)
+    return matching
 
 
 def expert_names(layer: int, num_experts: int) -> list[str]:
@@ -116,7 +116,7 @@ def layers_of_name(name: str, layers: list[int]) -> list[int]:
 
 
 def is_part_of_expert(parts: list[str]) -> bool:
-    """Whether these are successive parts of "mlp.experts.7.gate_proj", or of one without a number."""
+    """Whether these are successive parts of "mlp.experts.7.gate_proj", with or without a number."""
     slots = [
         lambda part: part in MLPS,
         lambda part: part == "experts",

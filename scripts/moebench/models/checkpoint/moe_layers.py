@@ -3,19 +3,26 @@
 import math
 from collections import Counter
 
-from moebench.operators.checkpoint.fields import Fields
+from moebench.models.checkpoint.fields import Fields, without_repeats
+
+MOST_LAYERS = 10_000  # beyond, a config.json is wrong, and looking through it takes minutes
 
 
 def layers_with_experts(fields: Fields) -> list[int]:
     """Return the numbers of the layers that have experts, from 0. Raises ValueError for none."""
     kinds = fields.get("layer_kinds")
+    fields.require(
+        "layer_kinds", kinds is None or isinstance(kinds, list | str), "a list of layers' kinds"
+    )
     total = fields.whole("layers", len(kinds) if kinds else None)
+    if total > MOST_LAYERS:
+        raise ValueError(f"{fields.name('layers')}: has {total}, want {MOST_LAYERS} at most")
     for find in (by_list, by_kind, by_flags, by_period, by_rule):
-        found = find(fields, total)
-        if found is not None:
+        with_experts = find(fields, total)
+        if with_experts is not None:
             break
 
-    numbers = sorted(number for number in found if number < total)
+    numbers = sorted(number for number in with_experts if number < total)
     if not numbers:
         raise ValueError(f"{fields.name('layers')}: has {total}, of which none has experts")
     return numbers
@@ -65,28 +72,30 @@ def by_period(fields: Fields, total: int) -> set[int] | None:
 
 def by_rule(fields: Fields, total: int) -> set[int]:
     """Return the layers after the dense ones, or every n-th of them."""
-    first = fields.get("dense_layers", 0)
-    if isinstance(first, list):
-        first = first[0] if first else 0  # ERNIE-VL: of text and of images
+    first = without_repeats(fields.get("dense_layers", 0))
     is_number = isinstance(first, int) and not isinstance(first, bool)
     fields.require("dense_layers", is_number and first >= 0, "a whole number")
 
-    last = fields.values.get("moe_layer_end_index")  # ERNIE's; -1: the last one
-    if last is not None and not isinstance(last, int):
-        raise ValueError(f"moe_layer_end_index: has {last!r}, want a whole number")
-    end = total if last in (None, -1) else min(total, last + 1)
-
+    end = end_of_layers(fields, total)
     dense = fields.values.get("mlp_only_layers") or []
     if not isinstance(dense, list):
         raise ValueError(f"mlp_only_layers: has {dense!r}, want a list of layers")
 
     from_0 = fields.whole("every_from_0", 1)
     from_1 = fields.whole("every_from_1", 1)
-    found = set()
+    with_experts = set()
     for number in range(first, end):
         if number % from_0 == 0 and (number + 1) % from_1 == 0 and number not in dense:
-            found.add(number)
-    return found
+            with_experts.add(number)
+    return with_experts
+
+
+def end_of_layers(fields: Fields, total: int) -> int:
+    """Return the number behind the last layer that may have experts: ERNIE says so; -1: all."""
+    last = without_repeats(fields.values.get("moe_layer_end_index"))
+    if last is not None and not isinstance(last, int):
+        raise ValueError(f"moe_layer_end_index: has {last!r}, want a whole number")
+    return total if last in (None, -1) else min(total, last + 1)
 
 
 def activation(fields: Fields, layers: list[int]) -> tuple[str, Counter]:

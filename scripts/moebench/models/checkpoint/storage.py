@@ -5,8 +5,8 @@ layers, or why not.
 from collections import Counter
 from dataclasses import dataclass
 
-from moebench.operators.checkpoint.fields import Fields
-from moebench.operators.checkpoint.modules import layers_named
+from moebench.models.checkpoint.fields import Fields
+from moebench.models.checkpoint.modules import layers_named
 from moebench.operators.fp8_layer import BLOCK
 
 WANTED = 'quant_method "fp8" and weight_block_size [128, 128]'
@@ -14,6 +14,7 @@ BLOCK_SIZE = [BLOCK, BLOCK]
 HF_QUANT = "hf_quant_config.json"
 # What lists the modules that stay in 16 bits, of all tools.
 EXCLUDING = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "exclude")
+ELEMENTS = {"fmt": "e4m3", "activation_scheme": "dynamic", "expert_dtype": "fp8"}
 # ModelOpt's and TensorRT-LLM's names for FP8 with a scale per block of 128 x 128.
 BLOCK_ALGORITHMS = ("FP8_BLOCK_SCALES", "FP8_PB_WO")
 
@@ -29,7 +30,7 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Storage:
-    """words: for a table. layers: those whose experts are FP8. note: of those that are not, or ""."""
+    """words: for a table. layers: those whose experts are FP8. note: on the others, or ""."""
 
     words: str
     layers: list[int]
@@ -170,13 +171,9 @@ def fault(scheme: Scheme | None, file: str) -> str:
 
 
 def check_elements(quantisation: dict, fields: Fields) -> None:
-    """Raise ValueError where elements are no e4m3, or activations are not quantised as they come."""
+    """Raise ValueError where elements are no e4m3, or activations' scales are stored."""
     has = {"expert_dtype": fields.values.get("expert_dtype")} | quantisation
-    for name, wanted in (
-        ("fmt", "e4m3"),
-        ("activation_scheme", "dynamic"),
-        ("expert_dtype", "fp8"),
-    ):
+    for name, wanted in ELEMENTS.items():
         value = has.get(name) or wanted
         if wanted not in str(value):  # fmt: float8_e4m3fn, too
             raise ValueError(f"{name}: has {value!r}, want {wanted!r}")

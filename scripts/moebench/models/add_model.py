@@ -13,8 +13,8 @@ from pathlib import Path
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import UserError
+from moebench.models.checkpoint import Checkpoint
 from moebench.operators import catalogue, workloads
-from moebench.operators.checkpoint import Checkpoint
 from moebench.operators.fp8_layer import expert_bytes
 from moebench.operators.layers import DEFAULTS, Sizes, Split, layers_file, models, read_again
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
@@ -156,8 +156,9 @@ def with_geometry(text: str, table: str, entry: str) -> str:
 
 
 def new_table(name: str, entry: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
-    """Return TOML of a model; entry: of its geometries. Small enough for a CPU, with a router inside, it is for machines
-    without a GPU.
+    """Return TOML of a model. entry: of its geometries.
+
+    What is small enough for a CPU, with a router inside, is for machines without a GPU.
     """
     values = {"name": name, "layers": checkpoint.layers}
     for size, value in checkpoint.sizes.items():

@@ -13,10 +13,11 @@ from flashinfer_bench import Workload
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun
-from moebench.operators import catalogue, routing_model
+from moebench.operators import catalogue
 from moebench.operators.case import uuid_of
 from moebench.operators.fp8_workloads import MoeCase
 from moebench.operators.moe_fp8_block_scale_routed import after_router
+from moebench.operators.routing import model as routing_model
 
 KINDS = ("skewed", "uniform", "one-expert")
 # Eight of 256 experts in four of eight groups, of which 101 alone is local to the rank that starts

@@ -1,0 +1,1 @@
+"""How tokens choose experts in generated workloads."""

@@ -1,0 +1,63 @@
+"""The commands in a terminal of 80 columns: no line is longer, and no name that one has to type is
+cut.
+"""
+
+import pytest
+from moebench import cli
+from moebench.core import paths
+from moebench.operators.catalogue import GEOMETRIES
+from moebench.packing.manifest import solution_names
+from moebench.profiling.record import read_records
+from moebench.reports import profiles, served, table
+from rich.cells import cell_len
+from terminal import rows_of, shown
+
+WIDTH = 80
+
+
+@pytest.fixture
+def narrow(monkeypatch, capsys):
+    """A command's table lines, as a terminal shows them."""
+    monkeypatch.setattr(table, "UNLIMITED", WIDTH)
+
+    def run(*args):
+        assert cli.main(list(args)) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [line for line in lines if line[:1] in "┏┃┡│├└"]
+
+    return run
+
+
+def check(lines):
+    assert lines
+    assert max(map(cell_len, lines)) <= WIDTH
+    assert not any("…" in line for line in lines)
+
+
+def test_data_shows_every_key(narrow):
+    lines = narrow("data")
+    check(lines)
+    assert [row[0] for row in rows_of(lines) if row[0]] == list(GEOMETRIES)
+
+
+def test_data_shows_the_bound_of_every_workload(narrow):
+    lines = narrow("data", "full")
+    check(lines)
+    assert all(float(row[-1]) > 0 for row in rows_of(lines))
+
+
+def test_every_solution_of_a_served_record():
+    for record in served.recorded():
+        lines = shown(served.table(record.head, record.points), WIDTH)
+        check(lines)
+        tokens = [str(count) for count in record.tokens]
+        assert [row[0] for row in rows_of(lines)][: len(tokens)] == tokens
+
+
+def test_every_stage_of_a_profile():
+    records = read_records(paths.PROFILES)
+    lines = shown(profiles.table(records), WIDTH)
+    check(lines)
+    names = {row[0] for row in rows_of(lines)}
+    assert {record.solution for record in records} <= names
+    assert names - {""} <= set(solution_names())

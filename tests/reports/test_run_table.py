@@ -1,0 +1,87 @@
+"""What a run prints, beside what tests/judging sees of it."""
+
+import io
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from moebench.judging.judge import Outcome, Verdict
+from moebench.judging.plan import Cell
+from moebench.judging.tolerances import TOLERANCES
+from moebench.reports import run_table
+from moebench.results.measurements import rows_from
+from recorded import NAME, trace, workload
+from rich.console import Console
+
+
+def plan_of(protocol, on_gpu=True):
+    return SimpleNamespace(device=SimpleNamespace(on_gpu=on_gpu), protocol=protocol)
+
+
+def rows_of(traces):
+    rows = rows_from(traces)
+    return rows.assign(level=True)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "is_ranked"),
+    [("warmup=1 iterations=1 trials=1", False), ("warmup=10 iterations=50 trials=3", True)],
+)
+def test_a_single_call_is_never_the_fastest(protocol, is_ranked):
+    columns = run_table.columns_of(plan_of(protocol), rows_of([trace("fast", 1)]))
+    assert ("fastest" in columns) == is_ranked
+
+
+def test_figures_of_a_solution():
+    traces = [trace("fast", 1, 1.0, 10.0), trace("fast", 7, 3.0, 60.0)]
+    rows = rows_of(traces)
+    columns = run_table.columns_of(plan_of("iterations=50 trials=3"), rows)
+    figures = {name: figure(rows) for name, figure in columns.items()}
+    assert figures == {"mean ms": "2.0000", "speed-up": "15.0x", "fastest": 2, "relaxed": "0.9900"}
+
+
+def test_no_times_without_a_gpu():
+    rows = rows_of([trace("fast", 1, 0)])
+    columns = run_table.columns_of(plan_of("trials=1", on_gpu=False), rows)
+    assert set(columns) <= set(TOLERANCES)
+
+
+def outcome_of(name, **verdict):
+    cell = Cell(NAME, "a label", workload(1), (name,))
+    return Outcome(cell, {name: Verdict(trace(name, 1), **verdict)})
+
+
+def test_a_verdict_is_a_line_and_its_reasons_are_indented():
+    outcome = outcome_of("mine", reasons=("one", "two"))
+    first, *reasons = run_table.lines(outcome, timed=True)
+    assert first.split() == [
+        "a",
+        "label",
+        "mine",
+        "PASSED",
+        "1.0000",
+        "ms",
+        "10.0x",
+        "matched",
+        "0.9900",
+    ]
+    assert reasons == ["    one", "    two"]
+
+
+def test_control_characters_of_a_solution_are_shown():
+    outcome = outcome_of("mine\x1b[2J", reasons=("\x07\x9b",))
+    screen = Console(file=io.StringIO(), width=200)
+    for line in run_table.lines(outcome, timed=False):
+        run_table.print_line(screen, line)
+
+    printed = screen.file.getvalue()
+    assert set(printed).isdisjoint("\x1b\x07\x9b")
+    assert r"mine\x1b[2J" in printed
+    assert r"\x07\x9b" in printed
+
+
+def test_an_empty_run_has_a_table_without_figures():
+    part = SimpleNamespace(solutions={})
+    rows = run_table.measured(part, [])
+    assert isinstance(rows, pd.DataFrame)
+    assert run_table.columns_of(plan_of("iterations=50 trials=3"), rows).keys() >= {"mean ms"}
