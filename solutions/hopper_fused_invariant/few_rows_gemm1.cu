@@ -194,12 +194,12 @@ __device__ __forceinline__ void few_rows_mainloop(FewRowsSmem& smem, const Group
     read_scales(pipe.stage, a[1]);
     warpgroup_wait<1>();
     warpgroup_fence_operand(accum[0]);
+    release_stage_of_warp(&smem.empty[stage], a);
     promote(k, accum[0], a[0]);
-    release_stage_of_warp(&smem.empty[stage], a[0]);
     warpgroup_wait<0>();
     warpgroup_fence_operand(accum[1]);
+    release_stage_of_warp(&smem.empty[pipe.stage], a);
     promote(k + 1, accum[1], a[1]);
-    release_stage_of_warp(&smem.empty[pipe.stage], a[1]);
     pipe.advance();
   }
   if constexpr (kNumKBlocks1 % 2 == 1) {
@@ -207,8 +207,8 @@ __device__ __forceinline__ void few_rows_mainloop(FewRowsSmem& smem, const Group
     read_scales(pipe.stage, a[0]);
     warpgroup_wait<0>();
     warpgroup_fence_operand(accum[0]);
-    promote(kNumKBlocks1 - 1, accum[0], a[0]);
     release_stage_of_warp(&smem.empty[pipe.stage], a[0]);
+    promote(kNumKBlocks1 - 1, accum[0], a[0]);
     pipe.advance();
   }
 }

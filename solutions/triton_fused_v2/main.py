@@ -59,7 +59,7 @@ def run_routed_bf16(given):
 @as_int8
 @checked(ROUTED_MXFP4)
 def run_mxfp4(given):
-    """As `run_routed`, for experts in MXFP4: bytes of two E2M1, and E8M0 scales for each 32 of K."""
+    """As `run_routed`, for MXFP4 experts: bytes of two E2M1, and E8M0 scales for each 32 of K."""
     x = given.hidden_states
     if len(x) == 0:
         return

@@ -11,6 +11,7 @@ copies it.
 """
 
 import random
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,13 @@ MOST_CLOCKS = 1024  # threads and asynchronous operations that are in flight tog
 
 class Fault(Exception):
     """A race, a deadlock, or a barrier that is used against its rules."""
+
+
+class Read(NamedTuple):
+    """When an actor has read a word for the last time, and whether by the generic proxy."""
+
+    when: int
+    generic: bool
 
 
 class Actor:
@@ -186,14 +194,19 @@ class Machine:
                 raise Fault(
                     f"no proxy fence: {actor.name} reads {key[:-1]} of {self.names[writer]}"
                 )
-            reads[actor.slot] = actor.seen[actor.slot]
+            reads[actor.slot] = Read(actor.seen[actor.slot], not async_proxy)
 
     def write(self, actor, key, async_proxy=False):
         for record in self._records(key):
             (writer, when, _), reads = self.last[record]
             self._ordered(actor, key, writer, when, "overwrites what is written unordered:")
             for slot, read in reads.items():
-                self._ordered(actor, key, slot, read, "overwrites what is read unordered:")
+                self._ordered(actor, key, slot, read.when, "overwrites what is read unordered:")
+                if async_proxy and read.generic and actor.fenced[slot] < read.when:
+                    raise Fault(
+                        f"no proxy fence: {actor.name} overwrites {key[:-1]} that "
+                        f"{self.names[slot]} reads"
+                    )
             self.last[record] = ((actor.slot, actor.seen[actor.slot], not async_proxy), {})
 
     def fence_proxy(self, actor):

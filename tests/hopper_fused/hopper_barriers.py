@@ -22,6 +22,7 @@ W_SCALE_BLOCKS = 4
 # What a step of the model leaves out to show that it is needed; see `gone`.
 OF_BOTH = ("producer waits for empty", "consumers wait for full", "release after the last wgmma")
 OF_BOTH += ("release to both CTAs", "scales are used before the release", "CTAs end together")
+OF_BOTH += ("producer: proxy fence",)
 OF_GEMM1 = (
     "a: proxy fence",
     "a counts at full",
@@ -46,9 +47,9 @@ OF_GEMM2 = (
 MUTATIONS = {"gemm1": OF_BOTH + OF_GEMM1, "gemm2": OF_BOTH + OF_GEMM2}
 # file:function -> synchronisation, copies and products, in the order of the source
 SYNC = {
-    "grouped_gemm.cuh:cluster_consumer_release": "__syncwarp mbar_arrive_cluster",
-    "grouped_gemm1.cu:load_gemm1": "fence_proxy_async_global mbar_wait mbar_arrive_expect_tx tma_load_5d_multicast "
-    "tma_load_5d bulk_load __syncwarp cp_async_w_scales cp_async_16 cp_async_mbar_arrive",
+    "grouped_gemm.cuh:cluster_consumer_release": "release_stage_to_cluster",
+    "grouped_gemm1.cu:load_gemm1": "fence_proxy_async_global mbar_wait fence_proxy_async_shared "
+    "mbar_arrive_expect_tx tma_load_5d_multicast tma_load_5d bulk_load __syncwarp cp_async_w_scales cp_async_16 cp_async_mbar_arrive",
     "grouped_gemm1.cu:grouped_gemm1": "pdl_wait __syncwarp cluster_sync",
     "gemm1_tile.cuh:gemm1_normal": "bulk_wait_read named_barrier_sync fence_proxy_async_shared named_barrier_sync "
     "bulk_store bulk_commit",
@@ -61,8 +62,8 @@ SYNC = {
     "tile_scheduler.cuh:get_tile": "mbar_wait",
     "tile_scheduler.cuh:publish": "mbar_arrive_expect_tx st_async_cluster st_async_cluster",
     "grouped_gemm2.cu:load_gemm2": "mbar_expect_tx tma_load_2d_multicast tma_load_2d load_weights pdl_wait "
-    "counter_wait fence_proxy_async_global mbar_wait load_weights mbar_arrive_expect_tx bulk_load bulk_load publish "
-    "__syncwarp",
+    "counter_wait fence_proxy_async_global mbar_wait fence_proxy_async_shared load_weights "
+    "mbar_arrive_expect_tx bulk_load bulk_load publish __syncwarp",
     "grouped_gemm2.cu:grouped_gemm2": "pdl_wait pdl_wait __syncwarp cluster_sync",
     "gemm2_tile.cuh:gemm2_normal": "named_barrier_sync stmatrix named_barrier_sync store_rows",
     "gemm2_tile.cuh:gemm2_swap_ab": "named_barrier_sync stmatrix named_barrier_sync store_rows",
@@ -200,7 +201,7 @@ def copy_multicast(c, actor, keys, barriers):
 
 
 def release(c, actor, cta, stage):
-    """grouped_gemm.cuh:cluster_consumer_release."""
+    """grouped_gemm.cuh:cluster_consumer_release: cluster.cuh:release_stage_to_cluster."""
     for to in range(CTAS):
         if to != cta and c.gone("release to both CTAs"):
             continue
@@ -235,10 +236,16 @@ def read_scales(c, actor, cta, stage, floats, k):
 
 def use_scales(c, actor, keys):
     """A load is over when its value is used, not when it is issued:
-    cluster.cuh:mbar_arrive_cluster.
+    barrier.cuh, release.
     """
     for key in keys:
         c.machine.read(actor, key)
+
+
+def fence_scales(c, actor):
+    """A stage's scales are read by the generic proxy and written by the async proxy."""
+    if not c.gone("producer: proxy fence"):
+        c.machine.fence_proxy(actor)
 
 
 def wait_full(c, cta, pipe):
@@ -328,6 +335,7 @@ def gemm1_producer(c, cta, warp):
                 if not c.gone("producer waits for empty"):
                     yield c.machine.passed(c.empty[cta][stage], pipe.phase ^ 1)
                 if warp == 0:
+                    fence_scales(c, actor)
                     c.machine.arrive(actor, full, expected=W_TILE + 4 * n)
                     load_weights(c, actor, cta, tile, stage)
                     copy(
@@ -503,6 +511,7 @@ def gemm2_producer(c, cta, copies):
                     stage, full = pipe.stage, c.full[cta][pipe.stage]
                     if not c.gone("producer waits for empty"):
                         yield c.machine.passed(c.empty[cta][stage], pipe.phase ^ 1)
+                    fence_scales(c, actor)
                     if k >= prefetched_k:
                         c.machine.expect(actor, full, W_TILE)
                         load_weights(c, actor, cta, tile, stage)

@@ -72,7 +72,7 @@ def test_the_model_sees_a_missing_barrier(gemm, without):
 
 
 WORDS = re.compile(
-    r"\b(mbar_(?:arrive|expect|wait)\w*|named_barrier_\w+|cluster_(?:sync|consumer_release)|fence_proxy_\w+|"
+    r"\b(mbar_(?:arrive|expect|wait)\w*|release_stage\w*|named_barrier_\w+|cluster_(?:sync|consumer_release)|fence_proxy_\w+|"
     r"tma_load_\w+|bulk_\w+|cp_async_\w+|st_async_\w+|warpgroup_(?:arrive|commit_batch|wait)|mma_k_block|"
     r"normal_(?:issue|wait)|pdl_wait|counter_wait|load_weights|publish|store_rows|__syncwarp)(?:<[\w:]*>)?\(|"
     r"(stmatrix)\."

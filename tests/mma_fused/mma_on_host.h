@@ -325,6 +325,10 @@ inline void mbar_arrive_expect_tx(uint64_t* bar, int bytes) {
   if (of.armed) fprintf(stderr, "mbarrier: armed twice in a phase\n"), abort();
   of.armed = true, of.expected = bytes;
 }
+template <class... Read>
+void refill_stage(uint64_t* full, int bytes, const Read&...) {
+  mbar_arrive_expect_tx(full, bytes);
+}
 inline void mbar_wait(uint64_t* bar, int phase) {
   const Unseen machinery;
   for (;;) {

@@ -185,8 +185,44 @@ def is_copy(instruction):
 
 
 def released_in_flight(cubin):
-    """Return the loads from shared memory that may be in flight at an arrival, of all kernels."""
+    """Return the loads from shared memory that may be in flight where what they read may be
+    overwritten: at an arrival, or at a copy that the reading warp itself requests.
+    """
     found = set()
     for function, instructions in disassemble(cubin).items():
         found |= loads_in_flight(function, instructions, is_arrival)
+        copied = loads_in_flight(function, instructions, is_copy)
+        found |= {at for at in copied if " LDS.128 " in f" {at.load} "}
     return found
+
+
+def read_only_loads(cubin):
+    """Return function -> how many loads from global memory go past L1's coherence (ld.global.nc)."""
+    return {
+        function: sum(
+            instruction.name == "LDG" and ".CONSTANT" in instruction.opcode
+            for instruction in instructions
+        )
+        for function, instructions in disassemble(cubin).items()
+    }
+
+
+def compile_cubin(texts, source, folder, architecture, flags=()):
+    """Compile one of a solution's files (path -> text) for "90a", say; return the cubin's path.
+
+    Raises AssertionError with what nvcc says if it does not compile.
+    """
+    include_folders = {str(folder)}
+    for path, text in texts.items():
+        if path.endswith((".cu", ".cuh")):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+            include_folders.add(str((folder / path).parent))
+
+    cubin = folder / "kernel.cubin"
+    target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+    includes = [f"-I{path}" for path in sorted(include_folders)]
+    command = ["nvcc", "-std=c++17", "-O2", target, "-cubin", *flags, *includes]
+    done = subprocess.run([*command, "-o", cubin, folder / source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return cubin

@@ -16,7 +16,7 @@ import torch
 from flashinfer_bench import Definition, Trace, Workload
 
 from moebench.core import paths
-from moebench.operators import layers, moe_fp8_block_scale_routed, routing_model
+from moebench.operators import layers, moe_fp8_block_scale_routed
 from moebench.operators import swiglu as activations
 from moebench.operators.case import bits, trace, uuid_of
 from moebench.operators.definition_parts import const, tensor, var
@@ -31,6 +31,7 @@ from moebench.operators.fp8_layer import (
 from moebench.operators.fp8_workloads import MODEL_TOKENS, MoeCase, middle_rank, router_outputs
 from moebench.operators.layers import Sizes, Split, cached
 from moebench.operators.roofline import Bound, Counts
+from moebench.operators.routing import model as routing_model
 from moebench.operators.swiglu import silu_clamp as swiglu
 
 # ---- the reference ----

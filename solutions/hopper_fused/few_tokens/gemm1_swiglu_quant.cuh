@@ -102,12 +102,12 @@ __device__ __forceinline__ void gemm1_mainloop(
     read_scales(pipe.stage, next_k, x_scale[1]);
     warpgroup_wait<1>();
     warpgroup_fence_operand(raw[0]);
-    promote_halves<N>(acc, raw[0], x_scale[0], w_first.of(k), w_second.of(k));
     consumer_release(s, first, x_scale);
+    promote_halves<N>(acc, raw[0], x_scale[0], w_first.of(k), w_second.of(k));
     warpgroup_wait<0>();
     warpgroup_fence_operand(raw[1]);
-    promote_halves<N>(acc, raw[1], x_scale[1], w_first.of(next_k), w_second.of(next_k));
     consumer_release(s, pipe.stage, x_scale);
+    promote_halves<N>(acc, raw[1], x_scale[1], w_first.of(next_k), w_second.of(next_k));
     pipe.advance();
   }
 }

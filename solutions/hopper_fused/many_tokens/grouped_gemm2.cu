@@ -6,7 +6,7 @@
 //   8        producer, by one lane, K block by K block: W2 by TMA (all of the tile's, or half by multicast); h and its
 //            scales by bulk copy, once gemm1 has stored them; W2 of the CTA's first kStages K blocks before that
 //            (prefetched_k). Before a tile's last K block CTA 0 sends the cluster's next tile to both CTAs
-//   9 - 11   no tiles: when gemm1 is over they zero the output of tokens without rows, which combine skips
+//   9 - 11   no tiles: they zero the output of tokens without rows, which combine skips
 //   0 - 7    consumers, two warpgroups (gemm2_tile.cuh): wgmma, then y through smem.d to memory, in whole lines
 //
 //   mbarrier      arrivals   who arrives                     who waits     what it protects
@@ -137,11 +137,11 @@ constexpr bool kSomeWithoutRows = kTopKGiven || kNumLocalExperts < kNumExperts;
 __device__ __forceinline__ void zero_tokens_without_rows(const GroupedArgs& args) {
   constexpr int kWarps = kProducerThreads / kWarp - 1, kAtOnce = 8;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kProducerThreads / kWarp - 1;
-  pdl_wait();  // only then may token_rows be read by a plain load
   for (int first = (blockIdx.x * kWarps + warp) * kAtOnce; first < args.num_tokens;
        first += gridDim.x * kWarps * kAtOnce) {
     const int t = first + lane;
-    const bool without = lane < kAtOnce && t < args.num_tokens && args.token_rows[(size_t)t * kMaxTokenRows] < 0;
+    // from L2, as the queues: before this kernel's own pdl_wait(), for which it would wait 1% at 4096 tokens, L1 may be old
+    const bool without = lane < kAtOnce && t < args.num_tokens && __ldcg(args.token_rows + (size_t)t * kMaxTokenRows) < 0;
     for (unsigned left = __ballot_sync(kFullWarp, without); left; left &= left - 1) {
       uint4* to = reinterpret_cast<uint4*>(args.output + (size_t)(first + __ffs(left) - 1) * kHidden);
 #pragma unroll 4

@@ -7,6 +7,7 @@
 #pragma once
 #include "mma_fused/one_launch/fp16.cuh"
 #include "common/cuda/ptx/mma.cuh"
+#include "common/cuda/ptx/read_bits.cuh"
 #include "mma_fused/one_launch/sizes.cuh"
 #include "mma_fused/one_launch/weight_pipeline.cuh"
 

@@ -1,7 +1,7 @@
 """gemm1_mxfp4: x . W13^T for each expert's rows with MXFP4 weights, in bf16, rows in expert order.
 
-As gemm1, but for the weights: a tile is dequantised to bf16, exactly, and multiplied with x in bf16,
-which holds FP8 exactly, too. The scales of x are applied to the sums of every 128 of K.
+As gemm1, but for the weights: a tile is dequantised to bf16, exactly, and multiplied with x in
+bf16, which holds FP8 exactly, too. The scales of x are applied to the sums of every 128 of K.
 """
 
 import torch

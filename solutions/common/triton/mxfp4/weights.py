@@ -1,7 +1,7 @@
 """weights: a tile of MXFP4 weights as bf16, which holds every one of them exactly.
 
-A K block is 128 of K: 64 bytes of a row and four scales. The low halves of the bytes are the even K,
-the high ones the odd, and the two make two products, with x split likewise: nothing is shuffled.
+A K block is 128 of K: 64 bytes of a row and four scales. The low halves of the bytes are the even
+K, the high ones the odd, and the two make two products, with x split likewise: nothing is shuffled.
 """
 
 import torch
