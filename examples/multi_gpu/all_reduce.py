@@ -24,8 +24,7 @@ from local_layer import REFERENCE, arguments_of, local_layer, output_for
 from moebench.core import interpreter  # noqa: F401  before anything imports Triton
 from moebench.core.errors import UserError
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
-from moebench.operators import catalogue
-from moebench.operators.catalogue import geometry_named
+from moebench.operators.catalogue import geometries, geometry_named
 from moebench.operators.fp8_layer import BLOCK
 from moebench.packing import pack
 from ranks import join, on_all_ranks, print_tables, run_ranks
@@ -63,7 +62,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def check_arguments(args: argparse.Namespace) -> None:
     """Raise UserError where a solution does not serve the layer, or the layer does not split."""
-    sizes = catalogue.geometries()[args.definition]
+    sizes = geometries()[args.definition]
     if args.shares < dist.get_world_size():
         raise UserError(f"--shares: got {args.shares}, want the ranks' number or more")
     if args.split == "width" and sizes["intermediate_size"] % (args.shares * BLOCK):
@@ -110,7 +109,7 @@ def with_first_experts(layer: str, count: int, device: str) -> Tokens:
     row where experts are split.
     """
     tokens = tokens_of(layer, [count], 0, device)
-    sizes = catalogue.geometries()[layer]
+    sizes = geometries()[layer]
     groups = sizes["num_groups"] // sizes["kept_groups"]
     first = max(sizes["num_experts"] // groups // 2, 2 * sizes["top_k"])
     logits = tokens.logits.clone()

@@ -19,8 +19,7 @@ from local_layer import REFERENCE, local_layer
 from moebench.core import interpreter  # noqa: F401  before anything imports Triton
 from moebench.core.errors import UserError
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
-from moebench.operators import catalogue
-from moebench.operators.catalogue import geometry_named
+from moebench.operators.catalogue import geometries, geometry_named
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.packing import pack
 from ranks import join, on_all_ranks, print_tables, run_ranks
@@ -112,7 +111,7 @@ def work() -> bool:
     batches = {batch: tokens_of(layer, counts[batch], rank, device) for batch in counts}
     expected = expected_outputs(layer, batches, device)
 
-    experts = catalogue.geometries()[layer]["num_experts"]
+    experts = geometries()[layer]["num_experts"]
     title = f"{args.solution}: {experts} experts on {ranks} ranks, {dist.get_backend()}"
     checks = Table("way", "tokens", "matched", "same bits twice", "result", title=title)
     checks.caption = str(TOLERANCE)

@@ -11,8 +11,7 @@ from types import ModuleType
 import torch
 from flashinfer_bench.compile import BuilderRegistry
 from layer import Share, Weights
-from moebench.operators import catalogue
-from moebench.operators.catalogue import definition
+from moebench.operators.catalogue import definition, geometries
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.packing import pack
 
@@ -78,13 +77,13 @@ def arguments_of(weights: Weights, share: Share, routed: bool) -> list:
     """Return the arguments of a definition behind the tokens' and before the output."""
     arguments = [*weights.tensors(), share.experts.start]
     if not routed:
-        arguments.append(catalogue.geometries()[share.layer]["routed_scaling_factor"])
+        arguments.append(geometries()[share.layer]["routed_scaling_factor"])
     return arguments
 
 
 def output_for(tokens: torch.Tensor, layer: str) -> torch.Tensor:
     """Return memory for the output of so many tokens, NaN all over."""
-    size = (len(tokens), catalogue.geometries()[layer]["hidden_size"])
+    size = (len(tokens), geometries()[layer]["hidden_size"])
     return torch.full(size, float("nan"), dtype=torch.bfloat16, device=tokens.device)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from layer import LAYERS
 from moebench.core.errors import CannotRun, UserError
-from moebench.operators import catalogue
+from moebench.operators.catalogue import full, geometries
 from rich.console import Console
 from rich.table import Table
 
@@ -24,7 +24,7 @@ def join(layer: str) -> str:
     ranks_here = int(os.environ["LOCAL_WORLD_SIZE"])
     gpus = torch.cuda.device_count()
     check_layer(layer, ranks)
-    if ranks_here > gpus and (gpus or layer in catalogue.full()):
+    if ranks_here > gpus and (gpus or layer in full()):
         raise CannotRun(
             f"ranks: got {ranks_here} for {gpus} GPUs on this machine;"
             " without any: --definition small"
@@ -45,7 +45,7 @@ def check_layer(layer: str, ranks: int) -> None:
     """Raise UserError where a layer has no form that the examples need, or does not split."""
     if layer not in LAYERS:
         raise UserError(f"--definition: got {layer}, want one of {', '.join(LAYERS)}")
-    experts = catalogue.geometries()[layer]["num_experts"]
+    experts = geometries()[layer]["num_experts"]
     if experts % ranks:
         raise UserError(f"ranks: got {ranks}, want a divisor of {experts} experts")
 

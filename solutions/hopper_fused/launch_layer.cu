@@ -3,10 +3,12 @@
 
 #include <algorithm>
 
+#include "hopper_fused/few_tokens/add_rows.cuh"
 #include "common/cuda/host/check_cuda.cuh"
 #include "common/cuda/host/device_guard.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
+#include "hopper_fused/many_tokens/mxfp4_to_fp8.cuh"
 #include "hopper_fused/regimes.cuh"
 #include "common/cuda/host/scratch.cuh"
 #include "common/cuda/host/sm_count.cuh"
@@ -101,6 +103,77 @@ static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const vo
   }
 }
 
+// ---- MXFP4 weights ----
+
+// From so many tokens on the weights are converted to FP8 first, for the kernels for many tokens: measured.
+constexpr int kConvertTokens = 4 * kFusedMaxTokens + 1;
+static_assert(!kMxfp4Weights || (kTopKGiven && kScalesRowMajor), "launch_in_batches: tokens are rows everywhere");
+
+// The one launch for as many tokens as it takes, then for the next ones: batches, each of which reads its experts'
+// weights. only_if: see FusedArgs.
+static void launch_in_batches(LayerArgs layer, DLDevice device, const void* w1, const void* w2, FusedScratch* scratch,
+                              int sms, cudaStream_t stream, const unsigned* only_if) {
+  TensorMaps maps;
+  encode_w1_map<kHidden / kStepBlocks>(&maps.w1, w1, kNBlockColumns / kAtomRows);
+  encode_w2_map<kIntermediate / kStepBlocks>(&maps.w2, w2, kColumnTile);
+  const int tokens = layer.num_tokens, batches = (tokens + kFusedMaxTokens - 1) / kFusedMaxTokens;
+  const int batch = (tokens + batches - 1) / batches;
+  const bool stores_y = batch > kSumTokens;
+  const size_t y_bytes = (size_t)rows_of(batch) * kHidden * sizeof(float);
+  ffi::Tensor rows;
+  if (stores_y) rows = allocate(device, y_bytes + (size_t)batch * kTopK * sizeof(int));
+
+  for (int first = 0; first < tokens; first += batch) {
+    FusedArgs args = {layer, scratch, only_if};
+    args.num_tokens = std::min(batch, tokens - first);
+    args.x += (size_t)first * kHidden;
+    args.x_scale += (size_t)first * kNumKBlocks1;
+    args.topk_ids += (size_t)first * kTopK;
+    args.topk_weights += (size_t)first * kTopK;
+    args.output += (size_t)first * kHidden;
+    if (stores_y) {
+      args.y = static_cast<float*>(rows.data_ptr());
+      args.token_rows = reinterpret_cast<int*>(static_cast<uint8_t*>(rows.data_ptr()) + y_bytes);
+    }
+    check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
+    if (stores_y) check_cuda(launch_add_rows(args, sms, stream), "launching add_rows");
+  }
+}
+
+// The kernels for many tokens, on weights that are converted here. Where some cannot be, which only the device knows,
+// their output is overwritten by batches of the one launch; these end at once otherwise.
+static void launch_converted(const LayerArgs& layer, DLDevice device, const void* w1, const void* w2, Scratch* kept,
+                             int h_split, int sms, cudaStream_t stream) {
+  constexpr int kRows1 = kNumLocalExperts * 2 * kIntermediate, kRows2 = kNumLocalExperts * kHidden;
+  Mxfp4Matrix first = {static_cast<const uint8_t*>(w1), reinterpret_cast<const uint8_t*>(layer.w1_scale)};
+  Mxfp4Matrix second = {static_cast<const uint8_t*>(w2), reinterpret_cast<const uint8_t*>(layer.w2_scale)};
+  unsigned* out_of_range = nullptr;
+  first.rows = kRows1, first.k = kHidden;
+  second.rows = kRows2, second.k = kIntermediate;
+  const auto place = [&](uint8_t* base) {
+    BumpAllocator scratch{base};
+    scratch.allocate(first.fp8, (size_t)kRows1 * kHidden);
+    scratch.allocate(second.fp8, (size_t)kRows2 * kIntermediate);
+    scratch.allocate(first.fp8_scales, (size_t)kRows1 / kBlockK * kNumKBlocks1);
+    scratch.allocate(second.fp8_scales, (size_t)kRows2 / kBlockK * kNumKBlocks2);
+    scratch.allocate(out_of_range, 1);
+    return scratch.bytes;
+  };
+  const ffi::Tensor scratch = allocate(device, place(nullptr));
+  place(static_cast<uint8_t*>(scratch.data_ptr()));
+
+  check_cuda(cudaMemsetAsync(out_of_range, 0, sizeof(unsigned), stream), "zeroing a flag");
+  check_cuda(launch_mxfp4_to_fp8(first, out_of_range, sms, stream), "launching mxfp4_to_fp8");
+  check_cuda(launch_mxfp4_to_fp8(second, out_of_range, sms, stream), "launching mxfp4_to_fp8");
+  LayerArgs converted = layer;
+  converted.w1_scale = first.fp8_scales;
+  converted.w2_scale = second.fp8_scales;
+  launch_many_tokens(converted, device, first.fp8, second.fp8, &kept->grouped, h_split, sms, stream);
+  launch_in_batches(layer, device, w1, w2, &kept->fused, sms, stream, out_of_range);
+}
+
+// ---- the layer ----
+
 // option: FP8 parts of h above kHiLoTokens tokens, 1 or 2; or what open_peers() has returned, and then the output of
 // one launch is summed over the ranks.
 void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2, int64_t option) {
@@ -108,18 +181,23 @@ void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, f
   const int64_t t = layer.num_tokens, many_h_split = option;
   if (!peers && many_h_split != 1 && many_h_split != 2)
     TVM_FFI_THROW(ValueError) << "many_h_split: got " << many_h_split << ", want 1 or 2";
-  if (peers && !(kOneLaunch && t <= kFusedMaxTokens))
-    TVM_FFI_THROW(ValueError) << "output: got " << t << " tokens to sum over the ranks, want "
-                              << (kOneLaunch ? kFusedMaxTokens : 0) << " or fewer";
+  constexpr int kMaxSummed = kOneLaunch && !kMxfp4Weights ? kFusedMaxTokens : 0;
+  if (peers && t > kMaxSummed)
+    TVM_FFI_THROW(ValueError) << "output: got " << t << " tokens to sum over the ranks, want " << kMaxSummed
+                              << " or fewer";
+  const int h_split = t <= kHiLoTokens ? 2 : (int)many_h_split;
   const DeviceGuard guard(device.device_id);
   const int sms = prepared_sm_count(device.device_id, prepare);
   const cudaStream_t stream = current_stream(device);
   with_stream_scratch(device, stream, sizeof(Scratch), kZeroedBytes, [&](void* memory) {
     auto* kept = static_cast<Scratch*>(memory);
-    if (kOneLaunch && t <= kFusedMaxTokens) {
+    if constexpr (kMxfp4Weights) {
+      if (t >= kConvertTokens)
+        launch_converted(layer, device, w1.data_ptr(), w2.data_ptr(), kept, h_split, sms, stream);
+      else launch_in_batches(layer, device, w1.data_ptr(), w2.data_ptr(), &kept->fused, sms, stream, nullptr);
+    } else if (kOneLaunch && t <= kFusedMaxTokens) {
       launch_few_tokens(layer, w1.data_ptr(), w2.data_ptr(), peers, &kept->fused, sms, stream);
     } else {
-      const int h_split = t <= kHiLoTokens ? 2 : (int)many_h_split;
       launch_many_tokens(layer, device, w1.data_ptr(), w2.data_ptr(), &kept->grouped, h_split, sms, stream);
     }
   });

@@ -15,6 +15,7 @@ from ..common.host.arguments import (
     ROUTED_BF16,
     takes,
 )
+from ..common.host.mxfp4_arguments import ROUTED_MXFP4, as_int8
 from .allreduce import Peers, RankMissing, summed  # noqa: F401
 from .build import load_kernels
 from .h_split import H_SPLIT
@@ -82,3 +83,12 @@ run_renorm_allreduce = summed("run_renorm", RENORM_ROUTING)
 run_renorm_allreduce_bf16 = summed("run_renorm_bf16", RENORM_ROUTING_BF16)
 run_routed_allreduce = summed("run_routed", ROUTED)
 run_routed_allreduce_bf16 = summed("run_routed_bf16", ROUTED_BF16)
+@as_int8
+@takes(ROUTED_MXFP4)
+def run_mxfp4(arguments):
+    """As `run_routed`, for experts in MXFP4: bytes of two E2M1, and E8M0 scales for each 32 of K.
+
+    More tokens than one launch takes go in batches, each of which reads its experts' weights; many
+    more are multiplied with FP8 copies of all weights, which are made in every call.
+    """
+    _kernels.run_mxfp4(*arguments, H_SPLIT)

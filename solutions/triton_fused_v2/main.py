@@ -7,9 +7,11 @@ import torch
 from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED, ROUTED_BF16, checked
 from ..common.host.gpu_of import gpu_of
 from ..common.host.launch import launch_quickly
+from ..common.host.mxfp4_arguments import ROUTED_MXFP4, as_int8
 from ..common.host.problem import NUM_EXPERTS, TOP_K
 from ..common.host.replay import replayed
 from ..common.triton.layer import launch_layer
+from ..common.triton.mxfp4.layer_mxfp4 import choose_mxfp4, launch_layer_mxfp4
 from ..common.triton.quantise_tokens import quantise_tokens, quantise_tokens_kernel
 from ..common.triton.tiles import choose
 
@@ -52,6 +54,19 @@ def run_routed(given):
 def run_routed_bf16(given):
     """As `run_routed`, for hidden_states [T, H] bf16, which a kernel quantises first."""
     layer(given)
+
+
+@as_int8
+@checked(ROUTED_MXFP4)
+def run_mxfp4(given):
+    """As `run_routed`, for MXFP4 experts: bytes of two E2M1, and E8M0 scales for each 32 of K."""
+    x = given.hidden_states
+    if len(x) == 0:
+        return
+    _, _, multiprocessors = gpu_of(x.device)
+    choice = choose_mxfp4(multiprocessors, len(x) * TOP_K / NUM_EXPERTS)
+    with torch.cuda.device_of(x):
+        launch_layer_mxfp4(given, choice)
 
 
 def layer(given):

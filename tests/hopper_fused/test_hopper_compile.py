@@ -23,13 +23,14 @@ SOURCES = [
         marks=() if geometry == "full" and name.endswith(QUICK) else pytest.mark.slow,
     )
     # no output columns shared; most shared; top-k given; widths of odd blocks; I 3072 and another
-    # activation
+    # activation; MXFP4 weights
     for geometry in (
         "full",
         "qwen3-next",
         "deepseek-v3-ep8-routed",
         "small-one-group",
         "minimax-m3-ep8",
+        "deepseek-v4-pro-ep8-mxfp4",
     )
     for name in sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.cu"))
 ]

@@ -35,6 +35,8 @@ FILES = {
     "hopper_fused_invariant": ("few_rows_gemm1.cu",),
 }
 QUICK = ("full", "few_rows_gemm1.cu")
+# weights that consumers read themselves
+MXFP4 = ("deepseek-v4-flash-mxfp4", "deepseek-v4-pro-ep8-mxfp4", "small-mxfp4")
 HOPPER = [
     pytest.param(
         solution,
@@ -45,6 +47,10 @@ HOPPER = [
     for solution, files in FILES.items()
     for definition in DEFINITIONS
     for file in files
+]
+HOPPER += [
+    pytest.param("hopper_fused", definition, FILES["hopper_fused"][0], marks=pytest.mark.slow)
+    for definition in MXFP4
 ]
 
 

@@ -40,7 +40,7 @@ def test_solutions_go_with_their_operator():
     assert set(SOLUTIONS) <= bf16
     assert not bf16 & fp8
 
-    of_fp8_layers = {*catalogue.fp8_moe(), *catalogue.routed()}
+    of_fp8_layers = {*catalogue.fp8_moe(), *catalogue.routed(), *catalogue.mxfp4()}
     assert set(manifest.read_manifest("triton_fused_v2").definitions) <= of_fp8_layers
     packed = {solution.definition for solution in pack.pack(SOLUTIONS[0]).values()}
     assert packed == {moe_bf16.definition_name(key) for key in moe_bf16.geometries()}

@@ -7,6 +7,8 @@ import torch
 from moebench.operators import catalogue
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+EXPONENTS = (118, 124)  # of scales, as bytes
+BYTES = dict.fromkeys(("gemm1_weights", "gemm2_weights"), (-128, 128))  # two E2M1 each
 
 
 def arguments(geometry, num_tokens, device=DEVICE, seed=0, offset=64):
@@ -48,8 +50,9 @@ def arguments(geometry, num_tokens, device=DEVICE, seed=0, offset=64):
                 value[::3, 2] = -1
         elif name in ("topk_weights", "expert_weights"):
             value = value.softmax(1)
-        elif dtype == torch.int8:  # exponents of scales
-            value = torch.randint(118, 124, shape, generator=generator, device=device)
+        elif dtype == torch.int8:
+            low, high = BYTES.get(name, EXPONENTS)
+            value = torch.randint(low, high, shape, generator=generator, device=device)
         found[name] = value.to(dtype).contiguous()
     found = {name: found[name] for name in definition.inputs}
     (shape,), (dtype,) = (

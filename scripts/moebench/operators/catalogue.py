@@ -24,6 +24,7 @@ from moebench.operators import (
     moe_fp8_block_scale,
     moe_fp8_block_scale_renorm,
     moe_fp8_block_scale_routed,
+    moe_mxfp4_fp8_routed,
     mxfp8_linear,
 )
 from moebench.operators.fp8_layer import self_contained
@@ -35,6 +36,7 @@ OPERATORS = (
     moe_bf16,
     mxfp8_linear,
     moe_fp8_block_scale_routed,
+    moe_mxfp4_fp8_routed,
 )
 
 
@@ -63,6 +65,12 @@ def fp8_moe() -> tuple[str, ...]:
 def routed() -> tuple[str, ...]:
     """Return the keys of FP8 layers with top-k given."""
     return tuple(moe_fp8_block_scale_routed.geometries())
+
+
+@cached
+def mxfp4() -> tuple[str, ...]:
+    """Return the keys of layers with MXFP4 experts and top-k given."""
+    return tuple(moe_mxfp4_fp8_routed.geometries())
 
 
 @cached
@@ -97,6 +105,7 @@ TABLES = {
     "RENORM": renorm,
     "FP8_MOE": fp8_moe,
     "ROUTED": routed,
+    "MXFP4": mxfp4,
     "FULL": full,
     "BY_NAME": by_name,
     "KEYS": keys,
@@ -115,9 +124,11 @@ def operator(geometry: str) -> ModuleType:
 
 
 def form(geometry: str) -> str | None:
-    """Return the routing inside an FP8 layer, or "routed" where top-k is given; None of another
-    operator.
+    """Return the routing inside an FP8 layer, "routed" where top-k is given, or "mxfp4" for MXFP4
+    experts; None of another operator.
     """
+    if geometry in moe_mxfp4_fp8_routed.geometries():
+        return "mxfp4"
     if geometry in moe_fp8_block_scale_routed.geometries():
         return "routed"
     return geometries()[geometry].get("routing")

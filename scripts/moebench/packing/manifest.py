@@ -21,7 +21,13 @@ from moebench.packing.serves import Rule, served
 
 MANIFEST = "solution.toml"
 # of the base, where a manifest has none of its own
-INHERITED = ("units", "stages", "renorm_entry_point", "routed_entry_point")
+INHERITED = (
+    "units",
+    "stages",
+    "renorm_entry_point",
+    "routed_entry_point",
+    "mxfp4_entry_point",
+)
 SERVING = ("definitions", "serves")  # likewise, where it has neither
 DEFAULT = ["full", "small"]
 NOT_SOLUTIONS = {"common", "packed"}
@@ -44,13 +50,13 @@ class Manifest(Strict):
     """The keys of solution.toml. `first_use`, `start`, `stages` and `facts` are not packed and do
     not change the hash.
 
-    entry_point: FILE::FUNCTION; renorm_entry_point, routed_entry_point: those for definitions with
-    renorm routing and for routed ones. FUNCTION_bf16 beside one of them, for tokens in bf16, is
-    exported by packages as run_bf16. units: .cu files of solutions/common/ that no file includes,
-    as "common/cuda/host/binding.cu". definitions: keys of catalogue.geometries(); once it is read,
-    those that `serves` takes, too. based_on: the solution whose files this one's replace.
-    first_use: what the first use takes. start: what `moebench new --from` calls a copy. stages:
-    pattern of a kernel's plain name -> stage.
+    entry_point: FILE::FUNCTION; renorm_entry_point, routed_entry_point, mxfp4_entry_point: those
+    for definitions with renorm routing, for routed ones and for MXFP4 experts. FUNCTION_bf16 beside
+    one of them, for tokens in bf16, is exported by packages as run_bf16. units: .cu files of
+    solutions/common/ that no file includes, as "common/cuda/host/binding.cu". definitions: keys of
+    catalogue.geometries(); once it is read, those that `serves` takes, too. based_on: the solution
+    whose files this one's replace. first_use: what the first use takes. start: what
+    `moebench new --from` calls a copy. stages: pattern of a kernel's plain name -> stage.
     """
 
     name: Text
@@ -61,6 +67,7 @@ class Manifest(Strict):
     target_hardware: Annotated[list[Hardware], Field(min_length=1)]
     renorm_entry_point: Text | None = None
     routed_entry_point: Text | None = None
+    mxfp4_entry_point: Text | None = None
     destination_passing_style: StrictBool = True
     dependencies: list[Text] = []
     units: list[Text] = []

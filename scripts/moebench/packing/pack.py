@@ -17,7 +17,11 @@ from moebench.packing.manifest import Manifest, PackingError, read_manifest, ref
 from moebench.packing.references import outline
 
 # form of a definition -> the manifest's key of its function, where that is not `entry_point`
-ENTRY_POINT_KEYS = {"renorm": "renorm_entry_point", "routed": "routed_entry_point"}
+ENTRY_POINT_KEYS = {
+    "renorm": "renorm_entry_point",
+    "routed": "routed_entry_point",
+    "mxfp4": "mxfp4_entry_point",
+}
 
 
 def pack(name: str) -> dict[str, Solution]:

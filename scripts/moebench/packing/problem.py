@@ -2,9 +2,10 @@
 branches on a size.
 
 problem.cuh, problem.py: sizes and the routing that is inside; interface.cuh, interface.py: how the
-caller hands over routing, weights and scales. Beside the kernels lie those of the first definition
-of the FP8 MoE family. Of a table, *.csv, the rows whose column `sizes` is the definition's, as
-e32_h7168_i2048, are packed: tuning for one definition leaves the others current.
+caller hands over routing, weights and scales; weights.cuh: the weights' format. Beside the kernels
+lie those of the first definition of the FP8 MoE family. Of a table, *.csv, the rows whose column
+`sizes` is the definition's, as e32_h7168_i2048, are packed: tuning for one definition leaves the
+others current.
 """
 
 from pathlib import PurePosixPath
@@ -39,15 +40,18 @@ FILES = [
     "common/cuda/problem.cuh",
     "common/host/interface.py",
     "common/cuda/interface.cuh",
+    "common/cuda/weights.cuh",
 ]
 NOTE = "Packing writes this file for other definitions."
 
 
 def facts(file: str, geometry: str) -> dict[str, tuple[str, float]]:
-    """Return name in Python -> name in C++ and value, of `problem` or `interface`."""
+    """Return name in Python -> name in C++ and value, of `problem`, `interface` or `weights`."""
     if file == "interface":
-        routed = geometry in catalogue.routed()  # today one form has all three
+        routed = catalogue.form(geometry) in ("routed", "mxfp4")  # today these have all three
         return {name: (symbol, routed) for name, symbol in INTERFACE.items()}
+    if file == "weights":
+        return {"MXFP4_WEIGHTS": ("kMxfp4Weights", geometry in catalogue.mxfp4())}
 
     layer = catalogue.geometries()[geometry]
     activation = swiglu.constants(layer)

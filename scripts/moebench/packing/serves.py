@@ -9,7 +9,8 @@ from pydantic import Field
 from moebench.core.schema import Strict
 from moebench.operators import catalogue
 
-FORMS = ("sigmoid-bias", "renorm", "routed")  # the router inside, in two kinds, and top-k given
+# the router inside, in two kinds, top-k given, and that with MXFP4 experts
+FORMS = ("sigmoid-bias", "renorm", "routed", "mxfp4")
 SIZES = (
     "num_experts",
     "num_local_experts",

@@ -130,6 +130,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
   pdl_wait();
   pdl_launch_dependents();
+  if (kMxfp4Weights && args.only_if && *args.only_if == 0) return;
   prefetch_tokens<kBf16>(args);
 
   if (!kBf16 && args.num_tokens <= kBypassTokens)  // in flight while the tokens are routed
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     if (warp == kConsumerWarps + 1) {
       load_activations(s, args, has_column_tile);
       __syncwarp();
-      if (kCtasPerColumnTile > 1 && has_column_tile) exchange_partials(args);
+      if (kCtasPerColumnTile > 1 && has_column_tile && !(kMxfp4Weights && args.y)) exchange_partials(args);
       reset_counters(s, args);
     }
     if (warp >= kConsumerWarps + 2) signal_stored_h(s, args, warp - kConsumerWarps - 2);
@@ -172,23 +173,35 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
 }
 
-template <class Kernel>
-static cudaError_t allow_shared_memory(Kernel kernel) {
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(FusedSmem));
+// Tokens in bf16 and sums over ranks are for FP8 weights alone.
+constexpr bool kTakesBf16 = !kMxfp4Weights;
+
+template <class Args>
+static auto kernel_for(bool bf16) {
+  return bf16 ? fused_layer<kTakesBf16, Args> : fused_layer<false, Args>;
+}
+
+template <class Args>
+static cudaError_t allow_shared_memory() {
+  for (bool bf16 : {false, true})
+    if (const cudaError_t error = cudaFuncSetAttribute(
+            kernel_for<Args>(bf16), cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(FusedSmem)))
+      return error;
+  return cudaSuccess;
 }
 
 cudaError_t prepare_fused_layer() {
-  cudaError_t error = allow_shared_memory(fused_layer<false, FusedArgs>);
-  if (!error) error = allow_shared_memory(fused_layer<true, FusedArgs>);
-  if (!error) error = allow_shared_memory(fused_layer<false, ReducedArgs>);
-  if (!error) error = allow_shared_memory(fused_layer<true, ReducedArgs>);
+  cudaError_t error = allow_shared_memory<FusedArgs>();
+  if constexpr (!kMxfp4Weights) {
+    if (!error) error = allow_shared_memory<ReducedArgs>();
+  }
   return error;
 }
 
 template <class Args>
 static cudaError_t launch(const TensorMaps& maps, const Args& args, int ctas, cudaStream_t stream) {
-  return launch_with_pdl(args.x_scale ? fused_layer<false, Args> : fused_layer<true, Args>, ctas, kFusedThreads,
-                         cooperative(), sizeof(FusedSmem), stream, maps, args);
+  return launch_with_pdl(kernel_for<Args>(args.x_scale == nullptr), ctas, kFusedThreads, cooperative(),
+                         sizeof(FusedSmem), stream, maps, args);
 }
 
 cudaError_t launch_fused_layer(const TensorMaps& maps, const FusedArgs& args, int ctas, cudaStream_t stream) {
@@ -196,5 +209,6 @@ cudaError_t launch_fused_layer(const TensorMaps& maps, const FusedArgs& args, in
 }
 
 cudaError_t launch_reduced_layer(const TensorMaps& maps, const ReducedArgs& args, int ctas, cudaStream_t stream) {
-  return launch(maps, args, ctas, stream);
+  if constexpr (kMxfp4Weights) return cudaErrorNotSupported;
+  else return launch(maps, args, ctas, stream);
 }

@@ -9,6 +9,8 @@
 // weight tile   64 weight rows by one K block: one TMA box, a warpgroup's A
 // column tile   kColumnTile output columns, for whose rows of W2 one CTA does all of gemm2
 //
+// With MXFP4 weights (mxfp4_weights.cuh) a weight tile, the same bytes, is two K blocks: a step, where stages are counted.
+//
 // To change a tile: the constants under sizes and stages; the static asserts say what has to follow. Each N has a case
 // in gemm1_swiglu_quant() and gemm2_combine(). kNBlockColumns is fixed: wgmma's M in gemm1, its K in gemm2.
 #pragma once
@@ -20,6 +22,7 @@
 #include "common/cuda/arguments.cuh"
 #include "common/cuda/ptx/registers.cuh"
 #include "hopper_fused/sizes.cuh"
+#include "common/cuda/weights.cuh"
 
 // ---- sizes ----
 
@@ -31,10 +34,13 @@ constexpr int kRouteAllTokens = kNumLocalExperts <= 512 ? 12 : 6;  // up to here
 
 // K blocks that the GEMMs go through: gemm1 takes two stages at a time, of up to two K blocks; gemm2's warpgroups halve
 // K. Those beyond the last have weights of zero, by TMA, and x and h of zero, in scratch.
-constexpr int kFusedKBlocks1 = round_up(kNumKBlocks1, 4), kFusedKBlocks2 = round_up(kNumKBlocks2, 2);
+constexpr int kStepBlocks = kMxfp4Weights ? 2 : 1;  // K blocks of a weight tile
+constexpr int kFusedKBlocks1 = round_up(kNumKBlocks1, 4 * kStepBlocks);
+constexpr int kFusedKBlocks2 = round_up(kNumKBlocks2, 2 * kStepBlocks);
 constexpr int kFusedHidden = kFusedKBlocks1 * kBlockK, kFusedIntermediate = kFusedKBlocks2 * kBlockK;
+constexpr int kFusedKSteps1 = kFusedKBlocks1 / kStepBlocks, kFusedKSteps2 = kFusedKBlocks2 / kStepBlocks;
 
-constexpr int kMBlockRows = 64;
+constexpr int kMBlockRows = kMxfp4Weights ? 32 : 64;
 constexpr int kNBlockColumns = 32;
 constexpr int kNumNBlocks = kFusedIntermediate / kNBlockColumns;  // of an m_block; h has a scale per row and n_block
 constexpr int kNBlocksPerKBlock = kBlockK / kNBlockColumns;       // n_blocks of h in a K block of gemm2
@@ -51,6 +57,7 @@ static_assert(kRouteAllTokens <= 32, "a batch of masks holds all tokens that eve
 static_assert(kCtasPerColumnTile >= 1, "each column tile has a CTA");
 static_assert(2 * kNBlockColumns == kMmaM, "an n_block is one m64: a warpgroup's accumulator");
 static_assert(kMBlockRows <= 64, "wgmma's N of an m_block is 8, 16, 32 or 64");
+constexpr float kWeightFactor = kMxfp4Weights ? 64.0f : 1.0f;  // of the scales of x and h: what A lacks
 
 // ---- threads ----
 
@@ -74,23 +81,28 @@ static_assert(registers_fit(kFusedProducerRegs, kProducerThreads, kFusedConsumer
 //   gemm2, rows > 16                  one; the warpgroups take turns             h of one K block, hi and lo
 //
 //   (1) With kMBlocksAlone both for one warpgroup; the next m_block is the other one's.
+// With MXFP4 weights a K block is a step here, and rows are half as many.
 constexpr int kFusedStages = 6;  // 5 and 7 are slower: measured
-constexpr int kGemm1SplitKRows = 32, kGemm2SplitKRows = 16;  // up to here two K blocks a stage: the warpgroups split K
+// up to here two K blocks a stage: the warpgroups split K
+constexpr int kGemm1SplitKRows = 32 / kStepBlocks, kGemm2SplitKRows = 16 / kStepBlocks;
 // With so few K blocks gemm2's time is that of its steps, one after the other, so the warpgroups do not share a step:
 // up to kGemm2SplitKRows rows each takes every other m_block. Not measured where CTAs share a column tile.
-constexpr bool kMBlocksAlone = kFusedKBlocks2 <= 4 && kCtasPerColumnTile == 1;
+constexpr bool kMBlocksAlone = !kMxfp4Weights && kFusedKBlocks2 <= 4 && kCtasPerColumnTile == 1;
 // Up to so many tokens an m_block of one row bypasses the gather and its wait for all CTAs: for each of its tiles
 // load_weights copies the row from the caller's FP8 x, all K blocks at once, to one of two buffers. It knows when one
 // is free only because every tile fills all stages. The 64 and 16 bound Gemm1Smem's copy of x_scale.
-constexpr bool kBypasses = kNumKBlocks1 == kFusedKBlocks1 && kNumKBlocks1 / 2 >= kFusedStages;
+// MXFP4 weights want x in an order of their own, which only the gather makes.
+constexpr bool kBypasses = !kMxfp4Weights && kNumKBlocks1 == kFusedKBlocks1 && kNumKBlocks1 / 2 >= kFusedStages;
 constexpr int kBypassTokens = !kBypasses ? 0 : kNumLocalExperts * kNumKBlocks1 <= 384 * 64 ? 64 : 16;
 constexpr int kWeightTileBytes = kMmaM * kBlockK;
 constexpr int kStageWeightBytes = 2 * kWeightTileBytes;
-constexpr int kStageBytes = kStageWeightBytes + kMBlockRows * kBlockK;
-constexpr int kStageScales = kMBlockRows * kNBlocksPerKBlock;  // floats
-static_assert(kGemm1SplitKRows * 2 * kBlockK <= kStageBytes - kStageWeightBytes, "x of two K blocks fits into a stage");
-static_assert(kWeightTileBytes + kMBlockRows * 2 * kBlockK <= kStageBytes &&
-                  2 * kWeightTileBytes + kGemm2SplitKRows * 4 * kBlockK <= kStageBytes,
+constexpr int kStepRowBytes = kStepBlocks * kBlockK;  // of x, or of a part of h
+constexpr int kStageBytes = kStageWeightBytes + kMBlockRows * kStepRowBytes;
+constexpr int kStageScales = kMBlockRows * kStepBlocks * kNBlocksPerKBlock;  // floats
+static_assert(kGemm1SplitKRows * 2 * kStepRowBytes <= kStageBytes - kStageWeightBytes,
+              "x of two K blocks fits into a stage");
+static_assert(kWeightTileBytes + kMBlockRows * 2 * kStepRowBytes <= kStageBytes &&
+                  2 * kWeightTileBytes + kGemm2SplitKRows * 4 * kStepRowBytes <= kStageBytes,
               "hi and lo of h fit behind gemm2's weights");
 
 // ---- order of K ----
@@ -98,7 +110,7 @@ static_assert(kWeightTileBytes + kMBlockRows * 2 * kBlockK <= kStageBytes &&
 // The i-th K block that gemm1 takes for an n_block. At H 8192 each n_block starts elsewhere in K, which is 2.5 to 3.5%
 // faster; at 2048, 3072 and 7168 it is not. Our reading: rows 8 KB apart share a part of memory.
 __device__ __forceinline__ int gemm1_k_block(int i, int n_block) {
-  if constexpr (kHidden % 8192 != 0) return i;
+  if constexpr (kHidden / kStepBlocks % 8192 != 0) return i;
   const int k = i + n_block * kFusedKBlocks1 / kNumNBlocks / 2 * 2;
   return k < kFusedKBlocks1 ? k : k - kFusedKBlocks1;
 }
@@ -125,8 +137,11 @@ constexpr int kStagesBytes = kFusedStages * kStageBytes;
 constexpr int gemm1_smem_bytes(int tokens) {
   return 4 * (kNumKBlocks1 * kBypassTokens + (kTopKGiven ? rows_of(tokens) : kRouteAllTokens * kNumLocalExperts));
 }
+// Up to so many tokens gemm2 adds up the rows of a token in shared memory. Above, with MXFP4 weights alone, it stores them
+// in y, and add_rows does: weights are read once for as many tokens as there is room for otherwise.
+constexpr int kMostSumTokens = kMxfp4Weights ? 64 : 1 << 20;
 constexpr int pool_bytes(int tokens) {
-  return round_up(kStagesBytes + larger(tokens * kSumPitch * 4, kBypassBytes + gemm1_smem_bytes(tokens)), 1024);
+  return round_up(kStagesBytes + larger(smaller(tokens, kMostSumTokens) * kSumPitch * 4, kBypassBytes + gemm1_smem_bytes(tokens)), 1024);
 }
 constexpr int fused_smem_bytes(int tokens) {
   return pool_bytes(tokens) + 4 * larger(kFusedStages * kStageScales, tokens * kMaskWords) + rows_of(tokens) / 4 * 9 +
@@ -138,7 +153,9 @@ constexpr int fitting_tokens(int tokens) {
   return tokens;
 }
 constexpr int kFusedMaxTokens =
-    larger(32, smaller(kFusedFastTokens, fitting_tokens(kNumLocalExperts <= 40 ? 224 : 128)));
+    kMxfp4Weights ? fitting_tokens(1024)
+                  : larger(32, smaller(kFusedFastTokens, fitting_tokens(kNumLocalExperts <= 40 ? 224 : 128)));
+constexpr int kSumTokens = smaller(kFusedMaxTokens, kMostSumTokens);
 constexpr int kMaxMBlocks = m_blocks_of(kFusedMaxTokens), kFusedMaxRows = rows_of(kFusedMaxTokens);
 static_assert(kFusedMaxTokens % 32 == 0, "masks lie in batches of 32 tokens");
 static_assert(kFusedMaxRows < kNoToken && kFusedMaxRows % kAtomRows == 0, "a row's number has 16 bits");
@@ -156,7 +173,7 @@ struct FusedScratch {
   uint32_t mask[kFusedMaxTokens * kMaskWords];      // [batch of 32 tokens][word][token]; bit e: local expert e chosen
   float weight[kFusedMaxTokens][kNumLocalExperts];  // routing weight, where the bit is set
   alignas(16) float
-      partial[kCtasPerColumnTile > 1 ? kCtasPerColumnTile : 0][kCtasPerColumnTile > 1 ? kFusedMaxTokens : 1][kHidden];
+      partial[kCtasPerColumnTile > 1 ? kCtasPerColumnTile : 0][kCtasPerColumnTile > 1 ? kSumTokens : 1][kHidden];
   float x_scale[kFusedMaxRows * kFusedKBlocks1];  // m_block: [K block][row]
   float h_scale[kFusedMaxRows * kNumNBlocks];     // m_block: [K block][row][n_block]; includes the routing weight
   alignas(1024) uint8_t x[kFusedMaxRows * kFusedHidden];  // m_block: [K block][atom][8 rows of 128 bytes, swizzled]
@@ -167,8 +184,18 @@ struct FusedScratch {
 
 struct FusedArgs : LayerArgs {
   FusedScratch* scratch;
+  // With MXFP4 weights: null, or the launch does nothing where this is zero.
+  const unsigned* only_if;
+  // Above kSumTokens tokens, else null: [rows, H], a row of which has its routing weight, and [T, k], the row of a slot
+  // or -1.
+  float* y;
+  int* token_rows;
+  // Scales of MXFP4 weights: [E_local, 2 I, H / 32] and [E_local, H, I / 32], in a byte each.
+  __device__ const uint8_t* w1_bytes() const { return reinterpret_cast<const uint8_t*>(w1_scale); }
+  __device__ const uint8_t* w2_bytes() const { return reinterpret_cast<const uint8_t*>(w2_scale); }
 };
 
+// In bytes, H and I are half as many with MXFP4 weights.
 struct TensorMaps {
   CUtensorMap w1;  // [E_local][I / 8][half][8 rows][H]; box: 4 groups of 8 rows of both halves, by 128 of H
   CUtensorMap w2;  // [E_local * H][I]; box: 64 x 128
@@ -182,7 +209,7 @@ struct MBlock {
   __device__ int atoms() const { return (rows + kAtomRows - 1) / kAtomRows; }
   // In gemm2: whether a stage holds a K block for each warpgroup, and the number of stages that the m_block takes.
   __device__ bool split_k() const { return rows <= kGemm2SplitKRows; }
-  __device__ int k_iters() const { return split_k() ? kFusedKBlocks2 / 2 : kFusedKBlocks2; }
+  __device__ int k_iters() const { return split_k() ? kFusedKSteps2 / 2 : kFusedKSteps2; }
   __device__ bool bypasses_gather(int num_tokens) const { return rows == 1 && num_tokens <= kBypassTokens; }
   // Offset of K block k in the scratch's arrays.
   __device__ int x_offset(int k) const { return first_row * kFusedHidden + k * atoms() * kAtomBytes; }
@@ -201,7 +228,7 @@ struct Gemm1Smem {
   float row_weight[kTopKGiven ? kFusedMaxRows : 0];
 };
 
-constexpr int kSumBytes = kFusedMaxTokens * kSumPitch * (int)sizeof(float), kPoolBytes = pool_bytes(kFusedMaxTokens);
+constexpr int kSumBytes = kSumTokens * kSumPitch * (int)sizeof(float), kPoolBytes = pool_bytes(kFusedMaxTokens);
 // Tokens in bf16 that are quantised here (quantise.cuh), as far as their rows fit; each may bypass the gather.
 constexpr int kQuantiseTokens = smaller(smaller(kRouteAllTokens, kBypassTokens),
                                         (kPoolBytes - kStagesBytes - kBlockK - (int)sizeof(Gemm1Smem)) / kHidden);

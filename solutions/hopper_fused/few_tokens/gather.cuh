@@ -6,6 +6,7 @@
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "common/cuda/ptx/l2.cuh"
 #include "hopper_fused/sizes.cuh"
+#include "common/cuda/weights.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
 // Prefetches all tokens to L2 before it is known which have rows here, so that gather_rows finds them there.
@@ -58,12 +59,22 @@ __device__ __forceinline__ void gather_rows(FusedSmem& s, const FusedArgs& args)
 #pragma unroll
     for (int i = 0; i < kVectors; i++) {
       const int k = kWarp / kVectorsPerKBlock * i + lane / kVectorsPerKBlock;
-      *reinterpret_cast<uint4*>(args.scratch->x + m_block.x_offset(k) + in_k_block) = v[i];
+      uint8_t* to = args.scratch->x + m_block.x_offset(k);
+      if constexpr (kMxfp4Weights) {  // of each 32 the even ones come first
+        const int byte = lane % kVectorsPerKBlock / 2 * 32 + lane % 2 * 8;
+        uint8_t* atom = to + in_block / kAtomRows * kAtomBytes;
+        const uint2 even = {__byte_perm(v[i].x, v[i].y, 0x6420), __byte_perm(v[i].z, v[i].w, 0x6420)};
+        const uint2 odd = {__byte_perm(v[i].x, v[i].y, 0x7531), __byte_perm(v[i].z, v[i].w, 0x7531)};
+        *reinterpret_cast<uint2*>(atom + swizzle_128b(in_block % kAtomRows, byte)) = even;
+        *reinterpret_cast<uint2*>(atom + swizzle_128b(in_block % kAtomRows, byte + 16)) = odd;
+      } else {
+        *reinterpret_cast<uint4*>(to + in_k_block) = v[i];
+      }
     }
 #pragma unroll
     for (int i = 0; i < kScalesPerLane; i++) {
       const int k = kWarp * i + lane;
-      if (k < kFusedKBlocks1) args.scratch->x_scale[m_block.x_scale_offset(k) + in_block] = scale[i];
+      if (k < kFusedKBlocks1) args.scratch->x_scale[m_block.x_scale_offset(k) + in_block] = scale[i] * kWeightFactor;
     }
   }
   if (!arrived) named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp);

@@ -15,6 +15,7 @@
 #include "common/cuda/ptx/barrier.cuh"
 #include "hopper_fused/few_tokens/consumer_pipeline.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
+#include "hopper_fused/few_tokens/mxfp4_mainloops.cuh"
 #include "hopper_fused/few_tokens/n_block_scheduler.cuh"
 #include "common/cuda/numerics.cuh"
 #include "common/cuda/pipeline.cuh"
@@ -168,7 +169,8 @@ __device__ __forceinline__ void swiglu_quant(
   }
   named_barrier_sync(kBarWarpgroup0 + warpgroup, kWarpgroupThreads);
   // where the four bytes of this lane go after transpose4
-  const int column = n_block * kNBlockColumns + 8 * warp + lane / 16 * 4;
+  // (with MXFP4 weights in the order that they want: even columns first)
+  const int column = n_block * kNBlockColumns + (kMxfp4Weights ? 4 * warp + lane / 16 * 16 : 8 * warp + lane / 16 * 4);
   const int row_in_atom = 2 * (lane % kQuad) + lane / kQuad % 2, part = lane / 8 % 2;
   uint8_t* to = args.scratch->h + m_block.h_offset(column / kBlockK) + part * kAtomBytes +
                 swizzle_128b(row_in_atom, column % kBlockK);
@@ -187,7 +189,7 @@ __device__ __forceinline__ void swiglu_quant(
         const int row = m_block.first_row + r, t = s.token[row];
         const bool none = t == kNoToken || is_padding(n_block);
         const float weight = none ? 0.0f : routing_weight(s, args, row, t, m_block.expert);
-        scale_to[kNBlocksPerKBlock * r] = scale * weight;
+        scale_to[kNBlocksPerKBlock * r] = scale * (weight * kWeightFactor);
       }
     }
     uint16_t q[2];
@@ -207,13 +209,17 @@ __device__ __forceinline__ void gemm1_tile(
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
+  const auto mainloop = [&](bool split_k) {
+    if constexpr (kMxfp4Weights) gemm1_mainloop_mxfp4<N>(s, args, tile, pipe, acc, warpgroup, split_k);
+    else gemm1_mainloop<N, kRows>(s, args, tile, pipe, acc, warpgroup, split_k);
+  };
   if (!tile.split_k()) {
-    if (tile.num_n_blocks == 1 && warpgroup == 1) return skip_stages(s, pipe, kFusedKBlocks1);
-    gemm1_mainloop<N, kRows>(s, args, tile, pipe, acc, warpgroup, false);
+    if (tile.num_n_blocks == 1 && warpgroup == 1) return skip_stages(s, pipe, kFusedKSteps1);
+    mainloop(false);
     swiglu_quant<N>(s, args, tile, acc, warpgroup);
     return;
   }
-  gemm1_mainloop<N, kRows>(s, args, tile, pipe, acc, warpgroup, true);
+  mainloop(true);
   reduce_split_k<N>(s, acc, split_k_rounds, warpgroup);
   if (warpgroup == 0) swiglu_quant<N>(s, args, tile, acc, 0);
 }
@@ -226,11 +232,12 @@ __device__ __forceinline__ void gemm1_swiglu_quant(
   int split_k_rounds = 0;
   for (NBlockScheduler scheduler(s); scheduler.get_next_tile(tile);) {
     const int rows = tile.m_block.rows;
-    if (tile.m_block.bypasses_gather(args.num_tokens))
+    if (kBypasses && tile.m_block.bypasses_gather(args.num_tokens))
       gemm1_tile<8, kOne>(s, args, tile, pipe, split_k_rounds, warpgroup);
     else if (rows <= 8) gemm1_tile<8, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
     else if (rows <= 16) gemm1_tile<16, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
     else if (rows <= 32) gemm1_tile<32, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
-    else gemm1_tile<64, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
+    else if constexpr (kMBlockRows == 64)
+      gemm1_tile<64, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
   }
 }

@@ -13,6 +13,7 @@
 #include "common/cuda/ptx/barrier.cuh"
 #include "hopper_fused/few_tokens/consumer_pipeline.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
+#include "hopper_fused/few_tokens/mxfp4_mainloops.cuh"
 #include "common/cuda/numerics.cuh"
 #include "common/cuda/pipeline.cuh"
 #include "hopper_fused/sizes.cuh"
@@ -101,17 +102,50 @@ __device__ __forceinline__ void gemm2_mainloop_alone(
   for (int i = 0; i < kFusedKBlocks2 / 2; i++, pipe.advance()) {
     const int stage = pipe.stage;
     mbar_wait(&s.full[stage], pipe.phase);
+    uint32_t read = 0;
 #pragma unroll
     for (int k = 0; k < 2; k++)
-      gemm2_k_block<N>(acc, s.stage(stage) + k * kWeightTileBytes,
-                       s.stage(stage) + 2 * kWeightTileBytes + k * atoms * 2 * kAtomBytes,
-                       s.scales[stage] + k * atoms * kNBlocksPerKBlock * kAtomRows,
-                       __shfl_sync(kFullWarp, w_scales, 2 * i + k));
-    consumer_release(s, stage);
+      read |= gemm2_k_block<N>(acc, s.stage(stage) + k * kWeightTileBytes,
+                               s.stage(stage) + 2 * kWeightTileBytes + k * atoms * 2 * kAtomBytes,
+                               s.scales[stage] + k * atoms * kNBlocksPerKBlock * kAtomRows,
+                               __shfl_sync(kFullWarp, w_scales, 2 * i + k));
+    consumer_release(s, stage, read);
   }
 }
 
 // ---- epilogue ----
+
+// An m_block's rows of y: warpgroup 0 hands its half of the sums to warpgroup 1, which adds its own.
+template <int N>
+__device__ __forceinline__ void store_rows(
+    FusedSmem& s, const FusedArgs& args, const MBlock& m_block, const float (&acc)[N / 2], int warpgroup, int nth) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
+  const int column = kWarpRows * warp + lane / kQuad, column_tile = blockIdx.x % kNumColumnTiles;
+  float* half = s.sums(kMBlockRows) + column;
+  float* y = args.y + (size_t)m_block.first_row * kHidden + column_tile * kColumnTile + column;
+  if (warpgroup == 1) mbar_wait(&s.sums_added[0], nth % 2);
+  else if (nth > 0) mbar_wait(&s.sums_added[1], (nth - 1) % 2);
+  uint32_t read = 0;
+#pragma unroll
+  for (int j = 0; j < N / 8; j++) {
+#pragma unroll
+    for (int p = 0; p < 2; p++) {
+      const int r = 8 * j + 2 * (lane % kQuad) + p;
+      if (r >= m_block.rows) continue;
+      float* first = half + r * kSumPitch;
+      if (warpgroup == 0) {
+        first[0] = acc[4 * j + p];
+        first[8] = acc[4 * j + 2 + p];
+      } else {
+        const float a = first[0], b = first[8];
+        read |= __float_as_uint(a) | __float_as_uint(b);
+        __stcs(y + (size_t)r * kHidden, a + acc[4 * j + p]);
+        __stcs(y + (size_t)r * kHidden + 8, b + acc[4 * j + 2 + p]);
+      }
+    }
+  }
+  release_stage(&s.sums_added[warpgroup], read);
+}
 
 // nth: of the m_block among those of this CTA; with kMBlocksAlone the number of times that a warpgroup has added to the
 // sums before it. The warpgroups take turns, warpgroup 0 the even ones: an m_block takes the next turn if a warpgroup
@@ -125,8 +159,10 @@ __device__ __forceinline__ void gemm2_m_block(
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
-  if constexpr (kAlone) gemm2_mainloop_alone<N>(s, pipe, acc, m_block.atoms(), w_scales);
+  if constexpr (kMxfp4Weights) gemm2_mainloop_mxfp4<N>(s, args, pipe, acc, warpgroup, m_block);
+  else if constexpr (kAlone) gemm2_mainloop_alone<N>(s, pipe, acc, m_block.atoms(), w_scales);
   else gemm2_mainloop<N>(s, pipe, acc, warpgroup, m_block.atoms(), w_scales);
+  if (kMxfp4Weights && args.y) return store_rows<N>(s, args, m_block, acc, warpgroup, nth);
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
   float* column = s.sums(args.num_tokens) + kWarpRows * warp + lane / kQuad;
@@ -216,13 +252,14 @@ __device__ __forceinline__ void gemm2_combine(
   const int column_tile = blockIdx.x % kNumColumnTiles, rank = blockIdx.x / kNumColumnTiles;
   // One weight scale per K block and lane. An m_block's are requested while the one before is computed.
   const auto scales_of = [&](int n) {
-    if (n >= s.num_m_blocks) return 0.0f;
+    if (kMxfp4Weights || n >= s.num_m_blocks) return 0.0f;  // MXFP4's are read in the main loop
     const int block = s.m_block[n].expert * (kHidden / kBlockK) + column_tile * kColumnTile / kBlockK;
     return args.w2_scale[block * kNumKBlocks2 + thread % kWarp % kNumKBlocks2];
   };
   float next_scales = scales_of(rank);
   named_barrier_sync(kBarConsumers, kConsumerThreads);  // gemm1 is over: the sums may overwrite Gemm1Smem
-  for (int i = thread; i < args.num_tokens * kVectors; i += kConsumerThreads)
+  const int sum_tokens = kMxfp4Weights && args.y ? 0 : args.num_tokens;
+  for (int i = thread; i < sum_tokens * kVectors; i += kConsumerThreads)
     *reinterpret_cast<float4*>(sums + i / kVectors * kSumPitch + i % kVectors * 4) = make_float4(0, 0, 0, 0);
   named_barrier_sync(kBarConsumers, kConsumerThreads);
 
@@ -233,9 +270,10 @@ __device__ __forceinline__ void gemm2_combine(
     if (m_block.rows <= 8) gemm2_m_block<8>(s, args, pipe, m_block, w_scales, warpgroup, i);
     else if (m_block.rows <= 16) gemm2_m_block<16>(s, args, pipe, m_block, w_scales, warpgroup, i);
     else if (m_block.rows <= 32) gemm2_m_block<32>(s, args, pipe, m_block, w_scales, warpgroup, i);
-    else gemm2_m_block<64>(s, args, pipe, m_block, w_scales, warpgroup, i);
+    else if constexpr (kMBlockRows == 64) gemm2_m_block<64>(s, args, pipe, m_block, w_scales, warpgroup, i);
     i += kMBlocksAlone && !m_block.split_k() ? 2 : 1;
   }
+  if (kMxfp4Weights && args.y) return;
   named_barrier_sync(kBarConsumers, kConsumerThreads);
   if constexpr (kCtasPerColumnTile > 1) {
     reduce_column_tile(args, epoch, sums, column_tile, rank);

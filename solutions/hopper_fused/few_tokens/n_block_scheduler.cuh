@@ -21,7 +21,7 @@ struct Gemm1Tile {
   int nth;                    // among this CTA's tiles
   // Whether a stage holds a K block for each warpgroup, and the number of stages that the tile takes.
   __device__ bool split_k() const { return num_n_blocks == 1 && m_block.rows <= kGemm1SplitKRows; }
-  __device__ int k_iters() const { return split_k() ? kFusedKBlocks1 / 2 : kFusedKBlocks1; }
+  __device__ int k_iters() const { return split_k() ? kFusedKSteps1 / 2 : kFusedKSteps1; }
   // The i-th K block that the tile takes. i is even where a stage holds two.
   __device__ int k_block(int i) const { return gemm1_k_block(i, n_block); }
 };

@@ -27,11 +27,14 @@ __device__ __forceinline__ void place_weights(FusedSmem& s, const FusedArgs& arg
   for (int i = threadIdx.x; i < args.num_tokens * kTopK; i += kFusedThreads) {
     const int t = i / kTopK;
     const Slot slot = read_slot(args, t, i % kTopK);
+    if (kMxfp4Weights && args.token_rows && blockIdx.x == 0) args.token_rows[i] = -1;
     if (slot.expert >= kNumLocalExperts || !slot.first) continue;
     const int at = t / 32 * kPaddedLocalExperts + slot.expert;
     const int in_batch = __popc(s.mask[at] & ((1u << t % 32) - 1));
     const int before = rows_before ? rows_before[at] : 0;
-    s.gemm1_smem().row_weight[s.first_row[slot.expert] + before + in_batch] = slot.weight;
+    const int row = s.first_row[slot.expert] + before + in_batch;
+    s.gemm1_smem().row_weight[row] = slot.weight;
+    if (kMxfp4Weights && args.token_rows && blockIdx.x == 0) args.token_rows[i] = row;
   }
 }
 

@@ -19,6 +19,7 @@
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/wait_for_h.cuh"
 #include "hopper_fused/few_tokens/peers.cuh"
+#include "common/cuda/weights.cuh"
 
 constexpr int kNBlockGroups = kNBlockColumns / kAtomRows;  // groups of 8 rows of each half of W13: an n_block's box
 
@@ -33,6 +34,11 @@ __device__ __forceinline__ void prefetch_first_weights(const TensorMaps& maps) {
   for (int k = 0; k < kFusedStages; k++)
     for (int b = 0; b < 2; b++)
       tma_prefetch_5d(&maps.w1, k * kBlockK, 0, 0, (n_block + b) * kNBlockGroups, expert, policy);
+}
+
+// Scales of MXFP4 weights, which consumers read from memory themselves, to L2: `rows` rows of `row_bytes` each.
+__device__ __forceinline__ void prefetch_scales(const uint8_t* scales, size_t first_row, int rows, int row_bytes) {
+  bulk_prefetch(scales + first_row * row_bytes, rows * row_bytes);
 }
 
 // For one thread. For a tile that bypasses the gather it also loads the row of x, in front of the first weights:
@@ -50,9 +56,18 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
     const int boxes = tile.num_n_blocks == 2 || tile.split_k() ? 2 : 1;
     const int next_k = tile.split_k() ? 1 : 0, next_n_block = tile.num_n_blocks - 1;
     const bool bypass = tile.m_block.bypasses_gather(args.num_tokens);
+    if constexpr (kMxfp4Weights) {
+      const int rows = min(tile.num_n_blocks * kNBlockColumns, kIntermediate - tile.n_block * kNBlockColumns);
+      const size_t first = (size_t)tile.m_block.expert * 2 * kIntermediate + tile.n_block * kNBlockColumns;
+      if (rows > 0) {
+        prefetch_scales(args.w1_bytes(), first, rows, kHidden / 32);
+        prefetch_scales(args.w1_bytes(), first + kIntermediate, rows, kHidden / 32);
+      }
+    }
     for (int i = 0; i < tile.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage, k = tile.k_block((1 + next_k) * i);
       mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      if constexpr (kMxfp4Weights) fence_proxy_async_shared();  // consumers read these weights by generic loads
       if (!kBf16 && bypass && i == 0) {
         // The row of two tiles ago lay in this buffer. Nobody reads it any more: the previous tile has filled this
         // stage, and both warpgroups have released it.
@@ -76,9 +91,13 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
   for (int n = blockIdx.x / kNumColumnTiles; n < s.num_m_blocks; n += kCtasPerColumnTile) {
     const MBlock m_block = s.m_block[n];
     const int stage_k = m_block.split_k() ? 2 : 1;  // K blocks of a stage
+    if constexpr (kMxfp4Weights)
+      prefetch_scales(args.w2_bytes(), (size_t)m_block.expert * kHidden + blockIdx.x % kNumColumnTiles * kColumnTile,
+                      kColumnTile, kIntermediate / 32);
     for (int i = 0; i < m_block.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage;
       mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      if constexpr (kMxfp4Weights) fence_proxy_async_shared();
       mbar_arrive_expect_tx(&s.full[stage], stage_k * kWeightTileBytes);
       for (int k = 0; k < stage_k; k++)
         tma_load_2d(s.stage(stage) + k * kWeightTileBytes, &maps.w2, &s.full[stage], (stage_k * i + k) * kBlockK,
@@ -113,7 +132,7 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
   Gemm1Tile tile;
   for (NBlockScheduler scheduler(s); copies && scheduler.get_next_tile(tile);) {
     const MBlock& m_block = tile.m_block;
-    const int stage_k = tile.split_k() ? 2 : 1;  // K blocks of a stage
+    const int stage_k = tile.split_k() ? 2 * kStepBlocks : kStepBlocks;  // K blocks of a stage
     const int bytes = m_block.atoms() * stage_k * kAtomBytes;
     if (m_block.bypasses_gather(args.num_tokens)) {
       // load_weights alone fills these stages, and this warp skips them once it has. Sooner or much later, its next
@@ -132,7 +151,7 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
       const int stage = pipe.stage, scale_bytes = m_block.atoms() * stage_k * kAtomRows * (int)sizeof(float);
       wait_for_empty_scales(s, pipe);
       mbar_arrive_expect_tx(&s.full[stage], bytes + scale_bytes);
-      const int k = tile.k_block(stage_k * i);
+      const int k = kStepBlocks * tile.k_block(stage_k / kStepBlocks * i);
       bulk_load(s.stage(stage) + kStageWeightBytes, scratch.x + m_block.x_offset(k), bytes, &s.full[stage], policy);
       bulk_load(s.scales[stage], scratch.x_scale + m_block.x_scale_offset(k), scale_bytes, &s.full[stage], policy);
     }
@@ -143,13 +162,14 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
     if (n >= ready) ready = wait_for_h<true>(scratch.n_blocks_stored, kNumNBlocks, n, s.num_m_blocks);
     if (!copies) continue;
     const MBlock m_block = s.m_block[n];
-    const int stage_k = m_block.split_k() ? 2 : 1, bytes = m_block.atoms() * stage_k * 2 * kAtomBytes;
+    const int tiles = m_block.split_k() ? 2 : 1, stage_k = tiles * kStepBlocks;  // weight tiles, K blocks of a stage
+    const int bytes = m_block.atoms() * stage_k * 2 * kAtomBytes;
     for (int i = 0; i < m_block.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage;
       const int scale_bytes = m_block.atoms() * stage_k * kAtomRows * kNBlocksPerKBlock * (int)sizeof(float);
       wait_for_empty_scales(s, pipe);
       mbar_arrive_expect_tx(&s.full[stage], bytes + scale_bytes);
-      bulk_load(s.stage(stage) + stage_k * kWeightTileBytes, scratch.h + m_block.h_offset(stage_k * i), bytes,
+      bulk_load(s.stage(stage) + tiles * kWeightTileBytes, scratch.h + m_block.h_offset(stage_k * i), bytes,
                 &s.full[stage], policy);
       bulk_load(s.scales[stage], scratch.h_scale + m_block.h_scale_offset(stage_k * i), scale_bytes, &s.full[stage],
                 policy);

@@ -41,6 +41,10 @@ __device__ __forceinline__ void tma_prefetch_5d(const void* map, int c0, int c1,
                "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "l"(policy)
                : "memory");
 }
+// `bytes` contiguous bytes, a multiple of 16, go to L2 only.
+__device__ __forceinline__ void bulk_prefetch(const void* gmem, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(gmem), "r"(bytes) : "memory");
+}
 // The box goes to the same address in each CTA of the cluster whose bit is set in `ctas`, and counts at `bar` there.
 __device__ __forceinline__ void tma_load_5d_multicast(void* smem, const void* map, uint64_t* bar, int c0, int c1,
                                                       int c2, int c3, int c4, uint16_t ctas, uint64_t policy) {

@@ -1,0 +1,41 @@
+"""layer_mxfp4: the layer with MXFP4 experts in Triton kernels: permute, gemm1, swiglu_quant, gemm2,
+combine.
+"""
+
+from ...host.launch import launch_quickly
+from ..layer import launch_layer
+from ..swiglu_quant import swiglu_quant
+from ..tiles import Choice, Tile
+from .gemm1_mxfp4 import gemm1_mxfp4, gemm1_mxfp4_kernel
+from .gemm2_mxfp4 import gemm2_mxfp4, gemm2_mxfp4_kernel
+
+launch_quickly(gemm1_mxfp4_kernel, gemm2_mxfp4_kernel)
+
+
+def choose_mxfp4(multiprocessors, rows_per_expert):
+    """Return the tiles, by the mean rows of an expert; not tuned for any GPU."""
+    block_m = 16 if rows_per_expert <= 12 else 32 if rows_per_expert <= 48 else 64
+    programs = 4 * multiprocessors
+    tile = Tile(block_m, 128, 8, 4, 8 if block_m == 64 else 4, 3, programs)
+    return Choice(tile, tile, fused=False, tma=True)
+
+
+def gemm1_swiglu(x, x_scale, w, w_scale, permutation, choice):
+    g = gemm1_mxfp4(x, x_scale, w, w_scale, permutation, choice.gemm1)
+    return swiglu_quant(g, permutation, choice.gemm1.block_m, 2 * choice.gemm1.programs)
+
+
+def gemm2_columns(h, h_scale, w, w_scale, permutation, first_column, y, choice):
+    gemm2_mxfp4(h, h_scale, w, w_scale, permutation, first_column, y, choice.gemm2)
+
+
+def launch_layer_mxfp4(given, choice):
+    """Launch the stages on the current device; writes given.output. given: of one token or more."""
+    launch_layer(
+        given,
+        given.hidden_states,
+        given.hidden_states_scale,
+        choice,
+        first_gemm=gemm1_swiglu,
+        second_gemm=gemm2_columns,
+    )
