@@ -47,6 +47,11 @@ cudaError_t launch_fused_layer(const TensorMaps&, const FusedArgs& args, int, cu
   printf("fused %u %d\n", args.scratch->counters[kRouted], number_of(scratch));
   return happens("launch");
 }
+// No call here sums over ranks.
+const Peers* peers_of(int64_t) { return nullptr; }
+cudaError_t launch_reduced_layer(const TensorMaps&, const ReducedArgs&, int, cudaStream_t) {
+  return happens("reduced");
+}
 // A grid barrier leaves as many arrivals as there are CTAs; gemm1 takes them away.
 cudaError_t launch_route_permute(const GroupedArgs& args, int ctas, cudaStream_t) {
   printf("route %u %d\n", args.counters->grid_barrier, number_of(args.counters));
