@@ -1,6 +1,6 @@
 """Which solution to use for each model, as the README and docs/models.md show it."""
 
-from moebench.reports import models
+from moebench.reports import comparison, models
 from moebench.results import measurements
 from recorded import DEFAULT, RECORDS, trace, write
 
@@ -53,3 +53,9 @@ def test_the_speed_at_a_token_count_that_was_not_run_is_that_of_the_nearest(tmp_
         f"{over_bound[901]:.2f} (901)",
         f"{over_bound[11948]:.2f} (11948)",
     ]
+
+
+def test_solutions_of_earlier_code_are_named_below_the_table(tmp_path):
+    traces = [*everywhere("fast", 1.0, earlier_code="before X"), *everywhere("slow", 2.0)]
+    rows = rows_of(tmp_path, traces)
+    assert comparison.solutions_of_earlier_code(rows) == ["fast: of earlier code: before X"]

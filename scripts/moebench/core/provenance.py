@@ -22,7 +22,16 @@ CLOCKS = ("events", "gpu")
 
 # Field -> its name in a FIB trace, where it lies beside the libraries' versions, in
 # environment.libs.
-OTHERS = ("source_fingerprint", "carried", "tolerance", "protocol", "command", "packages", "host")
+OTHERS = (
+    "source_fingerprint",
+    "carried",
+    "earlier_code",
+    "tolerance",
+    "protocol",
+    "command",
+    "packages",
+    "host",
+)
 IN_LIBS = {"source_sha1": "solution_sha1"} | {name: name for name in OTHERS}
 
 
@@ -32,7 +41,8 @@ class Provenance(Strict):
     None: not recorded, or not meant.
 
     source_sha1: FIB's hash of the packed solution. source_fingerprint: packing/fingerprint.py's; of
-    a later source where `carried` says why its figures are the same. hardware: the device's name.
+    a later source where `carried` says why its figures are the same, or `earlier_code` in what the
+    code that was measured differs and why it is still shown. hardware: the device's name.
     versions: library -> version. host: which machine and GPU, of runs on several. packages:
     installed packages that the solution itself imports, with their versions. tolerance: its name
     and numbers. protocol: warm-up runs, iterations, trials, and the clock if not CUDA events.
@@ -45,6 +55,7 @@ class Provenance(Strict):
     source_sha1: str | None = None
     source_fingerprint: str | None = None
     carried: str | None = None
+    earlier_code: str | None = None
     tolerance: str | None = None
     protocol: str | None = None
     command: str | None = None

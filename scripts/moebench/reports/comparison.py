@@ -52,7 +52,8 @@ def provenance(rows: pd.DataFrame) -> str:
     first = compared.timestamp.min()[:10]
     last = compared.timestamp.max()[:10]
     dates = first if first == last else f"{first} to {last}"
-    return "; ".join([versions, protocols, dates, *solutions_with_packages(compared)])
+    parts = [versions, protocols, dates, *solutions_with_packages(compared)]
+    return "; ".join([*parts, *solutions_of_earlier_code(compared)])
 
 
 def solutions_with_packages(rows: pd.DataFrame) -> list[str]:
@@ -61,6 +62,15 @@ def solutions_with_packages(rows: pd.DataFrame) -> list[str]:
     texts = []
     for text, solutions in packages.groupby(packages):
         texts.append(f"{', '.join(solutions.index)} with {text}")
+    return texts
+
+
+def solutions_of_earlier_code(rows: pd.DataFrame) -> list[str]:
+    """Return "a, b: of earlier code: why" for each reason that rows of earlier code have."""
+    reasons = rows[rows.counts].groupby("solution").earlier_code.first().dropna()
+    texts = []
+    for reason, solutions in reasons.groupby(reasons):
+        texts.append(f"{', '.join(solutions.index)}: of earlier code: {reason}")
     return texts
 
 

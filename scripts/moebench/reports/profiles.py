@@ -134,4 +134,6 @@ def origin(record: ProfileRecord) -> str:
     state = staleness.judge_record(by, record.solution)
     name = record.solution if state == "current" else f"{record.solution} ({state})"
     parts = [by.timestamp[:10], by.protocol or "", by.versions_text, f"`{by.command}`"]
+    if by.earlier_code:
+        parts.append(f"of earlier code: {by.earlier_code}")
     return f"{name}: {', '.join(parts)}"

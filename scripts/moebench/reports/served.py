@@ -86,6 +86,8 @@ def origin(head: Head) -> str:
     stale = [name for name in head.sources if is_stale(head, name)]
     if stale:
         parts.append(f"stale, as the source has changed since: {', '.join(stale)}")
+    if by.earlier_code:
+        parts.append(f"of earlier code: {by.earlier_code}")
     return "; ".join(parts)
 
 

@@ -38,7 +38,15 @@ TIMES = ["ms", "reference_ms", "speedup"]
 NUMBERS = [*TIMES, "matched", "max_absolute_error", "max_relative_error", *MATCHED]
 
 # Fields of a trace's provenance that are columns under their own names.
-PROVENANCE = ("packages", "source_sha1", "source_fingerprint", "timestamp", "command", "host")
+PROVENANCE = (
+    "packages",
+    "source_sha1",
+    "source_fingerprint",
+    "earlier_code",
+    "timestamp",
+    "command",
+    "host",
+)
 
 # A time up to 3% above the least is level with it: no smaller difference is called one.
 LEVEL = 1.03
@@ -48,7 +56,7 @@ def load(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     """Return every row that counts, below these paths, and a warning for each unreadable line.
 
     Columns are `rows_from`'s and
-    source: "current", "stale" or "unknown";
+    source: "current", "earlier", "stale" or "unknown" (`staleness.judge`);
     others: the trace's fields that FIB's schema does not have;
     workloads: how many the definition has;
     bound_ms: the roofline bound, NaN on a GPU whose ceilings were not measured;

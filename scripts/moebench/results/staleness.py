@@ -19,13 +19,14 @@ from moebench.packing.fingerprint import source_of
 from moebench.results import trace_files
 from moebench.results.trace_files import Recorded
 
-State = Literal["current", "stale", "unknown"]
+State = Literal["current", "earlier", "stale", "unknown"]
 Sources = dict[tuple[str, str], set[str]]  # (definition, solution) -> its `hashes`
 
 
 def judge(provenance: Provenance, hashes_now: Collection[str], complete: bool = True) -> State:
     """Return "current" if a hash in the provenance is one of the source as it is now.
 
+    "earlier" if the provenance says that earlier code was measured, and why it is still shown.
     hashes_now: `hashes` of that source; none where the source is gone. complete: whether none means
     that it is gone; otherwise the state is unknown then.
     """
@@ -34,7 +35,9 @@ def judge(provenance: Provenance, hashes_now: Collection[str], complete: bool = 
         return "unknown"
     if not hashes_now and not complete:
         return "unknown"
-    return "stale" if recorded.isdisjoint(hashes_now) else "current"
+    if recorded.isdisjoint(hashes_now):
+        return "stale"
+    return "earlier" if provenance.earlier_code else "current"
 
 
 def hashes(solutions: Iterable[Solution]) -> set[str]:
