@@ -207,14 +207,17 @@ def test_product(module, device, tile, n, dtype):
     scale = scale.view(torch.uint8)
     codes, scales = quantise.group_quantise_ref(x)
     expected = step.block_scaled_matmul_ref(codes, scales, weight, scale, torch.float32)
-    of_kind = {"raw": x, "values": quantise.group_round(x) if tile.x == "values" else None}
+    forms = [(codes, scales)]
+    if tile.x == "raw":
+        forms.append((x, None))
+    if tile.x == "values":
+        forms.append((quantise.group_round(x), None))
 
-    for operand, its_scales in ((codes, scales), (of_kind.get(tile.x), None)):
-        if operand is not None:
-            output = torch.full((38, n), torch.nan, dtype=dtype, device=device)
-            step.block_scaled_matmul(operand, its_scales, weight, scale, output[:37], tile)
-            assert_product(output[:37], expected, tile.route)
-            assert output[37].isnan().all()
+    for values, values_scales in forms:
+        output = torch.full((38, n), torch.nan, dtype=dtype, device=device)
+        step.block_scaled_matmul(values, values_scales, weight, scale, output[:37], tile)
+        assert_product(output[:37], expected, tile.route)
+        assert output[37].isnan().all()
 
 
 # ---- the whole ----
