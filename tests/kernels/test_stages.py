@@ -58,6 +58,14 @@ def cases(count):
     return pytest.mark.parametrize("seed", seeds)
 
 
+def cases_with(name, *values):
+    """Parametrise a test with a Case of its own for each value."""
+    parameters = []
+    for seed, value in enumerate(values):
+        parameters.append((seed, value) if seed < QUICK else slow(seed, value))
+    return pytest.mark.parametrize(("seed", name), parameters)
+
+
 class Case:
     """Sizes and values drawn from a seed."""
 
@@ -200,8 +208,7 @@ def check_route(module, *arguments):
 
 
 # At level -60 the scores are so small that the 1e-20 in the normalisation decides the weights.
-@cases(5)
-@pytest.mark.parametrize("level", [-100.0, -60.0, -30.0, -2.0, 0.0, 4.0])
+@cases_with("level", -60.0, -2.0, 4.0, -100.0, -60.0, -30.0, -2.0, 0.0, 4.0)
 def test_route(device, seed, level):
     """Tokens sent to other experts, or weighed otherwise, than the model says."""
     case = Case(device, seed)
@@ -323,8 +330,7 @@ def assert_same_rows(output, expected, rows):
         assert torch.equal(output[1][rows], expected[1][rows])
 
 
-@cases(4)
-@pytest.mark.parametrize("size", [1e-30, 1e-3, 1.0, 1e4])
+@cases_with("size", 1e-30, 1.0, 1e4, 1e-30, 1e-3, 1.0, 1e4)
 def test_quantise_tokens(device, seed, size):
     """NaN for a token of zeros, or a scale that belongs to other columns."""
     case = Case(device, seed)
@@ -340,8 +346,7 @@ def test_quantise_tokens(device, seed, size):
     assert torch.equal(scale, expected_scale)
 
 
-@cases(4)
-@pytest.mark.parametrize("size", [1e-3, 1.0, 30.0])
+@cases_with("size", 1e-3, 1.0, 30.0, 1e-3, 1.0, 30.0)
 def test_swiglu_quant(device, seed, size):
     """An activation that overflows, or divides by a zero scale."""
     case = Case(device, seed)
@@ -424,9 +429,8 @@ def test_gemm2_in_column_slices(device, seed):
 # ---- combine ----
 
 
-@cases(4)
+@cases_with("num_tokens", 1, 40, 65, 7, 64, 65, 90)  # 65 change the block size
 @pytest.mark.parametrize("branch", [False, True])
-@pytest.mark.parametrize("num_tokens", [1, 40, 64, 65])  # 65 change the block size
 def test_combine(device, seed, num_tokens, branch):
     """NaN or stale numbers for tokens that have no expert on this rank.
 
