@@ -31,7 +31,6 @@ from solutions.common.triton.permute import permute_ref
 from solutions.common.triton.quantise_tokens import quantise_tokens, quantise_tokens_ref
 from solutions.common.triton.swiglu import swiglu
 from solutions.common.triton.swiglu_quant import swiglu_quant, swiglu_quant_ref
-from solutions.common.triton.tile_order import tile_order
 from solutions.common.triton.tiles import Tile
 
 BF16_STEP = 2.0**-7  # between neighbours, relative to the smaller one
@@ -238,24 +237,6 @@ def test_route_of_other_layers(device, sizes):
         reload(module)
         check_route(module, logits, bias, num_experts - num_local, 2.5, num_local)
     reload(module)
-
-
-# ---- the order of tiles ----
-
-
-@triton.jit
-def count_visits_kernel(visits_ptr, num_m, num_n, GROUP: tl.constexpr):
-    m, n = tile_order(tl.program_id(0), num_m, num_n, GROUP)
-    tl.atomic_add(visits_ptr + m * num_n + n, 1)
-
-
-@pytest.mark.parametrize("group", [1, 3, 8])
-@pytest.mark.parametrize(("num_m", "num_n"), [(1, 1), (8, 6), (20, 5), slow(17, 2)])
-def test_every_tile_is_visited_once(device, num_m, num_n, group):
-    """A tile computed twice (time) or never (stale memory in the result)."""
-    visits = torch.zeros((num_m, num_n), dtype=torch.int32, device=device)
-    count_visits_kernel[(num_m * num_n,)](visits, num_m, num_n, GROUP=group)
-    assert (visits == 1).all()
 
 
 # ---- gemm1, swiglu_quant and both in one ----

@@ -7,15 +7,7 @@ run the full one.
 import ahead_of_time
 import pytest
 import torch
-from every_solution import (
-    OUTPUT,
-    assert_close,
-    assert_same_bits,
-    expected_output,
-    run,
-    serving,
-    slow,
-)
+from every_solution import assert_close, assert_same_bits, expected_output, run, serving, slow
 from layer_inputs import DEVICE
 from layer_inputs import arguments as layer_arguments
 from moebench.packing import manifest
@@ -157,47 +149,6 @@ def test_bad_input_is_named(layer, geometry, name, change):
     arguments[name] = change(arguments[name])
     with pytest.raises(ValueError, match=f"^{name}: "):
         layer(*arguments.values())
-
-
-# ---- on a GPU ----
-
-
-@serving("bf16")
-def test_in_a_cuda_graph(layer, geometry):
-    """Captured once, replayed on other tokens and another routing."""
-    arguments = layer_arguments(geometry, 100)
-    other = layer_arguments(geometry, 100, seed=1)
-    run(layer, arguments)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        layer(*arguments.values())
-
-    for name in ("hidden_states", "expert_ids", "expert_weights"):
-        arguments[name].copy_(other[name])
-    arguments[OUTPUT].fill_(torch.nan)
-    graph.replay()
-
-    assert_close(arguments[OUTPUT], expected_output(geometry, arguments))
-
-
-@serving("bf16")
-def test_on_a_stream_of_the_callers(layer, geometry):
-    """A launch on the default stream, which reads inputs that are not there
-    yet.
-    """
-    arguments = layer_arguments(geometry, 100)
-    late = layer_arguments(geometry, 100, seed=2)["hidden_states"]
-    run(layer, arguments)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(20_000_000)
-        arguments["hidden_states"].copy_(late)
-        output = run(layer, arguments)
-    torch.cuda.current_stream().wait_stream(stream)
-
-    assert_close(output, expected_output(geometry, arguments))
 
 
 # ---- compiled ahead of time ----

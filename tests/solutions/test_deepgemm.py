@@ -277,23 +277,6 @@ def most_contiguous_rows(num_tokens, sizes):
     return -(-(pairs - active + 1) // TILE) * TILE + (active - 1) * TILE
 
 
-@pytest.mark.parametrize("geometry", SERVED)
-def test_parts_of_scratch_do_not_overlap_while_in_use(module, geometry):
-    """H is read while y is written; and scratch is not larger than it says."""
-    rows = module("rows", geometry)
-    places = module("scratch", geometry).places
-    top_k = catalogue.geometries()[geometry]["top_k"]
-
-    for num_tokens in TOKENS:
-        parts, end = places(num_tokens)
-
-        starts = [offset for offset, *_ in parts.values()]
-        assert starts[:-1] == sorted(starts[:-1])
-        assert starts[-1] == parts["x_scale"][0]
-        most = rows.arrange(num_tokens).total * rows.BYTES_PER_ROW
-        assert end <= most + 16 * num_tokens * top_k + 7 * 256
-
-
 # ---- ahead of time ----
 
 

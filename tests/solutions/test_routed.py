@@ -202,26 +202,6 @@ def test_tokens_in_fp8_are_not_taken_for_bf16(layer, geometry):
 
 @serving("deepseek-v3-ep8-routed")
 @some_tokens
-def test_cuda_graph(layer, geometry, num_tokens):
-    """A graph that keeps the routing it was captured with."""
-    arguments = layer_arguments(geometry, num_tokens)
-    output = torch.full_like(arguments[OUTPUT], torch.nan)
-    run(layer, arguments)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        layer(*(arguments | {OUTPUT: output}).values())
-
-    for seed in (1, 2):
-        other = layer_arguments(geometry, num_tokens, seed=seed)
-        for name in ("hidden_states", "hidden_states_scale", "topk_ids", "topk_weights"):
-            arguments[name].copy_(other[name])
-        graph.replay()
-        assert_same_bits(output, run(layer, arguments), f"replay {seed}")
-    assert_close(output, expected_output(geometry, arguments))
-
-
-@serving("deepseek-v3-ep8-routed")
-@some_tokens
 def test_random_ids_of_a_trial_run(layer, geometry, num_tokens):
     """Engines measure their memory with random ids, in which an expert comes
     twice.

@@ -15,7 +15,7 @@ from moebench.operators import moe_fp8_block_scale as moe
 from moebench.operators import moe_fp8_block_scale_renorm as renorm
 from moebench.packing import eligibility, manifest
 
-from solutions.common.triton.permute import max_tiles, permute_ref
+from solutions.common.triton.permute import permute_ref
 from solutions.common.triton.swiglu_quant import swiglu_quant_ref
 
 SMALL = [*moe.small(), *renorm.small()]
@@ -106,29 +106,6 @@ def test_both_gemms_share_the_order_of_rows(module, intermediate):
         first, second, _ = choose_configs(rows_per_expert, intermediate)
         assert first.keys() == second.keys(), rows_per_expert
         assert first["BLOCK_SIZE_M"] == second["BLOCK_SIZE_M"], rows_per_expert
-
-
-SHARES = [(1 / 8, 1), (1 / 8, 4096), (1 / 8, 16384), (1 / 16, 16384), (1, 16384)]
-
-
-@pytest.mark.parametrize(("share", "num_tokens"), SHARES)
-def test_usual_tiles_hold_twice_the_usual_rows(module, share, num_tokens):
-    """Times of our own kernel shown as SGLang's, or thousands of programs
-    without a tile.
-    """
-    block_m = 64
-    pairs = 8 * num_tokens
-    local = int(256 * share)
-    most = max_tiles(num_tokens, 8, local, block_m)
-
-    usual = module("tiles").usual_tiles(pairs, share, local, block_m, most)
-
-    assert usual == most or usual < most / 3
-    for seed in range(5):  # rows of the experts, uneven
-        popular = torch.rand(local, generator=torch.Generator().manual_seed(seed)) ** 4
-        rows = (popular / popular.sum() * min(2 * share, 1) * pairs).int()
-        tiles = rows.add(block_m - 1).floor_divide(block_m)
-        assert int(tiles.sum()) <= usual
 
 
 # ---- our stages ----

@@ -12,21 +12,16 @@ from pathlib import Path
 MOE = "model_executor/layers/fused_moe"
 QUANTIZATION = "model_executor/layers/quantization"
 NAMES = {  # of a file
-    "plugins/__init__.py": ["DEFAULT_PLUGINS_GROUP"],
-    "config/vllm.py": ["get_current_vllm_config"],
-    "logger.py": ["init_logger", "_VllmLogger"],
+    "logger.py": ["_VllmLogger"],
     f"{MOE}/modular_kernel.py": [
         "FusedMoEExperts",
         "FusedMoEExpertsModular",
         "FusedMoEActivationFormat",
     ],
     f"{MOE}/activation.py": ["MoEActivation"],
-    f"{MOE}/config.py": ["FusedMoEConfig", "FusedMoEParallelConfig"],
-    f"{MOE}/oracle/fp8.py": ["Fp8MoeBackend", "make_fp8_moe_kernel"],
-    f"{MOE}/routed_experts.py": ["RoutedExperts"],
-    f"{MOE}/topk_weight_and_reduce.py": ["TopKWeightAndReduceNoOP"],
+    f"{MOE}/config.py": ["FusedMoEConfig"],
+    f"{MOE}/oracle/fp8.py": ["Fp8MoeBackend"],
     f"{QUANTIZATION}/__init__.py": ["register_quantization_config"],
-    f"{QUANTIZATION}/fp8.py": ["Fp8Config", "Fp8MoEMethod"],
     f"{QUANTIZATION}/utils/quant_utils.py": ["kFp8Dynamic128Sym", "kFp8Static128BlockSym"],
 }
 DECORATORS = {"abstractmethod", "staticmethod", "property", "classmethod"}
