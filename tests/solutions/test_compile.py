@@ -61,9 +61,13 @@ def assert_fits(kernel, architecture):
     if tensor_cores or kernel["reloads"] is None:
         assert not kernel["stack"], kernel
     if tensor_cores and kernel["kernel"] in GEMMS:
-        assert kernel[tensor_cores], kernel
-        if kernel["constants"].get("TMA") is not False:
-            assert kernel["bulk_tensor_copy"], kernel
+        assert_quick(kernel, tensor_cores)
+
+
+def assert_quick(gemm, tensor_cores):
+    assert gemm[tensor_cores], gemm
+    if gemm["constants"].get("TMA") is not False:
+        assert gemm["bulk_tensor_copy"], gemm
 
 
 @pytest.mark.slow

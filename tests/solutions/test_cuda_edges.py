@@ -6,15 +6,14 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from unittest import mock
 
 import hopper_stages as stages
 import pytest
 import torch
 from every_solution import assert_close, assert_same_bits
 from flashinfer_bench.compile import BuilderRegistry
-from moebench.operators import catalogue, swiglu
-from moebench.operators import moe_fp8_block_scale as moe
+from layer_inputs import reference
+from moebench.operators import catalogue
 from moebench.packing import eligibility, pack
 
 pytestmark = pytest.mark.gpu
@@ -88,20 +87,17 @@ def choose_by_groups(sizes, arguments):
     return experts, weights * arguments["routed_scaling_factor"]
 
 
-def expected_output(sizes, arguments):
+def expected_output(geometry, sizes, arguments):
     """Return the layer's output where of equal groups and of equal experts the lower one is
     chosen.
     """
+    definition = reference(geometry)
     choose = choose_renorm if sizes["renorm"] else choose_by_groups
     experts, weights = choose(sizes, arguments)
     local = experts - arguments["local_expert_offset"]
     x_scale = arguments["hidden_states_scale"].t()
-    x = moe.dequantize(arguments["hidden_states"], x_scale, row_block=1)
-
-    limit = mock.patch.object(swiglu, "LIMIT", sizes["swiglu_limit"])
-    activation = mock.patch.object(moe, "swiglu", swiglu.function_of(sizes))
-    with limit, activation:
-        return moe.local_experts(x, *(arguments[name] for name in WEIGHTS), local, weights)
+    x = definition.dequantize(arguments["hidden_states"], x_scale, row_block=1)
+    return definition.local_experts(x, *(arguments[name] for name in WEIGHTS), local, weights)
 
 
 def all_equal(logits, bias):
@@ -149,7 +145,7 @@ def test_the_lower_of_equal_experts_is_chosen(geometry, spoil, solution, num_tok
 
     output = run(built(geometry, solution), sizes, arguments)
 
-    assert_close(output, expected_output(sizes, arguments))
+    assert_close(output, expected_output(geometry, sizes, arguments))
 
 
 @every_regime
@@ -170,7 +166,7 @@ def test_nan_logits_spoil_their_token_only(geometry, solution, num_tokens):
 
     output = run(built(geometry, solution), sizes, arguments)
 
-    assert_close(output[~spoilt], expected_output(sizes, arguments)[~spoilt])
+    assert_close(output[~spoilt], expected_output(geometry, sizes, arguments)[~spoilt])
     is_nan = output[spoilt].isnan()
     assert (is_nan.all(1) | ~is_nan.any(1)).all(), "part of a row is NaN"
     if sizes["num_groups"] == 1:  # else a group that has a NaN need not be kept

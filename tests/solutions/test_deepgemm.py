@@ -34,6 +34,10 @@ SERVED = [
     name if name in QUICK else slow(name) for name in manifest.read_manifest("deepgemm").definitions
 ]
 SLOW = [slow(geometry) for geometry in (*moe.small()[1:], *renorm.small())]
+OPERAND_DTYPES = [  # of x, w, d, x_scale, w_scale and the layout
+    *(torch.float8_e4m3fn, torch.float8_e4m3fn, torch.bfloat16),
+    *(torch.float32, torch.float32, torch.int32),
+]
 FIRST_EXPERT = 29
 TILE = 128
 
@@ -78,9 +82,9 @@ def check_operands(a, b, d, layout):
     rows = x.shape[-2]
 
     dtypes = [tensor.dtype for tensor in (x, w, d, x_scale, w_scale, layout)]
-    assert dtypes[:3] == [torch.float8_e4m3fn, torch.float8_e4m3fn, torch.bfloat16]
-    assert dtypes[3:] == [torch.float32, torch.float32, torch.int32]
-    assert all(tensor.is_contiguous() for tensor in (x, w, d, w_scale, layout))
+    assert dtypes == OPERAND_DTYPES
+    for tensor in (x, w, d, w_scale, layout):
+        assert tensor.is_contiguous()
     assert x_scale.shape == (*x.shape[:-1], depth // 128)
     assert x_scale.stride()[-2:] == (1, rows)  # else DeepGEMM launches a kernel to transpose it
     assert rows % TILE == 0, "a tile's store would reach the next expert"

@@ -139,19 +139,26 @@ def test_our_constants_are_flashinfers():
 @small_layers
 def test_cutlass_gets_the_checked_dtypes(geometry):
     """A refusal in FlashInfer's C++, on the GPU only."""
+    parameters = installed(CUTLASS).parameters
+    keywords = keywords_of_call(CUTLASS, parameters, geometry, inputs(geometry))
+    assert keywords["token_selected_experts"].dtype == torch.int32
+    assert keywords["input"].dtype == torch.bfloat16
+    assert keywords["output"].dtype == torch.bfloat16
+    assert keywords["output_dtype"] == torch.bfloat16
+    assert keywords["token_final_scales"].dtype == torch.float32
+    assert [scale.dtype for scale in keywords["quant_scales"]] == [torch.float32] * 2
+
+
+@small_layers
+def test_cutlass_gets_numbers_of_this_ranks_experts(geometry):
+    """Reads beyond the weights."""
     sizes = catalogue.geometries()[geometry]
     parameters = installed(CUTLASS).parameters
 
     keywords = keywords_of_call(CUTLASS, parameters, geometry, inputs(geometry))
 
     experts = keywords["token_selected_experts"]
-    assert keywords["input"].dtype == torch.bfloat16
-    assert keywords["output"].dtype == torch.bfloat16
-    assert keywords["output_dtype"] == torch.bfloat16
-    assert keywords["token_final_scales"].dtype == torch.float32
-    assert [scale.dtype for scale in keywords["quant_scales"]] == [torch.float32] * 2
     assert keywords["ep_size"] * len(keywords["fc1_expert_weights"]) == sizes["num_experts"]
-    assert experts.dtype == torch.int32
     assert experts.shape[1] == sizes["top_k"]
     assert experts.min() == (0 if geometry in catalogue.renorm() else -1)
     assert 0 <= experts.max() < sizes["num_local_experts"]
