@@ -289,12 +289,12 @@ def test_gate_first_and_scales_row_by_row(device, seed, stage, stage_ref):
     x, x_scale, w, w_scale = case.gemm1_operands()
     engine_operands = (x, x_scale.t().contiguous(), gate_first(w), gate_first(w_scale))
     order = {"GATE_FIRST": True, "SCALES_ROW_MAJOR": True}
-    of_gemm1 = mock.patch.multiple(import_module(gemm1.__module__), **order)
-    of_both = mock.patch.multiple(import_module(gemm1_swiglu_quant.__module__), **order)
+    gemm1_order = mock.patch.multiple(import_module(gemm1.__module__), **order)
+    both_order = mock.patch.multiple(import_module(gemm1_swiglu_quant.__module__), **order)
 
     expected = stage(x, x_scale, w, w_scale, case.permutation, case.tile)
     expected_ref = stage_ref(x, x_scale, w, w_scale, case.permutation, case.tile.block_m)
-    with of_gemm1, of_both:
+    with gemm1_order, both_order:
         output = stage(*engine_operands, case.permutation, case.tile)
         output_ref = stage_ref(*engine_operands, case.permutation, case.tile.block_m)
 

@@ -173,8 +173,8 @@ def built_tile(kernel):
 def tabled_tiles(table):
     """Return the same of a table."""
     tiles = set()
-    for _, *of_gemms in table:
-        for tile in of_gemms:
+    for _, *gemm_tiles in table:
+        for tile in gemm_tiles:
             tiles.add((tile.block_m, tile.block_n, tile.block_k, tile.num_warps))
     return tiles
 

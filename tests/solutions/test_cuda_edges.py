@@ -232,7 +232,7 @@ def test_two_host_threads(geometry, shared, solution, counts):
     arguments = []
     for seed, num_tokens in enumerate(counts):
         arguments.append(stages.tokens(sizes, num_tokens, DEVICE, seed) | weights)
-    expected = [run(layer, sizes, of_thread) for of_thread in arguments]
+    expected = [run(layer, sizes, thread_arguments) for thread_arguments in arguments]
     with ThreadPoolExecutor(2) as pool:
         outputs = list(pool.map(calls_of, streams, arguments))
     torch.cuda.synchronize()
@@ -253,8 +253,8 @@ def test_layers_of_one_graph_behind_other_kernels(counts, solution):
     layer = built("full", solution)
     sizes = stages.sizes("full")
     arguments = [random_arguments(sizes, count, seed) for seed, count in enumerate(counts)]
-    logits = [of_layer["routing_logits"].clone() for of_layer in arguments]
-    expected = [run(layer, sizes, of_layer) for of_layer in arguments]
+    logits = [layer_arguments["routing_logits"].clone() for layer_arguments in arguments]
+    expected = [run(layer, sizes, layer_arguments) for layer_arguments in arguments]
     outputs = [torch.empty_like(output) for output in expected]
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -264,8 +264,8 @@ def test_layers_of_one_graph_behind_other_kernels(counts, solution):
             run(layer, sizes, arguments[number], outputs[number])
 
     for replay in range(20):
-        for of_layer in arguments:
-            of_layer["routing_logits"].fill_(torch.nan)
+        for layer_arguments in arguments:
+            layer_arguments["routing_logits"].fill_(torch.nan)
         graph.replay()
         assert_same_bits(outputs[0], expected[0], f"replay {replay}, first layer")
         assert_same_bits(outputs[1], expected[1], f"replay {replay}, second layer")

@@ -229,8 +229,8 @@ def test_what_decides_a_library(build_module, monkeypatch, hardware, architectur
         assert options[name]["architecture"] == architecture
         assert "CUTLASS_MAJOR" in options[name]["headers_version"]
         assert "gemms/grouped_gemm.cuh" in texts[name]
-        of_gpus = {path for path in texts[name] if path.startswith("gemms/sm")}
-        assert all(path.startswith(gemms) for path in of_gpus)
+        gpu_sources = {path for path in texts[name] if path.startswith("gemms/sm")}
+        assert all(path.startswith(gemms) for path in gpu_sources)
 
 
 @needs_cutlass

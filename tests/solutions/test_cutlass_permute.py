@@ -124,10 +124,10 @@ class Call:
             self.routing = [logits, bias]
             chosen, weights = catalogue.router(geometry)(*self.routing, FACTOR)
 
-        of_rank = slice(self.offset, self.offset + local)
+        rank_experts = slice(self.offset, self.offset + local)
         no_weights = torch.zeros(num_tokens, experts)
-        self.weight = no_weights.scatter(1, chosen, weights)[:, of_rank].numpy()
-        is_chosen = no_weights.scatter(1, chosen, 1.0)[:, of_rank].numpy() > 0
+        self.weight = no_weights.scatter(1, chosen, weights)[:, rank_experts].numpy()
+        is_chosen = no_weights.scatter(1, chosen, 1.0)[:, rank_experts].numpy() > 0
         self.tokens_of = [np.flatnonzero(is_chosen[:, expert]) for expert in range(local)]
 
     def run(self, program, options):
@@ -174,7 +174,7 @@ def check_window(call, window, begin, options):
     hidden = call.sizes["hidden_size"]
     inter = call.sizes["intermediate_size"]
     tokens = np.concatenate(call.tokens_of)  # of all rows, in expert order
-    counts = [len(of_expert) for of_expert in call.tokens_of]
+    counts = list(map(len, call.tokens_of))
     ends = np.cumsum(counts)
     first = np.clip(ends - counts - begin, 0, options.window)
     rows = np.clip(ends - begin, 0, options.window) - first
@@ -189,15 +189,16 @@ def check_window(call, window, begin, options):
     assert (window.x == call.x[here]).all()
     scales = []
     for at, count in zip(first, rows, strict=True):
-        of_expert = call.x_scale[:, here[at : at + count]]
-        scales.append((of_expert.T if options.by_row else of_expert).ravel())
+        scale = call.x_scale[:, here[at : at + count]]
+        scales.append((scale.T if options.by_row else scale).ravel())
     assert np.array_equal(window.x_scale, np.concatenate(scales))
 
 
 def check_pairs(call, pairs):
     """Check each token's rows, in order, and their weights."""
     tokens = np.concatenate(call.tokens_of)
-    expert = np.repeat(np.arange(len(call.tokens_of)), [len(some) for some in call.tokens_of])
+    counts = list(map(len, call.tokens_of))
+    expert = np.repeat(np.arange(len(counts)), counts)
     for token, pair in enumerate(pairs):
         rows = np.flatnonzero(tokens == token)
         num_rows = len(rows)

@@ -235,7 +235,7 @@ def test_captures_and_threads_have_counters_of_their_own(module, monkeypatch):
 
     eager = counters.counters(device, 7)
     with ThreadPoolExecutor(1) as pool:
-        of_thread = pool.submit(counters.counters, device, 7).result()
+        other_thread = pool.submit(counters.counters, device, 7).result()
     other_stream = counters.counters(device, 8)
     capture = 1
     first_graph = counters.counters(device, 7)
@@ -244,7 +244,7 @@ def test_captures_and_threads_have_counters_of_their_own(module, monkeypatch):
     same_graph = counters.counters(device, 7)
     capture = None
 
-    separate = [eager, of_thread, other_stream, first_graph, second_graph]
+    separate = [eager, other_thread, other_stream, first_graph, second_graph]
     assert len({id(counts) for counts in separate}) == 5
     assert same_graph is second_graph  # so that one memset serves all layers of a graph
     assert counters.counters(device, 7) is eager

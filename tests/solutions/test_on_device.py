@@ -37,7 +37,7 @@ def test_cuda_graph(layer, geometry, num_tokens):
     """A serving engine that captures its model cannot capture a layer that waits."""
     arguments = layer_arguments(geometry, num_tokens)
     inputs = catalogue.definition(geometry).inputs.items()
-    of_tokens = [name for name, spec in inputs if spec.shape and "seq_len" in spec.shape]
+    names = [name for name, spec in inputs if spec.shape and "seq_len" in spec.shape]
     output = torch.full_like(arguments[OUTPUT], torch.nan)
     run(layer, arguments)
     graph = torch.cuda.CUDAGraph()
@@ -46,7 +46,7 @@ def test_cuda_graph(layer, geometry, num_tokens):
 
     for seed in (0, 1, 2):
         other = layer_arguments(geometry, num_tokens, seed=seed)
-        for name in of_tokens:
+        for name in names:
             arguments[name].copy_(other[name])
         output.fill_(torch.nan)
         graph.replay()
@@ -71,7 +71,7 @@ def test_scratch_of_the_largest_workload(layer, geometry, records):
     stored = load_safetensors(definition, workload, recorded.root)
     (values,) = seeded_inputs(definition, workload, 1, DEVICE, stored)
     values = [value.clone() if torch.is_tensor(value) else value for value in values]
-    shape = workload.axes["seq_len"], catalogue.GEOMETRIES[geometry]["hidden_size"]
+    shape = workload.axes["seq_len"], catalogue.geometries()[geometry]["hidden_size"]
     output = torch.empty(shape, dtype=torch.bfloat16, device=DEVICE)
 
     torch.cuda.synchronize()

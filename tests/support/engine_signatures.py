@@ -33,12 +33,12 @@ def parameters(function):
     positional = [*arguments.posonlyargs, *arguments.args]
     no_defaults = [None] * (len(positional) - len(arguments.defaults))
 
-    found = []
+    listed = []
     for argument, default in zip(positional, no_defaults + arguments.defaults, strict=True):
-        found.append([argument.arg, "POSITIONAL_OR_KEYWORD", text_of(default)])
+        listed.append([argument.arg, "POSITIONAL_OR_KEYWORD", text_of(default)])
     for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        found.append([argument.arg, "KEYWORD_ONLY", text_of(default)])
-    return found
+        listed.append([argument.arg, "KEYWORD_ONLY", text_of(default)])
+    return listed
 
 
 def text_of(node):
