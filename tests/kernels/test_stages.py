@@ -271,44 +271,55 @@ def test_gemm1_swiglu_quant(device, seed):
     assert_fp8_within(device, (h[rows], scale[rows]), (expected_h, expected_scale), noise)
 
 
-def gate_first(weights):
-    """Return w13, or its scales, with the halves swapped."""
-    up, gate = weights.view(torch.uint8).chunk(2, 1)
-    return torch.cat([gate, up], 1).view(weights.dtype)
+@pytest.fixture
+def engine_order(monkeypatch):
+    """A function that makes the stages take gate before up, and x scales row by row."""
+
+    def set_order():
+        for stage in (gemm1, gemm1_swiglu_quant):
+            module = import_module(stage.__module__)
+            monkeypatch.setattr(module, "GATE_FIRST", True)
+            monkeypatch.setattr(module, "SCALES_ROW_MAJOR", True)
+
+    return set_order
+
+
+def gate_first(operands):
+    """Return operands of `gemm1_operands` in the order that engines have them."""
+    x, x_scale, *experts = operands
+    swapped = []
+    for tensor in experts:
+        up, gate = tensor.view(torch.uint8).chunk(2, 1)
+        swapped.append(torch.cat([gate, up], 1).view(tensor.dtype))
+    return x, x_scale.t().contiguous(), *swapped
 
 
 @cases(4)
-@pytest.mark.parametrize(
-    ("stage", "stage_ref"), [(gemm1, gemm1_ref), (gemm1_swiglu_quant, gemm1_swiglu_quant_ref)]
-)
-def test_gate_first_and_scales_row_by_row(device, seed, stage, stage_ref):
-    """Another answer for the same numbers in the order that engines have
-    them.
-    """
+def test_gemm1_in_the_order_of_engines(device, seed, engine_order):
+    """Another answer for the same numbers."""
     case = Case(device, seed)
-    x, x_scale, w, w_scale = case.gemm1_operands()
-    engine_operands = (x, x_scale.t().contiguous(), gate_first(w), gate_first(w_scale))
-    order = {"GATE_FIRST": True, "SCALES_ROW_MAJOR": True}
-    gemm1_order = mock.patch.multiple(import_module(gemm1.__module__), **order)
-    both_order = mock.patch.multiple(import_module(gemm1_swiglu_quant.__module__), **order)
+    operands = case.gemm1_operands()
+    rows = case.used_rows
+    expected = gemm1(*operands, case.permutation, case.tile)
 
-    expected = stage(x, x_scale, w, w_scale, case.permutation, case.tile)
-    expected_ref = stage_ref(x, x_scale, w, w_scale, case.permutation, case.tile.block_m)
-    with gemm1_order, both_order:
-        output = stage(*engine_operands, case.permutation, case.tile)
-        output_ref = stage_ref(*engine_operands, case.permutation, case.tile.block_m)
+    engine_order()
+    output = gemm1(*gate_first(operands), case.permutation, case.tile)
 
-    assert_same_rows(output, expected, case.used_rows)
-    assert_same_rows(output_ref, expected_ref, case.used_rows)
+    assert torch.equal(output[rows], expected[rows])
 
 
-def assert_same_rows(output, expected, rows):
-    """Check a tensor, or a tuple of values and scales."""
-    if torch.is_tensor(output):
-        assert torch.equal(output[rows], expected[rows])
-    else:
-        assert torch.equal(output[0][rows].float(), expected[0][rows].float())
-        assert torch.equal(output[1][rows], expected[1][rows])
+@cases(4)
+def test_gemm1_swiglu_quant_in_the_order_of_engines(device, seed, engine_order):
+    case = Case(device, seed)
+    operands = case.gemm1_operands()
+    rows = case.used_rows
+    expected_h, expected_scale = gemm1_swiglu_quant(*operands, case.permutation, case.tile)
+
+    engine_order()
+    h, scale = gemm1_swiglu_quant(*gate_first(operands), case.permutation, case.tile)
+
+    assert torch.equal(h[rows].float(), expected_h[rows].float())
+    assert torch.equal(scale[rows], expected_scale[rows])
 
 
 @cases_with("size", 1e-30, 1.0, 1e4, 1e-30, 1e-3, 1.0, 1e4)
