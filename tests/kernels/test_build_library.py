@@ -84,32 +84,41 @@ def without_compilers(monkeypatch, folder):
     monkeypatch.setattr(built, "DEFAULT_TOOLKIT", folder / "no toolkit")
 
 
-def test_the_key_is_of_content_and_not_of_place(tmp_path):
-    keys = []
-    for place in ("first", "second/below"):
-        for path, text in {**TEXTS, "main.py": "", "few/a.cu": KERNEL}.items():
-            (tmp_path / place / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / place / path).write_text(text)
-        texts = built.read_sources(tmp_path / place)
-        keys.append(built.content_key(texts, "9.0a", ("-O3",), "4.5"))
+def write(folder, texts):
+    for path, text in texts.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
 
-    assert sorted(texts) == ["few/a.cu", "there/two.cuh"]
-    reversed_texts = dict(reversed(texts.items()))
-    assert keys[0] == keys[1] == built.content_key(reversed_texts, "9.0a", ["-O3"], "4.5")
+
+def key(texts=TEXTS, architecture="9.0a", flags=("-O3",), headers_version="4.5"):
+    return built.content_key(texts, architecture, flags, headers_version)
+
+
+def test_the_key_is_of_content_and_not_of_place(tmp_path):
+    files = {**TEXTS, "main.py": "", "few/a.cu": KERNEL}
+    write(tmp_path / "first", files)
+    write(tmp_path / "second" / "below", files)
+
+    first = built.read_sources(tmp_path / "first")
+    second = built.read_sources(tmp_path / "second" / "below")
+
+    assert sorted(first) == ["few/a.cu", "there/two.cuh"]
+    assert key(first) == key(second)
+    assert key(first) == key(dict(reversed(first.items())))
 
 
 def test_the_key_is_of_all_that_decides_a_library(monkeypatch):
-    keys = [
-        built.content_key(TEXTS, "9.0a", ("-O3",), "4.5"),
-        built.content_key(TEXTS | {"there/two.cuh": "#define TWO 3\n"}, "9.0a", ("-O3",), "4.5"),
-        built.content_key(TEXTS | {"there/three.cuh": ""}, "9.0a", ("-O3",), "4.5"),
-        built.content_key(TEXTS, "10.0a", ("-O3",), "4.5"),
-        built.content_key(TEXTS, "9.0a", ("-O2",), "4.5"),
-        built.content_key(TEXTS, "9.0a", ("-O3",), "4.6"),
-    ]
+    keys = {
+        key(),
+        key(TEXTS | {"there/two.cuh": "#define TWO 3\n"}),
+        key(TEXTS | {"there/three.cuh": ""}),
+        key(architecture="10.0a"),
+        key(flags=("-O2",)),
+        key(headers_version="4.6"),
+    }
     monkeypatch.setattr(built.tvm_ffi, "__version__", "0.0")
-    keys.append(built.content_key(TEXTS, "9.0a", ("-O3",), "4.5"))
-    assert len(set(keys)) == len(keys)
+    keys.add(key())
+    assert len(keys) == 7
 
 
 def test_a_finished_library_needs_no_compiler(cache, monkeypatch, tmp_path):
@@ -129,76 +138,88 @@ def test_a_finished_library_needs_no_compiler(cache, monkeypatch, tmp_path):
     built.load_library(copy)
 
 
-def test_what_is_missing_is_named(monkeypatch, tmp_path):
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    without_compilers(monkeypatch, programs)
+def test_a_missing_compiler_is_named(monkeypatch, tmp_path):
+    without_compilers(monkeypatch, tmp_path)
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(RuntimeError, match=r"c\+\+"):
         built.build_library("tiny", TEXTS)
 
-    (programs / "c++").touch(mode=0o755)
+
+def test_a_missing_nvcc_is_named(monkeypatch, tmp_path):
+    (tmp_path / "c++").touch(mode=0o755)
+    without_compilers(monkeypatch, tmp_path)
     with pytest.raises(RuntimeError, match="nvcc"):
         built.build_library("tiny", TEXTS, architecture="9.0a")
 
 
+@pytest.fixture
+def build_in(tmp_path, monkeypatch):
+    """A function that builds texts with a header of others in a folder, where the cache and
+    temporary files lie as well. Returns the library.
+    """
+
+    def build(folder, texts, **options):
+        place = tmp_path / folder
+        headers = place / "in clude"
+        write(headers, {"one.h": "#define ONE 1\n"})
+        monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(place / "the cache"))
+        monkeypatch.setenv("TMPDIR", str(place))
+
+        library = built.build_library("tiny", texts, include_folders=[headers], **options)
+
+        assert library.parent.parent == place / "the cache"
+        assert sorted(path.name for path in place.iterdir()) == ["in clude", "the cache"]
+        return library
+
+    return build
+
+
 @pytest.mark.parametrize("folder", ["with space", "it's (here) & $there; #1", "umläut"])
-def test_any_path_builds(tmp_path, monkeypatch, folder):
+def test_any_path_builds(build_in, folder):
     """The cache, the headers of others and temporary files may lie anywhere."""
-    place = tmp_path / folder
-    headers = place / "in clude"
-    headers.mkdir(parents=True)
-    (headers / "three.h").write_text("#define THREE 3\n")
-    monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(place / "the cache"))
-    monkeypatch.setenv("TMPDIR", str(place))
-
-    texts = TEXTS | {"here/three.cpp": '#include "three.h"\nint three() { return THREE; }\n'}
-    library = built.build_library("tiny", texts, include_folders=[headers])
-
-    assert library.parent.parent == place / "the cache"
-    built.load_library(library)
+    texts = TEXTS | {"here/one_too.cpp": '#include "one.h"\nint one_too() { return ONE; }\n'}
+    built.load_library(build_in(folder, texts))
 
 
 @needs_nvcc
 @pytest.mark.parametrize("folder", ["with space", "(here) & there; #1"])
-def test_nvcc_builds_in_any_path(tmp_path, monkeypatch, folder):
-    place = tmp_path / folder
-    headers = place / "in clude"
-    headers.mkdir(parents=True)
-    (headers / "one.cuh").write_text("#define ONE 1\n")
-    monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(place / "the cache"))
-    monkeypatch.setenv("TMPDIR", str(place))
-
-    kernel = '#include "one.cuh"\n' + KERNEL.replace("1", "ONE")
-    library = built.build_library(
-        "tiny", {"a/fill.cu": kernel}, architecture="9.0a", include_folders=[headers]
-    )
-
-    built.load_library(library)
-    assert sorted(path.name for path in place.iterdir()) == ["in clude", "the cache"]
+def test_nvcc_builds_in_any_path(build_in, folder):
+    kernel = '#include "one.h"\n' + KERNEL.replace("1", "ONE")
+    built.load_library(build_in(folder, {"a/fill.cu": kernel}, architecture="9.0a"))
 
 
 def test_processes_that_start_together_compile_once(compiler, cache):
     processes = [start() for _ in range(3)]
-    assert [process.wait(60) for process in processes] == [0, 0, 0]
 
+    statuses = [process.wait(60) for process in processes]
+
+    assert statuses == [0, 0, 0]
     assert len(compiler.log.read_text().splitlines()) == 2  # the one file, and the linker
     assert [path.name for path in cache.glob("*/tiny.so")] == ["tiny.so"]
     assert len(list(cache.iterdir())) == 1
 
 
-def test_a_killed_build_is_begun_again(compiler, cache):
-    """Half a library is not taken for a whole one, and no lock stays."""
+@pytest.fixture
+def killed_build(compiler, cache):
+    """A build that was killed while its compiler ran."""
     compiler.seconds.write_text("3")
     process = start()
     wait_for_compiler(compiler, process)
     process.kill()
     process.wait()
-    assert list(cache.glob("*.part*")) and not list(cache.glob("*/*.so"))
-
     compiler.seconds.write_text("0")
+
+
+def test_half_a_library_is_not_taken_for_a_whole_one(killed_build, cache):
+    assert list(cache.glob("*.part*"))
+    assert list(cache.glob("*/*.so")) == []
+
+
+def test_a_killed_build_is_begun_again(killed_build, cache):
+    """No lock stays, nor what was half done."""
     begun = time.monotonic()
     library = built.build_library("tiny", TEXTS)
+
     assert time.monotonic() - begun < 3, "it waited for the killed one's compiler"
     built.load_library(library)
     assert list(cache.iterdir()) == [library.parent]
@@ -217,7 +238,8 @@ def test_an_interrupted_build_leaves_nothing(compiler, cache):
     process.wait(20)
 
     assert list(cache.iterdir()) == []
-    assert not any(map(goes_on, compilers))
+    for running in compilers:
+        assert not goes_on(running)
 
 
 def test_a_compiler_that_fails_ends_the_others(compiler, cache, monkeypatch):
@@ -240,8 +262,10 @@ def test_nvcc_that_fails_is_quoted_and_leaves_the_environment(monkeypatch):
     monkeypatch.setenv("TVM_FFI_CUDA_ARCH_LIST", "8.0")
     monkeypatch.delenv("CUDA_HOME", raising=False)
     environment = dict(os.environ)
+
     with pytest.raises(RuntimeError, match=r"(?s)tiny_\w+ .*stray.cu.*lost"):
         built.build_library("tiny", {"stray.cu": KERNEL.replace("1", "lost")}, architecture="9.0a")
+
     assert dict(os.environ) == environment
 
 
@@ -261,23 +285,25 @@ def test_a_kernel_is_compiled_for_its_architecture():
     assert names == {*texts, "a", "common", "common/cuda", "build.log", "tiny.so"}
 
 
-def toolkit(folder, *more):
+def make_toolkit(folder, *more):
     for name in ("bin", *more):
         (folder / name).mkdir(parents=True)
     (folder / "bin" / "nvcc").touch(mode=0o755)
     return folder
 
 
-def test_the_toolkit_is_found(monkeypatch, tmp_path):
-    """A whole one goes before a folder in which nvcc is only a script that starts another."""
-    toolkit(tmp_path / "named", "lib64")
-    whole = toolkit(tmp_path / "whole", "lib64")
-    forwarding = toolkit(tmp_path / "forwarding")
-
+def test_no_toolkit_is_found_where_there_is_none(monkeypatch, tmp_path):
     without_compilers(monkeypatch, tmp_path)
     assert built.find_toolkit() is None
+
+
+def test_a_whole_toolkit_goes_before_a_script_that_starts_another(monkeypatch, tmp_path):
+    whole = make_toolkit(tmp_path / "whole", "lib64")
+    forwarding = make_toolkit(tmp_path / "forwarding")
+    without_compilers(monkeypatch, tmp_path)
     monkeypatch.setenv("PATH", str(forwarding / "bin"))
     assert built.find_toolkit() == forwarding
+
     monkeypatch.setattr(built, "DEFAULT_TOOLKIT", whole)
     assert built.find_toolkit() == whole
 
@@ -292,10 +318,10 @@ def test_the_toolkit_is_found(monkeypatch, tmp_path):
     ],
 )
 def test_a_toolkit_that_is_named_goes_first(monkeypatch, tmp_path, variable, value, expected):
-    toolkit(tmp_path / "named", "lib64")
-    whole = toolkit(tmp_path / "whole", "lib64")
+    make_toolkit(tmp_path / "named", "lib64")
+    whole = make_toolkit(tmp_path / "whole", "lib64")
     without_compilers(monkeypatch, tmp_path)
     monkeypatch.setattr(built, "DEFAULT_TOOLKIT", whole)
-
     monkeypatch.setenv(variable, str(tmp_path / value))
+
     assert built.find_toolkit() == tmp_path / expected

@@ -1,9 +1,11 @@
-"""Each stage against its plain statement, at sizes that hypothesis draws.
+"""Each stage against its plain statement, at sizes that are drawn from a seed.
 
 On a GPU the same tests run at the full widths; the `cpu` cases then step aside, because Triton
 compiles for the one or the other in a process.
 """
 
+import random
+from functools import cached_property
 from importlib import import_module, reload
 from unittest import mock
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from every_solution import slow
 from moebench.operators import swiglu as activations
 
 from solutions.common.host.problem import (
@@ -26,19 +29,17 @@ from solutions.common.triton.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1
 from solutions.common.triton.gemm2 import gemm2, gemm2_ref
 from solutions.common.triton.permute import permute_ref
 from solutions.common.triton.quantise_tokens import quantise_tokens, quantise_tokens_ref
-from solutions.common.triton.route import route, route_ref
 from solutions.common.triton.swiglu import swiglu
 from solutions.common.triton.swiglu_quant import swiglu_quant, swiglu_quant_ref
-from solutions.common.triton.tile_order import tile_order
 from solutions.common.triton.tiles import Tile
 
-hypothesis = pytest.importorskip("hypothesis")
-st = hypothesis.strategies
-
-EXPERTS, LOCAL = NUM_EXPERTS, NUM_LOCAL_EXPERTS
 BF16_STEP = 2.0**-7  # between neighbours, relative to the smaller one
 FP8_STEP = 2.0**-3
 SMALLEST_FP8 = 2.0**-9
+HIDDEN_SIZES = {"cpu": [256, 384, 512], "cuda": [7168]}
+INTERMEDIATE_SIZES = {"cpu": [128, 256], "cuda": [2048]}
+ROUTE = "solutions.common.triton.route"
+QUICK = 3  # seeds: with a few tokens, which the interpreter does in seconds
 
 interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"
@@ -49,120 +50,131 @@ pytestmark = [
     pytest.mark.usefixtures("poisoned_scratch"),
 ]
 
-FEW, SMALL = (
-    3,
-    {"num_tokens": st.integers(1, 4), "block_m": st.just(16)},
-)  # what the interpreter does in seconds
-TOKENS = st.integers(1, 40)
-SEEDS = st.integers(0, 2**32 - 1)
-TILES = st.builds(
-    Tile,
-    block_m=st.sampled_from([16, 32, 64]),
-    block_n=st.just(128),
-    group=st.sampled_from([1, 3, 8]),
-    per_sm=st.just(1),
-    num_warps=st.just(4),
-    num_stages=st.just(3),
-    programs=st.sampled_from([1, 3, 8, 132]),
-)
+
+def cases(count):
+    """Parametrise a test with so many Cases."""
+    seeds = [*range(QUICK), *map(slow, range(QUICK, count))]
+    return pytest.mark.parametrize("seed", seeds)
 
 
-def drawn(examples, *explicit, **strategies):
-    """Values from `strategies`, the same on every machine: `examples` in the slow set, else FEW
-    small ones.
-
-    explicit: dicts of values that are tried in either case.
-    """
-
-    def decorate(test):
-        @pytest.mark.parametrize("examples", [FEW, pytest.param(examples, marks=pytest.mark.slow)])
-        def run(device, examples):
-            def body(**values):
-                test(device, **values)
-
-            for values in explicit:
-                body = hypothesis.example(**values)(body)
-            limits = hypothesis.settings(
-                max_examples=examples,
-                deadline=None,
-                derandomize=True,
-                database=None,
-                # shrinking takes minutes and tells little
-                phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
-                suppress_health_check=[hypothesis.HealthCheck.too_slow],
-            )
-            small = (
-                {name: SMALL[name] for name in strategies.keys() & SMALL} if examples == FEW else {}
-            )
-            limits(hypothesis.given(**strategies | small)(body))()
-
-        run.__name__, run.__doc__ = test.__name__, test.__doc__
-        return run
-
-    return decorate
+def cases_with(name, *values):
+    """Parametrise a test with a Case of its own for each value."""
+    parameters = []
+    for seed, value in enumerate(values):
+        parameters.append((seed, value) if seed < QUICK else slow(seed, value))
+    return pytest.mark.parametrize(("seed", name), parameters)
 
 
-def widths(device):
-    """(hidden sizes, intermediate sizes) to draw from."""
-    return ([256, 384, 512], [128, 256]) if device == "cpu" else ([7168], [2048])
+class Case:
+    """Sizes and values drawn from a seed."""
+
+    def __init__(self, device, seed):
+        choose = random.Random(seed)
+        self.device = device
+        self.choice = choose.choice
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.num_tokens = choose.randint(1, 4 if seed < QUICK else 40)
+        self.hidden = choose.choice(HIDDEN_SIZES[device])
+        self.inter = choose.choice(INTERMEDIATE_SIZES[device])
+        self.tile = Tile(
+            block_m=choose.choice([16, 32, 64]),
+            block_n=128,
+            group=choose.choice([1, 3, 8]),
+            per_sm=1,
+            num_warps=4,
+            num_stages=3,
+            programs=choose.choice([1, 3, 8, 132]),
+        )
+
+    def normal(self, *shape):
+        return torch.randn(shape, generator=self.generator, device=self.device)
+
+    def fp8(self, *shape):
+        return self.normal(*shape).to(torch.float8_e4m3fn)
+
+    def scales(self, *shape):
+        """Scales of either sign, some zero."""
+        is_zero = torch.rand(shape, generator=self.generator, device=self.device) < 0.05
+        return self.normal(*shape).masked_fill(is_zero, 0)
+
+    def experts(self):
+        """[T, top_k] int32, as `route` gives them: no expert twice for a token, half of them not
+        local.
+        """
+        shape = (self.num_tokens, 2 * NUM_LOCAL_EXPERTS)
+        order = torch.rand(shape, generator=self.generator, device=self.device).argsort(1)
+        expert = order[:, :TOP_K]
+        return torch.where(expert < NUM_LOCAL_EXPERTS, expert, -1).to(torch.int32)
+
+    @cached_property
+    def permutation(self):
+        return permute_ref(self.experts(), NUM_LOCAL_EXPERTS, self.tile.block_m)
+
+    @cached_property
+    def used_rows(self):
+        """Rows that hold a token; all others are padding or undefined."""
+        return rows_of_tokens(self.permutation, self.tile.block_m)
+
+    def gemm1_operands(self):
+        """Return x, x_scale, w13 and w13_scale."""
+        x = self.fp8(self.num_tokens, self.hidden)
+        x_scale = self.scales(self.hidden // 128, self.num_tokens)
+        w = self.fp8(NUM_LOCAL_EXPERTS, 2 * self.inter, self.hidden)
+        w_scale = self.scales(NUM_LOCAL_EXPERTS, 2 * self.inter // 128, self.hidden // 128)
+        # h grows with the cube of these: keep silu from being all zero or all linear
+        return x, x_scale, w, w_scale / self.hidden**0.5
+
+    def slice_width(self):
+        """Return the width of one of several column slices, a multiple of 128."""
+        blocks = self.hidden // 128
+        return self.hidden // self.choice([n for n in (2, 3, 4) if blocks % n == 0])
 
 
-def slices_of(hidden):
-    """Numbers of column slices, more than one, each a multiple of 128 wide."""
-    return st.sampled_from([n for n in (2, 3, 4) if hidden // 128 % n == 0])
-
-
-def random(seed, device):
-    """Functions that draw fp8 values and fp32 scales (of either sign, some zero) from one seed."""
-    generator = torch.Generator(device).manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(shape, generator=generator, device=device)
-
-    def fp8(*shape):
-        return normal(*shape).to(torch.float8_e4m3fn)
-
-    def scales(*shape):
-        zero = torch.rand(shape, generator=generator, device=device) < 0.05
-        return normal(*shape).masked_fill(zero, 0)
-
-    return normal, fp8, scales
-
-
-def random_experts(num_tokens, seed, device):
-    """[T, 8] int32: as `route` gives them, no expert twice in a row, most of them not local."""
-    generator = torch.Generator().manual_seed(seed)
-    offset = int(torch.randint(0, EXPERTS - 63, (), generator=generator))
-    chosen = torch.rand((num_tokens, 64), generator=generator).argsort(1)[:, :TOP_K]
-    local = (chosen + offset) % 64  # 64 candidates, so that about half of them are local
-    return torch.where(local < LOCAL, local, -1).to(torch.int32).to(device)
-
-
-def used_rows(permutation, block_m):
-    """Rows that hold a token; all others are padding or undefined."""
+def rows_of_tokens(permutation, block_m):
     pair = permutation.pair_of_row[: int(permutation.num_tiles) * block_m]
     return (pair >= 0).nonzero().flatten()
 
 
-def assert_within(actual, wanted, relative, absolute):
-    """Every element within relative x |wanted| + absolute; finite, so NaN never passes."""
-    actual, wanted = actual.float(), wanted.float()
-    assert torch.isfinite(actual).all()
-    excess = (actual - wanted).abs() - relative * wanted.abs() - absolute
-    assert excess.numel() == 0 or excess.max() <= 0, f"over the tolerance by {excess.max():g}"
+def assert_within(output, expected, relative, absolute):
+    """Every element within relative x |expected| + absolute; finite, so NaN never passes."""
+    output = output.float()
+    expected = expected.float()
+    assert torch.isfinite(output).all()
+    assert ((output - expected).abs() <= relative * expected.abs() + absolute).all()
 
 
-def fp32_noise(device, wanted):
-    """What sums in another order, and on a GPU the tensor cores' short sums, may differ by."""
-    size = wanted.float().square().mean().sqrt() if wanted.numel() else 0
-    return (1e-5 if device == "cpu" else 5e-3) * size
+def fp32_noise(device, expected):
+    """Return by how much sums in another order, and on a GPU the tensor cores' short sums, may
+    differ.
+    """
+    if not expected.numel():
+        return 0
+    share = 1e-5 if device == "cpu" else 5e-3
+    return share * expected.float().square().mean().sqrt()
+
+
+def assert_fp8_within(device, output, expected, noise):
+    """Check values and scales: dequantised one fp8 step apart at most; most are no step apart."""
+    values, scale = output
+    expected_values, expected_scale = expected
+    exact = noise == 0 or device == "cpu"
+    wide_scale = scale.repeat_interleave(128, 1)
+    expected_wide_scale = expected_scale.repeat_interleave(128, 1)
+
+    assert_within(scale, expected_scale, 1e-5 if exact else 2e-2, 0)
+    h = values.float() * wide_scale
+    expected_h = expected_values.float() * expected_wide_scale
+    assert_within(h, expected_h, FP8_STEP, expected_wide_scale * SMALLEST_FP8 + noise)
+    if values.numel():
+        same = values.view(torch.uint8) == expected_values.view(torch.uint8)
+        assert same.float().mean() > (0.98 if exact else 0.8)
 
 
 # ---- route ----
 
 
 def margin(biased):
-    """By how much the closest call in each token's choice was decided."""
+    """Return by how much the closest call in each token's choice was decided."""
     groups = biased.unflatten(1, (NUM_GROUPS, -1))
     score = groups.topk(2).values.sum(-1)
     order = score.sort(descending=True).values
@@ -172,89 +184,176 @@ def margin(biased):
     return torch.minimum(between_groups, -inside.diff().max(1).values)
 
 
-def clear_logits(num_tokens, seed, level):
-    """Logits about `level` and a bias, such that no choice hangs on rounding."""
-    normal, _, _ = random(seed, "cpu")
-    bias = (0.1 * normal(EXPERTS)).bfloat16()
-    logits = level + normal(num_tokens, EXPERTS)
+def clear_logits(case, level):
+    """Return logits about `level` and a bias, such that no choice hangs on rounding."""
+    bias = (0.1 * case.normal(NUM_EXPERTS)).bfloat16()
+    logits = level + case.normal(case.num_tokens, NUM_EXPERTS)
     while True:
         close = margin(torch.sigmoid(logits) + bias.float()) < 1e-5
-        if level < -10:  # the bias alone decides, for every token alike
-            return (logits, bias) if not close.any() else clear_logits(num_tokens, seed + 1, level)
         if not close.any():
             return logits, bias
-        logits[close] = level + normal(int(close.sum()), EXPERTS)
+        if level < -10:  # the bias alone decides, for every token alike
+            bias = (0.1 * case.normal(NUM_EXPERTS)).bfloat16()
+        logits[close] = level + case.normal(int(close.sum()), NUM_EXPERTS)
 
 
-@drawn(
-    12,
-    dict(num_tokens=3, seed=1, offset=EXPERTS - LOCAL, level=-60.0, factor=2.5),
-    num_tokens=TOKENS,
-    seed=SEEDS,
-    offset=st.integers(0, EXPERTS - LOCAL),
-    level=st.sampled_from([-100.0, -60.0, -30.0, -2.0, 0.0, 4.0]),
-    factor=st.sampled_from([1.0, 2.5]),
-)
-def test_route(device, num_tokens, seed, offset, level, factor):
-    """Tokens sent to other experts, or weighed otherwise, than the model says.
-
-    At level -60 the scores are so small that the 1e-20 in the normalisation decides the weights.
-    """
-    logits, bias = (t.to(device) for t in clear_logits(num_tokens, seed, level))
-    expert, weight = route(logits, bias, offset, factor, LOCAL)
-    wanted_expert, wanted_weight = route_ref(logits, bias, offset, factor, LOCAL)
+def check_route(module, *arguments):
+    expert, weight = module.route(*arguments)
+    expected_expert, expected_weight = module.route_ref(*arguments)
     assert expert.dtype == torch.int32
-    assert torch.equal(expert, wanted_expert)
+    assert torch.equal(expert, expected_expert)
     # below 1e-37 sigmoid's own fp32 statements begin to differ
-    assert_within(weight, wanted_weight, 1e-4, 1e-15)
+    assert_within(weight, expected_weight, 1e-4, 1e-15)
 
 
-@pytest.mark.parametrize(
-    "sizes", [(160, 20, 8, 8, 3), (288, 36, 6, 1, 1), (192, 5, 16, 6, 2), (1024, 1, 1, 2, 1)]
-)
+# At level -60 the scores are so small that the 1e-20 in the normalisation decides the weights.
+@cases_with("level", -60.0, -2.0, 4.0, -100.0, -60.0, -30.0, -2.0, 0.0, 4.0)
+def test_route(device, seed, level):
+    """Tokens sent to other experts, or weighed otherwise, than the model says."""
+    case = Case(device, seed)
+    logits, bias = clear_logits(case, level)
+    offset = case.choice([0, 7, NUM_EXPERTS - NUM_LOCAL_EXPERTS])
+    factor = case.choice([1.0, 2.5])
+    module = import_module(ROUTE)
+    check_route(module, logits, bias, offset, factor, NUM_LOCAL_EXPERTS)
+
+
+SIZES = ("NUM_EXPERTS", "NUM_LOCAL_EXPERTS", "TOP_K", "NUM_GROUPS", "KEPT_GROUPS")
+LAYERS = [(160, 20, 8, 8, 3), (288, 36, 6, 1, 1), (192, 5, 16, 6, 2), (1024, 1, 1, 2, 1)]
+
+
+@pytest.mark.parametrize("sizes", LAYERS)
 def test_route_of_other_layers(device, sizes):
     """An expert that a padded group or row of lanes hides, or one that does not
     exist.
     """
-    route_module = import_module("solutions.common.triton.route")
-    names = ("NUM_EXPERTS", "NUM_LOCAL_EXPERTS", "TOP_K", "NUM_GROUPS", "KEPT_GROUPS")
-    normal, _, _ = random(1, device)
-    with mock.patch.multiple(route_module.problem, **dict(zip(names, sizes, strict=True))):
-        module = reload(route_module)
-        given = (
-            normal(9, sizes[0]),
-            (0.1 * normal(sizes[0])).bfloat16(),
-            sizes[0] - sizes[1],
-            2.5,
-            sizes[1],
-        )
-        (expert, weight), (wanted_expert, wanted_weight) = (
-            module.route(*given),
-            module.route_ref(*given),
-        )
-    reload(route_module)
-    assert torch.equal(expert, wanted_expert)
-    assert_within(weight, wanted_weight, 1e-4, 1e-15)
+    module = import_module(ROUTE)
+    num_experts, num_local, *_ = sizes
+    case = Case(device, 1)
+    logits = case.normal(9, num_experts)
+    bias = (0.1 * case.normal(num_experts)).bfloat16()
 
-
-# ---- the order of tiles ----
-
-
-@triton.jit
-def count_visits_kernel(visits_ptr, num_m, num_n, GROUP: tl.constexpr):
-    m, n = tile_order(tl.program_id(0), num_m, num_n, GROUP)
-    tl.atomic_add(visits_ptr + m * num_n + n, 1)
-
-
-@drawn(8, num_m=st.integers(1, 20), num_n=st.integers(1, 6), group=st.sampled_from([1, 3, 8, 16]))
-def test_every_tile_is_visited_once(device, num_m, num_n, group):
-    """A tile computed twice (time) or never (stale memory in the result)."""
-    visits = torch.zeros((num_m, num_n), dtype=torch.int32, device=device)
-    count_visits_kernel[(num_m * num_n,)](visits, num_m, num_n, GROUP=group)
-    assert (visits == 1).all()
+    with mock.patch.multiple(module.problem, **dict(zip(SIZES, sizes, strict=True))):
+        reload(module)
+        check_route(module, logits, bias, num_experts - num_local, 2.5, num_local)
+    reload(module)
 
 
 # ---- gemm1, swiglu_quant and both in one ----
+
+
+@cases(5)
+def test_gemm1(device, seed):
+    """A wrong product for some expert, tile or number of programs."""
+    case = Case(device, seed)
+    operands = case.gemm1_operands()
+    rows = case.used_rows
+
+    output = gemm1(*operands, case.permutation, case.tile)[rows]
+
+    expected = gemm1_ref(*operands, case.permutation, case.tile.block_m)[rows]
+    assert_within(output, expected, BF16_STEP, fp32_noise(device, expected))
+
+
+@cases(5)
+def test_gemm1_swiglu_quant(device, seed):
+    """Up and gate swapped, a scale of another row, a tile not computed."""
+    case = Case(device, seed)
+    operands = case.gemm1_operands()
+    rows = case.used_rows
+
+    h, scale = gemm1_swiglu_quant(*operands, case.permutation, case.tile)
+
+    expected = gemm1_swiglu_quant_ref(*operands, case.permutation, case.tile.block_m)
+    expected_h = expected[0][rows]
+    expected_scale = expected[1][rows]
+    noise = fp32_noise(device, expected_h.float() * expected_scale.repeat_interleave(128, 1))
+    assert_fp8_within(device, (h[rows], scale[rows]), (expected_h, expected_scale), noise)
+
+
+@pytest.fixture
+def engine_order(monkeypatch):
+    """A function that makes the stages take gate before up, and x scales row by row."""
+
+    def set_order():
+        for stage in (gemm1, gemm1_swiglu_quant):
+            module = import_module(stage.__module__)
+            monkeypatch.setattr(module, "GATE_FIRST", True)
+            monkeypatch.setattr(module, "SCALES_ROW_MAJOR", True)
+
+    return set_order
+
+
+def gate_first(operands):
+    """Return operands of `gemm1_operands` in the order that engines have them."""
+    x, x_scale, *experts = operands
+    swapped = []
+    for tensor in experts:
+        up, gate = tensor.view(torch.uint8).chunk(2, 1)
+        swapped.append(torch.cat([gate, up], 1).view(tensor.dtype))
+    return x, x_scale.t().contiguous(), *swapped
+
+
+@cases(4)
+def test_gemm1_in_the_order_of_engines(device, seed, engine_order):
+    """Another answer for the same numbers."""
+    case = Case(device, seed)
+    operands = case.gemm1_operands()
+    rows = case.used_rows
+    expected = gemm1(*operands, case.permutation, case.tile)
+
+    engine_order()
+    output = gemm1(*gate_first(operands), case.permutation, case.tile)
+
+    assert torch.equal(output[rows], expected[rows])
+
+
+@cases(4)
+def test_gemm1_swiglu_quant_in_the_order_of_engines(device, seed, engine_order):
+    case = Case(device, seed)
+    operands = case.gemm1_operands()
+    rows = case.used_rows
+    expected_h, expected_scale = gemm1_swiglu_quant(*operands, case.permutation, case.tile)
+
+    engine_order()
+    h, scale = gemm1_swiglu_quant(*gate_first(operands), case.permutation, case.tile)
+
+    assert torch.equal(h[rows].float(), expected_h[rows].float())
+    assert torch.equal(scale[rows], expected_scale[rows])
+
+
+@cases_with("size", 1e-30, 1.0, 1e4, 1e-30, 1e-3, 1.0, 1e4)
+def test_quantise_tokens(device, seed, size):
+    """NaN for a token of zeros, or a scale that belongs to other columns."""
+    case = Case(device, seed)
+    hidden = case.choice([case.hidden, 1024])  # 1024: eight groups a program
+    x = (size * case.normal(case.num_tokens, hidden)).bfloat16()
+    x[::3, :128] = 0
+    x[1::3] *= 100
+
+    values, scale = quantise_tokens(x)
+
+    expected_values, expected_scale = quantise_tokens_ref(x)
+    assert torch.equal(values.float(), expected_values.float())
+    assert torch.equal(scale, expected_scale)
+
+
+@cases_with("size", 1e-3, 1.0, 30.0, 1e-3, 1.0, 30.0)
+def test_swiglu_quant(device, seed, size):
+    """An activation that overflows, or divides by a zero scale."""
+    case = Case(device, seed)
+    inter = case.choice([case.inter, 1024])  # 1024: eight groups a program
+    programs = case.choice([1, 5, 1000])
+    g = (size * case.normal(len(case.permutation.pair_of_row), 2 * inter)).bfloat16()
+    g[::3, :128] = 0  # a quantisation group of zeros
+    g[1::7] *= 100
+    rows = case.used_rows
+
+    h, scale = swiglu_quant(g, case.permutation, case.tile.block_m, programs)
+
+    expected_h, expected_scale = swiglu_quant_ref(g)
+    output = (h[rows], scale[rows])
+    assert_fp8_within(device, output, (expected_h[rows], expected_scale[rows]), noise=0)
 
 
 @triton.jit
@@ -263,199 +362,93 @@ def swiglu_kernel(gate_ptr, up_ptr, h_ptr):
     tl.store(h_ptr + at, swiglu(tl.load(gate_ptr + at), tl.load(up_ptr + at)))
 
 
-def gemm1_inputs(data, device, num_tokens, seed, block_m):
-    hidden_sizes, inter_sizes = widths(device)
-    hidden = data.draw(st.sampled_from(hidden_sizes))
-    inter = data.draw(st.sampled_from(inter_sizes))
-    _, fp8, scales = random(seed, device)
-    x, x_scale = fp8(num_tokens, hidden), scales(hidden // 128, num_tokens)
-    w, w_scale = fp8(LOCAL, 2 * inter, hidden), scales(LOCAL, 2 * inter // 128, hidden // 128)
-    # h grows with the cube of these: keep silu from being all zero or all linear
-    w_scale *= 1 / hidden**0.5
-    permutation = permute_ref(random_experts(num_tokens, seed, device), LOCAL, block_m)
-    return (x, x_scale, w, w_scale), permutation
-
-
-@drawn(5, data=st.data(), num_tokens=TOKENS, seed=SEEDS, tile=TILES)
-def test_gemm1(device, data, num_tokens, seed, tile):
-    """A wrong product for some expert, tile or number of programs."""
-    operands, permutation = gemm1_inputs(data, device, num_tokens, seed, tile.block_m)
-    wanted = gemm1_ref(*operands, permutation, tile.block_m)
-    got = gemm1(*operands, permutation, tile)
-    rows = used_rows(permutation, tile.block_m)
-    assert_within(got[rows], wanted[rows], BF16_STEP, fp32_noise(device, wanted[rows]))
-
-
-def check_fp8(device, got, wanted, noise):
-    """Dequantised values one fp8 step apart at most; most are no step apart."""
-    (q, scale), (wanted_q, wanted_scale) = got, wanted
-    assert_within(scale, wanted_scale, 1e-5 if noise == 0 or device == "cpu" else 2e-2, 0)
-    wide = wanted_scale.repeat_interleave(128, 1)
-    h, wanted_h = q.float() * scale.repeat_interleave(128, 1), wanted_q.float() * wide
-    assert_within(h, wanted_h, FP8_STEP, wide * SMALLEST_FP8 + noise)
-    if q.numel():
-        same = (q.view(torch.uint8) == wanted_q.view(torch.uint8)).float().mean()
-        assert same > (0.98 if noise == 0 or device == "cpu" else 0.8)
-
-
-@drawn(5, data=st.data(), num_tokens=TOKENS, seed=SEEDS, tile=TILES)
-def test_gemm1_swiglu_quant(device, data, num_tokens, seed, tile):
-    """Up and gate swapped, a scale of another row, a tile not computed."""
-    operands, permutation = gemm1_inputs(data, device, num_tokens, seed, tile.block_m)
-    wanted = gemm1_swiglu_quant_ref(*operands, permutation, tile.block_m)
-    got = gemm1_swiglu_quant(*operands, permutation, tile)
-    rows = used_rows(permutation, tile.block_m)
-    h = wanted[0][rows].float() * wanted[1][rows].repeat_interleave(128, 1)
-    noise = fp32_noise(device, h)
-    check_fp8(device, [t[rows] for t in got], [t[rows] for t in wanted], noise)
-
-
-@drawn(4, data=st.data(), num_tokens=TOKENS, seed=SEEDS, tile=TILES, fused=st.booleans())
-def test_gate_first_and_scales_row_by_row(device, data, num_tokens, seed, tile, fused):
-    """Another answer for the same numbers in the order that engines have
-    them.
-    """
-    operands, permutation = gemm1_inputs(data, device, num_tokens, seed, tile.block_m)
-    stages = (gemm1_swiglu_quant, gemm1_swiglu_quant_ref) if fused else (gemm1, gemm1_ref)
-
-    def results(x, x_scale, w, w_scale):
-        found = [stages[0](x, x_scale, w, w_scale, permutation, tile)]
-        found.append(stages[1](x, x_scale, w, w_scale, permutation, tile.block_m))
-        return [part for result in found for part in (result if fused else [result])]
-
-    wanted = results(*operands)
-    x, x_scale, *experts = operands
-    halves = [
-        torch.cat(part.view(torch.uint8).chunk(2, 1)[::-1], 1).view(part.dtype) for part in experts
-    ]
-    with mock.patch.multiple(
-        import_module("solutions.common.triton.gemm1"), GATE_FIRST=True, SCALES_ROW_MAJOR=True
-    ):
-        module = import_module("solutions.common.triton.gemm1_swiglu_quant")
-        with mock.patch.multiple(module, GATE_FIRST=True, SCALES_ROW_MAJOR=True):
-            got = results(x, x_scale.t().contiguous(), *halves)
-    rows = used_rows(permutation, tile.block_m)
-    for one, other in zip(got, wanted, strict=True):
-        assert torch.equal(one[rows].float(), other[rows].float())
-
-
-@drawn(
-    6, data=st.data(), num_tokens=TOKENS, seed=SEEDS, size=st.sampled_from([1e-30, 1e-3, 1.0, 1e4])
-)
-def test_quantise_tokens(device, data, num_tokens, seed, size):
-    """NaN for a token of zeros, or a scale that belongs to other columns."""
-    hidden = data.draw(st.sampled_from([*widths(device)[0], 1024]))  # 1024: eight groups a program
-    normal, _, _ = random(seed, device)
-    x = (size * normal(num_tokens, hidden)).bfloat16()
-    x[::3, :128] = 0
-    x[1::3] *= 100
-    for got, wanted in zip(quantise_tokens(x), quantise_tokens_ref(x), strict=True):
-        assert torch.equal(got.float(), wanted.float())
-
-
-@drawn(
-    6,
-    data=st.data(),
-    num_tokens=TOKENS,
-    seed=SEEDS,
-    block_m=st.sampled_from([16, 32, 64]),
-    programs=st.sampled_from([1, 5, 1000]),
-    size=st.sampled_from([1e-3, 1.0, 30.0]),
-)
-def test_swiglu_quant(device, data, num_tokens, seed, block_m, programs, size):
-    """An activation that overflows, or divides by a zero scale."""
-    inter = data.draw(st.sampled_from([*widths(device)[1], 1024]))  # 1024: eight groups a program
-    normal, _, _ = random(seed, device)
-    permutation = permute_ref(random_experts(num_tokens, seed, device), LOCAL, block_m)
-    g = (size * normal(len(permutation.pair_of_row), 2 * inter)).bfloat16()
-    g[::3, :128] = 0  # a quantisation group of zeros
-    g[1::7] *= 100
-    rows = used_rows(permutation, block_m)
-    got = swiglu_quant(g, permutation, block_m, programs)
-    check_fp8(device, [t[rows] for t in got], [t[rows] for t in swiglu_quant_ref(g)], noise=0)
-
-
 @pytest.mark.parametrize(
-    "of", [("silu", 10), ("silu", 0.5), ("swigluoai", 7), ("swiglustep", 7)], ids=str
+    ("activation", "limit"), [("silu", 10), ("silu", 0.5), ("swigluoai", 7), ("swiglustep", 7)]
 )
-def test_clamped_swiglu(device, of, monkeypatch):
+def test_clamped_swiglu(device, activation, limit, monkeypatch):
     """A clamp of the other half, of one side, or one that turns NaN into a
     number.
     """
     if device == "cuda":
         pytest.skip("the definition's activation is compiled in")
-    sizes = {"activation": of[0], "swiglu_limit": of[1]}
-    module = import_module("solutions.common.triton.swiglu")
+    sizes = {"activation": activation, "swiglu_limit": limit}
+    module = import_module(swiglu.fn.__module__)
     for name, value in activations.constants(sizes).items():
-        monkeypatch.setattr(module.problem, name.upper(), value)
-        monkeypatch.setattr(module, name.upper().removeprefix("SWIGLU_"), tl.constexpr(value))
-    monkeypatch.setattr(activations, "LIMIT", float(of[1]))
+        name = name.upper()
+        monkeypatch.setattr(module.problem, name, value)
+        monkeypatch.setattr(module, name.removeprefix("SWIGLU_"), tl.constexpr(value))
+    monkeypatch.setattr(activations, "LIMIT", float(limit))
     up, gate = 10 * torch.randn(2, 256, generator=torch.Generator().manual_seed(0))
-    gate[:2], up[2:4] = torch.tensor([torch.nan, torch.inf]), torch.tensor([torch.nan, -torch.inf])
-    found = torch.empty_like(up)
-    swiglu_kernel[(1,)](gate, up, found)
-    for other in (module.swiglu_ref(gate, up), activations.function_of(sizes)(gate, up)):
-        torch.testing.assert_close(found, other, rtol=1e-5, atol=1e-5, equal_nan=True)
+    gate[:2] = torch.tensor([torch.nan, torch.inf])
+    up[2:4] = torch.tensor([torch.nan, -torch.inf])
+    output = torch.empty_like(up)
+
+    swiglu_kernel[(1,)](gate, up, output)
+
+    tolerance = {"rtol": 1e-5, "atol": 1e-5, "equal_nan": True}
+    torch.testing.assert_close(output, module.swiglu_ref(gate, up), **tolerance)
+    torch.testing.assert_close(output, activations.function_of(sizes)(gate, up), **tolerance)
 
 
 # ---- gemm2 ----
 
 
-@drawn(5, data=st.data(), num_tokens=TOKENS, seed=SEEDS, tile=TILES)
-def test_gemm2_in_column_slices(device, data, num_tokens, seed, tile):
+@cases(5)
+def test_gemm2_in_column_slices(device, seed):
     """Wrong columns from the second slice on, as only large batches use them."""
-    hidden_sizes, inter_sizes = widths(device)
-    hidden = data.draw(st.sampled_from(hidden_sizes))
-    inter = data.draw(st.sampled_from(inter_sizes))
-    _, fp8, scales = random(seed, device)
-    permutation = permute_ref(random_experts(num_tokens, seed, device), LOCAL, tile.block_m)
+    case = Case(device, seed)
+    permutation = case.permutation
+    rows = case.used_rows
     num_rows = len(permutation.pair_of_row)
-    h, h_scale = fp8(num_rows, inter), scales(num_rows, inter // 128)
-    w, w_scale = fp8(LOCAL, hidden, inter), scales(LOCAL, hidden // 128, inter // 128)
-    width = hidden // data.draw(slices_of(hidden))
-    rows = used_rows(permutation, tile.block_m)
-    for first in range(0, hidden, width):
+    block_m = case.tile.block_m
+    h = case.fp8(num_rows, case.inter)
+    h_scale = case.scales(num_rows, case.inter // 128)
+    w = case.fp8(NUM_LOCAL_EXPERTS, case.hidden, case.inter)
+    w_scale = case.scales(NUM_LOCAL_EXPERTS, case.hidden // 128, case.inter // 128)
+    operands = (h, h_scale, w, w_scale, permutation)
+    width = case.slice_width()
+
+    for first in range(0, case.hidden, width):
         y = torch.full((num_rows, width), torch.nan, dtype=torch.bfloat16, device=device)
-        gemm2(h, h_scale, w, w_scale, permutation, first, y, tile)
-        wanted = gemm2_ref(h, h_scale, w, w_scale, permutation, tile.block_m, first, width)
-        assert_within(y[rows], wanted[rows], BF16_STEP, fp32_noise(device, wanted[rows]))
-        unused = y[int(permutation.num_tiles) * tile.block_m :]
-        assert unused.isnan().all(), "a tile without rows was computed"
+        gemm2(*operands, first, y, case.tile)
+
+        expected = gemm2_ref(*operands, block_m, first, width)[rows]
+        assert_within(y[rows], expected, BF16_STEP, fp32_noise(device, expected))
+        without_rows = y[int(permutation.num_tiles) * block_m :]
+        assert without_rows.isnan().all(), "a tile without rows was computed"
 
 
 # ---- combine ----
 
 
-@drawn(
-    8,
-    data=st.data(),
-    num_tokens=st.sampled_from([1, 7, 40, 64, 65, 90]),
-    seed=SEEDS,
-    branch=st.booleans(),
-)
-def test_combine(device, data, num_tokens, seed, branch):
+@cases_with("num_tokens", 1, 40, 65, 7, 64, 65, 90)  # 65 change the block size
+@pytest.mark.parametrize("branch", [False, True])
+def test_combine(device, seed, num_tokens, branch):
     """NaN or stale numbers for tokens that have no expert on this rank.
 
-    Scratch and output hold NaN wherever no row was computed; 65 tokens change the block size, and
-    take the branches.
+    Scratch and output hold NaN wherever no row was computed.
     """
-    hidden = data.draw(st.sampled_from(widths(device)[0]))
-    width = hidden // data.draw(slices_of(hidden))
-    normal, _, _ = random(seed, device)
-    expert = random_experts(num_tokens, seed, device)
+    case = Case(device, seed)
+    case.num_tokens = num_tokens
+    expert = case.experts()
     expert[::5] = -1  # at least token 0 has no local expert
-    permutation = permute_ref(expert, LOCAL, 16)
-    weight = normal(num_tokens, TOP_K)
-    output = torch.full((num_tokens, hidden), torch.nan, dtype=torch.bfloat16, device=device)
-    wanted = output.clone()
-    for first in range(0, hidden, width):
-        y = torch.full((len(permutation.pair_of_row), width), torch.nan, device=device)
-        y[used_rows(permutation, 16)] = normal(len(used_rows(permutation, 16)), width)
-        y = y.bfloat16()
-        before = output[:, first + width :].clone()
+    permutation = permute_ref(expert, NUM_LOCAL_EXPERTS, 16)
+    rows = rows_of_tokens(permutation, 16)
+    weight = case.normal(num_tokens, TOP_K)
+    shape = (num_tokens, case.hidden)
+    output = torch.full(shape, torch.nan, dtype=torch.bfloat16, device=device)
+    expected = output.clone()
+    width = case.slice_width()
+
+    for first in range(0, case.hidden, width):
+        shape = (len(permutation.pair_of_row), width)
+        y = torch.full(shape, torch.nan, dtype=torch.bfloat16, device=device)
+        y[rows] = case.normal(len(rows), width).bfloat16()
         combine(y, permutation.row_of_pair, weight, output, first, branch)
-        combine_ref(y, permutation.row_of_pair, weight, wanted, first)
-        assert before.isnan().all() and output[:, first + width :].isnan().all()
-    assert_within(output, wanted, BF16_STEP, 1e-6)
-    none = (permutation.row_of_pair < 0).all(1)
-    assert none[0] and (output[none] == 0).all()
+        combine_ref(y, permutation.row_of_pair, weight, expected, first)
+        assert output[:, first + width :].isnan().all()
+
+    nowhere = (permutation.row_of_pair < 0).all(1)
+    assert nowhere[0]
+    assert (output[nowhere] == 0).all()
+    assert_within(output, expected, BF16_STEP, 1e-6)

@@ -23,16 +23,16 @@ class Records:
 @pytest.fixture(scope="session")
 def records(tmp_path_factory):
     """A function of a geometry that returns its Records, made once."""
-    made = {}
+    records_of = {}
 
     def get(geometry):
-        if geometry not in made:
+        if geometry not in records_of:
             root = tmp_path_factory.mktemp(geometry)
             workloads.make(geometry, root)
             path = paths.workload_file(catalogue.definition_name(geometry), root)
             traces = load_jsonl_file(Trace, path)
-            made[geometry] = Records(root, [trace.workload for trace in traces])
-        return made[geometry]
+            records_of[geometry] = Records(root, [trace.workload for trace in traces])
+        return records_of[geometry]
 
     return get
 

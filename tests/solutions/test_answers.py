@@ -26,9 +26,8 @@ from layer_inputs import DEVICE, reference
 from layer_inputs import arguments as layer_arguments
 from moebench.judging.calling import input_bytes, seeded_inputs
 from moebench.operators import catalogue
-from moebench.operators.catalogue import FP8_MOE, FULL, ROUTED
 
-LAYERS = [key for key in (*FP8_MOE, *ROUTED) if key in FULL]
+LAYERS = [key for key in (*catalogue.fp8_moe(), *catalogue.routed()) if key in catalogue.full()]
 SMALL_CASES = [case.name for case in catalogue.operator("small").cases("small")]
 
 # ---- workloads ----

@@ -45,7 +45,7 @@ FAULTS = {
 
 def assert_refused(layer, geometry, arguments, name):
     """Check that the call raises ValueError about `name` and touches no output."""
-    hidden = catalogue.GEOMETRIES[geometry]["hidden_size"]
+    hidden = catalogue.geometries()[geometry]["hidden_size"]
     output = torch.full((NUM_TOKENS, hidden), 7, dtype=torch.bfloat16, device=DEVICE)
     if name != OUTPUT:
         arguments = arguments | {OUTPUT: output}
@@ -84,7 +84,7 @@ def test_wrong_sizes_are_refused(layer, geometry):
                 assert_refused(layer, geometry, right | {name: wrong}, blamed)
 
 
-SIZES = catalogue.GEOMETRIES["full"]
+SIZES = catalogue.geometries()["full"]
 FIRST_EXPERT_TOO_LATE = SIZES["num_experts"] - local_experts_of("full") + 1  # in "small" as well
 WRONG_SCALARS = [
     ("local_expert_offset", -1),

@@ -10,87 +10,99 @@ import re
 
 import pytest
 import torch
-from flashinfer_bench.compile import BuilderRegistry
-from layer_inputs import DEVICE, arguments
+from every_solution import OUTPUT, assert_same_bits, serving
+from layer_inputs import DEVICE
+from layer_inputs import arguments as layer_arguments
 from moebench.operators import catalogue
-from moebench.packing import eligibility, manifest, pack
+from moebench.packing import manifest
 
-SMALL, MORE_SMALL = ("small-one-group",), ("small", "small-renorm-routed")
 FULL = ("full", "minimax-m2", "qwen3-next", "deepseek-v3-ep8-routed")
 MOST = {"cpu": 7, "cuda": 16384}[DEVICE]  # tokens
-WATCHED = 4  # tokens, the first ones drawn
+WATCHED = 4  # tokens, the first ones of the pool
 BATCHES = {"cpu": 2, "cuda": 24}[DEVICE]  # of a range
 
 
-def ranges(solution):
-    """(first, last T) of each range that the manifest promises."""
+def promised_ranges(solution):
+    """Return (first, last T) of each range that the manifest promises."""
     fact = manifest.read_manifest(solution).facts.get("batch_invariant", "no")
     if fact.startswith("every T"):
         return [(1, MOST)]
-    found = [(int(first), int(last or MOST)) for first, last in re.findall(r"(\d+)-(\d*)", fact)]
-    assert found or fact.partition(":")[0] == "no", f"{solution}: batch_invariant: {fact}"
-    return [(first, min(last, MOST)) for first, last in found if first < MOST]
+
+    promised = re.findall(r"(\d+)-(\d*)", fact)
+    assert promised or fact.partition(":")[0] == "no", fact
+    ranges = []
+    for first, last in promised:
+        if int(first) < MOST:
+            ranges.append((int(first), min(int(last or MOST), MOST)))
+    return ranges
 
 
-def cases(geometries, *marks):
-    served = {
-        name: manifest.read_manifest(name).definitions
-        for name in manifest.solution_names()
-        if ranges(name)
-    }
-    return [
-        pytest.param(name, key, marks=marks)
-        for key in geometries
-        for name in served
-        if key in served[name]
-    ]
+class Batches:
+    """Batches of tokens from a pool, in which the watched ones lie among others.
 
-
-def batch(definition, pool, chosen):
-    """The pool's arguments for these of its tokens."""
-    found = dict(pool)
-    for name, spec in definition.inputs.items():
-        if spec.shape and "seq_len" in spec.shape:
-            found[name] = pool[name].index_select(
-                spec.shape.index("seq_len"), chosen.to(pool[name].device)
-            )
-    return found | {"output": torch.full_like(pool["output"][: len(chosen)], torch.nan)}
-
-
-def neighbours(number, count, generator):
-    """Tokens of the pool: different ones, or the same few over and over, so that some experts have
-    many rows.
+    pool: the layer's arguments for MOST tokens.
     """
-    kinds = MOST - WATCHED if number % 2 else 2
-    return WATCHED + torch.randperm(max(count, kinds), generator=generator)[:count] % kinds
+
+    def __init__(self, geometry):
+        self.inputs = catalogue.definition(geometry).inputs
+        self.pool = layer_arguments(geometry, MOST, offset=8)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def token_counts(self, first, last):
+        """Return both ends of a range and some counts inside, more of the small ones, where
+        kernels change.
+        """
+        spread = torch.rand(BATCHES, generator=self.generator) * math.log(last / first)
+        return [first, last, *(first * spread.exp()).int().tolist()]
+
+    def tokens(self, count, different):
+        """Return [count] numbers of tokens: watched ones, and others or the same two over and over,
+        so that some experts have many rows.
+        """
+        watched = torch.randperm(WATCHED, generator=self.generator)[:count]
+        num_others = count - len(watched)
+        kinds = MOST - WATCHED if different else 2
+        others = torch.randperm(max(num_others, kinds), generator=self.generator)[:num_others]
+        tokens = torch.cat([watched, WATCHED + others % kinds])
+        return tokens[torch.randperm(count, generator=self.generator)]
+
+    def arguments(self, tokens):
+        """Return the layer's arguments for these tokens of the pool."""
+        arguments = dict(self.pool)
+        for name, spec in self.inputs.items():
+            if spec.shape and "seq_len" in spec.shape:
+                values = self.pool[name]
+                axis = spec.shape.index("seq_len")
+                arguments[name] = values.index_select(axis, tokens.to(values.device))
+        arguments[OUTPUT] = torch.full_like(self.pool[OUTPUT][: len(tokens)], torch.nan)
+        return arguments
 
 
-CASES = [*cases(SMALL), *cases(MORE_SMALL, pytest.mark.slow), *cases(FULL, pytest.mark.gpu)]
+def check_bits(layer, solution, geometry):
+    ranges = promised_ranges(solution)
+    if not ranges:
+        pytest.skip(f"{solution} does not promise it")
 
-
-@pytest.mark.parametrize(("solution", "geometry"), CASES)
-def test_bits_do_not_depend_on_the_batch(solution, geometry):
-    """Another answer to the same prompt because of what others asked."""
-    packed = pack.pack(solution)[geometry]
-    if reason := eligibility.why_skipped(packed, eligibility.here()):
-        pytest.skip(f"{solution} {reason}")
-    definition, pool = catalogue.definition(geometry), arguments(geometry, MOST, offset=8)
-    layer = BuilderRegistry.get_instance().build(definition, packed)
-    generator = torch.Generator().manual_seed(0)
-    for first, last in ranges(solution):
-        spread = torch.rand(BATCHES, generator=generator) * math.log(
-            last / first
-        )  # kernels change where T is small
-        known = {}
-        for number, tokens in enumerate([first, last, *(first * spread.exp()).int().tolist()]):
-            watched = torch.randperm(WATCHED, generator=generator)[:tokens]
-            chosen = torch.cat([watched, neighbours(number, tokens - len(watched), generator)])
-            order = torch.randperm(tokens, generator=generator)
-            given = batch(definition, pool, chosen[order])
-            layer(*given.values())
-            for at, token in enumerate(chosen[order].tolist()):
+    batches = Batches(geometry)
+    for first, last in ranges:
+        expected = {}
+        for number, count in enumerate(batches.token_counts(first, last)):
+            tokens = batches.tokens(count, different=number % 2 == 1)
+            arguments = batches.arguments(tokens)
+            layer(*arguments.values())
+            for row, token in enumerate(tokens.tolist()):
                 if token < WATCHED:
-                    bits = given["output"][at].view(torch.int16).cpu()
-                    assert torch.equal(bits, known.setdefault(token, bits)), (
-                        f"T={tokens}, token {at}"
-                    )
+                    bits = arguments[OUTPUT][row].clone()
+                    assert_same_bits(bits, expected.setdefault(token, bits), f"T={count}")
+
+
+@serving("small-one-group", *FULL)
+def test_bits_do_not_depend_on_the_batch(layer, solution, geometry):
+    """Another answer to the same prompt because of what others asked."""
+    check_bits(layer, solution, geometry)
+
+
+@pytest.mark.slow
+@serving("small", "small-renorm-routed")
+def test_bits_do_not_depend_on_the_batch_in_other_small_layers(layer, solution, geometry):
+    check_bits(layer, solution, geometry)

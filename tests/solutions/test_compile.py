@@ -1,75 +1,103 @@
 """Every kernel that triton_fused_v2 launches, compiled for GPUs that are not here."""
 
-import json
-
 import ahead_of_time
 import pytest
 from moebench.packing import manifest
 
 from solutions.common.triton.tiles import ARCHITECTURES, by_rule, tuned
 
-TENSOR_CORES = {
-    "sm_90": "wgmma",
-    "sm_100": "tcgen05",
-    "sm_103": "tcgen05",
-}  # what the FP8 products must become
-TUNED = (
-    "sm_90:NVIDIA H200",
-)  # GPUs with a table of their own, as ahead_of_time.py wants them named
+TENSOR_CORES = {"sm_90": "wgmma", "sm_100": "tcgen05", "sm_103": "tcgen05"}
+H200 = "sm_90:NVIDIA H200"  # has a table of its own
+GEMMS = {"gemm1_swiglu_quant_kernel", "gemm1_kernel", "gemm2_kernel"}
+STAGES = set(manifest.read_manifest("triton_fused_v2").stages)
+ROUTED = "deepseek-v3-ep8-routed"
 
 
-def ruled(architecture, num_tokens):
-    """What the rule chooses for the definition "full", which ahead_of_time.py compiles."""
+def by_rule_of(architecture, num_tokens):
+    """Return what the rule chooses for the definition "full", which ahead_of_time.py compiles."""
     multiprocessors = ahead_of_time.MULTIPROCESSORS[architecture]
     return by_rule(architecture, multiprocessors, (32, 7168, 2048), 8 / 256, num_tokens)
 
 
-# both sides of every border, one permute chunk and many, sizes that are and are not multiples of 16
-EDGES = {
-    at + n
-    for a in ARCHITECTURES
-    for at in range(1, 2500)
-    for n in (0, 1)
-    if ruled(a, at) != ruled(a, at + 1)
-}
-TOKENS = tuple(sorted({1, 80, 2000, 11948, 14107} | EDGES))
-GEMMS = {"gemm1_swiglu_quant_kernel", "gemm1_kernel", "gemm2_kernel"}
-STAGES = set(manifest.read_manifest("triton_fused_v2").stages)
+def token_counts():
+    """Return both sides of every border, one permute chunk and many, sizes that are and are not
+    multiples of 16.
+    """
+    counts = {1, 80, 2000, 11948, 14107}
+    for architecture in ARCHITECTURES:
+        for num_tokens in range(1, 2500):
+            choice = by_rule_of(architecture, num_tokens)
+            if choice != by_rule_of(architecture, num_tokens + 1):
+                counts |= {num_tokens, num_tokens + 1}
+    return sorted(counts)
 
 
-def tabled(machine, stage):
-    """(BLOCK_M, GROUP, warps, stages) of the tiles that a machine chooses among."""
-    fields = ("block_m", "group", "num_warps", "num_stages")
-    table = tuned().get((machine.partition(":")[2], "e32_h7168_i2048"))
-    choices = table.values() if table else [ruled(machine, num_tokens) for num_tokens in TOKENS]
-    return {tuple(getattr(getattr(choice, stage), field) for field in fields) for choice in choices}
+TOKENS = token_counts()
+
+
+def chosen_tiles(choices, stage):
+    """Return (BLOCK_M, GROUP, warps, stages) of a stage's tile in each choice."""
+    tiles = [getattr(choice, stage) for choice in choices]
+    return {(tile.block_m, tile.group, tile.num_warps, tile.num_stages) for tile in tiles}
+
+
+def built_tiles(kernels, stage):
+    """Return the same of the kernels that were compiled."""
+    tiles = set()
+    for kernel in kernels:
+        if kernel["kernel"].startswith(stage):
+            block_m = kernel["constants"]["BLOCK_M"]
+            group = kernel["constants"]["GROUP"]
+            tiles.add((block_m, group, kernel["num_warps"], kernel["num_stages"]))
+    return tiles
+
+
+def assert_fits(kernel, architecture):
+    """Check that a kernel fits, keeps its sums in registers and uses the tensor cores."""
+    tensor_cores = TENSOR_CORES.get(architecture)
+
+    assert kernel["shared"] <= ahead_of_time.SHARED_MEMORY[architecture], kernel
+    assert not kernel["reloads"], kernel
+    if tensor_cores or kernel["reloads"] is None:
+        assert not kernel["stack"], kernel
+    if tensor_cores and kernel["kernel"] in GEMMS:
+        assert_quick(kernel, tensor_cores)
+
+
+def assert_quick(gemm, tensor_cores):
+    assert gemm[tensor_cores], gemm
+    if gemm["constants"].get("TMA") is not False:
+        assert gemm["bulk_tensor_copy"], gemm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", [*ARCHITECTURES, *TUNED])
-def test_every_kernel_compiles_and_fits(machine, tmp_path):
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_kernel_compiles_and_fits(architecture, tmp_path):
     """The first call at some token count dies in the compiler, or at launch for
     want of shared memory; a GEMM that fell back to slow instructions, or whose sums left the
-    registers; a table that is not found."""
-    kernels = ahead_of_time.compiled("triton_fused_v2", "full", machine, TOKENS, tmp_path)
+    registers."""
+    kernels = ahead_of_time.compiled("triton_fused_v2", "full", architecture, TOKENS, tmp_path)
+
+    choices = [by_rule_of(architecture, num_tokens) for num_tokens in TOKENS]
     assert {kernel["kernel"] for kernel in kernels} == STAGES - {"quantise_tokens_kernel"}
-    for stage in ("gemm1", "gemm2"):
-        gemms = [k | k["constants"] for k in kernels if k["kernel"].startswith(stage)]
-        built = {(k["BLOCK_M"], k["GROUP"], k["num_warps"], k["num_stages"]) for k in gemms}
-        known = tabled(machine, stage)
-        assert built and (built <= known if machine in TUNED else built == known)
-    architecture = machine.partition(":")[0]
-    wanted, room = TENSOR_CORES.get(architecture), ahead_of_time.SHARED_MEMORY[architecture]
+    assert built_tiles(kernels, "gemm1") == chosen_tiles(choices, "gemm1")
+    assert built_tiles(kernels, "gemm2") == chosen_tiles(choices, "gemm2")
     for kernel in kernels:
-        said = json.dumps(kernel)
-        assert kernel["shared"] <= room, said
-        assert not kernel["reloads"] and not (
-            kernel["stack"] and (wanted or kernel["reloads"] is None)
-        ), said
-        if wanted and kernel["kernel"] in GEMMS:
-            assert kernel[wanted] and (
-                kernel["bulk_tensor_copy"] or kernel["constants"].get("TMA") is False
-            ), said
+        assert_fits(kernel, architecture)
+
+
+@pytest.mark.slow
+def test_a_tuned_gpu_takes_tiles_of_its_table(tmp_path):
+    """A table that is not found."""
+    kernels = ahead_of_time.compiled("triton_fused_v2", "full", H200, TOKENS, tmp_path)
+
+    choices = tuned()["NVIDIA H200", "e32_h7168_i2048"].values()
+    for stage in ("gemm1", "gemm2"):
+        tiles = built_tiles(kernels, stage)
+        assert tiles
+        assert tiles <= chosen_tiles(choices, stage)
+    for kernel in kernels:
+        assert_fits(kernel, "sm_90")
 
 
 @pytest.mark.slow
@@ -78,12 +106,12 @@ def test_the_routed_form_compiles_as_well(architecture, tmp_path):
     """A form that spills, or leaves the tensor cores, where the other one does
     not.
     """
-    geometry, entry_point = "deepseek-v3-ep8-routed", "main.py::run_routed_bf16"
     kernels = ahead_of_time.compiled(
-        "triton_fused_v2", geometry, architecture, (80, 2000), tmp_path, entry_point
+        "triton_fused_v2", ROUTED, architecture, (80, 2000), tmp_path, "main.py::run_routed_bf16"
     )
+
     assert {kernel["kernel"] for kernel in kernels} == STAGES - {"route_kernel"}
-    wanted = TENSOR_CORES[architecture]
-    assert not [k for k in kernels if k["stack"] or (k["kernel"] in GEMMS and not k[wanted])], (
-        json.dumps(kernels)
-    )
+    for kernel in kernels:
+        assert not kernel["stack"], kernel
+        if kernel["kernel"] in GEMMS:
+            assert kernel[TENSOR_CORES[architecture]], kernel

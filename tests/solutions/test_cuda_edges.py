@@ -6,53 +6,56 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from unittest import mock
 
 import hopper_stages as stages
 import pytest
 import torch
+from every_solution import assert_close, assert_same_bits
 from flashinfer_bench.compile import BuilderRegistry
-from moebench.judging.tolerances import TOLERANCES, matched_ratios
-from moebench.operators import catalogue, swiglu
-from moebench.operators import moe_fp8_block_scale as moe
+from layer_inputs import reference
+from moebench.operators import catalogue
 from moebench.packing import eligibility, pack
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
-DS, RENORM = (
-    ("full", "kimi-k2-ep8", "glm-5.3-flash-ep8"),
-    ("qwen3-next",),
-)  # eight groups, one; all experts local
+DS = ("full", "kimi-k2-ep8", "glm-5.3-flash-ep8")  # eight groups, one; all experts local
+RENORM = ("qwen3-next",)
 CLAMPED = ("glm-5.3-flash-ep8", "step-3.5-flash-ep8-routed", "minimax-m3-ep8")
-# One launch without and with a grid barrier, four launches; of mma_fused the one launch alone.
-COUNTS = {"hopper_fused": (5, 60, 300), "mma_fused": (5, 60, 256)}
-TOGETHER = {"hopper_fused": ((300, 300), (80, 80), (80, 300)), "mma_fused": ((5, 80), (80, 80))}
-SOLUTIONS = pytest.mark.parametrize("solution", COUNTS)
 WEIGHTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")
+
+# One launch without and with a grid barrier, four launches; of mma_fused the one launch alone.
+TOKENS = {"hopper_fused": (5, 60, 300), "mma_fused": (5, 60, 256)}
+every_regime = pytest.mark.parametrize(
+    ("solution", "num_tokens"),
+    [(solution, num_tokens) for solution, counts in TOKENS.items() for num_tokens in counts],
+)
 
 
 @cache
 def built(geometry, solution="hopper_fused"):
-    """What FIB builds of the packed solution."""
-    if reason := eligibility.why_skipped(
-        packed := pack.pack(solution)[geometry], eligibility.here()
-    ):
+    """Return what FIB builds of the packed solution."""
+    packed = pack.pack(solution)[geometry]
+    reason = eligibility.why_skipped(packed, eligibility.here())
+    if reason:
         pytest.skip(reason)
     return BuilderRegistry.get_instance().build(catalogue.definition(geometry), packed)
 
 
-def drawn(geometry, num_tokens, seed=0):
-    """Random arguments; the rank has the first experts, which win ties."""
-    of = stages.sizes(geometry)
-    arguments = stages.tokens(of, num_tokens, DEVICE, seed) | stages.weights(of, DEVICE, seed)
-    return of, arguments | {"local_expert_offset": 0}
+def random_arguments(sizes, num_tokens, seed=0):
+    """Return random arguments by name; the rank has the first experts, which win ties."""
+    arguments = stages.tokens(sizes, num_tokens, DEVICE, seed)
+    arguments |= stages.weights(sizes, DEVICE, seed)
+    return arguments | {"local_expert_offset": 0}
 
 
-def run(layer, of, arguments, output=None):
+def run(layer, sizes, arguments, output=None):
     if output is None:
         output = torch.full_like(arguments["hidden_states"], torch.nan, dtype=torch.bfloat16)
-    layer(*(arguments[name] for name in stages.names(of)), output)
+    layer(*(arguments[name] for name in stages.names(sizes)), output)
     return output
+
+
+# ---- the choice of experts ----
 
 
 def first_of_equals(values, count):
@@ -60,42 +63,41 @@ def first_of_equals(values, count):
     return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]
 
 
-def lower_wins(of, arguments):
-    """The layer's output where of equal groups and of equal experts the lower one is chosen."""
+def choose_renorm(sizes, arguments):
+    """Return experts and weights, [T, top_k]; of equal experts the lower one."""
     logits = arguments["routing_logits"].float()
-    if of["renorm"]:
-        experts = first_of_equals(logits, of["top_k"])
-        weights = logits.gather(1, experts).softmax(-1)
-    else:
-        scores = torch.sigmoid(logits)
-        groups = (scores + arguments["routing_bias"].float()).unflatten(1, (of["num_groups"], -1))
-        kept = first_of_equals(groups.topk(2, dim=-1).values.sum(-1), of["kept_groups"])
-        closed = torch.ones(groups.shape[:2], dtype=torch.bool, device=DEVICE).scatter_(
-            1, kept, False
-        )
-        experts = first_of_equals(
-            groups.masked_fill(closed[..., None], -torch.inf).flatten(1), of["top_k"]
-        )
-        weights = scores.gather(1, experts)
-        weights = (
-            weights / (weights.sum(-1, keepdim=True) + 1e-20) * arguments["routed_scaling_factor"]
-        )
-    x = moe.dequantize(
-        arguments["hidden_states"], arguments["hidden_states_scale"].t(), row_block=1
-    )
+    experts = first_of_equals(logits, sizes["top_k"])
+    return experts, logits.gather(1, experts).softmax(-1)
+
+
+def choose_by_groups(sizes, arguments):
+    """Return experts and weights, [T, top_k]; of equal groups and experts the lower one."""
+    scores = torch.sigmoid(arguments["routing_logits"].float())
+    choice = scores + arguments["routing_bias"].float()
+    groups = choice.unflatten(1, (sizes["num_groups"], -1))
+    group_scores = groups.topk(2, dim=-1).values.sum(-1)
+    kept = first_of_equals(group_scores, sizes["kept_groups"])
+    closed = torch.ones(groups.shape[:2], dtype=torch.bool, device=DEVICE)
+    closed.scatter_(1, kept, False)
+
+    open_choice = groups.masked_fill(closed[..., None], -torch.inf).flatten(1)
+    experts = first_of_equals(open_choice, sizes["top_k"])
+    weights = scores.gather(1, experts)
+    weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+    return experts, weights * arguments["routed_scaling_factor"]
+
+
+def expected_output(geometry, sizes, arguments):
+    """Return the layer's output where of equal groups and of equal experts the lower one is
+    chosen.
+    """
+    definition = reference(geometry)
+    choose = choose_renorm if sizes["renorm"] else choose_by_groups
+    experts, weights = choose(sizes, arguments)
     local = experts - arguments["local_expert_offset"]
-    with (
-        mock.patch.object(swiglu, "LIMIT", of["swiglu_limit"]),
-        mock.patch.object(moe, "swiglu", swiglu.function_of(of)),
-    ):
-        return moe.local_experts(x, *(arguments[name] for name in WEIGHTS), local, weights)
-
-
-def assert_close(output, wanted, of=""):
-    assert torch.isfinite(output).all()
-    ratios = matched_ratios(output, wanted)
-    for name in ("relaxed", "contest"):
-        assert ratios[name] >= TOLERANCES[name].ratio, f"{of}: {ratios}"
+    x_scale = arguments["hidden_states_scale"].t()
+    x = definition.dequantize(arguments["hidden_states"], x_scale, row_block=1)
+    return definition.local_experts(x, *(arguments[name] for name in WEIGHTS), local, weights)
 
 
 def all_equal(logits, bias):
@@ -125,126 +127,122 @@ def infinite_logits(logits, bias):
     logits[3, 1::2] = torch.inf
 
 
-TIES = [
-    (geometry, spoil)
-    for geometry in DS
-    for spoil in (all_equal, equal_pairs, bias_undoes_a_difference)
-]
-TIES += [(geometry, infinite_logits) for geometry in DS]
-TIES += [(geometry, spoil) for geometry in RENORM for spoil in (all_equal, equal_pairs)]
+TIES = [(geometry, spoil) for geometry in RENORM for spoil in (all_equal, equal_pairs)]
+for geometry in DS:
+    for spoil in (all_equal, equal_pairs, bias_undoes_a_difference, infinite_logits):
+        TIES.append((geometry, spoil))
 
 
-@SOLUTIONS
+@every_regime
 @pytest.mark.parametrize(("geometry", "spoil"), TIES)
-def test_the_lower_of_equal_experts_is_chosen(geometry, spoil, solution):
+def test_the_lower_of_equal_experts_is_chosen(geometry, spoil, solution, num_tokens):
     """A token with an expert fewer or one twice, where logits are equal, as in
     padding.
     """
-    for num_tokens in COUNTS[solution]:
-        of, arguments = drawn(geometry, num_tokens)
-        spoil(arguments["routing_logits"], arguments["routing_bias"])
-        output = run(built(geometry, solution), of, arguments)
-        assert_close(output, lower_wins(of, arguments), of=f"T={num_tokens}")
+    sizes = stages.sizes(geometry)
+    arguments = random_arguments(sizes, num_tokens)
+    spoil(arguments["routing_logits"], arguments["routing_bias"])
+
+    output = run(built(geometry, solution), sizes, arguments)
+
+    assert_close(output, expected_output(geometry, sizes, arguments))
 
 
-@SOLUTIONS
-@pytest.mark.parametrize("geometry", (*DS, *RENORM))
-def test_nan_logits_spoil_their_token_only(geometry, solution):
+@every_regime
+@pytest.mark.parametrize("geometry", [*DS, *RENORM])
+def test_nan_logits_spoil_their_token_only(geometry, solution, num_tokens):
     """A hang, reads out of bounds or wrong rows of other tokens, after one bad
     router output.
     """
-    for num_tokens in COUNTS[solution]:
-        of, arguments = drawn(geometry, num_tokens)
-        arguments["routing_logits"][1, 3] = torch.nan
-        arguments["routing_logits"][2] = torch.nan
-        if of["renorm"]:
-            arguments["routing_logits"][3, 4] = torch.inf  # the softmax of an infinite logit is NaN
-        output, wanted = run(built(geometry, solution), of, arguments), lower_wins(of, arguments)
-        others = torch.ones(num_tokens, dtype=torch.bool, device=DEVICE)
-        others[1 : 4 if of["renorm"] else 3] = False
-        assert_close(output[others], wanted[others], of=f"T={num_tokens}")
-        bad = output[~others].isnan()
-        assert (bad.all(1) | ~bad.any(1)).all(), "part of a row is NaN"
-        if of["num_groups"] == 1:  # else a group that has a NaN need not be kept
-            assert bad.all()
+    sizes = stages.sizes(geometry)
+    arguments = random_arguments(sizes, num_tokens)
+    logits = arguments["routing_logits"]
+    logits[1, 3] = torch.nan
+    logits[2] = torch.nan
+    if sizes["renorm"]:
+        logits[3, 4] = torch.inf  # the softmax of an infinite logit is NaN
+    spoilt = torch.zeros(num_tokens, dtype=torch.bool, device=DEVICE)
+    spoilt[1 : 4 if sizes["renorm"] else 3] = True
+
+    output = run(built(geometry, solution), sizes, arguments)
+
+    assert_close(output[~spoilt], expected_output(geometry, sizes, arguments)[~spoilt])
+    is_nan = output[spoilt].isnan()
+    assert (is_nan.all(1) | ~is_nan.any(1)).all(), "part of a row is NaN"
+    if sizes["num_groups"] == 1:  # else a group that has a NaN need not be kept
+        assert is_nan.all()
 
 
-@SOLUTIONS
+@every_regime
 @pytest.mark.parametrize("geometry", CLAMPED)
-def test_nan_passes_the_clamp(geometry, solution):
+def test_nan_passes_the_clamp(geometry, solution, num_tokens):
     """A NaN that becomes the limit, and with it a wrong token that looks
     right.
     """
-    for num_tokens in COUNTS[solution]:
-        of, arguments = drawn(geometry, num_tokens)
-        stages.token_scales(of, arguments)[1] = torch.nan
-        output, (chosen, _) = (
-            run(built(geometry, solution), of, arguments),
-            stages.reference_choice(of, arguments),
-        )
-        wrong = output.isnan()
-        assert wrong[1].all() == chosen[1].any() and not wrong[0].any() and not wrong[2:].any()
+    sizes = stages.sizes(geometry)
+    arguments = random_arguments(sizes, num_tokens)
+    stages.token_scales(sizes, arguments)[1] = torch.nan
+    chosen, _ = stages.reference_choice(sizes, arguments)
+
+    is_nan = run(built(geometry, solution), sizes, arguments).isnan()
+
+    assert is_nan[1].all() == chosen[1].any()
+    assert not is_nan[0].any()
+    assert not is_nan[2:].any()
 
 
-@pytest.mark.parametrize(("solution", "together"), TOGETHER.items(), ids=COUNTS)
+# ---- threads and graphs ----
+
+CALLS = 30
+THREADS = [
+    ("hopper_fused", (300, 300)),
+    ("hopper_fused", (80, 80)),
+    ("hopper_fused", (80, 300)),
+    ("mma_fused", (5, 80)),
+    ("mma_fused", (80, 80)),
+]
+
+
+@pytest.mark.parametrize(("solution", "counts"), THREADS)
 @pytest.mark.parametrize("shared", [False, True], ids=["two streams", "one stream"])
-@pytest.mark.parametrize("geometry", ("full", "qwen3-next"))
-def test_two_host_threads(geometry, shared, solution, together):
+@pytest.mark.parametrize("geometry", ["full", "qwen3-next"])
+def test_two_host_threads(geometry, shared, solution, counts):
     """Wrong sums when launches of two threads mix, as calls do not hold Python's
     lock.
     """
-    layer, turns = built(geometry, solution), 30
-    streams = [torch.cuda.Stream()] * 2 if shared else [torch.cuda.Stream() for _ in range(2)]
-    of, weights = stages.sizes(geometry), stages.weights(stages.sizes(geometry), DEVICE)
-    for counts in together:
-        calls = [
-            stages.tokens(of, count, DEVICE, seed) | weights for seed, count in enumerate(counts)
+    layer = built(geometry, solution)
+    sizes = stages.sizes(geometry)
+    weights = stages.weights(sizes, DEVICE)
+    first_stream = torch.cuda.Stream()
+    streams = [first_stream, first_stream if shared else torch.cuda.Stream()]
+    ready = threading.Barrier(2)
+
+    def calls_of(stream, arguments):
+        outputs = [
+            torch.full_like(arguments["hidden_states"], torch.nan, dtype=torch.bfloat16)
+            for _ in range(CALLS)
         ]
-        wanted = [run(layer, of, arguments) for arguments in calls]
-        outputs = [[torch.full_like(one, torch.nan) for _ in range(turns)] for one in wanted]
-        ready = threading.Barrier(2)
         torch.cuda.synchronize()
+        ready.wait()
+        with torch.cuda.stream(stream):
+            for output in outputs:
+                run(layer, sizes, arguments, output)
+        return outputs
 
-        def work(who, calls=calls, outputs=outputs, ready=ready):
-            ready.wait()
-            with torch.cuda.stream(streams[who]):
-                for output in outputs[who]:
-                    run(layer, of, calls[who], output)
+    arguments = []
+    for seed, num_tokens in enumerate(counts):
+        arguments.append(stages.tokens(sizes, num_tokens, DEVICE, seed) | weights)
+    expected = [run(layer, sizes, thread_arguments) for thread_arguments in arguments]
+    with ThreadPoolExecutor(2) as pool:
+        outputs = list(pool.map(calls_of, streams, arguments))
+    torch.cuda.synchronize()
 
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(work, range(2)))
-        torch.cuda.synchronize()
-        for who, (of_thread, one) in enumerate(zip(outputs, wanted, strict=True)):
-            wrong = [turn for turn, output in enumerate(of_thread) if not torch.equal(output, one)]
-            assert not wrong, f"T={counts}: thread {who}, turns {wrong}"
-
-
-def test_more_tokens_than_the_limit_are_refused():
-    """Shared memory or 32-bit offsets that overflow, with experts and widths of
-    another model.
-    """
-    of = stages.sizes("qwen3-next")
-    arguments = stages.tokens(of, 131_073, DEVICE) | stages.weights(of, DEVICE)
-    output = torch.full_like(arguments["hidden_states"], 7, dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match="^routing_logits: .*131073"):
-        run(built("qwen3-next"), of, arguments, output)
-    assert (output == 7).all()
+    for number in range(CALLS):
+        assert_same_bits(outputs[0][number], expected[0], f"first thread, call {number}")
+        assert_same_bits(outputs[1][number], expected[1], f"second thread, call {number}")
 
 
-@pytest.mark.parametrize(
-    ("solution", "option"), [("hopper_fused", 3), ("mma_fused", -1), ("mma_fused", 2**32 + 1)]
-)
-def test_an_option_out_of_range_is_refused(solution, option):
-    """Kernels for h in two parts without their scales, or a grid cut to 32
-    bits.
-    """
-    of, arguments = drawn("full", 300 if solution == "hopper_fused" else 5)
-    kernels = sys.modules[built("full", solution)._callable.__module__]._kernels
-    with pytest.raises(ValueError, match=str(option)):
-        run(lambda *given: kernels.run_layer(*given, option), of, arguments)
-
-
-@SOLUTIONS
+@pytest.mark.parametrize("solution", TOKENS)
 @pytest.mark.parametrize("counts", [(5, 60), (60, 300), (300, 5)])
 def test_layers_of_one_graph_behind_other_kernels(counts, solution):
     """Layers of a captured model that share counters, or that read before others
@@ -253,19 +251,51 @@ def test_layers_of_one_graph_behind_other_kernels(counts, solution):
     Programmatic dependent launch lets a layer begin before the kernel in front of it has ended.
     """
     layer = built("full", solution)
-    layers = [drawn("full", num_tokens, seed) for seed, num_tokens in enumerate(counts)]
-    want = [run(layer, of, arguments) for of, arguments in layers]
-    sources = [arguments["routing_logits"].clone() for _, arguments in layers]
-    outputs = [torch.empty_like(output) for output in want]
+    sizes = stages.sizes("full")
+    arguments = [random_arguments(sizes, count, seed) for seed, count in enumerate(counts)]
+    logits = [layer_arguments["routing_logits"].clone() for layer_arguments in arguments]
+    expected = [run(layer, sizes, layer_arguments) for layer_arguments in arguments]
+    outputs = [torch.empty_like(output) for output in expected]
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for (of, arguments), source, output in zip(layers, sources, outputs, strict=True):
-            output.fill_(torch.nan)
-            arguments["routing_logits"].copy_(source)
-            run(layer, of, arguments, output)
+        for number in range(2):
+            outputs[number].fill_(torch.nan)
+            arguments[number]["routing_logits"].copy_(logits[number])
+            run(layer, sizes, arguments[number], outputs[number])
+
     for replay in range(20):
-        for _, arguments in layers:
-            arguments["routing_logits"].fill_(torch.nan)
+        for layer_arguments in arguments:
+            layer_arguments["routing_logits"].fill_(torch.nan)
         graph.replay()
-        for output, right in zip(outputs, want, strict=True):
-            assert torch.equal(output, right), f"replay {replay}"
+        assert_same_bits(outputs[0], expected[0], f"replay {replay}, first layer")
+        assert_same_bits(outputs[1], expected[1], f"replay {replay}, second layer")
+
+
+# ---- what is refused ----
+
+
+def test_more_tokens_than_the_limit_are_refused():
+    """Shared memory or 32-bit offsets that overflow, with experts and widths of
+    another model.
+    """
+    sizes = stages.sizes("qwen3-next")
+    arguments = random_arguments(sizes, 131_073)
+    output = torch.full_like(arguments["hidden_states"], 7, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="^routing_logits: .*131073"):
+        run(built("qwen3-next"), sizes, arguments, output)
+    assert (output == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("solution", "num_tokens", "option"),
+    [("hopper_fused", 300, 3), ("mma_fused", 5, -1), ("mma_fused", 5, 2**32 + 1)],
+)
+def test_an_option_out_of_range_is_refused(solution, num_tokens, option):
+    """Kernels for h in two parts without their scales, or a grid cut to 32
+    bits.
+    """
+    sizes = stages.sizes("full")
+    arguments = random_arguments(sizes, num_tokens)
+    kernels = sys.modules[built("full", solution)._callable.__module__]._kernels
+    with pytest.raises(ValueError, match=str(option)):
+        run(lambda *values: kernels.run_layer(*values, option), sizes, arguments)

@@ -3,55 +3,44 @@ run.
 """
 
 import importlib.util
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
-import layer_inputs
 import pytest
-import torch
-from ahead_of_time import CUOBJDUMP, resources
+from ahead_of_time import CUOBJDUMP, resources, write_sources
 from flashinfer_bench.compile import BuilderRegistry
+from layer_inputs import arguments as layer_arguments
+from moebench.core import paths
 from moebench.operators import catalogue
-from moebench.operators import moe_fp8_block_scale as moe
-from moebench.operators.moe_fp8_block_scale import public_cases
 from moebench.packing import manifest, pack
 from moebench.profiling.stages import stage_of
 from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
 NAME = "cutlass_grouped"
-GEOMETRIES = manifest.read_manifest(NAME).definitions
 STAGES = ("route_kernel", "permute_kernel", "swiglu_quant_kernel", "combine_kernel")
+FLAGS = ["-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC"]
+HOPPER = "-gencode=arch=compute_90a,code=sm_90a"
 
-
-needs_nvcc = pytest.mark.skipif(
-    shutil.which("nvcc") is None or importlib.util.find_spec("flashinfer") is None,
-    reason="needs nvcc, and the CUTLASS headers of flashinfer-python",
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+needs_cutlass = pytest.mark.skipif(
+    importlib.util.find_spec("flashinfer") is None,
+    reason="needs the CUTLASS headers of flashinfer-python",
 )
 
 
 def compiles(architecture):
-    """A test that compiles the library for minutes; one worker does it for all tests of an
+    """Mark a test that compiles the library for minutes; one worker does it for all tests of an
     architecture.
     """
 
     def decorate(test):
-        return needs_nvcc(
-            pytest.mark.slow(pytest.mark.xdist_group(f"cutlass_grouped {architecture}")(test))
-        )
+        one_worker = pytest.mark.xdist_group(f"cutlass_grouped {architecture}")
+        return pytest.mark.slow(one_worker(needs_nvcc(needs_cutlass(test))))
 
     return decorate
-
-
-def unpack(geometry, folder):
-    """Write a packed solution's sources; returns the folder."""
-    for source in pack.pack(NAME)[geometry].sources:
-        path = folder / source.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source.content)
-    return folder
 
 
 @pytest.fixture
@@ -63,27 +52,57 @@ def build_module(packed_module):
 @pytest.fixture(scope="module")
 def layer():
     """What FIB builds; compiled for sm_90a once for each content of the sources."""
-    return BuilderRegistry.get_instance().build(moe.definition("full"), pack.pack(NAME)["full"])
+    packed = pack.pack(NAME)["full"]
+    return BuilderRegistry.get_instance().build(catalogue.definition("full"), packed)
 
 
-def cuobjdump(option, built):
-    return subprocess.run(
-        [CUOBJDUMP, option, built], capture_output=True, text=True, check=True
-    ).stdout
+def cuobjdump(option, library):
+    command = [CUOBJDUMP, option, library]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def tile_files(prefix):
-    files = (pack.paths.SOLUTIONS / NAME / "gemms").glob(f"{prefix}*_*.cu")
-    return [path for path in files if "_tiles" not in path.name]
+def is_gemm(kernel):
+    return "device_kernel" in kernel
 
 
-def test_every_definition_of_the_family_is_served():
-    """A model without the comparison, and no word why."""
-    assert set(GEOMETRIES) == {name for name in catalogue.FP8_MOE if name in catalogue.FULL}
+def assert_stages_without_spills(kernels):
+    """Check that all stages are there, and no kernel has a stack or local memory."""
+    for stage in STAGES:
+        assert any(stage in name for name in kernels), stage
+    for name, (_, stack, local) in kernels.items():
+        assert stack == 0, name
+        assert local == 0, name
+
+
+# ---- the choice of a tile ----
+
+TILES = [
+    ("full", 0, "pingpong_swap_ab_16"),
+    ("full", 256, "pingpong_swap_ab_16"),
+    ("full", 257, "pingpong_swap_ab_32"),
+    ("full", 640, "pingpong_swap_ab_32"),
+    ("full", 641, "pingpong_64_rows"),
+    ("full", 1536, "pingpong_64_rows"),
+    ("full", 1537, "cooperative_128_rows"),
+    ("kimi-k2-ep1", 384, "pingpong_swap_ab_16"),  # 8 rows of each of 384 experts
+    ("kimi-k2-ep8", 384, "pingpong_swap_ab_16"),  # the same, of 48
+    ("qwen3-next", 102, "pingpong_swap_ab_16"),  # ten experts of 128 for a token
+    ("qwen3-next", 103, "pingpong_swap_ab_32"),
+    ("qwen3-235b", 1024, "cooperative_128_rows"),
+]
+
+
+@pytest.mark.parametrize(("geometry", "num_tokens", "tile"), TILES)
+def test_tiles_go_by_the_rows_of_an_expert(geometry, num_tokens, tile, packed_module):
+    """Tiles of 128 rows for experts with a few, or the other way round."""
+    assert packed_module(NAME, "tiles", geometry).choose_tiles(num_tokens) == (tile, tile)
+
+
+# ---- what is compiled ----
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+@needs_nvcc
 @pytest.mark.parametrize(
     "geometry", ["full", "kimi-k2-ep1", "minimax-m2", "qwen3-next"]
 )  # both routings, 32 to 384 experts
@@ -91,178 +110,149 @@ def test_stages_compile_for_hopper_and_do_not_spill(geometry, tmp_path):
     """The first call dies in the compiler. The GEMMs take minutes and are tested
     below.
     """
-    folders = {path.parent for path in unpack(geometry, tmp_path).rglob("*.cuh")}
+    write_sources(pack.pack(NAME)[geometry], tmp_path)
+    folders = {path.parent for path in tmp_path.rglob("*.cuh")}
     folders |= {find_include_path(), find_dlpack_include_path()}
-    command = [
-        "nvcc",
-        "-std=c++17",
-        "-O3",
-        "-DNDEBUG",
-        "--expt-relaxed-constexpr",
-        "-Xcompiler",
-        "-fPIC",
-    ]
-    command += ["-gencode=arch=compute_90a,code=sm_90a", *(f"-I{folder}" for folder in folders)]
+    includes = [f"-I{folder}" for folder in folders]
     built = tmp_path / "layer.o"
-    done = subprocess.run(
-        [*command, "-c", tmp_path / "layer.cu", "-o", built], capture_output=True, text=True
-    )
+
+    command = ["nvcc", *FLAGS, HOPPER, *includes, "-c", tmp_path / "layer.cu", "-o", built]
+    done = subprocess.run(command, capture_output=True, text=True)
+
     assert done.returncode == 0, done.stderr
-    kernels = resources(cuobjdump("-res-usage", built))
-    assert all(any(stage in name for name in kernels) for stage in STAGES), kernels
-    assert not {name: use for name, use in kernels.items() if use[1] or use[2]}
-
-
-def test_tiles_of_the_first_definition_are_the_measured_ones(packed_module):
-    """A slower tile at a token count that is in the results."""
-    choose = packed_module(NAME, "tiles").choose_tiles
-    limits = {256: "pingpong_swap_ab_16", 640: "pingpong_swap_ab_32", 1536: "pingpong_64_rows"}
-    for tokens in (0, *(case.seq_len for case in public_cases()), *limits, 257, 641, 1537):
-        wanted = next(
-            (name for limit, name in limits.items() if tokens <= limit), "cooperative_128_rows"
-        )
-        assert choose(tokens) == (wanted, wanted), tokens
-
-
-@pytest.mark.parametrize(
-    ("geometry", "tokens", "tile"),
-    [
-        ("kimi-k2-ep1", 384, "pingpong_swap_ab_16"),  # 8 rows of each of 384 experts
-        ("kimi-k2-ep8", 384, "pingpong_swap_ab_16"),  # the same, of 48
-        ("qwen3-next", 102, "pingpong_swap_ab_16"),  # ten experts of 128 for a token
-        ("qwen3-next", 103, "pingpong_swap_ab_32"),
-        ("qwen3-235b", 1024, "cooperative_128_rows"),
-    ],
-)
-def test_tiles_go_by_the_rows_of_an_expert(geometry, tokens, tile, packed_module):
-    """Tiles of 128 rows for experts with a few, or the other way round."""
-    assert packed_module(NAME, "tiles", geometry).choose_tiles(tokens) == (tile, tile)
+    assert_stages_without_spills(resources(cuobjdump("-res-usage", built)))
 
 
 @compiles("sm_90")
-def test_hopper_build_uses_the_tensor_cores_and_does_not_spill(build_module):
-    """The first call dies in the compiler, or a GEMM several times slower than
-    it can be.
-    """
+def test_hopper_build_has_every_gemm_and_does_not_spill(build_module):
+    """The first call dies in the compiler, or a tile that is not built."""
+    tile_files = [
+        path
+        for path in (paths.SOLUTIONS / NAME / "gemms").glob("sm90_*_*.cu")
+        if "_tiles" not in path.name
+    ]
+
     libraries = build_module.build("sm_90")
-    kernels = {
-        name: use
-        for library in libraries
-        for name, use in resources(cuobjdump("-res-usage", library)).items()
-    }
-    assert sum("device_kernel" in name for name in kernels) == len(tile_files("sm90_")) > 0
-    for stage in STAGES:
-        assert any(stage in name for name in kernels), stage
-    stages = manifest.read_manifest(
-        NAME
-    ).stages  # a profile's trace names GEMMs as the library does
-    assert {stage_of(name, stages) for name in kernels if "device_kernel" in name} == {
-        "gemm1, gemm2"
-    }
-    spilled = {name: use for name, use in kernels.items() if use[1] or use[2]}
-    assert not spilled, spilled
+
+    kernels = {}
+    for library in libraries:
+        kernels |= resources(cuobjdump("-res-usage", library))
+    assert_stages_without_spills(kernels)
+    gemms = list(filter(is_gemm, kernels))
+    assert len(gemms) == len(tile_files) > 0
+    # A profile's trace names GEMMs as the library does.
+    stages = manifest.read_manifest(NAME).stages
+    assert {stage_of(name, stages) for name in gemms} == {"gemm1, gemm2"}
+
+
+@compiles("sm_90")
+def test_hopper_gemms_use_the_tensor_cores_and_wait_for_the_stage_before(build_module):
+    """A GEMM several times slower than it can be, or one that reads too early."""
+    libraries = build_module.build("sm_90")
     for function in cuobjdump("-sass", libraries[0]).split("Function : ")[1:]:
         name = function.split(maxsplit=1)[0]
-        if "device_kernel" in name:
-            assert "QGMMA" in function and "UTMALDG" in function, name
-            assert "ACQBULK" in function, f"{name} does not wait for the stage before it"
+        if is_gemm(name):
+            assert "QGMMA" in function, name
+            assert "UTMALDG" in function, name
+            assert "ACQBULK" in function, name
 
 
 @compiles("sm_100")
 def test_blackwell_gemm_compiles_behind_the_same_interface(build_module):
     """A port that stopped compiling. It has never been run."""
     kernels = resources(cuobjdump("-res-usage", build_module.build("sm_100")[0]))
-    assert sum("device_kernel" in name for name in kernels) == 1
+    assert len(list(filter(is_gemm, kernels))) == 1
     assert any("write_scale_layouts" in name for name in kernels)
 
 
 @compiles("sm_90")
 def test_every_chosen_tile_is_compiled(layer):
     """Some token count asks for a tile that is not in the build."""
-    module = sys.modules[layer._callable.__module__]
-    names = {
-        name for _, *pair in sys.modules[module.choose_tiles.__module__].TABLE for name in pair
-    }
+    main = sys.modules[layer._callable.__module__]
+    names = set()
+    for _, *tiles in sys.modules[main.choose_tiles.__module__].TABLE:
+        names |= set(tiles)
+
+    addresses = {main._gemms.find_tile(name) for name in names}
+
     assert names
-    addresses = {name: module._gemms.find_tile(name) for name in names}
-    assert len(set(addresses.values())) == len(names) and all(addresses.values())
+    assert len(addresses) == len(names)
+    assert all(addresses)
     with pytest.raises(ValueError, match="nonsense"):
-        module._gemms.find_tile("nonsense")
+        main._gemms.find_tile("nonsense")
+
+
+# ---- what is refused ----
 
 
 @compiles("sm_90")
 def test_tensors_that_are_not_on_a_gpu_are_refused(layer):
     """A crash in the GPU, or a trace, instead of a line naming the argument."""
-    given = layer_inputs.arguments("full", 2, "cpu")
     with pytest.raises(ValueError, match="CUDA"):
-        layer(*given.values())
-    faults = {
-        "routing_bias": [torch.zeros(256)],
-        "hidden_states_scale": [torch.zeros(56, 3)],
-        "routing_logits": [None],
-    }
-    faults |= {"local_expert_offset": [225, True], "routed_scaling_factor": ["2.5", True]}
-    faults |= {"gemm1_weights": [given["gemm1_weights"][:, :512].contiguous()]}
-    for name, value in ((name, value) for name, values in faults.items() for value in values):
-        with pytest.raises(ValueError, match=f"^{name}: "):
-            layer(*(given | {name: value}).values())
+        layer(*layer_arguments("full", 2, "cpu").values())
 
 
-def test_what_is_missing_to_compile_is_named(build_module, monkeypatch, tmp_path):
-    """Which headers to install."""
+def test_headers_that_are_not_installed_are_named(build_module, monkeypatch):
     monkeypatch.setattr(build_module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RuntimeError, match="flashinfer-python"):
         build_module.build("sm_90")
-    empty = type("Spec", (), {"submodule_search_locations": [str(tmp_path)]})
+
+
+def test_a_package_without_headers_is_named(build_module, monkeypatch, tmp_path):
+    empty = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(build_module.importlib.util, "find_spec", lambda name: empty)
-    with pytest.raises(RuntimeError, match=re.escape(str(tmp_path))):
+    with pytest.raises(RuntimeError, match=str(tmp_path)):
         build_module.build("sm_90")
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("flashinfer") is None, reason="flashinfer-python is not installed"
-)
-def test_what_decides_the_library(build_module, monkeypatch):
-    """A library for another GPU, or of CUTLASS headers that were replaced since;
-    minutes of compiling for each model, of the same GEMMs."""
-    asked = []
-    monkeypatch.setattr(
-        build_module, "build_library", lambda *args, **options: asked.append((*args, options))
-    )
-    for hardware in ("sm_90", "sm_100"):
-        build_module.build(hardware)
-    for number, ours, others in (
-        ("9.0a", "gemms/sm90_", "gemms/sm100_"),
-        ("10.0a", "gemms/sm100_", "gemms/sm90_"),
-    ):
-        (gemms_name, gemms, _), (layer_name, layer, _) = pair = asked[:2]
-        del asked[:2]
-        assert (gemms_name, layer_name) == (f"{NAME}_gemms", NAME)
-        assert (
-            "layer.cu" in layer
-            and "common/cuda/problem.cuh" in layer
-            and "common/cuda/problem.cuh" not in gemms
-        )
-        assert (
-            any(path.startswith(ours) for path in gemms)
-            and "gemms/grouped_gemm.cuh" in gemms.keys() & layer.keys()
-        )
-        for _, texts, options in pair:
-            assert options["architecture"] == number and not any(
-                path.startswith(others) for path in texts
-            )
-            assert "CUTLASS_MAJOR" in options["headers_version"]
+# ---- what decides the libraries ----
+
+ARCHITECTURES = [("sm_90", "9.0a", "gemms/sm90_"), ("sm_100", "10.0a", "gemms/sm100_")]
+
+
+@needs_cutlass
+@pytest.mark.parametrize(("hardware", "architecture", "gemms"), ARCHITECTURES)
+def test_what_decides_a_library(build_module, monkeypatch, hardware, architecture, gemms):
+    """A library for another GPU, or of CUTLASS headers that were replaced since."""
+    texts = {}
+    options = {}
+
+    def build_library(name, sources, **keywords):
+        texts[name] = sources
+        options[name] = keywords
+
+    monkeypatch.setattr(build_module, "build_library", build_library)
+    build_module.build(hardware)
+
+    assert texts.keys() == {NAME, f"{NAME}_gemms"}
+    for name in texts:
+        assert options[name]["architecture"] == architecture
+        assert "CUTLASS_MAJOR" in options[name]["headers_version"]
+        assert "gemms/grouped_gemm.cuh" in texts[name]
+        gpu_sources = {path for path in texts[name] if path.startswith("gemms/sm")}
+        assert all(path.startswith(gemms) for path in gpu_sources)
+
+
+@needs_cutlass
+def test_the_gemms_do_not_depend_on_the_definition(build_module):
+    """Minutes of compiling for each model, of the same GEMMs."""
+    sources = build_module.sources("sm_90")
+    assert "common/cuda/problem.cuh" in sources[NAME]
+    assert "common/cuda/problem.cuh" not in sources[f"{NAME}_gemms"]
 
 
 def test_a_single_folder_has_the_same_libraries(build_module, monkeypatch):
     """A submission, whose files all lie beside main.py, that does not build."""
-    named = {
-        name: {Path(path).name for path in texts}
-        for name, texts in build_module.sources("sm_90").items()
-    }
-    flat = {
-        Path(path).name: ""
-        for path in build_module.read_sources(Path(build_module.__file__).parent)
-    }
+
+    def file_names():
+        names = {}
+        for library, texts in build_module.sources("sm_90").items():
+            names[library] = {Path(path).name for path in texts}
+        return names
+
+    expected = file_names()
+    texts = build_module.read_sources(Path(build_module.__file__).parent)
+    flat = {Path(path).name: "" for path in texts}
     monkeypatch.setattr(build_module, "read_sources", lambda folder: flat)
-    assert named == {name: {*texts} for name, texts in build_module.sources("sm_90").items()}
+
+    assert file_names() == expected

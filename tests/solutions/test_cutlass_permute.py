@@ -4,195 +4,246 @@ as a fiber.
 
 import io
 import subprocess
-from collections import namedtuple
+from dataclasses import dataclass
 from functools import cache
 
 import host_program
 import numpy as np
 import pytest
 import torch
+from every_solution import slow
 from moebench.operators import catalogue
 
 BLOCK = 128
 GEOMETRIES = ("kimi-k2-ep1", "qwen3-next")  # 384 local experts; top-k 10 with renorm routing
-# among them 48 local experts (no whole words of 32), 16 of 256
-OTHERS = [name for name in catalogue.FP8_MOE if name in catalogue.FULL and name not in GEOMETRIES]
-ALL = [*GEOMETRIES, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+OTHERS = ("kimi-k2-ep8", "full", "minimax-m2")  # 48 local experts: no whole words of 32
 MOST = 1 << 14  # rows, more than any call here has
 FACTOR = 2.5
+PAIR = np.dtype([("row", "i4"), ("weight", "f4")])
 
 pytestmark = pytest.mark.xdist_group("cutlass permute")  # one worker builds the programs
-
-Group = namedtuple("Group", "problem activations weights result row_scale block_scale strides")
-Window = namedtuple("Window", "num_rows all_rows gemm1 gemm2 expert_rows x x_scale")
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """Geometry -> the program."""
+    """A function of a geometry that returns the program."""
 
     @cache
     def get(geometry):
-        return host_program.of_packed(
-            "cutlass_grouped", geometry, "cutlass_permute.cc", tmp_path_factory.mktemp(geometry)
-        )
+        folder = tmp_path_factory.mktemp(geometry)
+        return host_program.of_packed("cutlass_grouped", geometry, "cutlass_permute.cc", folder)
 
     return get
 
 
-class Call:
-    """Inputs of a call, and for each local expert its tokens and their weights by the definition's
-    own routing.
+@dataclass
+class Table:
+    """What a grouped GEMM is told of each local expert; addresses count from the operands'
+    starts.
     """
 
-    def __init__(self, geometry, tokens, seed=0):
-        self.of = of = catalogue.GEOMETRIES[geometry]
-        self.renorm = geometry in catalogue.RENORM
-        generator = torch.Generator().manual_seed(seed)
-        experts, local = of["num_experts"], of["num_local_experts"]
+    problem: np.ndarray
+    activations: np.ndarray
+    weights: np.ndarray
+    result: np.ndarray
+    row_scale: np.ndarray
+    block_scale: np.ndarray
+    strides: np.ndarray
+
+
+@dataclass
+class Window:
+    """Rows that scratch holds at a time."""
+
+    num_rows: int
+    all_rows: int
+    gemm1: Table
+    gemm2: Table
+    expert_rows: np.ndarray
+    x: np.ndarray
+    x_scale: np.ndarray
+
+
+@dataclass
+class Options:
+    """How rows are wanted: at most `window` at a time, operands swapped, scales row by row."""
+
+    window: int = MOST
+    swap_ab: bool = False
+    by_row: bool = False
+
+
+class Answer:
+    """Reads what the program wrote."""
+
+    def __init__(self, data):
+        self.data = io.BytesIO(data)
+
+    def take(self, dtype, *shape):
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        return np.frombuffer(self.data.read(size), dtype).reshape(shape)
+
+    def take_table(self, local):
+        problem = self.take("i4", local, 3)
+        addresses = [self.take("i8", local) for _ in range(5)]
+        return Table(problem, *addresses, self.take("i8", 3, local))
+
+    def take_window(self, local, hidden):
+        num_rows, all_rows = self.take("i4", 2)
+        gemm1 = self.take_table(local)
+        gemm2 = self.take_table(local)
+        expert_rows = self.take("i4", num_rows, 2)
+        x = self.take("u1", num_rows, hidden)
+        x_scale = self.take("f4", num_rows * (hidden // BLOCK))
+        return Window(num_rows, all_rows, gemm1, gemm2, expert_rows, x, x_scale)
+
+
+class Call:
+    """Inputs of a call, and for each local expert its tokens by the definition's own routing."""
+
+    def __init__(self, geometry, num_tokens):
+        self.sizes = catalogue.geometries()[geometry]
+        self.num_tokens = num_tokens
+        hidden = self.sizes["hidden_size"]
+        experts = self.sizes["num_experts"]
+        local = self.sizes["num_local_experts"]
+        generator = torch.Generator().manual_seed(0)
+
         # different numbers that bf16 holds, as ties are free
-        order = torch.rand(tokens, experts, generator=generator).argsort(1)
-        self.logits = (order.float() - experts / 2) / 64
-        self.bias = (0.01 * torch.randn(experts, generator=generator)).bfloat16()
-        self.x = torch.randint(
-            0, 256, (tokens, of["hidden_size"]), dtype=torch.uint8, generator=generator
-        ).numpy()
-        self.x_scale = torch.randn(of["hidden_size"] // BLOCK, tokens, generator=generator).numpy()
+        order = torch.rand(num_tokens, experts, generator=generator).argsort(1)
+        logits = (order.float() - experts / 2) / 64
+        bias = (0.01 * torch.randn(experts, generator=generator)).bfloat16()
+        x = torch.randint(0, 256, (num_tokens, hidden), dtype=torch.uint8, generator=generator)
+        self.x = x.numpy()
+        self.x_scale = torch.randn(hidden // BLOCK, num_tokens, generator=generator).numpy()
         self.offset = (experts - local) // 2 // 8 * 8
-        if self.renorm:
-            self.logits = self.logits.bfloat16()
-        routing = (self.logits,) if self.renorm else (self.logits, self.bias, FACTOR)
-        chosen, weights = catalogue.router(geometry)(*routing)
-        weight = (
-            torch.zeros(tokens, experts)
-            .scatter_(1, chosen, weights)[:, self.offset : self.offset + local]
-            .numpy()
-        )
-        has = (
-            torch.zeros(tokens, experts)
-            .scatter_(1, chosen, 1.0)[:, self.offset : self.offset + local]
-            .numpy()
-            > 0
-        )
-        self.tokens_of = [np.flatnonzero(has[:, e]) for e in range(local)]
-        self.weight = weight
+        if geometry in catalogue.renorm():
+            self.routing = [logits.bfloat16()]
+            chosen, weights = catalogue.router(geometry)(*self.routing)
+        else:
+            self.routing = [logits, bias]
+            chosen, weights = catalogue.router(geometry)(*self.routing, FACTOR)
 
-    def ask(self, program, window, swap_ab=False, by_row=False):
-        """Windows and pairs that the program makes."""
-        tokens = len(self.x)
-        question = [tokens, self.offset, FACTOR, window, int(swap_ab), int(by_row)]
-        given = [self.logits, *([] if self.renorm else [self.bias])]
-        data = b"".join(t.view(torch.uint8).numpy().tobytes() for t in given)
+        rank_experts = slice(self.offset, self.offset + local)
+        no_weights = torch.zeros(num_tokens, experts)
+        self.weight = no_weights.scatter(1, chosen, weights)[:, rank_experts].numpy()
+        is_chosen = no_weights.scatter(1, chosen, 1.0)[:, rank_experts].numpy() > 0
+        self.tokens_of = [np.flatnonzero(is_chosen[:, expert]) for expert in range(local)]
+
+    def run(self, program, options):
+        """Return the windows and the pairs that the program makes."""
+        numbers = [self.num_tokens, self.offset, FACTOR, options.window]
+        numbers += [int(options.swap_ab), int(options.by_row)]
+        data = b"".join(tensor.view(torch.uint8).numpy().tobytes() for tensor in self.routing)
         data += self.x.tobytes() + self.x_scale.tobytes()
-        done = subprocess.run(
-            [program, *map(str, question)], input=data, capture_output=True, check=True
-        )
-        answer = io.BytesIO(done.stdout)
+        command = [program, *map(str, numbers)]
+        done = subprocess.run(command, input=data, capture_output=True, check=True)
 
-        def take(dtype, *shape):
-            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-            return np.frombuffer(answer.read(size), dtype).reshape(shape)
-
-        local, hidden = self.of["num_local_experts"], self.of["hidden_size"]
-        groups = [
-            lambda: take("i4", local, 3),
-            *[lambda: take("i8", local)] * 5,
-            lambda: take("i8", 3, local),
-        ]
+        answer = Answer(done.stdout)
+        local = self.sizes["num_local_experts"]
+        top_k = self.sizes["top_k"]
         windows = []
-        for _ in range(0, tokens * min(self.of["top_k"], local), window):
-            rows, all_rows = take("i4", 2)
-            tables = [Group(*(part() for part in groups)) for _ in range(2)]
-            arrays = (
-                take("i4", rows, 2),
-                take("u1", rows, hidden),
-                take("f4", rows * (hidden // BLOCK)),
-            )
-            windows.append(Window(rows, all_rows, *tables, *arrays))
-        pairs = take(np.dtype([("row", "i4"), ("weight", "f4")]), tokens, self.of["top_k"])
-        assert not answer.read()
+        for _ in range(0, self.num_tokens * min(top_k, local), options.window):
+            windows.append(answer.take_window(local, self.sizes["hidden_size"]))
+        pairs = answer.take(PAIR, self.num_tokens, top_k)
+        assert not answer.data.read()
         return windows, pairs
 
 
-def check_group(group, first, rows, n, k, swap_ab):
-    """The table of a GEMM: expert e has rows[e] rows from first[e] on."""
-    local = np.arange(len(first))
-    problem = np.stack([np.full_like(rows, n), rows, np.full_like(rows, k)], 1)
-    assert (group.problem == (problem if swap_ab else problem[:, [1, 0, 2]])).all()
-    assert (group.activations == first * k).all()
-    assert (group.weights == local * n * k).all()
-    assert (group.result == first * n * 2).all(), "bf16"
-    assert (group.row_scale == first * (k // BLOCK) * 4).all()
-    assert (group.block_scale == local * (n // BLOCK) * (k // BLOCK) * 4).all()
-    assert (group.strides == [[k], [k], [n]]).all()
+def check_table(table, first, rows, shape, swap_ab):
+    """Check the table of a GEMM: expert e has rows[e] rows from first[e] on. shape: columns and
+    depth.
+    """
+    n, k = shape
+    expert = np.arange(len(first))
+    all_n = np.full_like(rows, n)
+    all_k = np.full_like(rows, k)
+    problem = [all_n, rows, all_k] if swap_ab else [rows, all_n, all_k]
+
+    assert (table.problem == np.stack(problem, 1)).all()
+    assert (table.activations == first * k).all()
+    assert (table.weights == expert * n * k).all()
+    assert (table.result == first * n * 2).all(), "bf16"
+    assert (table.row_scale == first * (k // BLOCK) * 4).all()
+    assert (table.block_scale == expert * (n // BLOCK) * (k // BLOCK) * 4).all()
+    assert (table.strides == [[k], [k], [n]]).all()
 
 
-def check(call, windows, pairs, window, swap_ab=False, by_row=False):
-    """Everything that permute leaves, against the tokens of each expert."""
-    of, steps = call.of, call.of["hidden_size"] // BLOCK
+def check_window(call, window, begin, options):
+    """Check a window that begins at a row against the tokens of each expert."""
+    hidden = call.sizes["hidden_size"]
+    inter = call.sizes["intermediate_size"]
     tokens = np.concatenate(call.tokens_of)  # of all rows, in expert order
-    ends = np.cumsum([len(some) for some in call.tokens_of])
-    starts = ends - [len(some) for some in call.tokens_of]
-    for number, made in enumerate(windows):
-        begin = number * window
-        first = np.clip(starts - begin, 0, window)
-        rows = np.clip(ends - begin, 0, window) - first
-        assert (made.num_rows, made.all_rows) == (rows.sum(), len(tokens))
-        check_group(
-            made.gemm1, first, rows, 2 * of["intermediate_size"], of["hidden_size"], swap_ab
-        )
-        check_group(made.gemm2, first, rows, of["hidden_size"], of["intermediate_size"], swap_ab)
-        assert (made.expert_rows == np.repeat(np.stack([first, rows], 1), rows, axis=0)).all()
-        here = tokens[begin : begin + window]
-        assert (made.x == call.x[here]).all()
-        scales = [
-            call.x_scale[:, here[at : at + count]] for at, count in zip(first, rows, strict=True)
-        ]
-        wanted = np.concatenate([(part.T if by_row else part).ravel() for part in scales])
-        assert len(wanted) == made.num_rows * steps and (made.x_scale == wanted).all()
+    counts = list(map(len, call.tokens_of))
+    ends = np.cumsum(counts)
+    first = np.clip(ends - counts - begin, 0, options.window)
+    rows = np.clip(ends - begin, 0, options.window) - first
 
-    expert = np.repeat(np.arange(len(ends)), ends - starts)
+    assert window.num_rows == rows.sum()
+    assert window.all_rows == len(tokens)
+    check_table(window.gemm1, first, rows, (2 * inter, hidden), options.swap_ab)
+    check_table(window.gemm2, first, rows, (hidden, inter), options.swap_ab)
+    assert (window.expert_rows == np.repeat(np.stack([first, rows], 1), rows, axis=0)).all()
+
+    here = tokens[begin : begin + options.window]
+    assert (window.x == call.x[here]).all()
+    scales = []
+    for at, count in zip(first, rows, strict=True):
+        scale = call.x_scale[:, here[at : at + count]]
+        scales.append((scale.T if options.by_row else scale).ravel())
+    assert np.array_equal(window.x_scale, np.concatenate(scales))
+
+
+def check_pairs(call, pairs):
+    """Check each token's rows, in order, and their weights."""
+    tokens = np.concatenate(call.tokens_of)
+    counts = list(map(len, call.tokens_of))
+    expert = np.repeat(np.arange(len(counts)), counts)
     for token, pair in enumerate(pairs):
         rows = np.flatnonzero(tokens == token)
-        assert pair["row"].tolist() == [*rows, *[-1] * (len(pair) - len(rows))]
-        assert pair["weight"][: len(rows)] == pytest.approx(
-            call.weight[token, expert[rows]], rel=1e-5
-        )
+        num_rows = len(rows)
+        assert pair["row"][:num_rows].tolist() == rows.tolist()
+        assert (pair["row"][num_rows:] == -1).all()
+        weights = call.weight[token, expert[rows]]
+        assert pair["weight"][:num_rows] == pytest.approx(weights, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    "tokens", [1, 16, 33, 70]
-)  # in permute; either way with 384 experts; in a kernel of its own
-@pytest.mark.parametrize("geometry", ALL)
-def test_rows_are_where_the_gemms_and_combine_look(program, geometry, tokens):
+def check(call, program, options):
+    """Check everything that permute leaves; return the windows."""
+    windows, pairs = call.run(program, options)
+    for number, window in enumerate(windows):
+        check_window(call, window, number * options.window, options)
+    check_pairs(call, pairs)
+    return windows
+
+
+# in permute; either way with 384 experts; in a kernel of its own
+@pytest.mark.parametrize("num_tokens", [1, 16, 33, 70])
+@pytest.mark.parametrize("geometry", [*GEOMETRIES, *map(slow, OTHERS)])
+def test_rows_are_where_the_gemms_and_combine_look(program, geometry, num_tokens):
     """Rows of another token or expert, at a number of experts that has no GPU
     test.
     """
-    call = Call(geometry, tokens)
-    windows, pairs = call.ask(program(geometry), MOST)
-    check(call, windows, pairs, MOST)
+    check(Call(geometry, num_tokens), program(geometry), Options())
 
 
 @pytest.mark.parametrize(
-    ("geometry", "window"), [*((name, 128) for name in GEOMETRIES), ("kimi-k2-ep8", 100)]
+    ("geometry", "window"), [("kimi-k2-ep1", 128), ("qwen3-next", 128), ("kimi-k2-ep8", 100)]
 )
 def test_windows_share_the_rows(program, geometry, window):
     """Wrong sums above the tokens whose rows fit scratch, or rows of a window
     added twice.
     """
-    call = Call(geometry, 65)
-    windows, pairs = call.ask(program(geometry), window)
-    filled = [made.num_rows > 0 for made in windows]
-    assert len(windows) > 4 and filled == sorted(filled, reverse=True)
-    assert geometry in GEOMETRIES or not filled[-1], "one is empty"
-    check(call, windows, pairs, window)
+    windows = check(Call(geometry, 65), program(geometry), Options(window=window))
+
+    assert len(windows) > 4
+    has_rows = [window.num_rows > 0 for window in windows]
+    assert has_rows[-1] == (geometry in GEOMETRIES)  # the other's last ones are empty
 
 
-@pytest.mark.parametrize(("swap_ab", "by_row"), [(True, False), (False, True)])
-def test_tables_suit_swap_ab_tiles_and_scales_by_row(program, swap_ab, by_row):
+@pytest.mark.parametrize("options", [Options(swap_ab=True), Options(by_row=True)], ids=str)
+def test_tables_suit_swap_ab_tiles_and_scales_by_row(program, options):
     """Sums of the wrong operand, or scales of other rows, with some tiles
     only.
     """
-    call = Call("qwen3-next", 40)
-    windows, pairs = call.ask(program("qwen3-next"), MOST, swap_ab, by_row)
-    check(call, windows, pairs, MOST, swap_ab, by_row)
+    check(Call("qwen3-next", 40), program("qwen3-next"), options)

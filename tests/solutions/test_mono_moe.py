@@ -1,6 +1,7 @@
 """flashinfer_mono_moe: what FlashInfer's kernel is handed, where it cannot run."""
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -8,104 +9,138 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from layer_inputs import DEVICE, arguments
+from layer_inputs import DEVICE
+from layer_inputs import arguments as layer_arguments
 from moebench.packing.python_package import pack_packages
 
 from solutions.flashinfer_mono_moe.hand_over import MOST_TOKENS, hand_over, hand_over_ref
 
 fused_moe = pytest.importorskip("flashinfer.fused_moe")
 monomoe = pytest.importorskip("flashinfer.fused_moe.monomoe")  # older releases have none
-KEY, EXPERTS, INNER, HIDDEN = "qwen3.5-35b", 16, 128, 512
+KEY = "qwen3.5-35b"
+EXPERTS = 16
+INNER = 128
+HIDDEN = 512
+TOP_K = 2
+SCRATCHPAD_BYTES = 1500
+
+
+# ---- hand_over ----
+
+
+def bits(tensor):
+    return tensor.contiguous().view(torch.uint8)
+
+
+def random_layer(num_tokens):
+    """Return x, x_scale, w13 and w13_scale."""
+    torch.manual_seed(num_tokens)
+    x = torch.randn(num_tokens, HIDDEN, device=DEVICE).to(torch.float8_e4m3fn)
+    w13 = torch.randn(EXPERTS, 2 * INNER, HIDDEN, device=DEVICE).to(torch.float8_e4m3fn)
+    x_scale = torch.randn(HIDDEN // 128, num_tokens, device=DEVICE)
+    w13_scale = torch.randn(EXPERTS, 2, HIDDEN // 128, device=DEVICE)
+    return x, x_scale, w13, w13_scale
 
 
 @pytest.mark.parametrize("num_tokens", [1, 5, MOST_TOKENS])
 def test_hand_over(num_tokens):
-    """Gate taken for up, another token's scale, an expert that was chosen but
-    not prepared.
-    """
-    torch.manual_seed(num_tokens)
+    """Another token's scale, an expert that was chosen but not prepared."""
+    layer = random_layer(num_tokens)
     logits = torch.randn(num_tokens, EXPERTS, device=DEVICE).bfloat16()
-    logits[0, :8], logits[0, 8:], logits[0, [1, 3, 5, 7]] = (
-        -1,
-        1,
-        torch.tensor([1, 9, torch.inf, torch.nan]).to(logits),
-    )
-    shapes = (num_tokens, HIDDEN), (EXPERTS, 2 * INNER, HIDDEN), (4, num_tokens), (EXPERTS, 2, 4)
-    x, w13, x_scale, w13_scale = (torch.randn(shape, device=DEVICE) for shape in shapes)
-    x, w13 = x.to(torch.float8_e4m3fn), w13.to(torch.float8_e4m3fn)
-    chosen = torch.where(logits.isfinite(), logits, -3e38).argsort(
-        dim=1, descending=True, stable=True
-    )[:, :2]
-    assert chosen[0].tolist() == [3, 1]  # the first of equal ones; infinite and NaN ones last
-    found_x, *found = hand_over(logits, x, x_scale, w13, w13_scale, top_k=2)
-    wanted_x, *wanted = hand_over_ref(x, x_scale, w13, w13_scale)
-    torch.testing.assert_close(
-        found_x, wanted_x, rtol=0 if DEVICE == "cuda" else 2**-7, atol=0
-    )  # the interpreter cuts
-    for got, want in zip(found, wanted, strict=True):
-        assert torch.equal(got[chosen].view(torch.uint8), want[chosen].view(torch.uint8))
-    gate_first = w13.view(torch.uint8).roll(INNER, 1)
-    assert torch.equal(wanted[0].view(torch.uint8), monomoe.interleave_for_tma_wgmma_up(gate_first))
-    assert torch.equal(wanted[1], w13_scale.roll(1, 1))
+    logits[0, :8] = -1
+    logits[0, 8:] = 1
+    logits[0, [1, 3, 5, 7]] = torch.tensor([1, 9, torch.inf, torch.nan]).to(logits)
+    finite = torch.where(logits.isfinite(), logits, -3e38)  # infinite and NaN ones come last
+    chosen = finite.argsort(dim=1, descending=True, stable=True)[:, :TOP_K]
+    assert chosen[0].tolist() == [3, 1]  # the first of equal ones
+
+    x, w13, w13_scale = hand_over(logits, *layer, top_k=TOP_K)
+
+    expected_x, expected_w13, expected_w13_scale = hand_over_ref(*layer)
+    step = 0 if DEVICE == "cuda" else 2**-7  # the interpreter cuts bf16 off
+    torch.testing.assert_close(x, expected_x, rtol=step, atol=0)
+    assert torch.equal(bits(w13[chosen]), bits(expected_w13[chosen]))
+    assert torch.equal(w13_scale[chosen], expected_w13_scale[chosen])
+
+
+def test_weights_are_prepared_as_flashinfer_does():
+    """Gate taken for up."""
+    _, x_scale, w13, w13_scale = layer = random_layer(1)
+    _, prepared, prepared_scale = hand_over_ref(*layer)
+    gate_first = bits(w13).roll(INNER, 1)
+    assert torch.equal(bits(prepared), monomoe.interleave_for_tma_wgmma_up(gate_first))
+    assert torch.equal(prepared_scale, w13_scale.roll(1, 1))
+
+
+# ---- the call ----
 
 
 @pytest.fixture
 def load(tmp_path, monkeypatch):
-    """Imports main.py of the packed solution as if on an H200."""
-    found = {
-        "current_device": None,
-        "is_current_stream_capturing": False,
-        "get_device_capability": (9, 0),
-    }
-    for name, value in found.items():
-        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
-    monkeypatch.setattr(monomoe, "get_scratchpad_size_bytes", lambda: 1500)
+    """A function that imports main.py of the packed solution as if on an H200."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(monomoe, "get_scratchpad_size_bytes", lambda: SCRATCHPAD_BYTES)
     monkeypatch.syspath_prepend(tmp_path)
     pack_packages(["flashinfer_mono_moe"], tmp_path, [KEY])
+
     yield lambda: importlib.import_module("flashinfer_mono_moe.main")
-    for name in [name for name in sys.modules if name.startswith("flashinfer_mono_moe")]:
-        del sys.modules[name]
+    for name in list(sys.modules):
+        if name.startswith("flashinfer_mono_moe"):
+            del sys.modules[name]
 
 
-def test_what_is_called(load, monkeypatch):
-    """Tensors in another order, other routing, scratch that two streams share, a
-    ninth token.
-    """
-    main, module, stream = load(), Mock(), Mock()
-    monkeypatch.setattr(monomoe, "_get_monomoe_module", lambda: module)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
-    monkeypatch.setattr(
-        main,
-        "hand_over",
-        lambda _, x, x_scale, w13, w13_scale, top_k: (x.bfloat16(), w13, w13_scale),
-    )
-    given = arguments(KEY, MOST_TOKENS, "meta")
-    for stream.cuda_stream in (1, 2, 1):
-        main.run(*given.values())
-    x, *tensors, _, top_k, scoring, renormalise = module.monomoe_topk.call_args_list[0].args
-    assert (x.dtype, top_k, scoring, renormalise) == (
-        torch.bfloat16,
-        8,
-        monomoe._SCORING_SOFTMAX,
-        True,
-    )
-    names = (
+@pytest.fixture
+def kernel(load, monkeypatch):
+    """What stands in for FlashInfer's kernel; `stream` is the current one."""
+    kernel = Mock(stream=Mock(cuda_stream=1))
+    monkeypatch.setattr(monomoe, "_get_monomoe_module", lambda: kernel)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: kernel.stream)
+
+    def without_kernel(logits, x, x_scale, w13, w13_scale, top_k):
+        return x.bfloat16(), w13, w13_scale
+
+    monkeypatch.setattr(load(), "hand_over", without_kernel)
+    return kernel
+
+
+def test_what_is_called(load, kernel):
+    """Tensors in another order, other routing."""
+    arguments = layer_arguments(KEY, MOST_TOKENS, "meta")
+    load().run(*arguments.values())
+
+    x, *tensors, _, top_k, scoring, renormalise = kernel.monomoe_topk.call_args.args
+    names = [
         "routing_logits",
         "gemm1_weights",
         "gemm1_weights_scale",
         "gemm2_weights",
         "gemm2_weights_scale",
         "output",
-    )
-    assert all(tensor is given[name] for tensor, name in zip(tensors, names, strict=True))
-    pads = [call.args[-4] for call in module.monomoe_topk.call_args_list]
-    assert (
-        pads[0] is pads[2]
-        and abs(pads[0].data_ptr() - pads[1].data_ptr()) >= 1500
-        and not pads[1].any()
-    )
+    ]
+    assert [id(tensor) for tensor in tensors] == [id(arguments[name]) for name in names]
+    assert x.dtype == torch.bfloat16
+    assert top_k == 8
+    assert scoring == monomoe._SCORING_SOFTMAX
+    assert renormalise is True
+
+
+def test_streams_have_scratch_of_their_own(load, kernel):
+    arguments = layer_arguments(KEY, MOST_TOKENS, "meta")
+    for kernel.stream.cuda_stream in (1, 2, 1):
+        load().run(*arguments.values())
+
+    first, second, third = [call.args[-4] for call in kernel.monomoe_topk.call_args_list]
+    assert first is third
+    assert abs(first.data_ptr() - second.data_ptr()) >= SCRATCHPAD_BYTES
+    assert not second.any()
+
+
+def test_more_tokens_than_the_kernel_takes_are_refused(load, kernel):
+    arguments = layer_arguments(KEY, MOST_TOKENS + 1, "meta")
     with pytest.raises(ValueError, match=f"routing_logits: .* {MOST_TOKENS + 1} "):
-        main.run(*arguments(KEY, MOST_TOKENS + 1, "meta").values())
+        load().run(*arguments.values())
 
 
 def test_an_older_flashinfer_is_refused(load, monkeypatch):
@@ -114,20 +149,34 @@ def test_an_older_flashinfer_is_refused(load, monkeypatch):
         load()
 
 
+# ---- ahead of time ----
+
+PROGRAM = f"""
+import json
+from ahead_of_time import compile_all
+from solutions.flashinfer_mono_moe.hand_over import hand_over
+
+def run(*arguments):
+    hand_over(*arguments[:5], 8)
+
+for kernel in compile_all(run, "{KEY}", "sm_90", [1, 8], "NVIDIA H200"):
+    print(json.dumps([kernel["kernel"], kernel["stack"], kernel["reloads"] or 0]))
+"""
+
+
 @pytest.mark.slow
 def test_hand_over_compiles_for_hopper():
     """A kernel that dies in the compiler or spills, on the GPU only."""
-    code = f"""from ahead_of_time import compile_all
-from solutions.flashinfer_mono_moe.hand_over import hand_over
-for kernel in compile_all(lambda *given: hand_over(*given[:5], 8), "{KEY}", "sm_90", [1, 8], "NVIDIA H200"):
-    print(kernel["kernel"], kernel["stack"], kernel["reloads"] or 0)
-"""
-    env = os.environ | {
+    environment = os.environ | {
         "TRITON_INTERPRET": "0",
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=170
-    )
-    assert set(done.stdout.splitlines()) == {"hand_over_kernel 0 0"}, done.stderr[-2000:]
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=170)
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = done.stdout.splitlines()
+    assert lines
+    for line in lines:
+        assert json.loads(line) == ["hand_over_kernel", 0, 0]

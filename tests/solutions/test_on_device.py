@@ -9,8 +9,10 @@ from moebench.judging.calling import seeded_inputs
 from moebench.judging.fib import load_safetensors
 from moebench.operators import catalogue
 
+LAYERS = ("full", "deepseek-v3-ep8-routed", "bf16")
 
-@serving("full")
+
+@serving(*LAYERS)
 def test_runs_on_the_current_stream(layer, geometry):
     """Kernels that start before their inputs, made on a stream, are there."""
     arguments = layer_arguments(geometry, 80)
@@ -29,11 +31,13 @@ def test_runs_on_the_current_stream(layer, geometry):
     assert torch.equal(output, expected)
 
 
-@serving("full")
+@serving(*LAYERS)
 @pytest.mark.parametrize("num_tokens", [7, 80, 300, 1100])
 def test_cuda_graph(layer, geometry, num_tokens):
     """A serving engine that captures its model cannot capture a layer that waits."""
     arguments = layer_arguments(geometry, num_tokens)
+    inputs = catalogue.definition(geometry).inputs.items()
+    names = [name for name, spec in inputs if spec.shape and "seq_len" in spec.shape]
     output = torch.full_like(arguments[OUTPUT], torch.nan)
     run(layer, arguments)
     graph = torch.cuda.CUDAGraph()
@@ -42,7 +46,7 @@ def test_cuda_graph(layer, geometry, num_tokens):
 
     for seed in (0, 1, 2):
         other = layer_arguments(geometry, num_tokens, seed=seed)
-        for name in ("routing_logits", "hidden_states", "hidden_states_scale"):
+        for name in names:
             arguments[name].copy_(other[name])
         output.fill_(torch.nan)
         graph.replay()
@@ -67,7 +71,7 @@ def test_scratch_of_the_largest_workload(layer, geometry, records):
     stored = load_safetensors(definition, workload, recorded.root)
     (values,) = seeded_inputs(definition, workload, 1, DEVICE, stored)
     values = [value.clone() if torch.is_tensor(value) else value for value in values]
-    shape = workload.axes["seq_len"], catalogue.GEOMETRIES[geometry]["hidden_size"]
+    shape = workload.axes["seq_len"], catalogue.geometries()[geometry]["hidden_size"]
     output = torch.empty(shape, dtype=torch.bfloat16, device=DEVICE)
 
     torch.cuda.synchronize()

@@ -30,6 +30,7 @@ from moebench.packing.pack import pack
 from triton.backends.compiler import GPUTarget
 
 COUNTED = re.compile(r"\b(?:UTC\w?MMA|[HIOQ]G?MMA|LDTM|STTM|UTMALDG|LDGSTS|LDSM|LDL|STL)\b")
+USAGE = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+).* LOCAL:(\d+)")
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 MULTIPROCESSORS = {
     "sm_80": 108,
@@ -40,59 +41,53 @@ MULTIPROCESSORS = {
     "sm_103": 148,
     "sm_120": 188,
 }
-SHARED_MEMORY = {
-    "sm_90": 227 * 1024,
-    "sm_100": 227 * 1024,
-    "sm_103": 227 * 1024,
-    "sm_120": 99 * 1024,
-}  # of a CTA
+LARGE_SHARED_MEMORY = 227 * 1024
+SHARED_MEMORY = dict.fromkeys(("sm_90", "sm_100", "sm_103"), LARGE_SHARED_MEMORY)  # of a CTA
+SHARED_MEMORY["sm_120"] = 99 * 1024
 
 
 def compiled(name, geometry, architecture, token_counts, folder, entry_point=None):
-    """What `compile_all` yields for a solution and "sm_90" or "sm_90:NVIDIA H200"; its sources are
-    put into folder.
+    """Return what `compile_all` yields for a solution and "sm_90" or "sm_90:NVIDIA H200"; its
+    sources are put into folder.
 
     entry_point: FILE::FUNCTION, if it is not the definition's.
     """
     solution = pack(name)[geometry]
-    for source in solution.sources:
-        path = folder / name / source.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source.content)
+    write_sources(solution, folder / name)
+    entry_point = entry_point or solution.spec.entry_point
+    command = [sys.executable, __file__, folder / name, entry_point, geometry, architecture]
+    command += token_counts
+
     # What is compiled does not depend on the GPU that is here.
-    env = os.environ | {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
-    what = [
-        folder / name,
-        entry_point or solution.spec.entry_point,
-        geometry,
-        architecture,
-        *token_counts,
-    ]
+    environment = os.environ | {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, __file__, *map(str, what)],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=600,
+        list(map(str, command)), env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def write_sources(solution, folder):
+    for source in solution.sources:
+        path = folder / source.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source.content)
+
+
 def arguments_of(run, geometry, num_tokens):
-    """What `run` takes of the layer at full width, without storage; tokens in bf16 where it takes
-    no scales of them.
+    """Return what `run` takes of the layer at full width, without storage; tokens in bf16 where it
+    takes no scales of them.
     """
-    found = layer_inputs.arguments(geometry, num_tokens, "meta", offset=96)
+    arguments = layer_inputs.arguments(geometry, num_tokens, "meta", offset=96)
     parameters = inspect.signature(run).parameters
     if "hidden_states" in parameters and "hidden_states_scale" not in parameters:
-        found.pop("hidden_states_scale", None)
-        found["hidden_states"] = found["hidden_states"].to(torch.bfloat16)
-    return found.values()
+        arguments.pop("hidden_states_scale", None)
+        arguments["hidden_states"] = arguments["hidden_states"].to(torch.bfloat16)
+    return arguments.values()
 
 
 def disassembled(cubin, option):
-    """What cuobjdump says of a kernel's bytes."""
+    """Return what cuobjdump prints of a kernel's bytes."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -100,95 +95,110 @@ def disassembled(cubin, option):
 
 
 def resources(text):
-    """Name -> (registers, bytes of stack, bytes of local memory) of each kernel in what `cuobjdump
-    -res-usage` says.
+    """Return name -> (registers, bytes of stack, bytes of local memory) of each kernel in the
+    output of `cuobjdump -res-usage`.
     """
-    found = re.findall(r"Function (\S+):\s+REG:(\d+) STACK:(\d+).* LOCAL:(\d+)", text)
-    return {name: tuple(map(int, numbers)) for name, *numbers in found}
+    usage = {}
+    for name, *numbers in USAGE.findall(text):
+        usage[name] = tuple(map(int, numbers))
+    return usage
 
 
 def instructions(cubin):
-    """Opcode -> how many there are: of tensor cores, copies and local memory; None if this
-    disassembler is too old.
+    """Return opcode -> count, of tensor cores, copies and local memory; None if this disassembler
+    is too old.
     """
-    shown = disassembled(cubin, "-sass")
-    return Counter(COUNTED.findall(shown)) if "EXIT" in shown else None
+    listing = disassembled(cubin, "-sass")
+    return Counter(COUNTED.findall(listing)) if "EXIT" in listing else None
 
 
 def compile_all(run, geometry, architecture, token_counts, gpu):
     """Compile what `run` launches for these token counts on a GPU of this name; yield a dict a
     distinct kernel.
     """
-    major, minor = divmod(int(architecture.removeprefix("sm_")), 10)
-    target = GPUTarget("cuda", 10 * major + minor, 32)
-    triton.runtime.driver.set_active(
-        SimpleNamespace(  # as much of a driver as compiling needs
-            get_current_target=lambda: target,
-            get_current_device=lambda: 0,
-            get_current_stream=lambda device: 0,
-        )
-    )
-    torch.cuda.get_device_properties = lambda device: SimpleNamespace(
-        major=major, minor=minor, name=gpu, multi_processor_count=MULTIPROCESSORS[architecture]
-    )
+    claim_gpu(architecture, gpu)
     seen = set()
-    found = []
+    descriptions = []
     jit_run = triton.JITFunction.run
 
     def compile_only(self, *args, grid, warmup, **kwargs):
         kernel = jit_run(self, *args, grid=grid, warmup=True, **kwargs)
         if kernel.hash not in seen:
             seen.add(kernel.hash)
-            ((registers, stack, _),) = resources(
-                disassembled(kernel.asm["cubin"], "-res-usage")
-            ).values()
-            ptx, mix = kernel.asm["ptx"], instructions(kernel.asm["cubin"])
-            constants = {n: v for n, v in kwargs.items() if n in self.arg_names and n.isupper()}
-            found.append(
-                {
-                    "kernel": self.__name__,
-                    "constants": constants,
-                    "num_warps": kernel.metadata.num_warps,
-                    "num_stages": kernel.metadata.num_stages,
-                    "shared": kernel.metadata.shared,
-                    "registers": registers,
-                    "stack": stack,
-                    "instructions": mix,
-                    "reloads": None if mix is None else mix["LDL"],  # of spilled registers
-                    "wgmma": "wgmma.mma_async" in ptx,
-                    "tcgen05": "tcgen05.mma" in ptx,
-                    "block_scaled_mma": "tcgen05.mma" in ptx and ".block_scale" in ptx,
-                    "bulk_tensor_copy": "cp.async.bulk.tensor" in ptx,
-                    "ptx": ptx,
-                }
-            )
+            descriptions.append(described(self, kernel, kwargs))
         return kernel
 
     triton.JITFunction.run = compile_only
     for num_tokens in token_counts:
-        found.clear()
+        descriptions.clear()
         run(*arguments_of(run, geometry, num_tokens))
-        for kernel in found:
-            yield {"num_tokens": num_tokens} | kernel
+        for description in descriptions:
+            yield {"num_tokens": num_tokens} | description
+
+
+def claim_gpu(architecture, gpu):
+    """Make Triton and torch see a GPU of this architecture and name: as much of a driver as
+    compiling needs.
+    """
+    major, minor = divmod(int(architecture.removeprefix("sm_")), 10)
+    target = GPUTarget("cuda", 10 * major + minor, 32)
+    driver = SimpleNamespace(
+        get_current_target=lambda: target,
+        get_current_device=lambda: 0,
+        get_current_stream=lambda device: 0,
+    )
+    properties = SimpleNamespace(
+        major=major, minor=minor, name=gpu, multi_processor_count=MULTIPROCESSORS[architecture]
+    )
+    triton.runtime.driver.set_active(driver)
+    torch.cuda.get_device_properties = lambda device: properties
+
+
+def described(function, kernel, keywords):
+    """Return what tests ask of a compiled kernel."""
+    cubin = kernel.asm["cubin"]
+    ptx = kernel.asm["ptx"]
+    ((registers, stack, _),) = resources(disassembled(cubin, "-res-usage")).values()
+    counts = instructions(cubin)
+    constants = {}
+    for name, value in keywords.items():
+        if name in function.arg_names and name.isupper():
+            constants[name] = value
+
+    return {
+        "kernel": function.__name__,
+        "constants": constants,
+        "num_warps": kernel.metadata.num_warps,
+        "num_stages": kernel.metadata.num_stages,
+        "shared": kernel.metadata.shared,
+        "registers": registers,
+        "stack": stack,
+        "instructions": counts,
+        "reloads": None if counts is None else counts["LDL"],  # of spilled registers
+        "wgmma": "wgmma.mma_async" in ptx,
+        "tcgen05": "tcgen05.mma" in ptx,
+        "block_scaled_mma": "tcgen05.mma" in ptx and ".block_scale" in ptx,
+        "bulk_tensor_copy": "cp.async.bulk.tensor" in ptx,
+        "ptx": ptx,
+    }
 
 
 def main(leave_out=("ptx",)):
     """Print what `compile_all` yields for the program's arguments, a constant that is a dtype by
     its name.
     """
-    sources, entry_point, geometry, architecture, *token_counts = sys.argv[1:]
-    architecture, _, gpu = architecture.partition(":")
+    sources, entry_point, geometry, machine, *token_counts = sys.argv[1:]
+    architecture, _, gpu = machine.partition(":")
     path, function = entry_point.split("::")
     root = Path(sources)
     sys.path.insert(0, str(root.parent))
     module = importlib.import_module(f"{root.name}.{path.removesuffix('.py').replace('/', '.')}")
-    for kernel in compile_all(
-        getattr(module, function), geometry, architecture, map(int, token_counts), gpu
-    ):
-        print(
-            json.dumps({k: v for k, v in kernel.items() if k not in leave_out}, default=str),
-            flush=True,
-        )
+
+    run = getattr(module, function)
+    for kernel in compile_all(run, geometry, architecture, map(int, token_counts), gpu):
+        for name in leave_out:
+            del kernel[name]
+        print(json.dumps(kernel, default=str), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,73 +10,85 @@ import sys
 from pathlib import Path
 
 MOE = "model_executor/layers/fused_moe"
-WANTED = {  # file -> names
-    "plugins/__init__.py": ["DEFAULT_PLUGINS_GROUP"],
-    "config/vllm.py": ["get_current_vllm_config"],
-    "logger.py": ["init_logger", "_VllmLogger"],
+QUANTIZATION = "model_executor/layers/quantization"
+NAMES = {  # of a file
+    "logger.py": ["_VllmLogger"],
     f"{MOE}/modular_kernel.py": [
         "FusedMoEExperts",
         "FusedMoEExpertsModular",
         "FusedMoEActivationFormat",
     ],
     f"{MOE}/activation.py": ["MoEActivation"],
-    f"{MOE}/config.py": ["FusedMoEConfig", "FusedMoEParallelConfig"],
-    f"{MOE}/oracle/fp8.py": ["Fp8MoeBackend", "make_fp8_moe_kernel"],
-    f"{MOE}/routed_experts.py": ["RoutedExperts"],
-    f"{MOE}/topk_weight_and_reduce.py": ["TopKWeightAndReduceNoOP"],
-    "model_executor/layers/quantization/__init__.py": ["register_quantization_config"],
-    "model_executor/layers/quantization/fp8.py": ["Fp8Config", "Fp8MoEMethod"],
-    "model_executor/layers/quantization/utils/quant_utils.py": [
-        "kFp8Dynamic128Sym",
-        "kFp8Static128BlockSym",
-    ],
+    f"{MOE}/config.py": ["FusedMoEConfig"],
+    f"{MOE}/oracle/fp8.py": ["Fp8MoeBackend"],
+    f"{QUANTIZATION}/__init__.py": ["register_quantization_config"],
+    f"{QUANTIZATION}/utils/quant_utils.py": ["kFp8Dynamic128Sym", "kFp8Static128BlockSym"],
 }
+DECORATORS = {"abstractmethod", "staticmethod", "property", "classmethod"}
 
 
 def parameters(function):
-    """[name, kind, default as text or null] of each."""
-    of = function.args
-    positional = [("POSITIONAL_OR_KEYWORD", arg) for arg in (*of.posonlyargs, *of.args)]
-    every = positional + [("KEYWORD_ONLY", arg) for arg in of.kwonlyargs]
-    defaults = [None] * (len(positional) - len(of.defaults)) + of.defaults + of.kw_defaults
-    return [
-        [arg.arg, kind, default and ast.unparse(default)]
-        for (kind, arg), default in zip(every, defaults, strict=True)
-    ]
+    """Return [name, kind, default as text or null] of each parameter."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    no_defaults = [None] * (len(positional) - len(arguments.defaults))
+
+    listed = []
+    for argument, default in zip(positional, no_defaults + arguments.defaults, strict=True):
+        listed.append([argument.arg, "POSITIONAL_OR_KEYWORD", text_of(default)])
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        listed.append([argument.arg, "KEYWORD_ONLY", text_of(default)])
+    return listed
+
+
+def text_of(node):
+    return None if node is None else ast.unparse(node)
 
 
 def described(node):
-    """A function's parameters; a class's fields with their defaults, methods, and abstract ones;
-    else the value.
+    """Return a function's parameters; a class's fields with their defaults and its methods; else
+    the value.
     """
     if isinstance(node, ast.FunctionDef):
         return parameters(node)
     if isinstance(node, ast.Assign):
         return ast.unparse(node.value)
-    fields, methods = {}, {}
+
+    fields = {}
+    methods = {}
     for part in node.body:
-        if isinstance(part, (ast.Assign, ast.AnnAssign)):
-            name = (part.targets[0] if isinstance(part, ast.Assign) else part.target).id
-            fields[name] = part.value and ast.unparse(part.value)
+        if isinstance(part, ast.Assign):
+            fields[part.targets[0].id] = text_of(part.value)
+        elif isinstance(part, ast.AnnAssign):
+            fields[part.target.id] = text_of(part.value)
         elif isinstance(part, ast.FunctionDef):
-            kinds = {ast.unparse(decorator).rpartition(".")[2] for decorator in part.decorator_list}
-            kinds &= {"abstractmethod", "staticmethod", "property", "classmethod"}
-            methods[part.name] = {"kinds": sorted(kinds), "parameters": parameters(part)}
+            methods[part.name] = {"kinds": kinds_of(part), "parameters": parameters(part)}
     return {"fields": fields, "methods": methods}
 
 
+def kinds_of(function):
+    """Return which of DECORATORS a method has."""
+    names = {ast.unparse(node).rpartition(".")[2] for node in function.decorator_list}
+    return sorted(names & DECORATORS)
+
+
+def name_of(node):
+    """Return the name that a statement defines; None of one that defines none."""
+    target = node.targets[0] if isinstance(node, ast.Assign) else node
+    return getattr(target, "name", getattr(target, "id", None))
+
+
 def read(folder):
-    """{"path::name": description} of all that is WANTED. Raises KeyError for a name that is not
+    """Return "path::name" -> description of all NAMES. Raises KeyError for a name that is not
     there.
     """
-    found = {}
-    for path, names in WANTED.items():
-        nodes = {}
-        for node in ast.parse((folder / "vllm" / path).read_text(encoding="utf-8")).body:
-            target = node.targets[0] if isinstance(node, ast.Assign) else node
-            nodes[getattr(target, "name", getattr(target, "id", None))] = node
-        found |= {f"{path}::{name}": described(nodes[name]) for name in names}
-    return found
+    descriptions = {}
+    for path, names in NAMES.items():
+        module = ast.parse((folder / "vllm" / path).read_text(encoding="utf-8"))
+        nodes = {name_of(node): node for node in module.body}
+        for name in names:
+            descriptions[f"{path}::{name}"] = described(nodes[name])
+    return descriptions
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ CUDA_H = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
 
 
 def of_packed(solution, geometry, sample, folder):
-    """The program of a file of tests/samples and a packed solution's headers, which are put into
-    one folder.
+    """Return the program of a file of tests/samples and a packed solution's headers, which are put
+    into one folder.
     """
     for source in pack.pack(solution)[geometry].sources:
         if source.path.endswith(".cuh"):
@@ -23,17 +23,9 @@ def of_packed(solution, geometry, sample, folder):
 
 
 def compiled(sample, folder, *includes):
-    """folder/program, of a file of tests/samples."""
-    flags = [f"-I{path}" for path in (SAMPLES / "cuda_on_host", CUDA_H, *includes)]
-    command = [
-        "c++",
-        "-std=c++17",
-        "-O1",
-        "-Wno-attributes",
-        *flags,
-        SAMPLES / sample,
-        "-o",
-        folder / "program",
-    ]
-    subprocess.run(command, check=True)
-    return folder / "program"
+    """Compile a file of tests/samples, and return folder/program."""
+    program = folder / "program"
+    includes = [f"-I{path}" for path in (SAMPLES / "cuda_on_host", CUDA_H, *includes)]
+    options = ["-std=c++17", "-O1", "-Wno-attributes", *includes]
+    subprocess.run(["c++", *options, SAMPLES / sample, "-o", program], check=True)
+    return program

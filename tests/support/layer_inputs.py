@@ -1,5 +1,6 @@
 """Random arguments of a definition's layer, and its reference as a module."""
 
+from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
 
@@ -7,70 +8,100 @@ import torch
 from moebench.operators import catalogue
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-EXPONENTS = (118, 124)  # of scales, as bytes
-BYTES = dict.fromkeys(("gemm1_weights", "gemm2_weights"), (-128, 128))  # two E2M1 each
+BIAS_SIZE = 0.05
+WEIGHTS = ("gemm1_weights", "gemm2_weights")
+SCALE_EXPONENTS = (118, 124)  # of int8 arguments
+PACKED_E2M1 = (-128, 128)  # two values each
+LOCAL_ADVANTAGE = 1.5  # in a logit; about half of the pairs are local then
+
+
+@dataclass(frozen=True)
+class Rank:
+    """The experts of one rank."""
+
+    first: int
+    num_local: int
+    num_experts: int
+    top_k: int
 
 
 def arguments(geometry, num_tokens, device=DEVICE, seed=0, offset=64):
-    """The definition's inputs by name, then `output`, full of NaN; without values on "meta".
+    """Return the definition's inputs by name, then `output`, full of NaN; no values on "meta".
 
     offset: the first local expert, where a rank has some of them. About half of the pairs are
     local; of a router's ids some are empty.
     """
-    definition, of = catalogue.definition(geometry), catalogue.geometries()[geometry]
-    experts = of.get("num_experts")
-    local = of.get("num_local_experts", experts)
-    offset = 0 if local == experts else offset
+    definition = catalogue.definition(geometry)
+    rank = rank_of(catalogue.geometries()[geometry], offset)
     generator = None if device == "meta" else torch.Generator(device).manual_seed(seed)
-    shapes, dtypes = (
-        definition.get_input_shapes({"seq_len": num_tokens}),
-        definition.torch_input_dtypes,
-    )
-    found = {"local_expert_offset": offset, "routed_scaling_factor": 2.5}
+    random = {"generator": generator, "device": device}
+    scalars = {"local_expert_offset": rank and rank.first, "routed_scaling_factor": 2.5}
+
+    shapes = definition.get_input_shapes({"seq_len": num_tokens})
+    dtypes = definition.torch_input_dtypes
+    values = {}
     for name, shape, dtype in zip(definition.inputs, shapes, dtypes, strict=True):
         if shape is None:
-            found[name] = found.pop(name)  # to its place
-            continue
-        value = torch.randn(shape, generator=generator, device=device)
-        if name == "routing_logits":
-            value[:, offset : offset + local] += 1.5
-            if (
-                dtype == torch.bfloat16
-            ):  # no two of a token are equal: either expert would be right then
-                value = torch.linspace(-2, 2, experts, device=device).bfloat16()[value.argsort(1)]
-        elif name == "routing_bias":
-            value *= 0.05
-        elif name in ("topk_ids", "expert_ids"):
-            some = min(2 * local, experts)
-            value = torch.rand(num_tokens, some, generator=generator, device=device).argsort(1)[
-                :, : of["top_k"]
-            ]
-            if name == "topk_ids":
-                value += max(offset - local // 2, 0)
-                value[::3, 2] = -1
-        elif name in ("topk_weights", "expert_weights"):
-            value = value.softmax(1)
-        elif dtype == torch.int8:
-            low, high = BYTES.get(name, EXPONENTS)
-            value = torch.randint(low, high, shape, generator=generator, device=device)
-        found[name] = value.to(dtype).contiguous()
-    found = {name: found[name] for name in definition.inputs}
-    (shape,), (dtype,) = (
-        definition.get_output_shapes({"seq_len": num_tokens}),
-        definition.torch_output_dtypes,
-    )
-    return found | {"output": torch.full(shape, torch.nan, dtype=dtype, device=device)}
+            values[name] = scalars[name]
+        else:
+            values[name] = tensor(name, shape, dtype, rank, random).to(dtype).contiguous()
+
+    (shape,) = definition.get_output_shapes({"seq_len": num_tokens})
+    (dtype,) = definition.torch_output_dtypes
+    values["output"] = torch.full(shape, torch.nan, dtype=dtype, device=device)
+    return values
+
+
+def rank_of(sizes, offset):
+    """Return the rank whose experts begin at `offset`; None of an operator without experts."""
+    if "num_experts" not in sizes:
+        return None
+    num_experts = sizes["num_experts"]
+    num_local = sizes.get("num_local_experts", num_experts)
+    first = 0 if num_local == num_experts else offset
+    return Rank(first, num_local, num_experts, sizes["top_k"])
+
+
+def tensor(name, shape, dtype, rank, random):
+    """Return random values for the argument of that name."""
+    if name == "topk_ids":
+        ids = expert_ids(shape[0], rank, random)
+        ids += max(rank.first - rank.num_local // 2, 0)
+        ids[::3, 2] = -1
+        return ids
+    if name == "expert_ids":
+        return expert_ids(shape[0], rank, random)
+    if name in ("topk_weights", "expert_weights"):
+        return torch.randn(shape, **random).softmax(1)
+    if name == "routing_logits":
+        return routing_logits(shape, dtype, rank, random)
+    if name == "routing_bias":
+        return BIAS_SIZE * torch.randn(shape, **random)
+    if dtype == torch.int8:
+        low, high = PACKED_E2M1 if name in WEIGHTS else SCALE_EXPONENTS
+        return torch.randint(low, high, shape, **random)
+    return torch.randn(shape, **random)
+
+
+def expert_ids(num_tokens, rank, random):
+    """[T, top_k]: no expert twice for a token."""
+    candidates = min(2 * rank.num_local, rank.num_experts)
+    return torch.rand(num_tokens, candidates, **random).argsort(1)[:, : rank.top_k]
+
+
+def routing_logits(shape, dtype, rank, random):
+    logits = torch.randn(shape, **random)
+    logits[:, rank.first : rank.first + rank.num_local] += LOCAL_ADVANTAGE
+    if dtype != torch.bfloat16:
+        return logits
+    # No two of a token are equal: either expert would be right then.
+    distinct = torch.linspace(-2, 2, rank.num_experts, device=random["device"]).bfloat16()
+    return distinct[logits.argsort(1)]
 
 
 @cache
 def reference(geometry):
-    """What the definition's reference defines: `run`, `route`, ..."""
-    exec(catalogue.definition(geometry).reference, found := {})
-    return SimpleNamespace(**found)
-
-
-def wanted(geometry, arguments):
-    """The reference's output for what `arguments` gives."""
-    return reference(geometry).run(
-        **{name: value for name, value in arguments.items() if name != "output"}
-    )
+    """Return what the definition's reference defines: `run`, `route`, ..."""
+    names = {}
+    exec(catalogue.definition(geometry).reference, names)
+    return SimpleNamespace(**names)

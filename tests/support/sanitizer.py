@@ -15,28 +15,34 @@ from solutions.common.host.build_library import find_toolkit
 
 SUPPORT = paths.ROOT / "tests" / "support"
 LIMIT_S = 300
-TOOLS = {name: ("--tool", name) for name in ("memcheck", "synccheck", "initcheck", "racecheck")}
-TOOLS["racecheck"] += ("--racecheck-report", "hazard")
+TOOLS = {name: ("--tool", name) for name in ("memcheck", "synccheck", "initcheck")}
+TOOLS["racecheck"] = ("--tool", "racecheck", "--racecheck-report", "hazard")
 
 
 def errors(options, script, library, layers):
-    """How many errors the tool reports, and the end of what was said. layers: that must be right;
-    None for any.
+    """Return how many errors the tool reports, and the end of what was printed.
+
+    layers: how many must be right; None for any.
     """
+    command = [compute_sanitizer(), *options, sys.executable, script, library]
+    folders = (paths.ROOT, SUPPORT, os.environ.get("PYTHONPATH", ""))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+    end = (done.stdout + done.stderr)[-6000:]
+
+    if layers is not None:
+        assert done.stdout.count(RIGHT) == layers, end
+    summary = re.search(r"SUMMARY: .*?(\d+) errors", done.stdout + done.stderr)
+    assert summary, end
+    return int(summary.group(1)), end
+
+
+def compute_sanitizer():
+    """Return its path, beside nvcc; skip the test where there is none."""
     toolkit = find_toolkit()
-    tool = toolkit and toolkit / "bin" / "compute-sanitizer"
-    if tool is None or not tool.exists():
+    if toolkit is None:
+        pytest.skip("there is no CUDA toolkit")
+    tool = toolkit / "bin" / "compute-sanitizer"
+    if not tool.exists():
         pytest.skip("compute-sanitizer is not beside nvcc")
-    searched = os.pathsep.join(map(str, (paths.ROOT, SUPPORT, os.environ.get("PYTHONPATH", ""))))
-    done = subprocess.run(
-        [tool, *options, sys.executable, script, library],
-        env=os.environ | {"PYTHONPATH": searched},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
-    said = done.stdout + done.stderr
-    assert layers is None or done.stdout.count(RIGHT) == layers, said[-6000:]
-    summary = re.search(r"SUMMARY: .*?(\d+) errors", said)
-    assert summary, said[-6000:]
-    return int(summary.group(1)), said[-6000:]
+    return tool

@@ -1,7 +1,7 @@
 """One FP8 layer of SGLang's own classes, as of one of eight ranks, without a GPU.
 
-python sglang_layer.py GIVEN WRITTEN, with SGLang in reach: test_sglang_on_cpu.py writes the one and
-reads the other.
+python sglang_layer.py REQUEST ANSWER, with SGLang in reach: test_sglang_on_cpu.py writes the one
+and reads the other.
 """
 
 import logging
@@ -24,47 +24,73 @@ from sglang.srt.layers.quantization.fp8 import Fp8Config
 from sglang.srt.plugins import load_plugins
 from sglang.srt.runtime_context import get_context, get_flags, get_parallel
 
-given = torch.load(sys.argv[1])
-standard.get_device = lambda: "cpu"  # a GPU's, or an error
-get_context().override_server_args(model_path=given["model"]).install()
-get_flags().moe.runner_backend = MoeRunnerBackend.DEEP_GEMM  # --moe-runner-backend deep_gemm
-ranks = {"tp_size": 8, "attn_tp_size": 8, "moe_ep_size": 8, "moe_tp_size": 1}
+RANKS = {"tp_size": 8, "attn_tp_size": 8, "moe_ep_size": 8, "moe_tp_size": 1}
 
 
-def layer(**changes):
-    """With its rank's experts, loaded as from a checkpoint: w1 is gate, w3 up."""
-    made = FusedMoE(
-        layer_id=0,
-        quant_config=Fp8Config(True, weight_block_size=[128, 128]),
-        **given["layer"] | changes,
-    )
-    for ours, theirs in () if changes else (("", ""), ("_scale", "_scale_inv")):
-        every = zip(given[f"gemm1_weights{ours}"], given[f"gemm2_weights{ours}"], strict=True)
-        for expert, (w13, w2) in enumerate(every, given["local_expert_offset"]):
-            for part, weight in zip(("w1", "w3", "w2"), (*w13.chunk(2), w2), strict=True):
-                parameter = getattr(made, f"{'w2' if part == 'w2' else 'w13'}_weight{theirs}")
-                made.weight_loader(parameter, weight, f"weight{theirs}", part, expert)
-    return made
+def new_layer(request, **changes):
+    config = Fp8Config(True, weight_block_size=[128, 128])
+    return FusedMoE(layer_id=0, quant_config=config, **request["layer"] | changes)
 
 
-def output(of, tokens):
-    routed = StandardTopKOutput(given["topk_weights"][:tokens], given["topk_ids"][:tokens], None)
-    return of.dispatcher.combine(
-        of.run_moe_core(of.dispatcher.dispatch(given["x"][:tokens], routed))
-    )
+def load_weights(layer, request):
+    """Load the rank's experts as from a checkpoint: w1 is gate, w3 up."""
+    first = request["local_expert_offset"]
+    for ours, theirs in (("", ""), ("_scale", "_scale_inv")):
+        w13 = getattr(layer, f"w13_weight{theirs}")
+        w2 = getattr(layer, f"w2_weight{theirs}")
+        name = f"weight{theirs}"
+        gemm1 = request[f"gemm1_weights{ours}"]
+        gemm2 = request[f"gemm2_weights{ours}"]
+        for expert in range(len(gemm1)):
+            gate, up = gemm1[expert].chunk(2)
+            layer.weight_loader(w13, gate, name, "w1", first + expert)
+            layer.weight_loader(w13, up, name, "w3", first + expert)
+            layer.weight_loader(w2, gemm2[expert], name, "w2", first + expert)
 
 
-def refusal(changes):
+def output_of(layer, request, num_tokens):
+    weights = request["topk_weights"][:num_tokens]
+    ids = request["topk_ids"][:num_tokens]
+    routed = StandardTopKOutput(weights, ids, None)
+    dispatched = layer.dispatcher.dispatch(request["x"][:num_tokens], routed)
+    return layer.dispatcher.combine(layer.run_moe_core(dispatched))
+
+
+def refusal_of(request, changes):
     try:
-        return f"served: {output(layer(**changes), 1)}"
+        output_of(new_layer(request, **changes), request, 1)
     except ValueError as error:
         return str(error)
+    return "served"
 
 
-logging.basicConfig(level=logging.INFO)
-load_plugins()
-with get_parallel().override(moe_ep_rank=given["rank"], moe_tp_rank=0, **ranks):
-    written = {tokens: output(layer(), tokens) for tokens in given["tokens"]}
-    written |= {name: refusal(changes) for name, changes in given["faults"].items()}
-function = FusedOpPool.get_fused_func("none", "deep_gemm")
-torch.save(written | {"function": f"{function.__module__}.{function.__name__}"}, sys.argv[2])
+def answer(request):
+    """Return the output for each number of tokens, a refusal for each fault, and the name of the
+    function that computes.
+    """
+    answers = {}
+    with get_parallel().override(moe_ep_rank=request["rank"], moe_tp_rank=0, **RANKS):
+        for num_tokens in request["tokens"]:
+            layer = new_layer(request)
+            load_weights(layer, request)
+            answers[num_tokens] = output_of(layer, request, num_tokens)
+        for name, changes in request["faults"].items():
+            answers[name] = refusal_of(request, changes)
+
+    function = FusedOpPool.get_fused_func("none", "deep_gemm")
+    answers["function"] = f"{function.__module__}.{function.__name__}"
+    return answers
+
+
+def main():
+    request = torch.load(sys.argv[1])
+    standard.get_device = lambda: "cpu"  # a GPU's, or an error
+    get_context().override_server_args(model_path=request["model"]).install()
+    get_flags().moe.runner_backend = MoeRunnerBackend.DEEP_GEMM  # --moe-runner-backend deep_gemm
+    logging.basicConfig(level=logging.INFO)
+    load_plugins()
+    torch.save(answer(request), sys.argv[2])
+
+
+if __name__ == "__main__":
+    main()
