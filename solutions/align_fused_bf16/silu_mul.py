@@ -45,13 +45,7 @@ def silu_mul(g, rows, block_m, programs):
     block = 256 if inter % 256 == 0 else 128
     work = rows.tile_expert.shape[0] * (block_m // 4) * (inter // block)
     silu_mul_kernel[(min(work, programs),)](
-        g,
-        rows.num_tiles,
-        h,
-        I=inter,
-        BLOCK_M=block_m,
-        BLOCK=block,
-        num_warps=4,
+        g, rows.num_tiles, h, I=inter, BLOCK_M=block_m, BLOCK=block, num_warps=4
     )
     return h
 
