@@ -58,16 +58,7 @@ def launch_quickly(*kernels):
 
 def _quick_run(kernel):
     """Return `kernel.run` with a memory of the launches it has seen."""
-    ordinary = []
-    constexprs = []
-    for parameter in kernel.params:
-        if parameter.is_constexpr:
-            constexprs.append(parameter.name)
-        elif constexprs:
-            raise ValueError(f"{kernel.__name__}: a constexpr stands before an ordinary parameter")
-        else:
-            ordinary.append(parameter)
-
+    ordinary, constexprs = parameters_of(kernel)
     names = [parameter.name for parameter in ordinary]
     integers = specialised(ordinary)
     seen = {}
@@ -97,6 +88,23 @@ def _quick_run(kernel):
             seen[key] = (*launcher, values)
 
     return run
+
+
+def parameters_of(kernel):
+    """Return a kernel's ordinary parameters, and the names of its constexprs, which come after.
+
+    Raises ValueError where they do not.
+    """
+    ordinary = []
+    constexprs = []
+    for parameter in kernel.params:
+        if parameter.is_constexpr:
+            constexprs.append(parameter.name)
+        elif constexprs:
+            raise ValueError(f"{kernel.__name__}: a constexpr stands before an ordinary parameter")
+        else:
+            ordinary.append(parameter)
+    return ordinary, constexprs
 
 
 def watch(compiled, grid, names, args, keywords):
