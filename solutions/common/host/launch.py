@@ -59,7 +59,6 @@ def launch_quickly(*kernels):
 def _quick_run(kernel):
     """Return `kernel.run` with a memory of the launches it has seen."""
     ordinary, constexprs = parameters_of(kernel)
-    names = [parameter.name for parameter in ordinary]
     integers = specialised(ordinary)
     seen = {}
 
@@ -71,21 +70,15 @@ def _quick_run(kernel):
         if launcher is None or warmup or kernel.pre_run_hooks or hooked():
             compiled = triton.JITFunction.run(kernel, *args, grid=grid, warmup=warmup, **keywords)
             if not warmup:
-                watch(compiled, grid, names, args, keywords)
+                watch(compiled, grid, ordinary, args, keywords)
                 if launcher is None:
-                    remember(key, compiled, keywords)
+                    remember(seen, key, compiled, constexprs, keywords)
             return compiled
 
         launch, before, values = launcher
         grid_y = grid[1] if len(grid) > 1 else 1
         stream = torch._C._cuda_getCurrentRawStream(device)
         launch(grid[0], grid_y, 1, stream, *before, *args, *values)
-
-    def remember(key, compiled, keywords):
-        launcher = launcher_of(compiled)
-        if launcher:
-            values = [keywords[name] for name in constexprs]
-            seen[key] = (*launcher, values)
 
     return run
 
@@ -107,9 +100,18 @@ def parameters_of(kernel):
     return ordinary, constexprs
 
 
-def watch(compiled, grid, names, args, keywords):
-    """Tell replay.py of a launch, while it watches this thread. names: of args."""
+def remember(launchers, key, compiled, constexprs, keywords):
+    """Keep what starts a compiled kernel, and the values of its constexprs, where it is known."""
+    launcher = launcher_of(compiled)
+    if launcher:
+        values = [keywords[name] for name in constexprs]
+        launchers[key] = (*launcher, values)
+
+
+def watch(compiled, grid, ordinary, args, keywords):
+    """Tell replay.py of a launch, while it watches this thread. ordinary: parameters of args."""
     if watching.launches is not None:
+        names = [parameter.name for parameter in ordinary]
         arguments = dict(zip(names, args, strict=True)) | keywords
         watching.launches.append((compiled, grid, arguments))
 
