@@ -1,6 +1,7 @@
-"""Adapters of inference engines, an engine a folder, which `moebench pack --package` puts beside a solution's sources.
+"""Adapters of inference engines, an engine a folder.
 
-The __init__.py of such a package defines what is declared here, so that an editor knows it.
+`moebench pack --package` puts them beside a solution's sources. The __init__.py of such a package
+defines what is declared here, so that an editor knows it.
 """
 
 from collections.abc import Callable

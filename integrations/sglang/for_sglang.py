@@ -1,10 +1,11 @@
-"""This package as the experts of SGLang's FP8 models: called by the classes of 0.5.17 and 0.5.23,
-**no server run**.
+"""for_sglang: this package as the experts of SGLang's FP8 models.
+
+The classes of 0.5.17 and 0.5.23 have called it; **no server was run**.
 
 Name `register` as an entry point of the group sglang.srt.plugins and serve with
 --moe-runner-backend deep_gemm: the function registered here is looked up before DeepGEMM's runner,
-gets tokens in bf16 and the router's choice, and weights as they were loaded. integrations/README.md has
-the lines, and what is not supported.
+gets tokens in bf16 and the router's choice, and weights as they were loaded. integrations/README.md
+has the lines, and what is not supported.
 """
 
 # pyright: reportMissingImports=false
@@ -30,16 +31,19 @@ def register():
     """
     from sglang.srt.layers.moe.moe_runner.base import register_fused_func
 
-    register_fused_func("none", RUNNER)(
-        experts
-    )  # none: no all-to-all, tokens are gathered or replicated
+    # "none" means no all-to-all: tokens are gathered or replicated
+    decorate = register_fused_func("none", RUNNER)
+    decorate(experts)
 
 
 def experts(dispatch_output, quant_info, runner_config):
-    """SGLang's fused function: StandardDispatchOutput, DeepGemmMoeQuantInfo, MoeRunnerConfig ->
-    StandardCombineInput.
+    """Return the sum over this rank's experts, a StandardCombineInput: SGLang's fused function.
 
-    topk_ids are numbers of this rank's experts, with -1 for those of others.
+    Args:
+        dispatch_output: StandardDispatchOutput. Its topk_ids are numbers of this rank's experts,
+            with -1 for those of others.
+        quant_info: DeepGemmMoeQuantInfo.
+        runner_config: MoeRunnerConfig.
 
     Raises:
         ValueError: the model or an argument is not what this package is compiled for.
@@ -49,15 +53,18 @@ def experts(dispatch_output, quant_info, runner_config):
 
     check(dispatch_output, quant_info, runner_config)
     say_active()
-    x, routed = dispatch_output.hidden_states, dispatch_output.topk_output
-    factor = runner_config.routed_scaling_factor
+
+    x = dispatch_output.hidden_states
+    routed = dispatch_output.topk_output
+    weights = routed.topk_weights.float()
+    if runner_config.routed_scaling_factor not in (None, 1.0):
+        weights = weights * runner_config.routed_scaling_factor
+
     output = torch.empty_like(x, memory_format=torch.contiguous_format)
     run_bf16(
         x.contiguous(),
         routed.topk_ids.to(torch.int32),
-        routed.topk_weights.float()
-        if factor in (None, 1.0)
-        else routed.topk_weights.float() * factor,
+        weights,
         quant_info.w13_weight,
         quant_info.w13_scale,
         quant_info.w2_weight,
@@ -75,61 +82,65 @@ def say_active():
 
 
 def activation():
-    """What SGLang's config has for the activation that this package is compiled for; a tuple: one
-    of these.
+    """Return what SGLang's config has for the activation that this package is compiled for.
+
+    A tuple of values means any of them.
     """
     limit = problem.SWIGLU_LIMIT or None
-    found = {
-        "activation": "silu",
-        "is_gated": True,
-        "gemm1_alpha": None,
-        "gemm1_beta": None,
-        "gemm1_clamp_limit": None,
-    }
+    fields = {"activation": "silu", "is_gated": True}
+    fields |= {"gemm1_alpha": None, "gemm1_beta": None, "gemm1_clamp_limit": None}
+
     if problem.SWIGLU_UP_OFFSET:
-        found |= {
-            "gemm1_alpha": problem.SWIGLU_ALPHA,
-            "gemm1_beta": (None, problem.SWIGLU_UP_OFFSET),
-        }
-        return found | {
-            "gemm1_clamp_limit": limit,
-            "swiglu_limit": None,
-            "gate_up_interleaved": False,
-        }
-    if problem.CLAMP_AFTER_SILU:
-        return found | {"gemm1_clamp_limit": limit, "swiglu_limit": None}
-    return found | {"swiglu_limit": limit}
+        fields["gemm1_alpha"] = problem.SWIGLU_ALPHA
+        fields["gemm1_beta"] = (None, problem.SWIGLU_UP_OFFSET)  # newer than 0.5.17
+        fields["gemm1_clamp_limit"] = limit
+        fields["swiglu_limit"] = None
+        fields["gate_up_interleaved"] = False
+    elif problem.CLAMP_AFTER_SILU:
+        fields["gemm1_clamp_limit"] = limit
+        fields["swiglu_limit"] = None
+    else:
+        fields["swiglu_limit"] = limit
+    return fields
 
 
 def check(dispatch_output, quant_info, runner_config):
-    """Raise ValueError where SGLang wants something else than this package computes. run_bf16
-    checks the tensors.
-    """
-    wanted = activation() | {"apply_router_weight_on_input": False, "no_combine": False}
-    for key, want in wanted.items():
-        among = want if isinstance(want, tuple) else (want,)
-        if (
-            got := getattr(runner_config, key, None)
-        ) not in among:  # gemm1_beta is newer than 0.5.17
-            raise ValueError(f"{key}: got {got!r}, want {want!r}, for which {NAME} is compiled")
-    if (got := {key: getattr(quant_info, key, None) for key in WEIGHTS}) != WEIGHTS:
-        raise ValueError(f"weights: got {got}, want {WEIGHTS}")
-    if not hasattr(dispatch_output.topk_output, "topk_ids"):
-        raise ValueError(
-            f"topk_output: got {type(dispatch_output.topk_output).__name__}, want ids and weights"
-        )
-    local, hidden, inter = quant_info.w2_weight.shape
-    top_k = dispatch_output.topk_output.topk_ids.shape[1]
-    got = {
-        "num_local_experts": local,
-        "top_k": top_k,
-        "hidden_size": hidden,
-        "intermediate_size": inter,
-    }
-    if got != SIZES:
-        from sglang.srt.runtime_context import get_server_args
+    """Raise ValueError where SGLang wants something else than this package computes.
 
-        hint = "set --disable-shared-experts-fusion, and --ep-size as large as --tp-size; or, "
-        check_sizes(
-            got, get_server_args().model_path, (runner_config.num_experts or local) // local, hint
-        )
+    run_bf16 checks the tensors.
+    """
+    wanted = activation()
+    wanted |= {"apply_router_weight_on_input": False, "no_combine": False}
+    for key, want in wanted.items():
+        value = getattr(runner_config, key, None)
+        allowed = want if isinstance(want, tuple) else (want,)
+        if value not in allowed:
+            raise ValueError(f"{key}: got {value!r}, want {want!r}, for which {NAME} is compiled")
+
+    weights = {key: getattr(quant_info, key, None) for key in WEIGHTS}
+    if weights != WEIGHTS:
+        raise ValueError(f"weights: got {weights}, want {WEIGHTS}")
+
+    routed = dispatch_output.topk_output
+    if not hasattr(routed, "topk_ids"):
+        raise ValueError(f"topk_output: got {type(routed).__name__}, want ids and weights")
+
+    local_experts, hidden, intermediate = quant_info.w2_weight.shape
+    sizes = {
+        "num_local_experts": local_experts,
+        "top_k": routed.topk_ids.shape[1],
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+    }
+    if sizes != SIZES:
+        refuse_sizes(sizes, runner_config)
+
+
+def refuse_sizes(sizes, runner_config):
+    """Raise ValueError for a layer of other sizes than SIZES."""
+    from sglang.srt.runtime_context import get_server_args
+
+    local_experts = sizes["num_local_experts"]
+    ranks = (runner_config.num_experts or local_experts) // local_experts
+    hint = "set --disable-shared-experts-fusion, and --ep-size as large as --tp-size; or, "
+    check_sizes(sizes, get_server_args().model_path, ranks, hint)

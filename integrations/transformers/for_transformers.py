@@ -1,9 +1,10 @@
-"""for_transformers: this package as an experts implementation of Hugging Face transformers, from
-5.12 on.
+"""for_transformers: this package as an experts implementation of transformers, from 5.12 on.
 
-    from moe.PACKAGE.for_transformers import register model =
-    AutoModelForCausalLM.from_pretrained(MODEL, device_map="cuda",
-    experts_implementation=register())
+    from moe.PACKAGE.for_transformers import register
+
+    model = AutoModelForCausalLM.from_pretrained(
+        MODEL, device_map="cuda", experts_implementation=register()
+    )
 
 It serves models in fine-grained FP8: blocks of 128 x 128, float32 scales, tokens quantised at run
 time. Anything else is refused at the first call of a layer; integrations/README.md lists what.
@@ -22,12 +23,12 @@ _BESIDES_SWIGLU = {
     "swiglu_limit": problem.SWIGLU_LIMIT or None,
     "mlp_gate_softcap": None,
     "mlp_up_softcap": None,
+    "swiglu_alpha": problem.SWIGLU_ALPHA if problem.SWIGLU_UP_OFFSET else None,
 }
-_BESIDES_SWIGLU["swiglu_alpha"] = problem.SWIGLU_ALPHA if problem.SWIGLU_UP_OFFSET else None
 
 
 def register(name=NAME):
-    """Make `experts_implementation=name` known to transformers, for FP8 experts; returns name.
+    """Make `experts_implementation=name` known to transformers, for FP8 experts. Return name.
 
     Raises:
         ImportError: this transformers cannot be given one.
@@ -37,16 +38,16 @@ def register(name=NAME):
     except ImportError as error:
         from transformers import __version__
 
-        raise ImportError(
-            f"transformers: got {__version__}, want a release with FP8ExpertsInterface, 5.12 on"
-        ) from error
+        want = "a release with FP8ExpertsInterface, 5.12 on"
+        raise ImportError(f"transformers: got {__version__}, want {want}") from error
+
     FP8ExpertsInterface.register(name, experts)
     return name
 
 
 @torch.compiler.disable  # what launches the kernels cannot be traced
 def experts(self, hidden_states, top_k_index, top_k_weights):
-    """The routed experts' sum, as transformers' FP8Experts.forward gives it.
+    """Return the sum over the routed experts, as transformers' FP8Experts.forward does.
 
     Args:
         self: FP8Experts, with gate_up_proj [L, 2 I, H] and down_proj [L, H, I] float8_e4m3fn and
@@ -64,14 +65,15 @@ def experts(self, hidden_states, top_k_index, top_k_weights):
         RuntimeError: a gradient is wanted.
     """
     if torch.is_grad_enabled() and hidden_states.requires_grad:
-        raise RuntimeError(
-            f"{NAME} has no backward: call the model under torch.no_grad() or inference_mode()"
-        )
+        advice = "call the model under torch.no_grad() or inference_mode()"
+        raise RuntimeError(f"{NAME} has no backward: {advice}")
+
     if getattr(self, "_fits_moe_package", None) != __package__:
         check(self, top_k_index)
         use_float_scales(self)
         self._fits_moe_package = __package__  # another package may compute on this module next
         say_active()
+
     output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
     run_bf16(
         hidden_states.contiguous(),
@@ -88,75 +90,107 @@ def experts(self, hidden_states, top_k_index, top_k_weights):
 
 
 def check(module, top_k_index):
-    """Raise ValueError where a module computes something else than this package does. run_bf16
-    checks the tensors.
+    """Raise ValueError where a module computes something else than this package does.
+
+    run_bf16 checks the tensors.
     """
+    check_kind(module)
+    check_top_k(top_k_index.shape[-1])
+
+    experts = SIZES["num_local_experts"]
+    hidden = SIZES["hidden_size"]
+    intermediate = SIZES["intermediate_size"]
+    check_shape(module, "gate_up_proj", (experts, 2 * intermediate, hidden))
+    check_shape(module, "down_proj", (experts, hidden, intermediate))
+
+    check_activation(module)
+
+
+def check_kind(module):
+    """Raise ValueError unless experts are gated, without bias, and in blocks of 128 x 128."""
     if not module.has_gate or module.has_bias:
-        want = "experts with a gate and without bias"
-        raise ValueError(
-            f"experts: got has_gate={module.has_gate}, has_bias={module.has_bias}, want {want}"
-        )
+        got = f"has_gate={module.has_gate}, has_bias={module.has_bias}"
+        raise ValueError(f"experts: got {got}, want experts with a gate and without bias")
     if module.activation_scheme != "dynamic":
         raise ValueError(f"activation_scheme: got {module.activation_scheme!r}, want 'dynamic'")
     if module.block_size is None or tuple(module.block_size) != (128, 128):
         raise ValueError(f"weight_block_size: got {module.block_size}, want (128, 128)")
-    if top_k_index.shape[-1] != SIZES["top_k"]:
-        got = f"{top_k_index.shape[-1]} experts a token"
-        if top_k_index.shape[-1] == 1:
-            got += " (tokens sent to the ranks of their experts? then set ep_implementation='all_reduce')"
-        raise ValueError(f"top_k_index: got {got}, want {SIZES['top_k']}")
-    for name, rows, columns in (
-        ("gate_up_proj", 2 * SIZES["intermediate_size"], SIZES["hidden_size"]),
-        ("down_proj", SIZES["hidden_size"], SIZES["intermediate_size"]),
-    ):
-        got, want = tuple(getattr(module, name).shape), (SIZES["num_local_experts"], rows, columns)
-        if got != want:
-            told = commands(module.config._name_or_path, "N")
-            raise ValueError(
-                f"{name}: got {got}, want {want}; for a package of this layer on N ranks: {told}"
-            )
-    others = {
-        key: value
-        for key in _BESIDES_SWIGLU
-        if (value := getattr(module.config, key, None)) is not None
-    }
-    others = {key: value for key, value in others.items() if value != _BESIDES_SWIGLU[key]}
-    if others or not computes_our_activation(module):
-        got = (
-            ", ".join(f"{key}={value}" for key, value in others.items())
-            or type(module.act_fn).__name__
+
+
+def check_top_k(top_k):
+    """Raise ValueError where a token has another number of experts."""
+    if top_k == SIZES["top_k"]:
+        return
+
+    got = f"{top_k} experts a token"
+    if top_k == 1:
+        got += " (tokens sent to the ranks of their experts?"
+        got += " then set ep_implementation='all_reduce')"
+    raise ValueError(f"top_k_index: got {got}, want {SIZES['top_k']}")
+
+
+def check_shape(module, name, want):
+    """Raise ValueError, with the commands for a package that fits, for weights of another shape."""
+    got = tuple(getattr(module, name).shape)
+    if got != want:
+        advice = commands(module.config._name_or_path, "N")
+        raise ValueError(
+            f"{name}: got {got}, want {want}; for a package of this layer on N ranks: {advice}"
         )
-        raise ValueError(f"activation: got {got}, want that of {DEFINITION}")
+
+
+def check_activation(module):
+    """Raise ValueError where a module's activation is not the one that this package computes."""
+    others = {}
+    for key, ours in _BESIDES_SWIGLU.items():
+        value = getattr(module.config, key, None)
+        if value is not None and value != ours:
+            others[key] = value
+
+    if others:
+        got = ", ".join(f"{key}={value}" for key, value in others.items())
+    elif computes_our_activation(module):
+        return
+    else:
+        got = type(module.act_fn).__name__
+    raise ValueError(f"activation: got {got}, want that of {DEFINITION}")
 
 
 def use_float_scales(module):
-    """Scales that a checkpoint has in bf16, as Qwen3's, become float32, which changes no value."""
+    """Turn scales that a checkpoint has in bf16, as Qwen3's, into float32. No value changes."""
     for scale in (module.gate_up_proj_scale_inv, module.down_proj_scale_inv):
         if scale.dtype == torch.bfloat16:
             scale.data = scale.data.float()
 
 
 def computes_our_activation(module):
-    """Whether the module's activation is this package's and nothing else, by trying: a clamp may
-    have any name.
+    """Return whether the module's activation is this package's and nothing else.
+
+    It is tried on numbers, as a clamp may have any name.
     """
     numbers = torch.linspace(-1000, 1000, 4001)  # 0.5 apart, so small ones are among them
-    gate_up = torch.stack([torch.cat([numbers, numbers.roll(shift)]) for shift in (0, 1000, 2000)])
-    return torch.allclose(module._apply_gate(gate_up), activation(*gate_up.chunk(2, -1)))
+    rows = [torch.cat([numbers, numbers.roll(shift)]) for shift in (0, 1000, 2000)]
+    gate_up = torch.stack(rows)
+    gate, up = gate_up.chunk(2, -1)
+    return torch.allclose(module._apply_gate(gate_up), activation(gate, up))
 
 
 def activation(gate, up):
-    """This package's h from gemm1's halves."""
-    limit, alpha = problem.SWIGLU_LIMIT or torch.inf, problem.SWIGLU_ALPHA
-    gate = gate if problem.CLAMP_AFTER_SILU else gate.clamp(max=limit)
-    weighed = gate * torch.sigmoid(alpha * gate)
-    return weighed.clamp(max=limit) * (up.clamp(-limit, limit) + problem.SWIGLU_UP_OFFSET)
+    """Return this package's h of gemm1's two halves, in float32."""
+    limit = problem.SWIGLU_LIMIT or torch.inf
+    if not problem.CLAMP_AFTER_SILU:
+        gate = gate.clamp(max=limit)
+
+    weighed = gate * torch.sigmoid(problem.SWIGLU_ALPHA * gate)
+    shifted_up = up.clamp(-limit, limit) + problem.SWIGLU_UP_OFFSET
+    return weighed.clamp(max=limit) * shifted_up
 
 
 @cache
 def say_active():
-    """Log once in a process that this package computes; transformers shows INFO where a user sets
-    it.
+    """Log once in a process that this package computes.
+
+    transformers shows INFO where a user sets it.
     """
     from transformers.utils import logging
 

@@ -1,5 +1,6 @@
-"""What a language model does, as calls to be timed: prefill of a prompt, a step of decode, the same
-as a CUDA graph.
+"""What a language model does, as calls to be timed.
+
+They are prefill of a prompt, a step of decode, and the same as a CUDA graph.
 """
 
 import torch
@@ -11,18 +12,19 @@ SPARE_TOKENS = 8  # of a cache of a fixed size, behind the context
 
 def prompt(model: DeepseekV3ForCausalLM, batch: int, length: int) -> torch.Tensor:
     """Return token ids [batch, length], the same at each call."""
-    source = torch.Generator(model.device).manual_seed(1)
-    return torch.randint(
-        model.config.vocab_size, (batch, length), generator=source, device=model.device
-    )
+    device = model.device
+    words = model.config.vocab_size
+    source = torch.Generator(device).manual_seed(1)
+    return torch.randint(words, (batch, length), generator=source, device=device)
 
 
 def prefill(model: DeepseekV3ForCausalLM, batch: int, length: int) -> Forward:
-    """Return a prompt's pass, to the first new token, with a cache of its own at each call."""
+    """Return a prompt's forward pass, to the first new token, with a new cache at each call."""
     ids = prompt(model, batch, length)
 
     def step() -> torch.Tensor:
-        return model(ids, use_cache=True, logits_to_keep=1).logits
+        output = model(ids, use_cache=True, logits_to_keep=1)
+        return output.logits
 
     return step
 
@@ -32,15 +34,16 @@ def decode(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Forward:
 
     The cache grows by one at each call.
     """
-    first = model(prompt(model, batch, context), use_cache=True, logits_to_keep=1)
+    before = prompt(model, batch, context)
+    first = model(before, use_cache=True, logits_to_keep=1)
     cache = first.past_key_values
     ids = first.logits.argmax(-1)
 
     def step() -> torch.Tensor:
         nonlocal ids
-        logits = model(ids, past_key_values=cache).logits
-        ids = logits.argmax(-1)
-        return logits
+        output = model(ids, past_key_values=cache)
+        ids = output.logits.argmax(-1)
+        return output.logits
 
     return step
 
@@ -52,12 +55,14 @@ def decode_in_place(model: DeepseekV3ForCausalLM, batch: int, context: int) -> F
     """
     length = context + SPARE_TOKENS
     cache = StaticCache(config=model.config, max_cache_len=length)
-    first = model(prompt(model, batch, context), past_key_values=cache, logits_to_keep=1)
+    before = prompt(model, batch, context)
+    first = model(before, past_key_values=cache, logits_to_keep=1)
     ids = first.logits.argmax(-1)
 
-    position = torch.full((1, 1), context, device=ids.device)
+    device = ids.device
+    position = torch.full((1, 1), context, device=device)
     # Made here, as the way in which the model makes one cannot be captured.
-    mask = torch.zeros(batch, 1, 1, length, dtype=model.dtype, device=ids.device)
+    mask = torch.zeros(batch, 1, 1, length, dtype=model.dtype, device=device)
     mask[..., context + 1 :] = torch.finfo(mask.dtype).min
 
     def step() -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""This package as the experts of vLLM's FP8 models: name `register` as an entry point of
-vllm.general_plugins.
+"""for_vllm: this package as the experts of vLLM's FP8 models.
 
-It replaces the quantisation config "fp8" by one that differs in the MoE layers only.
-integrations/README.md has the lines, and what is not supported.
+Name `register` as an entry point of vllm.general_plugins. It replaces the quantisation config
+"fp8" by one that differs in the MoE layers only. integrations/README.md has the lines, and what is
+not supported.
 """
 
 # pyright: reportMissingImports=false
@@ -10,8 +10,9 @@ integrations/README.md has the lines, and what is not supported.
 
 
 def register():
-    """Compute the experts of FP8 checkpoints by this package, in this process. Returns the
-    quantisation config.
+    """Compute the experts of FP8 checkpoints by this package, in this process.
+
+    Return the quantisation config's class.
 
     vLLM goes on by itself where a plugin cannot be imported, and stops where its function raises:
     hence imports inside.

@@ -1,7 +1,7 @@
-"""for_vllm_experts: vLLM's classes around run_bf16, read from 0.26.0 and 0.33.0: config -> a
-layer's method -> experts.
+"""for_vllm_experts: vLLM's classes around run_bf16: config -> a layer's method -> experts.
 
-They are module-level, as vLLM pickles a config for the processes that it spawns.
+They follow the sources of 0.26.0 and 0.33.0. They are module-level, as vLLM pickles a config for
+the processes that it spawns.
 """
 
 # pyright: reportMissingImports=false
@@ -72,7 +72,8 @@ class PackedExperts(mk.FusedMoEExpertsModular):
         )
 
     def finalize_weight_and_reduce_impl(self):
-        call, self.waiting = self.waiting, None
+        call = self.waiting
+        self.waiting = None
         return ComputeIntoResult(call) if call else TopKWeightAndReduceNoOP()
 
     def workspace_shapes(
@@ -100,9 +101,12 @@ class PackedExperts(mk.FusedMoEExpertsModular):
     ):
         refuse(apply_router_weight_on_input=apply_router_weight_on_input)
         refuse(post_gemm2_hook=getattr(self, "post_gemm2_hook", None))
+
         offset = 0 if expert_map is None else first_local(expert_map)
         if offset is None:
-            topk_ids, offset = torch.where(topk_ids < 0, -1, expert_map[topk_ids.clamp(min=0)]), 0
+            topk_ids = torch.where(topk_ids < 0, -1, expert_map[topk_ids.clamp(min=0)])
+            offset = 0
+
         call = partial(
             run_bf16,
             hidden_states.contiguous(),
@@ -114,9 +118,8 @@ class PackedExperts(mk.FusedMoEExpertsModular):
             self.w2_scale,
             offset,
         )
-        if share_storage(
-            output, workspace13
-        ):  # vLLM before 0.32: a workspace, of which its result is a copy
+        # before vLLM 0.32 output is a workspace, of which the layer's result is a copy
+        if share_storage(output, workspace13):
             self.waiting = call
         else:
             call(output)
@@ -137,26 +140,31 @@ class ComputeIntoResult(TopKWeightAndReduceNoOP):
 
 
 class PackedMoEMethod(Fp8MoEMethod):
-    """vLLM's own for FP8, with weights left as they are loaded and other experts."""
+    """vLLM's method for FP8, with weights left as they are loaded and other experts."""
 
     def __init__(self, quant_config, layer):
         super().__init__(quant_config, layer)  # logs a backend of vLLM's, which is not used
         check(self.moe, quant_config)
         refuse(apply_router_weight_on_input=getattr(layer, "apply_router_weight_on_input", False))
-        keys = kFp8Static128BlockSym, kFp8Dynamic128Sym
-        standard = mk.FusedMoEActivationFormat.Standard
+
         supported, reason = PackedExperts.is_supported_config(
-            PackedExperts, self.moe, *keys, standard
+            PackedExperts,
+            self.moe,
+            kFp8Static128BlockSym,
+            kFp8Dynamic128Sym,
+            mk.FusedMoEActivationFormat.Standard,
         )
         if not supported:
             raise ValueError(f"{NAME}: {reason}")
-        # of its backends TRITON is the one that changes neither weights nor scales
-        self.fp8_backend, self.experts_cls = Fp8MoeBackend.TRITON, PackedExperts
+
+        # of vLLM's backends TRITON is the one that changes neither weights nor scales
+        self.fp8_backend = Fp8MoeBackend.TRITON
+        self.experts_cls = PackedExperts
         logger.info_once(ACTIVE)
 
 
 class PackedFp8Config(Fp8Config):
-    """vLLM's own for FP8 checkpoints, but for the method of MoE layers."""
+    """vLLM's config of FP8 checkpoints, but for the method of MoE layers."""
 
     def get_quant_method(self, layer, prefix):
         method = super().get_quant_method(layer, prefix)
@@ -166,62 +174,70 @@ class PackedFp8Config(Fp8Config):
 # reading it waits for the device, which must not happen later, while a CUDA graph is captured
 @cache
 def first_local(expert_map):
-    """Global id of this rank's first expert, or None where its experts do not follow each other.
+    """Return the global id of this rank's first expert, None where its experts are not in a row.
 
     expert_map: [E] int32, global id -> number of this rank's expert, or -1; one tensor for all
     calls of a layer.
     """
     numbers = expert_map.tolist()
-    first, local = numbers.index(0), max(numbers) + 1
-    consecutive = [-1] * first + list(range(local)) + [-1] * (len(numbers) - first - local)
-    return first if numbers == consecutive else None
+    first = numbers.index(0)
+    local_experts = max(numbers) + 1
+
+    before = [-1] * first
+    after = [-1] * (len(numbers) - first - local_experts)
+    in_a_row = before + list(range(local_experts)) + after
+    return first if numbers == in_a_row else None
 
 
 def share_storage(output, workspace):
-    return (
-        workspace is not None
-        and workspace.untyped_storage().data_ptr() == output.untyped_storage().data_ptr()
-    )
+    """Return whether both tensors, of which the second may be None, lie in one allocation."""
+    if workspace is None:
+        return False
+    return workspace.untyped_storage().data_ptr() == output.untyped_storage().data_ptr()
 
 
-def refuse(**asked):
-    """Raise ValueError for an argument that asks for more than this package does."""
-    for name, value in asked.items():
+def refuse(**options):
+    """Raise ValueError for an option that asks for more than this package does."""
+    for name, value in options.items():
         if value:
-            raise ValueError(
-                f"{name}: got {value!r}, want none: {NAME} gives the weighted sum over experts, no more"
-            )
+            reason = f"{NAME} gives the weighted sum over experts, no more"
+            raise ValueError(f"{name}: got {value!r}, want none: {reason}")
 
 
 def check(moe, quant_config):
-    """Raise ValueError where a layer (FusedMoEConfig, Fp8Config) is not what this package is
-    compiled for.
+    """Raise ValueError where a layer is not what this package is compiled for.
+
+    Args:
+        moe: FusedMoEConfig.
+        quant_config: Fp8Config.
     """
-    if list(quant_config.weight_block_size or []) != [128, 128]:
-        raise ValueError(
-            f"weight_block_size: got {quant_config.weight_block_size}, want [128, 128]"
-        )
-    unset_limit = STEP_LIMIT if moe.activation == MoEActivation.SWIGLUSTEP else 0.0
-    for key, unset, want in (
-        ("swiglu_limit", unset_limit, problem.SWIGLU_LIMIT),
-        ("swiglu_alpha", 1.0, problem.SWIGLU_ALPHA),
-        ("swiglu_beta", 0.0, problem.SWIGLU_UP_OFFSET),
-    ):
-        value = getattr(moe, key, None)
-        if (got := unset if value is None else value) != want:
-            raise ValueError(f"{key}: got {got}, want {want}, for which {NAME} is compiled")
+    block = quant_config.weight_block_size
+    if list(block or []) != [128, 128]:
+        raise ValueError(f"weight_block_size: got {block}, want [128, 128]")
+
+    step_limit = STEP_LIMIT if moe.activation == MoEActivation.SWIGLUSTEP else 0.0
+    check_number(moe, "swiglu_limit", step_limit, problem.SWIGLU_LIMIT)
+    check_number(moe, "swiglu_alpha", 1.0, problem.SWIGLU_ALPHA)
+    check_number(moe, "swiglu_beta", 0.0, problem.SWIGLU_UP_OFFSET)
     refuse(has_bias=moe.has_bias, is_lora_enabled=moe.is_lora_enabled)
-    got = {
+
+    sizes = {
         "num_local_experts": moe.num_local_experts,
         "top_k": moe.experts_per_token,
         "hidden_size": moe.hidden_dim,
         "intermediate_size": moe.intermediate_size_per_partition,
     }
-    split = "experts cannot be split: set --enable-expert-parallel; "
-    hint = split if moe.intermediate_size_per_partition != moe.intermediate_size else ""
-    check_sizes(
-        got,
-        get_current_vllm_config().model_config.model,
-        moe.num_experts // moe.num_local_experts,
-        hint,
-    )
+    hint = ""
+    if moe.intermediate_size_per_partition != moe.intermediate_size:
+        hint = "experts cannot be split: set --enable-expert-parallel; "
+    model = get_current_vllm_config().model_config.model
+    ranks = moe.num_experts // moe.num_local_experts
+    check_sizes(sizes, model, ranks, hint)
+
+
+def check_number(moe, name, unset, want):
+    """Raise ValueError where a number of the layer's config, `unset` if it has none, is another."""
+    value = getattr(moe, name, None)
+    got = unset if value is None else value
+    if got != want:
+        raise ValueError(f"{name}: got {got}, want {want}, for which {NAME} is compiled")

@@ -1,4 +1,7 @@
-"""Print the README's tables from records: python table.py results.jsonl"""
+"""Print the README's tables from records.
+
+python table.py results.jsonl
+"""
 
 import json
 import sys
@@ -10,11 +13,11 @@ from statistics import median
 
 @dataclass(frozen=True)
 class Figure:
-    """What of a record is shown. digits: behind the point."""
+    """A number of a record that is shown."""
 
     key: str
     name: str
-    digits: int
+    digits: int  # behind the point
 
     def text(self, runs: list[float]) -> str:
         """Return the median of some runs; "-" without any."""
@@ -32,8 +35,11 @@ Cells = dict[tuple, list[float]]  # runs, by concurrency, key and column
 
 def column(record: dict) -> str:
     """Return a solution's own name, or that of vLLM's backend."""
-    backend = BACKEND_NAMES.get(record["backend"])
-    return backend or record["kernels"].split("solution ")[1].split(",")[0]
+    backend = record["backend"]
+    if backend in BACKEND_NAMES:
+        return BACKEND_NAMES[backend]
+    _, _, solution = record["kernels"].partition("solution ")
+    return solution.partition(",")[0]
 
 
 def title(record: dict) -> str:
@@ -44,10 +50,11 @@ def title(record: dict) -> str:
     if model["ranks"] > 1:
         sizes += f", the share of one of {model['ranks']} ranks"
 
-    software = [f"vLLM {record['versions']['vllm']}"]
-    software += [f"{name}={value}" for name, value in record["environment"].items()]
+    software = f"vLLM {record['versions']['vllm']}"
+    for name, value in record["environment"].items():
+        software += f" {name}={value}"
     layers = model["num_hidden_layers"]
-    return f"{record['gpu']}, {' '.join(software)}: {layers} layers of {sizes}"
+    return f"{record['gpu']}, {software}: {layers} layers of {sizes}"
 
 
 def cells_of(records: list[dict]) -> Cells:
@@ -67,15 +74,24 @@ def times(records: list[dict]) -> list[str]:
 
     head = ["concurrency"]
     for figure in FIGURES:
-        head += [f"{figure.name}, {name}" for name in columns]
-    lines = [f"| {' | '.join(head)} |", "|" + " ---: |" * len(head)]
+        for name in columns:
+            head.append(f"{figure.name}, {name}")
+    rule = "|" + " ---: |" * len(head)
+
+    lines = [table_row(head), rule]
     for concurrency in sorted({concurrency for concurrency, *_ in cells}):
         row = [str(concurrency)]
         for figure in FIGURES:
             for name in columns:
-                row.append(figure.text(cells.get((concurrency, figure.key, name), [])))
-        lines.append(f"| {' | '.join(row)} |")
+                runs = cells.get((concurrency, figure.key, name), [])
+                row.append(figure.text(runs))
+        lines.append(table_row(row))
     return [*lines, "", distances(cells), ""]
+
+
+def table_row(texts: list[str]) -> str:
+    """Return a row of a Markdown table."""
+    return f"| {' | '.join(texts)} |"
 
 
 def distances(cells: Cells) -> str:
@@ -84,25 +100,42 @@ def distances(cells: Cells) -> str:
     if counts == {1}:
         return "One run each."
 
-    said = []
+    parts = []
     for figure in FIGURES:
-        ratios = [max(runs) / min(runs) for (_, key, _), runs in cells.items() if key == figure.key]
-        said.append(f"{figure.name} {max(ratios) - 1:.1%}")
+        ratio = largest_ratio(cells, figure)
+        parts.append(f"{figure.name} {ratio - 1:.1%}")
     numbers = " or ".join(map(str, sorted(counts)))
-    return f"Medians of {numbers} runs, at most so far apart: {', '.join(said)}."
+    return f"Medians of {numbers} runs, at most so far apart: {', '.join(parts)}."
+
+
+def largest_ratio(cells: Cells, figure: Figure) -> float:
+    """Return how many times as large a cell's largest run is as its smallest, at most."""
+    ratios = []
+    for (_, key, _), runs in cells.items():
+        if key == figure.key:
+            ratios.append(max(runs) / min(runs))
+    return max(ratios)
+
+
+def show_logprobs(record: dict) -> None:
+    """Print a line on logprobs."""
+    median_text = f"median {record['median']:.4f}"
+    p99 = f"p99 {record['p99']:.4f}"
+    same_best = f"same best {record['same_best']:.1%}"
+    print(f"- {column(record)}, {record['logprobs']}: {median_text}, {p99}, {same_best}")
 
 
 def main() -> None:
-    records = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
+    lines = Path(sys.argv[1]).read_text().splitlines()
+    records = [json.loads(line) for line in lines]
     for heading in dict.fromkeys(map(title, records)):
         here = [record for record in records if title(record) == heading]
         points = [record for record in here if "concurrency" in record]
-        print(heading, "", *(times(points) if points else []), sep="\n")
+        table = times(points) if points else []
+        print(heading, "", *table, sep="\n")
         for record in here:
             if "logprobs" in record:
-                shown = f"median {record['median']:.4f}, p99 {record['p99']:.4f}"
-                shown += f", same best {record['same_best']:.1%}"
-                print(f"- {column(record)}, {record['logprobs']}: {shown}")
+                show_logprobs(record)
 
 
 if __name__ == "__main__":

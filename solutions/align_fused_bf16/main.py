@@ -1,5 +1,6 @@
-"""align_fused_bf16: the layer in five or six Triton kernels; read `run` downhill, then a file a
-stage.
+"""align_fused_bf16: the layer in five or six Triton kernels.
+
+Read `run` downhill, then a file a stage.
 
 Every expert's rows are aligned to whole row tiles, padding between experts; results stay in expert
 order until each token gathers its own.
@@ -30,7 +31,7 @@ launch_quickly(
 
 @replayed
 def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output):
-    """bf16 MoE layer with given experts; writes `output` [T, H] bf16.
+    """Write `output` [T, H] bf16: a bf16 MoE layer with given experts.
 
     Shapes and dtypes are the definition's; see check_bf16_inputs. Launches on the current stream
     and never waits for the device.
@@ -39,12 +40,13 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights,
         ValueError: an argument is not what the definition says, or the architecture has no tile
             table.
     """
-    check_bf16_inputs(
-        (hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output)
-    )
+    tensors = (hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output)
+    check_bf16_inputs(tensors)
+
     num_tokens, top_k = expert_ids.shape
     if num_tokens == 0:
         return
+
     num_experts = gemm1_weights.shape[0]
     gpu = gpu_of(hidden_states.device)
     tile1, tile2 = choose_tiles(gpu, num_tokens * top_k, num_experts)

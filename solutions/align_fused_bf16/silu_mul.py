@@ -30,7 +30,7 @@ def silu_mul_kernel(
 
 
 def silu_mul(g, rows, block_m, programs):
-    """Activation.
+    """Return the activation of the rows of used tiles.
 
     Args:
         g: [rows, 2I] bfloat16, `gate` columns first; rows: `permute`'s result for block_m, padded.
@@ -44,19 +44,13 @@ def silu_mul(g, rows, block_m, programs):
     h = torch.empty(num_rows, inter, dtype=torch.bfloat16, device=g.device)
     block = 256 if inter % 256 == 0 else 128
     work = rows.tile_expert.shape[0] * (block_m // 4) * (inter // block)
-    silu_mul_kernel[(min(work, programs),)](
-        g,
-        rows.num_tiles,
-        h,
-        I=inter,
-        BLOCK_M=block_m,
-        BLOCK=block,
-        num_warps=4,
-    )
+    grid = (min(work, programs),)
+    silu_mul_kernel[grid](g, rows.num_tiles, h, I=inter, BLOCK_M=block_m, BLOCK=block, num_warps=4)
     return h
 
 
 def silu_mul_ref(g):
     """Plain statement of `silu_mul`."""
     gate, up = g.float().chunk(2, 1)
-    return (torch.nn.functional.silu(gate) * up).bfloat16()
+    h = torch.nn.functional.silu(gate) * up
+    return h.bfloat16()

@@ -9,12 +9,10 @@ from ..common.host.build_library import build_library, load_library, read_source
 
 
 class Target(NamedTuple):
-    """An architecture: nvcc's name of it, what its own files in gemms/ begin with, and its
-    flags.
-    """
+    """How the libraries are compiled for an architecture."""
 
-    architecture: str
-    prefix: str
+    architecture: str  # nvcc's name
+    prefix: str  # what the architecture's own files in gemms/ begin with
     flags: tuple[str, ...]
 
 
@@ -26,72 +24,76 @@ TARGETS = {
     "sm_100": Target("10.0a", "sm100_", (*_FLAGS, "-DCUTLASS_ENABLE_GDC_FOR_SM100=1")),
 }
 
-# What files of the GEMMs' library begin with, beside an architecture's own; and files that both
-# libraries have. By name alone, as a submission has a single folder.
-GEMMS, SHARED = ("find_tile", "grouped_gemm"), ("grouped_gemm.cuh", "pdl.cuh")
+# By name alone, as a submission has a single folder.
+GEMMS = ("find_tile", "grouped_gemm")  # files of the GEMMs' library, whatever the architecture
+SHARED = ("grouped_gemm.cuh", "pdl.cuh")  # files that both libraries have
 
 
 def cutlass_folders():
-    """Include folders of the CUTLASS that flashinfer-python ships, found without importing it.
+    """Return include folders of the CUTLASS in flashinfer-python, without importing it.
 
     Raises:
         RuntimeError: flashinfer-python is not installed, or came without them.
     """
     spec = importlib.util.find_spec("flashinfer")
     if spec is None:
-        raise RuntimeError(
-            "cutlass_grouped needs the CUTLASS headers in flashinfer-python, which is not installed"
-        )
+        needs = "the CUTLASS headers in flashinfer-python, which is not installed"
+        raise RuntimeError(f"cutlass_grouped needs {needs}")
+
     root = Path(spec.submodule_search_locations[0]) / "data" / "cutlass"
     folders = [root / "include", root / "tools" / "util" / "include"]
     if not (folders[0] / "cutlass" / "cutlass.h").is_file():
-        raise RuntimeError(
-            f"cutlass_grouped needs the CUTLASS headers of flashinfer-python; there are none in {root}"
-        )
+        needs = f"the CUTLASS headers of flashinfer-python; there are none in {root}"
+        raise RuntimeError(f"cutlass_grouped needs {needs}")
     return folders
 
 
 def sources(hardware):
-    """Name -> path -> text of two libraries for a key of TARGETS: the GEMMs, and the layer that
-    launches them.
+    """Return name -> path -> text of two libraries for a key of TARGETS.
 
-    No size decides the GEMMs, which take minutes to compile: definitions share them.
+    They are the GEMMs, and the layer that launches them. No size decides the GEMMs, which take
+    minutes to compile: definitions share them.
     """
-    texts = read_sources(Path(__file__).parent)
-    names = {path: PurePosixPath(path).name for path in texts}
-    of_any = (*GEMMS, *(target.prefix for target in TARGETS.values()))
-    gemms = [path for path in texts if names[path].startswith((*GEMMS, TARGETS[hardware].prefix))]
-    layer = [path for path in texts if not names[path].startswith(of_any)]
-    shared = [path for path in texts if names[path] in SHARED]
-    libraries = {"cutlass_grouped_gemms": gemms, "cutlass_grouped": layer}
-    return {
-        name: {path: texts[path] for path in {*paths, *shared}} for name, paths in libraries.items()
-    }
+    prefix = TARGETS[hardware].prefix
+    prefixes = tuple(target.prefix for target in TARGETS.values())
+    gemms = {}
+    layer = {}
+    for path, text in read_sources(Path(__file__).parent).items():
+        name = PurePosixPath(path).name
+        is_shared = name in SHARED
+        if is_shared or name.startswith((*GEMMS, prefix)):
+            gemms[path] = text
+        if is_shared or not name.startswith((*GEMMS, *prefixes)):
+            layer[path] = text
+    return {"cutlass_grouped_gemms": gemms, "cutlass_grouped": layer}
 
 
 def build(hardware):
-    """Paths of the two libraries for a key of TARGETS, each compiled if it is not there yet.
+    """Return the paths of the two libraries for a key of TARGETS, compiled if they are not there.
 
     Raises:
         RuntimeError: there is no CUTLASS, or as `build_library` does.
     """
-    target, folders = TARGETS[hardware], cutlass_folders()
-    return [
-        build_library(
+    target = TARGETS[hardware]
+    folders = cutlass_folders()
+    version = (folders[0] / "cutlass" / "version.h").read_text()
+    libraries = []
+    for name, texts in sources(hardware).items():
+        library = build_library(
             name,
             texts,
             architecture=target.architecture,
             flags=target.flags,
             include_folders=folders,
-            headers_version=(folders[0] / "cutlass" / "version.h").read_text(),
+            headers_version=version,
         )
-        for name, texts in sources(hardware).items()
-    ]
+        libraries.append(library)
+    return libraries
 
 
 @lru_cache
 def load_kernels():
-    """The modules compiled for sm_90: one with `find_tile`, one with `run_layer` and `run_renorm`.
+    """Return the modules for sm_90: one with `find_tile`, one with `run_layer` and `run_renorm`.
 
     Raises RuntimeError as `build` does.
     """

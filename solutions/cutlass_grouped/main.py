@@ -1,8 +1,7 @@
-"""cutlass_grouped: CUTLASS's grouped FP8 GEMMs between our own kernels, all launched by one C++
-call.
+"""cutlass_grouped: CUTLASS's grouped FP8 GEMMs between our own kernels.
 
-layer.cu is the map; every other CUDA file is one stage or one tile. NOTES.md
-has measurements.
+One C++ call launches all of them. layer.cu is the map; every other CUDA file is one stage or one
+tile. NOTES.md has measurements.
 """
 
 from functools import lru_cache
@@ -11,20 +10,20 @@ from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, takes
 from .build import load_kernels
 from .tiles import choose_tiles
 
-_gemms, _layer = (
-    load_kernels()
-)  # compiled on import, when the solution is built, not at its first call
+# compiled on import, when the solution is built, not at its first call
+_gemms, _layer = load_kernels()
 
 
 @lru_cache(maxsize=4096)
 def _tiles(num_tokens):
-    return tuple(_gemms.find_tile(name) for name in choose_tiles(num_tokens))
+    """Return handles of gemm1's and gemm2's compiled tile."""
+    gemm1, gemm2 = choose_tiles(num_tokens)
+    return _gemms.find_tile(gemm1), _gemms.find_tile(gemm2)
 
 
 @takes(DS_ROUTING)
 def run(arguments):
-    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H]
-    bf16.
+    """Write `output` [T, H] bf16: DeepSeek-V3's FP8 layer, of one expert-parallel rank.
 
     Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never
     waits for the device.

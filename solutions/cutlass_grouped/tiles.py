@@ -1,5 +1,6 @@
-"""tiles: which compiled tile each GEMM uses, by the rows that an expert has on average: all that
-the host knows.
+"""tiles: which compiled tile each GEMM uses, by the rows that an expert has on average.
+
+The host knows no more.
 """
 
 from bisect import bisect_left
@@ -19,5 +20,7 @@ _LIMITS = [limit for limit, _, _ in TABLE]
 
 
 def choose_tiles(num_tokens):
-    """The names of gemm1's and gemm2's tile."""
-    return TABLE[bisect_left(_LIMITS, num_tokens * TOP_K / NUM_EXPERTS)][1:]
+    """Return the names of gemm1's and gemm2's tile."""
+    rows_per_expert = num_tokens * TOP_K / NUM_EXPERTS
+    _, gemm1, gemm2 = TABLE[bisect_left(_LIMITS, rows_per_expert)]
+    return gemm1, gemm2

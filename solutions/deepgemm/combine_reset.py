@@ -1,5 +1,4 @@
-"""combine_reset: the shared combine, over all columns at once; then the experts' counters become
-zero.
+"""combine_reset: the shared combine, over all columns; then the experts' counters become zero.
 
 Nobody reads the counters any more, and zeroing them ahead of the next call would be a launch of its
 own: program 0 does it. The plain statement is combine_ref.
@@ -46,14 +45,18 @@ def combine_reset_kernel(
 
 
 def combine_reset(scratch, output):
-    """Sum each token's weighed rows of y, of `scratch_of`'s scratch, into output [T, H] bfloat16;
-    zero the counts.
+    """Sum each token's weighed rows of y into output [T, H] bfloat16, and zero the counts.
+
+    scratch: `scratch_of`'s.
     """
-    num_tokens, pdl = len(output), output.device.type != "cpu"
-    block, warps = (
-        (512, 4) if num_tokens <= 64 else (1024, 1)
-    )  # for few tokens more programs, for many more loads each
-    combine_reset_kernel[(num_tokens, -(-H.value // block))](
+    num_tokens = len(output)
+    pdl = output.device.type != "cpu"
+    # for few tokens more programs, for many more loads each
+    few = num_tokens <= 64
+    block = 512 if few else 1024
+    warps = 4 if few else 1
+    blocks = -(-H.value // block)
+    combine_reset_kernel[(num_tokens, blocks)](
         scratch.views.y,
         scratch.views.pairs,
         output,

@@ -21,8 +21,10 @@ _captured = {}  # caller -> (number of its last capture, counters)
 
 
 def counters(device, stream):
-    """For a call on the current stream, whose handle is given, of the device, which must be the
-    current device: counts [E_local] int32, zeros, and ends [E_local] int32, undefined."""
+    """Return a call's counts [E_local] int32, zeros, and ends [E_local] int32, undefined.
+
+    device: the current device. stream: handle of its current stream.
+    """
     caller = device, stream, threading.get_ident()
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         capture = _capture_number(stream)
@@ -35,8 +37,9 @@ def counters(device, stream):
 
 
 def forget_counters(device, stream):
-    """After a call that failed between its kernels, and so left counts: the next one gets new
-    counters.
+    """Have the next call get new counters.
+
+    A call that failed between its kernels has left counts in the old ones.
     """
     caller = device, stream, threading.get_ident()
     _kept.pop(caller, None)
@@ -44,15 +47,19 @@ def forget_counters(device, stream):
 
 
 def _new(device):
-    like = dict(dtype=torch.int32, device=device)
-    return torch.zeros(NUM_LOCAL_EXPERTS, **like), torch.empty(NUM_LOCAL_EXPERTS, **like)
+    """Return new counts and ends."""
+    counts = torch.zeros(NUM_LOCAL_EXPERTS, dtype=torch.int32, device=device)
+    ends = torch.empty(NUM_LOCAL_EXPERTS, dtype=torch.int32, device=device)
+    return counts, ends
 
 
 def _capture_number(stream):
-    """The CUDA driver's number of the capture that a stream is in: no two captures of a process
-    have the same.
+    """Return the CUDA driver's number of the capture that a stream is in.
+
+    No two captures of a process have the same.
     """
-    status, number = ctypes.c_int(), ctypes.c_uint64()
+    status = ctypes.c_int()
+    number = ctypes.c_uint64()
     error = _driver().cuStreamGetCaptureInfo(
         ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number)
     )

@@ -1,5 +1,4 @@
-"""gather: choose each token's experts and copy its FP8 values and scales to where DeepGEMM
-multiplies them.
+"""gather: choose each token's experts and copy its values and scales to where DeepGEMM takes them.
 
 A row's rank within its expert comes from an atomic counter, so the order of an expert's rows
 differs between runs, and no kernel has to sort pairs first, as the shared permute does. The layer's
@@ -44,10 +43,10 @@ def route_token(
     routed_scaling_factor,
     num_tokens,
 ):
-    """Choose this program's token's experts and count it; its local experts, -1 elsewhere, and its
-    ranks, [SLOTS].
+    """Choose this program's token's experts and count it.
 
-    Where the caller gives ids and weights, `logits` and `bias` are these.
+    Return its local experts, -1 elsewhere, and its ranks, [SLOTS]. Where the caller gives ids and
+    weights, `logits` and `bias` are these.
     """
     expert_ptr, weight_ptr, _, _ = pointers(pair_ptr, num_tokens * TOP_K)
     slot = tl.arange(0, SLOTS)
@@ -83,7 +82,7 @@ def route_token(
 
 @triton.jit
 def load_token(x_ptr, x_scale_ptr, num_tokens):
-    """This program's token: [WIDTH] fp8, and its scales [BLOCKS]."""
+    """Return this program's token, [WIDTH] fp8, and its scales [BLOCKS]."""
     token = tl.program_id(0)
     column, block = tl.arange(0, WIDTH), tl.arange(0, BLOCKS)
     values = tl.load(x_ptr + token.to(tl.int64) * H + column, mask=column < H)
@@ -219,28 +218,26 @@ def gather(given, scratch, rows):
             written; x and x_scale are, but for rows that belong to no pair.
         rows: `arrange`'s, for T.
     """
-    x, x_scale, num_tokens = (
-        given.hidden_states,
-        given.hidden_states_scale,
-        len(given.hidden_states),
-    )
+    x = given.hidden_states
+    x_scale = given.hidden_states_scale
+    num_tokens = len(x)
     if interface.ROUTED:
-        routing = given.topk_ids, given.topk_weights
+        routing = (given.topk_ids, given.topk_weights)
+    elif problem.RENORM:
+        routing = (given.routing_logits, given.routing_logits)  # no bias is read
     else:
-        routing = (
-            given.routing_logits,
-            given.routing_logits if problem.RENORM else given.routing_bias,
-        )
-    numbers = (
-        given.local_expert_offset,
-        float(given.routed_scaling_factor),
-    )  # an int is another kernel
-    pdl, to, grid = x.device.type != "cpu", scratch.views, (num_tokens,)
+        routing = (given.routing_logits, given.routing_bias)
+
+    # an int is another kernel
+    numbers = (given.local_expert_offset, float(given.routed_scaling_factor))
+    grid = (num_tokens,)
+    pdl = x.device.type != "cpu"
     options = dict(PDL=pdl, num_warps=1, launch_pdl=pdl)
+    views = scratch.views
     if rows.masked:
-        tensors = *routing, scratch.counts, to.pairs, x, x_scale, to.x, to.x_scale
-        route_gather_kernel[grid](*tensors, *numbers, num_tokens, rows.room, **options)
+        tensors = (scratch.counts, views.pairs, x, x_scale, views.x, views.x_scale)
+        route_gather_kernel[grid](*routing, *tensors, *numbers, num_tokens, rows.room, **options)
     else:
-        route_count_kernel[grid](*routing, scratch.counts, to.pairs, *numbers, **options)
-        tensors = scratch.counts, scratch.ends, to.pairs, x, x_scale, to.x, to.x_scale
-        gather_kernel[grid](*tensors, num_tokens, rows.room, **options)
+        route_count_kernel[grid](*routing, scratch.counts, views.pairs, *numbers, **options)
+        tensors = (scratch.ends, views.pairs, x, x_scale, views.x, views.x_scale)
+        gather_kernel[grid](scratch.counts, *tensors, num_tokens, rows.room, **options)

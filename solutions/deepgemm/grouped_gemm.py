@@ -20,13 +20,12 @@ except (ImportError, OSError) as error:  # its library is linked against one rel
     ) from error
 
 deep_gemm.set_pdl(True)
-_calling = (
-    threading.Lock()
-)  # its calls let Python's lock go, and its table of compiled kernels has none
+# its calls let Python's lock go, and its table of compiled kernels has none
+_calling = threading.Lock()
 
 
 def grouped_gemm(a, b, out, layout, rows):
-    """Each expert's rows of a times its weights, transposed.
+    """Write out: each expert's rows of a times its weights, transposed.
 
     Args:
         a: values [..., K] float8_e4m3fn and scales [..., K / 128] float32, of which neighbours in a

@@ -1,10 +1,9 @@
-"""deepgemm: DeepGEMM's FP8 grouped GEMMs, from an installed `deep_gemm`, between Triton kernels;
-read `layer` downhill.
+"""deepgemm: DeepGEMM's FP8 grouped GEMMs, from an installed `deep_gemm`, between Triton kernels.
 
-Rows of experts of other ranks are never made. How rows lie is decided by T alone (rows.py), so the
-host never waits for the device. Every kernel may start before its predecessor ends (programmatic
-dependent launch) and waits for it. Scratch is kept from call to call (scratch.py), and after the
-first call of a kind C++ launches its kernels (record.py).
+Read `layer` downhill. Rows of experts of other ranks are never made. How rows lie is decided by T
+alone (rows.py), so the host never waits for the device. Every kernel may start before its
+predecessor ends (programmatic dependent launch) and waits for it. Scratch is kept from call to call
+(scratch.py), and after the first call of a kind C++ launches its kernels (record.py).
 """
 
 from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED
@@ -27,8 +26,7 @@ launch_quickly(
 
 @recorded(DS_ROUTING)
 def run(given, scratch):
-    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H]
-    bf16.
+    """Write `output` [T, H] bf16: DeepSeek-V3's FP8 layer, of one expert-parallel rank.
 
     Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never
     waits for the device.
@@ -48,24 +46,26 @@ def run_renorm(given, scratch):
 
 @recorded(ROUTED)
 def run_routed(given, scratch):
-    """As `run`, for routed definitions: experts and weights are given, gate comes first, scales are
-    row-major.
+    """As `run`, for routed definitions.
+
+    Experts and weights are given, gate comes first, scales are row-major.
     """
     layer(given, scratch)
 
 
 def layer(given, scratch):
-    """Launch the layer on the current stream. given: what `check_arguments` returns; scratch:
-    `scratch_of`'s.
+    """Launch the layer on the current stream.
+
+    given: what `check_arguments` returns. scratch: `scratch_of`'s.
     """
-    rows, of = arrange(len(given.hidden_states)), scratch.views
+    rows = arrange(len(given.hidden_states))
+    views = scratch.views
     layout = scratch.counts if rows.masked else scratch.ends
+    w1 = (given.gemm1_weights, given.gemm1_weights_scale)
+    w2 = (given.gemm2_weights, given.gemm2_weights_scale)
+
     gather(given, scratch, rows)
-    grouped_gemm(
-        (of.x, of.x_scale), (given.gemm1_weights, given.gemm1_weights_scale), of.g, layout, rows
-    )
+    grouped_gemm((views.x, views.x_scale), w1, views.g, layout, rows)
     swiglu_quant_rows(scratch, rows)
-    grouped_gemm(
-        (of.h, of.h_scale), (given.gemm2_weights, given.gemm2_weights_scale), of.y, layout, rows
-    )
+    grouped_gemm((views.h, views.h_scale), w2, views.y, layout, rows)
     combine_reset(scratch, given.output)

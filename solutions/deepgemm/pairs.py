@@ -10,6 +10,6 @@ import triton.language as tl
 
 @triton.jit
 def pointers(pair_ptr, num_pairs):
-    """To the experts, weights, rows and ranks of all pairs."""
+    """Return pointers to the experts, weights, rows and ranks of all pairs."""
     weight_ptr = (pair_ptr + num_pairs).to(tl.pointer_type(tl.float32), bitcast=True)
     return pair_ptr, weight_ptr, pair_ptr + 2 * num_pairs, pair_ptr + 3 * num_pairs

@@ -35,19 +35,18 @@ class Rows(NamedTuple):
     masked: bool
     room: int  # rows of an expert where masked, else of all; neighbours in a column of scales
     total: int  # rows of each operand
-    shape: (
-        tuple  # of these rows as DeepGEMM takes them: (E_local, room) where masked, else (total,)
-    )
+    shape: tuple  # of these rows for DeepGEMM: (E_local, room) where masked, else (total,)
     expected: int  # rows of an expert if routing were even: DeepGEMM chooses its tile by it
 
 
 @lru_cache(maxsize=4096)
 def arrange(num_tokens):
-    """The `Rows` of a call with T tokens, T >= 1."""
+    """Return the `Rows` of a call with T tokens, T >= 1."""
     expected = -(-num_tokens * TOP_K // NUM_EXPERTS)
     room = -(-num_tokens // TILE) * TILE
     total = NUM_LOCAL_EXPERTS * room
     if num_tokens <= MOST_MASKED_TOKENS and total * BYTES_PER_ROW <= MOST_MASKED_BYTES:
         return Rows(True, room, total, (NUM_LOCAL_EXPERTS, room), expected)
+
     total = TILE * max_tiles(num_tokens, TOP_K, NUM_LOCAL_EXPERTS, TILE)
     return Rows(False, total, total, (total,), expected)

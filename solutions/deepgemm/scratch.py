@@ -6,7 +6,8 @@ call, but for the zeros in the counters (counters.py). A graph may be replayed w
 runs, so a capture allocates from the graph's pool.
 
     offset 0 | pairs | h scales | h | x scales | x | g
-                                    | y                     once gemm1 and SwiGLU are done with what lies there
+                                    | y
+y is written once gemm1 and SwiGLU are done with what lies there.
 """
 
 import threading
@@ -27,8 +28,9 @@ _kept = {}  # caller -> (block, T -> views)
 
 
 class Views(NamedTuple):
-    """Tensors in a block. `...` is Rows.shape; of scales, neighbours in a column are neighbours, as
-    TMA loads them.
+    """Tensors in a block. `...` is Rows.shape.
+
+    Of scales, neighbours in a column are neighbours, as TMA loads them.
     """
 
     pairs: torch.Tensor  # [4, T, TOP_K] int32 (pairs.py)
@@ -47,75 +49,107 @@ class Scratch(NamedTuple):
     views: Views
 
 
+class Place(NamedTuple):
+    """Where in a block a field of `Views` is, and as what."""
+
+    offset: int  # bytes
+    shape: tuple
+    strides: tuple
+    dtype: torch.dtype
+
+
 @lru_cache(maxsize=4096)
 def places(num_tokens):
-    """Of each field of `Views` its offset in bytes, shape, strides and dtype; and the bytes of
-    all.
-    """
+    """Return the `Place` of each field of `Views`, and the bytes of all."""
     rows = arrange(num_tokens)
-
-    def values(columns, dtype):
-        shape = (*rows.shape, columns)
-        return shape, (rows.room * columns, columns, 1)[-len(shape) :], dtype
-
-    def scales(columns):
-        blocks = columns // 128
-        strides = (blocks * rows.room, 1, rows.room) if rows.masked else (1, rows.room)
-        return (*rows.shape, blocks), strides, torch.float32
-
     forms = {
         "pairs": ((4, num_tokens, TOP_K), (num_tokens * TOP_K, TOP_K, 1), torch.int32),
-        "h_scale": scales(INTERMEDIATE_SIZE),
-        "h": values(INTERMEDIATE_SIZE, torch.float8_e4m3fn),
-        "x_scale": scales(HIDDEN_SIZE),
-        "x": values(HIDDEN_SIZE, torch.float8_e4m3fn),
-        "g": values(2 * INTERMEDIATE_SIZE, torch.bfloat16),
-        "y": values(HIDDEN_SIZE, torch.bfloat16),
+        "h_scale": _scales(rows, INTERMEDIATE_SIZE),
+        "h": _values(rows, INTERMEDIATE_SIZE, torch.float8_e4m3fn),
+        "x_scale": _scales(rows, HIDDEN_SIZE),
+        "x": _values(rows, HIDDEN_SIZE, torch.float8_e4m3fn),
+        "g": _values(rows, 2 * INTERMEDIATE_SIZE, torch.bfloat16),
+        "y": _values(rows, HIDDEN_SIZE, torch.bfloat16),
     }
-    found, end, most = {}, 0, 0
-    for name, form in forms.items():
-        offset = found["x_scale"][0] if name == "y" else end
-        found[name] = (offset, *form)
-        end = offset + -(-prod(form[0]) * form[2].itemsize // ALIGNMENT) * ALIGNMENT
-        most = max(most, end)
-    return found, most
+
+    by_name = {}
+    end = 0
+    num_bytes = 0
+    for name, (shape, strides, dtype) in forms.items():
+        offset = by_name["x_scale"].offset if name == "y" else end
+        by_name[name] = Place(offset, shape, strides, dtype)
+        size = prod(shape) * dtype.itemsize
+        end = offset + -(-size // ALIGNMENT) * ALIGNMENT
+        num_bytes = max(num_bytes, end)
+    return by_name, num_bytes
+
+
+def _values(rows, columns, dtype):
+    """Return shape, strides and dtype of rows of values."""
+    shape = (*rows.shape, columns)
+    strides = (rows.room * columns, columns, 1)
+    return shape, strides[-len(shape) :], dtype
+
+
+def _scales(rows, columns):
+    """Return shape, strides and dtype of the scales of rows, one for each 128 columns."""
+    blocks = columns // 128
+    strides = (1, rows.room)
+    if rows.masked:
+        strides = (blocks * rows.room, *strides)
+    return (*rows.shape, blocks), strides, torch.float32
 
 
 def scratch_of(device, stream, num_tokens):
-    """The `Scratch` of a call of T >= 1 tokens on the current stream, whose handle is given, of the
-    current device.
+    """Return the `Scratch` of a call of T >= 1 tokens.
+
+    device: the current device. stream: handle of its current stream.
     """
     counts, ends = counters(device, stream)
     num_bytes = places(num_tokens)[1]
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        block, seen = _allocate(device, num_bytes), {}
+        block = _allocate(device, num_bytes)
+        views = {}
     else:
-        caller = device, stream, threading.get_ident()
-        block, seen = _kept.get(caller, (None, None))
-        if block is None or len(block) < num_bytes:
-            block = None  # lets the smaller one go first
-            _kept.pop(caller, None)
-            block, seen = _kept[caller] = _allocate(device, num_bytes), {}
-    if num_tokens not in seen:
-        if len(seen) >= MOST_VIEWED:
-            seen.clear()
-        seen[num_tokens] = _views(block, num_tokens)
-    return Scratch(counts, ends, block, seen[num_tokens])
+        block, views = _kept_block(device, stream, num_bytes)
+
+    if num_tokens not in views:
+        if len(views) >= MOST_VIEWED:
+            views.clear()
+        views[num_tokens] = _views(block, num_tokens)
+    return Scratch(counts, ends, block, views[num_tokens])
+
+
+def _kept_block(device, stream, num_bytes):
+    """Return the caller's block, made anew where it is too small, and T -> its `Views`."""
+    caller = device, stream, threading.get_ident()
+    block, views = _kept.get(caller, (None, None))
+    if block is None or len(block) < num_bytes:
+        # lets the smaller block go, which its views hold, too, before the new one is allocated
+        block = None
+        views = {}
+        _kept.pop(caller, None)
+        block = _allocate(device, num_bytes)
+        _kept[caller] = block, views
+    return block, views
 
 
 def forget_scratch(device, stream):
-    """After a call that failed between its kernels."""
+    """Have the next call get new scratch, as a call failed between its kernels."""
     forget_counters(device, stream)
     _kept.pop((device, stream, threading.get_ident()), None)
 
 
 def _allocate(device, num_bytes):
+    """Return a new block of so many bytes."""
     return torch.empty(num_bytes, dtype=torch.uint8, device=device)
 
 
 def _views(block, num_tokens):
-    found = {}
-    for name, (offset, shape, strides, dtype) in places(num_tokens)[0].items():
-        part = block[offset : offset + prod(shape) * dtype.itemsize].view(dtype)
-        found[name] = part.as_strided(shape, strides)
-    return Views(**found)
+    """Return the `Views` of a block for T tokens."""
+    by_name = {}
+    for name, place in places(num_tokens)[0].items():
+        size = prod(place.shape) * place.dtype.itemsize
+        part = block[place.offset : place.offset + size]
+        by_name[name] = part.view(place.dtype).as_strided(place.shape, place.strides)
+    return Views(**by_name)

@@ -1,5 +1,6 @@
-"""swiglu_quant_rows: the shared swiglu_quant (with its plain statement) of rows where DeepGEMM's
-GEMMs have them.
+"""swiglu_quant_rows: the shared swiglu_quant, for rows where DeepGEMM's GEMMs have them.
+
+The plain statement is that of swiglu_quant.
 
 Map of the kernel: programs stride over pairs, one or a token's at a time, and skip those without a
 row; padding rows are never touched. Scales are stored as DeepGEMM loads them by TMA: neighbouring
@@ -58,24 +59,28 @@ def swiglu_quant_rows_kernel(
 
 
 def swiglu_quant_rows(scratch, rows):
-    """Activation and quantisation of the rows of pairs: g of `scratch_of`'s scratch into h and
-    h_scale.
+    """Write h and h_scale of the rows of pairs from their g, in `scratch_of`'s scratch.
 
     Rows of no pair stay undefined. I is a multiple of 128.
     """
-    of, inter = scratch.views, INTERMEDIATE_SIZE
-    num_pairs, pdl = of.pairs[0].numel(), of.g.device.type != "cpu"
-    groups = next(groups for groups in (8, 4, 2, 1) if inter % (groups * BLOCK) == 0)
-    programs = 16 * (_processors(of.g.device) if pdl else 1)  # at most so many
-    at_a_time = 1 if num_pairs <= programs else TOP_K
-    swiglu_quant_rows_kernel[(min(num_pairs // at_a_time, programs), inter // (groups * BLOCK))](
-        of.g,
-        of.h,
-        of.h_scale,
-        of.pairs,
+    views = scratch.views
+    device = views.g.device
+    pdl = device.type != "cpu"
+    groups = next(groups for groups in (8, 4, 2, 1) if INTERMEDIATE_SIZE % (groups * BLOCK) == 0)
+    column_programs = INTERMEDIATE_SIZE // (groups * BLOCK)
+
+    num_pairs = views.pairs[0].numel()
+    most_programs = 16 * (_processors(device) if pdl else 1)
+    at_a_time = 1 if num_pairs <= most_programs else TOP_K
+    programs = min(num_pairs // at_a_time, most_programs)
+    swiglu_quant_rows_kernel[(programs, column_programs)](
+        views.g,
+        views.h,
+        views.h_scale,
+        views.pairs,
         num_pairs,
         rows.room,
-        I=inter,
+        I=INTERMEDIATE_SIZE,
         GROUPS=groups,
         PAIRS=at_a_time,
         PDL=pdl,
@@ -86,4 +91,5 @@ def swiglu_quant_rows(scratch, rows):
 
 @cache
 def _processors(device):
+    """Return how many SMs a device has."""
     return torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,5 +1,6 @@
-"""dequantise: hidden states from FP8 with a scale per 128 columns to the bf16 that FlashInfer's
-Hopper path takes.
+"""dequantise: hidden states from FP8 with a scale per 128 columns to bf16.
+
+FlashInfer's Hopper path takes that.
 
 Map of the kernel: one program reads a tile of tokens by 128 columns and one scale a token, and
 writes the tile.
@@ -39,7 +40,7 @@ def dequantise_kernel(
 
 
 def dequantise(hidden_states, hidden_states_scale):
-    """bf16 hidden states.
+    """Return bf16 hidden states.
 
     Args:
         hidden_states: [T, H] float8_e4m3fn, T >= 1, H a multiple of 128.

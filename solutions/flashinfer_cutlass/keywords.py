@@ -1,8 +1,8 @@
-"""keywords: what is handed to FlashInfer's cutlass_fused_moe, all by name, since positions differ
-between versions.
+"""keywords: what is handed to FlashInfer's cutlass_fused_moe.
 
-Layouts need no conversion: weights are [experts, rows, columns], scales [experts, rows / 128,
-columns / 128], and gemm1's first half of rows is `up`, its second half `gate`, here and there.
+All go by name, since positions differ between versions. Layouts need no conversion: weights are
+[experts, rows, columns], scales [experts, rows / 128, columns / 128], and gemm1's first half of
+rows is `up`, its second half `gate`, here and there.
 """
 
 import torch
@@ -23,20 +23,24 @@ _ALWAYS = {
 
 
 def check_signature(parameters):
-    """Raise ImportError unless a call with our keywords can fit `parameters` (of
-    inspect.Signature).
+    """Raise ImportError unless a call with our keywords can fit a signature.
+
+    parameters: of inspect.Signature.
     """
     required = {name for name, p in parameters.items() if p.default is p.empty}
-    if unknown := sorted(required - _ALWAYS):
-        raise ImportError(
-            f"FlashInfer's cutlass_fused_moe wants {', '.join(unknown)}, unknown here"
-        )
-    if gone := sorted(_ALWAYS - parameters.keys()):
-        raise ImportError(f"FlashInfer's cutlass_fused_moe no longer takes {', '.join(gone)}")
+    unknown = sorted(required - _ALWAYS)
+    if unknown:
+        names = ", ".join(unknown)
+        raise ImportError(f"FlashInfer's cutlass_fused_moe wants {names}, unknown here")
+
+    gone = sorted(_ALWAYS - parameters.keys())
+    if gone:
+        names = ", ".join(gone)
+        raise ImportError(f"FlashInfer's cutlass_fused_moe no longer takes {names}")
 
 
 def keywords(parameters, expert, weight, activations, num_experts, gemm1, gemm2, output):
-    """Keywords of one call.
+    """Return the keywords of one call.
 
     Experts are numbered from this rank's first, which makes this rank 0 for any
     local_expert_offset; -1 lies outside of every rank's range and so costs nothing.
@@ -53,7 +57,7 @@ def keywords(parameters, expert, weight, activations, num_experts, gemm1, gemm2,
     Returns:
         name -> value.
     """
-    given = {
+    values = {
         "input": activations,
         "token_selected_experts": expert,
         "token_final_scales": weight,
@@ -66,8 +70,7 @@ def keywords(parameters, expert, weight, activations, num_experts, gemm1, gemm2,
         "output": output,
         "use_deepseek_fp8_block_scale": True,
     }
-    if (
-        "profile_ids" in parameters
-    ):  # block scales have one tactic, so the tuner need not be asked twice a call
-        given["profile_ids"] = [-1, -1]
-    return given
+    # block scales have one tactic, so the tuner need not be asked twice a call
+    if "profile_ids" in parameters:
+        values["profile_ids"] = [-1, -1]
+    return values

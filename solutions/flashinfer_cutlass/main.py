@@ -1,9 +1,8 @@
-"""flashinfer_cutlass: TensorRT-LLM's Hopper path, through FlashInfer's cutlass_fused_moe with
-DeepSeek's block scales.
+"""flashinfer_cutlass: TensorRT-LLM's Hopper path, through FlashInfer's cutlass_fused_moe.
 
-It takes bf16 activations and quantises them again before each product, so it is less exact than
-solutions that read the FP8 activations as they come. Ours are the routing (common/triton/route.py)
-and the way to bf16 (dequantise.py).
+It takes DeepSeek's block scales and bf16 activations, which it quantises again before each product:
+less exact than solutions that read the FP8 activations as they come. Ours are the routing
+(common/triton/route.py) and the way to bf16 (dequantise.py).
 """
 
 import inspect
@@ -20,9 +19,8 @@ from .keywords import check_signature, keywords
 
 if torch.cuda.get_device_capability() != (9, 0):
     major, minor = torch.cuda.get_device_capability()
-    raise RuntimeError(
-        f"flashinfer_cutlass: its kernels are for SM90; this GPU is sm_{major}{minor}"
-    )
+    needs = "its kernels are for SM90"
+    raise RuntimeError(f"flashinfer_cutlass: {needs}; this GPU is sm_{major}{minor}")
 _PARAMETERS = inspect.signature(cutlass_fused_moe).parameters
 check_signature(_PARAMETERS)
 load_runner()  # compiled here, when the solution is built, not when it is first called
@@ -31,8 +29,7 @@ launch_quickly(route_kernel, dequantise_kernel)
 
 @checked(DS_ROUTING)
 def run(given):
-    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H]
-    bf16.
+    """Write `output` [T, H] bf16: DeepSeek-V3's FP8 layer, of one expert-parallel rank.
 
     Arguments are DS_ROUTING's (common/host/arguments.py).
 
@@ -54,18 +51,14 @@ def layer(given):
     x = given.hidden_states
     if len(x) == 0:
         return
+
+    num_experts = given.routing_logits.shape[1]
+    gemm1 = (given.gemm1_weights, given.gemm1_weights_scale)
+    gemm2 = (given.gemm2_weights, given.gemm2_weights_scale)
     with torch.cuda.device_of(x):
         expert, weight, _ = topk_of(given)
-        activations, num_experts = (
-            dequantise(x, given.hidden_states_scale),
-            given.routing_logits.shape[1],
+        activations = dequantise(x, given.hidden_states_scale)
+        values = keywords(
+            _PARAMETERS, expert, weight, activations, num_experts, gemm1, gemm2, given.output
         )
-        experts = (
-            (given.gemm1_weights, given.gemm1_weights_scale),
-            (given.gemm2_weights, given.gemm2_weights_scale),
-        )
-        cutlass_fused_moe(
-            **keywords(
-                _PARAMETERS, expert, weight, activations, num_experts, *experts, given.output
-            )
-        )
+        cutlass_fused_moe(**values)

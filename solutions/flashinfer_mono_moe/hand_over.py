@@ -1,11 +1,10 @@
-"""hand_over: the definition's tokens and first weights as FlashInfer's mono_moe takes them, in one
-kernel.
+"""hand_over: the definition's tokens and first weights as FlashInfer's mono_moe takes them.
 
-mono_moe takes bf16 tokens, and first weights with gate ahead of up, eight rows of either in turn.
-An engine would prepare its weights once; every call here may bring new ones, so they are prepared
-in the call, but only those of experts that a token goes to: the kernel finds them by mono_moe's
-rule, which counts infinite and NaN logits as lowest and takes the lower expert of two that are
-equal.
+One kernel makes them. mono_moe takes bf16 tokens, and first weights with gate ahead of up, eight
+rows of either in turn. An engine would prepare its weights once; every call here may bring new
+ones, so they are prepared in the call, but only those of experts that a token goes to: the kernel
+finds them by mono_moe's rule, which counts infinite and NaN logits as lowest and takes the lower
+expert of two that are equal.
 
 Map of the kernel: a program takes ROWS rows of one expert, if it is chosen, and the first ones a
 token's block of 128.
@@ -24,16 +23,15 @@ WORDS = 128  # of 4 bytes, copied at a time from each of the rows
 def hand_over_ref(hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale):
     """Plain statement of `hand_over`, for all experts, on any device."""
     scale = hidden_states_scale.t().repeat_interleave(BLOCK, dim=1)
-    up, gate = (
-        half.unflatten(1, (-1, 8)) for half in gemm1_weights.view(torch.uint8).chunk(2, dim=1)
-    )
-    weights = torch.stack([gate, up], dim=2).flatten(1, 3).view(gemm1_weights.dtype)
+    x = hidden_states.float() * scale
+
+    up, gate = gemm1_weights.view(torch.uint8).chunk(2, dim=1)
+    by_eight = [half.unflatten(1, (-1, 8)) for half in (gate, up)]
+    weights = torch.stack(by_eight, dim=2).flatten(1, 3)
+
     up_scale, gate_scale = gemm1_weights_scale.chunk(2, dim=1)
-    return (
-        (hidden_states.float() * scale).bfloat16(),
-        weights,
-        torch.cat([gate_scale, up_scale], dim=1),
-    )
+    weights_scale = torch.cat([gate_scale, up_scale], dim=1)
+    return x.bfloat16(), weights.view(gemm1_weights.dtype), weights_scale
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -96,7 +94,7 @@ def hand_over_kernel(
 def hand_over(
     routing_logits, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, top_k
 ):
-    """What mono_moe takes for the first GEMM.
+    """Return what mono_moe takes for the first GEMM.
 
     Args:
         routing_logits: [T, E] bfloat16; 1 <= T <= MOST_TOKENS, E a power of two.
@@ -113,7 +111,8 @@ def hand_over(
     num_tokens, hidden = hidden_states.shape
     experts, rows, _ = gemm1_weights.shape
     x = torch.empty(num_tokens, hidden, dtype=torch.bfloat16, device=hidden_states.device)
-    weights, scale = torch.empty_like(gemm1_weights), torch.empty_like(gemm1_weights_scale)
+    weights = torch.empty_like(gemm1_weights)
+    scale = torch.empty_like(gemm1_weights_scale)
     hand_over_kernel[experts, rows // ROWS](
         routing_logits,
         hidden_states,

@@ -1,8 +1,8 @@
-"""flashinfer_mono_moe: FlashInfer's mono_moe, the whole layer in one launch for up to 8 tokens of
-one model's sizes.
+"""flashinfer_mono_moe: FlashInfer's mono_moe, the layer in one launch for up to 8 tokens.
 
-Ours is what stands before it (hand_over.py). mono_moe quantises the bf16 tokens again: the bytes
-are those that were given wherever a block's largest value is 448 in FP8, as quantisers make it.
+It is for one model's sizes. Ours is what stands before it (hand_over.py). mono_moe quantises the
+bf16 tokens again: the bytes are those that were given wherever a block's largest value is 448 in
+FP8, as quantisers make it.
 """
 
 import flashinfer
@@ -16,26 +16,24 @@ from .hand_over import MOST_TOKENS, hand_over, hand_over_kernel
 
 if torch.cuda.get_device_capability() != (9, 0):
     major, minor = torch.cuda.get_device_capability()
-    raise RuntimeError(
-        f"flashinfer_mono_moe: its kernel is for SM90; this GPU is sm_{major}{minor}"
-    )
+    needs = "its kernel is for SM90"
+    raise RuntimeError(f"flashinfer_mono_moe: {needs}; this GPU is sm_{major}{minor}")
 if not hasattr(fused_moe, "mono_moe"):
+    version = flashinfer.__version__
     raise ImportError(
-        f"flashinfer_mono_moe: FlashInfer {flashinfer.__version__} has no mono_moe, want 0.7.2.post1"
+        f"flashinfer_mono_moe: FlashInfer {version} has no mono_moe, want 0.7.2.post1"
     )
 
 from .scratchpad import scratchpad, spare  # noqa: E402  an older FlashInfer has not what it imports
 
-spare(
-    torch.cuda.current_device()
-)  # compiles the kernel here, when the solution is built, not when it is first called
+# compiles the kernel here, when the solution is built, not when it is first called
+spare(torch.cuda.current_device())
 launch_quickly(hand_over_kernel)
 
 
 @checked(RENORM_ROUTING)
 def run(given):
-    """FP8 block-scale MoE layer with renorm routing, all experts on one GPU; writes `output` [T, H]
-    bf16.
+    """Write `output` [T, H] bf16: the FP8 layer with renorm routing, all experts on one GPU.
 
     Arguments are RENORM_ROUTING's (common/host/arguments.py).
 
@@ -44,20 +42,28 @@ def run(given):
             tokens.
         RuntimeError: as `scratchpad`, or FlashInfer refuses the call.
     """
-    logits, num_tokens = given.routing_logits, len(given.routing_logits)
+    logits = given.routing_logits
+    num_tokens = len(logits)
     if num_tokens > MOST_TOKENS:
-        raise ValueError(
-            f"routing_logits: got {num_tokens} tokens, want at most {MOST_TOKENS}, as mono_moe takes"
-        )
+        want = f"at most {MOST_TOKENS}, as mono_moe takes"
+        raise ValueError(f"routing_logits: got {num_tokens} tokens, want {want}")
     if num_tokens == 0:
         return
-    first = given.gemm1_weights, given.gemm1_weights_scale
+
     with torch.cuda.device_of(logits):
-        x, *first = hand_over(logits, given.hidden_states, given.hidden_states_scale, *first, TOP_K)
+        x, w1, w1_scale = hand_over(
+            logits,
+            given.hidden_states,
+            given.hidden_states_scale,
+            given.gemm1_weights,
+            given.gemm1_weights_scale,
+            TOP_K,
+        )
         fused_moe.mono_moe(
             x,
             logits,
-            *first,
+            w1,
+            w1_scale,
             given.gemm2_weights,
             given.gemm2_weights_scale,
             top_k=TOP_K,

@@ -1,9 +1,9 @@
-"""scratchpad: the memory in which mono_moe's CTAs tell each other what is ready, with a count of
-its launches.
+"""scratchpad: the memory in which mono_moe's CTAs tell each other what is ready.
 
-It is zero before the first launch, after which the kernel keeps it; launches that may run at the
-same time want one each. A stream's first call is often captured, when memory cannot be cleared
-ahead of the graph, hence one allocation for all streams, cleared when the solution is built.
+A count of the launches lies there, too. It is zero before the first launch, after which the kernel
+keeps it; launches that may run at the same time want one each. A stream's first call is often
+captured, when memory cannot be cleared ahead of the graph, hence one allocation for all streams,
+cleared when the solution is built.
 """
 
 from functools import cache
@@ -18,7 +18,7 @@ _of_stream = {}
 
 @cache
 def spare(device):
-    """Iterator over the cleared scratchpads of a device (its number), 1-D uint8.
+    """Return an iterator over the cleared scratchpads of a device (its number), 1-D uint8.
 
     Raises:
         RuntimeError: the device was never used before, and the stream is being captured.
@@ -26,14 +26,13 @@ def spare(device):
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError("flashinfer_mono_moe: the first call on a device cannot be captured")
     size = -(-get_scratchpad_size_bytes() // ALIGNMENT) * ALIGNMENT
-    pads = torch.zeros(STREAMS, size, dtype=torch.uint8).to(
-        device=device
-    )  # copied, as that is done before it returns
+    zeros = torch.zeros(STREAMS, size, dtype=torch.uint8)
+    pads = zeros.to(device=device)  # a copy, as that is done before it returns
     return iter(pads.unbind())
 
 
 def scratchpad(device):
-    """That of the current stream of a device (its number).
+    """Return the scratchpad of the current stream of a device (its number).
 
     Raises:
         RuntimeError: more than STREAMS streams of the device have called, or as `spare`.
@@ -42,8 +41,7 @@ def scratchpad(device):
     if key not in _of_stream:
         pad = next(spare(device), None)
         if pad is None:
-            raise RuntimeError(
-                f"flashinfer_mono_moe: called on more than {STREAMS} streams of device {device}"
-            )
+            where = f"more than {STREAMS} streams of device {device}"
+            raise RuntimeError(f"flashinfer_mono_moe: called on {where}")
         _of_stream[key] = pad
     return _of_stream[key]

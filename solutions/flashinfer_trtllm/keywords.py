@@ -1,5 +1,4 @@
-"""keywords: the definition's inputs as keywords of FlashInfer's trtllm_fp8_block_scale_moe,
-whatever its version.
+"""keywords: the definition's inputs as keywords of FlashInfer's trtllm_fp8_block_scale_moe.
 
 Positions and optional arguments changed between versions, so everything goes by name and is chosen
 by the installed function's signature. Layouts need no conversion: activations' scales are [H / 128,
@@ -7,10 +6,9 @@ T] on both sides, weights are K-major and unshuffled, and gemm1's first half of 
 second half `gate`, here and there.
 """
 
-RENORMALIZE, DEEPSEEK_V3 = (
-    1,
-    2,
-)  # of RoutingMethodType; the enum's place in the package moved, its values did not
+# of RoutingMethodType; the enum's place in the package moved, its values did not
+RENORMALIZE = 1
+DEEPSEEK_V3 = 2
 K_MAJOR = 0  # WeightLayout.MajorK
 
 _INPUTS = (
@@ -40,22 +38,24 @@ _ALWAYS = {
 
 
 def check_signature(parameters):
-    """Raise ImportError unless a call with our keywords can fit `parameters` (of
-    inspect.Signature).
+    """Raise ImportError unless a call with our keywords can fit a signature.
+
+    parameters: of inspect.Signature.
     """
     required = {name for name, p in parameters.items() if p.default is p.empty}
-    if unknown := sorted(required - _ALWAYS - {"tile_tokens_dim"}):
-        raise ImportError(
-            f"FlashInfer's trtllm_fp8_block_scale_moe wants {', '.join(unknown)}, unknown here"
-        )
-    if gone := sorted(_ALWAYS - parameters.keys()):
-        raise ImportError(
-            f"FlashInfer's trtllm_fp8_block_scale_moe no longer takes {', '.join(gone)}"
-        )
+    unknown = sorted(required - _ALWAYS - {"tile_tokens_dim"})
+    if unknown:
+        names = ", ".join(unknown)
+        raise ImportError(f"FlashInfer's trtllm_fp8_block_scale_moe wants {names}, unknown here")
+
+    gone = sorted(_ALWAYS - parameters.keys())
+    if gone:
+        names = ", ".join(gone)
+        raise ImportError(f"FlashInfer's trtllm_fp8_block_scale_moe no longer takes {names}")
 
 
 def keywords(parameters, problem, given):
-    """Keywords of one call.
+    """Return the keywords of one call.
 
     Args:
         parameters: name -> inspect.Parameter of the installed function.
@@ -66,8 +66,8 @@ def keywords(parameters, problem, given):
         name -> value; `output` only where the function takes it.
     """
     num_tokens, num_experts = given.routing_logits.shape
-    found = {name: getattr(given, name) for name in _INPUTS}
-    found |= {
+    values = {name: getattr(given, name) for name in _INPUTS}
+    values |= {
         "num_experts": num_experts,
         "top_k": problem.TOP_K,
         "n_group": None if problem.RENORM else problem.NUM_GROUPS,
@@ -80,15 +80,15 @@ def keywords(parameters, problem, given):
         "weight_layout": K_MAJOR,
     }
     if "output" in parameters:  # from 0.7 on
-        found["output"] = given.output
-    if (
-        "tile_tokens_dim" in parameters and parameters["tile_tokens_dim"].default is not None
-    ):  # before 0.5
-        found["tile_tokens_dim"] = tile_tokens(num_tokens * problem.TOP_K, num_experts)
-    return found
+        values["output"] = given.output
+
+    tile_parameter = parameters.get("tile_tokens_dim")
+    if tile_parameter is not None and tile_parameter.default is not None:  # before 0.5
+        values["tile_tokens_dim"] = tile_tokens(num_tokens * problem.TOP_K, num_experts)
+    return values
 
 
 def tile_tokens(num_pairs, num_experts):
-    """Tokens of a tile, for versions that do not choose themselves: a power of two from 8 to 64."""
+    """Return the tokens of a tile, 8 to 64, for versions that do not choose themselves."""
     mean = num_pairs // num_experts
     return min(max(1 << mean.bit_length(), 8), 64)

@@ -16,9 +16,8 @@ from .keywords import check_signature, keywords
 
 if torch.cuda.get_device_capability()[0] != 10:
     major, minor = torch.cuda.get_device_capability()
-    raise RuntimeError(
-        f"flashinfer_trtllm: its kernels are for SM100 and SM103; this GPU is sm_{major}{minor}"
-    )
+    needs = "its kernels are for SM100 and SM103"
+    raise RuntimeError(f"flashinfer_trtllm: {needs}; this GPU is sm_{major}{minor}")
 _PARAMETERS = inspect.signature(trtllm_fp8_block_scale_moe).parameters
 check_signature(_PARAMETERS)
 # compiled here, when the solution is built, not when it is first called
@@ -27,8 +26,7 @@ get_trtllm_moe_sm100_module()
 
 @checked(DS_ROUTING)
 def run(given):
-    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H]
-    bf16.
+    """Write `output` [T, H] bf16: DeepSeek-V3's FP8 layer, of one expert-parallel rank.
 
     Arguments are DS_ROUTING's (common/host/arguments.py).
 
@@ -50,12 +48,11 @@ def layer(given):
     output = given.output
     if len(output) == 0:
         return
+
     with torch.cuda.device_of(output):
         result = trtllm_fp8_block_scale_moe(**keywords(_PARAMETERS, problem, given))
-        result = (
-            result[0] if isinstance(result, (list, tuple)) else result
-        )  # a list is announced for 0.8
-        if (
-            result.data_ptr() != output.data_ptr()
-        ):  # a version that takes no `output`, or does not heed it
+        if isinstance(result, (list, tuple)):  # announced for 0.8
+            result = result[0]
+        # a version that takes no `output`, or does not heed it
+        if result.data_ptr() != output.data_ptr():
             output.copy_(result)

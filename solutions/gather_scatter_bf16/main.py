@@ -1,6 +1,6 @@
-"""gather_scatter_bf16: the layer in four or five Triton kernels; read `run` downhill, then a file a
-stage.
+"""gather_scatter_bf16: the layer in four or five Triton kernels.
 
+Read `run` downhill, then a file a stage.
 Tokens are gathered by the first product's loads and results scattered by the second product's
 stores: no row is ever copied for its own sake, and no row is padding.
 """
@@ -22,7 +22,7 @@ launch_quickly(count_kernel, place_kernel, gemm1_bf16_kernel, gemm2_bf16_kernel,
 
 @replayed
 def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output):
-    """bf16 MoE layer with given experts; writes `output` [T, H] bf16.
+    """Write `output` [T, H] bf16: a bf16 MoE layer with given experts.
 
     Shapes and dtypes are the definition's; see check_bf16_inputs. Launches on the current stream
     and never waits for the device.
@@ -31,14 +31,16 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights,
         ValueError: an argument is not what the definition says, or the architecture has no tile
             table.
     """
-    check_bf16_inputs(
-        (hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output)
-    )
+    tensors = (hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output)
+    check_bf16_inputs(tensors)
+
     num_tokens, top_k = expert_ids.shape
     if num_tokens == 0:
         return
+
     num_experts = gemm1_weights.shape[0]
-    tile1, tile2 = choose_tiles(gpu_of(hidden_states.device), num_tokens * top_k, num_experts)
+    gpu = gpu_of(hidden_states.device)
+    tile1, tile2 = choose_tiles(gpu, num_tokens * top_k, num_experts)
 
     with torch.cuda.device_of(hidden_states):
         rows = permute(expert_ids, num_experts, tile1.block_m, padded=False)

@@ -1,6 +1,4 @@
-"""build: the CUDA sources' library for the architecture of the GPU that is here, compiled on first
-use.
-"""
+"""build: the CUDA sources' library for the GPU that is here, compiled on first use."""
 
 import os
 from functools import lru_cache
@@ -13,27 +11,31 @@ from .targets import TARGETS
 
 
 def architecture():
-    """Compute capability, such as "9.0": the current GPU's; without a GPU TVM_FFI_CUDA_ARCH_LIST's
-    first, or "9.0".
+    """Return the current GPU's compute capability, such as "9.0".
+
+    Without a GPU it is the first of TVM_FFI_CUDA_ARCH_LIST, or "9.0".
     """
     if torch.cuda.is_available():
-        return "{}.{}".format(*torch.cuda.get_device_capability())
-    return (os.environ.get("TVM_FFI_CUDA_ARCH_LIST") or "9.0").split()[0].rstrip("af")
+        major, minor = torch.cuda.get_device_capability()
+        return f"{major}.{minor}"
+
+    architectures = os.environ.get("TVM_FFI_CUDA_ARCH_LIST") or "9.0"
+    return architectures.split()[0].rstrip("af")
 
 
 @lru_cache
 def load_kernels():
-    """The compiled module, which exports binding.cu's functions.
+    """Return the compiled module, which exports binding.cu's functions.
 
     Raises RuntimeError as `build_library` does, and for an architecture without an entry in
     TARGETS.
     """
     here = architecture()
     if here not in TARGETS:
-        raise RuntimeError(
-            f"mma_fused: the GPU has compute capability {here}, want one of {', '.join(TARGETS)}"
-        )
+        want = ", ".join(TARGETS)
+        raise RuntimeError(f"mma_fused: the GPU has compute capability {here}, want one of {want}")
+
     sources = read_sources(Path(__file__).parent)
-    return load_library(
-        build_library("mma_fused", sources, architecture=here, flags=TARGETS[here].flags())
-    )
+    flags = TARGETS[here].flags()
+    library = build_library("mma_fused", sources, architecture=here, flags=flags)
+    return load_library(library)

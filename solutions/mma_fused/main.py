@@ -24,8 +24,7 @@ _kernels = load_kernels()  # compiled on import, when the solution is built, not
 
 @takes(DS_ROUTING)
 def run(arguments):
-    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H]
-    bf16.
+    """Write `output` [T, H] bf16: DeepSeek-V3's FP8 layer, of one expert-parallel rank.
 
     Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never
     waits for the device.
@@ -46,8 +45,9 @@ def run_renorm(arguments):
 
 @takes(ROUTED)
 def run_routed(arguments):
-    """As `run`, for routed definitions: experts and weights are given, gate comes first, scales are
-    row-major.
+    """As `run`, for routed definitions.
+
+    Experts and weights are given, gate comes first, scales are row-major.
     """
     _layer(_kernels.run_routed, many_tokens_routed, arguments)
 
@@ -59,10 +59,12 @@ def run_routed_bf16(arguments):
 
 
 def _many_tokens_routed_bf16(*arguments):
-    """As `many_tokens_routed`, for tokens in bf16, quantised in CUDA: Triton has no FP8 before
-    sm_89.
+    """As `many_tokens_routed`, for tokens in bf16.
+
+    They are quantised in CUDA, as Triton has no FP8 before sm_89.
     """
     check_arguments(ROUTED_BF16, arguments)
+
     x, *others = arguments
     num_tokens, hidden = x.shape
     q = torch.empty(num_tokens, hidden, dtype=torch.float8_e4m3fn, device=x.device)
@@ -72,7 +74,10 @@ def _many_tokens_routed_bf16(*arguments):
 
 
 def _layer(one_launch, many, arguments):
-    """Launch the layer. Of the arguments the first is [T, ...], if it is what it should be."""
+    """Launch the layer by `many` where there are more than MOST_TOKENS tokens, else by the other.
+
+    Nothing is checked yet: the first argument is [T, ...], if it is what it should be.
+    """
     first = arguments[0]
     if isinstance(first, torch.Tensor) and first.dim() > 0 and first.shape[0] > MOST_TOKENS:
         many(*arguments)

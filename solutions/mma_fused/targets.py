@@ -4,18 +4,19 @@ from typing import NamedTuple
 
 
 class Target(NamedTuple):
-    """Macros of one_launch/config.cuh. smem_kib: shared memory limit of a CTA; cvt: E4M3 conversion
-    in hardware.
-    """
+    """Macros of one_launch/config.cuh."""
 
-    smem_kib: int
+    smem_kib: int  # shared memory limit of a CTA
     tma: bool
-    cvt: bool
+    cvt: bool  # E4M3 conversion in hardware
 
     def flags(self):
-        """Of nvcc."""
-        values = {"SMEM_KIB": self.smem_kib, "TMA": int(self.tma), "CVT": int(self.cvt)}
-        return tuple(f"-DMMA_FUSED_{name}={value}" for name, value in values.items())
+        """Return nvcc's flags."""
+        return (
+            f"-DMMA_FUSED_SMEM_KIB={self.smem_kib}",
+            f"-DMMA_FUSED_TMA={int(self.tma)}",
+            f"-DMMA_FUSED_CVT={int(self.cvt)}",
+        )
 
 
 TARGETS = {

@@ -1,5 +1,6 @@
-"""grouped_gemm: SGLang's fused_moe_kernel, whose parameters differ between versions, for the usual
-tiles.
+"""grouped_gemm: SGLang's fused_moe_kernel, for the usual tiles.
+
+Its parameters differ between versions.
 """
 
 import inspect
@@ -18,12 +19,10 @@ from .overlap import overlap
 _KERNEL = load_kernel()
 _NAMES = set(_KERNEL.arg_names)
 _PARAMETERS = inspect.signature(_KERNEL.fn).parameters.values()
-_DEFAULTS = {
-    p.name: p.default for p in _PARAMETERS if p.default is not p.empty
-}  # a newer version's, left as they are
-_ORDINARY = [
-    p.name for p in _PARAMETERS if "constexpr" not in str(p.annotation)
-]  # a class, or its name
+# a newer version's, left as they are
+_DEFAULTS = {p.name: p.default for p in _PARAMETERS if p.default is not p.empty}
+# an annotation is a class, or its name
+_ORDINARY = [p.name for p in _PARAMETERS if "constexpr" not in str(p.annotation)]
 BLOCK = 128
 
 # What this layer does not use; a version takes those that it knows.
@@ -67,7 +66,7 @@ def grouped_gemm(
     x_in_order,
     weights_by_tma,
 ):
-    """Rows of x times their experts' weights, in the order of `permutation`.
+    """Return rows of x times their experts' weights, in the order of `permutation`.
 
     Args:
         x: FP8, [T, K], gathered by pair; or [rows, K] in expert order, read through a TMA
@@ -86,16 +85,23 @@ def grouped_gemm(
     Returns:
         [rows, N] bfloat16; padding rows and rows of unused tiles are undefined.
     """
-    rows, (_, columns, depth) = permutation.pair_of_row.shape[0], weights.shape
-    block_m, block_n, block_k = (config[f"BLOCK_SIZE_{axis}"] for axis in "MNK")
+    rows = permutation.pair_of_row.shape[0]
+    _, columns, depth = weights.shape
+    block_m = config["BLOCK_SIZE_M"]
+    block_n = config["BLOCK_SIZE_N"]
+    block_k = config["BLOCK_SIZE_K"]
     out = torch.empty(rows, columns, dtype=torch.bfloat16, device=x.device)
-    x_desc = TensorDescriptor(x, x.shape, x.stride(), [block_m, block_k]) if x_in_order else None
-    w_box = [1, block_n, block_k]
-    w_desc = (
-        TensorDescriptor(weights, weights.shape, weights.stride(), w_box)
-        if weights_by_tma
-        else None
-    )
+
+    x_desc = None
+    if x_in_order:
+        x_desc = TensorDescriptor(x, x.shape, x.stride(), [block_m, block_k])
+    w_desc = None
+    if weights_by_tma:
+        w_box = [1, block_n, block_k]
+        w_desc = TensorDescriptor(weights, weights.shape, weights.stride(), w_box)
+    # SGLang's own rule
+    swap_ab = gpu_of(x.device).architecture == "sm_90" and block_m < 64 and block_n >= 64
+
     values = dict(
         a_ptr=x,
         a_desc=x_desc,
@@ -128,18 +134,17 @@ def grouped_gemm(
         group_n=BLOCK,
         group_k=BLOCK,
         compute_type=tl.bfloat16,
-        swap_ab=gpu_of(x.device).architecture == "sm_90"
-        and block_m < 64
-        and block_n >= 64,  # SGLang's own rule
+        swap_ab=swap_ab,
         **_OPTIONAL,
         **config,
     )
     if "USE_GDC" in _NAMES:  # SGLang's own rule for letting its successor start
-        values |= dict(
-            USE_GDC=x.device.type != "cpu", GDC_EARLY=permutation.row_of_pair.shape[0] <= 512
-        )
+        values["USE_GDC"] = x.device.type != "cpu"
+        values["GDC_EARLY"] = permutation.row_of_pair.shape[0] <= 512
+
+    ordinary = [values.pop(name) for name in _ORDINARY]
     grid = (tiles * triton.cdiv(columns, block_n),)
-    _KERNEL[grid](*[values.pop(name) for name in _ORDINARY], **values)
+    _KERNEL[grid](*ordinary, **values)
     if tiles < permutation.tile_expert.shape[0]:
         operands = (x, x_scale, scale_strides, weights, weights_scale, permutation)
         overflow_gemm(*operands, block_m, first_tile=tiles, x_in_order=x_in_order, out=out)

@@ -20,17 +20,13 @@ _PLACES = (  # newest first
 
 
 def load_kernel():
-    """SGLang's fused_moe_kernel, a Triton function.
+    """Return SGLang's fused_moe_kernel, a Triton function.
 
     Raises:
         ImportError: the installed sglang keeps it elsewhere.
     """
     package = Path(importlib.util.find_spec("sglang").submodule_search_locations[0])
-    path = next((package / place for place in _PLACES if (package / place).is_file()), None)
-    if path is None:
-        raise ImportError(
-            f"sglang_triton: the installed sglang has no {Path(_PLACES[0]).name} where it was looked for"
-        )
+    path = _module_path(package)
     spec = importlib.util.spec_from_file_location("sglang_fused_moe_triton_kernels", path)
     module = importlib.util.module_from_spec(spec)
     with mock.patch.dict(sys.modules, _stand_ins(path.read_text())):
@@ -38,10 +34,23 @@ def load_kernel():
     return getattr(module, KERNEL)
 
 
+def _module_path(package):
+    """Return where the kernel is in a package's folder. Raises ImportError where it is not."""
+    for place in _PLACES:
+        path = package / place
+        if path.is_file():
+            return path
+    name = Path(_PLACES[0]).name
+    raise ImportError(f"sglang_triton: the installed sglang has no {name} where it was looked for")
+
+
 def _stand_ins(source):
-    """Name -> stand-in for each module of sglang that the source imports from; every helper in it
-    says False.
+    """Return name -> stand-in for each module of sglang that a source imports from.
+
+    Every helper in a stand-in returns False.
     """
-    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
-    names = {node.module for node in nodes if (node.module or "").startswith("sglang.")}
-    return {name: mock.MagicMock(**{"return_value": False}) for name in names}
+    stand_ins = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sglang."):
+            stand_ins[node.module] = mock.MagicMock(return_value=False)
+    return stand_ins

@@ -1,8 +1,7 @@
-"""sglang_triton: both GEMMs by SGLang's own Triton kernel, around our routing, order of rows,
-SwiGLU and combine.
+"""sglang_triton: both GEMMs by SGLang's own Triton kernel.
 
-Rows of experts of other ranks are never made, so they cost nothing. The second GEMM reads both
-operands through TMA, as SGLang does on an H200.
+Routing, order of rows, SwiGLU and combine are ours. Rows of experts of other ranks are never made,
+so they cost nothing. The second GEMM reads both operands through TMA, as SGLang does on an H200.
 """
 
 import torch
@@ -31,8 +30,7 @@ MOST_Y_BYTES = 1_200_000_000  # of the second GEMM; wider ones are made in colum
 @replayed_or_captured
 @checked(DS_ROUTING)
 def run(given):
-    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H]
-    bf16.
+    """Write `output` [T, H] bf16: DeepSeek-V3's FP8 layer, of one expert-parallel rank.
 
     Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never
     waits for the device.
@@ -51,50 +49,62 @@ def run_renorm(given):
 
 
 def layer(given):
-    """Launch the layer."""
-    logits, x, w1, w1_scale = (
-        given.routing_logits,
-        given.hidden_states,
-        given.gemm1_weights,
-        given.gemm1_weights_scale,
-    )
-    w2, w2_scale = given.gemm2_weights, given.gemm2_weights_scale
-    num_tokens, hidden = x.shape
+    """Launch the layer. given: what `check_arguments` returns."""
+    x = given.hidden_states
+    x_scale = given.hidden_states_scale
+    w1 = given.gemm1_weights
+    w1_scale = given.gemm1_weights_scale
+    num_tokens = len(x)
     if num_tokens == 0:
         return
-    num_local_experts, _, inter = w2.shape
+
+    num_experts = given.routing_logits.shape[1]
+    num_local_experts, _, inter = given.gemm2_weights.shape
+    pairs = num_tokens * TOP_K
+    first_config, second_config, by_tma = choose_configs(pairs / num_experts, inter)
+    block_m = first_config["BLOCK_SIZE_M"]
     with torch.cuda.device_of(x):
-        pairs = num_tokens * TOP_K
-        first_config, second_config, by_tma = choose_configs(pairs / logits.shape[1], inter)
-        block_m = first_config["BLOCK_SIZE_M"]
-        bias, offset, factor = (
-            given.routing_bias,
-            given.local_expert_offset,
-            given.routed_scaling_factor,
-        )
-        routing = logits, bias, offset, factor, num_local_experts
-        if num_tokens == 1:
-            weight, permutation = route_one(*routing, block_m)
-        else:
-            expert, weight = route(*routing)
-            permutation = permute(expert, num_local_experts, block_m, padding=pairs)
+        weight, permutation = order_rows(given, block_m)
         most = permutation.tile_expert.shape[0]
-        tiles = usual_tiles(
-            pairs, num_local_experts / logits.shape[1], num_local_experts, block_m, most
-        )
+        share = num_local_experts / num_experts
+        tiles = usual_tiles(pairs, share, num_local_experts, block_m, most)
 
         form = dict(config=first_config, tiles=tiles, x_in_order=False, weights_by_tma=by_tma)
-        x_scale = given.hidden_states_scale
         g = grouped_gemm(x, x_scale, (1, num_tokens), w1, w1_scale, permutation, **form)
         h, h_scale = swiglu_quant_rows(g, permutation)
         del g  # its memory serves y
-        width = hidden // column_slices(len(h), hidden, MOST_Y_BYTES)
-        for first in range(0, hidden, width):
-            w2_slice = w2[:, first : first + width]
-            scale_slice = w2_scale[:, first // 128 : (first + width) // 128]
-            form = dict(config=second_config, tiles=tiles, x_in_order=True, weights_by_tma=True)
-            y = grouped_gemm(
-                h, h_scale, h_scale.stride(), w2_slice, scale_slice, permutation, **form
-            )
-            combine(y, permutation.row_of_pair, weight, given.output, first, branch=True, pdl=True)
-            del y  # before the next is made
+        second_gemm(given, h, h_scale, weight, permutation, second_config, tiles)
+
+
+def order_rows(given, block_m):
+    """Return routing weights, [T, TOP_K] float32, and the `Permutation` for tiles of block_m."""
+    num_local_experts = len(given.gemm1_weights)
+    routing = (
+        given.routing_logits,
+        given.routing_bias,
+        given.local_expert_offset,
+        given.routed_scaling_factor,
+        num_local_experts,
+    )
+    num_tokens = len(given.routing_logits)
+    if num_tokens == 1:
+        return route_one(*routing, block_m)
+
+    expert, weight = route(*routing)
+    pairs = num_tokens * TOP_K
+    return weight, permute(expert, num_local_experts, block_m, padding=pairs)
+
+
+def second_gemm(given, h, h_scale, weight, permutation, config, tiles):
+    """Multiply h by the second weights, a slice of columns at a time, and combine it in output."""
+    w2 = given.gemm2_weights
+    w2_scale = given.gemm2_weights_scale
+    hidden = w2.shape[1]
+    form = dict(config=config, tiles=tiles, x_in_order=True, weights_by_tma=True)
+    width = hidden // column_slices(len(h), hidden, MOST_Y_BYTES)
+    for first in range(0, hidden, width):
+        w2_slice = w2[:, first : first + width]
+        scale_slice = w2_scale[:, first // 128 : (first + width) // 128]
+        y = grouped_gemm(h, h_scale, h_scale.stride(), w2_slice, scale_slice, permutation, **form)
+        combine(y, permutation.row_of_pair, weight, given.output, first, branch=True, pdl=True)
+        del y  # before the next is made

@@ -91,7 +91,7 @@ def overflow_gemm(
     x_in_order,
     out,
 ):
-    """`grouped_gemm` (grouped_gemm.py) of the tiles from first_tile on, in place of it.
+    """Write what `grouped_gemm` (grouped_gemm.py) would for the tiles from first_tile on.
 
     Args:
         x, x_scale, scale_strides, weights, weights_scale, permutation, x_in_order: as there.

@@ -1,5 +1,4 @@
-"""route_one: for a single token, its experts, weights and the order of its rows in one launch, not
-two.
+"""route_one: a single token's experts, weights and order of its rows in one launch, not two.
 
 As the shared route and permute one after the other, whose kernels run here in one program of a
 single warp.
@@ -80,23 +79,30 @@ def route_one(
     num_local_experts,
     block_m,
 ):
-    """Arguments as `route`'s, of a single token, and `permute`'s block_m.
+    """Return a single token's weights and order of rows.
+
+    Arguments are `route`'s, and `permute`'s block_m.
 
     Returns:
         weight [1, TOP_K] float32, as `route` returns it, and the `Permutation`, padded with TOP_K.
     """
-    top_k, bins = problem.TOP_K, 1 << (num_local_experts - 1).bit_length()
+    top_k = problem.TOP_K
+    bins = 1 << (num_local_experts - 1).bit_length()
     tiles = max_tiles(1, top_k, num_local_experts, block_m)
+    device = routing_logits.device
 
     def int32(*shape):
-        return torch.empty(shape, dtype=torch.int32, device=routing_logits.device)
+        return torch.empty(shape, dtype=torch.int32, device=device)
 
-    expert, weight = (
-        int32(1, top_k),
-        torch.empty(1, top_k, dtype=torch.float32, device=routing_logits.device),
-    )
+    expert = int32(1, top_k)
+    weight = torch.empty(1, top_k, dtype=torch.float32, device=device)
     permutation = Permutation(
-        int32(1, top_k), int32(tiles * block_m), int32(tiles), int32(1), int32(1), None
+        row_of_pair=int32(1, top_k),
+        pair_of_row=int32(tiles * block_m),
+        tile_expert=int32(tiles),
+        num_tiles=int32(1),
+        num_rows=int32(1),
+        tile_rows=None,
     )
     route_one_kernel[(1,)](
         routing_logits,
@@ -110,7 +116,7 @@ def route_one(
         BINS=bins,
         BLOCK_M=block_m,
         PAD=min(block_m, max(1, 1024 // bins)),  # 32 stores a lane
-        PDL=routing_logits.device.type != "cpu",
+        PDL=device.type != "cpu",
         num_warps=1,
     )
     return weight, permutation

@@ -46,7 +46,7 @@ def swiglu_quant_rows_kernel(
 
 
 def swiglu_quant_rows(g, permutation):
-    """Activation and quantisation.
+    """Return activation and quantisation of the rows that are no padding.
 
     Args:
         g: [rows, 2I] bfloat16, `up` columns first; I a multiple of 128.
@@ -60,9 +60,9 @@ def swiglu_quant_rows(g, permutation):
     groups = 8 if inter % (8 * BLOCK) == 0 else 1
     h = torch.empty(rows, inter, dtype=torch.float8_e4m3fn, device=g.device)
     h_scale = torch.empty(rows, inter // BLOCK, dtype=torch.float32, device=g.device)
-    swiglu_quant_rows_kernel[
-        (min(rows, PROGRAMS * gpu_of(g.device).multiprocessors), inter // (groups * BLOCK))
-    ](
+    most_programs = PROGRAMS * gpu_of(g.device).multiprocessors
+    grid = (min(rows, most_programs), inter // (groups * BLOCK))
+    swiglu_quant_rows_kernel[grid](
         g,
         h,
         h_scale,

@@ -14,29 +14,33 @@ _grouped_mm = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped
 
 
 def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output):
-    """bf16 MoE layer with given experts; writes `output` [T, H] bf16.
+    """Write `output` [T, H] bf16: a bf16 MoE layer with given experts.
 
     Shapes and dtypes are the definition's; see check_bf16_inputs.
 
     Raises:
         ValueError: an argument is not what the definition says.
     """
-    check_bf16_inputs(
-        (hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output)
-    )
+    tensors = (hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output)
+    check_bf16_inputs(tensors)
+
     num_tokens, top_k = expert_ids.shape
     if num_tokens == 0:
         return
-    num_experts = gemm1_weights.shape[0]
 
+    num_experts = gemm1_weights.shape[0]
     sorted_ids, pair_of_row = expert_ids.flatten().sort(stable=True)
-    every = torch.arange(num_experts, dtype=torch.int32, device=expert_ids.device)
-    ends = torch.searchsorted(sorted_ids, every, right=True, out_int32=True)
+    experts = torch.arange(num_experts, dtype=torch.int32, device=expert_ids.device)
+    ends = torch.searchsorted(sorted_ids, experts, right=True, out_int32=True)
+
     x = hidden_states[pair_of_row // top_k]
-    gate, up = _grouped_mm(x, gemm1_weights.transpose(1, 2), offs=ends).chunk(2, dim=1)
+    g = _grouped_mm(x, gemm1_weights.transpose(1, 2), offs=ends)
+    gate, up = g.chunk(2, dim=1)
     h = torch.nn.functional.silu(gate).mul_(up)
     y = _grouped_mm(h, gemm2_weights.transpose(1, 2), offs=ends)
+
     by_pair = torch.empty_like(y)
     by_pair[pair_of_row] = y
-    weight = expert_weights.to(torch.bfloat16).view(num_tokens, 1, top_k)
-    torch.bmm(weight, by_pair.view(num_tokens, top_k, -1), out=output.unsqueeze(1))
+    by_token = by_pair.view(num_tokens, top_k, -1)
+    weight = expert_weights.to(torch.bfloat16)
+    torch.bmm(weight.view(num_tokens, 1, top_k), by_token, out=output.unsqueeze(1))

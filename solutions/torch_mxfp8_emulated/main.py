@@ -1,8 +1,7 @@
-"""torch_mxfp8_emulated: the layer in plain torch: quantise, expand both operands to bf16, one bf16
-product.
+"""torch_mxfp8_emulated: the layer in plain torch, by one bf16 product.
 
-What a user without block-scaled tensor cores writes first. bf16 holds a code times its scale
-exactly.
+It quantises, and expands both operands to bf16, which holds a code times its scale exactly. That is
+what a user without block-scaled tensor cores writes first.
 """
 
 import torch
@@ -11,14 +10,18 @@ from ..common.host.quantise import GROUP, quantise
 
 
 def expand(codes, scales):
-    """codes [R, K] float8_e4m3fn, scales [R, K/32] uint8 (E8M0 bits) -> [R, K] bfloat16."""
-    factor = torch.where(scales == 255, torch.nan, torch.exp2(scales.float() - 127))[..., None]
-    return (codes.float().unflatten(-1, (-1, GROUP)) * factor).flatten(-2).bfloat16()
+    """Return [R, K] bfloat16 of codes [R, K] float8_e4m3fn and scales [R, K/32] uint8 (E8M0)."""
+    factor = torch.exp2(scales.float() - 127)
+    factor = torch.where(scales == 255, torch.nan, factor)
+    groups = codes.float().unflatten(-1, (-1, GROUP))
+    values = groups * factor[..., None]
+    return values.flatten(-2).bfloat16()
 
 
 def multiply(codes, scales, weight, weight_scale, output):
-    """Product of the expanded operands into output [M, N] bfloat16 or float16."""
-    x, w = expand(codes, scales), expand(weight, weight_scale.view(torch.uint8))
+    """Write the product of the expanded operands into output [M, N] bfloat16 or float16."""
+    x = expand(codes, scales)
+    w = expand(weight, weight_scale.view(torch.uint8))
     if output.dtype == torch.bfloat16:
         torch.matmul(x, w.t(), out=output)
     else:  # a bf16 product would be rounded twice
@@ -26,7 +29,9 @@ def multiply(codes, scales, weight, weight_scale, output):
 
 
 def run(x, weight, weight_scale, output):
-    """x [M, K] bfloat16, weight [N, K] float8_e4m3fn, weight_scale [N, K/32] int8 (E8M0); writes
-    output [M, N].
+    """Write x . weight^T into output [M, N] bfloat16 or float16.
+
+    x: [M, K] bfloat16. weight: [N, K] float8_e4m3fn. weight_scale: [N, K/32] int8 (E8M0).
     """
-    multiply(*quantise(x), weight, weight_scale, output)
+    codes, scales = quantise(x)
+    multiply(codes, scales, weight, weight_scale, output)

@@ -1,5 +1,6 @@
-"""torch_scaled_mxfp8: torch's own block-scaled product, which it has for SM100 alone; quantised in
-plain torch.
+"""torch_scaled_mxfp8: torch's own block-scaled product, which it has for SM100 alone.
+
+Quantised in plain torch.
 """
 
 import torch
@@ -8,21 +9,21 @@ from ..common.host.quantise import quantise
 
 
 def swizzled(scales):
-    """scales [R, K/32] uint8 -> float8_e8m0fnu as torch wants them: tiles of 128 rows by 4 groups,
-    zero-padded.
+    """Return scales [R, K/32] uint8 as float8_e8m0fnu in torch's order.
 
-    In a tile, row 32 a + b and group c lie at 16 b + 4 a + c.
+    They are in tiles of 128 rows by 4 groups, zero-padded. In a tile, row 32 a + b and group c lie
+    at 16 b + 4 a + c.
     """
     rows, groups = scales.shape
     padded = torch.nn.functional.pad(scales, (0, -groups % 4, 0, -rows % 128))
-    tiles = padded.view(padded.shape[0] // 128, 4, 32, padded.shape[1] // 4, 4).permute(
-        0, 3, 2, 1, 4
-    )
-    return tiles.contiguous().flatten().view(torch.float8_e8m0fnu)
+    padded_rows, padded_groups = padded.shape
+    tiles = padded.view(padded_rows // 128, 4, 32, padded_groups // 4, 4)
+    in_order = tiles.permute(0, 3, 2, 1, 4).contiguous()
+    return in_order.flatten().view(torch.float8_e8m0fnu)
 
 
 def multiply(codes, scales, weight, weight_scale, output):
-    """Product of the quantised operands into output [M, N] bfloat16 or float16."""
+    """Write the product of the quantised operands into output [M, N] bfloat16 or float16."""
     w_scales = weight_scale.view(torch.uint8)
     torch._scaled_mm(
         codes,
@@ -35,8 +36,10 @@ def multiply(codes, scales, weight, weight_scale, output):
 
 
 def run(x, weight, weight_scale, output):
-    """x [M, K] bfloat16, weight [N, K] float8_e4m3fn, weight_scale [N, K/32] int8 (E8M0); writes
-    output [M, N].
+    """Write x . weight^T into output [M, N] bfloat16 or float16.
+
+    x: [M, K] bfloat16. weight: [N, K] float8_e4m3fn. weight_scale: [N, K/32] int8 (E8M0).
     """
     if x.shape[0]:
-        multiply(*quantise(x), weight, weight_scale, output)
+        codes, scales = quantise(x)
+        multiply(codes, scales, weight, weight_scale, output)

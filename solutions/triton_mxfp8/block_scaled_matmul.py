@@ -134,7 +134,7 @@ def sum_splits_kernel(
 
 
 def block_scaled_matmul(x, x_scales, w_codes, w_scales, out, tile):
-    """out = (x times its scales) . (w times its scales)^T, summed in fp32.
+    """Write (x times its scales) . (w times its scales)^T into out, summed in fp32.
 
     Args:
         x: [M, K] float8_e4m3fn. With x_scales None bfloat16, on the bf16 and library routes: its
@@ -149,23 +149,28 @@ def block_scaled_matmul(x, x_scales, w_codes, w_scales, out, tile):
     if x_scales is None:
         form = tile.x
     elif tile.x == "values":
-        x, form = expand(x, x_scales), "values"
+        x = expand(x, x_scales)
+        form = "values"
     else:
         form = "codes"
     if tile.route == "library":
         _library_product(x, expand(w_codes, w_scales), out)
         return
-    (num_rows, width), num_columns = x.shape, w_codes.shape[0]
+
+    num_rows, width = x.shape
+    num_columns = w_codes.shape[0]
     shares = out
     if tile.splits > 1:
-        shares = torch.empty(
-            tile.splits, num_rows, num_columns, dtype=torch.float32, device=x.device
-        )
+        shape = (tile.splits, num_rows, num_columns)
+        shares = torch.empty(shape, dtype=torch.float32, device=x.device)
+
+    x_box = [tile.block_m, tile.block_k]
+    w_box = [tile.block_n, tile.block_k]
     tiles = triton.cdiv(num_rows, tile.block_m) * (num_columns // tile.block_n)
     block_scaled_matmul_kernel[(tiles * tile.splits,)](
-        TensorDescriptor(x, [num_rows, width], [width, 1], [tile.block_m, tile.block_k]),
+        TensorDescriptor(x, [num_rows, width], [width, 1], x_box),
         w_scales if x_scales is None else x_scales,
-        TensorDescriptor(w_codes, [num_columns, width], [width, 1], [tile.block_n, tile.block_k]),
+        TensorDescriptor(w_codes, [num_columns, width], [width, 1], w_box),
         w_scales,
         shares,
         num_rows,
@@ -184,20 +189,28 @@ def block_scaled_matmul(x, x_scales, w_codes, w_scales, out, tile):
         num_stages=tile.num_stages,
     )
     if tile.splits > 1:
-        sum_splits_kernel[(triton.cdiv(out.numel(), 1024),)](
-            shares,
-            out,
-            out.numel(),
-            SPLITS=tile.splits,
-            BLOCK=1024,
-            OUT=TRITON_DTYPE[out.dtype],
-            num_warps=4,
-        )
+        _sum_splits(shares, out, tile.splits)
+
+
+def _sum_splits(shares, out, splits):
+    """Write the sum of shares [splits, M, N] into out [M, N]."""
+    elements = out.numel()
+    grid = (triton.cdiv(elements, 1024),)
+    sum_splits_kernel[grid](
+        shares,
+        out,
+        elements,
+        SPLITS=splits,
+        BLOCK=1024,
+        OUT=TRITON_DTYPE[out.dtype],
+        num_warps=4,
+    )
 
 
 def _library_product(x, w, out):
-    """out = x . w^T of bfloat16 operands, in torch; out may be float16, which a bf16 product would
-    round twice.
+    """Write x . w^T of bfloat16 operands into out, in torch.
+
+    out may be float16, which a bf16 product would round twice.
     """
     if out.dtype == torch.bfloat16:
         torch.matmul(x, w.t(), out=out)
@@ -208,11 +221,7 @@ def _library_product(x, w, out):
 
 
 def block_scaled_matmul_ref(x_codes, x_scales, w_codes, w_scales, dtype):
-    """Plain statement: both operands expanded to float32, multiplied in float32, cast once to
-    dtype.
-    """
-    x, w = (
-        expand_ref(x_codes, x_scales, torch.float32),
-        expand_ref(w_codes, w_scales, torch.float32),
-    )
+    """Plain statement: both operands as float32, multiplied in float32, cast once to dtype."""
+    x = expand_ref(x_codes, x_scales, torch.float32)
+    w = expand_ref(w_codes, w_scales, torch.float32)
     return (x @ w.t()).to(dtype)

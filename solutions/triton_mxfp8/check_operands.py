@@ -14,14 +14,15 @@ def check_operands(x, weight, weight_scale, output):
         ValueError: dtype, rank, size, device, contiguity or 16-byte alignment of an argument is not
             what `linear` says; the message names the argument, what it got and what it wants.
     """
-    for name, tensor in (("x", x), ("weight", weight)):
-        check_rank(name, tensor, 2)
-    (rows, k), n = x.shape, weight.shape[0]
-    for name, value in (("n", n), ("k", k)):
+    check_rank("x", x, 2)
+    check_rank("weight", weight, 2)
+
+    rows, k = x.shape
+    n = weight.shape[0]
+    for name, size, value in (("weight", "n", n), ("x", "k", k)):
         if value == 0 or value % BLOCK:
-            raise ValueError(
-                f"{'weight' if name == 'n' else 'x'}: {name} is {value}, want a multiple of {BLOCK}"
-            )
+            raise ValueError(f"{name}: {size} is {value}, want a multiple of {BLOCK}")
+
     wanted = (
         ("x", x, (rows, k), (torch.bfloat16,)),
         ("weight", weight, (n, k), (torch.float8_e4m3fn,)),

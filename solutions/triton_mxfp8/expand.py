@@ -32,19 +32,18 @@ def expand_kernel(
 
 
 def expand(codes, scales):
-    """codes [R, K] float8_e4m3fn, scales [R, K/32] uint8, contiguous -> [R, K] bfloat16."""
+    """Return [R, K] bfloat16 of contiguous codes [R, K] float8_e4m3fn, scales [R, K/32] uint8."""
     values = torch.empty(codes.shape, dtype=torch.bfloat16, device=codes.device)
     num_groups = scales.numel()
-    expand_kernel[(triton.cdiv(num_groups, 128),)](
-        codes, scales, values, num_groups, GROUPS=128, num_warps=4
-    )
+    grid = (triton.cdiv(num_groups, 128),)
+    expand_kernel[grid](codes, scales, values, num_groups, GROUPS=128, num_warps=4)
     return values
 
 
 def expand_ref(codes, scales, dtype=torch.bfloat16):
-    """Plain statement: codes [..., K] float8_e4m3fn, scales [..., K/32] uint8 (E8M0) -> [..., K] of
-    dtype.
-    """
+    """Plain statement of `expand`, for codes [..., K], scales [..., K/32] and any dtype."""
     factor = torch.exp2(scales.double() - 127)
     factor = torch.where(scales == 255, torch.nan, factor)
-    return (codes.double().unflatten(-1, (-1, GROUP)) * factor[..., None]).flatten(-2).to(dtype)
+    groups = codes.double().unflatten(-1, (-1, GROUP))
+    values = groups * factor[..., None]
+    return values.flatten(-2).to(dtype)

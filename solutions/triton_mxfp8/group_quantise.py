@@ -1,6 +1,6 @@
-"""group_quantise: bf16 -> E4M3 codes with one E8M0 scale for each 32 elements of a row, as OCP MX
-v1.0 converts.
+"""group_quantise: bf16 to E4M3 codes, with one E8M0 scale for each 32 elements of a row.
 
+OCP MX v1.0 converts so.
 The shared exponent is floor(log2(amax)) - 8, 8 being E4M3's largest exponent, and at least -127;
 codes are value over scale rounded to nearest even, and saturate at 448: amax over scale is below
 512, so the top of an octave does saturate. A group of zeros gets the smallest scale, 2^-127. E4M3
@@ -69,10 +69,14 @@ def group_quantise_kernel(
 
 
 def _launch(x, values, scales, rounded):
+    """Write codes and scales of x, or, where rounded, codes times scales alone."""
     num_groups = x.numel() // GROUP
     # few groups: small programs, so that the device fills; many: enough loads in flight in each
-    groups, warps = (16, 1) if num_groups <= 16384 else (128, 4)
-    group_quantise_kernel[(triton.cdiv(num_groups, groups),)](
+    few = num_groups <= 16384
+    groups = 16 if few else 128
+    warps = 1 if few else 4
+    grid = (triton.cdiv(num_groups, groups),)
+    group_quantise_kernel[grid](
         x.view(torch.int16),
         values,
         scales,
@@ -84,7 +88,7 @@ def _launch(x, values, scales, rounded):
 
 
 def group_quantise(x):
-    """Quantise to MXFP8.
+    """Return x quantised to MXFP8.
 
     Args:
         x: [M, K] bfloat16, contiguous, K a multiple of 32, M at least 1.
@@ -99,7 +103,7 @@ def group_quantise(x):
 
 
 def group_round(x):
-    """Quantise and expand again in one pass: x [M, K] bfloat16 -> code times scale [M, K] bfloat16.
+    """Return code times scale [M, K] bfloat16 of x [M, K] bfloat16, in one pass.
 
     What a product on bf16 tensor cores reads; bit for bit `expand(*group_quantise(x))`.
     """

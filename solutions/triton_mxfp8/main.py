@@ -15,16 +15,18 @@ launch_quickly(group_quantise_kernel, expand_kernel, block_scaled_matmul_kernel,
 
 
 def quantise(x):
-    """The first step: x [M, K] bfloat16 -> codes [M, K] float8_e4m3fn, scales [M, K/32] uint8 (E8M0
-    bits).
+    """Return the first step's result, codes [M, K] float8_e4m3fn and scales [M, K/32] uint8.
+
+    x: [M, K] bfloat16. Scales are the bits of E8M0.
     """
     with torch.cuda.device_of(x):
         return group_quantise(x)
 
 
 def multiply(codes, scales, weight, weight_scale, output, route=None):
-    """The second step: product of quantised x with the weight into `output`, see `run`; on a route
-    of tiles.py.
+    """Write the second step's result, the product of quantised x with the weight, into `output`.
+
+    See `run`. route: one of tiles.py.
     """
     tile = choose_tile(gpu_of(codes.device).architecture, *codes.shape, route)
     with torch.cuda.device_of(codes):
@@ -33,7 +35,7 @@ def multiply(codes, scales, weight, weight_scale, output, route=None):
 
 @replayed
 def run(x, weight, weight_scale, output):
-    """Linear layer in MXFP8; writes `output` [M, N].
+    """Write `output` [M, N]: a linear layer in MXFP8.
 
     Args:
         x: [M, K] bfloat16; quantised here, in groups of 32 along K. M may be 0; K a multiple of
@@ -50,12 +52,15 @@ def run(x, weight, weight_scale, output):
     check_operands(x, weight, weight_scale, output)
     if x.shape[0] == 0:
         return
+
     tile = choose_tile(gpu_of(x.device).architecture, *x.shape)
     scales = weight_scale.view(torch.uint8)
     with torch.cuda.device_of(x):
         if tile.x == "codes":
-            block_scaled_matmul(*group_quantise(x), weight, scales, output, tile)
+            codes, x_scales = group_quantise(x)
+            block_scaled_matmul(codes, x_scales, weight, scales, output, tile)
         elif tile.x == "values":  # the codes themselves are never stored
-            block_scaled_matmul(group_round(x), None, weight, scales, output, tile)
+            values = group_round(x)
+            block_scaled_matmul(values, None, weight, scales, output, tile)
         else:
             block_scaled_matmul(x, None, weight, scales, output, tile)

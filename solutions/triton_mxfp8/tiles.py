@@ -1,5 +1,6 @@
-"""tiles: which route and tile a product takes, by architecture and rows of x. Host code only; no
-GPU is asked.
+"""tiles: which route and tile a product takes, by architecture and rows of x.
+
+Host code only; no GPU is asked.
 """
 
 from functools import lru_cache
@@ -51,27 +52,35 @@ ROUTES = {"sm_90": ((512, "bf16"), (None, "library")), "sm_100": ((None, "native
 
 
 def _for_rows(rows, num_rows):
-    return next(found for limit, found in rows if limit is None or num_rows <= limit)
+    """Return what a table has for num_rows, in its first row whose limit is not exceeded."""
+    for limit, choice in rows:
+        if limit is None or num_rows <= limit:
+            return choice
+    raise LookupError(f"the table ends below {num_rows} rows")
 
 
 @lru_cache(maxsize=4096)
 def choose_tile(architecture, num_rows, width, route=None):
-    """Tile for num_rows rows of x and k = width, fitted to that width; route None is the
-    architecture's best.
+    """Return the tile for num_rows rows of x and k = width, fitted to that width.
+
+    route: None is the architecture's best.
 
     Raises:
         ValueError: the architecture, or the route on it, has no table.
     """
     if architecture not in ROUTES:
-        raise ValueError(
-            f"architecture: got {architecture}, tiles are tabled for {', '.join(sorted(ROUTES))}"
-        )
+        tabled = ", ".join(sorted(ROUTES))
+        raise ValueError(f"architecture: got {architecture}, tiles are tabled for {tabled}")
+
     route = route or _for_rows(ROUTES[architecture], num_rows)
     if (architecture, route) not in TABLE:
-        known = ", ".join(name for of, name in TABLE if of == architecture)
-        raise ValueError(f"route: got {route!r}, on {architecture} there are: {known}")
+        routes = ", ".join(name for tabled, name in TABLE if tabled == architecture)
+        raise ValueError(f"route: got {route!r}, on {architecture} there are: {routes}")
+
     tile = _for_rows(TABLE[architecture, route], num_rows)
     if route == "library":
         return tile
+
     block_k = tile.block_k if width % tile.block_k == 0 else BLOCK
-    return tile._replace(block_k=block_k, splits=min(tile.splits, width // block_k))
+    splits = min(tile.splits, width // block_k)
+    return tile._replace(block_k=block_k, splits=splits)

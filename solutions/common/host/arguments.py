@@ -1,6 +1,6 @@
-"""arguments: what the FP8 layer's entry points take: each interface's names, shapes and dtypes, and
-their check.
+"""arguments: what the FP8 layer's entry points take, and its check.
 
+An interface has the names, shapes and dtypes of the arguments of one kind of definition.
 Every tensor is contiguous, starts at a multiple of 16 bytes and lies on the device of the first.
 """
 
@@ -18,7 +18,10 @@ from .problem import NUM_LOCAL_EXPERTS as E_LOCAL
 from .problem import RENORM, TOP_K
 
 T = "tokens of a call"
-FP8, FP32, BF16, INT32 = torch.float8_e4m3fn, torch.float32, torch.bfloat16, torch.int32
+FP8 = torch.float8_e4m3fn
+FP32 = torch.float32
+BF16 = torch.bfloat16
+INT32 = torch.int32
 
 WEIGHTS = {
     "gemm1_weights": ((E_LOCAL, 2 * I, H), FP8),
@@ -39,9 +42,12 @@ DS_ROUTING = {
     "output": ((T, H), BF16),
 }
 RENORM_ROUTING = {
-    name: DS_ROUTING[name] for name in ("routing_logits", "hidden_states", "hidden_states_scale")
+    "routing_logits": DS_ROUTING["routing_logits"],
+    "hidden_states": DS_ROUTING["hidden_states"],
+    "hidden_states_scale": DS_ROUTING["hidden_states_scale"],
+    **WEIGHTS,
+    "output": DS_ROUTING["output"],
 }
-RENORM_ROUTING |= WEIGHTS | {"output": DS_ROUTING["output"]}
 ROUTED = {
     "hidden_states": ((T, H), FP8),
     "hidden_states_scale": ((T, H // 128), FP32),
@@ -51,62 +57,76 @@ ROUTED = {
     "local_expert_offset": range(2**31 - E_LOCAL),  # ids are int32
     "output": ((T, H), BF16),
 }
-DS_ROUTING_BF16, RENORM_ROUTING_BF16, ROUTED_BF16 = (
-    {
-        name: want
-        for name, want in (form | {"hidden_states": ((T, H), BF16)}).items()
-        if name != "hidden_states_scale"
-    }
-    for form in (DS_ROUTING, RENORM_ROUTING, ROUTED)
-)
 
-_ABSENT = dict.fromkeys(DS_ROUTING | ROUTED) | {
-    "local_expert_offset": 0,
-    "routed_scaling_factor": 1.0,
-}
+
+def _with_bf16_tokens(interface):
+    """Return an interface like another, for tokens in bf16, which have no scales."""
+    fields = dict(interface)
+    fields["hidden_states"] = ((T, H), BF16)
+    del fields["hidden_states_scale"]
+    return fields
+
+
+DS_ROUTING_BF16 = _with_bf16_tokens(DS_ROUTING)
+RENORM_ROUTING_BF16 = _with_bf16_tokens(RENORM_ROUTING)
+ROUTED_BF16 = _with_bf16_tokens(ROUTED)
+
+# what an interface that lacks an argument has in its place
+_ABSENT = dict.fromkeys(DS_ROUTING | ROUTED)
+_ABSENT["local_expert_offset"] = 0
+_ABSENT["routed_scaling_factor"] = 1.0
 
 
 def check_arguments(interface, arguments):
-    """Check one call of the layer, of all that the host can see: ids and routing are on the device.
+    """Check all that the host can see of a call. Ids and routing are on the device.
 
     Args:
         interface: one of those above.
         arguments: its arguments, in its order.
 
     Returns:
-        A namespace of the arguments of all interfaces. Those that this one lacks are None, or the
-            numbers that change nothing.
+        A namespace of the arguments of all interfaces. Those that this interface lacks are None, or
+            the numbers that change nothing.
 
     Raises:
         ValueError: dtype, rank, size, device, contiguity or alignment of a tensor, or type or range
             of a number, is not the interface's; the message names the argument, what it got and
             what it wants.
     """
-    first_name, first = next(iter(interface)), arguments[0]
+    first_name = next(iter(interface))
+    first = arguments[0]
     check_rank(first_name, first, 2)
-    num_tokens, tensors = first.shape[0], []
+
+    num_tokens = first.shape[0]
+    tensors = []
     for (name, want), value in zip(interface.items(), arguments, strict=True):
-        if isinstance(want, range):
-            if type(value) is not int or value not in want:
-                raise ValueError(f"{name}: got {value!r}, want an int, {want[0]} to {want[-1]}")
-        elif want is float:
-            if not isinstance(value, (int, float)) or isinstance(value, bool):
-                raise ValueError(f"{name}: got {type(value).__name__}, want a number")
+        if want is float or isinstance(want, range):
+            _check_number(name, value, want)
         else:
             shape, dtype = want
-            tensors.append(
-                (name, value, tuple(num_tokens if size is T else size for size in shape), (dtype,))
-            )
+            shape = tuple(num_tokens if size is T else size for size in shape)
+            tensors.append((name, value, shape, (dtype,)))
     check_tensors(tensors, like=(first_name, first))
-    return SimpleNamespace(**_ABSENT | dict(zip(interface, arguments, strict=True)))
+
+    by_name = dict(zip(interface, arguments, strict=True))
+    return SimpleNamespace(**_ABSENT | by_name)
+
+
+def _check_number(name, value, want):
+    """Raise ValueError where a value is not an int of the range `want`, or a number for float."""
+    if want is float:
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise ValueError(f"{name}: got {type(value).__name__}, want a number")
+    elif type(value) is not int or value not in want:
+        raise ValueError(f"{name}: got {value!r}, want an int, {want[0]} to {want[-1]}")
 
 
 def takes(interface):
-    """Decorator of an entry point f(arguments), a tuple, that has them checked by another: C++, or
-    a check of its own.
+    """Return a decorator of f(arguments), which makes it an entry point of an interface.
 
-    A call may name arguments. Where f fails, what `check_arguments` finds is raised instead: a
-    binding that cannot convert an argument does not name it.
+    f gets a tuple and has it checked elsewhere: by C++, or by itself. A call may name arguments.
+    Where f fails, what `check_arguments` finds is raised instead, as a binding that cannot convert
+    an argument does not name it.
 
     Raises:
         TypeError: an argument is missing, unknown or one too many; the message names it.
@@ -114,17 +134,19 @@ def takes(interface):
             got no memory.
     """
     count = len(interface)
-    signature = Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in interface])
+    first_name = next(iter(interface))
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    signature = Signature([Parameter(name, kind) for name in interface])
 
     def decorate(function):
         @wraps(function)
         def call(*arguments, **named):
             if named or len(arguments) != count:
                 arguments = signature.bind(*arguments, **named).args
-            if (
-                type(arguments[-3]) is bool or type(arguments[-2]) is bool
-            ):  # a binding takes True for 1
+            # numbers stand here; a binding takes True for 1
+            if type(arguments[-3]) is bool or type(arguments[-2]) is bool:
                 check_arguments(interface, arguments)
+
             try:
                 return function(arguments)
             except MemoryError as error:  # tvm-ffi's; engines try again with less on torch's
@@ -132,9 +154,8 @@ def takes(interface):
             except (AttributeError, BufferError, IndexError, RuntimeError, TypeError):
                 check_arguments(interface, arguments)
                 if arguments[0].is_meta:
-                    raise ValueError(
-                        f"{next(iter(interface))}: is on meta, want a CUDA device"
-                    ) from None
+                    message = f"{first_name}: is on meta, want a CUDA device"
+                    raise ValueError(message) from None
                 raise
 
         call.__signature__ = signature  # what FlashInfer-Bench and help() look at
@@ -144,8 +165,9 @@ def takes(interface):
 
 
 def checked(interface):
-    """Decorator of an entry point f(given): it becomes one as by `takes` and gets what
-    `check_arguments` returns.
+    """Return a decorator of f(given), which makes it an entry point as `takes` does.
+
+    f gets what `check_arguments` returns.
     """
 
     def decorate(function):

@@ -1,4 +1,4 @@
-"""build_library: compile C++ and CUDA sources on first use, once for each content, and load them.
+"""build_library: compile C++ and CUDA sources on first use, once for each content; load them.
 
 FIB writes a solution's sources anew in every process, so their paths and times say nothing. The
 library lies in tvm_ffi's cache, in a folder named after a hash of all that decides it but the
@@ -31,21 +31,20 @@ GRACE = 5  # seconds that a compiler has to remove its files and end
 
 
 def read_sources(folder):
-    """Path below the folder -> text of the CUDA files (.cu, .cuh) in it and in the folders
-    below.
-    """
-    return {
-        path.relative_to(folder).as_posix(): path.read_text()
-        for path in sorted(folder.rglob("*.cu*"))
-    }
+    """Return path -> text of the CUDA files (.cu, .cuh) in a folder and in those below it."""
+    texts = {}
+    for path in sorted(folder.rglob("*.cu*")):
+        name = path.relative_to(folder).as_posix()
+        texts[name] = path.read_text()
+    return texts
 
 
 def build_library(
     name, texts, *, architecture=None, flags=(), include_folders=(), headers_version=""
 ):
-    """Path of the library, compiled if it is not there yet, all files side by side or MAX_JOBS at a
-    time.
+    """Return the path of the library, compiled if it is not there yet.
 
+    All files are compiled side by side, or MAX_JOBS at a time.
     Processes that need it together wait for the one that compiles. What a killed one leaves is
     never taken for finished; one that is interrupted ends its compilers and leaves nothing. Paths
     may have spaces in them: no shell and no ninja reads the commands.
@@ -60,16 +59,14 @@ def build_library(
         RuntimeError: the compiler for C++ or nvcc is missing, or one fails (its output is in the
         message).
     """
+    cache = Path(os.environ.get("TVM_FFI_CACHE_DIR", "~/.cache/tvm-ffi"))
+    cache = cache.expanduser().absolute()
     key = content_key(texts, architecture, flags, headers_version)
-    cache = Path(os.environ.get("TVM_FFI_CACHE_DIR", "~/.cache/tvm-ffi")).expanduser().absolute()
-    # Packing begins problem.cuh with the definition's name. It is there for who looks into the
-    # cache.
-    problem = next((text for path, text in texts.items() if path.endswith("problem.cuh")), "")
-    definition = re.match(r"// problem: (\w+)", problem)
-    folder = cache / "_".join([name, *(definition.groups() if definition else ()), key])
+    folder = cache / "_".join([name, *_definitions(texts), key])
     library = folder / f"{name}.so"
     if library.is_file():
         return library
+
     cache.mkdir(parents=True, exist_ok=True)
     with _locked(cache / f"{folder.name}.lock"):
         if not library.is_file():
@@ -77,66 +74,81 @@ def build_library(
     return library
 
 
+def _definitions(texts):
+    """Return the names of the definitions that sources are for, none or one.
+
+    Packing begins problem.cuh with it. It is for those who look into the cache.
+    """
+    for path, text in texts.items():
+        if path.endswith("problem.cuh"):
+            return re.findall(r"\A// problem: (\w+)", text)
+    return []
+
+
 def load_library(library):
-    """The module of a library that `build_library` built. Raises RuntimeError where it does not
-    load.
+    """Return the module of a library that `build_library` built.
+
+    Raises RuntimeError where it does not load.
     """
     try:
         return tvm_ffi.load_module(library)
     except RuntimeError as error:  # of a CUDA release that is not installed here, for instance
-        raise RuntimeError(
-            f"{library} does not load ({error}); remove its folder to have it compiled here"
-        ) from error
+        advice = "remove its folder to have it compiled here"
+        raise RuntimeError(f"{library} does not load ({error}); {advice}") from error
 
 
 def content_key(texts, architecture=None, flags=(), headers_version=""):
-    """16 hexadecimal digits of all that decides a library, compilers apart; no path of this machine
-    is among it.
+    """Return 16 hexadecimal digits of all that decides a library, compilers apart.
+
+    No path of this machine is among it.
     """
-    sources = sorted(texts.items())
     decisive = (
-        sources,
+        sorted(texts.items()),
         architecture,
         tuple(flags),
         headers_version,
         tvm_ffi.__version__,
         platform.machine(),
     )
-    return hashlib.sha256(repr(decisive).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(repr(decisive).encode())
+    return digest.hexdigest()[:16]
 
 
 def find_toolkit():
-    """Folder of a CUDA toolkit, which has bin/nvcc, or None.
+    """Return the folder of a CUDA toolkit, which has bin/nvcc, or None.
 
-    Taken from CUDA_HOME, CUDA_PATH, the nvcc on the PATH, or DEFAULT_TOOLKIT, in this order.
+    It is taken from CUDA_HOME, CUDA_PATH, the nvcc on the PATH, or DEFAULT_TOOLKIT, in this order.
     """
+    places = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
     nvcc = shutil.which("nvcc")
-    places = [
-        os.environ.get("CUDA_HOME"),
-        os.environ.get("CUDA_PATH"),
-        nvcc and Path(nvcc).resolve().parent.parent,
-    ]
-    found = [
-        Path(place)
-        for place in (*places, DEFAULT_TOOLKIT)
-        if place and (Path(place) / "bin/nvcc").is_file()
-    ]
+    if nvcc:
+        places.append(Path(nvcc).resolve().parent.parent)
+    places.append(DEFAULT_TOOLKIT)
+
+    toolkits = []
+    for place in places:
+        if place and Path(place, "bin/nvcc").is_file():
+            toolkits.append(Path(place))
+
     # An nvcc on the PATH may be a script that starts another one, and then the libraries are not
     # beside it.
-    return next(
-        (place for place in found if (place / "lib64").is_dir()), found[0] if found else None
-    )
+    for toolkit in toolkits:
+        if (toolkit / "lib64").is_dir():
+            return toolkit
+    return toolkits[0] if toolkits else None
 
 
 def _compile(name, texts, folder, architecture, flags, include_folders):
-    """Make the folder with the library, in another one that takes its name at the end; the caller
-    holds the lock.
+    """Make the folder with the library, in another one that takes its name at the end.
+
+    The caller holds the lock.
     """
     commands, link = _commands(name, texts, architecture, flags, include_folders)
 
     # of builds that failed or were killed
-    for left in (*folder.parent.glob(f"{folder.name}.part*"), folder):
-        shutil.rmtree(left, ignore_errors=True)
+    left_over = list(folder.parent.glob(f"{folder.name}.part*"))
+    for path in (*left_over, folder):
+        shutil.rmtree(path, ignore_errors=True)
 
     # not one name for all: a killed one's compilers may still write to theirs
     part = folder.with_name(f"{folder.name}.part{os.getpid()}")
@@ -155,49 +167,65 @@ def _compile(name, texts, folder, architecture, flags, include_folders):
         raise RuntimeError(f"{folder.name} does not compile: {error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    _say(f"compiled {folder.name} in {time.monotonic() - start:.0f} s")
+
+    seconds = time.monotonic() - start
+    _say(f"compiled {folder.name} in {seconds:.0f} s")
 
 
 def _commands(name, texts, architecture, flags, include_folders):
-    """The commands that compile, each with its object as the last word, and the one that links.
+    """Return the commands that compile, each with its object as the last word, and the linking one.
 
     Paths of sources are relative to the folder in which they run. Flags are those of
     tvm_ffi.cpp.build. Raises RuntimeError where a compiler is missing.
     """
     cxx = shlex.split(os.environ.get("CXX", "c++"))
     if shutil.which(cxx[0]) is None:
-        raise RuntimeError(
-            f"{name} is compiled on first use and needs a C++ compiler: {cxx[0]} is not on the PATH"
-        )
-    folders = [libinfo.find_include_path(), libinfo.find_dlpack_include_path()]
-    folders += sorted({str(Path(path).parent) for path in texts})
-    folders += [str(Path(path).absolute()) for path in include_folders]
-    includes = [f"-I{path}" for path in folders]
-    tvm_ffi_library = Path(libinfo.find_libtvm_ffi())
+        missing = f"a C++ compiler: {cxx[0]} is not on the PATH"
+        raise RuntimeError(f"{name} is compiled on first use and needs {missing}")
 
-    cpp = [*cxx, "-std=c++17", "-fPIC", "-O2", *includes]
-    link = [*cxx, "-shared", f"-L{tvm_ffi_library.parent}", "-ltvm_ffi"]
-    cuda = []
+    includes = _includes(texts, include_folders)
+    compilers = {".cpp": [*cxx, "-std=c++17", "-fPIC", "-O2", *includes]}
+    tvm_ffi_folder = Path(libinfo.find_libtvm_ffi()).parent
+    libraries = [f"-L{tvm_ffi_folder}", "-ltvm_ffi"]
     if architecture:
-        toolkit = find_toolkit()
-        if toolkit is None:
-            raise RuntimeError(
-                f"{name} is compiled on first use and needs nvcc, on the PATH or below CUDA_HOME"
-            )
-        code = architecture.replace(".", "")
-        cuda = [str(toolkit / "bin/nvcc"), "-Xcompiler", "-fPIC", "-std=c++17", "-O2"]
-        cuda += [f"-gencode=arch=compute_{code},code=sm_{code}", *flags, *includes]
-        libraries = toolkit / "lib64"
-        link += [f"-L{libraries}", "-lcudart", f"-Wl,-rpath,{libraries}"]
+        toolkit = _required_toolkit(name)
+        compilers[".cu"] = [*_nvcc(toolkit, architecture), *flags, *includes]
+        cuda = toolkit / "lib64"
+        libraries += [f"-L{cuda}", "-lcudart", f"-Wl,-rpath,{cuda}"]
 
     commands = []
     for path in sorted(texts):
-        compiler = {".cu": cuda, ".cpp": cpp}.get(Path(path).suffix)
+        compiler = compilers.get(Path(path).suffix)
         if compiler is not None:
             commands.append([*compiler, "-c", path, "-o", f"{path}.o"])
+
     # libraries after the objects that need them
     objects = [command[-1] for command in commands]
-    return commands, [*cxx, *objects, *link[len(cxx) :], "-o", f"{name}.so"]
+    return commands, [*cxx, *objects, "-shared", *libraries, "-o", f"{name}.so"]
+
+
+def _includes(texts, include_folders):
+    """Return compilers' options for the folders of tvm_ffi's headers, the sources and others."""
+    folders = [libinfo.find_include_path(), libinfo.find_dlpack_include_path()]
+    folders += sorted({str(Path(path).parent) for path in texts})
+    folders += [str(Path(path).absolute()) for path in include_folders]
+    return [f"-I{path}" for path in folders]
+
+
+def _required_toolkit(name):
+    """Return a CUDA toolkit's folder. Raises RuntimeError where there is none."""
+    toolkit = find_toolkit()
+    if toolkit is None:
+        missing = "nvcc, on the PATH or below CUDA_HOME"
+        raise RuntimeError(f"{name} is compiled on first use and needs {missing}")
+    return toolkit
+
+
+def _nvcc(toolkit, architecture):
+    """Return the command for an architecture such as "9.0a", without what is to be compiled."""
+    code = architecture.replace(".", "")
+    target = f"-gencode=arch=compute_{code},code=sm_{code}"
+    return [str(toolkit / "bin/nvcc"), "-Xcompiler", "-fPIC", "-std=c++17", "-O2", target]
 
 
 class _Job(NamedTuple):
@@ -209,10 +237,10 @@ class _Job(NamedTuple):
 
 
 def _run_together(commands, folder):
-    """Run commands in a folder side by side, as many as MAX_JOBS says; their words and what they
-    print are kept in build.log. Raises RuntimeError for the first that fails.
+    """Run commands in a folder side by side, as many as MAX_JOBS says.
 
-    Temporary files lie in the folder, too. Whatever raises, no command goes on.
+    Their words and what they print are kept in build.log. Temporary files lie in the folder, too.
+    Raises RuntimeError for the first that fails. Whatever raises, no command goes on.
     """
     most = int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)
     temporary = folder / "tmp"
@@ -289,7 +317,7 @@ def _locked(path):
 
 
 def _is_at(file, path):
-    """Whether an open file is the one that has this path."""
+    """Return whether an open file is the one that has this path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except FileNotFoundError:
@@ -297,4 +325,5 @@ def _is_at(file, path):
 
 
 def _say(what):
+    """Print a line on standard error."""
     print(f"build_library: {what}", file=sys.stderr, flush=True)

@@ -1,19 +1,11 @@
-"""check_bf16_inputs: refuse what the bf16 kernels were not written for, before anything is
-launched.
+"""check_bf16_inputs: refuse what the bf16 kernels were not written for.
+
+Nothing has been launched by then.
 """
 
 import torch
 
 from .check_tensors import check_rank, check_tensors
-
-_ORDER = (
-    "hidden_states",
-    "expert_ids",
-    "expert_weights",
-    "gemm1_weights",
-    "gemm2_weights",
-    "output",
-)
 
 
 def check_bf16_inputs(tensors):
@@ -28,33 +20,39 @@ def check_bf16_inputs(tensors):
         ValueError: dtype, rank, size, device, contiguity or 16-byte alignment of an argument is not
             what the definition says; the message names the argument, what it got and what it wants.
     """
-    for at, rank in ((1, 2), (3, 3)):
-        check_rank(_ORDER[at], tensors[at], rank)
-    seq_len, top_k = tensors[1].shape
-    experts, gemm1_out, hidden = tensors[3].shape
+    hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output = tensors
+    check_rank("expert_ids", expert_ids, 2)
+    check_rank("gemm1_weights", gemm1_weights, 3)
+
+    num_tokens, top_k = expert_ids.shape
+    experts, gemm1_out, hidden = gemm1_weights.shape
+    inter = gemm1_out // 2
+    _check_sizes(experts, gemm1_out, hidden, top_k)
+
+    tokens = (num_tokens, hidden)
+    pairs = (num_tokens, top_k)
+    bf16 = (torch.bfloat16,)
+    wanted = (
+        ("hidden_states", hidden_states, tokens, bf16),
+        ("expert_ids", expert_ids, pairs, (torch.int32,)),
+        ("expert_weights", expert_weights, pairs, (torch.float32,)),
+        ("gemm1_weights", gemm1_weights, (experts, 2 * inter, hidden), bf16),
+        ("gemm2_weights", gemm2_weights, (experts, hidden, inter), bf16),
+        ("output", output, tokens, bf16),
+    )
+    check_tensors(wanted, like=("expert_ids", expert_ids))
+
+
+def _check_sizes(experts, gemm1_out, hidden, top_k):
+    """Raise ValueError for sizes that no tile divides."""
     inter = gemm1_out // 2
     for name, value, block in (("hidden_size", hidden, 256), ("intermediate_size", inter, 128)):
         if value == 0 or value % block or gemm1_out % 2:
             raise ValueError(f"gemm1_weights: {name} is {value}, want a multiple of {block}")
-    if experts < 8 or experts & (experts - 1):
-        raise ValueError(
-            f"gemm1_weights: num_experts is {experts}, want a power of two of at least 8"
-        )
-    if not 1 <= top_k <= experts:
-        raise ValueError(
-            f"expert_ids: top_k is {top_k}, want 1 to {experts}, the number of experts"
-        )
 
-    bf16, int32, fp32 = (torch.bfloat16,), (torch.int32,), (torch.float32,)
-    shapes = (
-        ((seq_len, hidden), bf16),
-        ((seq_len, top_k), int32),
-        ((seq_len, top_k), fp32),
-        ((experts, 2 * inter, hidden), bf16),
-        ((experts, hidden, inter), bf16),
-        ((seq_len, hidden), bf16),
-    )
-    wanted = (
-        (name, tensor, *want) for name, tensor, want in zip(_ORDER, tensors, shapes, strict=True)
-    )
-    check_tensors(wanted, like=("expert_ids", tensors[1]))
+    if experts < 8 or experts & (experts - 1):
+        want = "a power of two of at least 8"
+        raise ValueError(f"gemm1_weights: num_experts is {experts}, want {want}")
+    if not 1 <= top_k <= experts:
+        want = f"1 to {experts}, the number of experts"
+        raise ValueError(f"expert_ids: top_k is {top_k}, want {want}")

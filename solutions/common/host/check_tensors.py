@@ -7,9 +7,10 @@ import torch
 
 
 def check_rank(name, value, rank):
-    """Raises ValueError if the argument is not a tensor of so many dimensions."""
+    """Raise ValueError if the argument is not a tensor of so many dimensions."""
     if not isinstance(value, torch.Tensor) or value.dim() != rank:
-        raise ValueError(f"{name}: got {_describe(value)}, want a tensor of {rank} dimensions")
+        got = _describe(value)
+        raise ValueError(f"{name}: got {got}, want a tensor of {rank} dimensions")
 
 
 def check_tensors(wanted, like):
@@ -34,15 +35,16 @@ def check_tensors(wanted, like):
             or not tensor.is_contiguous()
             or tensor.data_ptr() % 16
         ):
-            raise ValueError(f"{name}: {_fault(tensor, shape, dtypes, device, like[0])}")
+            fault = _fault(tensor, shape, dtypes, device, like[0])
+            raise ValueError(f"{name}: {fault}")
 
 
 def _fault(tensor, shape, dtypes, device, like):
-    """What is wrong with a tensor that something is wrong with."""
+    """Return what is wrong with a tensor that something is wrong with."""
     if not isinstance(tensor, torch.Tensor) or tensor.shape != shape or tensor.dtype not in dtypes:
-        return (
-            f"got {_describe(tensor)}, want {' or '.join(map(str, dtypes))} of shape {list(shape)}"
-        )
+        got = _describe(tensor)
+        allowed = " or ".join(map(str, dtypes))
+        return f"got {got}, want {allowed} of shape {list(shape)}"
     if tensor.device != device:
         return f"is on {tensor.device}, want {device} as {like}"
     if not tensor.is_contiguous():
@@ -51,6 +53,7 @@ def _fault(tensor, shape, dtypes, device, like):
 
 
 def _describe(value):
+    """Return the dtype and shape of a tensor, the type of anything else."""
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} of shape {list(value.shape)}"
     return type(value).__name__

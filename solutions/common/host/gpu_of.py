@@ -14,12 +14,10 @@ class Gpu(NamedTuple):
 
 @lru_cache
 def gpu_of(device):
-    """The `Gpu` that a torch.device is; a CPU stands in for a small sm_90 in the interpreter."""
+    """Return the `Gpu` of a torch.device. In the interpreter a CPU stands in for a small sm_90."""
     if device.type == "cpu":
         return Gpu("sm_90", "cpu", 4)
+
     properties = torch.cuda.get_device_properties(device)
-    return Gpu(
-        f"sm_{properties.major}{properties.minor}",
-        properties.name,
-        properties.multi_processor_count,
-    )
+    architecture = f"sm_{properties.major}{properties.minor}"
+    return Gpu(architecture, properties.name, properties.multi_processor_count)

@@ -1,5 +1,6 @@
-"""launch: start Triton kernels with less host work than Triton's own launch, which costs as much as
-a small kernel.
+"""launch: start Triton kernels with less host work than Triton's own launch.
+
+That costs as much as a small kernel.
 
 `kernel[grid](...)` binds its arguments, derives a cache key from each of them and builds metadata
 for hooks, every time. `launch_quickly` puts a shorter `run` before the kernel's own: a call whose
@@ -18,9 +19,12 @@ from triton import knobs
 SUPPORTED = triton.__version__.startswith("3.6.") and torch.cuda.is_available()
 
 
-# While replay.py watches a call of this thread: a list of (compiled kernel, grid, arguments by
-# name).
 class _Watching(threading.local):
+    """What replay.py watches in this thread.
+
+    launches: a list of (compiled kernel, grid, arguments by name), None while it watches nothing.
+    """
+
     launches = None
 
 
@@ -33,11 +37,14 @@ def launch_quickly(*kernels):
 
     The key of a launch is the device, the values given by keyword and, for each integer argument
     that Triton specialises on, which of Triton's cases (divisible by 16, one, other) it is. The
-    rest is the callers' duty: - constexprs and options (num_warps, ...) come by keyword, always in
-    the same order, all others by position; - an argument has the same dtype in every call, a tensor
-    descriptor also the same block for equal constexprs; - pointers are multiples of 16 bytes,
-    unless named in do_not_specialize_on_alignment. Inputs are by check_arguments, whole allocations
-    by torch, and slices of scratch by their sizes.
+    rest is the callers' duty:
+
+    - Constexprs and options (num_warps, ...) come by keyword, always in the same order, all others
+      by position.
+    - An argument has the same dtype in every call, a tensor descriptor also the same block for
+      equal constexprs.
+    - Pointers are multiples of 16 bytes, unless named in do_not_specialize_on_alignment. Inputs are
+      by check_arguments, whole allocations by torch, and slices of scratch by their sizes.
 
     Raises:
         ValueError: a kernel has a constexpr before an ordinary parameter, or a parameter is named
@@ -45,86 +52,118 @@ def launch_quickly(*kernels):
     """
     for kernel in kernels:
         if SUPPORTED and isinstance(kernel, triton.JITFunction):
-            kernel.run = _quick_run(
-                kernel
-            )  # hides the method of the class, which serves as the ordinary way
+            # hides the method of the class, which serves as the ordinary way
+            kernel.run = _quick_run(kernel)
 
 
 def _quick_run(kernel):
-    """`kernel.run` with a memory of the launches it has seen."""
-    constexprs = [p.name for p in kernel.params if p.is_constexpr]
-    ordinary = [p for p in kernel.params if not p.is_constexpr]
-    names = [p.name for p in ordinary]
-    if [p.name for p in kernel.params[len(ordinary) :]] != constexprs:
-        raise ValueError(f"{kernel.__name__}: a constexpr stands before an ordinary parameter")
+    """Return `kernel.run` with a memory of the launches it has seen."""
+    ordinary, constexprs = parameters_of(kernel)
     integers = specialised(ordinary)
     seen = {}
 
     def run(*args, grid, warmup, **keywords):
+        # each microsecond here is one of every launch: no function is called that need not be
         device = torch._C._cuda_getDevice()
         key = (device, *keywords.values(), *[specialisation(args[at]) for at in integers])
-        found = seen.get(key)
-        if found is None or warmup or kernel.pre_run_hooks or hooked():
+        launcher = seen.get(key)
+        if launcher is None or warmup or kernel.pre_run_hooks or hooked():
             compiled = triton.JITFunction.run(kernel, *args, grid=grid, warmup=warmup, **keywords)
-            if watching.launches is not None and not warmup:
-                watching.launches.append(
-                    (compiled, grid, dict(zip(names, args, strict=True)) | keywords)
-                )
-            if found is None and not warmup and (launcher := launcher_of(compiled)):
-                seen[key] = (*launcher, [keywords[name] for name in constexprs])
+            if not warmup:
+                watch(compiled, grid, ordinary, args, keywords)
+                if launcher is None:
+                    remember(seen, key, compiled, constexprs, keywords)
             return compiled
-        launch, before, values = found
+
+        launch, before, values = launcher
         grid_y = grid[1] if len(grid) > 1 else 1
-        launch(
-            grid[0], grid_y, 1, torch._C._cuda_getCurrentRawStream(device), *before, *args, *values
-        )
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        launch(grid[0], grid_y, 1, stream, *before, *args, *values)
 
     return run
 
 
-def specialised(ordinary):
-    """Places of the integers that Triton specialises on, among the parameters of a kernel that are
-    not constexprs.
+def parameters_of(kernel):
+    """Return a kernel's ordinary parameters, and the names of its constexprs, which come after.
+
+    Raises ValueError where they do not.
     """
-    return [
-        at
-        for at, p in enumerate(ordinary)
-        if not p.name.endswith(("_ptr", "_desc")) and not p.do_not_specialize
-    ]
+    ordinary = []
+    constexprs = []
+    for parameter in kernel.params:
+        if parameter.is_constexpr:
+            constexprs.append(parameter.name)
+        elif constexprs:
+            raise ValueError(f"{kernel.__name__}: a constexpr stands before an ordinary parameter")
+        else:
+            ordinary.append(parameter)
+    return ordinary, constexprs
+
+
+def remember(launchers, key, compiled, constexprs, keywords):
+    """Keep what starts a compiled kernel, and the values of its constexprs, where it is known."""
+    launcher = launcher_of(compiled)
+    if launcher:
+        values = [keywords[name] for name in constexprs]
+        launchers[key] = (*launcher, values)
+
+
+def watch(compiled, grid, ordinary, args, keywords):
+    """Tell replay.py of a launch, while it watches this thread. ordinary: parameters of args."""
+    if watching.launches is not None:
+        names = [parameter.name for parameter in ordinary]
+        arguments = dict(zip(names, args, strict=True)) | keywords
+        watching.launches.append((compiled, grid, arguments))
+
+
+def specialised(ordinary):
+    """Return the places of the integers that Triton specialises on.
+
+    ordinary: the parameters of a kernel that are no constexprs.
+    """
+    places = []
+    for at, parameter in enumerate(ordinary):
+        is_integer = not parameter.name.endswith(("_ptr", "_desc"))
+        if is_integer and not parameter.do_not_specialize:
+            places.append(at)
+    return places
 
 
 def specialisation(integer):
-    """Which of the code variants that Triton makes for an integer argument serves this value."""
-    return 0 if integer % 16 == 0 else 1 if integer == 1 else 2
+    """Return which of the code variants that Triton makes for integers serves this value."""
+    if integer % 16 == 0:
+        return 0
+    return 1 if integer == 1 else 2
 
 
 def hooked():
-    """True when a profiler or debugger wants to hear of launches."""
-    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    """Return whether a profiler or debugger wants to hear of launches."""
+    enter = knobs.runtime.launch_enter_hook
+    leave = knobs.runtime.launch_exit_hook
     return getattr(enter, "calls", enter) or getattr(leave, "calls", leave)
 
 
 def launcher_of(compiled):
-    """(launch function, arguments it takes between the stream and the kernel's own), None where
-    that is unknown.
+    """Return a launch function and the arguments that it takes between stream and kernel's.
 
-    This is CudaLauncher.__call__ of a kernel without global scratch; tensor descriptors become TMA
-    descriptors inside the launch function.
+    None where they are unknown. This is CudaLauncher.__call__ of a kernel without global scratch;
+    tensor descriptors become TMA descriptors inside the launch function.
     """
     launcher = getattr(compiled, "_run", None)  # None: compiled, but not launched
-    if (
-        type(launcher).__name__ != "CudaLauncher"
-        or launcher.global_scratch_size
-        or launcher.profile_scratch_size
-    ):
+    if type(launcher).__name__ != "CudaLauncher":
         return None
-    no_scratch, no_hooks = (None, None), (None, None, None)
+    if launcher.global_scratch_size or launcher.profile_scratch_size:
+        return None
+
     before = (
         compiled.function,
         launcher.launch_cooperative_grid,
         launcher.launch_pdl,
-        *no_scratch,
+        None,  # global scratch
+        None,  # a profiler's scratch
         compiled.packed_metadata,
-        *no_hooks,
+        None,  # a hook's metadata
+        None,  # the hook ahead of a launch
+        None,  # the hook after it
     )
     return launcher.launch, before

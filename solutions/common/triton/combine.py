@@ -76,8 +76,10 @@ def combine(y, row_of_pair, weight, output, first_column, branch=False, pdl=Fals
     num_tokens, top_k = row_of_pair.shape
     num_columns = y.shape[1]
     few = num_tokens <= 64
-    block = 1024 if branch and not few else 512
-    combine_kernel[(num_tokens, -(-num_columns // block))](  # triton.cdiv takes microseconds
+    branch = branch and not few
+    block = 1024 if branch else 512
+    blocks = -(-num_columns // block)  # triton.cdiv takes microseconds
+    combine_kernel[(num_tokens, blocks)](
         y,
         row_of_pair,
         weight,
@@ -87,7 +89,7 @@ def combine(y, row_of_pair, weight, output, first_column, branch=False, pdl=Fals
         H=output.shape[1],
         TOP_K=top_k,
         BLOCK=block,
-        BRANCH=branch and not few,
+        BRANCH=branch,
         SLOTS=1 << (top_k - 1).bit_length(),
         PDL=pdl and y.device.type != "cpu",
         num_warps=4 if few else 1,  # for few tokens the shortest, for many as many loads as can be
@@ -97,6 +99,10 @@ def combine(y, row_of_pair, weight, output, first_column, branch=False, pdl=Fals
 def combine_ref(y, row_of_pair, weight, output, first_column):
     """Plain statement of `combine`; writes output[:, first_column : first_column + y.shape[1]]."""
     local = row_of_pair >= 0
-    terms = torch.where(local[..., None], y[row_of_pair.clamp(min=0).long()].float(), 0.0)
-    total = (terms * torch.where(local, weight, 0.0)[..., None]).sum(1)
-    output[:, first_column : first_column + y.shape[1]] = total.to(output.dtype)
+    rows = row_of_pair.clamp(min=0).long()
+    terms = torch.where(local[..., None], y[rows].float(), 0.0)
+    factors = torch.where(local, weight, 0.0)
+    total = (terms * factors[..., None]).sum(1)
+
+    columns = slice(first_column, first_column + y.shape[1])
+    output[:, columns] = total.to(output.dtype)

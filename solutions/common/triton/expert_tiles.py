@@ -1,8 +1,7 @@
-"""expert_tiles: a tile of a grouped GEMM, and the choice by architecture and rows per expert. Host
-code only.
+"""expert_tiles: a tile of a grouped GEMM, and the choice by architecture and rows per expert.
 
-The host knows T * top_k / num_experts, the mean of rows per expert, and nothing of how they are
-spread.
+Host code only. The host knows T * top_k / num_experts, the mean of rows per expert, and nothing of
+how they are spread.
 """
 
 from functools import lru_cache
@@ -21,24 +20,31 @@ class Tile(NamedTuple):
 
 
 def tile_chooser(table):
-    """choose_tiles(gpu, num_pairs, num_experts): tiles of the first row of the table whose limit is
-    not exceeded.
+    """Return choose_tiles(gpu, num_pairs, num_experts), which takes tiles from a table.
 
-    table: architecture -> rows (largest mean of rows per expert it is for or None, tile, tile,
-    ...). gpu: see gpu_of.py; num_pairs: T * top_k. choose_tiles raises ValueError for an
-    architecture without rows.
+    They are those of the first row whose limit is not exceeded. choose_tiles raises ValueError for
+    an architecture without rows. Its gpu is gpu_of.py's, its num_pairs T * top_k.
+
+    table: architecture -> rows. A row is the largest mean of rows per expert that it is for, or
+    None, and then the tiles.
     """
 
     @lru_cache(maxsize=4096)
     def choose_tiles(gpu, num_pairs, num_experts):
         if gpu.architecture not in table:
-            raise ValueError(
-                f"architecture: got {gpu.architecture}, tiles are tabled for {', '.join(sorted(table))}"
-            )
-        mean = num_pairs / num_experts
-        tiles = next(
-            tiles for limit, *tiles in table[gpu.architecture] if limit is None or mean <= limit
-        )
+            tabled = ", ".join(sorted(table))
+            raise ValueError(f"architecture: got {gpu.architecture}, tiles are tabled for {tabled}")
+
+        rows_per_expert = num_pairs / num_experts
+        tiles = first_within(table[gpu.architecture], rows_per_expert)
         return tuple(tile._replace(programs=tile.per_sm * gpu.multiprocessors) for tile in tiles)
 
     return choose_tiles
+
+
+def first_within(rows, value):
+    """Return the tiles of the first row of a table whose limit `value` does not exceed."""
+    for limit, *tiles in rows:
+        if limit is None or value <= limit:
+            return tiles
+    raise LookupError(f"the table ends below {value}")

@@ -28,7 +28,7 @@ BLOCK = 128
 
 @triton.jit
 def scales_of_tokens(scale_ptr, token, num_tokens, NUM_K: tl.constexpr, ROW_MAJOR: tl.constexpr):
-    """Where the first scales of tokens are, and how far apart those of a token."""
+    """Return where the first scales of tokens are, and how far apart those of a token are."""
     if ROW_MAJOR:
         first, step = scale_ptr + token * NUM_K, 1
     else:
@@ -92,7 +92,7 @@ def gemm1_kernel(
 
 
 def gemm1(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
-    """First grouped GEMM.
+    """Return the first grouped GEMM's result.
 
     Args:
         x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.
@@ -104,17 +104,21 @@ def gemm1(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
 
     Returns:
         g [rows, N] bfloat16, columns of `up` first. Padding rows of used tiles hold zeros, rows of
-            unused tiles are undefined. In pair order [T * 8, N], undefined where the pair's expert
-            is not local.
+            unused tiles are undefined. In pair order it is [T * top_k, N], undefined where the
+            pair's expert is not local.
     """
     num_local_experts, columns, hidden = w.shape
-    rows = (permutation.pair_of_row if expert_order else permutation.row_of_pair).numel()
-    g = torch.empty(rows, columns, dtype=torch.bfloat16, device=x.device)
+    pairs_or_rows = permutation.pair_of_row if expert_order else permutation.row_of_pair
+    g = torch.empty(pairs_or_rows.numel(), columns, dtype=torch.bfloat16, device=x.device)
+
+    w_shape = [num_local_experts * columns, hidden]
+    w_desc = TensorDescriptor(w, w_shape, [hidden, 1], [BLOCK, BLOCK])
     work = permutation.tile_expert.shape[0] * (columns // BLOCK)
-    gemm1_kernel[(min(work, tile.programs),)](
+    programs = min(work, tile.programs)
+    gemm1_kernel[(programs,)](
         x,
         x_scale,
-        TensorDescriptor(w, [num_local_experts * columns, hidden], [hidden, 1], [BLOCK, BLOCK]),
+        w_desc,
         w_scale,
         permutation.pair_of_row,
         permutation.tile_expert,
@@ -137,11 +141,25 @@ def gemm1(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
 
 def gemm1_ref(x, x_scale, w, w_scale, permutation, block_m):
     """Plain statement of `gemm1` in fp32; rows of padding or beyond the last tile are left zero."""
-    pair_of_row, top_k = permutation.pair_of_row, permutation.row_of_pair.shape[1]
+    pair_of_row = permutation.pair_of_row
+    top_k = permutation.row_of_pair.shape[1]
+    if not SCALES_ROW_MAJOR:
+        x_scale = x_scale.t().contiguous()
+    dequant_x = x.float() * by_column(x_scale)
+
     g = torch.zeros((len(pair_of_row), w.shape[1]), dtype=torch.float32, device=x.device)
-    wide = lambda s: s.repeat_interleave(BLOCK, -1)  # noqa: E731
-    dequant_x = x.float() * wide(x_scale if SCALES_ROW_MAJOR else x_scale.t().contiguous())
-    for e, rows in tiles_ref(permutation, block_m):
-        dequant_w = w[e].float() * wide(w_scale[e].repeat_interleave(BLOCK, 0))
-        g[rows] = dequant_x[pair_of_row[rows].long() // top_k] @ dequant_w.t()
+    for expert, rows in tiles_ref(permutation, block_m):
+        token = pair_of_row[rows].long() // top_k
+        g[rows] = dequant_x[token] @ dequantised(w[expert], w_scale[expert]).t()
     return g.roll(g.shape[1] // 2, 1) if GATE_FIRST else g
+
+
+def by_column(scale):
+    """Return scales [..., N / 128] as a scale for each column, [..., N]."""
+    return scale.repeat_interleave(BLOCK, -1)
+
+
+def dequantised(weights, scale):
+    """Return fp32 [N, K] of weights [N, K] float8_e4m3fn and scale [N / 128, K / 128]."""
+    by_row = scale.repeat_interleave(BLOCK, 0)
+    return weights.float() * by_column(by_row)

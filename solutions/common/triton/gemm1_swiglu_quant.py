@@ -1,5 +1,4 @@
-"""gemm1_swiglu_quant: x . W13^T for each expert's rows, SwiGLU, and an FP8 copy of the result, in
-one kernel.
+"""gemm1_swiglu_quant: x . W13^T for each expert's rows, SwiGLU and FP8, in one kernel.
 
 W13's halves are `up` and `gate`, in the interface's order; swiglu.py has h of them. Both operands
 carry one fp32 scale for each 128 of K, so the tensor cores' sum is multiplied with (row scale x
@@ -95,7 +94,7 @@ def gemm1_swiglu_quant_kernel(
 
 
 def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
-    """First grouped GEMM, SwiGLU and quantisation.
+    """Return what the first grouped GEMM, SwiGLU and quantisation give.
 
     Args:
         x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.
@@ -108,20 +107,23 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, expert_order=T
     Returns:
         h [rows, I] float8_e4m3fn and h_scale [rows, I/128] float32; dequantised h is h * h_scale.
             Padding rows of used tiles hold zeros, rows of unused tiles are undefined. In pair order
-            there are T * 8 rows, undefined where the pair's expert is not local.
+            there are T * top_k rows, undefined where the pair's expert is not local.
     """
     num_local_experts, double_inter, hidden = w.shape
     inter = double_inter // 2
-    rows = (permutation.pair_of_row if expert_order else permutation.row_of_pair).numel()
+    pairs_or_rows = permutation.pair_of_row if expert_order else permutation.row_of_pair
+    rows = pairs_or_rows.numel()
     h = torch.empty(rows, inter, dtype=torch.float8_e4m3fn, device=x.device)
     h_scale = torch.empty(rows, inter // BLOCK, dtype=torch.float32, device=x.device)
+
+    w_shape = [num_local_experts * double_inter, hidden]
+    w_desc = TensorDescriptor(w, w_shape, [hidden, 1], [BLOCK, BLOCK])
     work = permutation.tile_expert.shape[0] * (inter // BLOCK)
-    gemm1_swiglu_quant_kernel[(min(work, tile.programs),)](
+    programs = min(work, tile.programs)
+    gemm1_swiglu_quant_kernel[(programs,)](
         x,
         x_scale,
-        TensorDescriptor(
-            w, [num_local_experts * double_inter, hidden], [hidden, 1], [BLOCK, BLOCK]
-        ),
+        w_desc,
         w_scale,
         permutation.pair_of_row,
         permutation.tile_expert,
@@ -144,7 +146,9 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, expert_order=T
 
 
 def gemm1_swiglu_quant_ref(x, x_scale, w, w_scale, permutation, block_m):
-    """Plain statement of `gemm1_swiglu_quant`; rows of padding or beyond the last tile are left
-    zero.
+    """Plain statement of `gemm1_swiglu_quant`.
+
+    Rows of padding or beyond the last tile are left zero.
     """
-    return swiglu_quant_ref(gemm1_ref(x, x_scale, w, w_scale, permutation, block_m).bfloat16())
+    g = gemm1_ref(x, x_scale, w, w_scale, permutation, block_m)
+    return swiglu_quant_ref(g.bfloat16())

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .gemm1 import by_column, dequantised
 from .permute import tiles_ref
 from .tile_order import tile_order
 
@@ -88,11 +89,11 @@ def gemm2_kernel(
 
 
 def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile, tma=True):
-    """Second grouped GEMM, for y.shape[1] columns of the hidden size from first_column on.
+    """Run the second grouped GEMM, for y.shape[1] columns of H from first_column on.
 
     Args:
-        h: [rows, I] float8_e4m3fn, without TMA [T * 8, I] in pair order; h_scale: [rows or T * 8,
-            I/128] float32.
+        h: [rows, I] float8_e4m3fn, without TMA [T * top_k, I] in pair order.
+        h_scale: float32, I/128 for each row of h.
         w: [E_local, H, I] float8_e4m3fn; w_scale: [E_local, H/128, I/128] float32.
         permutation: `permute`'s result for a multiple of tile.block_m.
         first_column: a multiple of 128.
@@ -110,14 +111,21 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile, tma=True):
     padded_to = permutation.pair_of_row.shape[0] // tiles
     parts, rest = divmod(padded_to, tile.block_m)
     if rest:
-        raise ValueError(
-            f"tile.block_m: got {tile.block_m}, want a divisor of the {padded_to} rows padded to"
-        )
-    w_rows = num_local_experts * hidden
-    gemm2_kernel[(min(tiles * parts * (num_columns // tile.block_n), tile.programs),)](
-        TensorDescriptor(h, list(h.shape), [inter, 1], [tile.block_m, BLOCK]) if tma else h,
+        want = f"a divisor of the {padded_to} rows padded to"
+        raise ValueError(f"tile.block_m: got {tile.block_m}, want {want}")
+
+    h_operand = h
+    w_operand = w
+    if tma:
+        h_operand = TensorDescriptor(h, list(h.shape), [inter, 1], [tile.block_m, BLOCK])
+        w_shape = [num_local_experts * hidden, inter]
+        w_operand = TensorDescriptor(w, w_shape, [inter, 1], [tile.block_n, BLOCK])
+    work = tiles * parts * (num_columns // tile.block_n)
+    programs = min(work, tile.programs)
+    gemm2_kernel[(programs,)](
+        h_operand,
         h_scale,
-        TensorDescriptor(w, [w_rows, inter], [inter, 1], [tile.block_n, BLOCK]) if tma else w,
+        w_operand,
         w_scale,
         permutation.pair_of_row,
         permutation.tile_expert,
@@ -140,9 +148,10 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile, tma=True):
 def gemm2_ref(h, h_scale, w, w_scale, permutation, block_m, first_column, num_columns):
     """Plain statement of `gemm2`; rows of padding or beyond the last tile are left zero."""
     y = torch.zeros((h.shape[0], num_columns), dtype=torch.bfloat16, device=h.device)
-    wide = lambda s: s.repeat_interleave(BLOCK, -1)  # noqa: E731
     columns = slice(first_column, first_column + num_columns)
-    for e, rows in tiles_ref(permutation, block_m):
-        dequant_w = w[e].float() * wide(w_scale[e].repeat_interleave(BLOCK, 0))
-        y[rows] = (h[rows].float() * wide(h_scale[rows]) @ dequant_w[columns].t()).bfloat16()
+    for expert, rows in tiles_ref(permutation, block_m):
+        dequant_h = h[rows].float() * by_column(h_scale[rows])
+        dequant_w = dequantised(w[expert], w_scale[expert])
+        product = dequant_h @ dequant_w[columns].t()
+        y[rows] = product.bfloat16()
     return y

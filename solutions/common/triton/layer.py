@@ -1,5 +1,6 @@
-"""layer: the FP8 layer in Triton kernels, a stage each: route, permute, gemm1 with SwiGLU, gemm2,
-combine.
+"""layer: the FP8 layer in Triton kernels, a stage each.
+
+They are route, permute, gemm1 with SwiGLU, gemm2 and combine.
 """
 
 import torch
@@ -27,17 +28,21 @@ launch_quickly(
 
 
 def gemm1_swiglu(x, x_scale, w, w_scale, permutation, choice):
-    """h and h_scale, as gemm1_swiglu_quant gives them; in expert order where gemm2 reads through
-    TMA, else by pair.
+    """Return h and h_scale as gemm1_swiglu_quant does.
+
+    They are in expert order where gemm2 reads through TMA, else by pair.
     """
     tile = choice.gemm1
     if choice.fused:
         return gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, choice.tma)
+
     g = gemm1(x, x_scale, w, w_scale, permutation, tile, choice.tma)
-    return swiglu_quant(g, permutation, tile.block_m, 8 * tile.programs // tile.per_sm, choice.tma)
+    multiprocessors = tile.programs // tile.per_sm
+    return swiglu_quant(g, permutation, tile.block_m, 8 * multiprocessors, choice.tma)
 
 
 def gemm2_columns(h, h_scale, w, w_scale, permutation, first_column, y, choice):
+    """Write columns of y from first_column on, as gemm2 does."""
     gemm2(h, h_scale, w, w_scale, permutation, first_column, y, choice.gemm2, choice.tma)
 
 
@@ -50,13 +55,19 @@ def launch_layer(given, x, x_scale, choice, first_gemm=gemm1_swiglu, second_gemm
         choice: tiles of the two GEMMs, `gemm1` and `gemm2`, and what else they take; see tiles.py.
         first_gemm, second_gemm: called as the two above.
     """
-    w1, w2, hidden = given.gemm1_weights, given.gemm2_weights, x.shape[1]
+    w1 = given.gemm1_weights
+    w1_scale = given.gemm1_weights_scale
+    w2 = given.gemm2_weights
+    w2_scale = given.gemm2_weights_scale
+
     expert, weight, first_expert = topk_of(given)
     permutation = permute(expert, len(w1), choice.gemm1.block_m, first_expert=first_expert)
-    h, h_scale = first_gemm(x, x_scale, w1, given.gemm1_weights_scale, permutation, choice)
+    h, h_scale = first_gemm(x, x_scale, w1, w1_scale, permutation, choice)
+
+    hidden = x.shape[1]
     rows = permutation.pair_of_row.shape[0]
     width = hidden // column_slices(rows, hidden)
     y = torch.empty(rows, width, dtype=torch.bfloat16, device=x.device)
     for first_column in range(0, hidden, width):
-        second_gemm(h, h_scale, w2, given.gemm2_weights_scale, permutation, first_column, y, choice)
+        second_gemm(h, h_scale, w2, w2_scale, permutation, first_column, y, choice)
         combine(y, permutation.row_of_pair, weight, given.output, first_column)

@@ -1,5 +1,4 @@
-"""permute: a row for every (token, expert) pair of this rank, sorted by expert, and the tiles of
-those rows.
+"""permute: a row for every (token, expert) pair of this rank, sorted by expert, and their tiles.
 
 A stable counting sort: an expert's rows lie together in the order of its pairs, so the result is
 the same in every run. Padded, they start at a multiple of block_m, and tile m is the rows from m *
@@ -27,36 +26,34 @@ import triton.language as tl
 # pairs of a histogram: one of so many takes about as long as comparing 256 pairs with each other
 GROUP = 1024
 MIN_GROUP = 256  # size of a single group, at least: a pair a thread
-PAIRS, PAIRS_SINGLE = 256, 64  # of a program of `place`, and where there is a single group
-MAX_ELEMENTS = (
-    4096  # (group, expert) counts, or (padding row, expert) stores, of a program at a time
-)
+PAIRS = 256  # of a program of `place`
+PAIRS_SINGLE = 64  # where there is a single group
+# (group, expert) counts, or (padding row, expert) stores, of a program at a time
+MAX_ELEMENTS = 4096
 
 
 class Permutation(NamedTuple):
     """Where rows are. Only the first num_tiles[0] tiles and num_rows[0] rows are defined."""
 
     row_of_pair: torch.Tensor  # [T, TOP_K] int32: row of the pair, -1 when its expert is not local
-    pair_of_row: (
-        torch.Tensor
-    )  # [max_rows] int32: token * TOP_K + slot; the given number for a padding row
+    # [max_rows] int32: token * TOP_K + slot; the number asked for in a padding row
+    pair_of_row: torch.Tensor
     tile_expert: torch.Tensor  # [max_tiles] int32: local expert of a tile of block_m rows
     num_tiles: torch.Tensor  # [1] int32
     num_rows: torch.Tensor  # [1] int32, with the padding
-    tile_rows: (
-        torch.Tensor | None
-    )  # [max_tiles, 2] int32: first row, end of its expert's rows; None where padded
+    # [max_tiles, 2] int32: first row, end of its expert's rows; None where padded
+    tile_rows: torch.Tensor | None
 
 
 def max_tiles(num_tokens, top_k, num_local_experts, block_m):
-    """Upper bound on the tiles of any routing; int."""
+    """Return an upper bound on the tiles of any routing."""
     pairs = num_tokens * top_k
     return pairs // block_m + min(num_local_experts, pairs)
 
 
 @triton.jit
 def local_number(expert, first_expert, LOCAL: tl.constexpr):
-    """-1 for an expert that is not local."""
+    """Return the number of an expert on this rank, -1 where it is not local."""
     return tl.where(
         (expert >= first_expert) & (expert < first_expert + LOCAL), expert - first_expert, -1
     )
@@ -64,7 +61,7 @@ def local_number(expert, first_expert, LOCAL: tl.constexpr):
 
 @triton.jit
 def count_local(expert, here, BINS: tl.constexpr):
-    """Histogram [BINS] int32 of the local experts among `expert` where `here` holds."""
+    """Return the histogram [BINS] int32 of the local ones among `expert` where `here` holds."""
     return tl.histogram(tl.maximum(expert, 0), BINS, mask=here & (expert >= 0))
 
 
@@ -174,7 +171,7 @@ def place_kernel(
 
 
 def permute(expert, num_local_experts, block_m, padded=True, padding=-1, first_expert=0):
-    """Sort pairs by local expert.
+    """Return the pairs sorted by local expert.
 
     Args:
         expert: [T, TOP_K] int32, any numbers; those that are not local have no row. T >= 1.
@@ -190,28 +187,29 @@ def permute(expert, num_local_experts, block_m, padded=True, padding=-1, first_e
     num_tokens, top_k = expert.shape
     num_pairs = num_tokens * top_k
     bins = 1 << (num_local_experts - 1).bit_length()
-    single = num_pairs <= GROUP
-    pairs = PAIRS_SINGLE if single else PAIRS
-    num_groups = -(-num_pairs // GROUP)  # triton.cdiv takes microseconds
     tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)
+    single = num_pairs <= GROUP
+    num_groups = -(-num_pairs // GROUP)  # triton.cdiv takes microseconds
+
     row_of_pair = torch.empty_like(expert)
-    counts = 0 if single else num_groups * bins
     sizes = (
         tiles * block_m if padded else num_pairs,
         tiles,
         1,
         1,
         0 if padded else 2 * tiles,
-        counts,
+        0 if single else num_groups * bins,
     )
-    sizes = [
-        part for size in sizes for part in (size, -size % 4)
-    ]  # each part starts at a multiple of 16 bytes
-    scratch = torch.empty(sum(sizes), dtype=torch.int32, device=expert.device)
-    pair_of_row, tile_expert, num_tiles, num_rows, tile_rows, group_count = (
-        scratch.split_with_sizes(sizes)[::2]
-    )
-    if not single:
+    scratch, parts = _allocate(sizes, expert.device)
+    pair_of_row, tile_expert, num_tiles, num_rows, tile_rows, group_count = parts
+
+    if single:
+        group = max(MIN_GROUP, 1 << (num_pairs - 1).bit_length())
+        pairs = PAIRS_SINGLE
+        group_count = scratch  # not read
+    else:
+        group = GROUP
+        pairs = PAIRS
         count_kernel[(num_groups,)](
             expert,
             group_count,
@@ -222,13 +220,16 @@ def permute(expert, num_local_experts, block_m, padded=True, padding=-1, first_e
             GROUP=GROUP,
             num_warps=4,
         )
-    place_kernel[(-(-num_pairs // pairs),)](
+
+    at_a_time = max(1, MAX_ELEMENTS // bins)
+    programs = -(-num_pairs // pairs)
+    place_kernel[(programs,)](
         expert,
-        scratch if single else group_count,
+        group_count,
         row_of_pair,
         pair_of_row,
         tile_expert,
-        scratch if padded else tile_rows,
+        scratch if padded else tile_rows,  # not written where padded
         num_tiles,
         num_rows,
         num_pairs,
@@ -239,50 +240,77 @@ def permute(expert, num_local_experts, block_m, padded=True, padding=-1, first_e
         BINS=bins,
         BLOCK_M=block_m,
         PADDED=padded,
-        GROUP=max(MIN_GROUP, 1 << (num_pairs - 1).bit_length()) if single else GROUP,
+        GROUP=group,
         PAIRS=pairs,
         SINGLE_GROUP=single,
-        GROUPS=max(1, MAX_ELEMENTS // bins),
-        PAD=max(1, min(block_m, MAX_ELEMENTS // bins)),
+        GROUPS=at_a_time,
+        PAD=min(block_m, at_a_time),
         num_warps=8,
     )
     tile_rows = None if padded else tile_rows.view(-1, 2)
     return Permutation(row_of_pair, pair_of_row, tile_expert, num_tiles, num_rows, tile_rows)
 
 
+def _allocate(sizes, device):
+    """Return int32 memory, and its parts of these sizes, each at a multiple of 16 bytes."""
+    with_gaps = []
+    for size in sizes:
+        with_gaps += [size, -size % 4]
+
+    memory = torch.empty(sum(with_gaps), dtype=torch.int32, device=device)
+    return memory, memory.split_with_sizes(with_gaps)[::2]
+
+
 def permute_ref(expert, num_local_experts, block_m, padded=True, padding=-1, first_expert=0):
     """Plain statement of `permute`; same arguments and results, `padding` or -1 where undefined."""
     num_tokens, top_k = expert.shape
     tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)
+    max_rows = tiles * block_m if padded else expert.numel()
     like = dict(dtype=torch.int32, device=expert.device)
     row_of_pair = torch.full_like(expert, -1).flatten()
-    pair_of_row = torch.full((tiles * block_m if padded else expert.numel(),), padding, **like)
-    tile_expert, tile_rows = torch.full((tiles,), -1, **like), torch.full((tiles, 2), -1, **like)
-    tile = row = 0
-    for e in range(num_local_experts):
-        pair = (expert.flatten() == first_expert + e).nonzero().flatten()
+    pair_of_row = torch.full((max_rows,), padding, **like)
+    tile_expert = torch.full((tiles,), -1, **like)
+    tile_rows = torch.full((tiles, 2), -1, **like)
+
+    tile = 0
+    row = 0
+    for local_expert in range(num_local_experts):
+        is_here = expert.flatten() == first_expert + local_expert
+        pair = is_here.nonzero().flatten()
         end = row + len(pair)
         row_of_pair[pair] = torch.arange(row, end, **like)
         pair_of_row[row:end] = pair.to(torch.int32)
+
         for first in range(row, end, block_m):
-            tile_expert[tile] = e
+            tile_expert[tile] = local_expert
             tile_rows[tile] = torch.tensor([first, end])
             tile += 1
         row = tile * block_m if padded else end
-    num_tiles, num_rows = torch.tensor([tile], **like), torch.tensor([row], **like)
-    tile_rows = None if padded else tile_rows
+
     return Permutation(
-        row_of_pair.view_as(expert), pair_of_row, tile_expert, num_tiles, num_rows, tile_rows
+        row_of_pair.view_as(expert),
+        pair_of_row,
+        tile_expert,
+        torch.tensor([tile], **like),
+        torch.tensor([row], **like),
+        None if padded else tile_rows,
     )
 
 
 def tiles_ref(permutation, block_m):
-    """Expert and rows, without padding, of each used tile: what the plain statements of the GEMMs
-    go through.
+    """Yield expert and rows, without padding, of each used tile.
+
+    The plain statements of the GEMMs go through them.
     """
-    for tile, expert in enumerate(permutation.tile_expert[: int(permutation.num_tiles)].tolist()):
-        first, end = tile * block_m, (tile + 1) * block_m
+    num_tiles = int(permutation.num_tiles)
+    experts = permutation.tile_expert[:num_tiles].tolist()
+    for tile, expert in enumerate(experts):
+        first = tile * block_m
+        end = first + block_m
         if permutation.tile_rows is not None:
             first, end = permutation.tile_rows[tile].tolist()
-        rows = torch.arange(first, min(first + block_m, end), device=permutation.pair_of_row.device)
-        yield expert, rows[permutation.pair_of_row[rows] >= 0]
+
+        end = min(first + block_m, end)
+        rows = torch.arange(first, end, device=permutation.pair_of_row.device)
+        has_pair = permutation.pair_of_row[rows] >= 0
+        yield expert, rows[has_pair]

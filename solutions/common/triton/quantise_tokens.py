@@ -37,7 +37,7 @@ def quantise_tokens_kernel(
 
 
 def quantise_tokens(x):
-    """FP8 tokens and their scales, as the routed definitions take them.
+    """Return FP8 tokens and their scales, as the routed definitions take them.
 
     Args:
         x: [T, H] bfloat16, finite; T >= 1, H a multiple of 128.
@@ -49,17 +49,21 @@ def quantise_tokens(x):
     groups = 8 if hidden % (8 * BLOCK) == 0 else 1
     q = torch.empty(num_tokens, hidden, dtype=torch.float8_e4m3fn, device=x.device)
     scale = torch.empty(num_tokens, hidden // BLOCK, dtype=torch.float32, device=x.device)
-    quantise_tokens_kernel[(num_tokens, hidden // (groups * BLOCK))](
+    programs = hidden // (groups * BLOCK)  # of a token
+    quantise_tokens_kernel[(num_tokens, programs)](
         x, q, scale, H=hidden, GROUPS=groups, LEAST=LEAST_AMAX, num_warps=4
     )
     return q, scale
 
 
 def quantise_tokens_ref(x):
-    """Plain statement: x [T, H] bfloat16 -> [T, H] float8_e4m3fn, scale [T, H/128] float32."""
+    """Plain statement of `quantise_tokens`."""
     groups = x.float().unflatten(-1, (-1, BLOCK))
-    amax = groups.abs().amax(-1).clamp(min=LEAST_AMAX)
-    scale = amax / torch.full_like(
-        amax, FP8_MAX
-    )  # by a Python number, torch multiplies by 1 / 448 on a GPU
-    return (groups / scale[..., None]).flatten(-2).to(torch.float8_e4m3fn), scale
+    amax = groups.abs().amax(-1)
+    amax = amax.clamp(min=LEAST_AMAX)
+
+    # by a Python number, torch multiplies by 1 / 448 on a GPU
+    largest = torch.full_like(amax, FP8_MAX)
+    scale = amax / largest
+    values = (groups / scale[..., None]).flatten(-2)
+    return values.to(torch.float8_e4m3fn), scale

@@ -110,7 +110,7 @@ def route_kernel(
 def route(
     routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts
 ):
-    """Choose each token's experts.
+    """Return each token's experts and their weights.
 
     Args:
         routing_logits: [T, E] float32, bfloat16 with renorm routing; E a multiple of the number of
@@ -126,11 +126,10 @@ def route(
 
     Source: DeepSeek-V3 technical report, section 2.1.2.
     """
-    num_tokens, num_experts = routing_logits.shape
-    expert = torch.empty(num_tokens, problem.TOP_K, dtype=torch.int32, device=routing_logits.device)
-    weight = torch.empty(
-        num_tokens, problem.TOP_K, dtype=torch.float32, device=routing_logits.device
-    )
+    num_tokens = routing_logits.shape[0]
+    device = routing_logits.device
+    expert = torch.empty(num_tokens, problem.TOP_K, dtype=torch.int32, device=device)
+    weight = torch.empty(num_tokens, problem.TOP_K, dtype=torch.float32, device=device)
     route_kernel[(num_tokens,)](
         routing_logits,
         routing_logits if problem.RENORM else routing_bias,
@@ -145,7 +144,7 @@ def route(
 
 
 def topk_of(given):
-    """Each token's experts and weights: the caller's, where its interface has them, else `route`'s.
+    """Return each token's experts and weights: the caller's, where it gives them, else `route`'s.
 
     Args:
         given: what `check_arguments` returns.
@@ -156,33 +155,46 @@ def topk_of(given):
     """
     if given.topk_ids is not None:
         return given.topk_ids, given.topk_weights, given.local_expert_offset
-    routing = (
+
+    expert, weight = route(
         given.routing_logits,
         given.routing_bias,
         given.local_expert_offset,
         given.routed_scaling_factor,
+        len(given.gemm1_weights),
     )
-    return *route(*routing, len(given.gemm1_weights)), 0
+    return expert, weight, 0
 
 
 def route_ref(
     routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts
 ):
     """Plain statement of `route`; same arguments and results, on any device."""
-    num_tokens, num_experts = routing_logits.shape
     if problem.RENORM:
         chosen, expert = routing_logits.float().topk(problem.TOP_K, dim=-1)
         return expert.to(torch.int32), torch.softmax(chosen, dim=-1)
+
     s = torch.sigmoid(routing_logits.float())
-    biased = s + routing_bias.float()
-    grouped = biased.view(num_tokens, problem.NUM_GROUPS, num_experts // problem.NUM_GROUPS)
-    group_score = grouped.topk(2, dim=-1).values.sum(-1)
-    kept = torch.zeros_like(group_score, dtype=torch.bool)
-    kept.scatter_(1, group_score.topk(problem.KEPT_GROUPS, dim=-1).indices, True)
-    selectable = grouped.masked_fill(~kept[:, :, None], float("-inf")).view(num_tokens, num_experts)
+    selectable = selectable_ref(s + routing_bias.float())
     expert = selectable.topk(problem.TOP_K, dim=-1).indices
-    weight = s.gather(1, expert)
-    weight = weight / (weight.sum(-1, keepdim=True) + 1e-20) * routed_scaling_factor
+
+    chosen = s.gather(1, expert)
+    total = chosen.sum(-1, keepdim=True) + 1e-20
+    weight = chosen / total * routed_scaling_factor
+
     local = expert - local_expert_offset
-    local = torch.where((local >= 0) & (local < num_local_experts), local, -1)
+    is_local = (local >= 0) & (local < num_local_experts)
+    local = torch.where(is_local, local, -1)
     return local.to(torch.int32), weight
+
+
+def selectable_ref(biased):
+    """Return scores [T, E] with -inf outside of the groups that are kept."""
+    groups = biased.unflatten(1, (problem.NUM_GROUPS, -1))
+    two_largest = groups.topk(2, dim=-1).values
+    score = two_largest.sum(-1)
+    best = score.topk(problem.KEPT_GROUPS, dim=-1).indices
+
+    dropped = torch.ones_like(score, dtype=torch.bool)
+    dropped.scatter_(1, best, False)
+    return groups.masked_fill(dropped[:, :, None], float("-inf")).flatten(1)

@@ -1,8 +1,7 @@
-"""swiglu: h = s * (up + offset), s = gate * sigmoid(alpha * gate), with the definition's alpha,
-offset and clamps.
+"""swiglu: h = s * (up + offset), where s = gate * sigmoid(alpha * gate).
 
-With a limit, up is kept within +-limit, and gate, or s where that is clamped instead, is at most
-limit. NaN stays NaN.
+Alpha, offset and clamps are the definition's. With a limit, up is kept within +-limit, and gate, or
+s where that is clamped instead, is at most limit. NaN stays NaN.
 """
 
 import torch
@@ -25,8 +24,9 @@ def at_most(x, limit):
 
 @triton.jit
 def swiglu(gate, up):
-    """Of fp32 gate and up of any shape; a definition without alpha, offset and limit has silu(gate)
-    * up alone.
+    """Return h of fp32 gate and up, of any shape.
+
+    A definition without alpha, offset and limit has silu(gate) * up alone.
     """
     if LIMIT > 0:
         up = -at_most(-at_most(up, LIMIT), LIMIT)
@@ -48,7 +48,10 @@ def swiglu_ref(gate, up):
     most = problem.SWIGLU_LIMIT or float("inf")
     if not problem.CLAMP_AFTER_SILU:
         gate = gate.clamp(max=most)
+
     s = gate * torch.sigmoid(problem.SWIGLU_ALPHA * gate)
     if problem.CLAMP_AFTER_SILU:
         s = s.clamp(max=most)
-    return s * (up.clamp(-most, most) + problem.SWIGLU_UP_OFFSET)
+
+    up = up.clamp(-most, most)
+    return s * (up + problem.SWIGLU_UP_OFFSET)

@@ -17,8 +17,9 @@ FP8_MAX = 448.0
 
 @triton.jit
 def swiglu_and_scale(gate, up, AXIS: tl.constexpr):
-    """h = swiglu(gate, up) in fp32, and the scale of each group of 128, which lies along AXIS: amax
-    / 448.
+    """Return h = swiglu(gate, up) in fp32, and the scale, amax / 448, of each group of 128.
+
+    A group lies along AXIS.
     """
     h = swiglu(gate, up)
     amax = tl.max(tl.abs(h), AXIS)
@@ -27,8 +28,9 @@ def swiglu_and_scale(gate, up, AXIS: tl.constexpr):
 
 @triton.jit
 def swiglu_quant_row(g_ptr, h_ptr, row, column, I: tl.constexpr):  # noqa: E741
-    """Write columns [groups, 128] of a row of h [rows, I] from g [rows, 2 I]; the scales of the
-    groups.
+    """Write columns [groups, 128] of a row of h [rows, I] from g [rows, 2 I].
+
+    Return the scales of the groups.
     """
     g_row = g_ptr + tl.cast(row, tl.int64) * (2 * I)
     up = tl.load(g_row + column).to(tl.float32)
@@ -67,7 +69,7 @@ def swiglu_quant_kernel(
 
 
 def swiglu_quant(g, permutation, block_m, programs, expert_order=True):
-    """Activation and quantisation of the rows of the used tiles.
+    """Return activation and quantisation of the rows of the used tiles.
 
     Args:
         g: [rows, 2I] bfloat16, `up` columns first; I a multiple of 128.
@@ -84,7 +86,8 @@ def swiglu_quant(g, permutation, block_m, programs, expert_order=True):
     groups = 8 if inter % (8 * BLOCK) == 0 else 1
     h = torch.empty(rows, inter, dtype=torch.float8_e4m3fn, device=g.device)
     h_scale = torch.empty(rows, inter // BLOCK, dtype=torch.float32, device=g.device)
-    swiglu_quant_kernel[(min(rows, programs), inter // (groups * BLOCK))](
+    grid = (min(rows, programs), inter // (groups * BLOCK))
+    swiglu_quant_kernel[grid](
         g,
         h,
         h_scale,
@@ -101,11 +104,10 @@ def swiglu_quant(g, permutation, block_m, programs, expert_order=True):
 
 
 def swiglu_quant_ref(g):
-    """Plain statement: g [rows, 2I], `up` first -> h [rows, I] float8_e4m3fn, scale [rows, I/128]
-    float32.
-    """
+    """Plain statement of `swiglu_quant`, without a permutation."""
     up, gate = g.float().chunk(2, dim=-1)
     h = swiglu_ref(gate, up).unflatten(-1, (-1, BLOCK))
     amax = h.abs().amax(-1)
     scale = torch.where(amax > 0, amax / FP8_MAX, 1.0)
-    return (h / scale[..., None]).flatten(-2).to(torch.float8_e4m3fn), scale
+    values = (h / scale[..., None]).flatten(-2)
+    return values.to(torch.float8_e4m3fn), scale

@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def tile_order(index, num_m, num_n, GROUP: tl.constexpr):
-    """Row tile and column tile of the `index`-th visit, 0 <= index < num_m * num_n."""
+    """Return row tile and column tile of the `index`-th visit, 0 <= index < num_m * num_n."""
     per_group = GROUP * num_n
     first_m = index // per_group * GROUP
     height = tl.minimum(num_m - first_m, GROUP)

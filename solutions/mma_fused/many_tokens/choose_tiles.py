@@ -24,29 +24,35 @@ class Fp16Choice(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def choose_many(architecture, gpu, multiprocessors, geometry, share, num_tokens):
-    """Tiles for num_tokens >= 1 tokens; arguments as `choose` of tiles.py has them.
+    """Return the tiles for num_tokens >= 1 tokens; arguments as `choose` of tiles.py has them.
 
     Returns:
         A `Choice` of tiles.py, or an `Fp16Choice` where FP16_GEMMS has the architecture.
     """
     if architecture not in FP16_GEMMS:
         return choose(architecture, gpu, multiprocessors, geometry, share, num_tokens)
+
     choice = fp16_tiles(geometry, share, num_tokens, architecture in WITHOUT_FP8)
-    tiles = [
-        tile._replace(programs=tile.per_sm * multiprocessors)
-        for tile in (choice.gemm1, choice.gemm2)
-    ]
-    return choice._replace(gemm1=tiles[0], gemm2=tiles[1])
+    gemm1 = choice.gemm1._replace(programs=choice.gemm1.per_sm * multiprocessors)
+    gemm2 = choice.gemm2._replace(programs=choice.gemm2.per_sm * multiprocessors)
+    return choice._replace(gemm1=gemm1, gemm2=gemm2)
 
 
 def fp16_tiles(geometry, share, num_tokens, as_bytes):
-    """By the rows that an active expert has on average: more than one row tile reads the weights
-    again.
+    """Return the Fp16Choice by the rows that an active expert has on average.
+
+    More than one row tile reads the weights again.
     """
-    active = geometry[0] * (1 - (1 - share) ** num_tokens)
-    rows = num_tokens * share * geometry[0] / active
-    if rows <= 12:
-        return Fp16Choice(Tile(16, 128, 128, 8, 2, 4, 3), Tile(16, 128, 128, 8, 3, 4, 3), as_bytes)
-    if rows <= 48:
-        return Fp16Choice(Tile(32, 128, 64, 16, 1, 8, 4), Tile(32, 128, 128, 16, 2, 4, 3), as_bytes)
-    return Fp16Choice(Tile(64, 128, 64, 16, 1, 8, 4), Tile(64, 128, 64, 16, 2, 8, 4), as_bytes)
+    local_experts = geometry[0]
+    active_experts = local_experts * (1 - (1 - share) ** num_tokens)
+    rows_per_expert = num_tokens * share * local_experts / active_experts
+    if rows_per_expert <= 12:
+        gemm1 = Tile(16, 128, 128, 8, 2, 4, 3)
+        gemm2 = Tile(16, 128, 128, 8, 3, 4, 3)
+    elif rows_per_expert <= 48:
+        gemm1 = Tile(32, 128, 64, 16, 1, 8, 4)
+        gemm2 = Tile(32, 128, 128, 16, 2, 4, 3)
+    else:
+        gemm1 = Tile(64, 128, 64, 16, 1, 8, 4)
+        gemm2 = Tile(64, 128, 64, 16, 2, 8, 4)
+    return Fp16Choice(gemm1, gemm2, as_bytes)

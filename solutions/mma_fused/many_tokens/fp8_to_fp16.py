@@ -1,5 +1,6 @@
-"""fp8_to_fp16: E4M3 values as fp16 inside a Triton kernel, exactly; by integers where there is no
-instruction.
+"""fp8_to_fp16: E4M3 values as fp16 inside a Triton kernel, exactly.
+
+By integers where there is no instruction.
 """
 
 import triton

@@ -1,5 +1,6 @@
-"""gemm1_swiglu_fp16: x . W13^T for each expert's rows and SwiGLU, h in fp16 with a power of two for
-128 columns.
+"""gemm1_swiglu_fp16: x . W13^T for each expert's rows and SwiGLU, in fp16.
+
+h has a power of two for 128 columns.
 
 For GPUs without TMA, on which Triton has no FP8 before sm_89: both operands come through
 asynchronous copies as FP8, become fp16 in registers, and fp16 tensor cores multiply them. Each
@@ -93,7 +94,7 @@ def gemm1_swiglu_fp16_kernel(
 
 
 def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, choice):
-    """First grouped GEMM and SwiGLU.
+    """Return what the first grouped GEMM and SwiGLU give.
 
     Args:
         x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.
@@ -113,11 +114,18 @@ def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, choice):
     rows = permutation.pair_of_row.numel()
     h = torch.empty(rows, inter, dtype=torch.float16, device=x.device)
     h_scale = torch.empty(rows, inter // BLOCK, dtype=torch.float32, device=x.device)
+
+    scale = 1.0
+    if choice.as_bytes:
+        x = x.view(torch.uint8)
+        w = w.view(torch.uint8)
+        scale = UNPACKED_SCALE**2
     work = permutation.tile_expert.shape[0] * (inter // BLOCK)
-    gemm1_swiglu_fp16_kernel[(min(work, tile.programs),)](
-        x.view(torch.uint8) if choice.as_bytes else x,
+    programs = min(work, tile.programs)
+    gemm1_swiglu_fp16_kernel[(programs,)](
+        x,
         x_scale,
-        w.view(torch.uint8) if choice.as_bytes else w,
+        w,
         w_scale,
         permutation.pair_of_row,
         permutation.tile_expert,
@@ -133,7 +141,7 @@ def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, choice):
         TOP_K=permutation.row_of_pair.shape[1],
         GATE_FIRST=GATE_FIRST,
         ROW_MAJOR=SCALES_ROW_MAJOR,
-        SCALE=UNPACKED_SCALE**2 if choice.as_bytes else 1.0,
+        SCALE=scale,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
@@ -141,11 +149,17 @@ def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, choice):
 
 
 def gemm1_swiglu_fp16_ref(x, x_scale, w, w_scale, permutation, block_m):
-    """Plain statement of `gemm1_swiglu_fp16`; rows of padding or beyond the last tile are left
-    zero.
+    """Plain statement of `gemm1_swiglu_fp16`.
+
+    Rows of padding or beyond the last tile are left zero.
     """
-    up, gate = gemm1_ref(x, x_scale, w, w_scale, permutation, block_m).chunk(2, dim=-1)
+    g = gemm1_ref(x, x_scale, w, w_scale, permutation, block_m)
+    up, gate = g.chunk(2, dim=-1)
     h = swiglu_ref(gate, up).unflatten(-1, (-1, BLOCK))
-    amax = h.abs().amax(-1).clamp(min=2.0**-100)
-    scale = torch.ldexp(torch.ones_like(amax), amax.frexp().exponent - 15)
-    return (h / scale[..., None]).flatten(-2).half(), scale
+
+    amax = h.abs().amax(-1)
+    amax = amax.clamp(min=2.0**-100)
+    exponent = amax.frexp().exponent - 15
+    scale = torch.ldexp(torch.ones_like(amax), exponent)
+    values = (h / scale[..., None]).flatten(-2)
+    return values.half(), scale

@@ -66,7 +66,7 @@ def gemm2_fp16_kernel(
 
 
 def gemm2_fp16(h, h_scale, w, w_scale, permutation, first_column, y, choice):
-    """Second grouped GEMM, for y.shape[1] columns of the hidden size from first_column on.
+    """Run the second grouped GEMM, for y.shape[1] columns of H from first_column on.
 
     Args:
         h: [rows, I] float16; h_scale: [rows, I/128] float32.
@@ -81,11 +81,17 @@ def gemm2_fp16(h, h_scale, w, w_scale, permutation, first_column, y, choice):
     tile = choice.gemm2
     _, hidden, inter = w.shape
     num_columns = y.shape[1]
+
+    scale = 1.0
+    if choice.as_bytes:
+        w = w.view(torch.uint8)
+        scale = UNPACKED_SCALE
     work = permutation.tile_expert.shape[0] * (num_columns // BLOCK)
-    gemm2_fp16_kernel[(min(work, tile.programs),)](
+    programs = min(work, tile.programs)
+    gemm2_fp16_kernel[(programs,)](
         h,
         h_scale,
-        w.view(torch.uint8) if choice.as_bytes else w,
+        w,
         w_scale,
         permutation.tile_expert,
         permutation.num_tiles,
@@ -97,7 +103,7 @@ def gemm2_fp16(h, h_scale, w, w_scale, permutation, first_column, y, choice):
         BLOCK_M=tile.block_m,
         BLOCK_K=tile.block_k,
         GROUP=tile.group,
-        SCALE=UNPACKED_SCALE if choice.as_bytes else 1.0,
+        SCALE=scale,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

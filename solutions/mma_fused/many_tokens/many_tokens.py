@@ -1,5 +1,6 @@
-"""many_tokens: the layer in Triton kernels, a stage each, for more tokens than the one launch
-takes.
+"""many_tokens: the layer in Triton kernels, for more tokens than the one launch takes.
+
+Each kernel is a stage.
 """
 
 import torch
@@ -18,22 +19,21 @@ launch_quickly(gemm1_swiglu_fp16_kernel, gemm2_fp16_kernel)
 
 
 def _layer(given):
-    x, x_scale, w1, w2 = (
-        given.hidden_states,
-        given.hidden_states_scale,
-        given.gemm1_weights,
-        given.gemm2_weights,
-    )
+    """Launch the layer. given: what `check_arguments` returns."""
+    x = given.hidden_states
     num_tokens, hidden = x.shape
-    choice = choose_many(
-        *gpu_of(x.device), (len(w1), hidden, w2.shape[2]), TOP_K / NUM_EXPERTS, num_tokens
-    )
-    gemms = (gemm1_swiglu_fp16, gemm2_fp16) if isinstance(choice, Fp16Choice) else ()
+    inter = given.gemm2_weights.shape[2]
+    geometry = (len(given.gemm1_weights), hidden, inter)
+    choice = choose_many(*gpu_of(x.device), geometry, TOP_K / NUM_EXPERTS, num_tokens)
+
+    gemms = ()  # launch_layer's own
+    if isinstance(choice, Fp16Choice):
+        gemms = (gemm1_swiglu_fp16, gemm2_fp16)
     with torch.cuda.device_of(x):
-        launch_layer(given, x, x_scale, choice, *gemms)
+        launch_layer(given, x, given.hidden_states_scale, choice, *gemms)
 
 
 # Each launches the layer, of its interface's arguments, and raises as `check_arguments` does.
-many_tokens, many_tokens_renorm, many_tokens_routed = (
-    replayed(checked(interface)(_layer)) for interface in (DS_ROUTING, RENORM_ROUTING, ROUTED)
-)
+many_tokens = replayed(checked(DS_ROUTING)(_layer))
+many_tokens_renorm = replayed(checked(RENORM_ROUTING)(_layer))
+many_tokens_routed = replayed(checked(ROUTED)(_layer))

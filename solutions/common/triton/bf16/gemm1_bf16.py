@@ -1,5 +1,6 @@
-"""gemm1_bf16: x . W13^T for each expert's rows, gathering tokens by index; as it is, or with SwiGLU
-in the epilogue.
+"""gemm1_bf16: x . W13^T for each expert's rows, gathering tokens by index.
+
+As it is, or with SwiGLU in the epilogue.
 
 W13's first half is `gate`, its second half `up`. With SwiGLU, h is taken from the two fp32 sums,
 which are never written; without, g has both halves.
@@ -22,7 +23,7 @@ from ..tile_order import tile_order
 
 @triton.jit
 def zero_tile(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ROWS_FIRST: tl.constexpr):
-    """fp32 [BLOCK_M, BLOCK_N] with ROWS_FIRST, else [BLOCK_N, BLOCK_M]."""
+    """Return fp32 zeros, [BLOCK_M, BLOCK_N] with ROWS_FIRST, else [BLOCK_N, BLOCK_M]."""
     if ROWS_FIRST:
         zeros = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     else:
@@ -32,7 +33,7 @@ def zero_tile(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ROWS_FIRST: tl.const
 
 @triton.jit
 def dot(x, w, total, ROWS_FIRST: tl.constexpr):
-    """total + x [BLOCK_M, K] . w [BLOCK_N, K]^T with ROWS_FIRST, else total + w . x^T."""
+    """Return total + x [BLOCK_M, K] . w [BLOCK_N, K]^T with ROWS_FIRST, else total + w . x^T."""
     if ROWS_FIRST:
         total = tl.dot(x, w.T, total)
     else:
@@ -100,7 +101,7 @@ def gemm1_bf16_kernel(
 
 
 def gemm1_bf16(x, w, rows, tile, swiglu):
-    """First grouped GEMM.
+    """Return the first grouped GEMM's result.
 
     Args:
         x: [T, H] bfloat16; w: [E, 2I, H] bfloat16, `gate` rows first.
@@ -114,14 +115,17 @@ def gemm1_bf16(x, w, rows, tile, swiglu):
             is zero, rows of unused tiles are undefined.
     """
     num_experts, columns, hidden = w.shape
-    num_rows, out_columns = rows.pair_of_row.shape[0], columns // 2 if swiglu else columns
+    out_columns = columns // 2 if swiglu else columns
+    num_rows = rows.pair_of_row.shape[0]
     out = torch.empty(num_rows, out_columns, dtype=torch.bfloat16, device=x.device)
+
+    w_shape = [num_experts * columns, hidden]
+    w_desc = TensorDescriptor(w, w_shape, [hidden, 1], [tile.block_n, tile.block_k])
     work = rows.tile_expert.shape[0] * (out_columns // tile.block_n)
-    gemm1_bf16_kernel[(min(work, tile.programs),)](
+    programs = min(work, tile.programs)
+    gemm1_bf16_kernel[(programs,)](
         x,
-        TensorDescriptor(
-            w, [num_experts * columns, hidden], [hidden, 1], [tile.block_n, tile.block_k]
-        ),
+        w_desc,
         rows.pair_of_row,
         rows.tile_expert,
         rows.tile_rows,
@@ -144,11 +148,15 @@ def gemm1_bf16(x, w, rows, tile, swiglu):
 
 def gemm1_bf16_ref(x, w, rows, block_m, swiglu):
     """Plain statement of `gemm1_bf16`. Padding and undefined rows are left zero."""
+    top_k = rows.row_of_pair.shape[1]
     g = torch.zeros(len(rows.pair_of_row), w.shape[1], device=x.device)
     for expert, row in tiles_ref(rows, block_m):
-        g[row] = (
-            x[rows.pair_of_row[row].long() // rows.row_of_pair.shape[1]].float()
-            @ w[expert].float().t()
-        )
+        token = rows.pair_of_row[row].long() // top_k
+        weights = w[expert].float()
+        g[row] = x[token].float() @ weights.t()
+    if not swiglu:
+        return g.bfloat16()
+
     gate, up = g.chunk(2, 1)
-    return (torch.nn.functional.silu(gate) * up if swiglu else g).bfloat16()
+    h = torch.nn.functional.silu(gate) * up
+    return h.bfloat16()

@@ -1,5 +1,6 @@
-"""gemm2_bf16: h . W2^T for each expert's rows, weighed; stored in expert order, or scattered to
-where the pair belongs.
+"""gemm2_bf16: h . W2^T for each expert's rows, weighed.
+
+It is stored in expert order, or scattered to where the pair belongs.
 
 Padded, every expert's rows start at a tile boundary, and y has the rows' order. Without padding, a
 tile that ends behind its expert's last row reads the next expert's rows and does not store them,
@@ -74,7 +75,7 @@ def gemm2_bf16_kernel(
 
 
 def gemm2_bf16(h, w, weight, rows, tile):
-    """Second grouped GEMM, weighed.
+    """Return the second grouped GEMM's result, weighed.
 
     Args:
         h: [rows, I] bfloat16 in expert order; w: [E, H, I] bfloat16.
@@ -89,12 +90,15 @@ def gemm2_bf16(h, w, weight, rows, tile):
     """
     num_experts, hidden, inter = w.shape
     y = torch.empty(h.shape[0], hidden, dtype=torch.bfloat16, device=h.device)
+
+    h_desc = TensorDescriptor(h, list(h.shape), [inter, 1], [tile.block_m, tile.block_k])
+    w_shape = [num_experts * hidden, inter]
+    w_desc = TensorDescriptor(w, w_shape, [inter, 1], [tile.block_n, tile.block_k])
     work = rows.tile_expert.shape[0] * (hidden // tile.block_n)
-    gemm2_bf16_kernel[(min(work, tile.programs),)](
-        TensorDescriptor(h, list(h.shape), [inter, 1], [tile.block_m, tile.block_k]),
-        TensorDescriptor(
-            w, [num_experts * hidden, inter], [inter, 1], [tile.block_n, tile.block_k]
-        ),
+    programs = min(work, tile.programs)
+    gemm2_bf16_kernel[(programs,)](
+        h_desc,
+        w_desc,
         weight,
         rows.pair_of_row,
         rows.tile_expert,
@@ -119,6 +123,8 @@ def gemm2_bf16_ref(h, w, weight, rows, block_m):
     y = torch.zeros(h.shape[0], w.shape[1], dtype=torch.bfloat16, device=h.device)
     for expert, row in tiles_ref(rows, block_m):
         pair = rows.pair_of_row[row].long()
-        product = h[row].float() @ w[expert].float().t() * weight.flatten()[pair, None]
+        weights = w[expert].float()
+        product = h[row].float() @ weights.t()
+        product *= weight.flatten()[pair, None]
         y[row if rows.tile_rows is None else pair] = product.bfloat16()
     return y

@@ -39,20 +39,29 @@ def sum_rows(y, row_of_pair, output):
     row_of_pair is None where y is in token order, [T * top_k, H].
     """
     num_tokens, hidden = output.shape
-    block = 2048 if num_tokens > 64 else 512
-    sum_rows_kernel[(num_tokens, -(-hidden // block))](
+    in_token_order = row_of_pair is None
+    top_k = y.shape[0] // num_tokens if in_token_order else row_of_pair.shape[1]
+
+    many = num_tokens > 64
+    block = 2048 if many else 512
+    blocks = -(-hidden // block)  # triton.cdiv takes microseconds
+    sum_rows_kernel[(num_tokens, blocks)](
         y,
         row_of_pair,
         output,
         H=hidden,
-        TOP_K=y.shape[0] // num_tokens if row_of_pair is None else row_of_pair.shape[1],
+        TOP_K=top_k,
         BLOCK=block,
-        TOKEN_ORDER=row_of_pair is None,
-        num_warps=8 if block == 2048 else 2,
+        TOKEN_ORDER=in_token_order,
+        num_warps=8 if many else 2,
     )
 
 
 def sum_rows_ref(y, row_of_pair, output):
     """Plain statement of `sum_rows`."""
-    rows = y if row_of_pair is None else y[row_of_pair.flatten().long()]
-    output.copy_(rows.view(output.shape[0], -1, y.shape[1]).float().sum(1))
+    rows = y
+    if row_of_pair is not None:
+        rows = y[row_of_pair.flatten().long()]
+
+    by_token = rows.view(output.shape[0], -1, y.shape[1])
+    output.copy_(by_token.float().sum(1))
