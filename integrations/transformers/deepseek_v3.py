@@ -6,7 +6,7 @@ bf16.
 """
 
 import torch
-from moebench.operators.catalogue import GEOMETRIES
+from moebench.operators import catalogue
 from moebench.operators.fp8_layer import BLOCK, dequantize
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
@@ -57,7 +57,7 @@ def build(geometry: str, moe_layers: int, device: str) -> DeepseekV3ForCausalLM:
 
 def config_of(geometry: str, moe_layers: int, device: str) -> DeepseekV3Config:
     """Return transformers' config of these sizes, with one dense layer before those of MoE."""
-    sizes = GEOMETRIES[geometry]
+    sizes = catalogue.geometries()[geometry]
     return DeepseekV3Config(
         hidden_size=sizes["hidden_size"],
         moe_intermediate_size=sizes["intermediate_size"],

@@ -83,6 +83,8 @@ run_renorm_allreduce = summed("run_renorm", RENORM_ROUTING)
 run_renorm_allreduce_bf16 = summed("run_renorm_bf16", RENORM_ROUTING_BF16)
 run_routed_allreduce = summed("run_routed", ROUTED)
 run_routed_allreduce_bf16 = summed("run_routed_bf16", ROUTED_BF16)
+
+
 @as_int8
 @takes(ROUTED_MXFP4)
 def run_mxfp4(arguments):

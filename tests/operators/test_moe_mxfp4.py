@@ -45,7 +45,7 @@ def test_it_computes_what_the_definition_describes():
     given = arguments(SMALL, 5, "cpu", offset=16)
     x = given["hidden_states"].double()
     x *= given["hidden_states_scale"].double().repeat_interleave(128, 1)
-    inter = catalogue.GEOMETRIES[SMALL]["intermediate_size"]
+    inter = catalogue.geometries()[SMALL]["intermediate_size"]
     expected = torch.zeros_like(x)
     for token in range(len(x)):
         for slot, expert in enumerate(given["topk_ids"][token].long() - 16):
@@ -69,7 +69,7 @@ def test_it_computes_what_the_definition_describes():
 
 
 def test_sizes_are_the_models_and_its_shards():
-    named = {key: catalogue.definition_name(key).split("_routed_")[1] for key in catalogue.MXFP4}
+    named = {key: catalogue.definition_name(key).split("_routed_")[1] for key in catalogue.mxfp4()}
     assert named == {
         "deepseek-v4-flash-mxfp4": "topk6_e256_h4096_i2048_clamp10",
         "deepseek-v4-flash-ep8-mxfp4": "topk6_e32_h4096_i2048_clamp10",

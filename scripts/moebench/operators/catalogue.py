@@ -99,25 +99,6 @@ def keys() -> dict[str, str]:
     return names | by_name()
 
 
-# The same as attributes, for modules that import them so; the answer is of that moment.
-TABLES = {
-    "GEOMETRIES": geometries,
-    "RENORM": renorm,
-    "FP8_MOE": fp8_moe,
-    "ROUTED": routed,
-    "MXFP4": mxfp4,
-    "FULL": full,
-    "BY_NAME": by_name,
-    "KEYS": keys,
-}
-
-
-def __getattr__(name: str):
-    if name not in TABLES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return TABLES[name]()
-
-
 def operator(geometry: str) -> ModuleType:
     """Return the module of OPERATORS that has this key."""
     return next(family for family in OPERATORS if geometry in family.geometries())
