@@ -46,7 +46,7 @@ class Kernel:
 
     @property
     def plain_name(self) -> str:
-        """The function's name without its return type, template arguments and parameters."""
+        """Return the function's name without its return type, template arguments and parameters."""
         name = self.name.removeprefix("void ").replace("(anonymous namespace)::", "")
         return re.sub(r"[<(].*", "", name)
 

@@ -28,21 +28,21 @@ TRITON_DTYPE = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.fl
 
 @triton.jit
 def load_scales(scales_ptr, row, first_group, row_stride, GROUPS: tl.constexpr):
-    """[len(row), GROUPS] uint8."""
+    """Return scales [len(row), GROUPS] uint8 of some rows, from first_group on."""
     start = tl.multiple_of(row.to(tl.int64) * row_stride + first_group, GROUPS)
     return tl.load(scales_ptr + start[:, None] + tl.arange(0, GROUPS)[None, :])
 
 
 @triton.jit
 def expand_tile(codes, scales, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """codes [ROWS, COLUMNS] fp8 times scales [ROWS, COLUMNS / 32], bf16."""
+    """Return codes [ROWS, COLUMNS] fp8 times scales [ROWS, COLUMNS / 32], in bf16."""
     groups = tl.reshape(codes.to(tl.float32), [ROWS, COLUMNS // 32, 32])
     return tl.reshape(groups * scale_value(scales)[:, :, None], [ROWS, COLUMNS]).to(tl.bfloat16)
 
 
 @triton.jit
 def round_tile(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """x [ROWS, COLUMNS] bf16 rounded to MXFP8, bf16: group_round in registers."""
+    """Return x [ROWS, COLUMNS] bf16 rounded to MXFP8, in bf16: group_round in registers."""
     groups = tl.reshape(x.to(tl.int16, bitcast=True), [ROWS * COLUMNS // 32, 32])
     codes, scale = quantise_groups(groups)
     return tl.reshape(codes.to(tl.float32) * scale_value(scale)[:, None], [ROWS, COLUMNS]).to(
@@ -197,13 +197,7 @@ def _sum_splits(shares, out, splits):
     elements = out.numel()
     grid = (triton.cdiv(elements, 1024),)
     sum_splits_kernel[grid](
-        shares,
-        out,
-        elements,
-        SPLITS=splits,
-        BLOCK=1024,
-        OUT=TRITON_DTYPE[out.dtype],
-        num_warps=4,
+        shares, out, elements, SPLITS=splits, BLOCK=1024, OUT=TRITON_DTYPE[out.dtype], num_warps=4
     )
 
 

@@ -22,7 +22,7 @@ from ..common.host.quantise import quantise as group_quantise_ref  # noqa: F401 
 
 @triton.jit
 def scale_value(scale):
-    """E8M0 bits -> the power of two in fp32: 2^(scale - 127), and NaN for 255."""
+    """Return the power of two in fp32 of E8M0 bits: 2^(scale - 127), and NaN for 255."""
     bits = scale.to(tl.int32) << 23
     bits = tl.where(scale == 0, 1 << 22, bits)  # 2^-127 is below fp32's normal numbers
     return tl.where(scale == 255, 0x7FC00000, bits).to(tl.float32, bitcast=True)
@@ -30,7 +30,7 @@ def scale_value(scale):
 
 @triton.jit
 def quantise_groups(bits):
-    """bits [groups, 32] int16 of bf16 -> codes [groups, 32] fp8, scale [groups] int32."""
+    """Return codes [groups, 32] fp8, scale [groups] int32 of bits [groups, 32] int16 of bf16."""
     amax = tl.max(
         (bits & 0x7FFF).to(tl.int32), 1
     )  # magnitudes order as their bits do, and NaN lies above all others

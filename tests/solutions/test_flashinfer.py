@@ -158,6 +158,7 @@ def test_cutlass_gets_numbers_of_this_ranks_experts(geometry):
     keywords = keywords_of_call(CUTLASS, parameters, geometry, inputs(geometry))
 
     experts = keywords["token_selected_experts"]
+    assert keywords["ep_rank"] == 0  # for which they are numbered from this rank's first
     assert keywords["ep_size"] * len(keywords["fc1_expert_weights"]) == sizes["num_experts"]
     assert experts.shape[1] == sizes["top_k"]
     assert experts.min() == (0 if geometry in catalogue.renorm() else -1)

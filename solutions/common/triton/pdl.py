@@ -6,8 +6,9 @@ import triton.language as tl
 
 @triton.jit
 def pdl_wait(PDL: tl.constexpr):
-    """Before a kernel's first load: what the preceding kernel wrote is visible then, and the next
-    one may start.
+    """Run before a kernel's first load: what the preceding kernel wrote is visible after it.
+
+    The next kernel may start then.
     """
     if PDL:
         tl.extra.cuda.gdc_wait()

@@ -25,7 +25,7 @@ UNPACKED_SCALE = 256.0  # the value over what unpacking gives
 
 @triton.jit
 def fp8_to_fp16(values):
-    """values: fp8, or their bytes as uint8, which are given 2^-8 times their values."""
+    """Return fp16 of values in fp8, or 2^-8 times the values of which the bytes come, as uint8."""
     if values.dtype == tl.uint8:
         return tl.inline_asm_elementwise(
             UNPACK, "=r,=r,r", [values], dtype=tl.float16, is_pure=True, pack=4
