@@ -63,8 +63,8 @@ class Peers:
         if direct_tokens is None:
             direct_tokens = load_kernels().direct_tokens(self.ranks)
         buffer_bytes = load_kernels().peer_buffer_bytes(self.ranks, direct_tokens)
-        self._buffer, addresses = self._symmetric(buffer_bytes, torch.uint8)
-        self._rows, _ = self._symmetric(max_tokens * HIDDEN_SIZE, torch.bfloat16)
+        self._buffer, addresses = self._set_up_symmetric(buffer_bytes, torch.uint8)
+        self._rows, _ = self._set_up_symmetric(max_tokens * HIDDEN_SIZE, torch.bfloat16)
         self._failure = torch.zeros(1, dtype=torch.int64, pin_memory=True)
         self._failure_word = self._failure.numpy()
 
@@ -106,7 +106,7 @@ class Peers:
             kernel(*arguments, H_SPLIT)
             dist.all_reduce(output, group=self.group)
 
-    def _symmetric(self, count, dtype):
+    def _set_up_symmetric(self, count, dtype):
         """Return a tensor of zeros that all ranks can reach, and its address on each rank."""
         # in few versions of torch and on few platforms, and the layer alone does without
         from torch.distributed import _symmetric_memory as symmetric_memory

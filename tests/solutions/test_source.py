@@ -9,11 +9,14 @@ from moebench.packing import pack
 WAITING = {"item", "cpu", "tolist", "numpy", "synchronize", "nonzero", "argwhere", "unique"}
 
 
+def may_wait(function_name):
+    """Whether no call of a solution runs it: the plain form of a stage, or what is set up once."""
+    return function_name.endswith("_ref") or function_name.startswith(("__init__", "_set_up"))
+
+
 def waiting_nodes(node):
-    """Yield the nodes that wait for the device. The plain form of a stage, `*_ref`, may do so: no
-    solution calls it.
-    """
-    if isinstance(node, ast.FunctionDef) and node.name.endswith("_ref"):
+    """Yield the nodes that wait for the device, where a call of the solution comes."""
+    if isinstance(node, ast.FunctionDef) and may_wait(node.name):
         return
     if isinstance(node, ast.Attribute) and node.attr in WAITING:
         yield node
