@@ -15,6 +15,7 @@ from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.core.interruption import end_descendants, on_interrupt
 from moebench.core.names import unknown
+from moebench.core.printable import printable
 
 # What each command does. moebench.commands.<name> has add_arguments(parser) and main(args), which
 # returns the exit status.
@@ -97,8 +98,8 @@ def main(argv: list[str] | None = None) -> int:
             status = args.main(args)
         sys.stdout.flush()
         return status
-    except UserError as error:
-        print(error, file=sys.stderr)
+    except UserError as error:  # it may quote names and files of others
+        print(printable(str(error)), file=sys.stderr)
         return error.status
     except BrokenPipeError:  # the reader has seen enough, as head has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -107,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
         print(import_fault(error), file=sys.stderr)
         return 1
     except OSError as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -63,7 +63,7 @@ def own_clock() -> str:
     if not MAIN:
         return "events"
     with suppress(Exception):  # whatever raises where cupti-python does not load
-        import cupti.cupti  # noqa: F401
+        import cupti.cupti  # noqa: F401  # pyright: ignore[reportMissingImports]
 
         if int(version("cupti-python").partition(".")[0]) >= 13:
             return "gpu"

@@ -42,7 +42,7 @@ def connected(address: str | None) -> Iterator["Cluster"]:
     CannotRun without Ray.
     """
     try:
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]  an extra
     except ModuleNotFoundError as error:
         raise CannotRun(NOT_INSTALLED) from error
 
@@ -80,7 +80,7 @@ def cluster() -> "Cluster":
 
     Raises UserError where GPUs are of several kinds.
     """
-    import ray
+    import ray  # pyright: ignore[reportMissingImports]  an extra
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     gpus = gpus_by_kind(nodes)
@@ -122,7 +122,7 @@ class Cluster:
 
     def survey(self) -> Device:
         """Return one of its devices. Raises CannotRun where that fails."""
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]  an extra
 
         try:
             return ray.get(ray.remote(survey).options(**self.options).remote())
@@ -185,7 +185,7 @@ class Run:
     """
 
     def __init__(self, cluster: Cluster, plan: Plan, say: Say):
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]  an extra
 
         self.ray = ray
         self.cluster = cluster
