@@ -189,7 +189,7 @@ def test_nothing_stays_where_writing_is_interrupted(folder, tmp_path, monkeypatc
         *("pip", "setuptools", "pkg_resources", "wheel"),
         *("numpy", "torch", "triton", "yaml", "PIL", "pil", "NumPy", "google", "ruamel"),
         *("flashinfer", "flashinfer_bench", "flashinfer_python", "tvm_ffi", "apache_tvm_ffi"),
-        *("vllm", "sglang", "transformers", "deep_gemm", "moebench", "definitions"),
+        *("vllm", "sglang", "transformers", "deep_gemm", "moebench"),
     ],
 )
 def test_a_name_that_is_taken_is_refused(folder, tmp_path, name):
