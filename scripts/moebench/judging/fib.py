@@ -289,7 +289,7 @@ class Runner(PersistentRunner):
     """FIB's runner, which says why a reference failed."""
 
     def run_workload(self, *args) -> dict[str, Evaluation]:
-        """Return FIB's evaluations. Raises RuntimeError with the cause where the reference failed."""
+        """Return what FIB does. Raises RuntimeError with the cause where the reference failed."""
         self._device_retry_counts.clear()  # FIB gives a device up after three failures in all
         workers = list(self._workers)
         for worker in workers:

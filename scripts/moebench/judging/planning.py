@@ -115,7 +115,8 @@ def wanted_definitions(
 
 def definition_called(text: str) -> str:
     """Return the name of the definition that a user means by its key, or by that name."""
-    return definition_name(catalogue.keys()[text]) if text in catalogue.keys() else text
+    keys = catalogue.keys()
+    return definition_name(keys[text]) if text in keys else text
 
 
 def served_definitions(request: RunRequest, third_party: dict[str, Solution]) -> list[str]:
