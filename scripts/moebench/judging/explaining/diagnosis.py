@@ -45,10 +45,7 @@ def diagnose(
 
 
 def sentences(
-    output: torch.Tensor,
-    expected: torch.Tensor,
-    tolerance: Tolerance,
-    inputs: Mapping[str, object],
+    output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance, inputs: Mapping[str, object]
 ) -> list[str]:
     """Return how far a wrong output [T, C] is from what is expected, where, and as last line the
     common cause that it looks like, if it looks like one.
@@ -124,10 +121,7 @@ def distances(got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance) -> li
     """Return the largest errors, and which tokens and columns are wrong."""
     error = (got - want).abs()
     relative = torch.where(want == 0, 0, error / want.abs())
-    lines = [
-        largest("absolute", error, got, want),
-        largest("relative", relative, got, want),
-    ]
+    lines = [largest("absolute", error, got, want), largest("relative", relative, got, want)]
 
     bad = exceeds(got, want, tolerance)
     if not bad.any():
