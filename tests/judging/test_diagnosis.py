@@ -63,7 +63,7 @@ def test_a_common_cause_is_named(reference, cause):
 
 def test_errors_are_located(reference):
     output = with_bad(reference, (6, 9), 300)
-    absolute, _, wrong = diagnosis.sentences(output, reference, TOLERANCES["contest"])
+    absolute, _, wrong = diagnosis.sentences(output, reference, TOLERANCES["contest"], {})
     assert "(6, 9): got 300" in absolute
     assert "(6, 9)" in wrong
 
@@ -76,7 +76,7 @@ def test_noise_has_no_cause_made_up(reference):
 
 def test_no_tokens_break_nothing(reference):
     empty = reference[:0]
-    (sentence,) = diagnosis.sentences(empty, empty.float(), DEFAULT)
+    (sentence,) = diagnosis.sentences(empty, empty.float(), DEFAULT, {})
     assert "[0, 256] float32" in sentence
     assert bias.bias(empty, empty) is None
 

@@ -16,7 +16,7 @@ from flashinfer_bench import EvaluationStatus, Performance
 from moebench.core import environment, paths
 from moebench.core.printable import cut, printable
 from moebench.judging import fib
-from moebench.judging.isolation import processes, runner
+from moebench.judging.isolation import ask, processes
 from moebench.judging.isolation.channel import Channel, Garbled, described
 from moebench.judging.isolation.runner import Result, Runner
 from moebench.judging.second_look import SecondLook
@@ -100,18 +100,18 @@ ANSWERS = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_answers_that_are_none_end_the_process_and_nothing_else(name):
-    trial = runner.Trial([], [torch.zeros(2, 3)])
+    trial = ask.Trial([], [torch.zeros(2, 3)])
     full = SimpleNamespace(outputs={"output": None})
     process = SimpleNamespace(request=lambda message: ANSWERS[name])
     with pytest.raises(processes.Ended):
-        runner.ask_outputs(process, full, SimpleNamespace(name="x"), 0, trial)
+        ask.outputs(process, full, "x", 0, trial)
 
 
 @pytest.mark.parametrize("times", [None, [], [1.0], [1.0, -1.0], [1.0, float("nan")], ["1", "2"]])
 def test_times_that_are_none_end_the_process(times):
     with pytest.raises(processes.Ended):
-        runner.mean_ms({"milliseconds": times}, 2)
-    assert runner.mean_ms({"milliseconds": [1.0, 3.0]}, 2) == 2.0
+        ask.mean_ms({"milliseconds": times}, 2)
+    assert ask.mean_ms({"milliseconds": [1.0, 3.0]}, 2) == 2.0
 
 
 def test_the_expected_output_is_never_sent(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from flashinfer_bench import EvaluationStatus, Performance, Trace
 from moebench import cli
 from moebench.core import paths, provenance
 from moebench.core.errors import CannotRun
-from moebench.judging import dataset, fib, planning
+from moebench.judging import dataset, fib, gpu_memory, planning
 from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue, workloads
@@ -201,7 +201,7 @@ def test_what_does_not_fit_on_a_gpu_is_skipped(folder):
     """One trial's inputs twice; all trials' four times for one worker."""
     full = catalogue.definition("full")
     labelled = dataset.labelled(full.name)
-    sizes = [planning.size_of_inputs(full, workload) for _, workload in labelled]
+    sizes = [gpu_memory.size_of_inputs(full, workload) for _, workload in labelled]
     assert sizes[0] == pytest.approx(32 * 3 * 2048 * 7168, rel=0.01)
     solutions = {"tiny": solution(folder)}
 
@@ -209,7 +209,7 @@ def test_what_does_not_fit_on_a_gpu_is_skipped(folder):
         device = judged.replace(judged.GPU, free=free)
         return planning.part_of(full, labelled, solutions, {}, 3, device)
 
-    between = part(2 * sizes[-2] + planning.CONTEXTS)
+    between = part(2 * sizes[-2] + gpu_memory.CONTEXTS)
     assert len(between.tasks) == len(labelled) - 1
     assert labelled[-1][0] in between.skipped[0]
     assert between.renew_worker

@@ -20,9 +20,9 @@ from moebench.core.errors import CannotRun, UserError
 from moebench.core.names import unknown
 from moebench.core.printable import printable
 from moebench.core.provenance import CLOCKS
+from moebench.judging.planning import definition_called
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
-from moebench.operators.catalogue import definition_name
 from moebench.reports import comparison, files, html
 from moebench.reports.table import Table, console, one_line
 from moebench.results import against, measurements, trace_files
@@ -161,7 +161,7 @@ def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
 def recorded_definition(wanted: str, rows: pd.DataFrame) -> str:
     """Return the name of the definition that a user means. Raises UserError without any row."""
     recorded = set(rows.definition)
-    name = definition_name(catalogue.keys()[wanted]) if wanted in catalogue.keys() else wanted
+    name = definition_called(wanted)
     if name in recorded:
         return name
     if wanted in catalogue.keys():

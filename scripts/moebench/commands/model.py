@@ -34,6 +34,7 @@ from moebench.results.summary import by_solution
 TOKENS = (1, 64, 4096)
 WIDTH = 100
 INDENT = 22
+MOST_LISTED = 8  # fields that are not understood
 FORM_NAMES = {
     "routed": "served, top-k given",
     "renorm": "served, with router",
@@ -52,11 +53,11 @@ class Layer:
 
 @dataclass(frozen=True)
 class Serving:
-    """What a solution does with a layer.
+    """What a solution does with a layer, for each of the layer's forms.
 
     why_not: form -> why it does not serve it, None where it does. over_bound: form -> recorded
-    latency over the bound, where there is one. elsewhere: the same, of the first definition, where
-    nothing is recorded of this layer.
+    latency over the bound, of forms that are recorded. elsewhere: the same of the first definition,
+    where no solution is recorded on this layer.
     """
 
     solution: str
@@ -196,32 +197,39 @@ def bounds(sizes: Sizes) -> str:
 def listed(fields: dict[str, object]) -> str:
     """Return fields of a config.json and what they have, cut to a few words each."""
     parts = [f"{name} {textwrap.shorten(str(value), 24)}" for name, value in fields.items()]
-    more = f" and {len(parts) - 8} more" if len(parts) > 8 else ""
-    return ", ".join(parts[:8]) + more
+    text = ", ".join(parts[:MOST_LISTED])
+    if len(parts) > MOST_LISTED:
+        text += f" and {len(parts) - MOST_LISTED} more"
+    return text
 
 
 def solutions(layer: Layer) -> list[Serving]:
     """Return what each solution for such layers does with this one, the best first."""
-    recorded = {form: over_bound(key) if key else {} for form, key in layer.keys.items()}
+    recorded = {form: over_bound(key) for form, key in layer.keys.items() if key}
     elsewhere = {}
     if not any(recorded.values()):
-        elsewhere = over_bound(next(iter(catalogue.geometries())))
+        first_key = next(iter(catalogue.geometries()))
+        elsewhere = over_bound(first_key)
+
     servings = []
     for name, solution in manifest.readable().items():
-        of_other_operator = not any(map(catalogue.form, solution.definitions))
-        if not solution.serves and of_other_operator:
+        serves_fp8_layers = any(map(catalogue.form, solution.definitions))
+        if not solution.serves and not serves_fp8_layers:
             continue
+
         reasons = {}
         for form, key in layer.keys.items():
-            has_key = key in solution.definitions
-            reasons[form] = None if has_key else why_not(solution.serves, form, layer.sizes)
-        times = {form: by_name[name] for form, by_name in recorded.items() if name in by_name}
-        servings.append(Serving(name, reasons, times, elsewhere.get(name)))
+            if key not in solution.definitions:
+                reasons[form] = why_not(solution.serves, form, layer.sizes)
+            else:
+                reasons[form] = None
+        ratios = {form: ratio[name] for form, ratio in recorded.items() if name in ratio}
+        servings.append(Serving(name, reasons, ratios, elsewhere.get(name)))
     return sorted(servings, key=rank)
 
 
-def rank(serving: Serving) -> tuple:
-    """Return a key that sorts: more forms first, then the fastest here, then the fastest on the
+def rank(serving: Serving) -> tuple[int, float, float, str]:
+    """Return a key to sort by: more forms first, then the fastest here, then the fastest on the
     first definition.
     """
     refused = sum(reason is not None for reason in serving.why_not.values())
@@ -249,30 +257,35 @@ def serving_rows(layer: Layer, servings: list[Serving]) -> list[tuple[str, str]]
     """Return a row for each form with the solutions that serve it, and one with those that serve
     none and why.
     """
-    rows = []
-    for form in layer.keys:
-        names = []
-        serving_it = [serving for serving in servings if serving.why_not[form] is None]
-        for serving in sorted(serving_it, key=lambda each: each.over_bound.get(form, math.inf)):
-            ratio = serving.over_bound.get(form)
-            names.append(f"{serving.solution} {ratio:.2f}" if ratio else serving.solution)
-        rows.append((FORM_NAMES[form], ", ".join(names) or "by none"))
+    rows = [(FORM_NAMES[form], served_by(form, servings)) for form in layer.keys]
     if any(serving.over_bound for serving in servings):
         rows.append(("", "(recorded latency over the bound, geometric mean over workloads)"))
 
-    refused = {}
+    refusing: dict[str, list[str]] = {}  # reason -> solutions
     for serving in servings:
         reasons = list(serving.why_not.values())
         if all(reasons):
-            refused.setdefault(telling(reasons), []).append(serving.solution)
-    if refused:
-        texts = [f"{', '.join(names)} ({reason})" for reason, names in refused.items()]
+            refusing.setdefault(most_telling(reasons), []).append(serving.solution)
+    if refusing:
+        texts = [f"{', '.join(names)} ({reason})" for reason, names in refusing.items()]
         rows.append(("not served by", "; ".join(texts)))
     return rows
 
 
-def telling(reasons: list[str]) -> str:
-    """Return the reason that says most: of the layer's sizes before its router."""
+def served_by(form: str, servings: list[Serving]) -> str:
+    """Return the solutions that serve a form, the fastest first, with latency over the bound."""
+    able = [serving for serving in servings if serving.why_not[form] is None]
+    able.sort(key=lambda serving: serving.over_bound.get(form, math.inf))
+
+    texts = []
+    for serving in able:
+        ratio = serving.over_bound.get(form)
+        texts.append(f"{serving.solution} {ratio:.2f}" if ratio else serving.solution)
+    return ", ".join(texts) or "by none"
+
+
+def most_telling(reasons: list[str]) -> str:
+    """Return the first reason that is of the layer's sizes, or else the one of its router."""
     of_sizes = [reason for reason in reasons if not reason.startswith("router")]
     return (of_sizes or reasons)[0]
 
@@ -282,27 +295,29 @@ def next_commands(args: argparse.Namespace, layer: Layer, servings: list[Serving
     lines = []
     keys = layer.keys
     if not any(keys.values()):
-        key = free_key(layer, Split(args.ep, args.tp))
-        lines.append(f"{args.command_line} --add {key}")
-        keys = {form: routed_key(key) if form == "routed" else key for form in keys}
+        new_key = free_key(layer, Split(args.ep, args.tp))
+        lines.append(f"{args.command_line} --add {new_key}")
+        keys = {form: routed_key(new_key) if form == "routed" else new_key for form in keys}
 
-    measured = next(key for key in keys.values() if key)
-    lines.append(f"moebench run --definition {measured}")
-    serving = next((each for each in servings if each.why_not["routed"] is None), None)
-    if keys["routed"] and serving:
-        packed = f"moebench pack {serving.solution} --package moe --definition {keys['routed']}"
-        lines.append(f"{packed} && pip install ./moe")
+    first_key = next(key for key in keys.values() if key)
+    lines.append(f"moebench run --definition {first_key}")
+
+    servers = [serving.solution for serving in servings if serving.why_not["routed"] is None]
+    if keys["routed"] and servers:
+        pack = f"moebench pack {servers[0]} --package moe --definition {keys['routed']}"
+        lines.append(f"{pack} && pip install ./moe")
     return lines
 
 
 def free_key(layer: Layer, split: Split) -> str:
-    """Return a key for the layer that no definition has."""
+    """Return a key for the layer that no definition has: KEY, KEY-2, KEY-3 ..."""
     name = add_model.model_of(layer.checkpoint) or layer.checkpoint.name
-    key = name + split.suffix()
+    wanted = name + split.suffix()
     taken = catalogue.keys()
-    number = 2
-    free = key
-    while free in taken or routed_key(free) in taken:
-        free = f"{key}-{number}"
+
+    key = wanted
+    number = 1
+    while key in taken or routed_key(key) in taken:
         number += 1
-    return free
+        key = f"{wanted}-{number}"
+    return key

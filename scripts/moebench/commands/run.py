@@ -11,6 +11,7 @@ its own, beside those here that --solutions names. Their traces are kept with --
 """
 
 import argparse
+import itertools
 import logging
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,7 +19,8 @@ from pathlib import Path
 from moebench.core.arguments import count, output_file
 from moebench.core.provenance import CLOCKS
 from moebench.judging import on_ray
-from moebench.judging.evaluate import PASSED, Here
+from moebench.judging.evaluate import PASSED, Here, Outcome
+from moebench.judging.plan import Plan
 from moebench.judging.planning import plan_run
 from moebench.judging.request import EVERY, RunRequest
 from moebench.judging.tolerances import TOLERANCES
@@ -198,16 +200,13 @@ def place_of(request: RunRequest):
     return on_ray.connected(request.ray or None)
 
 
-def kept_have_passed(plan) -> bool:
+def kept_have_passed(plan: Plan) -> bool:
     """Whether all traces of a run that is resumed say PASSED."""
-    for part in plan.parts.values():
-        for trace in part.kept:
-            if trace.evaluation.status != PASSED:
-                return False
-    return True
+    kept = itertools.chain.from_iterable(part.kept for part in plan.parts.values())
+    return all(trace.evaluation.status == PASSED for trace in kept)
 
 
-def record(plan, outcome) -> None:
+def record(plan: Plan, outcome: Outcome) -> None:
     """Write an outcome's traces into the file that they are kept in, if there is one."""
     part = plan.parts[outcome.task.definition]
     if part.keeps(outcome.task):

@@ -4,7 +4,7 @@ The nursery imports what solutions need once, and forks. It is nobody's child, s
 kills all its ancestors does not reach the run. A supervisor ends its solution with all descendants,
 those in sessions of their own too, as soon as the run closes its end of a socket, or dies.
 
-This module runs in all three; judging/processes.py is the run's side.
+This module runs in all three; judging/isolation/processes.py is the run's side.
 """
 
 import contextlib
@@ -88,29 +88,33 @@ def end_orphans(supervisors: set[int]) -> None:
             supervisors.discard(ended)
 
 
-def end_descendants(of: psutil.Process | None = None) -> None:
-    """Kill all descendants of this process and reap them, or another process with its own."""
+def end_descendants(orphan: psutil.Process | None = None) -> None:
+    """Kill all descendants of this process and reap them; or an orphan alone, with its own."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        living = living_descendants(of)
+        living = living_descendants(orphan)
         for process in living:
             with contextlib.suppress(psutil.Error):
                 process.kill()
 
         # a killed process whose threads still end cannot be reaped yet, nor can its children
-        is_done = has_reaped_all() if of is None else not living
+        is_done = has_reaped_all() if orphan is None else not living
         if is_done:
             return
         time.sleep(0.01)
 
 
-def living_descendants(of: psutil.Process | None) -> list[psutil.Process]:
-    """Return this process's descendants, or another process with its own; zombies left out."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        if of is None:
-            return [each for each in psutil.Process().children(recursive=True) if is_alive(each)]
-        return [each for each in (of, *of.children(recursive=True)) if is_alive(each)]
-    return []
+def living_descendants(orphan: psutil.Process | None) -> list[psutil.Process]:
+    """Return this process's descendants, or an orphan and its own; zombies left out."""
+    ancestor = orphan or psutil.Process()
+    try:
+        processes = ancestor.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+    if orphan:
+        processes.append(orphan)
+    return [process for process in processes if is_alive(process)]
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -120,7 +124,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def has_reaped_all() -> bool:
-    """Reap children that have ended; whether none is left."""
+    """Reap children that have ended, and return whether none is left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

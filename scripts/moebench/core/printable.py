@@ -2,6 +2,9 @@
 
 import re
 
+# of a log that are kept
+LOG_LINES = 200
+LINE_CHARACTERS = 1000
 # C0 without tab and newline, DEL, C1, and what reorders a line or ends one unseen
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -14,6 +17,11 @@ def printable(text: str) -> str:
 def _written_out(match: re.Match) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def readable_log(text: str) -> str:
+    """Return what a solution has printed, cut to some lines, without control characters."""
+    return cut(printable(text), LOG_LINES, LINE_CHARACTERS)
 
 
 def cut(text: str, lines: int, characters: int) -> str:

@@ -22,17 +22,17 @@ CLOCKS = ("events", "gpu")
 
 # Field -> its name in a FIB trace, where it lies beside the libraries' versions, in
 # environment.libs.
-OTHERS = (
-    "source_fingerprint",
-    "carried",
-    "earlier_code",
-    "tolerance",
-    "protocol",
-    "command",
-    "packages",
-    "host",
-)
-IN_LIBS = {"source_sha1": "solution_sha1"} | {name: name for name in OTHERS}
+IN_LIBS = {
+    "source_sha1": "solution_sha1",
+    "source_fingerprint": "source_fingerprint",
+    "carried": "carried",
+    "earlier_code": "earlier_code",
+    "tolerance": "tolerance",
+    "protocol": "protocol",
+    "command": "command",
+    "packages": "packages",
+    "host": "host",
+}
 
 
 class Provenance(Strict):
@@ -123,8 +123,8 @@ def fib_version() -> str:
     return installed.version
 
 
-def here(device: str, **known: str | None) -> Provenance:
-    """Return that of a measurement on this machine, now; `known` are its other fields."""
+def here(device: str, **fields: str | None) -> Provenance:
+    """Return the provenance of a measurement on this machine, now, with these other fields."""
     snapshot = env_snapshot(device)
     versions = dict(snapshot.libs)
     versions["flashinfer_bench"] = fib_version()
@@ -137,24 +137,24 @@ def here(device: str, **known: str | None) -> Provenance:
         hardware=snapshot.hardware,
         versions=versions,
         timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
-        **known,
+        **fields,
     )
 
 
 def of_trace(trace: Trace) -> Provenance:
-    """Return that of a trace with an evaluation, by this project or anybody else."""
+    """Return the provenance of a trace with an evaluation, by this project or anybody else."""
     environment = trace.evaluation.environment
     versions = {}
     for name, version in environment.libs.items():
         if name not in IN_LIBS.values():
             versions[name] = version
 
-    known = {field: environment.libs.get(name) for field, name in IN_LIBS.items()}
+    fields = {field: environment.libs.get(name) for field, name in IN_LIBS.items()}
     return Provenance(
         hardware=environment.hardware,
         versions=versions,
         timestamp=trace.evaluation.timestamp,
-        **known,
+        **fields,
     )
 
 

@@ -118,18 +118,18 @@ def is_pointer(path: Path) -> bool:
 
 
 def differing(full: Definition) -> list[str]:
-    """Return in what this repository's definition of the same name is another, if there is one;
-    descriptions apart.
+    """Return which parts this repository's definition of the same name has otherwise, descriptions
+    left out; nothing if it has none of that name.
     """
     if full.name not in catalogue.by_name():
         return []
 
     here = comparable(catalogue.definition(catalogue.by_name()[full.name]))
-    return [what for what, value in comparable(full).items() if here[what] != value]
+    return [part for part, value in comparable(full).items() if here[part] != value]
 
 
 def comparable(full: Definition) -> dict[str, object]:
-    """Return what decides how a definition is evaluated, each part by what it is called."""
+    """Return what decides how a definition is evaluated: part, in words -> its value."""
     specs = [(name, spec.shape, spec.dtype) for name, spec in (full.inputs | full.outputs).items()]
     axes = {name: getattr(axis, "value", None) for name, axis in full.axes.items()}
     return {"axes": axes, "inputs or outputs": specs, "reference": full.reference}

@@ -6,11 +6,11 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from flashinfer_bench import Evaluation, EvaluationStatus, Solution, Trace
+from flashinfer_bench import EvaluationStatus, Solution, Trace
 
 from moebench.core import provenance
 from moebench.core.errors import UserError
-from moebench.core.printable import cut, cut_line, printable
+from moebench.core.printable import cut_line, printable, readable_log
 from moebench.judging import fib
 from moebench.judging.calling import device_here, first_line
 from moebench.judging.explaining import frames
@@ -23,7 +23,6 @@ from moebench.packing.fingerprint import source_of
 
 PASSED = EvaluationStatus.PASSED
 HEADING = "diagnosis:"  # before the sentences in a trace's log
-LINES, CHARACTERS = 200, 1000  # that are kept of a log
 REASON = 300  # characters of a line that says why
 # characters of a failure's log that a trace keeps, without its folders, of no use to its reader
 MAX_LOG = 4000
@@ -92,24 +91,31 @@ class Evaluator:
         self.plan = plan
         self.host = host
         self.device = device_here()
-        self.opened = ExitStack()
-        self.part: Part | None = None
-        self.third_party: str | None = None  # whom the runner is for alone
+        self.part: Part | None = None  # of the task before
+        self.third_party: str | None = None  # the only solution that the runner is for
         self.runner = None
+        self.runner_context = ExitStack()
         self.provenances: dict[str, provenance.Provenance] = {}
         self.hung: dict[tuple[str, str], str] = {}  # definition and solution -> on which workload
         self.second_look = SecondLook(plan, self.device)
 
     def close(self) -> None:
-        self.opened.close()
+        self.runner_context.close()
         self.second_look.close()
 
     def evaluate(self, task: Task) -> Outcome:
+        """Return what became of a task. Raises UserError for what is wrong with this machine."""
         part = self.prepare(task)
-        hung = [name for name in task.names if (task.definition, name) in self.hung]
-        results = {name: self.skipped(task, name) for name in hung}
+        results = {}
+        called = []
+        for name in task.names:
+            if (task.definition, name) in self.hung:
+                results[name] = self.skipped(task, name)
+            else:
+                called.append(name)
+
         try:
-            results |= self.run(part, task, [name for name in task.names if name not in hung])
+            results |= self.run(part, task, called)
         except UserError:  # of this machine: no process can be started, no file written
             raise
         except Exception as error:  # of the reference: what a solution does is its result
@@ -127,19 +133,19 @@ class Evaluator:
 
     def run(self, part: Part, task: Task, names: list[str]) -> dict[str, Result]:
         """Return results by name, looked at again where FIB has compared. Raises what it raises."""
-        solutions = {name: part.solutions[name] for name in names}
-        if not solutions:
+        if not names:
             return {}
 
+        solutions = [part.solutions[name] for name in names]
         by_packed_name = self.runner.run_workload(
-            part.full, task.workload, list(solutions.values()), self.plan.config, part.root
+            part.full, task.workload, solutions, self.plan.config, part.root
         )
-        results = {name: by_packed_name[packed.name] for name, packed in solutions.items()}
+        by_name = {name: by_packed_name[part.solutions[name].name] for name in names}
         if isinstance(self.runner, Runner):
-            return results
+            return by_name
 
-        plain = {name: Result(evaluation) for name, evaluation in results.items()}
-        return plain | self.second_look.at(part, task, plain)
+        results = {name: Result(evaluation) for name, evaluation in by_name.items()}
+        return results | self.second_look.at(part, task, results)
 
     def skipped(self, task: Task, name: str) -> Result:
         """Return the result of a solution that is not called again after a time-out."""
@@ -153,8 +159,8 @@ class Evaluator:
         part = self.plan.parts[task.definition]
         third_party = next((name for name in task.names if name in part.third_party), None)
         if part is not self.part or third_party != self.third_party or part.renew_worker:
-            self.opened.close()
-            self.runner = self.opened.enter_context(self.new_runner(part, third_party))
+            self.runner_context.close()
+            self.runner = self.runner_context.enter_context(self.new_runner(part, third_party))
 
         if part is not self.part:
             self.provenances = {
@@ -165,7 +171,7 @@ class Evaluator:
         return part
 
     def new_runner(self, part: Part, third_party: str | None):
-        """Return a context of one that compares where no solution runs, or of FIB's."""
+        """Return the context of a runner: one that compares where no solution runs, or FIB's."""
         if self.device == "cpu":
             return closing(Runner())
         if third_party and fib.is_elementwise(part.full):
@@ -184,17 +190,19 @@ class Evaluator:
         )
 
     def evaluated(self, part: Part, task: Task, name: str, result: Result) -> EvaluatedSolution:
+        """Return a solution's trace, with why it failed."""
         packed = part.solutions[name]
-        log = readable(result.evaluation.log)
+        status = result.evaluation.status
+        log = readable_log(result.evaluation.log)
         sentences = [cut_line(printable(sentence), REASON) for sentence in result.sentences]
         reasons = sentences
-        if result.evaluation.status != PASSED:
+        if status != PASSED:
             origins = origins_of(part, name)
             log = frames.with_own_paths(log, origins)
-            reasons = sentences or why_failed(result.evaluation.status, log, origins)
+            reasons = sentences or why_failed(status, log, origins)
 
         evaluation = provenance.into_evaluation(result.evaluation, self.provenances[name])
-        evaluation = evaluation.model_copy(update={"log": kept_log(evaluation, log, sentences)})
+        evaluation = evaluation.model_copy(update={"log": kept_log(status, log, sentences)})
         trace = Trace(
             definition=packed.definition,
             solution=packed.name,
@@ -203,10 +211,6 @@ class Evaluator:
         )
         lines = tuple(cut_line(reason, REASON) for reason in reasons)
         return EvaluatedSolution(trace, lines, log.strip())
-
-
-def readable(log: str) -> str:
-    return cut(printable(log), LINES, CHARACTERS)
 
 
 def origins_of(part: Part, name: str) -> dict[str, PurePosixPath]:
@@ -218,9 +222,9 @@ def origins_of(part: Part, name: str) -> dict[str, PurePosixPath]:
     return {source.path: PurePosixPath(name, source.path) for source in sources}
 
 
-def kept_log(evaluation: Evaluation, log: str, sentences: list[str]) -> str:
+def kept_log(status: EvaluationStatus, log: str, sentences: list[str]) -> str:
     """Return what a trace keeps: nothing of what a solution prints that passes."""
-    parts = [] if evaluation.status == PASSED else [log]
+    parts = [] if status == PASSED else [log]
     if sentences:
         parts += [HEADING, *sentences]
     return FOLDERS.sub("", "\n".join(parts))[-MAX_LOG:]
@@ -233,7 +237,8 @@ def why_failed(status: EvaluationStatus, log: str, origins: dict[str, PurePosixP
 
     printed, ended, how = log.rpartition(fib.ENDED)
     if ended:
-        return [ended + how.strip(), *frames.raised(printed, origins)[1:]]
+        _, *places = frames.raised(printed, origins)
+        return [ended + how.strip(), *places]
     if status in RAISED:
         return frames.raised(log, origins)
     return log.strip().splitlines()[-1:]

@@ -181,7 +181,7 @@ persistent_worker_main = persistent_runner._persistent_worker_main
 
 
 def gpu_clock_worker(*args) -> None:
-    """The same, by the GPU's clock."""
+    """`worker_main`, which times by the GPU's clock."""
     with mock.patch.object(default, "time_runnable", gpu_clock.time_runnable):
         worker_main(*args)
 
@@ -211,21 +211,24 @@ class Pool(ThreadPoolExecutor):
         self.shutdown(cancel_futures=raised is not None)
 
 
-@contextmanager
-def giving_back() -> Iterator[None]:
-    """Around the drawing of a random tensor, after which no freed block is kept.
+rand_tensor = utils._rand_tensor
 
-    One that is drawn later would lie in the block of the fp32 numbers before it, and keep all of
-    that.
+
+def rand_tensor_without_cache(*args) -> torch.Tensor:
+    """Draw a random tensor as FIB does, and keep no freed block.
+
+    The next tensor would lie in the block of the fp32 numbers of this one, and keep all of that.
     """
     try:
-        yield
+        return rand_tensor(*args)
     finally:
         torch.cuda.empty_cache()
 
 
 class Worker(PersistentSubprocessWorker):
-    """The parent's side of a worker. fault: why the reference failed, which FIB only logs."""
+    """The parent's side of a worker. fault: why the reference failed, which FIB only logs.
+    after_reference: no solution has passed since it ran.
+    """
 
     fault: str | None = None
     after_reference = False
@@ -264,6 +267,7 @@ class Worker(PersistentSubprocessWorker):
         return result.model_copy(update={"log": f"{result.log}{addition}"}) if addition else result
 
     def how_it_ended(self, result: Evaluation) -> str:
+        """Return what the log says of the worker's end, or of where it hangs; "" while it lives."""
         if not self._worker_proc:
             return ""
         if result.status == EvaluationStatus.TIMEOUT:
@@ -285,10 +289,8 @@ class Runner(PersistentRunner):
     """FIB's runner, which says why a reference failed."""
 
     def run_workload(self, *args) -> dict[str, Evaluation]:
-        """Raises RuntimeError with the cause where the reference failed; a fourth one does not cost
-        the device.
-        """
-        self._device_retry_counts.clear()
+        """Return what FIB does. Raises RuntimeError with the cause where the reference failed."""
+        self._device_retry_counts.clear()  # FIB gives a device up after three failures in all
         workers = list(self._workers)
         for worker in workers:
             worker.fault = None
@@ -306,7 +308,7 @@ def running(clock: str = CLOCK) -> Iterator[Runner]:
 
     clock: one of CLOCKS, of the reference, in this process, and of solutions, in workers.
     """
-    replaced = TIMED if clock != CLOCK else []
+    by_other_clock = clock != CLOCK
     with ExitStack() as patches:
 
         def patch(module, name: str, value) -> None:
@@ -315,11 +317,12 @@ def running(clock: str = CLOCK) -> Iterator[Runner]:
         patch(SpawnProcess, "_Popen", staticmethod(start_without_interrupt))
         patch(persistent_runner, "ThreadPoolExecutor", Pool)
         patch(persistent_runner, "PersistentSubprocessWorker", Worker)
-        main = gpu_clock_worker if replaced else worker_main
+        main = gpu_clock_worker if by_other_clock else worker_main
         patch(persistent_runner, "_persistent_worker_main", main)
-        patch(utils, "_rand_tensor", giving_back()(utils._rand_tensor))
-        for module in replaced:
-            patch(module, "time_runnable", gpu_clock.time_runnable)
+        patch(utils, "_rand_tensor", rand_tensor_without_cache)
+        if by_other_clock:
+            for module in TIMED:
+                patch(module, "time_runnable", gpu_clock.time_runnable)
         stacks = patches.enter_context(tempfile.TemporaryDirectory(prefix="moebench-stacks-"))
         patches.enter_context(mock.patch.dict(os.environ, {STACKS: stacks}))
 

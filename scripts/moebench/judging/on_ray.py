@@ -171,17 +171,17 @@ def last_line(error: Exception) -> str:
     return str(error).strip().splitlines()[-1]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Assignment:
-    """What an actor is at: a result to come, and its task, or None while it starts."""
+    """What an actor is at: Ray's reference to the result, and the task, or None while it starts."""
 
     result: object
     task: Task | None
 
 
 class Run:
-    """Which actor is at what, and what waits. An actor has no task until it runs: a node that is
-    dead keeps none.
+    """Which actor is at what, and which tasks wait. An actor gets its first task once it runs, so
+    that a dead node keeps none.
     """
 
     def __init__(self, cluster: Cluster, plan: Plan, say: Say):
@@ -198,6 +198,7 @@ class Run:
         self.failed_starts = 0
 
     def outcomes(self) -> Iterator[Outcome]:
+        """Yield outcomes as they come, until no task waits or is evaluated."""
         self.start_actors()
         while self.waiting or any(each.task for each in self.assignments.values()):
             for actor in self.wait_for_some():
@@ -226,8 +227,10 @@ class Run:
             self.assignments[actor] = Assignment(actor.ready.remote(), None)
 
     def collect(self, actor) -> list[Outcome]:
-        """Return an actor's outcome, or what is lost by its death; it gets its next task, or
-        another actor its place.
+        """Return the outcome of an actor's task, or what is lost by its death; none where the actor
+        has only started, or the task is tried again.
+
+        The actor goes on with its next task, unless it is dead or its GPU may be.
         """
         assignment = self.assignments.pop(actor)
         task = assignment.task
@@ -238,7 +241,11 @@ class Run:
             return self.failed_start(error) if task is None else self.lost(task, error)
 
         self.failed_starts = 0
-        if task and outcome.lost:
+        if task is None:
+            self.give_next(actor)
+            return []
+
+        if outcome.lost:
             why = next(iter(outcome.lost.values()))
             if self.is_tried_again(task, why):
                 # that the reference did not run may be the state of its GPU
@@ -246,7 +253,7 @@ class Run:
                 return []
 
         self.give_next(actor)
-        return [outcome] if task else []
+        return [outcome]
 
     def give_next(self, actor) -> None:
         if self.waiting:
@@ -256,6 +263,7 @@ class Run:
             actor.close.remote()  # Ray ends it after that
 
     def failed_start(self, error: Exception) -> list[Outcome]:
+        """Return no outcome. Raises CannotRun after too many starts in a row that failed."""
         self.failed_starts += 1
         if self.failed_starts > FAILED_STARTS * self.cluster.slots:
             raise CannotRun(f"--ray: no process can be started: {last_line(error)}") from error

@@ -10,7 +10,7 @@ from moebench.core import paths
 from moebench.core.arguments import writable
 from moebench.core.errors import CannotRun, UserError
 from moebench.judging import dataset, fib
-from moebench.judging.calling import input_bytes
+from moebench.judging.gpu_memory import needs_renewal, too_large
 from moebench.judging.plan import Part, Plan, Task
 from moebench.judging.request import EVERY, RunRequest
 from moebench.judging.selection import Device, check_device, eligible
@@ -19,9 +19,6 @@ from moebench.operators import catalogue
 from moebench.operators.catalogue import definition_name
 from moebench.operators.routing import kinds as routing_kinds
 from moebench.packing import manifest, solution_files
-
-# bytes of two CUDA contexts, their code and libraries' workspaces; a guess
-CONTEXTS = 2_000_000_000
 
 
 def plan_run(request: RunRequest, device: Device) -> Plan:
@@ -39,21 +36,11 @@ def plan_run(request: RunRequest, device: Device) -> Plan:
 
     planner = Planner(request, device, root, third_party, config.num_trials)
     names = wanted_definitions(request, third_party, dataset.names(root), device.on_gpu)
-    parts = {}
-    for name in names:
-        try:
-            parts[name] = planner.part(name)
-        except UserError as error:
-            # one of several that these solutions do not serve, or that does not fit
-            is_several = len(names) > 1
-            if not is_several or not (request.dataset or isinstance(error, CannotRun)):
-                raise
-            notes.append(f"{name}: {error}")
-        else:
-            notes += planner.differences(parts[name].full)
-
+    parts, part_notes = planner.parts(names)
+    notes += part_notes
     if not parts:
         raise CannotRun(f"nothing can be run here: {notes[-1]}")
+
     return Plan(
         device=device,
         parts=parts,
@@ -105,27 +92,31 @@ def refuse_beside_tokens(request: RunRequest) -> None:
 def wanted_definitions(
     request: RunRequest, third_party: dict[str, Solution], there: list[str], on_gpu: bool
 ) -> list[str]:
-    """Return the definitions named; for EVERY all that are for this machine and that these
-    solutions serve, else the first of them.
+    """Return the definitions that are named; with EVERY all that are for this machine and that
+    these solutions serve; without any, the first of those.
 
     there: definitions of the data set. Raises UserError for an unknown solution.
     """
     if request.definitions and EVERY not in request.definitions:
         return list(dict.fromkeys(map(definition_called, request.definitions)))
 
+    wants_every = bool(request.definitions)
     served = served_definitions(request, third_party)
-    by_solutions = bool(request.solutions or third_party) and not request.definitions
-    order = served if by_solutions else there
+    names_solutions = bool(request.solutions or third_party)
+    order = served if names_solutions and not wants_every else there
     in_both = [name for name in dict.fromkeys(order) if name in served and name in there]
     for_device = [name for name in in_both if is_for_device(name, on_gpu)]
-    if for_device:
-        return for_device if request.definitions else for_device[:1]
-    return in_both[:1] or served[:1]
+
+    if wants_every and for_device:
+        return for_device
+    # one alone; if none fits, one whose error says what is wrong
+    return for_device[:1] or in_both[:1] or served[:1]
 
 
 def definition_called(text: str) -> str:
-    """Return the definition that goes by a key, or by its own name."""
-    return definition_name(catalogue.keys()[text]) if text in catalogue.keys() else text
+    """Return the name of the definition that a user means by its key, or by that name."""
+    keys = catalogue.keys()
+    return definition_name(keys[text]) if text in keys else text
 
 
 def served_definitions(request: RunRequest, third_party: dict[str, Solution]) -> list[str]:
@@ -174,6 +165,31 @@ class Planner:
         self.num_trials = num_trials
         self.clock = request.clock or (fib.CLOCK if device.on_gpu else "events")
 
+    def parts(self, names: list[str]) -> tuple[dict[str, Part], list[str]]:
+        """Return the part of each definition by its name, and a line for each one that is not run,
+        or not as it is here.
+
+        Raises as `part` for a single definition, and for one that may not be left out.
+        """
+        parts = {}
+        notes = []
+        for name in names:
+            try:
+                parts[name] = self.part(name)
+            except UserError as error:
+                if len(names) == 1 or not self.may_be_left_out(error):
+                    raise
+                notes.append(f"{name}: {error}")
+            else:
+                notes += self.differences(parts[name].full)
+        return parts, notes
+
+    def may_be_left_out(self, error: UserError) -> bool:
+        """Whether a definition with this error is left out beside others: these solutions do not
+        serve it, it does not fit, or it is of a data set.
+        """
+        return isinstance(error, CannotRun) or self.request.dataset is not None
+
     def part(self, name: str) -> Part:
         """Return what is run of a definition. Raises UserError for what is not there, CannotRun
         where nothing of it can be run.
@@ -184,11 +200,12 @@ class Planner:
         path = self.trace_path(name)
         labelled = self.labelled_workloads(name)
         ours, skipped = self.our_solutions(full)
-        third_party = {
-            name: packed
-            for name, packed in self.third_party.items()
-            if packed.definition == full.name
-        }
+        third_party = {}
+        for solution, packed in self.third_party.items():
+            if packed.definition == full.name:
+                third_party[solution] = packed
+        if not ours and not third_party:
+            raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
 
         part = part_of(full, labelled, ours, third_party, self.num_trials, self.device, self.root)
         return replace(
@@ -207,14 +224,8 @@ class Planner:
         """Return this repository's solutions by name, and a line for each one that is not run."""
         names = list(self.request.solutions)
         if self.request.wants_ours and full.name in catalogue.by_name():
-            ours, skipped = eligible(names, catalogue.by_name()[full.name], self.device)
-        else:
-            ours = {}
-            skipped = [f"{name}: SKIPPED: does not serve {full.name}" for name in names]
-
-        if not ours and not any(p.definition == full.name for p in self.third_party.values()):
-            raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
-        return ours, skipped
+            return eligible(names, catalogue.by_name()[full.name], self.device)
+        return {}, [f"{name}: SKIPPED: does not serve {full.name}" for name in names]
 
     def labelled_workloads(self, name: str) -> list[tuple[str, Workload]]:
         if not self.request.tokens:
@@ -275,36 +286,3 @@ def part_of(
         root=root,
         renew_worker=len(tasks) > 1 and needs_renewal(full, fitting, num_trials, device),
     )
-
-
-def size_of_inputs(full: Definition, workload: Workload) -> int:
-    """Return the bytes of the tensors among one trial's inputs."""
-    return sum(input_bytes(full, workload.axes).values())
-
-
-def too_large(full: Definition, workload: Workload, device: Device) -> str | None:
-    """Return why a workload does not fit into a GPU's memory, or None."""
-    if not device.on_gpu:
-        return None
-
-    needed = 2 * size_of_inputs(full, workload) + CONTEXTS
-    if needed <= device.free or needed == CONTEXTS:
-        return None
-    return (
-        f"needs {needed / 1e9:.1f} GB of GPU memory for its inputs and FIB's clone, "
-        f"{device.free / 1e9:.1f} GB are free"
-    )
-
-
-def needs_renewal(
-    full: Definition, labelled: list[tuple[str, Workload]], num_trials: int, device: Device
-) -> bool:
-    """Whether one worker process for all workloads would run out of GPU memory.
-
-    All trials lie here and in the worker, there twice again between two solutions; add clones and
-    the reference's temporaries.
-    """
-    if not device.on_gpu:
-        return False
-    largest = max(size_of_inputs(full, workload) for _, workload in labelled)
-    return largest > 0 and (4 * num_trials + 3) * largest + CONTEXTS > device.free

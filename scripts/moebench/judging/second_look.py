@@ -33,21 +33,18 @@ class SecondLook:
             self.runner.close()
 
     def at(self, part: Part, task: Task, results: dict[str, Result]) -> dict[str, Result]:
-        """Return results that stand for the ones given, by the same names."""
+        """Return, by name, the results that a second look replaces."""
         wanted = [name for name, result in results.items() if self.is_wanted(name, result)]
         if not wanted or not fib.is_elementwise(part.full):
             return {}
         if self.runner is None:
             self.runner = Runner(self.device, shared=True)
 
-        names = {part.solutions[name].name: name for name in wanted}
         solutions = [part.solutions[name] for name in wanted]
+        looks = self.runner.look(part.full, task.workload, solutions, self.plan.config, part.root)
         replaced = {}
         try:
-            for packed, finding, log in self.runner.look(
-                part.full, task.workload, solutions, self.plan.config, part.root
-            ):
-                name = names[packed.name]
+            for (finding, log), name in zip(looks, wanted, strict=True):
                 replaced[name] = seen_again(results[name], finding, log)
         except Exception as error:  # of the reference, out of memory for instance
             for name in wanted:
@@ -55,6 +52,7 @@ class SecondLook:
         return replaced
 
     def is_wanted(self, name: str, result: Result) -> bool:
+        """Whether a result is looked at again; a wrong one counts as diagnosed from here on."""
         status = result.evaluation.status
         if status == PASSED:
             return True
@@ -77,15 +75,17 @@ def seen_again(result: Result, finding: Finding, log: str) -> Result:
     if finding.status == PASSED:
         return Result(result.evaluation, tuple(finding.sentences))
 
-    changes = {
-        "status": finding.status,
-        "correctness": finding.correctness,
-        "performance": None,
-        "log": log,
-    }
-    wrong = EvaluationStatus.INCORRECT_NUMERICAL
-    sentences = [*finding.sentences, ON_FRESH_INPUT] if finding.status == wrong else []
-    return Result(result.evaluation.model_copy(update=changes), tuple(sentences))
+    evaluation = result.evaluation.model_copy(
+        update={
+            "status": finding.status,
+            "correctness": finding.correctness,
+            "performance": None,
+            "log": log,
+        }
+    )
+    if finding.status != EvaluationStatus.INCORRECT_NUMERICAL:
+        return Result(evaluation)
+    return Result(evaluation, (*finding.sentences, ON_FRESH_INPUT))
 
 
 def not_seen(result: Result, why: str) -> Result:

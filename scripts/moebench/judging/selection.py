@@ -119,7 +119,8 @@ def why_not_run(
     name: str, packed: dict[str, Solution], layer_key: str, device: Device
 ) -> str | None:
     """Return why a solution cannot be run on a layer here, or None. packed: by layer key."""
-    reason = eligibility.why_skipped(next(iter(packed.values())), device.target)
+    any_packed = next(iter(packed.values()))  # hardware and dependencies are the manifest's
+    reason = eligibility.why_skipped(any_packed, device.target)
     if reason or layer_key in packed:
         return reason
 

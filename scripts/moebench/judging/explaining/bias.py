@@ -11,21 +11,30 @@ SHARE = 0.25  # of all elements that differ, below which signs may be those of a
 
 def bias(output: torch.Tensor, expected: torch.Tensor) -> str | None:
     """Return a sentence if the output is the reference times a constant, or errs to one side."""
-    x = output.double().flatten()
-    y = expected.double().flatten()
-    return scaled(x, y) or one_sided(x, y)
+    got = output.double().flatten()
+    want = expected.double().flatten()
+    return (
+        scaled(got, want)
+        or one_sided(got - want, "above the reference", "below the reference")
+        or one_sided(
+            got.abs() - want.abs(),
+            "further from zero than the reference",
+            "closer to zero than the reference",
+        )
+    )
 
 
-def scaled(x: torch.Tensor, y: torch.Tensor) -> str | None:
-    """By the median of x / y over elements that are not small, which a few wrong ones do not move.
+def scaled(got: torch.Tensor, want: torch.Tensor) -> str | None:
+    """Return a sentence if the median of got / want, over elements that are not small, is not 1.
 
-    Its standard error follows from the ratios' own spread.
+    A few wrong elements do not move a median. Its standard error follows from the ratios' own
+    spread.
     """
-    large = y.abs() > 0.5 * y.square().mean().sqrt()
+    large = want.abs() > 0.5 * want.square().mean().sqrt()
     if int(large.sum()) < ERRORS:
         return None
 
-    ratios = x[large] / y[large]
+    ratios = got[large] / want[large]
     factor = float(ratios.median())
     spread = 1.4826 * float((ratios - factor).abs().median())
     doubt = 1.2533 * spread / len(ratios) ** 0.5
@@ -35,25 +44,14 @@ def scaled(x: torch.Tensor, y: torch.Tensor) -> str | None:
     return f"it passes, but the output is {factor:.4g} times the reference"
 
 
-def one_sided(x: torch.Tensor, y: torch.Tensor) -> str | None:
-    """Whether all errors are above the reference, below it, towards zero or away from it."""
-    sides = {
-        ("above the reference", "below the reference"): x - y,
-        ("further from zero than the reference", "closer to zero than the reference"): (
-            x.abs() - y.abs()
-        ),
-    }
-    for (positive, negative), errors in sides.items():
-        above = int((errors > 0).sum())
-        below = int((errors < 0).sum())
-        if above + below < max(ERRORS, SHARE * len(x)):
-            continue
-        if below == 0:
-            return sentence(above, positive)
-        if above == 0:
-            return sentence(below, negative)
-    return None
+def one_sided(errors: torch.Tensor, if_positive: str, if_negative: str) -> str | None:
+    """Return a sentence if many errors have one sign, which says where the output is."""
+    positive = int((errors > 0).sum())
+    negative = int((errors < 0).sum())
+    count = positive + negative
+    has_both_signs = positive and negative
+    if has_both_signs or count < max(ERRORS, SHARE * len(errors)):
+        return None
 
-
-def sentence(count: int, side: str) -> str:
+    side = if_positive if positive else if_negative
     return f"it passes, but all {count} errors have one sign: the output is {side}"

@@ -15,6 +15,7 @@ NEVER_WRITTEN = (
     "and not to return one"
 )
 NO_LOCAL_EXPERT = "those rows must be zero (no local expert): they have to be written, too"
+WRONG_ELEMENTS = "wrong: "  # begins the line on which tokens and columns are
 ALIKE = 0.99  # cosine of two outputs that differ by a factor
 HALVES = ("gemm1_weights", "gemm1_weights_scale")  # of which gate and up are a half each
 
@@ -30,15 +31,13 @@ def diagnose(
     """Return `sentences` on a wrong output, the one at this place, and the mistake that explains it
     if one does.
     """
-    scalars = {
-        name: value
-        for name, value in zip(full.inputs, inputs, strict=True)
-        if isinstance(value, float)
-    }
-    lines = sentences(output, expected, tolerance, scalars)
-    if lines[-1].startswith("wrong"):
-        mistake = likely_mistake(full, inputs, place, output, tolerance)
-        lines += [mistake] if mistake else []
+    by_name = dict(zip(full.inputs, inputs, strict=True))
+    lines = sentences(output, expected, tolerance, by_name)
+    has_no_cause = lines[-1].startswith(WRONG_ELEMENTS)
+    if has_no_cause:
+        mistake = likely_mistake(full, by_name, place, output, tolerance)
+        if mistake:
+            lines.append(mistake)
 
     if len(full.outputs) > 1:
         lines.insert(0, f"of the output {list(full.outputs)[place]}:")
@@ -46,29 +45,28 @@ def diagnose(
 
 
 def sentences(
-    output: torch.Tensor,
-    expected: torch.Tensor,
-    tolerance: Tolerance,
-    factors: Mapping[str, float] | None = None,
+    output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance, inputs: Mapping[str, object]
 ) -> list[str]:
-    """Return how far a wrong output [T, C] is from what is expected, where, and the common cause
-    that it looks like.
+    """Return how far a wrong output [T, C] is from what is expected, where, and as last line the
+    common cause that it looks like, if it looks like one.
 
     An output of another rank is flattened after its first axis. It is NaN where nothing was
-    written. factors: the scalar inputs by name.
+    written. inputs: by name.
     """
     if (output.shape, output.dtype) != (expected.shape, expected.dtype):
         return [f"the output is {kind(output)}, want {kind(expected)}"]
     if output.numel() and output.isnan().all():
         return [NEVER_WRITTEN]
 
-    x = as_matrix(output)
-    y = as_matrix(expected)
-    if not x.isfinite().all():
-        return not_finite(x, y)
+    got = as_matrix(output)
+    want = as_matrix(expected)
+    if not got.isfinite().all():
+        return not_finite(got, want)
 
-    lines = distances(x, y, tolerance)
-    cause = scaled(x, y, tolerance, factors or {}) if x.any() else "every element is zero"
+    lines = distances(got, want, tolerance)
+    if not got.any():
+        return [*lines, "every element is zero"]
+    cause = scaled(got, want, tolerance, inputs)
     return [*lines, cause] if cause else lines
 
 
@@ -82,10 +80,10 @@ def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
     return wide.flatten(1) if wide.dim() > 1 else wide.reshape(-1, 1)
 
 
-def exceeds(x: torch.Tensor, y: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
-    """Return [T, C] bool: which elements FIB calls wrong."""
-    error = (x - y).abs()
-    return (error > tolerance.atol) & (error / (y.abs() + 1e-8) > tolerance.rtol)
+def exceeds(got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
+    """Return as a mask which elements FIB calls wrong."""
+    error = (got - want).abs()
+    return (error > tolerance.atol) & (error / (want.abs() + 1e-8) > tolerance.rtol)
 
 
 def span(mask: torch.Tensor, what: str) -> str:
@@ -102,68 +100,66 @@ def span(mask: torch.Tensor, what: str) -> str:
     return f"{count} ({places[0]} to {places[-1]})"
 
 
-def not_finite(x: torch.Tensor, y: torch.Tensor) -> list[str]:
-    bad = ~x.isfinite()
-    token, column = bad.nonzero()[0].tolist()
-    what = "NaN" if x[token, column].isnan() else "infinite"
-    tokens = span(bad.any(1), "tokens")
-    columns = span(bad.any(0), "columns")
-    lines = [f"{what} in {tokens}, {columns}; first at ({token}, {column})"]
+def spans(mask: torch.Tensor) -> str:
+    """Return which tokens and which columns of a mask [T, C] are set in any place."""
+    return f"{span(mask.any(1), 'tokens')}, {span(mask.any(0), 'columns')}"
 
-    whole_rows = x.isnan().all(1)
-    if whole_rows.any() and (y[whole_rows] == 0).all():
+
+def not_finite(got: torch.Tensor, want: torch.Tensor) -> list[str]:
+    bad = ~got.isfinite()
+    token, column = bad.nonzero()[0].tolist()
+    what = "NaN" if got[token, column].isnan() else "infinite"
+    lines = [f"{what} in {spans(bad)}; first at ({token}, {column})"]
+
+    whole_rows = got.isnan().all(1)
+    if whole_rows.any() and (want[whole_rows] == 0).all():
         lines.append(NO_LOCAL_EXPERT)
     return lines
 
 
-def distances(x: torch.Tensor, y: torch.Tensor, tolerance: Tolerance) -> list[str]:
+def distances(got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance) -> list[str]:
     """Return the largest errors, and which tokens and columns are wrong."""
-    error = (x - y).abs()
-    lines = [
-        largest("absolute", error, x, y),
-        largest("relative", torch.where(y == 0, 0, error / y.abs()), x, y),
-    ]
+    error = (got - want).abs()
+    relative = torch.where(want == 0, 0, error / want.abs())
+    lines = [largest("absolute", error, got, want), largest("relative", relative, got, want)]
 
-    bad = exceeds(x, y, tolerance)
-    if bad.any():
-        too_many = 1 - tolerance.ratio
-        tokens = bad.float().mean(1) > too_many
-        shown = bad & tokens[:, None] if tokens.any() else bad
-        token, column = shown.nonzero()[0].tolist()
-        columns = span(shown.any(0), "columns")
-        lines.append(
-            f"wrong: {span(tokens, 'tokens')}, {columns}; "
-            f"first at (token, column) = ({token}, {column})"
-        )
+    bad = exceeds(got, want, tolerance)
+    if not bad.any():
+        return lines
+
+    # a few elements of every token may be wrong: those of the tokens that fail say more
+    failing_tokens = bad.float().mean(1) > 1 - tolerance.ratio
+    if failing_tokens.any():
+        bad = bad & failing_tokens[:, None]
+    token, column = bad.nonzero()[0].tolist()
+    lines.append(f"{WRONG_ELEMENTS}{spans(bad)}; first at (token, column) = ({token}, {column})")
     return lines
 
 
-def largest(what: str, errors: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> str:
+def largest(what: str, errors: torch.Tensor, got: torch.Tensor, want: torch.Tensor) -> str:
     token, column = divmod(int(errors.argmax()), errors.shape[1])
-    got = float(x[token, column])
-    want = float(y[token, column])
     return (
         f"largest {what} error {float(errors.max()):.4g} at ({token}, {column}): "
-        f"got {got:.5g}, want {want:.5g}"
+        f"got {float(got[token, column]):.5g}, want {float(want[token, column]):.5g}"
     )
 
 
 def scaled(
-    x: torch.Tensor, y: torch.Tensor, tolerance: Tolerance, factors: Mapping[str, float]
+    got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance, inputs: Mapping[str, object]
 ) -> str | None:
-    """Return by which factor the output is wrong, and which input explains it, where it is right
-    but for that.
+    """Return by which factor the output is wrong, and which scalar input explains it; None where it
+    is wrong in another way, too.
     """
-    factor = float((x * y).sum() / (y * y).sum())
-    cosine = torch.nn.functional.cosine_similarity(x.flatten(), y.flatten(), 0)
+    cosine = torch.nn.functional.cosine_similarity(got.flatten(), want.flatten(), 0)
     if cosine <= ALIKE:
         return None
-    if exceeds(x / factor, y, tolerance).float().mean() > 1 - tolerance.ratio:
+    factor = float((got * want).sum() / (want * want).sum())
+    if exceeds(got / factor, want, tolerance).float().mean() > 1 - tolerance.ratio:
         return None
 
     sentence = f"the output is {factor:.4g} times the reference"
-    for name, value in factors.items():
-        if value in (0, 1):
+    for name, value in inputs.items():
+        if not isinstance(value, float) or value in (0, 1):
             continue
         if math.isclose(factor, 1 / value, rel_tol=0.02):
             return f"{sentence}: {name} = {value:g} is forgotten"
@@ -194,7 +190,11 @@ def with_halves_swapped(weights: torch.Tensor) -> torch.Tensor:
 
 
 def likely_mistake(
-    full: Definition, inputs: list, place: int, output: torch.Tensor, tolerance: Tolerance
+    full: Definition,
+    inputs: Mapping[str, object],
+    place: int,
+    output: torch.Tensor,
+    tolerance: Tolerance,
 ) -> str | None:
     """Return the mistake with which the reference gives this output, or None.
 
@@ -203,12 +203,12 @@ def likely_mistake(
     reference = fib.build_reference(full)
     best_share = 0.0
     best_mistake = None
-    for mistake, changed in mistakes(dict(zip(full.inputs, inputs, strict=True))):
-        wrong = call(full, reference, list(changed.values()), str(output.device))[place]
-        if not wrong.isfinite().all():
+    for mistake, changed in mistakes(inputs):
+        mistaken = call(full, reference, list(changed.values()), str(output.device))[place]
+        if not mistaken.isfinite().all():
             continue
 
-        bad = exceeds(output.float(), wrong.float(), tolerance)
+        bad = exceeds(output.float(), mistaken.float(), tolerance)
         share = 1 - float(bad.float().mean())
         if share > best_share:
             best_share = share

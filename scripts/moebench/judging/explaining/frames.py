@@ -55,12 +55,15 @@ def hung(log: str, origins: Origins) -> list[str]:
 
     log: after `with_own_paths`, with faulthandler's stacks, whose innermost frames come first.
     """
-    _, found, stacks = log.rpartition(TIMED_OUT)
-    frames = own_frames(stacks, origins) if found else []
+    if TIMED_OUT not in log:
+        return []
+    stacks = log.rpartition(TIMED_OUT)[2]
+    frames = own_frames(stacks, origins)
     return [place(frames[0])] if frames else []
 
 
 def own_frames(traceback: str, origins: Origins) -> list[re.Match]:
+    """Return the frames that are in the solution's own files."""
     paths = {str(path) for path in origins.values()}
     return [frame for frame in FRAME.finditer(traceback) if frame["file"] in paths]
 

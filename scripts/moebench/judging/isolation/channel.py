@@ -88,11 +88,7 @@ class Channel:
 
 def described(tensor: torch.Tensor) -> dict:
     """Return the dtype and the shape of a tensor as JSON has them."""
-    return {"dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape)}
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ import torch
 from moebench.core import nursery
 from moebench.core.environment import neutral
 from moebench.core.errors import CannotRun
-from moebench.core.printable import cut, printable
+from moebench.core.printable import printable, readable_log
 from moebench.judging import fib
 from moebench.judging.isolation import worker
 from moebench.judging.isolation.channel import Channel, Garbled
@@ -29,7 +29,6 @@ PATIENCE = 60  # seconds for a process to start
 GRACE = 1  # seconds after a time-out, in which a process writes down where it is
 LARGEST_FOLDER = 1 << 28  # bytes of files that a process may keep from one workload to the next
 MOST_PRINTED = 1 << 17  # bytes of what a solution prints that are read
-LINES, CHARACTERS = 200, 1000  # that are kept of it
 KILLED_PARENT = "it has killed its parent"
 
 
@@ -128,7 +127,7 @@ class Nurseries:
 
             process.close()
             why = self.current.why_ended()
-            self.close()
+            self.close()  # another nursery is started
         raise CannotRun(f"no process can be started for solutions: {why}")
 
     def clean_up(self) -> None:
@@ -154,7 +153,7 @@ class SolutionProcess:
     def __init__(self, source: Nursery, memory: int | None):
         self.folder = temporary_folder()
         self.printed = temporary_file()
-        self.holds = 0  # the number of the inputs that it has been given
+        self.inputs_number = 0  # of the inputs that it has been sent; a Job has the number
         self.control, control_there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         data_here, data_there = socket.socketpair()
         self.channel = Channel(data_here)
@@ -171,10 +170,11 @@ class SolutionProcess:
 
     def has_started(self) -> bool:
         """Whether it runs, once its supervisor says so."""
-        return "started" in self._told(PATIENCE)
+        return "started" in self._next_message(PATIENCE)
 
     def is_alive(self) -> bool:
-        """Whether it waits for requests; what killed it, if anything, was not asked of it."""
+        """Whether it still waits for requests."""
+        # the supervisor says by itself that it has ended, and nothing else that is not asked
         ready, _, _ = select.select([self.control], [], [], 0)
         return not ready
 
@@ -222,32 +222,32 @@ class SolutionProcess:
         """Raise Ended if a solution has killed its parent, although it goes on itself."""
         with contextlib.suppress(OSError):
             self.control.send(json.dumps({"alive": True}).encode())
-        if "alive" not in self._told(PATIENCE):
+        if "alive" not in self._next_message(PATIENCE):
             raise Ended(KILLED_PARENT)
 
     def printed_text(self) -> str:
         """Return what was printed since `begin`, cut to some lines, without control characters."""
-        return cut(printable(read_printed(self.printed)), LINES, CHARACTERS)
+        return readable_log(read_printed(self.printed))
 
     def close(self) -> None:
         """End it with all its descendants, and wait until they have ended."""
         self.channel.close()
         with contextlib.suppress(OSError):
             self.control.shutdown(socket.SHUT_WR)
-        while self._told(PATIENCE):
-            pass  # what the supervisor says before it has ended
+        while self._next_message(PATIENCE):
+            pass  # until the supervisor has ended
         self.control.close()
         self.printed.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _how_ended(self) -> str:
-        code = self._told(PATIENCE).get("exit")
+        code = self._next_message(PATIENCE).get("exit")
         if code is None:
             return KILLED_PARENT
         return fib.ending(code)
 
-    def _told(self, seconds: float) -> dict:
-        """Return what the supervisor says next; nothing where it has been killed."""
+    def _next_message(self, seconds: float) -> dict:
+        """Return what the supervisor says next; {} where it has ended, or says nothing in time."""
         self.control.settimeout(seconds)
         try:
             message = self.control.recv(1 << 12)

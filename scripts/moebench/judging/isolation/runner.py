@@ -23,13 +23,13 @@ from flashinfer_bench import EvaluationStatus as Status
 
 from moebench.judging import fib
 from moebench.judging.calling import call, seeded_inputs
-from moebench.judging.isolation.channel import described
+from moebench.judging.isolation import ask
 from moebench.judging.isolation.comparison import Finding, Trial, compare, finding_of
 from moebench.judging.isolation.processes import NURSERIES, Ended, SolutionProcess
 
 MEMORY = 4 << 30  # bytes that a solution may take for itself; the layers for CPUs need a fiftieth
 LOOK = "second look"  # in the seed of its inputs
-NUMBERS = itertools.count(1)
+INPUTS_NUMBERS = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,21 @@ class Result:
 class Job:
     """What solutions are evaluated on, and how. reference_ms: 0 where nothing is timed.
 
-    number: of the inputs, which a process is given once.
+    inputs_number: says which inputs these are, as a process is sent them once for all solutions.
     """
 
     full: Definition
     trials: list[Trial]
     config: BenchmarkConfig
     reference_ms: float = 0.0
-    number: int = field(default_factory=lambda: next(NUMBERS))
+    inputs_number: int = field(default_factory=lambda: next(INPUTS_NUMBERS))
 
 
 class Runner:
     """Evaluates solutions on one device, each in a process that lives as long as it behaves.
 
     clock: that times are taken by on a GPU. shared: all solutions run in one process, for those
-    that are trusted and many.
+    that are trusted and many. processes: by the solution's name; "" is the shared one.
     """
 
     def __init__(self, device: str = "cpu", clock: str = "events", shared: bool = False):
@@ -66,7 +66,7 @@ class Runner:
         self.clock = clock
         self.shared = shared
         self.processes: dict[str, SolutionProcess] = {}
-        NURSERIES.get()  # which imports while this process computes the first reference
+        NURSERIES.get()  # it imports torch while this process computes the first reference
 
     def run_workload(
         self,
@@ -93,26 +93,23 @@ class Runner:
         solutions: list[Solution],
         config: BenchmarkConfig,
         root: Path,
-    ) -> Iterator[tuple[Solution, Finding, str]]:
-        """Yield what is found about each solution on one fresh input, and what it prints.
-
-        Raises as `run_workload`.
+    ) -> Iterator[tuple[Finding, str]]:
+        """Yield what is found about each solution, in their order, on one fresh input, and what it
+        prints. Raises as `run_workload`.
         """
         fresh = workload.model_copy(update={"uuid": f"{LOOK} {workload.uuid}"})
         job = Job(full, self.reference_trials(full, fresh, 1, root), config)
         for solution in solutions:
-            finding, log = self.examine(job, solution)
-            yield solution, finding, log
+            yield self.examine(job, solution)
         self.forget_inputs(job)
 
     def forget_inputs(self, job: Job) -> None:
         """Have processes free what inputs take of a GPU, which FIB's worker needs next."""
-        nothing = replace(job, trials=[], number=next(NUMBERS))
+        no_inputs = replace(job, trials=[], inputs_number=next(INPUTS_NUMBERS))
         for process in list(self.processes.values()):
+            process.begin(job.config.timeout_seconds)
             try:
-                process.begin(job.config.timeout_seconds)
-                send_inputs(process, nothing, self.device)
-                process.holds = nothing.number
+                self.give_inputs(process, no_inputs)
             except (TimeoutError, Ended):
                 self.end(process)
         if self.device != "cpu":
@@ -126,6 +123,7 @@ class Runner:
     def reference_trials(
         self, full: Definition, workload: Workload, count: int, root: Path
     ) -> list[Trial]:
+        """Return so many trials with the reference's outputs. Raises as `run_workload`."""
         reference = fib.build_reference(full)
         stored = fib.load_safetensors(full, workload, root)
         trials = []
@@ -136,19 +134,19 @@ class Runner:
         return trials
 
     def reference_ms(self, full: Definition, trials: list[Trial], config: BenchmarkConfig) -> float:
+        """Return the reference's mean time over trials; 0 on a CPU, where nothing is timed."""
         if self.device == "cpu":
             return 0.0
 
         reference = fib.build_reference(full)
         time_runnable = fib.timer(self.clock)
-        milliseconds = [
-            time_runnable(
+        total = 0.0
+        for trial in trials:
+            total += time_runnable(
                 reference, trial.inputs, config.warmup_runs, config.iterations, self.device
             )
-            for trial in trials
-        ]
         torch.cuda.empty_cache()
-        return sum(milliseconds) / len(milliseconds)
+        return total / len(trials)
 
     def evaluate(self, job: Job, solution: Solution) -> Result:
         """Return a solution's result, whatever it does."""
@@ -163,40 +161,38 @@ class Runner:
         process = self.process_for(solution)
         process.begin(job.config.timeout_seconds)
         try:
-            finding = self.finding(job, process, solution)
+            finding = self.examine_in(process, job, solution)
             process.check_supervisor()
+        except TimeoutError:
+            finding = Finding(Status.TIMEOUT)
+            reason = timed_out(job.config.timeout_seconds)
+        except Ended as ended:
+            finding = Finding(Status.RUNTIME_ERROR)
+            reason = f"{fib.ENDED}{ended}"
+        else:
             printed = process.printed_text()
             if process.fills_its_folder() or self.may_be_broken(finding):
                 self.end(process)
             return finding, printed
-        except TimeoutError:
-            finding = Finding(Status.TIMEOUT)
-            text = timed_out(job.config.timeout_seconds)
-        except Ended as ended:
-            finding = Finding(Status.RUNTIME_ERROR)
-            text = f"{fib.ENDED}{ended}"
 
-        log = "\n".join(filter(None, [process.printed_text(), text]))
+        log = "\n".join(filter(None, [process.printed_text(), reason]))
         self.end(process)
         return finding, log
 
     def may_be_broken(self, finding: Finding) -> bool:
-        """Whether a CUDA context is of no use any more, to another solution for instance."""
+        """Whether a CUDA context may be of no use any more, to another solution for instance."""
         return self.device != "cpu" and finding.status == Status.RUNTIME_ERROR
 
-    def finding(self, job: Job, process: SolutionProcess, solution: Solution) -> Finding:
-        """Return what is found. Raises TimeoutError, and Ended where the process has."""
-        if process.holds != job.number:
-            send_inputs(process, job, self.device)
-            process.holds = job.number
-
-        answer = process.request({"do": "build", "solution": solution.model_dump_json()})
-        if status_of(answer) != Status.PASSED:
-            return Finding(status_of(answer))
+    def examine_in(self, process: SolutionProcess, job: Job, solution: Solution) -> Finding:
+        """Build, call, compare and time. Raises TimeoutError, and Ended where the process has."""
+        self.give_inputs(process, job)
+        status = ask.build(process, solution)
+        if status != Status.PASSED:
+            return Finding(status)
 
         comparisons = []
         for number, trial in enumerate(job.trials):
-            outputs = ask_outputs(process, job.full, solution, number, trial)
+            outputs = ask.outputs(process, job.full, solution.name, number, trial)
             if isinstance(outputs, Finding):
                 return outputs
             compared = compare(job.full, trial, outputs, job.config)
@@ -206,30 +202,29 @@ class Runner:
 
         finding = finding_of(job.full, comparisons, job.config)
         if finding.status == Status.PASSED:
-            return self.timed(job, process, solution, finding)
+            return self.with_times(finding, process, job, solution)
         return finding
 
-    def timed(
-        self, job: Job, process: SolutionProcess, solution: Solution, finding: Finding
+    def give_inputs(self, process: SolutionProcess, job: Job) -> None:
+        """Send a process the inputs unless it has them. Raises as `examine_in`."""
+        if process.inputs_number != job.inputs_number:
+            ask.take_inputs(process, job.full, job.trials, self.device)
+            process.inputs_number = job.inputs_number
+
+    def with_times(
+        self, finding: Finding, process: SolutionProcess, job: Job, solution: Solution
     ) -> Finding:
         """Return the finding with times; on a CPU with none, as an interpreter's say nothing."""
-        if self.device == "cpu" or not job.reference_ms:
+        if not job.reference_ms:
             return replace(finding, performance=Performance())
 
-        request = {
-            "do": "time",
-            "solution": solution.name,
-            "warmup_runs": job.config.warmup_runs,
-            "iterations": job.config.iterations,
-            "clock": self.clock,
-        }
         # twice, as calls are slower after a reference; the second result counts
-        process.request(request)
-        answer = process.request(request)
-        if status_of(answer) != Status.PASSED:
-            return Finding(status_of(answer))
+        for _ in range(2):
+            answer = ask.time(process, solution.name, job.config, self.clock)
+        if ask.status_of(answer) != Status.PASSED:
+            return Finding(ask.status_of(answer))
 
-        latency_ms = mean_ms(answer, len(job.trials))
+        latency_ms = ask.mean_ms(answer, len(job.trials))
         performance = Performance(
             latency_ms=latency_ms,
             reference_latency_ms=job.reference_ms,
@@ -256,78 +251,3 @@ class Runner:
 
 def timed_out(seconds: int) -> str:
     return f"no result after {seconds} s; --timeout takes other seconds"
-
-
-def status_of(answer: dict) -> Status:
-    """Return the status in an answer. Raises Ended for one that this project does not write."""
-    status = answer.get("status")
-    if status in ("PASSED", "COMPILE_ERROR", "RUNTIME_ERROR"):
-        return Status(status)
-    raise Ended("its answer has no status")
-
-
-def mean_ms(answer: dict, trials: int) -> float:
-    """Return the mean time in an answer. Raises Ended for one that holds no times."""
-    milliseconds = answer.get("milliseconds")
-    if not isinstance(milliseconds, list) or len(milliseconds) != trials:
-        raise Ended("its answer has no times")
-    if not all(isinstance(each, float) and 0 < each < float("inf") for each in milliseconds):
-        raise Ended("its answer has times that are none")
-    return sum(milliseconds) / trials
-
-
-def send_inputs(process: SolutionProcess, job: Job, device: str) -> None:
-    """Give a process the inputs of all trials."""
-    tensors = []
-    trials = []
-    for trial in job.trials:
-        trials.append(list(inputs_described(trial.inputs)))
-        tensors += [each for each in trial.inputs if isinstance(each, torch.Tensor)]
-
-    request = {
-        "do": "inputs",
-        "definition": job.full.model_dump_json(),
-        "device": device,
-        "trials": trials,
-    }
-    answer = process.request(request, tensors)
-    if status_of(answer) != Status.PASSED:
-        raise Ended("it cannot take the inputs")
-
-
-def inputs_described(inputs: list) -> Iterator[dict]:
-    for each in inputs:
-        yield described(each) if isinstance(each, torch.Tensor) else {"value": each}
-
-
-def ask_outputs(
-    process: SolutionProcess, full: Definition, solution: Solution, number: int, trial: Trial
-) -> list[torch.Tensor] | Finding:
-    """Return a solution's outputs for a trial, or why there are none that can be compared."""
-    wanted = [described(each) for each in trial.expected]
-    request = {"do": "call", "solution": solution.name, "trial": number, "wanted": wanted}
-    answer = process.request(request)
-    if status_of(answer) != Status.PASSED:
-        return Finding(status_of(answer))
-
-    outputs = answer.get("outputs")
-    if outputs == wanted:
-        received = process.receive_tensors(trial.expected)
-        return [output.to(trial.expected[0].device) for output in received]
-    return unlike(full, outputs, wanted)
-
-
-def unlike(full: Definition, outputs: object, wanted: list[dict]) -> Finding:
-    """Return a finding on the first output whose shape or dtype is another one."""
-    if not isinstance(outputs, list) or len(outputs) != len(wanted):
-        raise Ended("its answer has another number of outputs")
-
-    for name, output, want in zip(full.outputs, outputs, wanted, strict=True):
-        if output == want or not isinstance(output, dict):
-            continue
-        shapes_differ = output.get("shape") != want["shape"]
-        status = Status.INCORRECT_SHAPE if shapes_differ else Status.INCORRECT_DTYPE
-        got = f"{output.get('shape')} {output.get('dtype')}"
-        sentence = f"the output {name} is {got}, want {want['shape']} {want['dtype']}"
-        return Finding(status, sentences=[sentence])
-    raise Ended("its answer has no outputs")

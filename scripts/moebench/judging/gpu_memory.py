@@ -1,0 +1,43 @@
+"""Whether the tensors of workloads fit into a GPU's memory."""
+
+from flashinfer_bench import Definition, Workload
+
+from moebench.judging.calling import input_bytes
+from moebench.judging.selection import Device
+
+# bytes of two CUDA contexts, their code and libraries' workspaces; a guess
+CONTEXTS = 2_000_000_000
+
+
+def size_of_inputs(full: Definition, workload: Workload) -> int:
+    """Return the bytes of the tensors among one trial's inputs."""
+    return sum(input_bytes(full, workload.axes).values())
+
+
+def too_large(full: Definition, workload: Workload, device: Device) -> str | None:
+    """Return why a workload does not fit into a GPU's memory, or None."""
+    if not device.on_gpu:
+        return None
+
+    input_size = size_of_inputs(full, workload)
+    needed = 2 * input_size + CONTEXTS
+    if not input_size or needed <= device.free:
+        return None
+    return (
+        f"needs {needed / 1e9:.1f} GB of GPU memory for its inputs and FIB's clone, "
+        f"{device.free / 1e9:.1f} GB are free"
+    )
+
+
+def needs_renewal(
+    full: Definition, labelled: list[tuple[str, Workload]], num_trials: int, device: Device
+) -> bool:
+    """Whether one worker process for all workloads would run out of GPU memory.
+
+    All trials lie here and in the worker, there twice again between two solutions; add clones and
+    the reference's temporaries.
+    """
+    if not device.on_gpu:
+        return False
+    largest = max(size_of_inputs(full, workload) for _, workload in labelled)
+    return largest > 0 and (4 * num_trials + 3) * largest + CONTEXTS > device.free
