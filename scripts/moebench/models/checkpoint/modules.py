@@ -22,10 +22,7 @@ ROOTS = (
 MLPS = ("mlp", "block_sparse_moe", "feed_forward", "ffn", "mixer", "moe")
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj", "gate_up_proj", "w1", "w2", "w3")
 # What an expert's name is made of, with the expert's number or for all experts together.
-PARTS_OF_NAME = (
-    ["mlp", "experts", "number", "projection"],
-    ["mlp", "experts", "projection"],
-)
+PARTS_OF_NAME = (["mlp", "experts", "number", "projection"], ["mlp", "experts", "projection"])
 # Classes by which compressed-tensors names every such module.
 CLASSES = ("Linear", "FusedMoE")
 
