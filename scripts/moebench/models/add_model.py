@@ -32,8 +32,10 @@ def write(geometry: str) -> str:
 
     written, good = workloads.make(geometry)
     users = len(workloads.recorded(geometry)) - written - good
-    said = f"{definition.name}: {written} tensor files written, {good} already good"
-    return f"{said}; {users} of your own" if users else said
+    line = f"{definition.name}: {written} tensor files written, {good} already good"
+    if users:
+        line += f"; {users} of your own"
+    return line
 
 
 def keys_of(key: str, sizes: Sizes) -> list[str]:
@@ -120,9 +122,9 @@ def with_layer(text: str, key: str, checkpoint: Checkpoint, sizes: Sizes) -> str
     """
     split = Split(sizes["num_experts"] // sizes["num_local_experts"], sizes["tensor_ranks"])
     entry = f"{json.dumps(key)} = {split.in_table()}"
-    there = model_of(checkpoint)
-    if there:
-        return with_geometry(text, there, entry)
+    table = model_of(checkpoint)
+    if table:
+        return with_geometry(text, table, entry)
 
     name = RANKS_SUFFIX.sub("", key)
     if name in models():
@@ -134,8 +136,8 @@ def model_of(checkpoint: Checkpoint) -> str | None:
     """Return the table of layers.toml that has this checkpoint's layer, on whatever ranks."""
     wanted = DEFAULTS | checkpoint.sizes
     for name, model in models().items():
-        has = DEFAULTS | model
-        same_sizes = all(has[size] == value for size, value in wanted.items())
+        sizes = DEFAULTS | model
+        same_sizes = all(sizes[key] == value for key, value in wanted.items())
         if same_sizes and model.get("layers") == checkpoint.layers:
             return name
     return None

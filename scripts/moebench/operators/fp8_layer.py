@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from moebench.operators import swiglu as activations
-from moebench.operators.definition_parts import const, tensor, var
+from moebench.operators.definition_parts import const, module_source, tensor, var
 from moebench.operators.layers import Sizes
 from moebench.operators.roofline import Bound, Counts
 from moebench.operators.swiglu import silu as swiglu
@@ -54,19 +54,17 @@ def local_experts(x, w13, w13_scale, w2, w2_scale, local, weights):
 
 def self_contained(sizes: Sizes, names: Iterable[str], functions: Iterable[Callable]) -> str:
     """Return source text: the sizes of these names as constants, the activation, the functions."""
-    constants = [f"{name.upper()} = {sizes[name]}" for name in names]
-    constants.append(f"BLOCK = {BLOCK}")
-
-    head = "import torch\n\n" + "\n".join(constants) + "\n"
+    constants = {name.upper(): sizes[name] for name in names}
+    constants["BLOCK"] = BLOCK
     sources = [inspect.getsource(function) for function in functions]
-    return "\n\n".join([head, activations.source(sizes), *sources])
+    return module_source(constants, [activations.source(sizes), *sources])
 
 
 def size_suffix(sizes: Sizes) -> str:
     """Return the part of a definition's name that local experts, widths and clamp make."""
-    local, hidden = sizes["num_local_experts"], sizes["hidden_size"]
-    widths = f"e{local}_h{hidden}_i{sizes['intermediate_size']}"
-    return widths + activations.suffix(sizes)
+    experts = f"e{sizes['num_local_experts']}"
+    widths = f"h{sizes['hidden_size']}_i{sizes['intermediate_size']}"
+    return f"{experts}_{widths}{activations.suffix(sizes)}"
 
 
 def tags(geometry: str, sizes: Sizes) -> list[str]:
@@ -167,12 +165,23 @@ def expert_bytes(sizes: Sizes) -> int:
     return weights + 4 * weights // BLOCK**2
 
 
-def layer_bound(seq_len: int, counts: Counts, routing_bytes: int, sizes: Sizes) -> Bound:
-    """Return the roofline bound of a layer whose routing inputs take so many bytes."""
+def layer_bound(
+    seq_len: int,
+    counts: Counts,
+    routing_bytes: int,
+    sizes: Sizes,
+    bytes_per_expert: int | None = None,
+) -> Bound:
+    """Return the roofline bound of a layer whose routing inputs take so many bytes.
+
+    bytes_per_expert: of weights and scales; default: those of FP8.
+    """
+    if bytes_per_expert is None:
+        bytes_per_expert = expert_bytes(sizes)
     hidden = sizes["hidden_size"]
     token_bytes = hidden + 4 * hidden // BLOCK
 
-    moved = counts.active * expert_bytes(sizes)
+    moved = counts.active * bytes_per_expert
     moved += counts.tokens * token_bytes
     moved += routing_bytes
     moved += seq_len * hidden * 2  # output, bf16

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from flashinfer_bench import Trace
+from flashinfer_bench import Trace, Workload
 
 from moebench.operators.case import Case, integers, trace
 from moebench.operators.fp8_layer import BLOCK
 from moebench.operators.layers import Sizes
+from moebench.operators.roofline import Counts
 from moebench.operators.routing import model as routing_model
 
 SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
@@ -47,6 +48,28 @@ def router_outputs(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
     else:
         drawn = routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised, sizes)
     return routing_model.as_inputs(*drawn)
+
+
+def after_router(inputs: dict[str, torch.Tensor], sizes: Sizes) -> dict[str, torch.Tensor]:
+    """Return topk_ids and topk_weights for a router's outputs. sizes: the router's."""
+    logits = inputs["routing_logits"].float().numpy()
+    bias = inputs.get("routing_bias")
+    if bias is not None:
+        bias = bias.float().numpy()
+
+    ids, weights = routing_model.route(logits, bias, sizes, sizes["routed_scaling_factor"])
+    return {"topk_ids": torch.from_numpy(ids), "topk_weights": torch.from_numpy(weights)}
+
+
+def counts_after_router(
+    workload: Workload, stored: dict[str, torch.Tensor], sizes: Sizes
+) -> Counts | None:
+    """Return the counts of a workload with top-k given, or None where it lacks the routing."""
+    offset = workload.inputs.get("local_expert_offset")
+    if "topk_ids" not in stored or offset is None or offset.type != "scalar":
+        return None
+    chosen = stored["topk_ids"].to(torch.int64).numpy() - int(offset.value)
+    return routing_model.local_counts(chosen, sizes)
 
 
 def stored_scales(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:

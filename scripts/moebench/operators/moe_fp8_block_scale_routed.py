@@ -45,13 +45,14 @@ from moebench.operators.fp8_workloads import (
     MODEL_TOKENS,
     SCALE_NAMES,
     MoeCase,
+    after_router,
+    counts_after_router,
     layer_trace,
     middle_rank,
     router_outputs,
 )
 from moebench.operators.layers import Sizes, cached
 from moebench.operators.roofline import Bound, Counts
-from moebench.operators.routing import model as routing_model
 from moebench.operators.swiglu import silu as swiglu
 
 NOT_ROUTED = {"small-one-group"}  # experts that are no multiple of 32 are in small-renorm
@@ -279,33 +280,18 @@ def cases_of_tokens(geometry: str) -> list[RoutedCase]:
     return all_cases
 
 
-def after_router(stored: dict[str, torch.Tensor], geometry: str) -> dict[str, torch.Tensor]:
-    """Return topk_ids and topk_weights for a workload's tensors with the router inside.
-
-    geometry: the routed key.
-    """
-    sizes = routers()[geometry]
-    logits = stored["routing_logits"].float().numpy()
-    bias = stored.get("routing_bias")
-    if bias is not None:
-        bias = bias.float().numpy()
-
-    ids, weights = routing_model.route(logits, bias, sizes, sizes["routed_scaling_factor"])
-    return {"topk_ids": torch.from_numpy(ids), "topk_weights": torch.from_numpy(weights)}
-
-
 def tensors(case: RoutedCase) -> dict[str, torch.Tensor]:
     """Return what goes into a case's safetensors file."""
+    router_sizes = routers()[case.geometry]
     if case.like:
         stored = form_inside(case.like.geometry).tensors(case.like)
     else:
-        stored = router_outputs(case, routers()[case.geometry])
+        stored = router_outputs(case, router_sizes)
 
-    routed = after_router(stored, case.geometry)
+    routed = after_router(stored, router_sizes)
     if case.ids in SPOILT:
         spoil = SPOILT[case.ids]
-        ids = routed["topk_ids"].numpy()
-        spoil(ids, routed["topk_weights"].numpy(), geometries()[case.geometry])
+        spoil(routed["topk_ids"].numpy(), routed["topk_weights"].numpy(), router_sizes)
     if case.scales == "harsh":
         routed |= {name: stored[name] for name in SCALE_NAMES}
         routed["hidden_states_scale"] = stored["hidden_states_scale"].t().contiguous()
@@ -321,11 +307,7 @@ def record(case: RoutedCase) -> Trace:
 
 def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
     """Return a workload's counts, or None where it lacks the routing."""
-    offset = workload.inputs.get("local_expert_offset")
-    if "topk_ids" not in stored or offset is None or offset.type != "scalar":
-        return None
-    chosen = stored["topk_ids"].to(torch.int64).numpy() - int(offset.value)
-    return routing_model.local_counts(chosen, geometries()[geometry])
+    return counts_after_router(workload, stored, geometries()[geometry])
 
 
 def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:

@@ -9,6 +9,7 @@ solutions take uint8 as well.
 """
 
 import inspect
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,19 +20,26 @@ from moebench.core import paths
 from moebench.operators import layers, moe_fp8_block_scale_routed
 from moebench.operators import swiglu as activations
 from moebench.operators.case import bits, trace, uuid_of
-from moebench.operators.definition_parts import const, tensor, var
+from moebench.operators.definition_parts import const, module_source, tensor, var
 from moebench.operators.fp8_layer import (
     BLOCK,
     OUTPUT,
     dequantize,
+    layer_bound,
     size_suffix,
     slice_of_experts,
     tags,
 )
-from moebench.operators.fp8_workloads import MODEL_TOKENS, MoeCase, middle_rank, router_outputs
+from moebench.operators.fp8_workloads import (
+    MODEL_TOKENS,
+    MoeCase,
+    after_router,
+    counts_after_router,
+    middle_rank,
+    router_outputs,
+)
 from moebench.operators.layers import Sizes, Split, cached
 from moebench.operators.roofline import Bound, Counts
-from moebench.operators.routing import model as routing_model
 from moebench.operators.swiglu import silu_clamp as swiglu
 
 # ---- the reference ----
@@ -122,13 +130,15 @@ def definition_name(geometry: str) -> str:
 
 def reference_source(geometry: str) -> str:
     """Return one self-contained module with `run`, for the `reference` field of the JSON."""
-    constants = [
-        f"{name} = {globals()[name]}"
-        for name in ("BLOCK", "GROUP", "SCALE_BIAS", "NAN_SCALE", "E2M1")
-    ]
+    constants = {
+        "BLOCK": BLOCK,
+        "GROUP": GROUP,
+        "SCALE_BIAS": SCALE_BIAS,
+        "NAN_SCALE": NAN_SCALE,
+        "E2M1": E2M1,
+    }
     functions = [inspect.getsource(function) for function in (dequantize, dequantize_mxfp4, run)]
-    head = "import torch\n\n" + "\n".join(constants) + "\n"
-    return "\n\n".join([head, activations.source(geometries()[geometry]), *functions])
+    return module_source(constants, [activations.source(geometries()[geometry]), *functions])
 
 
 def axes(sizes: Sizes) -> dict:
@@ -213,46 +223,50 @@ SCALES = ("gemm1_weights_scale", "gemm2_weights_scale")
 TYPICAL = 120  # 2^-7 to 2^-5: products are of the order of one, and a few exceed the clamp
 NEAREST = 96  # of harsh scales, from 2^-31 to 1, whose spread no block of FP8 could hold
 
+# name, T, scales, spoilt; each is there for something that an implementation gets wrong
+HARD = (
+    ("one-token", 1, "random", False),
+    ("no-tokens", 0, "random", False),
+    ("odd-length", 37, "random", False),
+    ("many-tokens", 130, "random", False),
+    ("slots-without-expert", 24, "random", True),
+    ("harsh-scales", 24, "harsh", False),
+    ("harsh-scales-one-token", 1, "harsh", False),
+)
+
 
 @dataclass(frozen=True)
 class Mxfp4Case(MoeCase):
-    """spoilt: whether the ids have empty slots, an expert twice and padding. The first case of a
-    geometry with typical scales holds those of all of them.
-    """
+    """spoilt: whether the ids have empty slots, an expert twice and padding."""
 
     spoilt: bool = False
 
 
 def cases(geometry: str) -> list[Mxfp4Case]:
     """Return the workloads of a key in the order in which they are run."""
-    sizes = geometries()[geometry]
-    definition = definition_name(geometry)
-    offset = middle_rank(sizes)
+    listed = HARD
     if geometry not in small():
-        return [
-            Mxfp4Case(geometry, f"T={t}", uuid_of(definition, f"T={t}"), t, offset)
-            for t in MODEL_TOKENS
-        ]
+        listed = [(f"T={tokens}", tokens, "random", False) for tokens in MODEL_TOKENS]
 
-    def hard(name, seq_len, scales="random", spoilt=False):
-        return Mxfp4Case(
-            geometry, name, uuid_of(definition, name), seq_len, offset, scales=scales, spoilt=spoilt
-        )
-
-    return [
-        hard("one-token", 1),
-        hard("no-tokens", 0),
-        hard("odd-length", 37),
-        hard("many-tokens", 130),
-        hard("slots-without-expert", 24, spoilt=True),
-        hard("harsh-scales", 24, "harsh"),
-        hard("harsh-scales-one-token", 1, "harsh"),
-    ]
+    definition = definition_name(geometry)
+    offset = middle_rank(geometries()[geometry])
+    all_cases = []
+    for name, tokens, scales, spoilt in listed:
+        uuid = uuid_of(definition, name)
+        case = Mxfp4Case(geometry, name, uuid, tokens, offset, scales=scales, spoilt=spoilt)
+        all_cases.append(case)
+    return all_cases
 
 
-def random_bytes(seed: str, shape: tuple[int, ...]) -> np.ndarray:
-    count = int(np.prod(shape))
-    return bits(seed, -(-count // 8)).astype("<u8").view(np.uint8)[:count].reshape(shape)
+def case_with_scales(case: Mxfp4Case) -> Mxfp4Case:
+    """Return the case in whose file this one's scales lie.
+
+    Harsh ones lie in the case's own. Typical ones are alike in all cases of a key and large, so
+    that the first case has them for all.
+    """
+    if case.scales == "harsh":
+        return case
+    return next(other for other in cases(case.geometry) if other.scales == "random")
 
 
 def weight_scales(case: Mxfp4Case) -> dict[str, torch.Tensor]:
@@ -261,11 +275,15 @@ def weight_scales(case: Mxfp4Case) -> dict[str, torch.Tensor]:
     Typical ones vary by two steps in a row, and rows by one more. Of harsh ones a sixteenth are the
     least that there is, so that their weights vanish beside the others.
     """
-    shapes = definition(case.geometry).get_input_shapes({"seq_len": case.seq_len})
-    shape_of = dict(zip(definition(case.geometry).inputs, shapes, strict=True))
+    sizes = geometries()[case.geometry]
+    local = sizes["num_local_experts"]
+    hidden = sizes["hidden_size"]
+    inter = sizes["intermediate_size"]
+    shapes = ((local, 2 * inter, hidden // GROUP), (local, hidden, inter // GROUP))
+
     scales = {}
-    for name in SCALES:
-        drawn = random_bytes(f"{case.uuid}/{name}", shape_of[name])
+    for name, shape in zip(SCALES, shapes, strict=True):
+        drawn = random_bytes(f"{case.uuid}/{name}", shape)
         if case.scales == "harsh":
             scale = NEAREST + drawn % 32
             scale[drawn >> 4 == 0] = 0
@@ -275,9 +293,11 @@ def weight_scales(case: Mxfp4Case) -> dict[str, torch.Tensor]:
     return scales
 
 
-def holds_scales(case: Mxfp4Case) -> bool:
-    first = next(other for other in cases(case.geometry) if other.scales == "random")
-    return case.scales == "harsh" or case.uuid == first.uuid
+def random_bytes(seed: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Return uint8 of this shape, from the Philox stream that belongs to `seed`."""
+    count = math.prod(shape)
+    words = bits(seed, math.ceil(count / 8)).astype("<u8")
+    return words.view(np.uint8)[:count].reshape(shape)
 
 
 def spoil(ids: torch.Tensor, weights: torch.Tensor, num_experts: int) -> None:
@@ -295,39 +315,30 @@ def spoil(ids: torch.Tensor, weights: torch.Tensor, num_experts: int) -> None:
 def tensors(case: Mxfp4Case) -> dict[str, torch.Tensor]:
     """Return what goes into a case's safetensors file."""
     sizes = geometries()[case.geometry]
-    drawn = router_outputs(case, sizes)
-    logits = drawn["routing_logits"].float().numpy()
-    bias = drawn.get("routing_bias")
-    bias = None if bias is None else bias.float().numpy()
-    ids, weights = routing_model.route(logits, bias, sizes, sizes["routed_scaling_factor"])
-
-    stored = {"topk_ids": torch.from_numpy(ids), "topk_weights": torch.from_numpy(weights)}
+    stored = after_router(router_outputs(case, sizes), sizes)
     if case.spoilt:
         spoil(stored["topk_ids"], stored["topk_weights"], sizes["num_experts"])
-    return stored | (weight_scales(case) if holds_scales(case) else {})
+    if case_with_scales(case) == case:
+        stored |= weight_scales(case)
+    return stored
 
 
 def record(case: Mxfp4Case) -> Trace:
-    """Return the workload. Typical scales lie in one file, the first case's, as they are large."""
-    name = definition_name(case.geometry)
-    holder = case
-    if not holds_scales(case):
-        holder = next(other for other in cases(case.geometry) if holds_scales(other))
+    """Return a case as a FIB workload trace."""
+    definition = definition_name(case.geometry)
     random = ("hidden_states", "hidden_states_scale", "gemm1_weights", "gemm2_weights")
     stored = ("topk_ids", "topk_weights", *SCALES)
-    made = trace(case, name, random, stored, {"local_expert_offset": case.offset})
-    for scales in SCALES:
-        made.workload.inputs[scales].path = paths.blob_file(name, holder.uuid)
-    return made
+    workload_trace = trace(case, definition, random, stored, {"local_expert_offset": case.offset})
+
+    file_with_scales = paths.blob_file(definition, case_with_scales(case).uuid)
+    for name in SCALES:
+        workload_trace.workload.inputs[name].path = file_with_scales
+    return workload_trace
 
 
 def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
     """Return a workload's counts, or None where it lacks the routing."""
-    offset = workload.inputs.get("local_expert_offset")
-    if "topk_ids" not in stored or offset is None or offset.type != "scalar":
-        return None
-    chosen = stored["topk_ids"].to(torch.int64).numpy() - int(offset.value)
-    return routing_model.local_counts(chosen, geometries()[geometry])
+    return counts_after_router(workload, stored, geometries()[geometry])
 
 
 def expert_bytes(sizes: Sizes) -> int:
@@ -337,19 +348,10 @@ def expert_bytes(sizes: Sizes) -> int:
 
 
 def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
-    """Return what is moved once and multiplied: active experts' weights, tokens, routing, output.
+    """Return the roofline bound of a workload with these counts.
 
     The GEMMs count at the dense FP8 rate, as Hopper multiplies no FP4.
     """
     sizes = geometries()[geometry]
-    hidden = sizes["hidden_size"]
-    token_bytes = hidden + 4 * hidden // BLOCK
-    routing_bytes = seq_len * sizes["top_k"] * (4 + 4)
-    least = (
-        counts.active * expert_bytes(sizes)
-        + counts.tokens * token_bytes
-        + routing_bytes
-        + seq_len * hidden * 2
-    )
-    flops = 2 * counts.rows * 3 * sizes["intermediate_size"] * hidden
-    return Bound(counts.rows, counts.active, least, flops)
+    routing_bytes = moe_fp8_block_scale_routed.routing_bytes(seq_len, sizes)
+    return layer_bound(seq_len, counts, routing_bytes, sizes, expert_bytes(sizes))

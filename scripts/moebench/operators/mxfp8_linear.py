@@ -15,7 +15,7 @@ import torch
 from flashinfer_bench import Definition, Trace, Workload
 
 from moebench.operators.case import Case, integers, trace, uuid_of
-from moebench.operators.definition_parts import const, tensor, var
+from moebench.operators.definition_parts import const, module_source, tensor, var
 from moebench.operators.roofline import Bound, Counts
 
 # Of the format: OCP Microscaling Formats (MX) v1.0, MXFP8 with E4M3 elements.
@@ -85,8 +85,13 @@ def definition_name(geometry: str) -> str:
 
 def reference_source(geometry: str) -> str:
     """Return one self-contained module with `run`, for the `reference` field of the JSON."""
-    names = ("GROUP", "EMAX", "LARGEST", "SCALE_BIAS", "NAN_SCALE")
-    constants = "\n".join(f"{name} = {globals()[name]}" for name in names)
+    constants = {
+        "GROUP": GROUP,
+        "EMAX": EMAX,
+        "LARGEST": LARGEST,
+        "SCALE_BIAS": SCALE_BIAS,
+        "NAN_SCALE": NAN_SCALE,
+    }
     functions = [inspect.getsource(function) for function in (quantise, dequantise, product)]
     dtype = GEOMETRIES[geometry].get("out", "bfloat16")
     run = (
@@ -95,7 +100,7 @@ def reference_source(geometry: str) -> str:
         f'    """Return output [seq_len, n] {dtype}."""\n'
         f"    return product(x, weight, weight_scale).to(torch.{dtype})\n"
     )
-    return "\n\n".join(["import torch\n\n" + constants + "\n", *functions, run])
+    return module_source(constants, [*functions, run])
 
 
 def definition(geometry: str) -> Definition:

@@ -69,27 +69,31 @@ def goes_by(shown: str, workload: Workload, name: str) -> bool:
 
 
 def named(
-    text: str, known: list[tuple[str, Workload]], others: str = ""
+    name: str, labelled: list[tuple[str, Workload]], others: str = ""
 ) -> list[tuple[str, Workload]]:
     """Return those that a user names: by a token count, which several may have, a uuid, a case's
     name or its label.
 
-    known: labels and workloads. others: what else may be named, for the message. Raises UserError
-    where there is none.
+    labelled: labels and workloads. others: what else may be named, for the message. Raises
+    UserError where there is none.
     """
-    matching = [(shown, workload) for shown, workload in known if goes_by(shown, workload, text)]
+    matching = []
+    for shown, workload in labelled:
+        if goes_by(shown, workload, name):
+            matching.append((shown, workload))
     if not matching:
-        raise unknown_workload(text, known, others)
+        raise unknown_workload(name, labelled, others)
     return matching
 
 
-def unknown_workload(text: str, known: list[tuple[str, Workload]], others: str) -> UserError:
-    """Return the error for a name that no workload has."""
-    by_size = sorted((workload for _, workload in known), key=lambda each: [*each.axes.values()])
-    sizes = dict.fromkeys(size(workload) for workload in by_size)
-    case_names = dict.fromkeys(shown.partition(" ")[0] for shown, _ in known)
+def unknown_workload(name: str, labelled: list[tuple[str, Workload]], others: str) -> UserError:
+    """Return the error for a name that no workload has. others: what else may be named."""
+    workloads = [workload for _, workload in labelled]
+    workloads.sort(key=lambda workload: [*workload.axes.values()])
+    sizes = dict.fromkeys(size(workload) for workload in workloads)
+    case_names = dict.fromkeys(shown.partition(" ")[0] for shown, _ in labelled)
     listed = f"{', '.join(sizes)}; their uuids and names{others}"
-    return UserError(unknown("workload", text, case_names, listed))
+    return UserError(unknown("workload", name, case_names, listed))
 
 
 def of_data_set(definition: str, root: Path) -> list[Workload]:
@@ -167,15 +171,22 @@ def recorded_bound(definition: str, workload: Workload, root: Path | None = None
     if geometry is None:
         return None
 
-    family = catalogue.operator(geometry)
     if root in (None, paths.ROOT) and workload.uuid in cases_by_uuid(geometry):
         counts = recorded_counts(geometry)[workload.uuid]
     else:
-        try:
-            counts = family.counts(workload, stored_tensors(workload, root or paths.ROOT), geometry)
-        except (ValueError, safetensors.SafetensorError):
-            return None  # somebody else's tensors; FIB says what is wrong with them
-    return counts and family.bound(workload.axes["seq_len"], counts, geometry)
+        counts = stored_counts(geometry, workload, root or paths.ROOT)
+    if counts is None:
+        return None
+    return catalogue.operator(geometry).bound(workload.axes["seq_len"], counts, geometry)
+
+
+def stored_counts(geometry: str, workload: Workload, root: Path) -> Counts | None:
+    """Return the counts of a workload from its stored tensors, None where they lack the routing."""
+    try:
+        tensors = stored_tensors(workload, root)
+        return catalogue.operator(geometry).counts(workload, tensors, geometry)
+    except (ValueError, safetensors.SafetensorError):
+        return None  # somebody else's tensors; FIB says what is wrong with them
 
 
 def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:

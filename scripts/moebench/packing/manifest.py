@@ -21,13 +21,7 @@ from moebench.packing.serves import Rule, served
 
 MANIFEST = "solution.toml"
 # of the base, where a manifest has none of its own
-INHERITED = (
-    "units",
-    "stages",
-    "renorm_entry_point",
-    "routed_entry_point",
-    "mxfp4_entry_point",
-)
+INHERITED = ("units", "stages", "renorm_entry_point", "routed_entry_point", "mxfp4_entry_point")
 SERVING = ("definitions", "serves")  # likewise, where it has neither
 DEFAULT = ["full", "small"]
 NOT_SOLUTIONS = {"common", "packed"}

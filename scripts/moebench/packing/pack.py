@@ -12,7 +12,7 @@ from moebench.core.errors import UserError
 from moebench.operators import catalogue
 from moebench.packing import manifest as manifests
 from moebench.packing import problem
-from moebench.packing.gather import Gathering
+from moebench.packing.gather import Gathering, tree_path
 from moebench.packing.manifest import Manifest, PackingError, read_manifest, refusal, solution_names
 from moebench.packing.references import outline
 
@@ -46,10 +46,9 @@ def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
 
     solutions = {}
     for geometry in manifest.definitions:
-        sources = [
-            {"path": path, "content": problem.source(path, geometry, text)}
-            for path, text in texts.items()
-        ]
+        sources = []
+        for path, text in texts.items():
+            sources.append({"path": path, "content": problem.source(path, geometry, text)})
         solutions[geometry] = Solution(
             name=packed_name(manifest.name, geometry, manifest.definitions[0]),
             definition=catalogue.definition_name(geometry),
@@ -159,7 +158,5 @@ def remove(path: Path) -> None:
 
 def origins(name: str) -> dict[str, PurePosixPath]:
     """Return path in a packed solution -> path in the repository. Raises PackingError."""
-    return {
-        path: PurePosixPath("solutions", file.relative_to(paths.SOLUTIONS))
-        for path, file in Gathering(read_manifest(name)).files.items()
-    }
+    files = Gathering(read_manifest(name)).files
+    return {path: PurePosixPath("solutions", tree_path(file)) for path, file in files.items()}

@@ -96,18 +96,15 @@ def cpp_literal(value: float) -> str:
 
 def table_source(text: str, geometry: str) -> str:
     """Return a table's rows for a definition; all of a table without a column `sizes`."""
-    header = text.partition("\n")[0]
-    columns = header.strip().split(",")
+    columns = text.partition("\n")[0].strip().split(",")
     if "sizes" not in columns:
         return text
 
     column = columns.index("sizes")
     definition = f"{catalogue.definition_name(geometry)}_"
-    lines = text.splitlines()
-    kept = [lines[0]]
-    for row in lines[1:]:
-        if row.strip():
-            sizes = row.split(",")[column]
-            if f"_{sizes}_" in definition:
-                kept.append(row)
+    header, *rows = text.splitlines()
+    kept = [header]
+    for row in rows:
+        if row.strip() and f"_{row.split(',')[column]}_" in definition:
+            kept.append(row)
     return "\n".join([*kept, ""])

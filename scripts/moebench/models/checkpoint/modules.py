@@ -21,6 +21,8 @@ ROOTS = (
 )
 MLPS = ("mlp", "block_sparse_moe", "feed_forward", "ffn", "mixer", "moe")
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj", "gate_up_proj", "w1", "w2", "w3")
+# What an expert's name is made of, with the expert's number or for all experts together.
+PARTS_OF_NAME = (["mlp", "experts", "number", "projection"], ["mlp", "experts", "projection"])
 # Classes by which compressed-tensors names every such module.
 CLASSES = ("Linear", "FusedMoE")
 
@@ -117,22 +119,24 @@ def layers_of_name(name: str, layers: list[int]) -> list[int]:
 
 def is_part_of_expert(parts: list[str]) -> bool:
     """Whether these are successive parts of "mlp.experts.7.gate_proj", with or without a number."""
-    slots = [
-        lambda part: part in MLPS,
-        lambda part: part == "experts",
-        str.isdecimal,
-        lambda part: part in PROJECTIONS,
-    ]
-    without_number = [slots[0], slots[1], slots[3]]
-    if len(parts) == 1 and parts[0].isdecimal():
+    kinds = [kind_of_part(part) for part in parts]
+    if kinds == ["number"]:
         return False
-    return matches_somewhere(parts, slots) or matches_somewhere(parts, without_number)
+    return any(is_run(kinds, parts_of_name) for parts_of_name in PARTS_OF_NAME)
 
 
-def matches_somewhere(parts: list[str], slots: list) -> bool:
-    """Whether the parts fit into the slots one after another, from any one of them on."""
-    for start in range(len(slots) - len(parts) + 1):
-        fits = [slots[start + at](part) for at, part in enumerate(parts)]
-        if all(fits):
-            return True
-    return False
+def kind_of_part(part: str) -> str:
+    """Return which part of an expert's name this may be; "" for none."""
+    if part in MLPS:
+        return "mlp"
+    if part == "experts":
+        return "experts"
+    if part.isdecimal():
+        return "number"
+    return "projection" if part in PROJECTIONS else ""
+
+
+def is_run(items: list[str], sequence: list[str]) -> bool:
+    """Whether the items stand in the sequence, one right after another."""
+    starts = range(len(sequence) - len(items) + 1)
+    return any(sequence[start : start + len(items)] == items for start in starts)

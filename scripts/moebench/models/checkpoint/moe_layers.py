@@ -11,12 +11,13 @@ MOST_LAYERS = 10_000  # beyond, a config.json is wrong, and looking through it t
 def layers_with_experts(fields: Fields) -> list[int]:
     """Return the numbers of the layers that have experts, from 0. Raises ValueError for none."""
     kinds = fields.get("layer_kinds")
-    fields.require(
-        "layer_kinds", kinds is None or isinstance(kinds, list | str), "a list of layers' kinds"
-    )
+    is_list = kinds is None or isinstance(kinds, list | str)
+    fields.require("layer_kinds", is_list, "a list of layers' kinds")
+
     total = fields.whole("layers", len(kinds) if kinds else None)
     if total > MOST_LAYERS:
         raise ValueError(f"{fields.name('layers')}: has {total}, want {MOST_LAYERS} at most")
+
     for find in (by_list, by_kind, by_flags, by_period, by_rule):
         with_experts = find(fields, total)
         if with_experts is not None:
@@ -34,11 +35,12 @@ def by_list(fields: Fields, total: int) -> set[int] | None:
     if not listed:
         return None
     items = listed if isinstance(listed, list) else str(listed).split(",")
-    items = [str(item).strip() for item in items]
-    items = [item for item in items if item]
-    all_numbers = all(item.isdecimal() for item in items)
-    fields.require("listed_layers", all_numbers, "numbers of layers")
-    return {int(item) for item in items}
+
+    texts = [str(item).strip() for item in items]
+    numbers = [text for text in texts if text]
+    all_decimal = all(text.isdecimal() for text in numbers)
+    fields.require("listed_layers", all_decimal, "numbers of layers")
+    return {int(text) for text in numbers}
 
 
 def by_kind(fields: Fields, total: int) -> set[int] | None:
@@ -48,8 +50,10 @@ def by_kind(fields: Fields, total: int) -> set[int] | None:
         return {number for number, letter in enumerate(kinds) if letter == "E"}
     if not isinstance(kinds, list):
         return None
-    if "moe" in kinds or "hash_moe" in kinds:
-        return {number for number, kind in enumerate(kinds) if kind in ("moe", "hash_moe")}
+
+    with_experts = {number for number, kind in enumerate(kinds) if kind in ("moe", "hash_moe")}
+    if with_experts:
+        return with_experts
     return {number for number, kind in enumerate(kinds) if kind != "dense"}
 
 
@@ -124,10 +128,11 @@ def activation(fields: Fields, layers: list[int]) -> tuple[str, Counter]:
 def clamp_limits(fields: Fields, layers: list[int]) -> Counter:
     """Return limit of the clamp (0: none) -> how many of these layers have it."""
     needed = layers[-1] + 1
-    name = "swiglu_limits" if fields.values.get("swiglu_limits") else "swiglu_limit"
+    name = "swiglu_limits"
     limits = fields.values.get(name)
-    if name == "swiglu_limit":
-        limits = [limits] * needed
+    if not limits:
+        name = "swiglu_limit"
+        limits = [fields.values.get(name)] * needed
 
     if not isinstance(limits, list) or len(limits) < needed or not all(map(is_limit, limits)):
         has = fields.values[name]

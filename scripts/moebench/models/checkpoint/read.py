@@ -159,9 +159,8 @@ def check_alike(fields: Fields) -> None:
     for key in ("num_experts", "top_k", "hidden_size", "intermediate_size", "experts_hidden_size"):
         size_names.update(fields.names[key])
     by_layer = fields.values.get("per_layer_config") or {}
-    if not isinstance(by_layer, dict) or not all(
-        isinstance(each, dict) for each in by_layer.values()
-    ):
+    all_changes = by_layer.values() if isinstance(by_layer, dict) else [by_layer]
+    if not all(isinstance(changes, dict) for changes in all_changes):
         raise ValueError(f"per_layer_config: has {by_layer!r}, want fields by layer")
     for layer, changes in by_layer.items():
         differing = size_names.intersection(changes)

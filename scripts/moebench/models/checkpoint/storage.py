@@ -46,19 +46,19 @@ def storage_of(
     FP8 with a scale per block.
     """
     quantisation = quantisation_of(config, fields, beside)
-    schemes = scheme_by_layer(quantisation, layers, num_experts)
-    file = quantisation["file"]
-    wrong = {layer: fault(scheme, file) for layer, scheme in schemes.items()}
-    if all(wrong.values()):
-        raise ValueError(next(iter(wrong.values())))
+
+    reasons = {}  # layer -> why its experts are not FP8
+    for layer, scheme in scheme_by_layer(quantisation, layers, num_experts).items():
+        reason = fault(scheme, quantisation["file"])
+        if reason:
+            reasons[layer] = reason
+    if len(reasons) == len(layers):
+        raise ValueError(reasons[layers[0]])
     check_elements(quantisation, fields)
 
-    excluded = excluded_layers(quantisation, layers, num_experts)
-    good = [layer for layer in layers if not wrong[layer] and layer not in excluded]
-    note = ""
-    if len(good) < len(layers):
-        reasons = {**{layer: why for layer, why in wrong.items() if why}, **excluded}
-        note = note_on(reasons, layers)
+    reasons |= excluded_layers(quantisation, layers, num_experts)
+    note = note_on(reasons, layers) if reasons else ""
+    good = [layer for layer in layers if layer not in reasons]
     if not good:
         raise ValueError(f"{note}; want {WANTED} for them")
 
@@ -71,22 +71,30 @@ def storage_of(
 def quantisation_of(config: dict, fields: Fields, beside: dict | None) -> dict:
     """Return what config.json, or else hf_quant_config.json, says of quantisation.
 
-    Raises ValueError where neither says anything.
+    file: which of them. The modules that stay in 16 bits are taken from both. Raises ValueError
+    where neither says anything.
     """
-    inner = beside.get("quantization", beside) if isinstance(beside, dict) else None
-    inner = inner if isinstance(inner, dict) else {}
-    excluding = {name: inner[name] for name in EXCLUDING if name in inner}
-
+    in_hf_quant = hf_quantisation(beside)
     for part in (fields.values, config):
         for name in ("quantization_config", "compression_config"):
             if isinstance(part.get(name), dict):
+                excluding = {key: in_hf_quant[key] for key in EXCLUDING if key in in_hf_quant}
                 return excluding | {"file": name} | part[name]
-    if inner:
-        return {"quant_method": "modelopt", "file": HF_QUANT} | inner
+
+    if in_hf_quant:
+        return {"quant_method": "modelopt", "file": HF_QUANT} | in_hf_quant
     raise ValueError(
         f"quantization_config: missing, and there is no {HF_QUANT} beside; want {WANTED}, or --fp8 "
         "to take the weights for it"
     )
+
+
+def hf_quantisation(beside: object) -> dict:
+    """Return what a hf_quant_config.json with this content says; {} without one."""
+    if not isinstance(beside, dict):
+        return {}
+    inner = beside.get("quantization", beside)
+    return inner if isinstance(inner, dict) else {}
 
 
 def scheme_by_layer(

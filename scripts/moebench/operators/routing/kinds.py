@@ -15,8 +15,7 @@ from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun
 from moebench.operators import catalogue
 from moebench.operators.case import uuid_of
-from moebench.operators.fp8_workloads import MoeCase
-from moebench.operators.moe_fp8_block_scale_routed import after_router
+from moebench.operators.fp8_workloads import MoeCase, after_router
 from moebench.operators.routing import model as routing_model
 
 KINDS = ("skewed", "uniform", "one-expert")
@@ -66,7 +65,7 @@ def tensors(kind: str, num_tokens: int, geometry: str) -> dict[str, torch.Tensor
 
     inputs = routing_model.as_inputs(*drawn)
     if catalogue.form(geometry) == "routed":
-        return after_router(inputs, geometry)
+        return after_router(inputs, sizes)
     return inputs
 
 

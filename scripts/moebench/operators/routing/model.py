@@ -17,9 +17,8 @@ import numpy as np
 import torch
 
 from moebench.operators.case import normal, sigmoid
+from moebench.operators.layers import Sizes
 from moebench.operators.roofline import Counts
-
-Sizes = dict[str, object]
 
 MARGIN = 1e-5  # fp32 sigmoid and addition err by about 2e-7, fast exponentials by 1e-6
 
