@@ -97,26 +97,19 @@ def run_way(way: Callable, args: argparse.Namespace, device: str) -> Callable:
     return partial(way, local_layer(args.solution, share, weights, routed))
 
 
-def work() -> bool:
-    """Do what every rank does, print the tables, and return whether all checks passed."""
-    args = parse_arguments()
-    args.definition = geometry_named(args.definition)
-    check_solution(args.solution, args.definition)
-    device = join(args.definition)
+def check_ways(args: argparse.Namespace, device: str) -> tuple[Table, bool]:
+    """Return the table of all checks, and whether all passed."""
     layer = args.definition
-    rank = dist.get_rank()
-    ranks = dist.get_world_size()
-
-    counts = batches_of(device)
-    batches = {batch: tokens_of(layer, counts[batch], rank, device) for batch in counts}
-    expected = expected_outputs(layer, batches, device)
-
     experts = geometries()[layer]["num_experts"]
-    title = f"{args.solution}: {experts} experts on {ranks} ranks, {dist.get_backend()}"
-    checks = Table("way", "tokens", "matched", "same bits twice", "result", title=title)
-    checks.caption = str(TOLERANCE)
-    times = Table("way", "tokens a rank", "dispatch", "experts", "combine", "call", "graph")
-    times.title = "ms, slowest rank"
+    ranks = f"{dist.get_world_size()} ranks, {dist.get_backend()}"
+    title = f"{args.solution}: {experts} experts on {ranks}"
+    table = Table("way", "tokens", "matched", "same bits twice", "result", title=title)
+    table.caption = str(TOLERANCE)
+
+    batches = {}
+    for batch, counts in batches_of(device).items():
+        batches[batch] = tokens_of(layer, counts, dist.get_rank(), device)
+    expected = expected_outputs(layer, batches, device)
 
     all_passed = True
     for way in WAYS:
@@ -125,16 +118,36 @@ def work() -> bool:
             matched, same = check(steps, tokens, expected[batch], device)
             passed = same and matched >= TOLERANCE.ratio
             result = "PASSED" if passed else "FAILED"
-            row = [way.__name__, batch, f"{matched:.4f}", "yes" if same else "no", result]
-            checks.add_row(*row)
+            table.add_row(way.__name__, batch, f"{matched:.4f}", "yes" if same else "no", result)
             all_passed &= passed
+    return table, all_passed
 
-        for count in args.tokens if device != "cpu" else ():
-            tokens = tokens_of(layer, [count] * ranks, rank, device)
+
+def times_of(args: argparse.Namespace, device: str) -> Table:
+    """Return the table of times. Only `gather` can be a graph: the host never waits in it."""
+    table = Table("way", "tokens a rank", "dispatch", "experts", "combine", "call", "graph")
+    table.title = "ms, slowest rank"
+    for way in WAYS:
+        steps = run_way(way, args, device)
+        for count in args.tokens:
+            counts = [count] * dist.get_world_size()
+            tokens = tokens_of(args.definition, counts, dist.get_rank(), device)
             ms = measure(partial(steps, tokens), as_graph=way is gather)
-            times.add_row(way.__name__, str(count), *(f"{time:.3f}" for time in ms))
+            table.add_row(way.__name__, str(count), *(f"{time:.3f}" for time in ms))
+    return table
 
-    print_tables([checks, times])
+
+def work() -> bool:
+    """Do what every rank does, print the tables, and return whether all checks passed."""
+    args = parse_arguments()
+    args.definition = geometry_named(args.definition)
+    check_solution(args.solution, args.definition)
+    device = join(args.definition)
+
+    checks, all_passed = check_ways(args, device)
+    print_tables([checks])
+    if device != "cpu":
+        print_tables([times_of(args, device)])
     return all_passed
 
 

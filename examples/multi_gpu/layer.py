@@ -21,7 +21,7 @@ LAYERS = layers_with_bias()
 
 @dataclass(frozen=True)
 class Share:
-    """What a rank has of a layer: some experts, and some columns of what lies between the GEMMs."""
+    """What a rank has of a layer: some experts, and of these some intermediate columns."""
 
     layer: str
     experts: range
@@ -51,7 +51,10 @@ def width_share(layer: str, rank: int, ranks: int) -> Share:
 
 @dataclass(frozen=True)
 class Tokens:
-    """A rank's own tokens, and how many each rank has, on which engines agree before a step."""
+    """A rank's own tokens, their routing, and how many tokens each rank has.
+
+    Engines tell each other those counts before a step.
+    """
 
     x: torch.Tensor  # [T, H] fp8
     scale: torch.Tensor  # [T, H / 128] fp32
@@ -59,7 +62,7 @@ class Tokens:
     bias: torch.Tensor  # [E] bf16, the router's
     ids: torch.Tensor  # [T, top_k] int32: what the model's router makes of logits and bias
     weights: torch.Tensor  # [T, top_k] fp32
-    counts: list[int]
+    counts: list[int]  # of tokens, by rank
 
 
 def tokens_of(layer: str, counts: list[int], rank: int, device: str, seed: int = 0) -> Tokens:

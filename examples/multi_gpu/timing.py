@@ -45,6 +45,7 @@ def step_times(steps: Callable[[], Iterable]) -> list[float]:
 
 
 def recorded_event() -> torch.cuda.Event:
+    """Return an event that stands in the current stream behind what was launched so far."""
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
@@ -79,10 +80,9 @@ def graph_us(models: dict[str, Callable], rounds: int, layers: int) -> dict[str,
     for _ in range(rounds):
         for name, graph in graphs.items():
             dist.barrier()
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
+            begin = recorded_event()
             graph.replay()
-            end.record()
+            end = recorded_event()
             end.synchronize()
             times[name].append(begin.elapsed_time(end) * 1000 / layers)
 

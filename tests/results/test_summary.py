@@ -59,30 +59,30 @@ def test_traces_that_say_no_tolerance_have_their_times(tmp_path):
 
 def test_the_relaxed_tolerance_is_shown_where_it_was_run(tmp_path):
     traces = [trace("fast", tokens, tolerance=DEFAULT) for tokens in (1, 7)]
-    assert summary.shown_of(loaded(tmp_path, traces)) == "default"
-    assert summary.shown_of(loaded(tmp_path, [*traces, trace("fast", 1)])) == "relaxed"
+    assert summary.shown_tolerance(loaded(tmp_path, traces)) == "default"
+    assert summary.shown_tolerance(loaded(tmp_path, [*traces, trace("fast", 1)])) == "relaxed"
 
 
 def test_the_fastest_that_passed_everything_is_to_be_used(tmp_path):
     rows = loaded(tmp_path, [*everywhere("fast", 1.0), *everywhere("slow", 2.0)])
-    assert summary.to_use(rows) == "fast"
-    assert summary.ahead(rows, "fast").to_dict() == {"slow": pytest.approx(2.0)}
+    assert summary.best_solution(rows) == "fast"
+    assert summary.speedup_over_others(rows, "fast").to_dict() == {"slow": pytest.approx(2.0)}
 
 
 def test_a_single_failure_is_enough_not_to_be_used(tmp_path):
     fast = [each for each in everywhere("fast", 1.0) if each.workload.axes["seq_len"] != 901]
     failure = trace("fast", 901, status="INCORRECT_NUMERICAL", matched=0.5)
     rows = loaded(tmp_path, [*fast, failure, *everywhere("slow", 2.0)])
-    assert summary.to_use(rows) == "slow"
+    assert summary.best_solution(rows) == "slow"
     assert not summary.by_solution(rows).complete["fast"]
 
 
 def test_what_to_use_at_another_tolerance_passed_there_too(tmp_path):
     passes = everywhere("slow", 2.0, tolerance=DEFAULT)
     rows = loaded(tmp_path, [*everywhere("fast", 1.0), *everywhere("slow", 2.0), *passes])
-    assert summary.to_use(rows) == "fast"
-    assert summary.to_use(rows, "default") == "slow"
-    assert summary.to_use(rows, "contest") is None
+    assert summary.best_solution(rows) == "fast"
+    assert summary.best_solution(rows, "default") == "slow"
+    assert summary.best_solution(rows, "contest") is None
 
 
 def test_single_calls_recommend_nothing(tmp_path):
@@ -90,4 +90,4 @@ def test_single_calls_recommend_nothing(tmp_path):
     rows = loaded(tmp_path, everywhere("fast", 1.0, protocol=protocol))
     means = summary.by_solution(rows).loc["fast"]
     assert (means.complete, means.best, means.mean_ms) == (True, False, 1.0)
-    assert summary.to_use(rows) is None
+    assert summary.best_solution(rows) is None

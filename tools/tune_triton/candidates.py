@@ -88,8 +88,8 @@ def best(times: Times, stage: str, block_m: int) -> Candidate | None:
     """Return the fastest candidate of a GEMM at one BLOCK_M, of equal ones the first."""
     timed = []
     for candidate, us in times.items():
-        is_asked_for = candidate.stage == stage and candidate.block_m == block_m
-        if is_asked_for and isinstance(us, float):
+        competes = candidate.stage == stage and candidate.block_m == block_m
+        if competes and isinstance(us, float):
             timed.append(candidate)
     return min(timed, key=times.get, default=None)
 

@@ -1,14 +1,15 @@
 """Run triton_fused_v2's grouped GEMMs with one tile at a time: what they compute, and how long the
 device takes.
 
-choice: the solution's Choice, or what `choice_of` puts in its place. layer: what `prepare` returns.
+choice: the solution's Choice, or what `choice_of` puts in its place.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from statistics import median
-from types import SimpleNamespace
+from types import ModuleType
 
 import torch
 from candidates import BLOCK_MS
@@ -18,6 +19,23 @@ from moebench.judging.calling import random_fp8
 FLUSH_BYTES = 2**29
 # Of a row's norm; a row has 256 values or more, of which a wrong tile spoils 64 or more.
 TOLERANCE = 0.05
+
+
+@dataclass(frozen=True)
+class PreparedLayer:
+    """A layer with one routing, whose GEMMs can be run with any tile.
+
+    code: the solution's layer.py. expert: [T, top-k] int32, local numbers. x, w13, w2: each with
+    its scales. permutations: by BLOCK_M. expected: by stage, the `values` of the present tiles.
+    """
+
+    code: ModuleType
+    expert: torch.Tensor
+    x: tuple[torch.Tensor, torch.Tensor]
+    w13: tuple[torch.Tensor, torch.Tensor]
+    w2: tuple[torch.Tensor, torch.Tensor]
+    permutations: dict[int, object]
+    expected: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 def operands(
@@ -41,13 +59,13 @@ def operands(
     return [(x, x_scale), (w13, w13_scale), (w2, w2_scale)]
 
 
-def prepare(package: str, tensors: list, expert: torch.Tensor) -> SimpleNamespace:
-    """Return modules and tensors of a layer with one routing.
+def prepare(package: str, tensors: list, expert: torch.Tensor) -> PreparedLayer:
+    """Return a layer with one routing, as yet without `expected`.
 
     package: of a solution that FIB has built. tensors: `operands` of at least T tokens. expert:
     [T, top-k] int32 on the CPU, local numbers, -1 for another rank's.
     """
-    layer = import_module(f"{package}.common.triton.layer")
+    code = import_module(f"{package}.common.triton.layer")
     permute = import_module(f"{package}.common.triton.permute")
     (x, x_scale), w13, w2 = tensors
     num_tokens = len(expert)
@@ -58,8 +76,8 @@ def prepare(package: str, tensors: list, expert: torch.Tensor) -> SimpleNamespac
         *parts, _ = permute.permute_ref(expert, len(w13[0]), block_m)
         on_device = [part.to(x.device) for part in parts]
         permutations[block_m] = permute.Permutation(*on_device, None)
-    return SimpleNamespace(
-        layer=layer,
+    return PreparedLayer(
+        code=code,
         expert=expert,
         x=(x[:num_tokens], x_scale[:, :num_tokens].contiguous()),
         w13=w13,
@@ -68,13 +86,13 @@ def prepare(package: str, tensors: list, expert: torch.Tensor) -> SimpleNamespac
     )
 
 
-def gemm1(layer: SimpleNamespace, choice) -> tuple[torch.Tensor, torch.Tensor]:
+def gemm1(layer: PreparedLayer, choice) -> tuple[torch.Tensor, torch.Tensor]:
     """Return h [rows, I] fp8 and its scales [rows, I/128] fp32."""
     permutation = layer.permutations[choice.gemm1.block_m]
-    return layer.layer.gemm1_swiglu(*layer.x, *layer.w13, permutation, choice)
+    return layer.code.gemm1_swiglu(*layer.x, *layer.w13, permutation, choice)
 
 
-def gemm2(layer: SimpleNamespace, choice, h: tuple | None = None) -> torch.Tensor:
+def gemm2(layer: PreparedLayer, choice, h: tuple | None = None) -> torch.Tensor:
     """Return y [slices, rows, H/slices] bf16.
 
     h: what gemm1 returned; without it gemm1 is run first.
@@ -84,17 +102,17 @@ def gemm2(layer: SimpleNamespace, choice, h: tuple | None = None) -> torch.Tenso
     permutation = layer.permutations[choice.gemm1.block_m]
     rows = len(permutation.pair_of_row)
     hidden = layer.w2[0].shape[1]
-    slices = layer.layer.column_slices(rows, hidden)
+    slices = layer.code.column_slices(rows, hidden)
 
     shape = (slices, rows, hidden // slices)
     y = torch.empty(shape, dtype=torch.bfloat16, device=h[0].device)
     for number, part in enumerate(y):
         first_column = number * hidden // slices
-        layer.layer.gemm2_columns(*h, *layer.w2, permutation, first_column, part, choice)
+        layer.code.gemm2_columns(*h, *layer.w2, permutation, first_column, part, choice)
     return y
 
 
-def values(stage: str, layer: SimpleNamespace, choice) -> torch.Tensor:
+def values(stage: str, layer: PreparedLayer, choice) -> torch.Tensor:
     """Return h or y of the local pairs, [pairs, columns] fp32 in pair order.
 
     choice: with TMA, so that h is in expert order. Until `times_us` fresh memory is NaN: a tile

@@ -18,7 +18,7 @@ from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import torch
 import triton
@@ -34,7 +34,7 @@ from candidates import (
 )
 from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry
-from gemms import check, gemm1, gemm2, operands, prepare, times_us, values
+from gemms import PreparedLayer, check, gemm1, gemm2, operands, prepare, times_us, values
 from moebench.core import paths
 from moebench.core.arguments import count
 from moebench.core.atomic_file import write_atomically
@@ -55,7 +55,7 @@ ROUNDS = 9  # of the last comparison
 TILE_FIELDS = 6  # of the solution's Tile, which a Candidate begins with
 
 
-def measured(candidate: Candidate, times: Times, prepared: list[SimpleNamespace]) -> float:
+def measured(candidate: Candidate, times: Times, prepared: list[PreparedLayer]) -> float:
     """Return microseconds of one GEMM, the median over routings.
 
     gemm2 works on what the best gemm1 of its BLOCK_M gave. Raises ValueError where it is wrong, or
@@ -79,13 +79,13 @@ def measured(candidate: Candidate, times: Times, prepared: list[SimpleNamespace]
 
 
 def tune(
-    prepared: list[SimpleNamespace],
+    prepared: list[PreparedLayer],
     present,
     candidates: list[Candidate],
     record: Path,
     pool: ProcessPool,
 ):
-    """Print what is found for a token count; return the faster of `present` and the best pair.
+    """Return the faster of `present` and the best pair for a token count, and print both times.
 
     prepared: a layer for each routing. present: the solution's Choice now. record: JSON file of
     what was timed at this token count, [candidate, microseconds or why there are none]. pool: as
@@ -94,7 +94,6 @@ def tune(
     times = recorded_times(record)
     in_expert_order = present._replace(tma=True)
     for layer in prepared:
-        layer.expected = {}
         for stage in ("gemm1", "gemm2"):
             layer.expected[stage] = values(stage, layer, in_expert_order)
 
@@ -107,15 +106,19 @@ def tune(
         raise CannotRun(f"T={num_tokens}: no gemm1 and gemm2 that are right; {record} says why")
 
     best_choice = choice_of(*pair)
-    calls = []
-    for layer in prepared:
-        calls += [partial(gemm2, layer, present), partial(gemm2, layer, best_choice)]
-    us = times_us(calls, ROUNDS)
-    present_us = median(us[::2])
-    best_us = median(us[1::2])
+    present_us, best_us = both_times_us(prepared, present, best_choice)
     result = f"present {present_us:.1f} us, found {best_us:.1f} us"
     print(f"T={num_tokens}: {result}: {pair[0]}, {pair[1]}", flush=True)
     return best_choice if best_us < present_us else present
+
+
+def both_times_us(prepared: list[PreparedLayer], first, second) -> tuple[float, float]:
+    """Return the microseconds of both GEMMs with each of two Choices, medians over routings."""
+    calls = []
+    for layer in prepared:
+        calls += [partial(gemm2, layer, first), partial(gemm2, layer, second)]
+    us = times_us(calls, ROUNDS)
+    return median(us[::2]), median(us[1::2])
 
 
 def recorded_times(record: Path) -> Times:
@@ -129,7 +132,7 @@ def recorded_times(record: Path) -> Times:
 def time_candidates(
     candidates: list[Candidate],
     times: Times,
-    prepared: list[SimpleNamespace],
+    prepared: list[PreparedLayer],
     record: Path,
     pool: ProcessPool,
 ) -> None:

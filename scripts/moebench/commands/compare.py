@@ -26,7 +26,7 @@ from moebench.operators import catalogue
 from moebench.reports import comparison, files, html
 from moebench.reports.table import Table, console, one_line
 from moebench.results import against, measurements, trace_files
-from moebench.results.summary import shown_of
+from moebench.results.summary import shown_tolerance
 
 # Option -> how the file that it names is made of all rows.
 OUTPUTS: dict[str, Callable[[pd.DataFrame], str]] = {
@@ -189,7 +189,7 @@ def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:
     """
     draw = comparison.solutions
     if args.workloads or args.tolerance:
-        rows = rows[rows.tolerance == (args.tolerance or shown_of(rows))]
+        rows = rows[rows.tolerance == (args.tolerance or shown_tolerance(rows))]
         draw = comparison.workloads
 
     drawn = [draw(rows[rows.hardware == gpu]) for gpu in comparison.gpus(rows)]

@@ -123,7 +123,8 @@ def warnings(kernels: list[Kernel], launches: pd.DataFrame, calls: int) -> list[
 
     for name, call in launches.groupby("kernel", sort=False).call:
         counts = call.value_counts().reindex(range(calls), fill_value=0)
-        least, most = counts.min(), counts.max()
+        least = counts.min()
+        most = counts.max()
         if least < most:
             lines.append(f"{name}: {least} to {most} launches a call, want the same in all of them")
 

@@ -15,7 +15,7 @@ from moebench.packing.manifest import read_manifest, solution_names
 from moebench.reports.table import Cell, Entry, Table, decimal
 from moebench.results.against import LIMIT
 from moebench.results.measurements import LEVEL, ranked
-from moebench.results.summary import SHOWN, by_solution, shown_of
+from moebench.results.summary import SHOWN, by_solution, shown_tolerance
 
 # Of the main definition; of others the workloads nearest to these.
 SHOWN_TOKENS = (1, 57, 14107)
@@ -81,7 +81,7 @@ def clock_text(rows: pd.DataFrame) -> str:
 
 def solutions(rows: pd.DataFrame) -> Table:
     """Return a row for each solution, the best first. rows: of one definition, GPU and clock."""
-    tolerance = shown_of(rows)
+    tolerance = shown_tolerance(rows)
     tolerances = STRICT_FIRST if tolerance in TOLERANCES else [tolerance]
     tokens = shown_tokens(rows)
     times = times_by_tokens(rows[(rows.tolerance == tolerance) & rows.counts])

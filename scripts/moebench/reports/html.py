@@ -13,7 +13,7 @@ from plotly.offline import get_plotlyjs
 from moebench.reports.comparison import LEVEL_WORDS, gpus
 from moebench.reports.figures.style import PALETTE, place
 from moebench.reports.table import one_line
-from moebench.results.summary import shown_of
+from moebench.results.summary import shown_tolerance
 
 FOLDER = Path(__file__).parent
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon")
@@ -100,7 +100,7 @@ def page(rows: pd.DataFrame) -> str:
         style=(FOLDER / "page.css").read_text(encoding="utf-8"),
         plotly=get_plotlyjs(),
         options="\n".join(options),
-        tolerance=shown(shown_of(rows)),
+        tolerance=shown(shown_tolerance(rows)),
         level=shown(LEVEL_WORDS),
         heads="".join(heads),
         rows="\n".join(table_rows(rows, section)),
@@ -153,7 +153,7 @@ def cell(column: str, value: object) -> str:
 
 def curves(rows: pd.DataFrame, section: pd.Series) -> go.Figure:
     """Return a curve for each section and solution: times the bound over T, or ms without bound."""
-    timed = rows[rows.ms.notna() & (rows.tolerance == shown_of(rows))]
+    timed = rows[rows.ms.notna() & (rows.tolerance == shown_tolerance(rows))]
     timed = timed.assign(section=section).sort_values("tokens")
 
     figure = go.Figure()

@@ -11,7 +11,7 @@ from moebench.operators.workloads import recorded_counts
 from moebench.reports.comparison import nearest
 from moebench.reports.served import ServedRecord, title
 from moebench.reports.table import Cell, Entry, Table, decimal
-from moebench.results.summary import SHOWN, ahead, by_solution, source_of, to_use
+from moebench.results.summary import SHOWN, base_of, best_solution, by_solution, speedup_over_others
 from moebench.served.record import Point
 
 TOKENS = (1, 32, 1024, 8192)  # of one layer
@@ -57,15 +57,15 @@ def recommended_cells(rows: pd.DataFrame) -> list[Entry]:
     """Return the solutions to use at both tolerances, the first one's time over the bound, and how
     many times as fast it is as the next. rows: of one layer.
     """
-    best = to_use(rows)
+    best = best_solution(rows)
     if best is None:
         return ["none passed" if rows.counts.any() else "stale", None, None, None]
 
     over_bound = by_solution(rows).over_bound[best]
-    over_next = ahead(rows, best).min()
+    over_next = speedup_over_others(rows, best).min()
     return [
         Cell(best, "best"),
-        to_use(rows, "default"),
+        best_solution(rows, "default"),
         decimal(over_bound, 2),
         decimal(over_next, 2),
     ]
@@ -85,7 +85,7 @@ def speeds(rows: pd.DataFrame) -> Table:
 
 def speed_texts(rows: pd.DataFrame, layer_key: str) -> list[str | None]:
     """Return times the bound at the workloads nearest to TOKENS. rows: of one layer."""
-    of_best = rows[(rows.solution == to_use(rows)) & (rows.tolerance == SHOWN) & rows.counts]
+    of_best = rows[(rows.solution == best_solution(rows)) & (rows.tolerance == SHOWN) & rows.counts]
     over_bound = of_best.drop_duplicates("tokens").set_index("tokens").over_bound
     if not len(over_bound):
         return [None] * len(TOKENS)
@@ -124,6 +124,6 @@ def served_text(points: list[Point]) -> str | None:
 
     fastest = timed[0]
     for point in timed:
-        if source_of(point.solution) != source_of(fastest.solution):
+        if base_of(point.solution) != base_of(fastest.solution):
             return f"{fastest.ms / fastest.bound_ms:.2f} ({point.ms / fastest.ms:.2f})"
     return None

@@ -199,10 +199,10 @@ def columns_of(plan: Plan, rows: pd.DataFrame) -> dict[str, Summary]:
     """Return heading -> summary of a solution's rows, for what this run has measured."""
     columns: dict[str, Summary] = {}
     if plan.device.on_gpu:
-        columns["mean ms"] = lambda rows: decimal(rows.ms.mean(), 4)
-        columns["speed-up"] = lambda rows: decimal(rows.speedup[rows.ms.notna()].mean(), 1, "x")
+        columns["mean ms"] = lambda of_solution: decimal(of_solution.ms.mean(), 4)
+        columns["speed-up"] = lambda of_solution: decimal(of_solution.speedup.mean(), 1, "x")
         if timed_calls(plan.protocol) != 1:
-            columns["fastest"] = lambda rows: int(rows.level.sum())
+            columns["fastest"] = lambda of_solution: int(of_solution.level.sum())
 
     for tolerance in TOLERANCES:
         if rows[f"matched_{tolerance}"].notna().any():

@@ -37,6 +37,9 @@ MATCHED = [f"matched_{name}" for name in TOLERANCES]
 TIMES = ["ms", "reference_ms", "speedup"]
 NUMBERS = [*TIMES, "matched", "max_absolute_error", "max_relative_error", *MATCHED]
 
+# Columns of `load_solution` that its callers select by, also where there is no row.
+NO_ROWS = ["hardware", "tolerance", "clock", "protocol", "uuid", "passed", "ms", "source", "trace"]
+
 # Fields of a trace's provenance that are columns under their own names.
 PROVENANCE = (
     "packages",
@@ -186,9 +189,7 @@ def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
 
     traces = [each.trace for each in recorded if each.trace.definition == solution.definition]
     if not traces:
-        return pd.DataFrame(
-            columns="hardware tolerance clock protocol uuid passed ms source trace".split()
-        )
+        return pd.DataFrame(columns=NO_ROWS)
 
     hashes_now = staleness.hashes([solution])
     rows = rows_from(traces)

@@ -16,7 +16,7 @@ def geometric_mean(values: pd.Series) -> float:
     return np.exp(np.log(values).mean())
 
 
-def shown_of(rows: pd.DataFrame) -> str:
+def shown_tolerance(rows: pd.DataFrame) -> str:
     """Return SHOWN, or the tolerance of most rows where none has it.
 
     So it is with traces of others, which do not say their tolerance.
@@ -30,7 +30,7 @@ def by_solution(rows: pd.DataFrame) -> pd.DataFrame:
     """Return means by solution, the best one first.
 
     rows: of `measurements.load`, of one definition, GPU and clock. Columns, of the rows that count
-    at the tolerance `shown_of`:
+    at the tolerance `shown_tolerance`:
     over_fastest, over_bound: geometric means;
     mean_ms, score: arithmetic means of ms and of the speed-ups (FIB's score);
     timed: how many rows those are;
@@ -44,7 +44,7 @@ def by_solution(rows: pd.DataFrame) -> pd.DataFrame:
 
     workloads: how many the definition has.
     """
-    shown = shown_of(rows)
+    shown = shown_tolerance(rows)
     solutions = sorted(set(rows.solution))
     workloads = rows.workloads.max()
 
@@ -83,11 +83,11 @@ def passes(rows: pd.DataFrame, shown: str) -> pd.DataFrame:
     return pd.concat([pd.DataFrame(columns), matched], axis=1)
 
 
-def to_use(rows: pd.DataFrame, tolerance: str = SHOWN) -> str | None:
+def best_solution(rows: pd.DataFrame, tolerance: str = SHOWN) -> str | None:
     """Return the solution to use at a tolerance, None where none passed it on every workload.
 
-    Of the complete ones that passed it and are level with the fastest of these it is the one with
-    the least mean latency.
+    Candidates are complete and passed it. Among those level with the fastest of them, the one with
+    the least mean latency is returned.
     """
     means = by_solution(rows)
     able = means[means.complete & (means[f"passed_{tolerance}"] == means.workloads)]
@@ -95,17 +95,18 @@ def to_use(rows: pd.DataFrame, tolerance: str = SHOWN) -> str | None:
     return level.mean_ms.idxmin() if len(level) else None
 
 
-def source_of(solution: str) -> str:
-    """Return the solution whose source this one is, with other constants: its base, or itself."""
+def base_of(solution: str) -> str:
+    """Return the solution that this one is a variant of, with other constants; else itself."""
     if solution not in solution_names():
         return solution
     return read_manifest(solution).based_on or solution
 
 
-def ahead(rows: pd.DataFrame, solution: str) -> pd.Series:
-    """Return how many times as fast `solution` is as each complete solution of another source.
+def speedup_over_others(rows: pd.DataFrame, solution: str) -> pd.Series:
+    """Return by solution how many times as fast `solution` is, the closest competitor first.
 
-    These are geometric means over the workloads, by solution, the nearest one first.
+    These are geometric means over the workloads. Variants of one base are not compared, nor what is
+    not complete.
     """
     counted = rows[(rows.tolerance == SHOWN) & rows.counts]
     ms = counted.pivot(index="uuid", columns="solution", values="ms")
@@ -113,6 +114,6 @@ def ahead(rows: pd.DataFrame, solution: str) -> pd.Series:
     factors = {}
     for name in ms:
         complete = ms[name].notna().all()
-        if complete and source_of(name) != source_of(solution):
+        if complete and base_of(name) != base_of(solution):
             factors[name] = geometric_mean(ms[name] / ms[solution])
     return pd.Series(factors, dtype=float).sort_values()

@@ -134,12 +134,12 @@ def newest(traces: list[Trace]) -> list[Trace]:
         experiment = experiment_of(trace)
         protocol = of_trace(trace).protocol or ""
         newest_traces[*experiment, protocol] = trace
-        newest_sources[experiment] = source_of(trace)
+        newest_sources[experiment] = source_hash(trace)
 
     remaining = []
     for key in sorted(newest_traces):
         trace = newest_traces[key]
-        if source_of(trace) == newest_sources[experiment_of(trace)]:
+        if source_hash(trace) == newest_sources[experiment_of(trace)]:
             remaining.append(trace)
     return remaining
 
@@ -157,7 +157,7 @@ def experiment_of(trace: Trace) -> tuple:
     )
 
 
-def source_of(trace: Trace) -> str | None:
+def source_hash(trace: Trace) -> str | None:
     """Return the hash that tells a trace's source apart: the fingerprint, or FIB's hash."""
     provenance = of_trace(trace)
     return provenance.source_fingerprint or provenance.source_sha1

@@ -20,10 +20,10 @@ CONTEXT_BYTES = 2_000_000_000  # the CUDA context, code and libraries' workspace
 
 @dataclass(frozen=True)
 class Resident:
-    """layers: of each the definition's inputs by name, at the most tokens; STATES are the same
-    tensors in all.
+    """A model's MoE layers in memory, with inputs for the most tokens that are asked for.
 
-    local_experts: of each layer the chosen experts [T, top_k], counted from the rank's first one.
+    layers: each one's inputs by the definition's names; STATES are the same tensors in all.
+    local_experts: each one's chosen experts [T, top_k], counted from the rank's first one.
     """
 
     layer_key: str
@@ -39,11 +39,11 @@ class Resident:
 
         arguments = []
         for layer in self.layers:
-            values = layer | states
-            cut = [
-                first_tokens(values[name], spec.shape, num_tokens) for name, spec in specs.items()
-            ]
-            arguments.append(cut)
+            inputs = []
+            for name, spec in specs.items():
+                value = states.get(name, layer[name])
+                inputs.append(first_tokens(value, spec.shape, num_tokens))
+            arguments.append(inputs)
         return arguments
 
     def bound_ms(self, num_tokens: int) -> float:
@@ -157,7 +157,7 @@ def scales(
 
 @dataclass(frozen=True)
 class Routing:
-    """inputs: a layer's routing inputs by name. experts: the chosen ones, [T, top_k]."""
+    """A layer's routing inputs by name, and the experts [T, top_k] that they choose."""
 
     inputs: dict[str, torch.Tensor]
     experts: torch.Tensor

@@ -22,7 +22,7 @@ from moebench.packing import solution_files
 from moebench.packing.manifest import folder_name
 from moebench.reports.table import Table
 from moebench.results import measurements
-from moebench.results.summary import shown_of
+from moebench.results.summary import shown_tolerance
 
 # The author of what FIB compares a definition's other solutions with; a definition has one at most.
 BASELINE = "baseline"
@@ -71,15 +71,15 @@ class Layer:
 class PullRequest:
     """What is written to a data set for one definition.
 
-    contents: by path. run_lines: rows of the table of runs. baselines: names of the definition's
-    baseline solutions.
+    contents: by path. run_lines: rows of the table of runs, by column. baselines: names of the
+    definition's baseline solutions.
     """
 
     solution: Solution
     into: Path
     layer: Layer
     contents: dict[Path, bytes | str]
-    run_lines: list[list]
+    run_lines: list[dict]
     baselines: set[str]
 
 
@@ -239,7 +239,7 @@ def measured(
 
     shown = {}
     for machine, machine_rows in usable.groupby("hardware"):
-        shown[machine] = shown_of(machine_rows)
+        shown[machine] = shown_tolerance(machine_rows)
     usable = usable[usable.tolerance == usable.hardware.map(shown)]
     usable = usable.drop_duplicates(["hardware", "uuid"])
 
@@ -248,33 +248,36 @@ def measured(
     return rows.drop_duplicates(["hardware", "tolerance", "source", "uuid"])
 
 
-def runs(solution: Solution, rows: pd.DataFrame, workload_count: int) -> list[list]:
-    """Return a line for each machine, tolerance and state of the source: RUN and COUNT columns."""
+def runs(solution: Solution, rows: pd.DataFrame, workload_count: int) -> list[dict]:
+    """Return a line for each machine, tolerance and state of the source, or one that there is none.
+
+    Its keys are among RUN_COLUMNS and COUNT_COLUMNS.
+    """
     lines = []
     for (machine, _, source), run in rows.groupby(["hardware", "tolerance", "source"]):
         has_their_tensors = run.protocol.str.contains(DATA_SET_TENSORS)
         tensors = has_their_tensors.map({True: "the data set's", False: "generated"})
         passed = int(run.passed.sum())
         lines.append(
-            [
-                solution.name,
-                machine,
-                distinct(run.tolerance_text),
-                source,
-                "submitted" if run.submitted.any() else "left out",
-                distinct(tensors),
-                distinct(run.timestamp.str[:10]),
-                distinct(run.protocol),
-                distinct(run.versions),
-                passed,
-                len(run) - passed,
-                workload_count - len(run),
-            ]
+            {
+                "solution": solution.name,
+                "machine": machine,
+                "tolerance": distinct(run.tolerance_text),
+                "source": source,
+                "traces": "submitted" if run.submitted.any() else "left out",
+                "tensors": distinct(tensors),
+                "date": distinct(run.timestamp.str[:10]),
+                "protocol": distinct(run.protocol),
+                "versions": distinct(run.versions),
+                "passed": passed,
+                "failed": len(run) - passed,
+                "not run": workload_count - len(run),
+            }
         )
     if lines:
         return lines
-    nothing = [solution.name, None, None, None, "none", None, None, None, None]
-    return [[*nothing, 0, 0, workload_count]]
+    counts = {"passed": 0, "failed": 0, "not run": workload_count}
+    return [{"solution": solution.name, "traces": "none"} | counts]
 
 
 def distinct(column: pd.Series) -> str:
@@ -350,9 +353,13 @@ def description(planned: PullRequest, report: str) -> str:
 
     notes = ["\n".join(f"- {point}" for point in points)]
     notes.append(f"FlashInfer-Bench's `validate`:\n\n```\n{report}\n```\n")
+    columns = [*RUN_COLUMNS, *COUNT_COLUMNS]
+    table_rows = []
+    for line in planned.run_lines:
+        table_rows.append([line.get(column) for column in columns])
     return Table(
-        [*RUN_COLUMNS, *COUNT_COLUMNS],
-        [planned.run_lines],
+        columns,
+        [table_rows],
         title=planned.solution.definition,
         words=len(RUN_COLUMNS),
         notes=notes,
