@@ -16,7 +16,8 @@ from moebench.core import paths
 from moebench.operators import catalogue
 from moebench.packing import python_package
 
-pytestmark = pytest.mark.slow
+# One worker installs SGLang, which is kept, and runs these tests.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sglang")]
 PINNED = {"0.5.17": "transformers==5.12.1", "0.5.23": "transformers==5.19.0"}  # by SGLang itself
 WITH_DEPENDENCIES = [
     *("IPython", "aiohttp", "httpx", "msgspec", "numpy<2.4"),
