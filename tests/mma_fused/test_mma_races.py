@@ -18,8 +18,8 @@ BARRIERS = {
     "a stage is read": (
         TMA,
         "weight_pipeline.cuh",
-        "    __syncwarp();\n    load(stage);",
-        "    load(stage);",
+        "    __syncwarp();\n    load(stage, read);",
+        "    load(stage, read);",
     ),
     "other lanes' copies": (
         CP_ASYNC,

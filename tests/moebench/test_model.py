@@ -165,6 +165,7 @@ def clone(tmp_path):
     ignored = shutil.ignore_patterns("__pycache__", "packed")
     for folder in ("definitions", "scripts", "solutions"):
         shutil.copytree(paths.ROOT / folder, copy / folder, ignore=ignored)
+    shutil.copy(paths.ROOT / "pyproject.toml", copy)  # by which a clone is known
     search = os.pathsep.join([str(copy / "scripts"), str(copy)])
     env = os.environ | {"PYTHONPATH": search, "CUDA_VISIBLE_DEVICES": ""}
 
