@@ -9,7 +9,8 @@ from solutions.common.triton.tiles import ARCHITECTURES, by_rule, tuned
 TENSOR_CORES = {"sm_90": "wgmma", "sm_100": "tcgen05", "sm_103": "tcgen05"}
 H200 = "sm_90:NVIDIA H200"  # has a table of its own
 GEMMS = {"gemm1_swiglu_quant_kernel", "gemm1_kernel", "gemm2_kernel"}
-STAGES = set(manifest.read_manifest("triton_fused_v2").stages)
+MXFP4_STAGES = {"gemm1_mxfp4_kernel", "gemm2_mxfp4_kernel"}  # of other definitions
+STAGES = set(manifest.read_manifest("triton_fused_v2").stages) - MXFP4_STAGES
 ROUTED = "deepseek-v3-ep8-routed"
 
 
