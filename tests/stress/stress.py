@@ -45,19 +45,10 @@ layers.models()["held-out"] = {  # before the catalogue asks for it
 
 import delays  # noqa: E402
 import layer_inputs  # noqa: E402
+from loaded import SOLUTIONS  # noqa: E402
 from moebench.packing import eligibility, pack  # noqa: E402
 
 LAYERS = ("full", "held-out", "qwen3-30b-routed")
-SOLUTIONS = (
-    "hopper_fused_invariant",
-    "hopper_fused",
-    "hopper_fused_exact",
-    "mma_fused",
-    "triton_fused_v2",
-    "cutlass_grouped",
-    "deepgemm",
-    "sglang_triton",
-)
 TOKENS = (1, 7, 33, 200, 230, 1000, 5000)  # a count for each regime of each solution
 HELD_SMS = (60, 90, 120)
 SPIN_SECONDS = 0.002

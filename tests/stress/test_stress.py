@@ -7,19 +7,10 @@ from pathlib import Path
 import delays
 import pytest
 import sass
+from loaded import SOLUTIONS
 from moebench.packing import pack
 
 PROGRAM = Path(__file__).with_name("stress.py")
-SOLUTIONS = (
-    "hopper_fused_invariant",
-    "hopper_fused",
-    "hopper_fused_exact",
-    "mma_fused",
-    "triton_fused_v2",
-    "cutlass_grouped",
-    "deepgemm",
-    "sglang_triton",
-)
 
 
 @pytest.mark.gpu
