@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from moebench.packing import pack
+from moebench.packing.python_package import pack_packages
 
 RANK = Path(__file__).with_name("all_reduce_rank.py")
 # 16 CTAs share a column tile; none does, and ranks have rows of all sizes.
@@ -19,7 +19,7 @@ TWO_HOPS = ["--direct-tokens", "0"]
 def package(request, tmp_path_factory):
     """Folder and dotted name of the packed solution."""
     folder = tmp_path_factory.mktemp("packages") / "moe"
-    (path,) = pack.pack_packages(["hopper_fused"], folder, [request.param])
+    (path,) = pack_packages(["hopper_fused"], folder, [request.param])
     return folder.parent, f"moe.{path.name}"
 
 

@@ -183,6 +183,11 @@ def test_a_nursery_that_was_killed_is_replaced(tmp_path):
 # A second look, at what FIB's worker is made to have found
 
 
+def passed_once(tmp_path):
+    """Return the evaluation of a solution that is right."""
+    return judged.evaluated(solution(tmp_path, RIGHT, "right")).trace.evaluation
+
+
 @pytest.fixture
 def look(tmp_path):
     """A function: a solution's body, FIB's status -> its result after a second look."""
@@ -192,9 +197,10 @@ def look(tmp_path):
         plan = judged.plan({"tiny": packed}, ["16"], verbose=verbose)
         (task,) = plan
         (part,) = plan.parts.values()
-        right = judged.evaluated(solution(tmp_path, RIGHT, "right")).trace.evaluation
         performance = Performance(latency_ms=1, speedup_factor=2) if status == PASSED else None
-        evaluation = right.model_copy(update={"status": status, "performance": performance})
+        evaluation = passed_once(tmp_path).model_copy(
+            update={"status": status, "performance": performance}
+        )
         results = {"tiny": Result(evaluation)}
         with closing(SecondLook(plan, "cpu")) as second_look:
             return (results | second_look.at(part, task, results))["tiny"]
@@ -285,7 +291,7 @@ def test_a_second_look_on_a_gpu(tmp_path):
     packed = solution(tmp_path, RIGHT, target_hardware=["cpu", "sm_90"])
     plan = judged.plan({"tiny": packed}, ["16", "19"])
     (part,) = plan.parts.values()
-    evaluation = fib.evaluation(PASSED, "cuda:0", "")
+    evaluation = passed_once(tmp_path)
     with closing(SecondLook(plan, "cuda:0")) as second_look:
         for task in plan:
             results = second_look.at(part, task, {"tiny": Result(evaluation)})
