@@ -29,6 +29,7 @@ INTEGRATIONS = SHIPPED / "integrations"
 RECORDS = ROOT / "records"  # what pages and figures are made from, beside traces
 PROFILES = RECORDS / "profile"
 SERVED = RECORDS / "served"
+MULTI_GPU = RECORDS / "multi_gpu.jsonl"
 # Traces by the GPU's clock are apart from traces/, as FIB's `apply` chooses among those.
 GPU_CLOCK = RECORDS / "gpu_clock"
 
