@@ -5,7 +5,10 @@ PYTHON ?= python3
 READY := .venv/.ready
 TORCH_ASKED := $(TORCH)
 TORCH_KEPT := $(shell cat $(READY) 2>/dev/null)
-TORCH ?= $(or $(TORCH_KEPT),torch==2.13.0)
+# With a GPU: what every figure in this repository was measured with. Without one nothing is timed, and
+# the newest that is tested has a small CPU build.
+TORCH_DEFAULT := $(if $(wildcard /dev/nvidia0),torch==2.11.0,torch==2.13.0)
+TORCH ?= $(or $(TORCH_KEPT),$(TORCH_DEFAULT))
 # Used only when the chosen torch does not bring a Triton of its own.
 TRITON ?= triton==3.6.0
 
@@ -30,7 +33,7 @@ $(READY): pyproject.toml setup.py
 	@echo "Setting up .venv with $(TORCH) and what this repository needs: 3 GB, some minutes."
 	@rm -f $@
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet "$(TORCH)"
+	$(BIN)/pip install "$(TORCH)"  # not --quiet: it is most of the 3 GB, and pip shows how far it is
 	$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/pip install --quiet "$(TRITON)"
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@if { nvidia-smi || [ -e /dev/nvidia0 ]; } >/dev/null 2>&1 && \
