@@ -5,6 +5,9 @@ how many at once.
 
 --package writes Python packages instead, which pip installs, and vLLM and SGLang find then:
 integrations/README.md.
+
+--trace-apply writes solutions that FlashInfer's own calls find and use:
+integrations/flashinfer/README.md.
 """
 
 import argparse
@@ -14,10 +17,11 @@ from pathlib import Path
 from moebench.core.arguments import output_folder
 from moebench.core.errors import UserError
 from moebench.operators.catalogue import geometry_named
-from moebench.packing import build_ahead, pack, python_package
+from moebench.packing import build_ahead, pack, python_package, trace_apply
 
 DEFINITION_HELP = (
-    "with --package or --build; default: each solution's first with --package, else all"
+    "with --package, --trace-apply or --build; default: each solution's first with --package, else "
+    "all"
 )
 NO_PLUGIN = "no plugin, as its router is inside or it takes no bf16 tokens"
 
@@ -30,6 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=output_folder,
         metavar="FOLDER",
         help="write FOLDER/NAME/, which `import` finds",
+    )
+    either.add_argument(
+        "--trace-apply",
+        type=output_folder,
+        metavar="FOLDER",
+        help="write FOLDER/solutions/, which FlashInfer's Trace Apply reads",
     )
     either.add_argument(
         "--build", action="store_true", help="also compile the CUDA and C++ sources; needs no GPU"
@@ -45,12 +55,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    if args.definition and not (args.package or args.build):
-        raise UserError("--definition: got it alone, want --package or --build with it")
+    if args.definition and not (args.package or args.trace_apply or args.build):
+        raise UserError(
+            "--definition: got it alone, want --package, --trace-apply or --build with it"
+        )
 
     _, left_out = pack.pack_all(args.names)
     if args.package:
         written = python_package.pack_packages(args.names, args.package, args.definition)
+    elif args.trace_apply:
+        written = trace_apply.pack_for_trace_apply(args.names, args.trace_apply, args.definition)
     else:
         written = pack.pack_here(args.names)
     print(*written, sep="\n")

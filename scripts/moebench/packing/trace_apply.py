@@ -1,0 +1,95 @@
+"""Write packed solutions for FlashInfer's Trace Apply, which calls them in place of its kernels.
+
+With FLASHINFER_TRACE_APPLY=1 FlashInfer 0.7.2 reads solutions/*.json below
+FLASHINFER_TRACE_APPLY_PATH, and finds them by the definition's name that it makes of a call's sizes.
+"""
+
+import re
+from pathlib import Path
+
+from flashinfer_bench import Solution, SourceFile
+
+from moebench.core import paths
+from moebench.core.atomic_file import write_atomically
+from moebench.core.errors import UserError
+from moebench.operators import catalogue
+from moebench.packing.pack import pack_all
+
+ENTRY = "trace_apply_entry.py"
+FUNCTION = "apply"
+# What FlashInfer calls the layer of trtllm_fp8_block_scale_moe with DeepSeek-V3's routing.
+NAME = (
+    "moe_fp8_block_scale_ds_routing_topk{top_k}_ng{num_groups}_kg{kept_groups}"
+    "_e{num_local_experts}_h{hidden_size}_i{intermediate_size}"
+)
+
+
+def pack_for_trace_apply(names: list[str], folder: Path, keys: list[str]) -> list[Path]:
+    """Write folder/solutions/<packed name>.json for each layer of these solutions; return them.
+
+    keys: of the layers; [] for all that FlashInfer has a call for.
+
+    Raises as `pack_all`; UserError where there is no such layer, where two solutions serve the
+    same one, or where a file of another solution for a layer is there.
+    """
+    packed, _ = pack_all(names)
+    chosen: dict[str, Solution] = {}
+    for solutions in packed.values():
+        for key, solution in solutions.items():
+            if keys and key not in keys or not has_call(key):
+                continue
+            if key in chosen:
+                raise UserError(
+                    f"NAME: got {chosen[key].name} and {solution.name}, want one solution of {key},"
+                    " as Trace Apply takes one for each definition"
+                )
+            chosen[key] = solution
+
+    if not chosen:
+        wanted = ", ".join(key for key in catalogue.fp8_moe() if has_call(key))
+        raise UserError(f"--definition: got no layer that FlashInfer calls, want of {wanted}")
+
+    written = []
+    for key, solution in chosen.items():
+        path = folder / "solutions" / f"{solution.name}.json"
+        check_only_one(path, solution.definition)
+        write_atomically(path, with_entry(solution, key).model_dump_json(indent=2))
+        written.append(path)
+    return written
+
+
+def has_call(key: str) -> bool:
+    """Return whether FlashInfer's call computes the layer, under the same name."""
+    if key not in catalogue.fp8_moe():
+        return False
+    return catalogue.definition_name(key) == NAME.format(**catalogue.geometries()[key])
+
+
+def check_only_one(path: Path, definition: str) -> None:
+    """Raise UserError where another file beside it has a solution for the definition."""
+    for other in path.parent.glob("*.json"):
+        if other == path:
+            continue
+        if Solution.model_validate_json(other.read_text(encoding="utf-8")).definition == definition:
+            raise UserError(f"--trace-apply: {other} is of the same definition; remove one of them")
+
+
+def with_entry(solution: Solution, key: str) -> Solution:
+    """Return the packed solution with the entry point that Trace Apply can load and call."""
+    file, function = solution.spec.entry_point.split("::")
+    sizes = catalogue.geometries()[key]
+    layer = {
+        "top_k": sizes["top_k"],
+        "n_group": sizes["num_groups"],
+        "topk_group": sizes["kept_groups"],
+    }
+    text = (paths.INTEGRATIONS / "flashinfer" / ENTRY).read_text(encoding="utf-8")
+    for name, value in (("ENTRY_FILE", file), ("ENTRY_FUNCTION", function), ("LAYER", layer)):
+        text, count = re.subn(rf"^{name} = .*$", f"{name} = {value!r}", text, flags=re.MULTILINE)
+        assert count == 1, f"{ENTRY} has no line that begins with {name}"
+
+    spec = solution.spec.model_copy(
+        update={"entry_point": f"{ENTRY}::{FUNCTION}", "destination_passing_style": False}
+    )
+    sources = [*solution.sources, SourceFile(path=ENTRY, content=text)]
+    return solution.model_copy(update={"spec": spec, "sources": sources})
