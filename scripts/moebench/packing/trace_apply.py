@@ -1,7 +1,8 @@
 """Write packed solutions for FlashInfer's Trace Apply, which calls them in place of its kernels.
 
-With FLASHINFER_TRACE_APPLY=1 FlashInfer 0.7.2 reads solutions/*.json below
-FLASHINFER_TRACE_APPLY_PATH, and finds them by the definition's name that it makes of a call's sizes.
+With FLASHINFER_TRACE_APPLY=1 FlashInfer 0.7.2 reads solutions/*.json below the folder in
+FLASHINFER_TRACE_APPLY_PATH. It makes a definition's name of each call's sizes, and takes the
+solution of that definition.
 """
 
 import re
