@@ -9,7 +9,7 @@ import pytest
 import torch
 from moebench.core import paths
 from moebench.core.errors import UserError
-from moebench.operators.moe_fp8_block_scale import definition
+from moebench.operators.catalogue import definition
 from moebench.packing import pack, python_package
 
 MANIFEST = """

@@ -17,8 +17,8 @@ from moebench.core.errors import CannotRun, UserError
 from moebench.core.names import unknown
 from moebench.core.schema import first_fault
 from moebench.operators import catalogue
-from moebench.operators.case import Case, stored_tensors
 from moebench.operators.layers import cached, has_all_experts
+from moebench.operators.operator import Case, stored_tensors
 from moebench.operators.roofline import Bound, Counts
 
 

@@ -10,7 +10,8 @@ others current.
 
 from pathlib import PurePosixPath
 
-from moebench.operators import catalogue, swiglu
+from moebench.operators import catalogue
+from moebench.operators.fp8 import swiglu
 
 # size -> its name in C++; in Python it is the key in capitals
 NAMES = {
@@ -22,7 +23,7 @@ NAMES = {
     "hidden_size": "kHidden",
     "intermediate_size": "kIntermediate",
 }
-# of the activation (operators/swiglu.py)
+# of the activation (operators/fp8/swiglu.py)
 ACTIVATION = {
     "swiglu_limit": "kSwigluLimit",
     "swiglu_alpha": "kSwigluAlpha",
