@@ -77,10 +77,7 @@ def named(
     labelled: labels and workloads. others: what else may be named, for the message. Raises
     UserError where there is none.
     """
-    matching = []
-    for shown, workload in labelled:
-        if goes_by(shown, workload, name):
-            matching.append((shown, workload))
+    matching = [each for each in labelled if goes_by(*each, name)]
     if not matching:
         raise unknown_workload(name, labelled, others)
     return matching

@@ -57,9 +57,7 @@ def facts(file: str, layer_key: str) -> dict[str, tuple[str, float]]:
     layer = catalogue.layer_sizes()[layer_key]
     activation = swiglu.constants(layer)
 
-    constants = {}
-    for key, symbol in NAMES.items():
-        constants[key.upper()] = (symbol, layer[key])
+    constants = {key.upper(): (symbol, layer[key]) for key, symbol in NAMES.items()}
     constants["RENORM"] = ("kRenorm", layer_key in catalogue.renorm())
     for key, symbol in ACTIVATION.items():
         constants[key.upper()] = (symbol, activation[key])
