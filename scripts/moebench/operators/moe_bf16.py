@@ -72,7 +72,7 @@ class Bf16Case(Case):
 
 
 class MoeBf16(Operator):
-    """See the head of this file."""
+    """The layer in bf16, whose experts are chosen by the caller."""
 
     case = Bf16Case
     tokens = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)

@@ -114,7 +114,7 @@ def harsh_x(case: LinearCase) -> np.ndarray:
 
 
 class Mxfp8Linear(Operator):
-    """See the head of this file."""
+    """A product of activations that are quantised on the way in and weights in MXFP8."""
 
     op_type = "linear"
     case = LinearCase

@@ -85,8 +85,8 @@ class Gathering:
         common = paths.SOLUTIONS / COMMON
         files = {str(tree_path(file)): file for file in common.rglob("*.cu")}
         if unit not in files:
-            known = ", ".join(sorted(files)) or "there is none"
-            raise refusal(self.name, "units", unit, f"one of: {known}")
+            present = ", ".join(sorted(files)) or "there is none"
+            raise refusal(self.name, "units", unit, f"one of: {present}")
         return files[unit]
 
     def at(self, path: str) -> Path | None:

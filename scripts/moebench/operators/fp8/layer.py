@@ -77,7 +77,7 @@ class MoeCase(Case):
 
 
 class Fp8Layer(Operator):
-    """What the forms share.
+    """The FP8 layer, in parts that every form of it shares.
 
     A form adds name_prefix(sizes), of its definitions; routing_inputs, which lie in files;
     chosen(stored, sizes), the experts [T, top_k] of a workload; routing_bytes(seq_len, sizes).

@@ -108,7 +108,7 @@ class Mxfp4Case(MoeCase):
 
 
 class Mxfp4(Routed):
-    """The routed form with other weights."""
+    """The layer behind a router with weights in MXFP4."""
 
     case = Mxfp4Case
     quantization = "mxfp4"

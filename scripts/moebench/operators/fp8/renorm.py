@@ -57,7 +57,7 @@ def layer_sizes() -> dict[str, Sizes]:
 
 
 class Renorm(Fp8Layer):
-    """See the head of this file."""
+    """The FP8 layer with a softmax over the chosen logits inside."""
 
     routing_inputs = ("routing_logits",)
     router_sizes = ("top_k",)  # constants of `route`

@@ -148,7 +148,7 @@ SPOILT = {"padded-batch": padded, "slots-without-expert": without_expert, "exper
 
 
 class Routed(Fp8Layer):
-    """See the head of this file."""
+    """The FP8 layer behind a router: its experts are chosen by the caller."""
 
     case = RoutedCase
     routing_inputs = ("topk_ids", "topk_weights")

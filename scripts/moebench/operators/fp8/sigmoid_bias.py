@@ -83,7 +83,7 @@ def run(
 
 
 class SigmoidBias(Fp8Layer):
-    """See the head of this file."""
+    """The FP8 layer with DeepSeek-V3's router inside."""
 
     routing_inputs = ("routing_logits", "routing_bias")
     router_sizes = ("top_k", "num_groups", "kept_groups")  # constants of `route`
