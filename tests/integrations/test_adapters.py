@@ -23,14 +23,15 @@ import torch
 from every_solution import expected_output
 from layer_inputs import arguments as layer_arguments
 from layer_inputs import reference
-from moebench.operators import catalogue, swiglu
+from moebench.operators import catalogue
+from moebench.operators.fp8 import swiglu
 from moebench.packing import python_package
 from signatures import recorded, signature_of
 
 from solutions.common.triton.quantise_tokens import quantise_tokens_ref
 
 GEOMETRY = "small-routed"
-SIZES = catalogue.geometries()[GEOMETRY]
+SIZES = catalogue.layer_sizes()[GEOMETRY]
 LOCAL = SIZES["num_local_experts"]
 TOP_K = SIZES["top_k"]
 HIDDEN = SIZES["hidden_size"]

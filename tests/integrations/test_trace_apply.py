@@ -87,7 +87,7 @@ def test_every_written_layer_is_named_as_flashinfer_names_its_call(tmp_path):
     assert len(keys) == len(written) and "full" in keys
 
     for key in keys:
-        sizes = catalogue.geometries()[key]
+        sizes = catalogue.layer_sizes()[key]
         axes = {name: sizes.get(name, 0) for name in trace.axes}
         axes["n_group"] = sizes["num_groups"]
         axes["topk_group"] = sizes["kept_groups"]

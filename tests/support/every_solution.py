@@ -1,11 +1,14 @@
 """Run a test for every solution that serves a layer, and call the layer that FIB builds of it."""
 
+import sys
+
 import pytest
 import torch
+from flashinfer_bench.compile import BuilderRegistry
 from layer_inputs import reference
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
 from moebench.operators import catalogue
-from moebench.packing import manifest
+from moebench.packing import eligibility, manifest, pack
 
 SOLUTIONS = manifest.solution_names()
 OUTPUT = "output"
@@ -17,24 +20,24 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-def serving(*geometries, **allowed_to_fail):
-    """Parametrise a test with every (solution, geometry) of which the solution serves the geometry.
+def serving(*layer_keys, **allowed_to_fail):
+    """Parametrise a test with every solution and each layer key that it serves.
 
     allowed_to_fail: solution -> why it may fail, for what another project's kernels do or want.
     """
     parameters = []
     for name in SOLUTIONS:
         served = manifest.read_manifest(name).definitions
-        for geometry in geometries:
-            if geometry in served:
-                marks = marks_of(name, geometry, allowed_to_fail.get(name))
-                parameters.append(pytest.param(name, geometry, marks=marks))
-    return pytest.mark.parametrize(("solution", "geometry"), parameters)
+        for layer_key in layer_keys:
+            if layer_key in served:
+                marks = marks_of(name, layer_key, allowed_to_fail.get(name))
+                parameters.append(pytest.param(name, layer_key, marks=marks))
+    return pytest.mark.parametrize(("solution", "layer_key"), parameters)
 
 
-def marks_of(solution, geometry, why_it_may_fail):
+def marks_of(solution, layer_key, why_it_may_fail):
     marks = []
-    if geometry in catalogue.full():
+    if layer_key in catalogue.full():
         marks.append(pytest.mark.gpu)
     if why_it_may_fail:
         expected = AssertionError, ValueError
@@ -44,6 +47,27 @@ def marks_of(solution, geometry, why_it_may_fail):
     return marks
 
 
+def built(solution, layer_key):
+    """Return the runnable that FIB builds of a packed solution; skip the test where it cannot run
+    here.
+    """
+    packed = pack.pack(solution)[layer_key]
+    reason = eligibility.why_skipped(packed, eligibility.here())
+    if reason:
+        pytest.skip(f"{solution} {reason}")
+    return BuilderRegistry.get_instance().build(catalogue.definition(layer_key), packed)
+
+
+def in_bf16(layer):
+    """Return the function of a built solution for tokens in bf16."""
+    function = layer._callable
+    module = sys.modules[function.__module__]
+    name = f"{function.__name__}_bf16"
+    if not hasattr(module, name):
+        pytest.skip("takes no tokens in bf16")
+    return getattr(module, name)
+
+
 def run(layer, arguments):
     """Return a fresh output, which held NaN before the call."""
     output = torch.full_like(arguments[OUTPUT], torch.nan)
@@ -51,16 +75,16 @@ def run(layer, arguments):
     return output
 
 
-def expected_output(geometry, arguments):
+def expected_output(layer_key, arguments):
     inputs = {name: value for name, value in arguments.items() if name != OUTPUT}
-    return reference(geometry).run(**inputs)
+    return reference(layer_key).run(**inputs)
 
 
-def assert_close(output, expected, label=""):
-    """Check that an output is inside relaxed and contest."""
+def assert_close(output, expected, label="", tolerances=("relaxed", "contest")):
+    """Check that an output is inside these tolerances."""
     assert torch.isfinite(output).all()
     ratios = matched_ratios(output, expected)
-    for name in ("relaxed", "contest"):
+    for name in tolerances:
         assert ratios[name] >= TOLERANCES[name].ratio, f"{label}: {ratios}"
 
 
@@ -69,14 +93,14 @@ def assert_same_bits(output, expected, label=""):
     assert differing == 0, f"{label}: {differing} values differ"
 
 
-def local_experts_of(geometry):
-    return catalogue.geometries()[geometry]["num_local_experts"]
+def local_experts_of(layer_key):
+    return catalogue.layer_sizes()[layer_key]["num_local_experts"]
 
 
-def without_local_expert(geometry, arguments):
+def without_local_expert(layer_key, arguments):
     """[T] bool: tokens that route to no expert of this rank."""
-    route = reference(geometry).route
+    route = reference(layer_key).route
     experts, _ = route(arguments["routing_logits"], arguments["routing_bias"], 1.0)
     local = experts - arguments["local_expert_offset"]
-    elsewhere = (local < 0) | (local >= local_experts_of(geometry))
+    elsewhere = (local < 0) | (local >= local_experts_of(layer_key))
     return elsewhere.all(1)

@@ -20,10 +20,11 @@ from moebench.core.errors import UserError
 from moebench.models import add_model
 from moebench.models.checkpoint import Checkpoint, read_file
 from moebench.models.expected_bound import expected_bound
-from moebench.operators import catalogue, swiglu
-from moebench.operators.fp8_layer import expert_bytes
+from moebench.operators import catalogue
+from moebench.operators.fp8 import swiglu
+from moebench.operators.fp8.layer import expert_bytes
+from moebench.operators.fp8.routed import routed_key
 from moebench.operators.layers import Sizes, Split
-from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing import manifest
 from moebench.packing.serves import why_not
@@ -208,7 +209,7 @@ def solutions(layer: Layer) -> list[Serving]:
     recorded = {form: over_bound(key) for form, key in layer.keys.items() if key}
     elsewhere = {}
     if not any(recorded.values()):
-        first_key = next(iter(catalogue.geometries()))
+        first_key = next(iter(catalogue.layer_sizes()))
         elsewhere = over_bound(first_key)
 
     servings = []

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from moebench.core.arguments import output_folder
 from moebench.core.errors import UserError
-from moebench.operators.catalogue import geometry_named
+from moebench.operators.catalogue import layer_key_named
 from moebench.packing import build_ahead, pack, python_package, trace_apply
 
 DEFINITION_HELP = (
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--definition",
         nargs="+",
-        type=geometry_named,
+        type=layer_key_named,
         default=[],
         metavar="KEY",
         help=DEFINITION_HELP,

@@ -1,76 +1,63 @@
-"""The operators of this data set, and their definitions by a short key ("geometry") that no other
-definition has.
+"""The operators of this data set, and their definitions by a key that no other definition has.
 
-A module here states one operator: its reference, its sizes, its workloads and their roofline bound.
 The rest of the harness asks this catalogue, unless it is about one operator alone. Every answer is
 made from definitions/layers.toml as it was last read.
-
-What an operator's module has: geometries(), key -> sizes, the one with a plain name first, and
-small(), the keys for machines without a GPU; definition(key), definition_name(key) and
-reference_source; cases(key), its workloads in the order in which they are run; tensors(case), what
-goes into its safetensors file; record(case), the FIB workload trace; counts(workload, its stored
-tensors, key), None where they lack the routing; bound(seq_len, Counts, key).
 """
 
 from collections.abc import Callable
-from types import ModuleType
 
 from flashinfer_bench import Definition
 
 from moebench.core.errors import UserError
 from moebench.core.names import unknown
-from moebench.operators import (
-    moe_bf16,
-    moe_fp8_block_scale,
-    moe_fp8_block_scale_renorm,
-    moe_fp8_block_scale_routed,
-    moe_mxfp4_fp8_routed,
-    mxfp8_linear,
-)
-from moebench.operators.fp8_layer import self_contained
+from moebench.operators.fp8.layer import self_contained
+from moebench.operators.fp8.mxfp4 import Mxfp4
+from moebench.operators.fp8.renorm import Renorm
+from moebench.operators.fp8.routed import Routed, routers
+from moebench.operators.fp8.sigmoid_bias import SigmoidBias
 from moebench.operators.layers import Sizes, cached, has_all_experts
+from moebench.operators.moe_bf16 import MoeBf16
+from moebench.operators.mxfp8_linear import Mxfp8Linear
+from moebench.operators.operator import Operator
 
-OPERATORS = (
-    moe_fp8_block_scale,
-    moe_fp8_block_scale_renorm,
-    moe_bf16,
-    mxfp8_linear,
-    moe_fp8_block_scale_routed,
-    moe_mxfp4_fp8_routed,
-)
+SIGMOID_BIAS = SigmoidBias()
+RENORM = Renorm()
+ROUTED = Routed()
+MXFP4 = Mxfp4()
+OPERATORS = (SIGMOID_BIAS, RENORM, MoeBf16(), Mxfp8Linear(), ROUTED, MXFP4)
 
 
 @cached
-def geometries() -> dict[str, Sizes]:
+def layer_sizes() -> dict[str, Sizes]:
     """Return key -> sizes, of every definition."""
     sizes = {}
     for family in OPERATORS:
-        sizes |= family.geometries()
+        sizes |= family.layer_sizes()
     return sizes
 
 
 @cached
 def renorm() -> tuple[str, ...]:
     """Return the keys of FP8 layers with softmax routing inside."""
-    return tuple(moe_fp8_block_scale_renorm.geometries())
+    return tuple(RENORM.layer_sizes())
 
 
 @cached
 def fp8_moe() -> tuple[str, ...]:
     """Return the keys of FP8 layers with the router inside."""
-    return (*moe_fp8_block_scale.geometries(), *renorm())
+    return (*SIGMOID_BIAS.layer_sizes(), *renorm())
 
 
 @cached
 def routed() -> tuple[str, ...]:
     """Return the keys of FP8 layers with top-k given."""
-    return tuple(moe_fp8_block_scale_routed.geometries())
+    return tuple(ROUTED.layer_sizes())
 
 
 @cached
 def mxfp4() -> tuple[str, ...]:
     """Return the keys of layers with MXFP4 experts and top-k given."""
-    return tuple(moe_mxfp4_fp8_routed.geometries())
+    return tuple(MXFP4.layer_sizes())
 
 
 @cached
@@ -79,105 +66,110 @@ def full() -> tuple[str, ...]:
     keys = []
     for family in OPERATORS:
         small = family.small()
-        keys += [key for key in family.geometries() if key not in small]
+        keys += [key for key in family.layer_sizes() if key not in small]
     return tuple(keys)
 
 
 @cached
 def by_name() -> dict[str, str]:
     """Return a definition's name -> its key."""
-    return {definition_name(geometry): geometry for geometry in geometries()}
+    return {definition_name(layer_key): layer_key for layer_key in layer_sizes()}
 
 
 @cached
 def keys() -> dict[str, str]:
     """Return every name that a user may give -> key."""
-    names = {geometry: geometry for geometry in geometries()}
+    names = {layer_key: layer_key for layer_key in layer_sizes()}
     # what the first layer would be called beside the others of its model, and its routed form
     # after it
     names |= {"deepseek-v3-ep8": "full", "full-routed": "deepseek-v3-ep8-routed"}
     return names | by_name()
 
 
-def operator(geometry: str) -> ModuleType:
-    """Return the module of OPERATORS that has this key."""
-    return next(family for family in OPERATORS if geometry in family.geometries())
+def operator(layer_key: str) -> Operator:
+    """Return the operator that has this key."""
+    return next(family for family in OPERATORS if layer_key in family.layer_sizes())
 
 
-def form(geometry: str) -> str | None:
+def form(layer_key: str) -> str | None:
     """Return the routing inside an FP8 layer, "routed" where top-k is given, or "mxfp4" for MXFP4
     experts; None of another operator.
     """
-    if geometry in moe_mxfp4_fp8_routed.geometries():
+    if layer_key in MXFP4.layer_sizes():
         return "mxfp4"
-    if geometry in moe_fp8_block_scale_routed.geometries():
+    if layer_key in ROUTED.layer_sizes():
         return "routed"
-    return geometries()[geometry].get("routing")
+    return layer_sizes()[layer_key].get("routing")
 
 
 def names(sizes: Sizes) -> dict[str, str]:
     """Return form -> name of the definition, for each form that an FP8 layer of these sizes has."""
     by_form = {}
     if sizes["routing"] == "sigmoid-bias":
-        by_form["sigmoid-bias"] = moe_fp8_block_scale.name_of(sizes)
+        by_form["sigmoid-bias"] = SIGMOID_BIAS.definition_name_of(sizes)
     elif sizes["routing"] == "renorm" and has_all_experts(sizes):
-        by_form["renorm"] = moe_fp8_block_scale_renorm.name_of(sizes)
-    by_form["routed"] = moe_fp8_block_scale_routed.name_of(sizes)
+        by_form["renorm"] = RENORM.definition_name_of(sizes)
+    by_form["routed"] = ROUTED.definition_name_of(sizes)
     return by_form
 
 
-def definition_name(geometry: str) -> str:
+def definition_name(layer_key: str) -> str:
     """Return the name of the FIB Definition of a key."""
-    return operator(geometry).definition_name(geometry)
+    return operator(layer_key).definition_name(layer_key)
 
 
-def definition(geometry: str) -> Definition:
+def definition(layer_key: str) -> Definition:
     """Return the FIB Definition of a key."""
-    return operator(geometry).definition(geometry)
+    return operator(layer_key).definition(layer_key)
 
 
-def router_sizes(geometry: str) -> Sizes:
+def router_sizes(layer_key: str) -> Sizes:
     """Return an FP8 layer's sizes as its router knows them, also where top-k is given."""
-    routers = moe_fp8_block_scale_routed.routers()
-    return routers.get(geometry) or geometries()[geometry]
+    return routers().get(layer_key) or layer_sizes()[layer_key]
 
 
 @cached
-def router(geometry: str) -> Callable:
+def router(layer_key: str) -> Callable:
     """Return the router of a layer, also where top-k is given.
 
     It takes logits, and with sigmoid routing bias and factor; it returns experts and weights, both
     [T, top_k].
     """
-    sizes = router_sizes(geometry)
-    renorm_router = sizes["routing"] == "renorm"
-    family = moe_fp8_block_scale_renorm if renorm_router else moe_fp8_block_scale
+    sizes = router_sizes(layer_key)
+    family = RENORM if sizes["routing"] == "renorm" else SIGMOID_BIAS
 
     scope = {}
-    exec(self_contained(sizes, family.ROUTER_SIZES, (family.route,)), scope)
+    exec(self_contained(sizes, family.router_sizes, family.router_functions), scope)
     return scope["route"]
 
 
-def geometry_named(name: str) -> str:
+def layer_key_named(name: str) -> str:
     """Return the key that a user names, by itself or by its definition's name.
 
     Raises UserError for neither.
     """
     if name not in keys():
-        raise UserError(unknown("definition", name, list(keys()), ", ".join(geometries())))
+        raise UserError(unknown("definition", name, list(keys()), ", ".join(layer_sizes())))
     return keys()[name]
 
 
-def small_like(geometry: str) -> str:
+def definition_named(name: str) -> str:
+    """Return the definition that a user means by its key or its name; another data set's as it
+    is.
+    """
+    return definition_name(keys()[name]) if name in keys() else name
+
+
+def small_like(layer_key: str) -> str:
     """Return the key for machines without a GPU whose routing is most like this one's; itself if it
     is such a one.
     """
-    small = operator(geometry).small()
-    if geometry in small:
-        return geometry
+    small = operator(layer_key).small()
+    if layer_key in small:
+        return layer_key
 
-    groups = geometries()[geometry].get("num_groups")
+    groups = layer_sizes()[layer_key].get("num_groups")
     for key in small:
-        if geometries()[key].get("num_groups") == groups:
+        if layer_sizes()[key].get("num_groups") == groups:
             return key
     return small[0]

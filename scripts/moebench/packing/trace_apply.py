@@ -63,7 +63,7 @@ def has_call(key: str) -> bool:
     """Return whether FlashInfer's call computes the layer, under the same name."""
     if key not in catalogue.fp8_moe():
         return False
-    return catalogue.definition_name(key) == NAME.format(**catalogue.geometries()[key])
+    return catalogue.definition_name(key) == NAME.format(**catalogue.layer_sizes()[key])
 
 
 def check_only_one(path: Path, definition: str) -> None:
@@ -78,7 +78,7 @@ def check_only_one(path: Path, definition: str) -> None:
 def with_entry(solution: Solution, key: str) -> Solution:
     """Return the packed solution with the entry point that Trace Apply can load and call."""
     file, function = solution.spec.entry_point.split("::")
-    sizes = catalogue.geometries()[key]
+    sizes = catalogue.layer_sizes()[key]
     layer = {
         "top_k": sizes["top_k"],
         "n_group": sizes["num_groups"],

@@ -88,7 +88,7 @@ def call_repeatedly(
     with torch.no_grad():
         for _ in range(times):
             cache.zero_()
-            copies = list(map(copy_of, args))
+            copies = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
             torch.cuda.synchronize()
             try:
                 with mark():
@@ -98,16 +98,11 @@ def call_repeatedly(
                 raise CannotRun(first_line(error)) from error
 
 
-def copy_of(argument: object) -> object:
-    """Return a tensor's copy at another address; a scalar as it is."""
-    return argument.clone() if isinstance(argument, torch.Tensor) else argument
-
-
 def main(argv: list[str]) -> int:
     """Call a solution under ncu. Returns the exit status: 0, or 2 for bad arguments."""
     parser = argparse.ArgumentParser("python -m moebench.profiling.calls", description=__doc__)
     parser.add_argument("solution")
-    parser.add_argument("layer_key", choices=list(catalogue.geometries()))
+    parser.add_argument("layer_key", choices=list(catalogue.layer_sizes()))
     workloads_help = "as for moebench profile --workloads"
     parser.add_argument("workloads", nargs="+", metavar="W", help=workloads_help)
     args = parser.parse_args(argv)

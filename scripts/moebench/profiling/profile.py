@@ -14,7 +14,7 @@ from moebench.judging.calling import first_line
 from moebench.judging.fib import time_runnable
 from moebench.operators.catalogue import definition, definition_name
 from moebench.operators.workloads import recorded_bound
-from moebench.packing.fingerprint import source_of
+from moebench.packing.fingerprint import source_hashes
 from moebench.packing.manifest import read_manifest
 from moebench.profiling import ncu, torch_profiler
 from moebench.profiling.calls import WARMUP_RUNS, arguments, build, call_repeatedly
@@ -76,7 +76,7 @@ def profile_all(job: Job) -> Iterator[ProfileRecord]:
 
 def record_of(name: str, job: Job, profiles: list[WorkloadProfile]) -> ProfileRecord:
     """Return a solution's record, with where its figures come from."""
-    source = source_of(job.solutions[name])
+    source = source_hashes(job.solutions[name])
     measured_by = provenance.here(job.device, **source, protocol=job.protocol, command=job.command)
     return ProfileRecord(
         solution=name, definition=job.definition.name, provenance=measured_by, workloads=profiles
@@ -155,12 +155,10 @@ def with_counters(name: str, job: Job, profiles: list[WorkloadProfile]) -> list[
         launches = ncu.by_workload(report, len(uuids))
     except CannotRun as error:
         job.say(f"{name}: {error}", failed=True)
-        return [with_warning(profile, str(error)) for profile in profiles]
+        for profile in profiles:
+            profile.warnings.append(str(error))
+        return profiles
 
     stages = read_manifest(name).stages
     pairs = zip(profiles, launches, strict=True)
     return [ncu.with_counters(profile, counted, stages) for profile, counted in pairs]
-
-
-def with_warning(profile: WorkloadProfile, warning: str) -> WorkloadProfile:
-    return profile.model_copy(update={"warnings": [*profile.warnings, warning]})

@@ -15,7 +15,7 @@ from moebench.core.errors import UserError
 from moebench.core.provenance import Provenance, of_trace
 from moebench.judging.plan import Part, Plan
 from moebench.packing import manifest, pack, solution_files
-from moebench.packing.fingerprint import source_of
+from moebench.packing.fingerprint import source_hashes
 from moebench.results import trace_files
 from moebench.results.trace_files import Recorded
 
@@ -44,7 +44,7 @@ def hashes(solutions: Iterable[Solution]) -> set[str]:
     """Return of each solution FIB's hash of every byte and the fingerprint of what runs."""
     both = set()
     for solution in solutions:
-        both.update(source_of(solution).values())
+        both.update(source_hashes(solution).values())
     return both
 
 
@@ -127,27 +127,18 @@ def traces_in_output(path: Path) -> list[Trace]:
 def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str], Trace]:
     """Return (workload's uuid, solution) -> the trace that makes judging it again needless.
 
-    It is of the solution's source as it is now and of the plan's conditions. A trace that did not
-    pass is one as well: it would fail again.
+    It is of the solution's source as it is now and of the plan's conditions: device, tolerance and
+    protocol. A trace that did not pass is one as well: it would fail again.
     """
+    wanted = (plan.device.hardware, str(plan.tolerance), plan.protocol)
     traces_to_keep = {}
     for name, packed in part.solutions.items():
         hashes_now = hashes([packed])
         for trace in traces:
-            if trace.solution != packed.name or trace.definition != part.full.name:
+            if (trace.solution, trace.definition) != (packed.name, part.full.name):
                 continue
-            if not same_conditions(trace, plan):
-                continue
-            if judge(of_trace(trace), hashes_now) == "current":
+            provenance = of_trace(trace)
+            conditions = (provenance.hardware, provenance.tolerance, provenance.protocol)
+            if conditions == wanted and judge(provenance, hashes_now) == "current":
                 traces_to_keep[trace.workload.uuid, name] = trace
     return traces_to_keep
-
-
-def same_conditions(trace: Trace, plan: Plan) -> bool:
-    """Return whether a trace was measured as the plan says: device, tolerance and protocol."""
-    provenance = of_trace(trace)
-    return (
-        provenance.hardware == plan.device.hardware
-        and provenance.tolerance == str(plan.tolerance)
-        and provenance.protocol == plan.protocol
-    )

@@ -10,11 +10,8 @@ from functools import cache
 import hopper_stages as stages
 import pytest
 import torch
-from every_solution import assert_close, assert_same_bits
-from flashinfer_bench.compile import BuilderRegistry
+from every_solution import assert_close, assert_same_bits, built
 from layer_inputs import reference
-from moebench.operators import catalogue
-from moebench.packing import eligibility, pack
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
@@ -32,13 +29,8 @@ every_regime = pytest.mark.parametrize(
 
 
 @cache
-def built(geometry, solution="hopper_fused"):
-    """Return what FIB builds of the packed solution."""
-    packed = pack.pack(solution)[geometry]
-    reason = eligibility.why_skipped(packed, eligibility.here())
-    if reason:
-        pytest.skip(reason)
-    return BuilderRegistry.get_instance().build(catalogue.definition(geometry), packed)
+def layer_of(layer_key, solution="hopper_fused"):
+    return built(solution, layer_key)
 
 
 def random_arguments(sizes, num_tokens, seed=0):
@@ -87,11 +79,11 @@ def choose_by_groups(sizes, arguments):
     return experts, weights * arguments["routed_scaling_factor"]
 
 
-def expected_output(geometry, sizes, arguments):
+def expected_output(layer_key, sizes, arguments):
     """Return the layer's output where of equal groups and of equal experts the lower one is
     chosen.
     """
-    definition = reference(geometry)
+    definition = reference(layer_key)
     choose = choose_renorm if sizes["renorm"] else choose_by_groups
     experts, weights = choose(sizes, arguments)
     local = experts - arguments["local_expert_offset"]
@@ -127,34 +119,34 @@ def infinite_logits(logits, bias):
     logits[3, 1::2] = torch.inf
 
 
-TIES = [(geometry, spoil) for geometry in RENORM for spoil in (all_equal, equal_pairs)]
-for geometry in DS:
+TIES = [(layer_key, spoil) for layer_key in RENORM for spoil in (all_equal, equal_pairs)]
+for layer_key in DS:
     for spoil in (all_equal, equal_pairs, bias_undoes_a_difference, infinite_logits):
-        TIES.append((geometry, spoil))
+        TIES.append((layer_key, spoil))
 
 
 @every_regime
-@pytest.mark.parametrize(("geometry", "spoil"), TIES)
-def test_the_lower_of_equal_experts_is_chosen(geometry, spoil, solution, num_tokens):
+@pytest.mark.parametrize(("layer_key", "spoil"), TIES)
+def test_the_lower_of_equal_experts_is_chosen(layer_key, spoil, solution, num_tokens):
     """A token with an expert fewer or one twice, where logits are equal, as in
     padding.
     """
-    sizes = stages.sizes(geometry)
+    sizes = stages.sizes(layer_key)
     arguments = random_arguments(sizes, num_tokens)
     spoil(arguments["routing_logits"], arguments["routing_bias"])
 
-    output = run(built(geometry, solution), sizes, arguments)
+    output = run(layer_of(layer_key, solution), sizes, arguments)
 
-    assert_close(output, expected_output(geometry, sizes, arguments))
+    assert_close(output, expected_output(layer_key, sizes, arguments))
 
 
 @every_regime
-@pytest.mark.parametrize("geometry", [*DS, *RENORM])
-def test_nan_logits_spoil_their_token_only(geometry, solution, num_tokens):
+@pytest.mark.parametrize("layer_key", [*DS, *RENORM])
+def test_nan_logits_spoil_their_token_only(layer_key, solution, num_tokens):
     """A hang, reads out of bounds or wrong rows of other tokens, after one bad
     router output.
     """
-    sizes = stages.sizes(geometry)
+    sizes = stages.sizes(layer_key)
     arguments = random_arguments(sizes, num_tokens)
     logits = arguments["routing_logits"]
     logits[1, 3] = torch.nan
@@ -164,9 +156,9 @@ def test_nan_logits_spoil_their_token_only(geometry, solution, num_tokens):
     spoilt = torch.zeros(num_tokens, dtype=torch.bool, device=DEVICE)
     spoilt[1 : 4 if sizes["renorm"] else 3] = True
 
-    output = run(built(geometry, solution), sizes, arguments)
+    output = run(layer_of(layer_key, solution), sizes, arguments)
 
-    assert_close(output[~spoilt], expected_output(geometry, sizes, arguments)[~spoilt])
+    assert_close(output[~spoilt], expected_output(layer_key, sizes, arguments)[~spoilt])
     is_nan = output[spoilt].isnan()
     assert (is_nan.all(1) | ~is_nan.any(1)).all(), "part of a row is NaN"
     if sizes["num_groups"] == 1:  # else a group that has a NaN need not be kept
@@ -174,17 +166,17 @@ def test_nan_logits_spoil_their_token_only(geometry, solution, num_tokens):
 
 
 @every_regime
-@pytest.mark.parametrize("geometry", CLAMPED)
-def test_nan_passes_the_clamp(geometry, solution, num_tokens):
+@pytest.mark.parametrize("layer_key", CLAMPED)
+def test_nan_passes_the_clamp(layer_key, solution, num_tokens):
     """A NaN that becomes the limit, and with it a wrong token that looks
     right.
     """
-    sizes = stages.sizes(geometry)
+    sizes = stages.sizes(layer_key)
     arguments = random_arguments(sizes, num_tokens)
     stages.token_scales(sizes, arguments)[1] = torch.nan
     chosen, _ = stages.reference_choice(sizes, arguments)
 
-    is_nan = run(built(geometry, solution), sizes, arguments).isnan()
+    is_nan = run(layer_of(layer_key, solution), sizes, arguments).isnan()
 
     assert is_nan[1].all() == chosen[1].any()
     assert not is_nan[0].any()
@@ -205,29 +197,23 @@ THREADS = [
 
 @pytest.mark.parametrize(("solution", "counts"), THREADS)
 @pytest.mark.parametrize("shared", [False, True], ids=["two streams", "one stream"])
-@pytest.mark.parametrize("geometry", ["full", "qwen3-next"])
-def test_two_host_threads(geometry, shared, solution, counts):
+@pytest.mark.parametrize("layer_key", ["full", "qwen3-next"])
+def test_two_host_threads(layer_key, shared, solution, counts):
     """Wrong sums when launches of two threads mix, as calls do not hold Python's
     lock.
     """
-    layer = built(geometry, solution)
-    sizes = stages.sizes(geometry)
+    layer = layer_of(layer_key, solution)
+    sizes = stages.sizes(layer_key)
     weights = stages.weights(sizes, DEVICE)
     first_stream = torch.cuda.Stream()
     streams = [first_stream, first_stream if shared else torch.cuda.Stream()]
     ready = threading.Barrier(2)
 
     def calls_of(stream, arguments):
-        outputs = [
-            torch.full_like(arguments["hidden_states"], torch.nan, dtype=torch.bfloat16)
-            for _ in range(CALLS)
-        ]
         torch.cuda.synchronize()
         ready.wait()
         with torch.cuda.stream(stream):
-            for output in outputs:
-                run(layer, sizes, arguments, output)
-        return outputs
+            return [run(layer, sizes, arguments) for _ in range(CALLS)]
 
     arguments = []
     for seed, num_tokens in enumerate(counts):
@@ -237,9 +223,9 @@ def test_two_host_threads(geometry, shared, solution, counts):
         outputs = list(pool.map(calls_of, streams, arguments))
     torch.cuda.synchronize()
 
-    for number in range(CALLS):
-        assert_same_bits(outputs[0][number], expected[0], f"first thread, call {number}")
-        assert_same_bits(outputs[1][number], expected[1], f"second thread, call {number}")
+    for thread, thread_outputs in enumerate(outputs):
+        for number, output in enumerate(thread_outputs):
+            assert_same_bits(output, expected[thread], f"thread {thread}, call {number}")
 
 
 @pytest.mark.parametrize("solution", TOKENS)
@@ -250,7 +236,7 @@ def test_layers_of_one_graph_behind_other_kernels(counts, solution):
 
     Programmatic dependent launch lets a layer begin before the kernel in front of it has ended.
     """
-    layer = built("full", solution)
+    layer = layer_of("full", solution)
     sizes = stages.sizes("full")
     arguments = [random_arguments(sizes, count, seed) for seed, count in enumerate(counts)]
     logits = [layer_arguments["routing_logits"].clone() for layer_arguments in arguments]
@@ -282,7 +268,7 @@ def test_more_tokens_than_the_limit_are_refused():
     arguments = random_arguments(sizes, 131_073)
     output = torch.full_like(arguments["hidden_states"], 7, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="^routing_logits: .*131073"):
-        run(built("qwen3-next"), sizes, arguments, output)
+        run(layer_of("qwen3-next"), sizes, arguments, output)
     assert (output == 7).all()
 
 
@@ -296,6 +282,6 @@ def test_an_option_out_of_range_is_refused(solution, num_tokens, option):
     """
     sizes = stages.sizes("full")
     arguments = random_arguments(sizes, num_tokens)
-    kernels = sys.modules[built("full", solution)._callable.__module__]._kernels
+    kernels = sys.modules[layer_of("full", solution)._callable.__module__]._kernels
     with pytest.raises(ValueError, match=str(option)):
         run(lambda *values: kernels.run_layer(*values, option), sizes, arguments)

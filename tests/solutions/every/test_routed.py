@@ -2,8 +2,6 @@
 and what they refuse. test_answers.py runs their workloads.
 """
 
-import sys
-
 import pytest
 import torch
 from every_solution import (
@@ -11,17 +9,17 @@ from every_solution import (
     OUTPUT,
     assert_close,
     assert_same_bits,
+    built,
     expected_output,
+    in_bf16,
     run,
     serving,
 )
-from flashinfer_bench.compile import BuilderRegistry
 from layer_inputs import DEVICE
 from layer_inputs import arguments as layer_arguments
 from moebench.judging.calling import random_fp8
 from moebench.judging.tolerances import matched_ratios
 from moebench.operators import catalogue
-from moebench.packing import eligibility, pack
 
 from solutions.common.triton.quantise_tokens import quantise_tokens_ref
 from solutions.common.triton.route import route
@@ -37,24 +35,6 @@ routed = serving(*LAYERS)
 some_tokens = pytest.mark.parametrize(
     "num_tokens", [2] if DEVICE == "cpu" else [1, 7, 80, 300, 1100]
 )
-
-
-def built(solution, geometry):
-    packed = pack.pack(solution)[geometry]
-    reason = eligibility.why_skipped(packed, eligibility.here())
-    if reason:
-        pytest.skip(f"{solution} {reason}")
-    return BuilderRegistry.get_instance().build(catalogue.definition(geometry), packed)
-
-
-def in_bf16(layer):
-    """Return the function of a built solution for tokens in bf16."""
-    function = layer._callable
-    module = sys.modules[function.__module__]
-    name = f"{function.__name__}_bf16"
-    if not hasattr(module, name):
-        pytest.skip("takes no tokens in bf16")
-    return getattr(module, name)
 
 
 def normal(shape, seed):
@@ -73,11 +53,11 @@ def up_first(weights):
 
 @routed
 @some_tokens
-def test_both_forms_agree(layer, solution, geometry, num_tokens):
+def test_both_forms_agree(layer, solution, layer_key, num_tokens):
     """Two answers for one layer, depending on who routes. Of triton_fused_v2 bit
     for bit.
     """
-    arguments = layer_arguments(geometry, num_tokens)
+    arguments = layer_arguments(layer_key, num_tokens)
     logits = normal((num_tokens, NUM_EXPERTS), seed=1)
     logits[:, FIRST_EXPERT : FIRST_EXPERT + LOCAL] += 1.5
     bias = torch.zeros(NUM_EXPERTS, dtype=torch.bfloat16, device=DEVICE)
@@ -92,7 +72,7 @@ def test_both_forms_agree(layer, solution, geometry, num_tokens):
         "gemm1_weights_scale": up_first(arguments["gemm1_weights_scale"]),
         "routed_scaling_factor": FACTOR,
     }
-    form_inside = LAYERS[geometry]
+    form_inside = LAYERS[layer_key]
     names = [*catalogue.definition(form_inside).inputs, OUTPUT]
     inside = {name: inside[name] for name in names}
 
@@ -106,53 +86,46 @@ def test_both_forms_agree(layer, solution, geometry, num_tokens):
         assert matched_ratios(output, expected)["contest"] > 0.999
 
 
-@routed
-@some_tokens
-def test_tokens_in_bf16_are_quantised_per_128(layer, geometry, num_tokens):
-    """An engine's own quantisation and ours that differ by more than a
-    rounding.
+def assert_bf16_is_quantised_per_128(layer, arguments, by_block):
+    """Check tokens in bf16 against the same ones as `quantise_tokens` quantises them.
+
+    by_block: whether the layer wants scales with the blocks first.
     """
-    arguments = layer_arguments(geometry, num_tokens)
     x = normal(arguments["hidden_states"].shape, seed=2).bfloat16()
     x[0, :128] = 0
     values, scale = quantise_tokens_ref(x)
+    scale = scale.t().contiguous() if by_block else scale
     expected = run(layer, arguments | {"hidden_states": values, "hidden_states_scale": scale})
 
-    arguments["hidden_states"] = x
-    del arguments["hidden_states_scale"]
-    output = run(in_bf16(layer), arguments)
+    in_place = arguments | {"hidden_states": x}
+    del in_place["hidden_states_scale"]
+    output = run(in_bf16(layer), in_place)
 
     assert expected.any()
     assert torch.equal(output, expected)
+
+
+@routed
+@some_tokens
+def test_tokens_in_bf16_are_quantised_per_128(layer, layer_key, num_tokens):
+    """An engine's own quantisation and ours that differ by more than a rounding."""
+    assert_bf16_is_quantised_per_128(layer, layer_arguments(layer_key, num_tokens), False)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_tokens", [1, 3, 8, 9, 80, 300])
-@pytest.mark.parametrize("geometry", ["full", "qwen3.5-35b"])
-def test_tokens_in_bf16_with_the_router_inside(geometry, num_tokens):
-    """Other answers where the layer's one launch quantises, up to 6 and 8 tokens
-    of these.
-    """
-    layer = built("hopper_fused", geometry)
-    arguments = layer_arguments(geometry, num_tokens)
-    x = normal(arguments["hidden_states"].shape, seed=2).bfloat16()
-    values, scale = quantise_tokens_ref(x)
-    scale = scale.t().contiguous()
-    expected = run(layer, arguments | {"hidden_states": values, "hidden_states_scale": scale})
-
-    arguments["hidden_states"] = x
-    del arguments["hidden_states_scale"]
-    output = run(in_bf16(layer), arguments)
-
-    assert expected.any()
-    assert torch.equal(output, expected)
+@pytest.mark.parametrize("layer_key", ["full", "qwen3.5-35b"])
+def test_tokens_in_bf16_with_the_router_inside(layer_key, num_tokens):
+    """Other answers where the layer's one launch quantises, up to 6 and 8 tokens of these."""
+    layer = built("hopper_fused", layer_key)
+    assert_bf16_is_quantised_per_128(layer, layer_arguments(layer_key, num_tokens), True)
 
 
 @routed
 @some_tokens
-def test_rows_of_no_token_are_zero_and_read_nothing(layer, geometry, num_tokens):
+def test_rows_of_no_token_are_zero_and_read_nothing(layer, layer_key, num_tokens):
     """NaN from the padding of a captured batch, or old memory in its rows."""
-    arguments = layer_arguments(geometry, num_tokens)
+    arguments = layer_arguments(layer_key, num_tokens)
     padding = slice(num_tokens * 2 // 3, None)
     arguments["topk_ids"][padding] = -1
     arguments["topk_weights"][padding] = torch.nan
@@ -167,31 +140,11 @@ def test_rows_of_no_token_are_zero_and_read_nothing(layer, geometry, num_tokens)
 
 # ---- what is refused ----
 
-FAULTS = {
-    "hidden_states": lambda tensor: tensor.to(torch.float16),
-    "hidden_states_scale": lambda tensor: tensor.t().contiguous(),
-    "topk_ids": lambda tensor: tensor.long(),
-    "topk_weights": lambda tensor: tensor[:, :4].contiguous(),
-    "gemm1_weights": lambda tensor: tensor[:-1],
-    "output": lambda tensor: tensor.float(),
-    "local_expert_offset": lambda number: -1,
-}
-
 
 @routed
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_wrong_argument_is_named(layer, geometry, name):
-    """A wrong answer, or a crash in the GPU, instead of a line that says why."""
-    arguments = layer_arguments(geometry, 3)
-    arguments[name] = FAULTS[name](arguments[name])
-    with pytest.raises(ValueError, match=f"^{name}: "):
-        layer(*arguments.values())
-
-
-@routed
-def test_tokens_in_fp8_are_not_taken_for_bf16(layer, geometry):
+def test_tokens_in_fp8_are_not_taken_for_bf16(layer, layer_key):
     """Bytes of one format read as the other."""
-    arguments = layer_arguments(geometry, 3)
+    arguments = layer_arguments(layer_key, 3)
     del arguments["hidden_states_scale"]
     with pytest.raises(ValueError, match="^hidden_states: .*float8_e4m3fn"):
         in_bf16(layer)(*arguments.values())
@@ -202,20 +155,20 @@ def test_tokens_in_fp8_are_not_taken_for_bf16(layer, geometry):
 
 @serving("deepseek-v3-ep8-routed")
 @some_tokens
-def test_random_ids_of_a_trial_run(layer, geometry, num_tokens):
+def test_random_ids_of_a_trial_run(layer, layer_key, num_tokens):
     """Engines measure their memory with random ids, in which an expert comes
     twice.
     """
-    arguments = layer_arguments(geometry, num_tokens)
+    arguments = layer_arguments(layer_key, num_tokens)
     generator = torch.Generator(DEVICE).manual_seed(3)
     arguments["topk_ids"].random_(FIRST_EXPERT, FIRST_EXPERT + LOCAL // 4, generator=generator)
-    assert_close(run(layer, arguments), expected_output(geometry, arguments))
+    assert_close(run(layer, arguments), expected_output(layer_key, arguments))
 
 
 @pytest.fixture(scope="module")
 def whole_weights():
     """Weights of a whole layer by name, 11.3 GB, as a call takes them."""
-    sizes = catalogue.geometries()[WHOLE]
+    sizes = catalogue.layer_sizes()[WHOLE]
     experts = sizes["num_local_experts"]
     hidden = sizes["hidden_size"]
     inter = sizes["intermediate_size"]

@@ -15,7 +15,7 @@ from every_solution import slow
 from moebench.operators import catalogue
 
 BLOCK = 128
-GEOMETRIES = ("kimi-k2-ep1", "qwen3-next")  # 384 local experts; top-k 10 with renorm routing
+LAYER_KEYS = ("kimi-k2-ep1", "qwen3-next")  # 384 local experts; top-k 10 with renorm routing
 OTHERS = ("kimi-k2-ep8", "full", "minimax-m2")  # 48 local experts: no whole words of 32
 MOST = 1 << 14  # rows, more than any call here has
 FACTOR = 2.5
@@ -26,29 +26,24 @@ pytestmark = pytest.mark.xdist_group("cutlass permute")  # one worker builds the
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """A function of a geometry that returns the program."""
+    """A function of a layer key that returns the program."""
 
     @cache
-    def get(geometry):
-        folder = tmp_path_factory.mktemp(geometry)
-        return host_program.of_packed("cutlass_grouped", geometry, "cutlass_permute.cc", folder)
+    def get(layer_key):
+        folder = tmp_path_factory.mktemp(layer_key)
+        return host_program.of_packed("cutlass_grouped", layer_key, "cutlass_permute.cc", folder)
 
     return get
 
 
-@dataclass
-class Table:
-    """What a grouped GEMM is told of each local expert; addresses count from the operands'
-    starts.
+def table_type(local):
+    """Return what a grouped GEMM is told of each of so many local experts; addresses count from the
+    operands' starts.
     """
-
-    problem: np.ndarray
-    activations: np.ndarray
-    weights: np.ndarray
-    result: np.ndarray
-    row_scale: np.ndarray
-    block_scale: np.ndarray
-    strides: np.ndarray
+    addresses = ("activations", "weights", "result", "row_scale", "block_scale")
+    fields = [("problem", "i4", (local, 3))]
+    fields += [(name, "i8", local) for name in addresses]
+    return np.dtype([*fields, ("strides", "i8", (3, local))])
 
 
 @dataclass
@@ -57,8 +52,8 @@ class Window:
 
     num_rows: int
     all_rows: int
-    gemm1: Table
-    gemm2: Table
+    gemm1: np.void  # of table_type
+    gemm2: np.void
     expert_rows: np.ndarray
     x: np.ndarray
     x_scale: np.ndarray
@@ -73,36 +68,26 @@ class Options:
     by_row: bool = False
 
 
-class Answer:
-    """Reads what the program wrote."""
+def take(data, dtype, *shape):
+    """Read an array from what the program wrote."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer(data.read(size), dtype).reshape(shape)
 
-    def __init__(self, data):
-        self.data = io.BytesIO(data)
 
-    def take(self, dtype, *shape):
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        return np.frombuffer(self.data.read(size), dtype).reshape(shape)
-
-    def take_table(self, local):
-        problem = self.take("i4", local, 3)
-        addresses = [self.take("i8", local) for _ in range(5)]
-        return Table(problem, *addresses, self.take("i8", 3, local))
-
-    def take_window(self, local, hidden):
-        num_rows, all_rows = self.take("i4", 2)
-        gemm1 = self.take_table(local)
-        gemm2 = self.take_table(local)
-        expert_rows = self.take("i4", num_rows, 2)
-        x = self.take("u1", num_rows, hidden)
-        x_scale = self.take("f4", num_rows * (hidden // BLOCK))
-        return Window(num_rows, all_rows, gemm1, gemm2, expert_rows, x, x_scale)
+def take_window(data, local, hidden):
+    num_rows, all_rows = take(data, "i4", 2)
+    gemm1, gemm2 = take(data, table_type(local), 2)
+    expert_rows = take(data, "i4", num_rows, 2)
+    x = take(data, "u1", num_rows, hidden)
+    x_scale = take(data, "f4", num_rows * (hidden // BLOCK))
+    return Window(num_rows, all_rows, gemm1, gemm2, expert_rows, x, x_scale)
 
 
 class Call:
     """Inputs of a call, and for each local expert its tokens by the definition's own routing."""
 
-    def __init__(self, geometry, num_tokens):
-        self.sizes = catalogue.geometries()[geometry]
+    def __init__(self, layer_key, num_tokens):
+        self.sizes = catalogue.layer_sizes()[layer_key]
         self.num_tokens = num_tokens
         hidden = self.sizes["hidden_size"]
         experts = self.sizes["num_experts"]
@@ -117,12 +102,12 @@ class Call:
         self.x = x.numpy()
         self.x_scale = torch.randn(hidden // BLOCK, num_tokens, generator=generator).numpy()
         self.offset = (experts - local) // 2 // 8 * 8
-        if geometry in catalogue.renorm():
+        if layer_key in catalogue.renorm():
             self.routing = [logits.bfloat16()]
-            chosen, weights = catalogue.router(geometry)(*self.routing)
+            chosen, weights = catalogue.router(layer_key)(*self.routing)
         else:
             self.routing = [logits, bias]
-            chosen, weights = catalogue.router(geometry)(*self.routing, FACTOR)
+            chosen, weights = catalogue.router(layer_key)(*self.routing, FACTOR)
 
         rank_experts = slice(self.offset, self.offset + local)
         no_weights = torch.zeros(num_tokens, experts)
@@ -139,14 +124,14 @@ class Call:
         command = [program, *map(str, numbers)]
         done = subprocess.run(command, input=data, capture_output=True, check=True)
 
-        answer = Answer(done.stdout)
+        answer = io.BytesIO(done.stdout)
         local = self.sizes["num_local_experts"]
         top_k = self.sizes["top_k"]
         windows = []
         for _ in range(0, self.num_tokens * min(top_k, local), options.window):
-            windows.append(answer.take_window(local, self.sizes["hidden_size"]))
-        pairs = answer.take(PAIR, self.num_tokens, top_k)
-        assert not answer.data.read()
+            windows.append(take_window(answer, local, self.sizes["hidden_size"]))
+        pairs = take(answer, PAIR, self.num_tokens, top_k)
+        assert not answer.read()
         return windows, pairs
 
 
@@ -160,13 +145,13 @@ def check_table(table, first, rows, shape, swap_ab):
     all_k = np.full_like(rows, k)
     problem = [all_n, rows, all_k] if swap_ab else [rows, all_n, all_k]
 
-    assert (table.problem == np.stack(problem, 1)).all()
-    assert (table.activations == first * k).all()
-    assert (table.weights == expert * n * k).all()
-    assert (table.result == first * n * 2).all(), "bf16"
-    assert (table.row_scale == first * (k // BLOCK) * 4).all()
-    assert (table.block_scale == expert * (n // BLOCK) * (k // BLOCK) * 4).all()
-    assert (table.strides == [[k], [k], [n]]).all()
+    assert (table["problem"] == np.stack(problem, 1)).all()
+    assert (table["activations"] == first * k).all()
+    assert (table["weights"] == expert * n * k).all()
+    assert (table["result"] == first * n * 2).all(), "bf16"
+    assert (table["row_scale"] == first * (k // BLOCK) * 4).all()
+    assert (table["block_scale"] == expert * (n // BLOCK) * (k // BLOCK) * 4).all()
+    assert (table["strides"] == [[k], [k], [n]]).all()
 
 
 def check_window(call, window, begin, options):
@@ -219,26 +204,26 @@ def check(call, program, options):
 
 # in permute; either way with 384 experts; in a kernel of its own
 @pytest.mark.parametrize("num_tokens", [1, 16, 33, 70])
-@pytest.mark.parametrize("geometry", [*GEOMETRIES, *map(slow, OTHERS)])
-def test_rows_are_where_the_gemms_and_combine_look(program, geometry, num_tokens):
+@pytest.mark.parametrize("layer_key", [*LAYER_KEYS, *map(slow, OTHERS)])
+def test_rows_are_where_the_gemms_and_combine_look(program, layer_key, num_tokens):
     """Rows of another token or expert, at a number of experts that has no GPU
     test.
     """
-    check(Call(geometry, num_tokens), program(geometry), Options())
+    check(Call(layer_key, num_tokens), program(layer_key), Options())
 
 
 @pytest.mark.parametrize(
-    ("geometry", "window"), [("kimi-k2-ep1", 128), ("qwen3-next", 128), ("kimi-k2-ep8", 100)]
+    ("layer_key", "window"), [("kimi-k2-ep1", 128), ("qwen3-next", 128), ("kimi-k2-ep8", 100)]
 )
-def test_windows_share_the_rows(program, geometry, window):
+def test_windows_share_the_rows(program, layer_key, window):
     """Wrong sums above the tokens whose rows fit scratch, or rows of a window
     added twice.
     """
-    windows = check(Call(geometry, 65), program(geometry), Options(window=window))
+    windows = check(Call(layer_key, 65), program(layer_key), Options(window=window))
 
     assert len(windows) > 4
     has_rows = [window.num_rows > 0 for window in windows]
-    assert has_rows[-1] == (geometry in GEOMETRIES)  # the other's last ones are empty
+    assert has_rows[-1] == (layer_key in LAYER_KEYS)  # the other's last ones are empty
 
 
 @pytest.mark.parametrize("options", [Options(swap_ab=True), Options(by_row=True)], ids=str)
