@@ -5,8 +5,8 @@
 
 #include "hopper_machine.h"
 
-#include "gemm1_on_host.cuh"
-#include "gemm2_on_host.cuh"
+#include "grouped_gemm1.cu"
+#include "grouped_gemm2.cu"
 
 struct Queue {
   TileQueues sizes = {};

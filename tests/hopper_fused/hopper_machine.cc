@@ -143,12 +143,11 @@ std::string place_of(int cta, int record) {
 
 void check(const Actor& actor, const Access& before, const char* verb, int cta, int record, bool async_proxy) {
   if (before.agent < 0 || before.agent == actor.agent) return;
-  const std::string text =
-      names[actor.agent] + " " + verb + " " + place_of(cta, record) + " after " + names[before.agent];
-  if (actor.clocks.seen[before.agent] < before.when) fault("race: " + text);
-  if (async_proxy && before.generic && actor.clocks.fenced[before.agent] < before.when) {
-    fault("no proxy fence: " + text);
-  }
+  const bool ordered = actor.clocks.seen[before.agent] >= before.when;
+  const bool needs_fence = async_proxy && before.generic;
+  if (ordered && (!needs_fence || actor.clocks.fenced[before.agent] >= before.when)) return;
+  fault((ordered ? "no proxy fence: " : "race: ") + names[actor.agent] + " " + verb + " " + place_of(cta, record) +
+        " after " + names[before.agent]);
 }
 
 void read_record(const Actor& actor, int cta, int record, bool async_proxy) {
@@ -298,7 +297,8 @@ void run_cluster(std::function<void()> body, unsigned seed, const char* without)
 
 bool synchronises(const char* function, Place place) {
   const char* name = strrchr(place.file, '/');
-  const std::string text = std::string(name ? name + 1 : place.file) + ":" + std::to_string(place.line) + " " + function;
+  std::string text = name ? name + 1 : place.file;
+  text += ":" + std::to_string(place.line) + " " + function;
   places.insert(text);
   return text != left_out;
 }
