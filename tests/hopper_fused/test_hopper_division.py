@@ -99,11 +99,11 @@ def division(request, tmp_path_factory):
 
 def few_tokens(test):
     """Run a test for some CTAs, and a share of 60 of the most m_blocks."""
-    return settings(deadline=None, max_examples=40)(given(ctas=SMS, share=st.integers(0, 60))(test))
+    return settings(deadline=None, max_examples=25)(given(ctas=SMS, share=st.integers(0, 60))(test))
 
 
 def many_tokens(test):
-    return settings(deadline=None, max_examples=40)(given(ctas=SMS, rows=SOME_ROWS)(test))
+    return settings(deadline=None, max_examples=15)(given(ctas=SMS, rows=SOME_ROWS)(test))
 
 
 def by_cta(tiles):

@@ -47,9 +47,7 @@ BARRIERS = {
     "sums": Barrier(
         "gemm2_combine.cuh", "  if constexpr (!kShortTiles) __syncwarp();", layer="long"
     ),
-    "row maxima": Barrier(
-        "gemm1_swiglu.cuh", "  named_barrier_sync(kBarAmax, kMTiles * kWarp);\n"
-    ),
+    "row maxima": Barrier("gemm1_swiglu.cuh", "  named_barrier_sync(kBarAmax, kMTiles * kWarp);\n"),
     "a first part's sums": Barrier(
         "gemm1_swiglu.cuh", "counter_wait(", without="//", layer="tiny-split-k"
     ),

@@ -116,7 +116,7 @@ def schedules(test):
         ctas=st.sampled_from(SMS),
         m_blocks=st.integers(0, MOST_M_BLOCKS),
     )
-    return settings(deadline=None, max_examples=50)(drawn(test))
+    return settings(deadline=None, max_examples=30)(drawn(test))
 
 
 @schedules

@@ -290,7 +290,8 @@ def main():
         print(f"built in {time.monotonic() - begin:.0f} s", flush=True)
         for layer in options.layers:
             for name in options.solutions:
-                if reason := why_not_here(name, layer):
+                reason = why_not_here(name, layer)
+                if reason:
                     print(f"{layer} {name}: not here: {reason}", flush=True)
                     continue
                 bad += stress(name, layer, options)
