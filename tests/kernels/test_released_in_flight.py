@@ -87,11 +87,12 @@ def without_what_was_read(texts):
     return changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("solution", "file"),
     [
         ("hopper_fused_invariant", "few_rows_gemm1.cu"),
-        slow("hopper_fused", "few_tokens/fused_layer.cu"),
+        ("hopper_fused", "few_tokens/fused_layer.cu"),
     ],
 )
 def test_a_release_that_depends_on_nothing_is_found(solution, file, tmp_path):
@@ -102,9 +103,14 @@ def test_a_release_that_depends_on_nothing_is_found(solution, file, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "file", ["many_tokens/route_permute.cu", slow("few_tokens/fused_layer.cu")]
+    ("definition", "file"),
+    [
+        ("full", "many_tokens/route_permute.cu"),
+        slow("qwen3-30b-routed", "many_tokens/route_permute.cu"),
+        slow("full", "few_tokens/fused_layer.cu"),
+        slow("qwen3-30b-routed", "few_tokens/fused_layer.cu"),
+    ],
 )
-@pytest.mark.parametrize("definition", ["full", "qwen3-30b-routed"])
 def test_kernels_that_overlap_the_caller_read_coherently(definition, file, tmp_path):
     cubin = sass.compile_cubin(texts_of("hopper_fused", definition), file, tmp_path, "90a")
     assert set(sass.read_only_loads(cubin).values()) == {0}
