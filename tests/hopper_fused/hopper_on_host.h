@@ -74,11 +74,17 @@ inline void mbar_expect_tx(uint64_t* bar, int bytes) { mbar_signal(bar, own_cta(
 inline void mbar_arrive_expect_tx(uint64_t* bar, int bytes, Place place = {}) {
   if (synchronises("mbar_arrive_expect_tx", place)) mbar_signal(bar, own_cta(), 1, bytes);
 }
+inline void mbar_arrive(uint64_t* bar, Place place = {}) {
+  if (synchronises("mbar_arrive", place)) mbar_signal(bar, own_cta(), 1, 0);
+}
 inline void mbar_wait(uint64_t* bar, int phase, Place place = {}) {
   if (synchronises("mbar_wait", place)) mbar_await(bar, phase);
 }
 inline void named_barrier_sync(int id, int threads, Place place = {}) {
   if (synchronises("named_barrier_sync", place)) meet(id, threads, true);
+}
+inline void named_barrier_sync_unaligned(int id, int threads, Place place = {}) {
+  named_barrier_sync(id, threads, place);
 }
 inline void __syncthreads() { meet(kCta, 384, true); }
 inline void __syncwarp() { order_warp(); }
@@ -90,6 +96,15 @@ void release_stage_to_cluster(uint64_t* empty, const Read&...) {
   if (!synchronises("release_stage_to_cluster", {})) return;
   order_warp();
   if (this_lane() < kCtas) mbar_signal(empty, this_lane(), 1, 0);
+}
+template <class... Read>
+void release_stage(uint64_t* empty, const Read&...) {
+  mbar_signal(empty, own_cta(), 1, 0);
+}
+template <class... Read>
+void release_stage_of_warp(uint64_t* empty, const Read&...) {
+  order_warp();
+  if (this_lane() == 0) mbar_signal(empty, own_cta(), 1, 0);
 }
 inline void st_async_cluster(int* word, int value, uint64_t* bar, int rank) {
   store_in_cluster(word, value, bar, rank);

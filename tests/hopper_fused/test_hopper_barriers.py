@@ -121,7 +121,7 @@ def test_every_byte_is_ordered_in_other_orders(program, seed):
 @pytest.mark.parametrize("gemm", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_each_synchronisation_is_missed(program, gemm):
     places = run(program, gemm, 2, FEW_ROWS).stdout.splitlines()
-    assert len(places) > 15
+    assert len(places) > 8
 
     not_missed = set()
     for place in places:

@@ -22,7 +22,7 @@ QUICK = "combine.cu"  # a few seconds; the others are in the slow set
 WITH_WGMMA = ("fused_layer.cu", "grouped_gemm1.cu", "grouped_gemm2.cu")
 # no output columns shared; most shared; top-k given; widths of odd blocks; I 3072 and another
 # activation; MXFP4 weights
-GEOMETRIES = [
+LAYER_KEYS = [
     "full",
     "qwen3-next",
     "deepseek-v3-ep8-routed",
@@ -31,18 +31,18 @@ GEOMETRIES = [
     "deepseek-v4-pro-ep8-mxfp4",
 ]
 SOURCES = []
-for geometry in GEOMETRIES:
+for layer_key in LAYER_KEYS:
     for path in sorted(FOLDER.rglob("*.cu")):
-        quick = geometry == "full" and path.name == QUICK
+        quick = layer_key == "full" and path.name == QUICK
         marks = () if quick else pytest.mark.slow
         name = path.relative_to(FOLDER).as_posix()
-        SOURCES.append(pytest.param(geometry, name, marks=marks))
+        SOURCES.append(pytest.param(layer_key, name, marks=marks))
 
 
-def compiled(geometry, source, folder):
+def compiled(layer_key, source, folder):
     """Return the object file of a packed source, and what ptxas said."""
     includes = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
-    for file in pack.pack("hopper_fused")[geometry].sources:
+    for file in pack.pack("hopper_fused")[layer_key].sources:
         path = folder / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file.content)
@@ -58,10 +58,10 @@ def compiled(geometry, source, folder):
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-@pytest.mark.parametrize(("geometry", "source"), SOURCES)
-def test_compiles_without_giving_up_speed(geometry, source, tmp_path):
+@pytest.mark.parametrize(("layer_key", "source"), SOURCES)
+def test_compiles_without_giving_up_speed(layer_key, source, tmp_path):
     """Products that wait for each other, or sums that are spilled, are a slower table."""
-    kernel, log = compiled(geometry, source, tmp_path)
+    kernel, log = compiled(layer_key, source, tmp_path)
     assert not GIVEN_UP.search(log), log
     assert all(int(spilled) <= MOST_SPILLED for spilled in SPILLED.findall(log)), log
 

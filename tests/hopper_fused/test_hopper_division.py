@@ -20,7 +20,7 @@ SMS = st.sampled_from([112, 114, 132, 144])
 BLOCK_M = 128
 # 36 experts, and two CTAs for each column tile; I and H no whole pairs of tiles, 13 CTAs for each
 # column tile
-GEOMETRIES = ("full", "step-3.5-flash-ep8", "small-one-group")
+LAYER_KEYS = ("full", "step-3.5-flash-ep8", "small-one-group")
 MOST_EXPERTS = 36
 SOME_ROWS = st.lists(
     st.integers(0, 700) | st.sampled_from([0, 1, 16, 64, 65, 128, 129, 192, 193, 256, 257]),
@@ -59,10 +59,10 @@ class WorkTile:
 class Division:
     """A definition's sizes, and what its headers answer."""
 
-    def __init__(self, geometry, folder):
-        sizes = catalogue.geometries()[geometry]
+    def __init__(self, layer_key, folder):
+        sizes = catalogue.geometries()[layer_key]
         sample = "hopper_division.cc"
-        self.program = host_program.of_packed("hopper_fused", geometry, sample, folder)
+        self.program = host_program.of_packed("hopper_fused", layer_key, sample, folder)
         self.experts = sizes["num_local_experts"]
         n_block_pairs = -(-sizes["intermediate_size"] // 256)
         self.n_blocks = 8 * n_block_pairs  # of an m_block, in the one launch
@@ -92,7 +92,7 @@ class Division:
         return [WorkTile(*row) for row in self.ask(scheduler, ctas, n_blocks, *rows)]
 
 
-@pytest.fixture(scope="module", params=GEOMETRIES)
+@pytest.fixture(scope="module", params=LAYER_KEYS)
 def division(request, tmp_path_factory):
     return Division(request.param, tmp_path_factory.mktemp("division"))
 

@@ -33,11 +33,11 @@ class Answer:
 class Layer:
     """A definition's sizes, and the program that its sources make."""
 
-    def __init__(self, geometry, folder):
+    def __init__(self, layer_key, folder):
         sample = "hopper_take_ids.cc"
-        self.sizes = stages.sizes(geometry)
+        self.sizes = stages.sizes(layer_key)
         self.num_local = self.sizes["num_local_experts"]
-        self.program = host_program.of_packed("hopper_fused", geometry, sample, folder)
+        self.program = host_program.of_packed("hopper_fused", layer_key, sample, folder)
 
     def ask(self, tokens, offset, *inputs):
         data = b"".join(array.tobytes() for array in inputs)

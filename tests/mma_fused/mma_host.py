@@ -37,11 +37,11 @@ def with_one_replaced(text, old, new):
     return text.replace(old, new)
 
 
-def sources(layer, geometry="full"):
+def sources(layer, layer_key="full"):
     """Return file name -> text of the device code. layer: its sizes, or None for the
     definition's.
     """
-    packed = small.cuda_files(geometry, layer)
+    packed = small.cuda_files(layer_key, layer)
     texts = {name: text for name, text in packed.items() if name.endswith(".cuh")}
     kernel, _, _ = packed["fused_layer.cu"].partition("cudaError_t prepare_fused_layer")
     texts["fused_layer_on_host.cuh"] = with_one_replaced(

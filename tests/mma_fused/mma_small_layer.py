@@ -80,12 +80,12 @@ def size_files(layer):
     }
 
 
-def cuda_files(geometry, layer=None):
+def cuda_files(layer_key, layer=None):
     """Return file name -> text of the packed CUDA sources; two folders have no file of one name.
 
     layer: other sizes than the definition's.
     """
-    files = [file for file in pack("mma_fused")[geometry].sources if ".cu" in file.path]
+    files = [file for file in pack("mma_fused")[layer_key].sources if ".cu" in file.path]
     texts = {Path(file.path).name: file.content for file in files}
     assert len(texts) == len(files)
     return texts | size_files(layer) if layer else texts
@@ -151,12 +151,12 @@ def first_fault(layer, arguments, output, h, h_scale):
     return f"gemm2 + combine: {fault}" if fault else None
 
 
-def stage_sources(geometry, layer=None):
+def stage_sources(layer_key, layer=None):
     """Return file name -> text of the test build for a definition, which hands out its scratch.
 
     layer: other sizes than the definition's.
     """
-    texts = cuda_files(geometry, layer)
+    texts = cuda_files(layer_key, layer)
     texts["launch_layer_cu.cuh"] = texts.pop("launch_layer.cu")
     texts["stages.cu"] = (SAMPLES / "mma_stages.cu").read_text()
     return texts

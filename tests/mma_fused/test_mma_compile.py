@@ -37,9 +37,9 @@ def most_shared(architecture):
     return small.ARCHITECTURES[architecture].smem_kib * 1024
 
 
-def compiled(geometry, architecture, folder):
+def compiled(layer_key, architecture, folder):
     """Return the object file of the one launch, and what ptxas said."""
-    for name, text in small.cuda_files(geometry).items():
+    for name, text in small.cuda_files(layer_key).items():
         (folder / name).write_text(text)
     number = architecture.removeprefix("sm_")
     command = ["nvcc", "-std=c++17", "-O2", f"-gencode=arch=compute_{number},code=sm_{number}"]
@@ -50,9 +50,9 @@ def compiled(geometry, architecture, folder):
     return folder / "kernel.o", done.stderr
 
 
-def expected_copies(geometry, architecture):
+def expected_copies(layer_key, architecture):
     copies = {"UTMALDG" if small.ARCHITECTURES[architecture].tma else "LDGSTS"}
-    return copies | {"LDGSTS"} if (geometry, architecture) == STAGES_TOKENS else copies
+    return copies | {"LDGSTS"} if (layer_key, architecture) == STAGES_TOKENS else copies
 
 
 def test_hardware_is_what_it_is_compiled_for():
@@ -61,10 +61,10 @@ def test_hardware_is_what_it_is_compiled_for():
 
 @needs_compilers
 @pytest.mark.slow
-@pytest.mark.parametrize(("geometry", "architecture"), LAUNCHES)
-def test_shared_memory_fits(architecture, geometry, tmp_path):
+@pytest.mark.parametrize(("layer_key", "architecture"), LAUNCHES)
+def test_shared_memory_fits(architecture, layer_key, tmp_path):
     (tmp_path / "size.cc").write_text(SIZE)
-    texts = mma_host.sources(None, geometry)
+    texts = mma_host.sources(None, layer_key)
     target = small.ARCHITECTURES[architecture]
     program = mma_host.build(texts, tmp_path / "size.cc", target, tmp_path)
     size = int(subprocess.run([program], capture_output=True, check=True).stdout)
@@ -73,10 +73,10 @@ def test_shared_memory_fits(architecture, geometry, tmp_path):
 
 @needs_compilers
 @pytest.mark.slow
-@pytest.mark.parametrize(("geometry", "architecture"), LAUNCHES)
-def test_one_launch_compiles_without_spills(architecture, geometry, tmp_path):
+@pytest.mark.parametrize(("layer_key", "architecture"), LAUNCHES)
+def test_one_launch_compiles_without_spills(architecture, layer_key, tmp_path):
     """And to the instructions that the page names."""
-    kernel, log = compiled(geometry, architecture, tmp_path)
+    kernel, log = compiled(layer_key, architecture, tmp_path)
     spills = re.findall(r"(\d+) bytes spill", log)
     assert spills
     assert set(spills) == {"0"}
@@ -87,7 +87,7 @@ def test_one_launch_compiles_without_spills(architecture, geometry, tmp_path):
     products = re.findall(r"\b(?:HMMA|QMMA|IMMA|OMMA)\.[\w.]+", code)
     copies = re.findall(r"\b(?:UTMALDG|LDGSTS)\b", code)
     assert set(products) == {"HMMA.16816.F32"}
-    assert set(copies) == expected_copies(geometry, architecture)
+    assert set(copies) == expected_copies(layer_key, architecture)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_an_architecture_that_is_not_listed_is_refused(packed_module, monkeypatc
 @pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "form"), MANY)
 def test_many_tokens_compile_and_fit(architecture, form, tmp_path):
-    entry_point, geometry = form
+    entry_point, layer_key = form
     kernels = ahead_of_time.compiled(
-        "mma_fused", geometry, architecture, small.MANY_TOKENS, tmp_path, entry_point
+        "mma_fused", layer_key, architecture, small.MANY_TOKENS, tmp_path, entry_point
     )
     assert any(kernel["kernel"].startswith("gemm") for kernel in kernels)
     for kernel in kernels:

@@ -203,8 +203,8 @@ class Shape:
     share: float  # of the experts that a token takes
 
 
-def shape_of(geometry):
-    layer = catalogue.geometries()[geometry]
+def shape_of(layer_key):
+    layer = catalogue.geometries()[layer_key]
     sizes = (layer["num_local_experts"], layer["hidden_size"], layer["intermediate_size"])
     return Shape(sizes, layer["top_k"] / layer["num_experts"])
 

@@ -24,14 +24,14 @@ COUNTS = {
 }
 FORCED = [configuration for configuration in small.CONFIGURATIONS if configuration != OWN]
 GRIDS = (58, 66, 84, 108, 114)
-BUILDS = [(geometry, OWN) for geometry in COUNTS]
+BUILDS = [(layer_key, OWN) for layer_key in COUNTS]
 BUILDS += [("full", configuration) for configuration in FORCED]
 
 
 def build(key):
-    geometry, configuration = key
+    layer_key, configuration = key
     flags = small.flags(configuration)
-    sources = small.stage_sources(geometry)
+    sources = small.stage_sources(layer_key)
     return build_library("mma_stages", sources, architecture=small.HERE, flags=flags)
 
 
@@ -41,10 +41,10 @@ def libraries():
     return stages.build_all(build, BUILDS, small.HERE)
 
 
-def inputs(geometry, num_tokens):
+def inputs(layer_key, num_tokens):
     """Return a layer, and a call's arguments on the GPU."""
-    layer = stages.sizes(geometry)
-    return layer, stages.tokens(layer, num_tokens, DEVICE) | stages.weights_once(geometry)
+    layer = stages.sizes(layer_key)
+    return layer, stages.tokens(layer, num_tokens, DEVICE) | stages.weights_once(layer_key)
 
 
 def check(library, layer, arguments, ctas=0):
@@ -58,10 +58,10 @@ def check(library, layer, arguments, ctas=0):
 
 
 @pytest.mark.parametrize(
-    ("geometry", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]]
+    ("layer_key", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]]
 )
-def test_every_stage_is_right(libraries, geometry, num_tokens):
-    check(libraries[geometry, OWN], *inputs(geometry, num_tokens))
+def test_every_stage_is_right(libraries, layer_key, num_tokens):
+    check(libraries[layer_key, OWN], *inputs(layer_key, num_tokens))
 
 
 @pytest.mark.parametrize("num_tokens", [7, 80, 256])

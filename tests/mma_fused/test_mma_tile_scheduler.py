@@ -20,7 +20,7 @@ st = hypothesis.strategies
 # grids of few, and of more than may split tiles along K
 SMS = (1, 3, 7, 58, 66, 72, 80, 84, 108, 114, 128, 132, 142, 148, 160, 170, 188, 300)
 # 112 column tiles and 64 n_blocks; 16 and 16; 64 and 32
-GEOMETRIES = ("full", "qwen3-next", "qwen3.5-397b")
+LAYER_KEYS = ("full", "qwen3-next", "qwen3.5-397b")
 MOST_M_BLOCKS = 70
 MOST_SHARING_CTAS = 8
 MOST_SPLIT_TILES = 128
@@ -54,11 +54,11 @@ class Gemm2Tile:
 class Layer:
     """A definition's sizes in tiles."""
 
-    geometry: str
+    layer_key: str
 
     @cached_property
     def sizes(self):
-        return catalogue.geometries()[self.geometry]
+        return catalogue.geometries()[self.layer_key]
 
     @property
     def column_tiles(self):
@@ -85,15 +85,15 @@ def warp_time(k_blocks, k_block_time):
 
 @pytest.fixture(scope="module")
 def schedule(tmp_path_factory):
-    """A function of a geometry, CTAs and m_blocks that returns Items and Gemm2Tiles."""
+    """A function of a layer_key, CTAs and m_blocks that returns Items and Gemm2Tiles."""
     programs = {}
-    for geometry in GEOMETRIES:
-        folder = tmp_path_factory.mktemp(geometry)
+    for layer_key in LAYER_KEYS:
+        folder = tmp_path_factory.mktemp(layer_key)
         sample = "mma_tile_scheduler.cc"
-        programs[geometry] = host_program.of_packed("mma_fused", geometry, sample, folder)
+        programs[layer_key] = host_program.of_packed("mma_fused", layer_key, sample, folder)
 
-    def get(geometry, ctas, m_blocks):
-        command = [programs[geometry], str(ctas), str(m_blocks)]
+    def get(layer_key, ctas, m_blocks):
+        command = [programs[layer_key], str(ctas), str(m_blocks)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         items = []
         tiles = []
@@ -112,7 +112,7 @@ def schedule(tmp_path_factory):
 def schedules(test):
     """Run a test on what many grids do."""
     drawn = given(
-        geometry=st.sampled_from(GEOMETRIES),
+        layer_key=st.sampled_from(LAYER_KEYS),
         ctas=st.sampled_from(SMS),
         m_blocks=st.integers(0, MOST_M_BLOCKS),
     )
@@ -120,10 +120,10 @@ def schedules(test):
 
 
 @schedules
-def test_gemm1_has_each_k_block_once_and_in_order(schedule, geometry, ctas, m_blocks):
+def test_gemm1_has_each_k_block_once_and_in_order(schedule, layer_key, ctas, m_blocks):
     """gemm2 waits for m_blocks in their order: a tile that came late would keep it waiting."""
-    layer = Layer(geometry)
-    items, _ = schedule(geometry, ctas, m_blocks)
+    layer = Layer(layer_key)
+    items, _ = schedule(layer_key, ctas, m_blocks)
     done = Counter()
     for item in items:
         done.update((item.tile, k) for k in range(item.first, item.end))
@@ -136,8 +136,8 @@ def test_gemm1_has_each_k_block_once_and_in_order(schedule, geometry, ctas, m_bl
 
 
 @schedules
-def test_parts_of_a_tile_do_not_wait_for_each_other(schedule, geometry, ctas, m_blocks):
-    items, _ = schedule(geometry, ctas, m_blocks)
+def test_parts_of_a_tile_do_not_wait_for_each_other(schedule, layer_key, ctas, m_blocks):
+    items, _ = schedule(layer_key, ctas, m_blocks)
     last_tile = {item.cta: item.tile for item in items}
     parts = defaultdict(list)
     for item in items:
@@ -157,11 +157,11 @@ def test_parts_of_a_tile_do_not_wait_for_each_other(schedule, geometry, ctas, m_
 
 
 @schedules
-def test_gemm2_adds_each_m_block_to_each_column_once(schedule, geometry, ctas, m_blocks):
-    _, tiles = schedule(geometry, ctas, m_blocks)
+def test_gemm2_adds_each_m_block_to_each_column_once(schedule, layer_key, ctas, m_blocks):
+    _, tiles = schedule(layer_key, ctas, m_blocks)
     added = Counter((tile.column_tile, tile.m_block) for tile in tiles)
     assert set(added.values()) <= {1}
-    assert len(added) == Layer(geometry).column_tiles * m_blocks
+    assert len(added) == Layer(layer_key).column_tiles * m_blocks
     assert {m_block for _, m_block in added} == set(range(m_blocks))
 
     sharing = defaultdict(set)
@@ -171,9 +171,9 @@ def test_gemm2_adds_each_m_block_to_each_column_once(schedule, geometry, ctas, m
 
 
 @schedules
-def test_work_is_spread(schedule, geometry, ctas, m_blocks):
-    layer = Layer(geometry)
-    items, tiles = schedule(geometry, ctas, m_blocks)
+def test_work_is_spread(schedule, layer_key, ctas, m_blocks):
+    layer = Layer(layer_key)
+    items, tiles = schedule(layer_key, ctas, m_blocks)
     work1 = Counter(item.cta for item in items)
     work2 = Counter(tile.cta for tile in tiles)
     most = max(work2.values(), default=0)

@@ -29,7 +29,7 @@ from solutions.common.triton.combine import combine_ref
 from solutions.common.triton.gemm2 import gemm2_ref
 from solutions.common.triton.permute import Permutation, permute_ref
 
-SAMPLE = Path(__file__).parents[1] / "samples" / "hopper_stages.cu"
+SAMPLE = Path(__file__).parents[2] / "samples" / "hopper_stages.cu"
 ARCHITECTURE = "9.0a"
 RIGHT = "every stage is right"  # what a script says of a layer, for sanitizer.py
 SILU = {"activation": "silu", "swiglu_limit": 0}  # of layers that name no activation
@@ -56,10 +56,10 @@ ROUTING = ["routing_logits", "routing_bias", "local_expert_offset", "routed_scal
 # ---- the test build ----
 
 
-def sources(geometry):
+def sources(layer_key):
     """Return path -> text of the test build for a definition."""
     texts = {}
-    for file in pack("hopper_fused")[geometry].sources:
+    for file in pack("hopper_fused")[layer_key].sources:
         if file.path.endswith((".cu", ".cuh")):
             texts[file.path] = file.content
     texts["launch_layer_cu.cuh"] = texts.pop("launch_layer.cu")  # stages.cu includes it
@@ -115,10 +115,10 @@ def call(library, layer, arguments, h_split):
 # ---- the layer's arguments ----
 
 
-def sizes(geometry):
+def sizes(layer_key):
     """Return a definition's layer: sizes, whether its routing is renorm, whether top-k is given."""
-    forms = {"renorm": geometry in catalogue.renorm(), "routed": geometry in catalogue.routed()}
-    return catalogue.geometries()[geometry] | forms
+    forms = {"renorm": layer_key in catalogue.renorm(), "routed": layer_key in catalogue.routed()}
+    return catalogue.geometries()[layer_key] | forms
 
 
 def names(layer):
@@ -131,9 +131,9 @@ def names(layer):
 
 
 @lru_cache(maxsize=1)
-def weights_once(geometry):
+def weights_once(layer_key):
     """Return a definition's weights on the device; those of one are kept, as they are gigabytes."""
-    return weights(sizes(geometry), "cuda")
+    return weights(sizes(layer_key), "cuda")
 
 
 class Draw:
