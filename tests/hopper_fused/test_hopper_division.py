@@ -4,7 +4,7 @@ as 32 fibers.
 
 import subprocess
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import host_program
 import pytest
@@ -170,15 +170,14 @@ def test_many_tokens_a_cluster_shares_rows_or_columns(division, order, ctas, row
     scheduler, n_blocks = division.orders[order]
     tiles_of = by_cta(division.many(scheduler, ctas, n_blocks, rows[: division.experts]))
     for first_cta in {cta // 2 * 2 for cta in tiles_of}:
-        for mine, other in zip(tiles_of[first_cta], tiles_of[first_cta + 1], strict=True):
-            assert mine.expert == other.expert
-            assert mine.multicast_w == other.multicast_w
-            if mine.multicast_w:
-                assert mine.n_block == other.n_block
-                assert mine.m_first + BLOCK_M == other.m_first
+        for first, second in zip(tiles_of[first_cta], tiles_of[first_cta + 1], strict=True):
+            if first.multicast_w:
+                rows = first.m_first + BLOCK_M
+                assert second == replace(
+                    first, cta=second.cta, m_first=rows, m_rows=second.m_rows, normal=second.normal
+                )
             else:
-                assert mine.n_block + 1 == other.n_block
-                assert (mine.m_first, mine.m_rows) == (other.m_first, other.m_rows)
+                assert second == replace(first, cta=second.cta, n_block=first.n_block + 1)
 
 
 @many_tokens

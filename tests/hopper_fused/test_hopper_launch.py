@@ -15,7 +15,8 @@ import tvm_ffi.libinfo
 from moebench.packing import pack
 
 SAMPLE = stages.SAMPLE.with_name("hopper_launch_layer.cu")
-FEW, MANY = "100", "300"  # tokens of one launch, of four
+FEW = "100"  # tokens of one launch
+MANY = "300"  # of four
 PER_THREAD = "2"  # cudaStreamPerThread
 
 pytestmark = pytest.mark.xdist_group("hopper launch")  # one worker builds the program

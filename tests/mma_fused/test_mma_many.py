@@ -166,8 +166,8 @@ def executed(text, word):
         if name == ".reg":
             continue
         target, *sources = operands
-        values = [registers[it] if it in registers else int(it, 0) for it in sources]
-        registers[target] = result_of(name, values)
+        values = [registers.get(source, source) for source in sources]
+        registers[target] = result_of(name, [int(str(value), 0) for value in values])
     return [registers["$0"], registers["$1"]]
 
 
