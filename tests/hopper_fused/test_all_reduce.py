@@ -11,11 +11,11 @@ from moebench.packing.python_package import pack_packages
 
 RANK = Path(__file__).with_name("all_reduce_rank.py")
 # 16 CTAs share a column tile; none does, and ranks have rows of all sizes.
-GEOMETRIES = ["small", "full"]
+LAYER_KEYS = ["small", "full"]
 TWO_HOPS = ["--direct-tokens", "0"]
 
 
-@pytest.fixture(scope="module", params=GEOMETRIES)
+@pytest.fixture(scope="module", params=LAYER_KEYS)
 def package(request, tmp_path_factory):
     """Folder and dotted name of the packed solution."""
     folder = tmp_path_factory.mktemp("packages") / "moe"

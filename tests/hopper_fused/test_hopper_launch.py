@@ -4,6 +4,8 @@ host, with launches and streams that are made up.
 
 import shutil
 import subprocess
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import hopper_stages as stages
@@ -13,7 +15,8 @@ import tvm_ffi.libinfo
 from moebench.packing import pack
 
 SAMPLE = stages.SAMPLE.with_name("hopper_launch_layer.cu")
-FEW, MANY = "100", "300"  # tokens of one launch, of four
+FEW = "100"  # tokens of one launch
+MANY = "300"  # of four
 PER_THREAD = "2"  # cudaStreamPerThread
 
 pytestmark = pytest.mark.xdist_group("hopper launch")  # one worker builds the program
@@ -48,48 +51,60 @@ def events(program, *words):
     return done.stdout.splitlines()
 
 
+@dataclass
+class Scratch:
+    """What a call finds in its scratch."""
+
+    counter: int
+    number: int
+
+
 def scratches(lines):
-    """Of each call: what its counter held, and the number of its scratch."""
-    return [
-        tuple(map(int, line.split()[1:])) for line in lines if line.startswith(("route", "fused"))
-    ]
+    """Return the Scratch of each call."""
+    calls = [line.split() for line in lines if line.startswith(("route", "fused"))]
+    return [Scratch(int(counter), int(number)) for _, counter, number in calls]
+
+
+def numbers_of(lines):
+    return [scratch.number for scratch in scratches(lines)]
+
+
+def endings(lines):
+    """Return how each call ended."""
+    return [line for line in lines if line in ("done", "raised")]
 
 
 def test_both_maps_are_encoded_before_anything_is_launched(program):
     lines = events(program, "call", MANY)
-    assert lines == ["map", "map", "route 0 0", "launch", "gemm1", "gemm2", "combine"] + [
-        "done",
-        "kept 1",
-    ]
+    launches = ["route 0 0", "launch", "gemm1", "gemm2", "combine"]
+    assert lines == ["map", "map", *launches, "done", "kept 1"]
 
 
 @pytest.mark.parametrize("what", ["launch", "gemm1", "gemm2", "combine"])
 def test_a_launch_that_fails_leaves_no_counter_behind(program, what):
     lines = events(program, "call", MANY, "fail", what, "call", MANY, "call", MANY, "call", FEW)
 
-    assert [line for line in lines if line in ("done", "raised")] == [
-        "done",
-        "raised",
-        "done",
-        "done",
-    ]
-    counters, numbers = zip(*scratches(lines), strict=True)
-    assert counters == (0, 0, 0, 0)
-    assert numbers[0] == numbers[1] and numbers[2] == numbers[3]
+    assert endings(lines) == ["done", "raised", "done", "done"]
+    assert [scratch.counter for scratch in scratches(lines)] == [0, 0, 0, 0]
+    first, failed, second, third = numbers_of(lines)
+    assert first == failed
+    assert second == third
     assert lines[-1] == "kept 1"
 
 
 def test_a_map_that_fails_launches_nothing(program):
     lines = events(program, "fail", "map", "call", MANY, "call", MANY)
     assert lines[:2] == ["map fails", "raised"]
-    assert scratches(lines) == [(0, 0)] and lines[-2] == "done"
+    assert scratches(lines) == [Scratch(0, 0)]
+    assert endings(lines) == ["raised", "done"]
 
 
 def test_streams_that_share_a_handle_do_not_share_counters(program):
     """cudaStreamPerThread is a stream of each host thread."""
-    a, b = ("stream", PER_THREAD, "7"), ("stream", PER_THREAD, "8")
-    lines = events(program, *a, "call", MANY, *b, "call", MANY, *a, "call", MANY, *b, "call", FEW)
-    assert [number for _, number in scratches(lines)] == [0, 1, 0, 1]
+    words = []
+    for thread, tokens in (("7", MANY), ("8", MANY), ("7", MANY), ("8", FEW)):
+        words += ["stream", PER_THREAD, thread, "call", tokens]
+    assert numbers_of(events(program, *words)) == [0, 1, 0, 1]
 
 
 def test_a_handle_that_is_used_again_has_another_scratch(program):
@@ -99,9 +114,9 @@ def test_a_handle_that_is_used_again_has_another_scratch(program):
         words += ["stream", "640", str(stream_id), "call", MANY]
     lines = events(program, *words)
 
-    numbers = [number for _, number in scratches(lines)]
-    assert all(a != b for a, b in zip(numbers, numbers[1:], strict=False))
-    assert {counter for counter, _ in scratches(lines)} == {0}
+    for before, after in pairwise(scratches(lines)):
+        assert before.number != after.number
+        assert before.counter == after.counter == 0
     assert lines[-1] == "kept 2"
 
 
@@ -111,9 +126,11 @@ def test_a_capture_has_its_own_scratch(program):
     words += ["capture", "0", "call", MANY, "capture", "6", "call", FEW]
     lines = events(program, *words)
 
-    first, captured, again, after, later = [number for _, number in scratches(lines)]
-    assert captured == again != first == after
-    assert later not in (first,) and lines[-2] == "done"
+    first, captured, again, after, later = numbers_of(lines)
+    assert captured == again != first
+    assert after == first
+    assert later != first
+    assert endings(lines) == ["done"] * 5
 
 
 # ---- on the device ----
@@ -122,8 +139,7 @@ def test_a_capture_has_its_own_scratch(program):
 def failing_sources():
     """The test build's sources, with a gemm1 whose launch fails when the program says so."""
     texts = stages.sources("full")
-    header = "regimes.cuh"
-    (path,) = [path for path in texts if path.endswith(header)]
+    (path,) = [path for path in texts if path.endswith("regimes.cuh")]
     call = "return launch_grouped_gemm1(args, w1_map, h_split, stream);"
     assert texts[path].count(call) == 1
     failing = f'if (getenv("FAIL_GEMM1")) return cudaErrorInvalidValue;\n  {call}'
@@ -136,15 +152,15 @@ def test_a_layer_after_a_failed_launch_is_right(monkeypatch):
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs sm_90")
     library = stages.build_all(lambda _: stages.build(failing_sources()), ["full"])["full"]
-    of = stages.sizes("full")
-    arguments = stages.tokens(of, 300, "cuda") | stages.weights_once("full")
+    layer = stages.sizes("full")
+    arguments = stages.tokens(layer, 300, "cuda") | stages.weights_once("full")
 
     monkeypatch.setenv("FAIL_GEMM1", "1")
     with pytest.raises(RuntimeError):
-        stages.call(library, of, arguments, 1)
+        stages.call(library, layer, arguments, 1)
     monkeypatch.delenv("FAIL_GEMM1")
 
     for _ in range(3):
-        output, arrays, numbers = stages.call(library, of, arguments, 1)
-        fault = stages.first_fault(arrays, numbers, of, arguments, output)
+        output, arrays, numbers = stages.call(library, layer, arguments, 1)
+        fault = stages.first_fault(arrays, numbers, layer, arguments, output)
         assert fault is None, fault

@@ -38,239 +38,231 @@ def libraries():
     ("layer_key", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]]
 )
 def test_every_stage_is_right(libraries, layer_key, num_tokens):
-    """A user would miss: which stage of a wrong layer to look at, at the real widths of several
-    models.
-    """
-    of = stages.sizes(layer_key)
-    arguments = stages.tokens(of, num_tokens, DEVICE) | stages.weights_once(layer_key)
-    output, arrays, numbers = stages.call(libraries[layer_key], of, arguments, H_SPLIT)
+    layer = stages.sizes(layer_key)
+    arguments = stages.tokens(layer, num_tokens, DEVICE) | stages.weights_once(layer_key)
+
+    output, arrays, numbers = stages.call(libraries[layer_key], layer, arguments, H_SPLIT)
+
     assert ("mask" in arrays) == (num_tokens <= numbers["few_tokens"])
-    assert (fault := stages.first_fault(arrays, numbers, of, arguments, output)) is None, fault
+    fault = stages.first_fault(arrays, numbers, layer, arguments, output)
+    assert fault is None, fault
 
 
 # ---- a broken stage is named ----
 
 NUMBERS = {"few_tokens": 24, "bypass_tokens": 4, "ctas_per_column_tile": 1}
-ALL = {"hidden_size": 1024, "intermediate_size": 256, "renorm": False, "routed": False}
-SMALL = {
-    # groups, some experts of other ranks; renorm with experts no multiple of 32
-    "ds": ALL
-    | {"num_experts": 64, "num_local_experts": 16, "top_k": 8, "num_groups": 8, "kept_groups": 4},
-    "renorm": ALL
-    | {
-        "num_experts": 40,
-        "num_local_experts": 40,
-        "top_k": 10,
-        "num_groups": 1,
-        "kept_groups": 1,
-        "renorm": True,
-    },
-}
-SMALL["routed"] = SMALL["ds"] | {"routed": True}
+SIZES = {"hidden_size": 1024, "intermediate_size": 256}
+# Groups, and some experts of other ranks.
+DS = SIZES | {"num_experts": 64, "num_local_experts": 16, "top_k": 8}
+DS |= {"num_groups": 8, "kept_groups": 4, "renorm": False, "routed": False}
+# Experts that are no multiple of 32.
+RENORM = SIZES | {"num_experts": 40, "num_local_experts": 40, "top_k": 10}
+RENORM |= {"num_groups": 1, "kept_groups": 1, "renorm": True, "routed": False}
+ROUTED = DS | {"routed": True}
 
 
 def flat(values):
     return values.contiguous().view(-1).view(torch.uint8)
 
 
+def int32(values):
+    return flat(torch.as_tensor(values).to(torch.int32))
+
+
+def int16(values):
+    return flat(torch.as_tensor(values).to(torch.int16))
+
+
 def scattered(count, index, values):
-    """Bytes of `count` values of one type, NaN or -1 except at these places."""
+    """Return bytes of `count` values of one type, NaN or -1 except at these places."""
     array = torch.full((count * values.element_size(),), 0xFF, dtype=torch.uint8).view(values.dtype)
     return array.index_put_((index.flatten(),), values.flatten()).view(torch.uint8)
 
 
 def quantised(h, h_split, columns):
-    """h [rows, I] -> parts [h_split, rows, I] as bytes of FP8 and scales [rows, I / columns]."""
+    """Return parts [h_split, rows, I] as bytes of FP8, and scales [rows, I / columns], of h."""
     blocks = h.unflatten(-1, (-1, columns))
     scale = (blocks.abs().amax(-1) / 448).clamp(min=2.0**-100)
-    left, found = blocks / scale[..., None], []
+    left = blocks / scale[..., None]
+
+    parts = []
     for _ in range(h_split):
-        found.append(left.to(torch.float8_e4m3fn))
-        left = left - found[-1].float()
-    return torch.stack(found).flatten(-2).view(torch.uint8), scale
+        parts.append(left.to(torch.float8_e4m3fn))
+        left = left - parts[-1].float()
+    return torch.stack(parts).flatten(-2).view(torch.uint8), scale
 
 
-def right_answer(of, num_tokens, few, numbers):
+class RightLayer:
     """Arguments, and the arrays and the output of a layer without a fault, from the plain
     statements.
     """
-    arguments = stages.tokens(of, num_tokens, "cpu") | stages.weights(of, "cpu")
-    chosen, weight = stages.reference_choice(of, arguments)
-    if few:
-        rows = stages.expected_rows(chosen, stages.ATOM, of["top_k"], stages.M_BLOCK_ROWS)
-    else:
-        rows = stages.expected_rows(chosen, stages.ROW_ALIGN, of["top_k"])
-    count, hidden, inter = len(rows.token), of["hidden_size"], of["intermediate_size"]
-    x, x_scale = arguments["hidden_states"], stages.token_scales(of, arguments)
-    up, gate = stages.reference_halves(of, arguments, rows)
-    columns = stages.N_BLOCK_COLUMNS if few else 128  # of h with one scale
-    h, h_scale = quantised(torch.nn.functional.silu(gate) * up, numbers["h_split"], columns)
-    row_weight = torch.where(rows.real, weight[rows.token, rows.expert], 0)
-    per_block = 128 // columns
-    scale_index = stages.scale_index(rows, inter // 128, per_block)
-    arrays = {
-        "weight": flat(weight),
-        "x_scale": scattered(
-            count * hidden // 128,
-            stages.scale_index(rows, hidden // 128),
-            stages.of_tokens(x_scale, rows),
-        ),
-        "h": scattered(
-            count * inter * numbers["h_split"],
-            stages.h_index(rows, inter, numbers["h_split"], few),
-            h,
-        ),
-        "h_scale": scattered(
-            count * inter // 128 * per_block, scale_index, h_scale * row_weight[:, None]
-        ),
-    }
-    found = stages.ReadOut(
-        chosen,
-        weight,
-        rows,
-        {},
-        stages.h_of(arrays, rows, of, numbers["h_split"], few),
-        numbers["h_split"],
-    )
-    y = stages.reference_y(arguments, found)
-    if few:
-        arrays |= few_arrays(of, chosen, rows, x, hidden)
-        if numbers["ctas_per_column_tile"] > 1:
-            arrays["partial"] = flat(partial_sums(y, rows, numbers, num_tokens))
-    else:
-        arrays |= many_arrays(of, chosen, rows, row_weight, y, numbers["h_split"])
-    return arguments, arrays, stages.combined(y, rows.token_rows)
 
+    def __init__(self, layer, num_tokens, few, numbers):
+        self.layer = layer
+        self.few = few
+        self.numbers = numbers
+        self.h_split = numbers["h_split"]
+        self.arguments = stages.tokens(layer, num_tokens, "cpu") | stages.weights(layer, "cpu")
+        self.chosen, self.weight = stages.reference_choice(layer, self.arguments)
+        self.rows = (stages.few_rows if few else stages.many_rows)(layer, self.chosen)
+        row_weight = self.weight[self.rows.token, self.rows.expert]
+        self.row_weight = torch.where(self.rows.real, row_weight, 0)
 
-def few_arrays(of, chosen, rows, x, hidden):
-    words = -(-of["num_local_experts"] // 32)
-    bits = torch.zeros((-(-len(chosen) // 32) * 32, words * 32), dtype=torch.long)
-    bits[: len(chosen), : chosen.shape[1]] = chosen.long()
-    mask = (bits.unflatten(1, (words, 32)) << torch.arange(32)).sum(-1).to(torch.int32)
-    starts = (rows.first == torch.arange(len(rows.token))).nonzero().flatten()
-    in_m_block = torch.zeros_like(rows.first).index_add_(0, rows.first, rows.real.long())[starts]
-    gathered = stages.of_tokens(x.view(torch.uint8), rows)
-    return {
-        "mask": flat(mask.unflatten(0, (-1, 32)).transpose(1, 2)),
-        "token": flat(rows.token.to(torch.int16)),
-        "m_blocks": flat(
-            torch.stack([rows.expert[starts], in_m_block, starts, 0 * starts], 1).to(torch.int16)
-        ),
-        "list_sizes": flat(torch.tensor([len(starts), len(rows.token)], dtype=torch.int32)),
-        "x": scattered(len(rows.token) * hidden, stages.x_index(rows, hidden), gathered),
-    }
+        self.arrays = self.shared_arrays()
+        h = stages.h_of(self.arrays, self.rows, layer, self.h_split, few)
+        read_out = stages.ReadOut(self.chosen, self.weight, self.rows, {}, h, self.h_split)
+        self.y = stages.reference_y(self.arguments, read_out)
+        self.output = stages.combined(self.y, self.rows.token_rows)
+        self.arrays |= self.few_arrays() if few else self.many_arrays()
 
+    def shared_arrays(self):
+        hidden = self.layer["hidden_size"]
+        inter = self.layer["intermediate_size"]
+        rows = self.rows
+        count = len(rows.token)
+        columns = stages.N_BLOCK_COLUMNS if self.few else 128  # of h with one scale
+        up, gate = stages.reference_halves(self.layer, self.arguments, rows)
+        h, h_scale = quantised(torch.nn.functional.silu(gate) * up, self.h_split, columns)
+        h_scale = h_scale * self.row_weight[:, None]
+        x_scale = stages.of_tokens(stages.token_scales(self.layer, self.arguments), rows)
 
-def partial_sums(y, rows, numbers, num_tokens):
-    splits = numbers["ctas_per_column_tile"]
-    sums = torch.full((splits, numbers["few_tokens"], y.shape[1]), torch.nan)
-    sums[:, :num_tokens] = 0
-    m_block = (rows.first == torch.arange(len(rows.token))).cumsum(0) - 1
-    for row in rows.real.nonzero().flatten().tolist():
-        sums[m_block[row] % splits, rows.token[row]] += y[row].float()
-    return sums
+        h_index = stages.h_index(rows, inter, self.h_split, self.few)
+        h_scale_index = stages.scale_index(rows, inter // 128, 128 // columns)
+        x_scale_index = stages.scale_index(rows, hidden // 128)
+        return {
+            "weight": flat(self.weight),
+            "x_scale": scattered(count * hidden // 128, x_scale_index, x_scale),
+            "h": scattered(count * inter * self.h_split, h_index, h),
+            "h_scale": scattered(count * inter // columns, h_scale_index, h_scale),
+        }
 
+    def few_arrays(self):
+        hidden = self.layer["hidden_size"]
+        rows = self.rows
+        count = len(rows.token)
+        words = stages.round_up(self.layer["num_local_experts"], 32) // 32
+        shape = (stages.round_up(len(self.chosen), 32), words * 32)
+        bits = torch.zeros(shape, dtype=torch.long)
+        bits[: len(self.chosen), : self.chosen.shape[1]] = self.chosen.long()
+        mask = (bits.unflatten(1, (words, 32)) << torch.arange(32)).sum(-1)
 
-def stored_y(y, h_split, first):
-    """As gemm2 stores it: bf16, or with h in two parts fp16 and a power of two for each row and 128
-    columns.
-    """
-    if h_split == 1:
-        return {f"y{first}": flat(y.bfloat16())}
-    _, exponent = torch.frexp(y.float().unflatten(1, (-1, 128)).abs().amax(-1))
-    scale = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), exponent)
-    return {
-        f"y{first}": flat((y / scale.repeat_interleave(128, 1)).half()),
-        f"y_scale{first}": flat(scale),
-    }
+        starts = (rows.first == rows.number).nonzero().flatten()
+        rows_from = torch.zeros_like(rows.first).index_add_(0, rows.first, rows.real.long())
+        m_blocks = torch.stack([rows.expert[starts], rows_from[starts], starts, 0 * starts], 1)
+        x = stages.of_tokens(self.arguments["hidden_states"].view(torch.uint8), rows)
+        arrays = {
+            "mask": int32(mask.unflatten(0, (-1, 32)).transpose(1, 2)),
+            "token": int16(rows.token),
+            "m_blocks": int16(m_blocks),
+            "list_sizes": int32([len(starts), count]),
+            "x": scattered(count * hidden, stages.x_index(rows, hidden), x),
+        }
+        if self.numbers["ctas_per_column_tile"] > 1:
+            arrays["partial"] = flat(self.partial_sums())
+        return arrays
 
+    def partial_sums(self):
+        rows = self.rows
+        splits = self.numbers["ctas_per_column_tile"]
+        sums = torch.full((splits, self.numbers["few_tokens"], self.y.shape[1]), torch.nan)
+        sums[:, : len(self.chosen)] = 0
+        m_block = (rows.first == rows.number).cumsum(0) - 1
+        for row in rows.real.nonzero().flatten().tolist():
+            sums[m_block[row] % splits, rows.token[row]] += self.y[row].float()
+        return sums
 
-def many_arrays(of, chosen, rows, row_weight, y, h_split):
-    def tiles(columns):
-        found = []
-        for first in rows.first.unique().tolist():
-            count = int(rows.span[first])
+    def many_arrays(self):
+        rows = self.rows
+        top_k = self.layer["top_k"]
+        padding = (0, stages.round_up(top_k, 4) - top_k)
+        experts = int(self.chosen.any(0).sum())
+        half = self.y.shape[1] // 2
+        arrays = {
+            "row_token": int32(rows.token.clamp(min=0)),
+            "row_weight": flat(self.row_weight),
+            "token_rows": int32(torch.nn.functional.pad(rows.token_rows, padding, value=-1)),
+            "queues": int32([0, 0, experts, len(rows.token)]),
+            "tiles1": int32(self.tiles(2 * self.layer["intermediate_size"] // 256)),
+            "tiles2": int32(self.tiles(half // 256)),
+        }
+        for first in (0, half):
+            arrays |= self.stored_y(self.y[:, first : first + half], first)
+        return arrays
+
+    def tiles(self, columns):
+        """Return the fields of every tile, and two entries of none."""
+        tiles = []
+        for first in self.rows.first.unique().tolist():
+            expert = int(self.rows.expert[first])
+            count = int(self.rows.span[first])
             for start in range(0, count, 128):
                 n = min(128, count - start)
-                found += [
-                    [int(rows.expert[first]), c, start, n, first, count, n > 64]
-                    for c in range(columns)
-                ]
-        return torch.tensor([*found, [-1] * 7, [-1] * 7], dtype=torch.int32)
+                for column in range(columns):
+                    tiles.append([expert, column, start, n, first, count, n > 64])
+        return [*tiles, [-1] * 7, [-1] * 7]
 
-    slots = -(-of["top_k"] // 4) * 4
-    token_rows = torch.nn.functional.pad(rows.token_rows, (0, slots - of["top_k"]), value=-1)
-    experts = int(chosen.any(0).sum())
-    half = y.shape[1] // 2
-    return {
-        "row_token": flat(rows.token.clamp(min=0).to(torch.int32)),
-        "row_weight": flat(row_weight),
-        "token_rows": flat(token_rows.to(torch.int32)),
-        "queues": flat(torch.tensor([0, 0, experts, len(rows.token)], dtype=torch.int32)),
-        "tiles1": flat(tiles(2 * of["intermediate_size"] // 256)),
-        "tiles2": flat(tiles(half // 256)),
-        **stored_y(y[:, :half], h_split, 0),
-        **stored_y(y[:, half:], h_split, half),
-    }
+    def stored_y(self, y, first):
+        """Return y as gemm2 stores it: bf16, or with h in two parts fp16 and a power of two for
+        each row and 128 columns.
+        """
+        if self.h_split == 1:
+            return {f"y{first}": flat(y.bfloat16())}
+        _, exponent = torch.frexp(y.float().unflatten(1, (-1, 128)).abs().amax(-1))
+        scale = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), exponent)
+        scaled = (y / scale.repeat_interleave(128, 1)).half()
+        return {f"y{first}": flat(scaled), f"y_scale{first}": flat(scale)}
 
 
 # array -> the stage that writes it
-FEW_STAGES = {
-    **dict.fromkeys(("mask", "weight"), "route"),
-    **dict.fromkeys(("list_sizes", "token", "m_blocks", "x", "x_scale"), "permute"),
-    **dict.fromkeys(("h", "h_scale"), "gemm1 + swiglu_quant"),
-}
-MANY_STAGES = {
-    "weight": "route",
-    **dict.fromkeys(
-        ("row_token", "row_weight", "token_rows", "queues", "x_scale", "tiles1", "tiles2"),
-        "permute",
-    ),
-    **dict.fromkeys(("h", "h_scale"), "gemm1 + swiglu_quant"),
-    **dict.fromkeys(("y0", "y512"), "gemm2"),
-}
-HI_LO_STAGES = MANY_STAGES | dict.fromkeys(("y_scale0", "y_scale512"), "gemm2")
+PERMUTED_FEW = ["list_sizes", "token", "m_blocks", "x", "x_scale"]
+PERMUTED_MANY = ["row_token", "row_weight", "token_rows", "queues", "x_scale", "tiles1", "tiles2"]
+STAGES = dict.fromkeys(["mask", "weight"], "route")
+STAGES |= dict.fromkeys([*PERMUTED_FEW, *PERMUTED_MANY], "permute")
+STAGES |= dict.fromkeys(["h", "h_scale"], "gemm1 + swiglu_quant")
+STAGES |= dict.fromkeys(["y0", "y512", "y_scale0", "y_scale512", "partial"], "gemm2")
+# The last stage: one of its own, or one with gemm2.
+SUM = "combine"
+FUSED_SUM = "gemm2 + combine"
+
+slow = pytest.mark.slow
 CASES = [
-    # routing, few tokens, tokens, h_split, CTAs that share output columns, array -> stage, the last
-    # stage
-    pytest.param("ds", True, 4, 2, 1, FEW_STAGES, "gemm2 + combine", id="few"),
-    pytest.param(
-        "renorm",
-        True,
-        12,
-        2,
-        2,
-        FEW_STAGES | {"partial": "gemm2"},
-        "combine",
-        id="few, shared columns",
-    ),
-    pytest.param("ds", False, 24, 2, 1, HI_LO_STAGES, "combine", id="many, hi and lo"),
-    pytest.param("renorm", False, 20, 1, 1, MANY_STAGES, "combine", id="many"),
-    pytest.param("routed", True, 4, 2, 1, FEW_STAGES, "gemm2 + combine", id="few, routed"),
-    pytest.param("routed", False, 20, 1, 1, MANY_STAGES, "combine", id="many, routed"),
+    # layer, few tokens, tokens, h_split, CTAs that share output columns, the last stage
+    pytest.param(DS, True, 4, 2, 1, FUSED_SUM, id="few", marks=slow),
+    pytest.param(RENORM, True, 12, 2, 2, SUM, id="few, shared columns", marks=slow),
+    pytest.param(DS, False, 24, 2, 1, SUM, id="many, hi and lo"),
+    pytest.param(RENORM, False, 20, 1, 1, SUM, id="many", marks=slow),
+    pytest.param(ROUTED, True, 4, 2, 1, FUSED_SUM, id="few, routed"),
+    pytest.param(ROUTED, False, 20, 1, 1, SUM, id="many, routed", marks=slow),
 ]
 
 
-@pytest.mark.parametrize(
-    ("routing", "few", "num_tokens", "h_split", "splits", "stage_of", "last"), CASES
-)
-def test_a_broken_stage_is_named(routing, few, num_tokens, h_split, splits, stage_of, last):
-    """A user would miss: a check that passes whatever a stage writes, or blames another stage."""
-    of, numbers = SMALL[routing], NUMBERS | {"h_split": h_split, "ctas_per_column_tile": splits}
-    arguments, arrays, output = right_answer(of, num_tokens, few, numbers)
-    assert stages.first_fault(arrays, numbers, of, arguments, output) is None
-    for name, stage in stage_of.items():
-        for spoilt in spoil(arrays[name]):
-            fault = stages.first_fault(arrays | {name: spoilt}, numbers, of, arguments, output)
-            assert fault is not None and fault.startswith(f"{stage}: "), (name, fault)
-    wrong = output.clone()
+@pytest.mark.parametrize(("layer", "few", "num_tokens", "h_split", "splits", "last_stage"), CASES)
+def test_a_broken_stage_is_named(layer, few, num_tokens, h_split, splits, last_stage):
+    numbers = NUMBERS | {"h_split": h_split, "ctas_per_column_tile": splits}
+    right = RightLayer(layer, num_tokens, few, numbers)
+
+    def fault_of(arrays, output=right.output):
+        return stages.first_fault(arrays, numbers, layer, right.arguments, output)
+
+    assert fault_of(right.arrays) is None
+    for name, array in right.arrays.items():
+        for spoilt in (moved(array), with_other_values(array)):
+            fault = fault_of(right.arrays | {name: spoilt})
+            assert fault is not None, name
+            assert fault.startswith(f"{STAGES[name]}: "), (name, fault)
+
+    wrong = right.output.clone()
     wrong[1, 200:300] *= 1.5
-    assert stages.first_fault(arrays, numbers, of, arguments, wrong).startswith(f"{last}: ")
+    assert fault_of(right.arrays, wrong).startswith(f"{last_stage}: ")
 
 
-def spoil(array):
-    """The array with its bytes moved by 4, and with some of them of another value."""
-    moved, other = array.roll(4), array.clone()
+def moved(array):
+    return array.roll(4)
+
+
+def with_other_values(array):
+    """Return the array with an eighth of its bytes, or 64, of another value."""
+    other = array.clone()
     written = (array != 0xFF).nonzero().flatten()
     other[written[: max(64, len(written) // 8)]] ^= 0x41
-    return moved, other
+    return other

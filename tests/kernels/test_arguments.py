@@ -20,9 +20,6 @@ def host(packed_module):
 
 @pytest.mark.parametrize(("layer_key", "interface"), INTERFACES)
 def test_an_interface_is_its_definitions(packed_module, layer_key, interface):
-    """Arguments in an order or of a shape that FlashInfer-Bench does not call
-    with.
-    """
     host = packed_module("triton_fused_v2", "common.host.arguments", layer_key)
     arguments = layer_arguments(layer_key, 3, "cpu")
     interface = getattr(host, interface)
@@ -38,7 +35,6 @@ def test_an_interface_is_its_definitions(packed_module, layer_key, interface):
 
 
 def test_arguments_may_be_named(host):
-    """Values in another place than their names say."""
     calls = []
     run = host.takes(host.ROUTED_BF16)(calls.append)
     run(**{name: name for name in reversed(host.ROUTED_BF16)})
@@ -65,7 +61,6 @@ def test_a_bool_never_reaches_a_binding(host, name):
 
 
 def test_a_lack_of_memory_is_torchs(host):
-    """A server that dies where it would have tried fewer tokens."""
     run = host.takes(host.DS_ROUTING)(lambda arguments: bytearray(1 << 62))
     with pytest.raises(torch.OutOfMemoryError):
         run(**layer_arguments("small", 3, "cpu"))
@@ -91,7 +86,6 @@ def test_an_error_of_a_right_call_keeps_its_name(host):
     ],
 )
 def test_what_a_binding_cannot_convert_is_named(host, name, value):
-    """Which of eleven arguments is no tensor."""
     run = host.takes(host.DS_ROUTING)(failing_binding)
     with pytest.raises(ValueError, match=f"^{name}: "):
         run(**layer_arguments("small", 3, "cpu") | {name: value})

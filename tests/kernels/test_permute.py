@@ -71,7 +71,6 @@ LAYERS = [  # local experts, top-k, share that is local
 @pytest.mark.parametrize("num_tokens", [1, 40, 150, slow(1100)])
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 def test_permute(layer, num_tokens, padded):
-    """Rows lost, doubled or handed to another expert."""
     num_local, top_k, share = layer
     block_m = 16 if num_tokens < 1000 else 64
     check(random_experts(num_tokens, num_local, top_k, share), num_local, block_m, padded)
@@ -80,16 +79,14 @@ def test_permute(layer, num_tokens, padded):
 @orders
 @pytest.mark.parametrize("block_m", [32, 64, 128])
 def test_every_tile_height(block_m, padded):
-    """Padding left unwritten where it is more than a program writes at a
-    time.
-    """
+    """Padding may be more than a program writes at a time."""
     check(random_experts(200, 128, 8), 128, block_m, padded)
 
 
 @orders
 @pytest.mark.parametrize("pairs", [GROUP - 8, GROUP, GROUP + 8, 2 * GROUP, 2 * GROUP + 8])
 def test_borders_of_groups(pairs, padded):
-    """A rank counted twice or not at all where counting by groups begins."""
+    """Where counting by groups begins."""
     check(random_experts(pairs // 8, 32, 8, 0.5), 32, 16, padded)
 
 
@@ -97,14 +94,12 @@ def test_borders_of_groups(pairs, padded):
     ("num_local", "num_tokens"), [(384, 1200), slow(384, 8192), slow(32, 17000)]
 )
 def test_more_groups_than_are_summed_at_once(num_local, num_tokens):
-    """Rows handed to another expert in a large batch only."""
     check(random_experts(num_tokens, num_local, 8), num_local, 64)
 
 
 @orders
 @pytest.mark.parametrize("num_tokens", [1, 40, 300])
 def test_without_a_local_expert(num_tokens, padded):
-    """Work, or a crash, on a rank that this batch has nothing for."""
     output = check(no_experts(num_tokens), 32, 16, padded)
     assert int(output.num_tiles) == 0
 
@@ -113,7 +108,6 @@ def test_without_a_local_expert(num_tokens, padded):
 @pytest.mark.parametrize("num_tokens", [1, 40, 300])
 @pytest.mark.parametrize(("expert", "slot"), [(0, 0), (31, 7)])
 def test_every_row_at_one_expert(num_tokens, expert, slot, padded):
-    """A popular expert overflowing the tiles that were counted for it."""
     experts = no_experts(num_tokens)
     experts[:, slot] = expert
 
@@ -125,9 +119,7 @@ def test_every_row_at_one_expert(num_tokens, expert, slot, padded):
 @orders
 @pytest.mark.parametrize("num_tokens", [40, 300])
 def test_ids_of_all_experts(num_tokens, padded):
-    """Rows for an empty slot or another rank's expert, or of an id that wraps
-    around.
-    """
+    """Empty slots, other ranks' experts, and ids that wrap around."""
     first = 48
     num_local = 24
     local = random_experts(num_tokens, num_local, 8, 0.5)
@@ -143,9 +135,7 @@ def test_ids_of_all_experts(num_tokens, padded):
 
 @orders
 def test_an_expert_twice_in_a_row_of_ids(padded):
-    """More rows than there is room for, where an engine's trial run draws ids at
-    random.
-    """
+    """As an engine's trial run draws ids at random."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, 24, (70, 8), generator=generator, dtype=torch.int32)
     check(ids.to(DEVICE), 24, 16, padded)

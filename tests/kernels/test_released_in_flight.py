@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import sass
+from every_solution import slow
 from moebench.packing import pack
 
 from solutions.mma_fused.targets import TARGETS
@@ -37,21 +38,14 @@ FILES = {
 QUICK = ("full", "few_rows_gemm1.cu")
 # weights that consumers read themselves
 MXFP4 = ("deepseek-v4-flash-mxfp4", "deepseek-v4-pro-ep8-mxfp4", "small-mxfp4")
-HOPPER = [
-    pytest.param(
-        solution,
-        definition,
-        file,
-        marks=() if (definition, file) == QUICK else pytest.mark.slow,
-    )
-    for solution, files in FILES.items()
-    for definition in DEFINITIONS
-    for file in files
-]
-HOPPER += [
-    pytest.param("hopper_fused", definition, FILES["hopper_fused"][0], marks=pytest.mark.slow)
-    for definition in MXFP4
-]
+HOPPER = []
+for solution, files in FILES.items():
+    for file in files:
+        for definition in DEFINITIONS:
+            marks = () if (definition, file) == QUICK else pytest.mark.slow
+            HOPPER.append(pytest.param(solution, definition, file, marks=marks))
+for definition in MXFP4:
+    HOPPER.append(slow("hopper_fused", definition, FILES["hopper_fused"][0]))
 
 
 def texts_of(solution, definition):
@@ -63,7 +57,8 @@ def test_a_stage_is_read_when_it_is_released(solution, definition, file, tmp_pat
     cubin = sass.compile_cubin(texts_of(solution, definition), file, tmp_path, "90a")
     functions = sass.disassemble(cubin)
 
-    assert any(sass.is_arrival(one) for code in functions.values() for one in code)
+    arrivals = [each for code in functions.values() for each in code if sass.is_arrival(each)]
+    assert arrivals
     assert sass.released_in_flight(cubin) == set()
 
 
@@ -71,12 +66,13 @@ def test_a_stage_is_read_when_it_is_released(solution, definition, file, tmp_pat
 @pytest.mark.parametrize("definition", ["full", "qwen3-30b-routed", "minimax-m3-ep8"])
 @pytest.mark.parametrize("capability", ["8.0", "8.9", "9.0", "12.0"])
 def test_a_warp_refills_a_stage_that_it_has_read(definition, capability, tmp_path):
-    texts, flags = texts_of("mma_fused", definition), TARGETS[capability].flags()
+    texts = texts_of("mma_fused", definition)
+    flags = TARGETS[capability].flags()
     architecture = capability.replace(".", "")
     cubin = sass.compile_cubin(texts, "one_launch/fused_layer.cu", tmp_path, architecture, flags)
     functions = sass.disassemble(cubin)
 
-    copies = [one for code in functions.values() for one in code if sass.is_copy(one)]
+    copies = [each for code in functions.values() for each in code if sass.is_copy(each)]
     assert bool(copies) == TARGETS[capability].tma
     assert sass.released_in_flight(cubin) == set()
 
@@ -91,11 +87,12 @@ def without_what_was_read(texts):
     return changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("solution", "file"),
     [
         ("hopper_fused_invariant", "few_rows_gemm1.cu"),
-        pytest.param("hopper_fused", "few_tokens/fused_layer.cu", marks=pytest.mark.slow),
+        ("hopper_fused", "few_tokens/fused_layer.cu"),
     ],
 )
 def test_a_release_that_depends_on_nothing_is_found(solution, file, tmp_path):
@@ -106,13 +103,14 @@ def test_a_release_that_depends_on_nothing_is_found(solution, file, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "file",
+    ("definition", "file"),
     [
-        "many_tokens/route_permute.cu",
-        pytest.param("few_tokens/fused_layer.cu", marks=pytest.mark.slow),
+        ("full", "many_tokens/route_permute.cu"),
+        slow("qwen3-30b-routed", "many_tokens/route_permute.cu"),
+        slow("full", "few_tokens/fused_layer.cu"),
+        slow("qwen3-30b-routed", "few_tokens/fused_layer.cu"),
     ],
 )
-@pytest.mark.parametrize("definition", ["full", "qwen3-30b-routed"])
 def test_kernels_that_overlap_the_caller_read_coherently(definition, file, tmp_path):
     cubin = sass.compile_cubin(texts_of("hopper_fused", definition), file, tmp_path, "90a")
     assert set(sass.read_only_loads(cubin).values()) == {0}
@@ -121,7 +119,8 @@ def test_kernels_that_overlap_the_caller_read_coherently(definition, file, tmp_p
 # ---- the analysis itself ----
 
 # Machine code is too long to keep; this is its form, with the control bits of each instruction.
-WAITS_FOR_0, WRITES_0 = 1 << 11, 0 << 5
+WAITS_FOR_0 = 1 << 11
+WRITES_0 = 0 << 5
 NOTHING = sass.NO_SCOREBOARD << 5
 
 
@@ -129,7 +128,7 @@ def instruction(address, opcode, operands="", control=NOTHING, guard=None):
     return sass.Instruction(f"{address:04x}", guard, opcode, operands, control)
 
 
-def found(instructions, labels=None):
+def in_flight(instructions, labels=None):
     sass.connect(instructions, labels or {})
     return sass.loads_in_flight("kernel", instructions, sass.is_arrival)
 
@@ -140,23 +139,24 @@ ARRIVE = ("SYNCS.ARRIVE.TRANS64.A1T0", "RZ, [R5], RZ")
 
 def test_a_load_that_nobody_has_waited_for_is_in_flight():
     code = [instruction(0, *LOAD), instruction(16, *ARRIVE), instruction(32, "EXIT")]
-    assert [at.load for at in found(code)] == ["0000: LDS.64 R2, [R4]"]
+    assert [at.load for at in in_flight(code)] == ["0000: LDS.64 R2, [R4]"]
 
 
 def test_a_wait_before_the_arrival_or_at_it_ends_the_load():
     used = instruction(16, "FMUL", "R6, R2, R2", NOTHING | WAITS_FOR_0)
     before = [instruction(0, *LOAD), used, instruction(32, *ARRIVE), instruction(48, "EXIT")]
-    assert not found(before)
+    assert not in_flight(before)
 
     waits = instruction(16, *ARRIVE, NOTHING | WAITS_FOR_0)
-    assert not found([instruction(0, *LOAD), waits, instruction(32, "EXIT")])
+    assert not in_flight([instruction(0, *LOAD), waits, instruction(32, "EXIT")])
 
 
 def test_a_load_of_the_previous_turn_of_a_loop_is_seen():
     arrive = instruction(0, *ARRIVE)
     load = instruction(16, *LOAD)
     back = instruction(32, "BRA", "`(.L_x_0)", guard="@P0")
-    assert len(found([arrive, load, back, instruction(48, "EXIT")], {".L_x_0": arrive})) == 1
+    code = [arrive, load, back, instruction(48, "EXIT")]
+    assert len(in_flight(code, {".L_x_0": arrive})) == 1
 
 
 def test_one_branch_that_waits_is_not_enough():
@@ -164,7 +164,8 @@ def test_one_branch_that_waits_is_not_enough():
     skip = instruction(16, "BRA", "`(.L_x_0)", guard="@P0")
     use = instruction(32, "FMUL", "R6, R2, R2", NOTHING | WAITS_FOR_0)
     arrive = instruction(48, *ARRIVE)
-    assert len(found([load, skip, use, arrive, instruction(64, "EXIT")], {".L_x_0": arrive})) == 1
+    code = [load, skip, use, arrive, instruction(64, "EXIT")]
+    assert len(in_flight(code, {".L_x_0": arrive})) == 1
 
 
 def test_a_branch_without_targets_is_refused():

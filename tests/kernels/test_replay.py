@@ -51,9 +51,6 @@ def check_call(call, rows=32, factor=2.5, stream=None):
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", [32, 48])
 def test_later_calls_start_the_same_with_their_own_tensors(rows):
-    """Another version of Triton, or of the driver, that hands parameters over
-    otherwise.
-    """
     layer = Layer()
     call = replay.replayed(layer)
     check_call(call, rows)
@@ -64,7 +61,6 @@ def test_later_calls_start_the_same_with_their_own_tensors(rows):
 
 @pytest.mark.gpu
 def test_what_host_code_may_look_at_makes_another_kind():
-    """A number or a size of an earlier call."""
     layer = Layer()
     call = replay.replayed(layer)
     for _ in range(2):
@@ -76,7 +72,6 @@ def test_what_host_code_may_look_at_makes_another_kind():
 
 @pytest.mark.gpu
 def test_work_of_torch_is_never_left_out():
-    """Part of the work left out from the second call on."""
     layer = Layer()
 
     def run(x, w, factor, output):
@@ -91,8 +86,6 @@ def test_work_of_torch_is_never_left_out():
 
 @pytest.mark.gpu
 def test_an_error_is_raised_again():
-    """ValueError from the first wrong call, and silence from the second."""
-
     def run(x):
         raise ValueError("x: got something else")
 

@@ -209,7 +209,6 @@ def check_route(module, *arguments):
 # At level -60 the scores are so small that the 1e-20 in the normalisation decides the weights.
 @cases_with("level", -60.0, -2.0, 4.0, -100.0, -60.0, -30.0, -2.0, 0.0, 4.0)
 def test_route(device, seed, level):
-    """Tokens sent to other experts, or weighed otherwise, than the model says."""
     case = Case(device, seed)
     logits, bias = clear_logits(case, level)
     offset = case.choice([0, 7, NUM_EXPERTS - NUM_LOCAL_EXPERTS])
@@ -224,9 +223,6 @@ LAYERS = [(160, 20, 8, 8, 3), (288, 36, 6, 1, 1), (192, 5, 16, 6, 2), (1024, 1, 
 
 @pytest.mark.parametrize("sizes", LAYERS)
 def test_route_of_other_layers(device, sizes):
-    """An expert that a padded group or row of lanes hides, or one that does not
-    exist.
-    """
     module = import_module(ROUTE)
     num_experts, num_local, *_ = sizes
     case = Case(device, 1)
@@ -244,7 +240,6 @@ def test_route_of_other_layers(device, sizes):
 
 @cases(5)
 def test_gemm1(device, seed):
-    """A wrong product for some expert, tile or number of programs."""
     case = Case(device, seed)
     operands = case.gemm1_operands()
     rows = case.used_rows
@@ -257,7 +252,6 @@ def test_gemm1(device, seed):
 
 @cases(5)
 def test_gemm1_swiglu_quant(device, seed):
-    """Up and gate swapped, a scale of another row, a tile not computed."""
     case = Case(device, seed)
     operands = case.gemm1_operands()
     rows = case.used_rows
@@ -294,9 +288,8 @@ def gate_first(operands):
     return x, x_scale.t().contiguous(), *swapped
 
 
-@cases(4)
+@cases(2)
 def test_gemm1_in_the_order_of_engines(device, seed, engine_order):
-    """Another answer for the same numbers."""
     case = Case(device, seed)
     operands = case.gemm1_operands()
     rows = case.used_rows
@@ -308,7 +301,7 @@ def test_gemm1_in_the_order_of_engines(device, seed, engine_order):
     assert torch.equal(output[rows], expected[rows])
 
 
-@cases(4)
+@cases(2)
 def test_gemm1_swiglu_quant_in_the_order_of_engines(device, seed, engine_order):
     case = Case(device, seed)
     operands = case.gemm1_operands()
@@ -324,7 +317,6 @@ def test_gemm1_swiglu_quant_in_the_order_of_engines(device, seed, engine_order):
 
 @cases_with("size", 1e-30, 1.0, 1e4, 1e-30, 1e-3, 1.0, 1e4)
 def test_quantise_tokens(device, seed, size):
-    """NaN for a token of zeros, or a scale that belongs to other columns."""
     case = Case(device, seed)
     hidden = case.choice([case.hidden, 1024])  # 1024: eight groups a program
     x = (size * case.normal(case.num_tokens, hidden)).bfloat16()
@@ -340,7 +332,6 @@ def test_quantise_tokens(device, seed, size):
 
 @cases_with("size", 1e-3, 1.0, 30.0, 1e-3, 1.0, 30.0)
 def test_swiglu_quant(device, seed, size):
-    """An activation that overflows, or divides by a zero scale."""
     case = Case(device, seed)
     inter = case.choice([case.inter, 1024])  # 1024: eight groups a program
     programs = case.choice([1, 5, 1000])
@@ -366,9 +357,7 @@ def swiglu_kernel(gate_ptr, up_ptr, h_ptr):
     ("activation", "limit"), [("silu", 10), ("silu", 0.5), ("swigluoai", 7), ("swiglustep", 7)]
 )
 def test_clamped_swiglu(device, activation, limit, monkeypatch):
-    """A clamp of the other half, of one side, or one that turns NaN into a
-    number.
-    """
+    """NaN stays NaN."""
     if device == "cuda":
         pytest.skip("the definition's activation is compiled in")
     sizes = {"activation": activation, "swiglu_limit": limit}
@@ -395,7 +384,7 @@ def test_clamped_swiglu(device, activation, limit, monkeypatch):
 
 @cases(5)
 def test_gemm2_in_column_slices(device, seed):
-    """Wrong columns from the second slice on, as only large batches use them."""
+    """As only large batches use them."""
     case = Case(device, seed)
     permutation = case.permutation
     rows = case.used_rows
@@ -424,10 +413,7 @@ def test_gemm2_in_column_slices(device, seed):
 @cases_with("num_tokens", 1, 40, 65, 7, 64, 65, 90)  # 65 change the block size
 @pytest.mark.parametrize("branch", [False, True])
 def test_combine(device, seed, num_tokens, branch):
-    """NaN or stale numbers for tokens that have no expert on this rank.
-
-    Scratch and output hold NaN wherever no row was computed.
-    """
+    """Scratch and output hold NaN wherever no row was computed."""
     case = Case(device, seed)
     case.num_tokens = num_tokens
     expert = case.experts()

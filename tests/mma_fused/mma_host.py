@@ -3,6 +3,7 @@ runs a grid.
 """
 
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import mma_small_layer as small
@@ -10,85 +11,100 @@ import torch
 
 HERE = Path(__file__).parent
 LAYER = HERE / "mma_layer.cc"
-_PTX = (
-    "barrier",
-    "counter",
-    "cp_async",
-    "fp16",
-    "l2",
-    "ld_global",
-    "mma",
-    "pdl",
-    "read_bits",
-    "smem_addr",
-    "tma",
-)
-STANDS_IN_FOR = (
+STANDS_IN_FOR = [
     "cuda.h",
     "cuda_runtime.h",
-    *(f"{name}.cuh" for name in ("launch", "numerics", *_PTX)),
-)
+    "barrier.cuh",
+    "counter.cuh",
+    "cp_async.cuh",
+    "fp16.cuh",
+    "l2.cuh",
+    "launch.cuh",
+    "ld_global.cuh",
+    "mma.cuh",
+    "numerics.cuh",
+    "pdl.cuh",
+    "read_bits.cuh",
+    "smem_addr.cuh",
+    "tma.cuh",
+]
 SHARED_MEMORY = "extern __shared__ __align__(1024) uint8_t smem_base[];"
 
 
-def sources(of, layer_key="full"):
-    """File name -> text of the device code. of: a layer's sizes, or None for the definition's."""
-    packed = small.cuda_files(layer_key)
-    texts = {
-        name: text for name, text in packed.items() if name.endswith(".cuh")
-    } | small.size_files(of)
-    kernel = packed["fused_layer.cu"]
-    kernel = kernel[: kernel.index("cudaError_t prepare_fused_layer")]
-    assert kernel.count(SHARED_MEMORY) == 1
-    texts["fused_layer_on_host.cuh"] = kernel.replace(
-        SHARED_MEMORY, "uint8_t* smem_base = shared_memory();"
+def with_one_replaced(text, old, new):
+    """Return the text with its only `old` replaced."""
+    assert text.count(old) == 1
+    return text.replace(old, new)
+
+
+def sources(layer, layer_key="full"):
+    """Return file name -> text of the device code. layer: its sizes, or None for the
+    definition's.
+    """
+    packed = small.cuda_files(layer_key, layer)
+    texts = {name: text for name, text in packed.items() if name.endswith(".cuh")}
+    kernel, _, _ = packed["fused_layer.cu"].partition("cudaError_t prepare_fused_layer")
+    texts["fused_layer_on_host.cuh"] = with_one_replaced(
+        kernel, SHARED_MEMORY, "uint8_t* smem_base = shared_memory();"
     )
-    return texts | dict.fromkeys(
-        STANDS_IN_FOR, f'#pragma once\n#include "{HERE / "mma_on_host.h"}"\n'
-    )
+    stand_in = f'#pragma once\n#include "{HERE / "mma_on_host.h"}"\n'
+    return texts | dict.fromkeys(STANDS_IN_FOR, stand_in)
 
 
 def build(texts, main, configuration, folder, *flags):
-    """The program that the C++ file `main` makes with these sources; they and it are put into
-    folder.
+    """Return the program that the C++ file `main` makes with these sources; they and it are put
+    into folder.
     """
     for name, text in texts.items():
         (folder / name).write_text(text)
-    command = [
-        "c++",
-        "-std=c++20",
-        "-O1",
-        "-w",
-        f"-I{folder}",
-        *small.flags(configuration),
-        *flags,
-        main,
-    ]
-    subprocess.run([*command, "-o", folder / "program"], check=True)
-    return folder / "program"
+    program = folder / "program"
+    flags = ["-std=c++20", "-O1", "-w", f"-I{folder}", *small.flags(configuration), *flags]
+    subprocess.run(["c++", *flags, main, "-o", program], check=True)
+    return program
 
 
-def launch(program, of, arguments, ctas, folder):
-    """The finished process of LAYER's program, and what it wrote: output, h and h_scale as
-    small.first_fault has them.
+@dataclass
+class Launch:
+    """What a run of LAYER's program wrote."""
 
-    folder: of the files that go to it and come back.
-    """
-    (folder / "in").write_bytes(to_bytes(of, arguments))
+    process: subprocess.CompletedProcess
+    output: torch.Tensor  # [T, H] bf16
+    h: torch.Tensor  # [most rows, I] fp16
+    h_scale: torch.Tensor  # [most rows, I / 32] fp32
+
+    @property
+    def split_tiles(self):
+        """How many tiles were split along K."""
+        return int(self.process.stdout)
+
+    def first_fault(self, layer, arguments):
+        """Return the first stage that is wrong, or None."""
+        return small.first_fault(layer, arguments, self.output, self.h, self.h_scale)
+
+
+def launch(program, layer, arguments, ctas, folder):
+    """Run LAYER's program. folder: of the files that go to it and come back."""
     num_tokens = len(arguments["hidden_states"])
-    scalars = (arguments["local_expert_offset"], arguments.get("routed_scaling_factor", 1.0))
-    command = map(str, [program, folder / "in", folder / "out", ctas, num_tokens, *scalars])
+    factor = arguments.get("routed_scaling_factor", 1.0)
+    (folder / "in").write_bytes(to_bytes(layer, arguments))
     (folder / "out").unlink(missing_ok=True)
-    done = subprocess.run(list(command), capture_output=True, text=True, timeout=300)
+    command = [program, folder / "in", folder / "out", ctas, num_tokens]
+    command += [arguments["local_expert_offset"], factor]
+
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
+
     assert (folder / "out").exists(), done.stderr
-    return done, from_bytes((folder / "out").read_bytes(), of, num_tokens)
+    return Launch(done, *from_bytes((folder / "out").read_bytes(), layer, num_tokens))
 
 
-def to_bytes(of, arguments):
-    """The tensors one after the other, each padded to 16 bytes."""
-    names = ["topk_ids", "topk_weights"] if of["routed"] else ["routing_logits", "routing_bias"]
-    names += ["hidden_states", "hidden_states_scale"]
-    names += [f"gemm{gemm}_weights{scale}" for gemm in (1, 2) for scale in ("", "_scale")]
+def to_bytes(layer, arguments):
+    """Return the tensors one after the other, each padded to 16 bytes."""
+    routed = ["topk_ids", "topk_weights"]
+    logits = ["routing_logits", "routing_bias"]
+    names = routed if layer["routed"] else logits
+    names += ["hidden_states", "hidden_states_scale", "gemm1_weights", "gemm1_weights_scale"]
+    names += ["gemm2_weights", "gemm2_weights_scale"]
+
     parts = []
     for name in names:
         raw = arguments[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes()
@@ -96,13 +112,17 @@ def to_bytes(of, arguments):
     return b"".join(parts)
 
 
-def from_bytes(raw, of, num_tokens):
-    """output [T, H] bf16, h [most rows, I] fp16, h_scale [most rows, I / 32] fp32."""
-    hidden, inter = of["hidden_size"], of["intermediate_size"]
+def from_bytes(raw, layer, num_tokens):
+    """Return output [T, H] bf16, h [most rows, I] fp16, h_scale [most rows, I / 32] fp32."""
+    hidden = layer["hidden_size"]
+    inter = layer["intermediate_size"]
     data = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-    of_output = num_tokens * hidden * 2
-    rows = (len(data) - of_output) // (inter * 2 + inter // 32 * 4)
-    output, h, scale = data.split([of_output, rows * inter * 2, rows * inter // 32 * 4])
+    output_bytes = num_tokens * hidden * 2
+    h_bytes = inter * 2
+    scale_bytes = inter // 32 * 4
+    rows = (len(data) - output_bytes) // (h_bytes + scale_bytes)
+
+    output, h, scale = data.split([output_bytes, rows * h_bytes, rows * scale_bytes])
     return (
         output.view(torch.bfloat16).view(num_tokens, hidden),
         h.view(torch.float16).view(rows, inter),

@@ -12,99 +12,107 @@ import pytest
 from ahead_of_time import CUOBJDUMP
 from moebench.packing.manifest import read_manifest
 
-NEEDS = pytest.mark.skipif(
+needs_compilers = pytest.mark.skipif(
     shutil.which("nvcc") is None or not os.access(CUOBJDUMP, os.X_OK),
     reason="needs nvcc and cuobjdump",
 )
 # the longest lists of rows; the smallest layer; clamped, with the largest I
-OTHER_LAYERS = "qwen3.5-397b", "qwen3-next", "deepseek-v4-pro-ep8-routed"
-OTHERS = [
-    (name, architecture) for name in OTHER_LAYERS for architecture in ("sm_80", "sm_90", "sm_120")
-]
-INSIDE = "many_tokens/many_tokens.py::many_tokens", "full"
-ROUTED = "many_tokens/many_tokens.py::many_tokens_routed", "deepseek-v3-ep8-routed"
+OTHER_LAYERS = ["qwen3.5-397b", "qwen3-next", "deepseek-v4-pro-ep8-routed"]
+LAUNCHES = [("full", architecture) for architecture in small.ARCHITECTURES]
+for name in OTHER_LAYERS:
+    LAUNCHES += [(name, architecture) for architecture in ("sm_80", "sm_90", "sm_120")]
+
+INSIDE = ("many_tokens/many_tokens.py::many_tokens", "full")
+ROUTED = ("many_tokens/many_tokens.py::many_tokens_routed", "deepseek-v3-ep8-routed")
+MANY = [(architecture, INSIDE) for architecture in small.ARCHITECTURES]
+MANY += [("sm_80", ROUTED), ("sm_100", ROUTED)]
+
 SIZE = '#include "fused_layer_on_host.cuh"\nint main() { printf("%zu", sizeof(Smem)); }\n'
+# Short rows leave room, so that tokens are staged too.
+STAGES_TOKENS = ("qwen3-next", "sm_90")
 
 
 def most_shared(architecture):
-    """Bytes of shared memory that a CTA may have."""
+    """Return the bytes of shared memory that a CTA may have."""
     return small.ARCHITECTURES[architecture].smem_kib * 1024
 
 
+def compiled(layer_key, architecture, folder):
+    """Return the object file of the one launch, and what ptxas said."""
+    for name, text in small.cuda_files(layer_key).items():
+        (folder / name).write_text(text)
+    number = architecture.removeprefix("sm_")
+    command = ["nvcc", "-std=c++17", "-O2", f"-gencode=arch=compute_{number},code=sm_{number}"]
+    command += ["-Xptxas", "-v", *small.ARCHITECTURES[architecture].flags()]
+    command += ["-c", folder / "fused_layer.cu", "-o", folder / "kernel.o"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder / "kernel.o", done.stderr
+
+
+def expected_copies(layer_key, architecture):
+    copies = {"UTMALDG" if small.ARCHITECTURES[architecture].tma else "LDGSTS"}
+    return copies | {"LDGSTS"} if (layer_key, architecture) == STAGES_TOKENS else copies
+
+
 def test_hardware_is_what_it_is_compiled_for():
-    """A user would miss: a GPU that the solution says it runs on, and refuses."""
     assert set(read_manifest("mma_fused").target_hardware) == small.ARCHITECTURES.keys()
 
 
-@NEEDS
+@needs_compilers
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("layer_key", "architecture"), [*(("full", name) for name in small.ARCHITECTURES), *OTHERS]
-)
-def test_one_launch_compiles_and_fits(architecture, layer_key, tmp_path):
-    """A user would miss: sums spilled to memory, lists of rows that do not fit beside the stages,
-    or other instructions than the page says, on a GPU that is not here."""
-    of = small.ARCHITECTURES[architecture]
+@pytest.mark.parametrize(("layer_key", "architecture"), LAUNCHES)
+def test_shared_memory_fits(architecture, layer_key, tmp_path):
     (tmp_path / "size.cc").write_text(SIZE)
-    program = mma_host.build(mma_host.sources(None, layer_key), tmp_path / "size.cc", of, tmp_path)
-    assert int(subprocess.run([program], capture_output=True, check=True).stdout) <= most_shared(
-        architecture
-    )
+    texts = mma_host.sources(None, layer_key)
+    target = small.ARCHITECTURES[architecture]
+    program = mma_host.build(texts, tmp_path / "size.cc", target, tmp_path)
+    size = int(subprocess.run([program], capture_output=True, check=True).stdout)
+    assert size <= most_shared(architecture)
 
-    folder = tmp_path / "device"
-    folder.mkdir()
-    for name, text in small.cuda_files(layer_key).items():
-        (folder / name).write_text(text)
-    built, target = folder / "kernel.o", architecture.removeprefix("sm_")
-    flags = [
-        "-std=c++17",
-        "-O2",
-        f"-gencode=arch=compute_{target},code=sm_{target}",
-        "-Xptxas",
-        "-v",
-        *of.flags(),
-    ]
-    command = ["nvcc", *flags, "-c", folder / "fused_layer.cu", "-o", built]
-    said = subprocess.run(command, capture_output=True, text=True)
-    assert said.returncode == 0, said.stderr
-    assert not sum(map(int, re.findall(r"(\d+) bytes spill", said.stderr))), said.stderr
-    code = subprocess.run([CUOBJDUMP, "-sass", built], capture_output=True, text=True).stdout
+
+@needs_compilers
+@pytest.mark.slow
+@pytest.mark.parametrize(("layer_key", "architecture"), LAUNCHES)
+def test_one_launch_compiles_without_spills(architecture, layer_key, tmp_path):
+    """And to the instructions that the page names."""
+    kernel, log = compiled(layer_key, architecture, tmp_path)
+    spills = re.findall(r"(\d+) bytes spill", log)
+    assert spills
+    assert set(spills) == {"0"}
+
+    code = subprocess.run([CUOBJDUMP, "-sass", kernel], capture_output=True, text=True).stdout
     if architecture == "sm_103" and "EXIT" not in code:
         return  # newer than the disassembler
-    assert set(re.findall(r"\b(?:HMMA|QMMA|IMMA|OMMA)\.[\w.]+", code)) == {"HMMA.16816.F32"}
-    copies = set(re.findall(r"\b(?:UTMALDG|LDGSTS)\b", code))
-    staged = (layer_key, architecture) == (
-        "qwen3-next",
-        "sm_90",
-    )  # tokens too: short rows, and room for them
-    assert copies == ({"UTMALDG"} if of.tma else {"LDGSTS"}) | ({"LDGSTS"} if staged else set())
+    products = re.findall(r"\b(?:HMMA|QMMA|IMMA|OMMA)\.[\w.]+", code)
+    copies = re.findall(r"\b(?:UTMALDG|LDGSTS)\b", code)
+    assert set(products) == {"HMMA.16816.F32"}
+    assert set(copies) == expected_copies(layer_key, architecture)
 
 
-def test_what_is_compiled_ahead_is_what_was_asked_for(packed_module, monkeypatch, no_gpu):
-    """A user would miss: a clean build that compiles the kernel of another GPU, or not at all."""
-    build = packed_module("mma_fused", "build")
-    for asked, found in (("10.0a", "10.0"), ("12.0 9.0", "12.0"), ("", "9.0")):
-        monkeypatch.setenv("TVM_FFI_CUDA_ARCH_LIST", asked)
-        assert build.architecture() == found
+@pytest.mark.parametrize(
+    ("requested", "architecture"), [("10.0a", "10.0"), ("12.0 9.0", "12.0"), ("", "9.0")]
+)
+def test_what_is_compiled_ahead(packed_module, monkeypatch, no_gpu, requested, architecture):
+    monkeypatch.setenv("TVM_FFI_CUDA_ARCH_LIST", requested)
+    assert packed_module("mma_fused", "build").architecture() == architecture
+
+
+def test_an_architecture_that_is_not_listed_is_refused(packed_module, monkeypatch, no_gpu):
     monkeypatch.setenv("TVM_FFI_CUDA_ARCH_LIST", "7.5")
     with pytest.raises(RuntimeError, match="^mma_fused: .*7.5"):
-        build.load_kernels()
+        packed_module("mma_fused", "build").load_kernels()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("architecture", "form"),
-    [*((name, INSIDE) for name in small.ARCHITECTURES), ("sm_80", ROUTED), ("sm_100", ROUTED)],
-)
+@pytest.mark.parametrize(("architecture", "form"), MANY)
 def test_many_tokens_compile_and_fit(architecture, form, tmp_path):
-    """A user would miss: sums spilled to memory, or a launch that asks for more shared memory than
-    there is.
-    """
     entry_point, layer_key = form
     kernels = ahead_of_time.compiled(
         "mma_fused", layer_key, architecture, small.MANY_TOKENS, tmp_path, entry_point
     )
     assert any(kernel["kernel"].startswith("gemm") for kernel in kernels)
     for kernel in kernels:
-        assert not kernel["reloads"] and not (kernel["reloads"] is None and kernel["stack"]), kernel
+        spilled = kernel["stack"] if kernel["reloads"] is None else kernel["reloads"]
+        assert not spilled, kernel
         assert kernel["shared"] <= most_shared(architecture), kernel

@@ -3,6 +3,8 @@ chosen.
 """
 
 import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
 from unittest import mock
 
 import ahead_of_time
@@ -16,8 +18,12 @@ from solutions.common.triton.permute import permute_ref
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MOST_TOKENS = 256  # of the one launch
-# the interpreter has no inline assembly
-AS_BYTES = [False, pytest.param(True, marks=pytest.mark.gpu)]
+EXPERTS = 3
+NUM_TOKENS = 23
+# block_m and block_k; whether weights are unpacked as bytes, which takes inline assembly that the
+# interpreter has not
+TILES = [(16, 128, False), (32, 64, False)]
+TILES += [pytest.param(*tile[:2], True, marks=pytest.mark.gpu) for tile in TILES]
 
 
 @pytest.fixture
@@ -26,21 +32,30 @@ def module(packed_module):
     return lambda name: packed_module("mma_fused", f"many_tokens.{name}")
 
 
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def normal(*shape):
+    return torch.randn(shape, device=DEVICE)
+
+
 def fp8(*shape):
-    return torch.randn(shape, device=DEVICE).to(torch.float8_e4m3fn)
+    return normal(*shape).to(torch.float8_e4m3fn)
 
 
-def permutation(num_tokens, experts, block_m):
-    """Of tokens with two of the experts each, some of them with one."""
-    expert = (
-        torch.stack([torch.randperm(experts + 1)[:2] for _ in range(num_tokens)]).to(torch.int32)
-        - 1
-    )
-    return permute_ref(expert.to(DEVICE), experts, block_m)
+def permutation(block_m):
+    """Return the rows of tokens with two of the experts each, some of them with one."""
+    pairs = [torch.randperm(EXPERTS + 1)[:2] for _ in range(NUM_TOKENS)]
+    expert = torch.stack(pairs).to(torch.int32) - 1
+    return permute_ref(expert.to(DEVICE), EXPERTS, block_m)
 
 
-def real_rows(permuted):
-    return permuted.pair_of_row[: int(permuted.num_rows)] >= 0
+def real_rows(permuted, *values):
+    """Return the values [rows, ...] of the rows that have a token, as fp32."""
+    real = permuted.pair_of_row[: int(permuted.num_rows)] >= 0
+    return [value[: len(real)][real].float() for value in values]
 
 
 def choice(module, block_m, block_k, as_bytes):
@@ -49,136 +64,173 @@ def choice(module, block_m, block_k, as_bytes):
     return tiles.Fp16Choice(tile, tile, as_bytes)
 
 
-SIZES = [(16, 128), (32, 64)]
+def relative_error(output, expected):
+    """Return the error of each row, relative to its norm."""
+    return (output - expected).norm(dim=-1) / expected.norm(dim=-1).clamp(min=1e-30)
 
 
-@pytest.mark.parametrize("as_bytes", AS_BYTES)
+@pytest.fixture
+def forms():
+    """A function that makes modules take the routed form's order: gate first, scales row-major."""
+    with ExitStack() as patches:
+
+        def set_forms(*modules):
+            for each in modules:
+                form = {"GATE_FIRST": True, "SCALES_ROW_MAJOR": True}
+                patches.enter_context(mock.patch.multiple(each, **form))
+
+        yield set_forms
+
+
 @pytest.mark.parametrize("routed", [False, True])
-@pytest.mark.parametrize(("block_m", "step"), SIZES)
-def test_gemm1_swiglu_fp16(module, block_m, step, routed, as_bytes):
-    """A user would miss: a wrong answer for long prompts on an A100 or an L40S, which nobody here
-    has.
-    """
-    torch.manual_seed(0)
-    num_tokens, experts, hidden, inter = 23, 3, 256, 256
-    permuted, stage = permutation(num_tokens, experts, block_m), module("gemm1_swiglu_fp16")
-    x_scale = torch.randn(hidden // 128, num_tokens, device=DEVICE)
-    x = fp8(num_tokens, hidden), x_scale.t().contiguous() if routed else x_scale
-    w = (
-        fp8(experts, 2 * inter, hidden),
-        torch.randn(experts, 2 * inter // 128, hidden // 128, device=DEVICE) / 16,
-    )
-    w[0][0, :8] = 0
-    x[0][:2] = (
-        (torch.arange(2 * hidden, device=DEVICE) % 127)
-        .to(torch.uint8)
-        .view(x[0].dtype)
-        .view(2, hidden)
-    )
-    forms = {"GATE_FIRST": routed, "SCALES_ROW_MAJOR": routed}
-    of_ref = sys.modules[stage.gemm1_ref.__module__]
-    with mock.patch.multiple(stage, **forms), mock.patch.multiple(of_ref, **forms):
-        h, scale = stage.gemm1_swiglu_fp16(
-            *x, *w, permuted, choice(module, block_m, step, as_bytes)
-        )
-        want, want_scale = stage.gemm1_swiglu_fp16_ref(*x, *w, permuted, block_m)
-    real = real_rows(permuted)
-    h, scale, want, want_scale = (
-        value[: len(real)][real].float() for value in (h, scale, want, want_scale)
-    )
-    assert (scale.frexp().mantissa == 0.5).all() and (h.abs() < 2**15).all()
-    got, want = (
-        (v.unflatten(1, (-1, 128)) * s[..., None]) for v, s in ((h, scale), (want, want_scale))
-    )
-    error = (got - want).norm(dim=-1) / want.norm(dim=-1).clamp(min=1e-30)
-    assert (error < 1e-3).all(), error.max()
+@pytest.mark.parametrize(("block_m", "block_k", "as_bytes"), TILES)
+def test_gemm1_swiglu_fp16(module, forms, block_m, block_k, routed, as_bytes):
+    hidden = 256
+    inter = 256
+    permuted = permutation(block_m)
+    stage = module("gemm1_swiglu_fp16")
+    every_value = torch.arange(2 * hidden, device=DEVICE) % 127
+    x = fp8(NUM_TOKENS, hidden)
+    x[:2] = every_value.to(torch.uint8).view(x.dtype).view(2, hidden)
+    x_scale = normal(hidden // 128, NUM_TOKENS)
+    w13 = fp8(EXPERTS, 2 * inter, hidden)
+    w13[0, :8] = 0
+    w13_scale = normal(EXPERTS, 2 * inter // 128, hidden // 128) / 16
+    if routed:
+        x_scale = x_scale.t().contiguous()
+        forms(stage, sys.modules[stage.gemm1_ref.__module__])
+    operands = (x, x_scale, w13, w13_scale, permuted)
+
+    output = stage.gemm1_swiglu_fp16(*operands, choice(module, block_m, block_k, as_bytes))
+    expected = stage.gemm1_swiglu_fp16_ref(*operands, block_m)
+
+    h, scale, expected_h, expected_scale = real_rows(permuted, *output, *expected)
+    assert (scale.frexp().mantissa == 0.5).all()
+    assert (h.abs() < 2**15).all()
+    h = h.unflatten(1, (-1, 128)) * scale[..., None]
+    expected_h = expected_h.unflatten(1, (-1, 128)) * expected_scale[..., None]
+    assert (relative_error(h, expected_h) < 1e-3).all()
 
 
-@pytest.mark.parametrize("as_bytes", AS_BYTES)
-@pytest.mark.parametrize(("block_m", "step"), SIZES)
-def test_gemm2_fp16(module, block_m, step, as_bytes):
-    """A user would miss: the same, or columns of the second slice in the wrong place."""
-    torch.manual_seed(1)
-    experts, hidden, inter = 3, 384, 256
-    permuted, stage = permutation(23, experts, block_m), module("gemm2_fp16")
+@pytest.mark.parametrize(("block_m", "block_k", "as_bytes"), TILES)
+def test_gemm2_fp16(module, block_m, block_k, as_bytes):
+    """Of a slice of the columns that does not begin with the first."""
+    hidden = 384
+    inter = 256
+    permuted = permutation(block_m)
+    stage = module("gemm2_fp16")
     rows = len(permuted.pair_of_row)
-    h = torch.randn(rows, inter, device=DEVICE).half()
+    h = normal(rows, inter).half()
     h_scale = 2.0 ** torch.randint(-8, 8, (rows, inter // 128), device=DEVICE)
-    w = (
-        fp8(experts, hidden, inter),
-        torch.randn(experts, hidden // 128, inter // 128, device=DEVICE),
-    )
+    w2 = fp8(EXPERTS, hidden, inter)
+    operands = (h, h_scale, w2, normal(EXPERTS, hidden // 128, inter // 128), permuted)
     y = torch.full((rows, 256), torch.nan, dtype=torch.bfloat16, device=DEVICE)
-    stage.gemm2_fp16(h, h_scale, *w, permuted, 128, y, choice(module, block_m, step, as_bytes))
-    want = stage.gemm2_fp16_ref(h, h_scale, *w, permuted, block_m, 128, 256)
-    real = real_rows(permuted)
-    got, want = (value[: len(real)][real].float() for value in (y, want))
-    assert ((got - want).norm(dim=-1) < 4e-3 * want.norm(dim=-1)).all()
+
+    stage.gemm2_fp16(*operands, 128, y, choice(module, block_m, block_k, as_bytes))
+
+    expected = stage.gemm2_fp16_ref(*operands, block_m, 128, 256)
+    assert (relative_error(*real_rows(permuted, y, expected)) < 4e-3).all()
+
+
+# ---- unpacking of FP8 ----
 
 
 def permuted_bytes(value, selector):
-    """prmt.b32 of a register and zero."""
+    """Return prmt.b32 of a register and zero."""
     data = [*value.to_bytes(4, "little"), 0, 0, 0, 0]
-    return int.from_bytes(bytes(data[selector >> 4 * i & 7] for i in range(4)), "little")
+    chosen = [data[selector >> shift & 7] for shift in (0, 4, 8, 12)]
+    return int.from_bytes(bytes(chosen), "little")
+
+
+def result_of(name, operands):
+    """Return what one of the few instructions of fp8_to_fp16.UNPACK gives."""
+    first, second, *others = operands
+    if name == "prmt.b32":
+        assert second == 0
+        return permuted_bytes(first, *others)
+    if name == "and.b32":
+        return first & second
+    if name == "shr.u32":
+        return first >> second
+    assert name == "lop3.b32"
+    third, table = others
+    assert table == (0xF0 & 0xCC | 0xAA)
+    return first & second | third
 
 
 def executed(text, word):
-    """$0 and $1 of the few instructions of fp8_to_fp16.UNPACK, which no interpreter here runs."""
-    register = {"$2": word}
-
-    def value(name):
-        return register[name] if name in register else int(name, 0)
-
-    for line in filter(None, (line.strip(" {};") for line in text.splitlines())):
-        name, *operands = line.replace(",", " ").split()
+    """Return $0 and $1 of UNPACK's instructions, which no interpreter here runs, for $2."""
+    registers = {"$2": word}
+    for line in text.splitlines():
+        name, *operands = line.strip(" {};").replace(",", " ").split() or [".reg"]
         if name == ".reg":
             continue
-        to, *given = operands
-        given = [value(operand) for operand in given]
-        if name == "prmt.b32":
-            assert given[1] == 0
-            register[to] = permuted_bytes(given[0], given[2])
-        elif name == "and.b32":
-            register[to] = given[0] & given[1]
-        elif name == "shr.u32":
-            register[to] = given[0] >> given[1]
-        else:
-            assert name == "lop3.b32" and given[3] == (0xF0 & 0xCC | 0xAA), line
-            register[to] = given[0] & given[1] | given[2]
-    return register["$0"], register["$1"]
+        target, *sources = operands
+        values = [registers.get(source, source) for source in sources]
+        registers[target] = result_of(name, [int(str(value), 0) for value in values])
+    return [registers["$0"], registers["$1"]]
 
 
 def test_unpacking_is_exact(module):
-    """A user would miss: other weights than were given, on a GPU without an E4M3 instruction."""
-    of = module("fp8_to_fp16")
+    unpacking = module("fp8_to_fp16")
     data = torch.arange(256, dtype=torch.uint8)
-    words = [int.from_bytes(bytes(data[i : i + 4].tolist()), "little") for i in range(0, 256, 4)]
-    pairs = [half for word in words for half in executed(of.UNPACK.value, word)]
-    halves = torch.tensor([bits for pair in pairs for bits in (pair & 0xFFFF, pair >> 16)])
-    got = halves.to(torch.uint16).view(torch.float16).float() * of.UNPACKED_SCALE
-    want = data.view(torch.float8_e4m3fn).float()
-    finite = want.isfinite()
-    assert torch.equal(got[finite], want[finite]) and (got[~finite].abs() == 480).all()
+    halves = []
+    for first in range(0, 256, 4):
+        word = int.from_bytes(bytes(range(first, first + 4)), "little")
+        for pair in executed(unpacking.UNPACK.value, word):
+            halves += [pair & 0xFFFF, pair >> 16]
+
+    halves = torch.tensor(halves).to(torch.uint16).view(torch.float16)
+    output = halves.float() * unpacking.UNPACKED_SCALE
+
+    expected = data.view(torch.float8_e4m3fn).float()
+    finite = expected.isfinite()
+    assert torch.equal(output[finite], expected[finite])
+    assert (output[~finite].abs() == 480).all()
 
 
 # ---- tiles ----
 
 
+FEW_COUNTS = [*range(MOST_TOKENS + 1, 4096, 97), *range(4096, 2**17, 1999)]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the tiles of a layer depend on."""
+
+    sizes: tuple[int, int, int]
+    share: float  # of the experts that a token takes
+
+
+def shape_of(layer_key):
+    layer = catalogue.layer_sizes()[layer_key]
+    sizes = (layer["num_local_experts"], layer["hidden_size"], layer["intermediate_size"])
+    return Shape(sizes, layer["top_k"] / layer["num_experts"])
+
+
+def choices_of(module, architecture, shape, token_counts):
+    most = ahead_of_time.MULTIPROCESSORS[architecture]
+    choose = module("choose_tiles").choose_many
+    return {
+        choose(architecture, "", most, shape.sizes, shape.share, count) for count in token_counts
+    }
+
+
 @pytest.mark.parametrize("architecture", small.ARCHITECTURES)
 def test_every_token_count_has_tiles(module, architecture):
-    """A user would miss: an architecture that is listed, and refused above 256 tokens."""
-    choose, most = module("choose_tiles").choose_many, ahead_of_time.MULTIPROCESSORS[architecture]
-    for layer_key in manifest.read_manifest("mma_fused").definitions:
-        of = catalogue.layer_sizes()[layer_key]
-        sizes = of["num_local_experts"], of["hidden_size"], of["intermediate_size"]
-        share = of["top_k"] / of["num_experts"]
-        choices = {
-            choose(architecture, "", most, sizes, share, t)
-            for t in range(MOST_TOKENS + 1, 2**17, 97)
-        }
+    shapes = set(map(shape_of, manifest.read_manifest("mma_fused").definitions))
+    for shape in shapes:
+        choices = choices_of(module, architecture, shape, FEW_COUNTS)
+        assert choices
         for gemm1, gemm2, *_ in choices:
-            assert gemm1.block_m % gemm2.block_m == 0 and gemm1.programs and gemm2.programs
-        if layer_key == "full":  # what test_mma_compile.py compiles are all of them
-            assert choices == {
-                choose(architecture, "", most, sizes, share, t) for t in small.MANY_TOKENS
-            }
+            assert gemm1.block_m % gemm2.block_m == 0
+            assert gemm1.programs > 0
+            assert gemm2.programs > 0
+
+
+@pytest.mark.parametrize("architecture", small.ARCHITECTURES)
+def test_what_is_compiled_are_all_tiles(module, architecture):
+    """Of test_mma_compile.py."""
+    every = choices_of(module, architecture, shape_of("full"), range(MOST_TOKENS + 1, 2**17, 97))
+    assert every == choices_of(module, architecture, shape_of("full"), small.MANY_TOKENS)

@@ -8,29 +8,28 @@ import mma_small_layer as small
 import pytest
 import torch
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("mma on host"),
-]  # one worker builds the programs
+# One worker builds the programs.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mma on host")]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Layer, configuration, arguments and CTAs -> output, h, h_scale and split-K tiles; each
+    """A function of a layer's name, configuration, arguments and CTAs that returns a Launch; each
     program is built once.
     """
-    programs, folder = {}, tmp_path_factory.mktemp("run")
+    programs = {}
+    folder = tmp_path_factory.mktemp("run")
 
-    def get(layer, configuration, arguments, ctas):
-        of = small.LAYERS[layer]
-        if (layer, configuration) not in programs:
-            made = tmp_path_factory.mktemp(layer)
-            programs[layer, configuration] = mma_host.build(
-                mma_host.sources(of), mma_host.LAYER, configuration, made
-            )
-        done, found = mma_host.launch(programs[layer, configuration], of, arguments, ctas, folder)
-        assert done.returncode == 0, done.stderr
-        return *found, int(done.stdout)
+    def get(name, configuration, arguments, ctas):
+        layer = small.LAYERS[name]
+        key = (name, configuration)
+        if key not in programs:
+            texts = mma_host.sources(layer)
+            build_folder = tmp_path_factory.mktemp(name)
+            programs[key] = mma_host.build(texts, mma_host.LAYER, configuration, build_folder)
+        launch = mma_host.launch(programs[key], layer, arguments, ctas, folder)
+        assert launch.process.returncode == 0, launch.process.stderr
+        return launch
 
     return get
 
@@ -51,39 +50,35 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("layer", "configuration", "ctas", "num_tokens", "splits"), CASES)
-def test_every_stage_is_right(run, layer, configuration, ctas, num_tokens, splits):
-    """A user would miss: an architecture that nobody here can run, with weights, rows or sums in
-    the wrong places.
-    """
-    of = small.LAYERS[layer]
-    arguments = stages.tokens(of, num_tokens, "cpu", seed=num_tokens) | stages.weights(of, "cpu")
-    *found, split = run(layer, configuration, arguments, ctas)
-    fault = small.first_fault(of, arguments, *found)
+@pytest.mark.parametrize(("name", "configuration", "ctas", "num_tokens", "splits"), CASES)
+def test_every_stage_is_right(run, name, configuration, ctas, num_tokens, splits):
+    layer = small.LAYERS[name]
+    arguments = small.inputs(layer, num_tokens, seed=num_tokens)
+    launch = run(name, configuration, arguments, ctas)
+    fault = launch.first_fault(layer, arguments)
     assert fault is None, fault
-    assert split == splits
+    assert launch.split_tiles == splits
 
 
 def test_m_blocks_of_every_size(run):
-    """A user would miss: an expert with more rows than an m_block, or than a tile of 8, read or
-    stored past its end.
-    """
-    of = small.LAYERS["ds"]
-    arguments = stages.tokens(of, 40, "cpu", seed=1) | stages.weights(of, "cpu")
-    popular = 4 * torch.rand(of["num_experts"], generator=torch.Generator().manual_seed(1))
+    """An expert has more rows than an m_block, or than a tile of 8."""
+    layer = small.LAYERS["ds"]
+    arguments = small.inputs(layer, 40, seed=1)
+    popular = 4 * torch.rand(layer["num_experts"], generator=torch.Generator().manual_seed(1))
     arguments["routing_logits"] = arguments["routing_logits"] + popular
-    assert stages.is_clear(of, arguments["routing_logits"], arguments["routing_bias"]).all()
-    chosen, _, _ = small.rows_of(of, arguments)
-    assert {1, 2, 3, 4, 5} <= {-(-int(count) // 8) for count in chosen.sum(0)}
-    fault = small.first_fault(of, arguments, *run("ds", (227, 1, 1), arguments, 4)[:3])
+    assert stages.is_clear(layer, arguments["routing_logits"], arguments["routing_bias"]).all()
+    chosen, _, _ = small.rows_of(layer, arguments)
+    tiles = {-(-count // 8) for count in chosen.sum(0).tolist()}
+    assert {1, 2, 3, 4, 5} <= tiles
+
+    fault = run("ds", (227, 1, 1), arguments, 4).first_fault(layer, arguments)
     assert fault is None, fault
 
 
 def test_no_local_expert_gives_zeros(run):
-    """A user would miss: garbage from a rank that has none of the tokens' experts."""
-    of = small.LAYERS["ds"]
-    arguments = stages.tokens(of, 3, "cpu") | stages.weights(of, "cpu")
+    layer = small.LAYERS["ds"]
+    arguments = small.inputs(layer, 3)
     offset = arguments["local_expert_offset"]
-    arguments["routing_logits"][:, offset : offset + of["num_local_experts"]] = -30
-    output, *_ = run("ds", (227, 1, 1), arguments, 7)
+    arguments["routing_logits"][:, offset : offset + layer["num_local_experts"]] = -30
+    output = run("ds", (227, 1, 1), arguments, 7).output
     assert torch.equal(output, torch.zeros_like(output))

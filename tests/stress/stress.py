@@ -82,10 +82,10 @@ class Load:
 
 
 def loads(streams):
-    found = [Load(f"{count} streams", count) for count in streams]
-    found.append(Load("graphs", 3, graphs=True))
-    found += [Load(f"beside {sms} SMs", 3, held_sms=sms) for sms in HELD_SMS]
-    return found
+    some = [Load(f"{count} streams", count) for count in streams]
+    some.append(Load("graphs", 3, graphs=True))
+    some += [Load(f"beside {sms} SMs", 3, held_sms=sms) for sms in HELD_SMS]
+    return some
 
 
 # ---- solutions ----
@@ -217,35 +217,56 @@ class Spinner:
         )
 
 
+class LoadedSolution:
+    """A solution, its calls, and what runs beside each of them."""
+
+    def __init__(self, solution, calls, load):
+        self.solution = solution
+        self.calls = calls
+        self.load = load
+        self.streams = [torch.cuda.Stream() for _ in range(load.streams)]
+        self.spinner = Spinner() if load.held_sms else None
+        self.graphs = []
+        if load.graphs:
+            self.graphs = [captured(solution, call) for call in calls]
+
+    def run(self, number, turn):
+        """Return the output of a call; the first stream replays graphs, where there are some."""
+        stream = (number + turn) % len(self.streams)
+        number %= len(self.calls)
+        with torch.cuda.stream(self.streams[stream]):
+            if not self.graphs or stream > 0:
+                return run(self.solution, self.calls[number])
+            graph, output = self.graphs[number]
+            graph.replay()
+            return output.clone()
+
+    def run_all(self, turn):
+        """Run every call once a stream. Return the outputs."""
+        if self.spinner:
+            self.spinner.hold(self.load.held_sms)
+        count = len(self.calls) * len(self.streams)
+        outputs = [self.run(number, turn) for number in range(count)]
+        torch.cuda.synchronize()
+        return outputs
+
+
 def under_load(solution, calls, load, total, deadline):
     """Return how many calls were made, and token count -> how many of them differ from alone."""
-    streams = [torch.cuda.Stream() for _ in range(load.streams)]
-    spinner = Spinner() if load.held_sms else None
-    graphs = [captured(solution, call) for call in calls] if load.graphs else []
+    loaded = LoadedSolution(solution, calls, load)
     wrong = collections.Counter()
-    made = turn = 0
+    made = 0
+    turn = 0
     torch.cuda.synchronize()
 
     while made < total and time.monotonic() < deadline:
-        results = []
-        if spinner:
-            spinner.hold(load.held_sms)
-        for number in range(len(calls) * load.streams):
+        for number, output in enumerate(loaded.run_all(turn)):
             call = calls[number % len(calls)]
-            with torch.cuda.stream(streams[(number + turn) % load.streams]):
-                if graphs and (number + turn) % load.streams == 0:
-                    graph, output = graphs[number % len(calls)]
-                    graph.replay()
-                    results.append((call, output.clone()))
-                else:
-                    results.append((call, run(solution, call)))
-        torch.cuda.synchronize()
-
-        for call, output in results:
-            wrong[call.num_tokens] += differs(output, call)
-        made += len(results)
+            if differs(output, call):
+                wrong[call.num_tokens] += 1
+            made += 1
         turn += 1
-    return made, {num_tokens: count for num_tokens, count in wrong.items() if count}
+    return made, dict(wrong)
 
 
 def stress(name, layer, options):
@@ -290,7 +311,8 @@ def main():
         print(f"built in {time.monotonic() - begin:.0f} s", flush=True)
         for layer in options.layers:
             for name in options.solutions:
-                if reason := why_not_here(name, layer):
+                reason = why_not_here(name, layer)
+                if reason:
                     print(f"{layer} {name}: not here: {reason}", flush=True)
                     continue
                 bad += stress(name, layer, options)

@@ -16,14 +16,14 @@ from flashinfer_bench import (
 )
 from flashinfer_bench.data import load_jsonl_file
 from moebench.core import paths
-from moebench.operators.catalogue import definition_name
+from moebench.operators.moe_fp8_block_scale import definition_name
 
 NAME = definition_name("full")
 
 
 @cache
 def workloads(definition):
-    """This repository's workloads of a definition's name."""
+    """Return this repository's workloads of a definition's name."""
     return [trace.workload for trace in load_jsonl_file(Trace, paths.workload_file(definition))]
 
 
@@ -33,15 +33,28 @@ DEFAULT = "default: rtol=0.01 atol=0.01 ratio=0.95"
 
 
 def workload(seq_len, definition=NAME):
-    """One of this repository's workloads."""
-    return next(w for w in workloads(definition) if w.axes["seq_len"] == seq_len)
+    """Return one of this repository's workloads."""
+    return next(each for each in workloads(definition) if each.axes["seq_len"] == seq_len)
 
 
 def solution(name):
-    """A Solution of the full layer, whose hash its traces may name."""
+    """Return a Solution of the full layer, whose hash its traces may name."""
     spec = BuildSpec(language="python", target_hardware=["cpu"], entry_point="main.py::run")
     source = SourceFile(path="main.py", content=f"def run(): return {name!r}")
     return Solution(name=name, definition=NAME, author="tests", spec=spec, sources=[source])
+
+
+def performance(ms, reference_ms):
+    """Return the times of a trace; ms=0 is what a run without times leaves."""
+    if not ms:
+        return Performance(latency_ms=0, reference_latency_ms=0, speedup_factor=0)
+    speedup = reference_ms / ms
+    return Performance(latency_ms=ms, reference_latency_ms=reference_ms, speedup_factor=speedup)
+
+
+def correctness(matched):
+    errors = {"max_relative_error": 2, "max_absolute_error": 3}
+    return Correctness(**errors, extra={"matched_ratio": matched})
 
 
 def trace(
@@ -60,30 +73,18 @@ def trace(
     definition=NAME,
     **libs,
 ):
-    """A trace of solution(name); ms=0 is what a run without times leaves; libs as in
-    Environment.
-    """
-    numerical = status in ("PASSED", "INCORRECT_NUMERICAL")
-    performance = Performance(
-        latency_ms=ms,
-        reference_latency_ms=reference_ms if ms else 0,
-        speedup_factor=reference_ms / ms if ms else 0,
-    )
+    """Return a trace of solution(name); libs as in Environment."""
     libs = {"torch": "2.11", "protocol": "once", "tolerance": tolerance} | libs
+    libs |= {"solution_sha1": sha1 or solution(name).hash(), "command": "python x"}
+    was_compared = status in ("PASSED", "INCORRECT_NUMERICAL")
+
     evaluation = Evaluation(
         status=status,
-        environment=Environment(
-            hardware=hardware,
-            libs=libs | {"solution_sha1": sha1 or solution(name).hash(), "command": "python x"},
-        ),
+        environment=Environment(hardware=hardware, libs=libs),
         timestamp=f"{day}T00:00:00",
         log=log,
-        correctness=Correctness(
-            max_relative_error=2, max_absolute_error=3, extra={"matched_ratio": matched}
-        )
-        if numerical
-        else None,
-        performance=performance if status == "PASSED" else None,
+        correctness=correctness(matched) if was_compared else None,
+        performance=performance(ms, reference_ms) if status == "PASSED" else None,
     )
     return Trace(
         definition=definition,
@@ -94,35 +95,33 @@ def trace(
 
 
 def record(packed, **more):
-    """A trace of a packed solution for each workload of its definition."""
-    told = {"sha1": packed.hash(), "definition": packed.definition} | more
-    return [
-        trace(packed.name, workload.axes["seq_len"], **told)
-        for workload in workloads(packed.definition)
-    ]
+    """Return a trace of a packed solution for each workload of its definition."""
+    options = {"sha1": packed.hash(), "definition": packed.definition} | more
+    traces = []
+    for each in workloads(packed.definition):
+        traces.append(trace(packed.name, each.axes["seq_len"], **options))
+    return traces
 
 
 def write(file, traces):
-    """A JSONL file of traces, and its path."""
+    """Write a JSONL file of traces; return its path."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(f"{t.model_dump_json()}\n" for t in traces))
+    file.write_text("".join(f"{trace.model_dump_json()}\n" for trace in traces))
     return file
 
 
 def trace_set(root, traces, solutions=("fast", "slow")):
-    """A data set at root with the 19 workloads, these traces, and the solutions that it has the
-    source of.
+    """Write a data set at root with the 19 workloads, these traces, and the solutions that it has
+    the source of. Returns root.
     """
+    without_code = shutil.ignore_patterns("*.py", "__pycache__")
     for folder in ("definitions", "workloads"):
-        shutil.copytree(
-            paths.ROOT / folder,
-            root / folder,
-            ignore=shutil.ignore_patterns("*.py", "__pycache__"),
-            dirs_exist_ok=True,
-        )
+        source = paths.ROOT / folder
+        shutil.copytree(source, root / folder, ignore=without_code, dirs_exist_ok=True)
+
+    (root / "solutions").mkdir(exist_ok=True)
     for name in solutions:
-        file = root / "solutions" / f"{name}.json"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(json.dumps(json.loads(solution(name).model_dump_json())))
+        content = json.loads(solution(name).model_dump_json())
+        (root / "solutions" / f"{name}.json").write_text(json.dumps(content))
     write(root / "traces" / "moe" / f"{NAME}.jsonl", traces)
     return root

@@ -199,13 +199,11 @@ def released_in_flight(cubin):
 
 def read_only_loads(cubin):
     """Return function -> how many loads are ld.global.nc, which no other thread may write to."""
-    return {
-        function: sum(
-            instruction.name == "LDG" and ".CONSTANT" in instruction.opcode
-            for instruction in instructions
-        )
-        for function, instructions in disassemble(cubin).items()
-    }
+    counts = {}
+    for function, instructions in disassemble(cubin).items():
+        loads = [each for each in instructions if each.name == "LDG"]
+        counts[function] = sum(".CONSTANT" in load.opcode for load in loads)
+    return counts
 
 
 def compile_cubin(texts, source, folder, architecture, flags=()):

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hopper_stages import RIGHT
@@ -13,7 +14,7 @@ from moebench.core import paths
 
 from solutions.common.host.build_library import find_toolkit
 
-SUPPORT = paths.ROOT / "tests" / "support"
+HERE = Path(__file__).parent
 LIMIT_S = 300
 TOOLS = {name: ("--tool", name) for name in ("memcheck", "synccheck", "initcheck")}
 TOOLS["racecheck"] = ("--tool", "racecheck", "--racecheck-report", "hazard")
@@ -25,7 +26,7 @@ def errors(options, script, library, layers):
     layers: how many must be right; None for any.
     """
     command = [compute_sanitizer(), *options, sys.executable, script, library]
-    folders = (paths.ROOT, SUPPORT, os.environ.get("PYTHONPATH", ""))
+    folders = (paths.ROOT, HERE, os.environ.get("PYTHONPATH", ""))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     end = (done.stdout + done.stderr)[-6000:]

@@ -8,7 +8,7 @@ from pathlib import Path
 import triton
 from moebench.packing import pack
 
-SAMPLES = Path(__file__).parents[1] / "samples"
+SAMPLES = Path(__file__).parents[2] / "samples"
 CUDA_H = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
 
 

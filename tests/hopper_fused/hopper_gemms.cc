@@ -1,0 +1,72 @@
+// Runs one of hopper_fused's grouped GEMMs in one cluster: hopper_gemms GEMM H_SPLIT SEED WITHOUT ROWS...
+// ROWS: of each expert. Prints the places that synchronise, or what is wrong, with exit status 1.
+#include <cstdlib>
+#include <vector>
+
+#include "hopper_machine.h"
+
+#include "grouped_gemm1.cu"
+#include "grouped_gemm2.cu"
+
+struct Queue {
+  TileQueues sizes = {};
+  std::vector<uint2> entries;
+
+  Queue(const std::vector<int>& rows, int n_block_pairs) {
+    std::vector<QueuePlace> places;
+    for (int expert = 0; expert < (int)rows.size(); expert++) {
+      const MBlocks blocks(rows[expert]);
+      sizes.long_entries += blocks.long_entries();
+      sizes.short_entries += blocks.short_entries();
+      places.push_back({expert, rows[expert], sizes.rows, sizes.long_entries, sizes.short_entries, 0, 0});
+      sizes.rows += rows[expert];
+      sizes.experts += rows[expert] > 0;
+    }
+    entries.resize((sizes.long_entries + sizes.short_entries) * n_block_pairs);
+    for (QueuePlace& place : places) {
+      place.long_entries = sizes.long_entries;
+      place.short_entries = sizes.short_entries;
+      if (place.expert_rows > 0) write_entries(entries.data(), n_block_pairs, place, false, 0, 1);
+    }
+  }
+};
+
+int main(int count, char** arguments) {
+  const bool is_gemm1 = atoi(arguments[1]) == 1;
+  const bool splits_h = atoi(arguments[2]) == 2;
+  std::vector<int> rows;
+  for (int i = 5; i < count; i++) rows.push_back((atoi(arguments[i]) + kRowAlign - 1) / kRowAlign * kRowAlign);
+
+  GroupedArgs args = {};
+  args.y_columns = y_columns_of(1);
+  const Queue queue(rows, is_gemm1 ? kNumNBlocks1 / 2 : args.y_columns / (2 * kBlockN));
+  Counters counters = {};
+  counters.queues = queue.sizes;
+  const size_t all_rows = queue.sizes.rows + kBlockM;
+  std::vector<float> row_weight(all_rows);
+  std::vector<int> row_token(all_rows);
+  std::vector<float> x_scale(all_rows * kNumKBlocks1);
+  std::vector<float> h_scale(all_rows * kNumNBlocks1);
+  std::vector<uint16_t> y(all_rows * args.y_columns);
+  std::vector<float> y_scale(all_rows * args.y_columns / kBlockK + 2);
+  std::vector<float> w_scale(kNumLocalExperts * 2 * kNumKBlocks1 * kNumKBlocks2 + 64);
+  for (size_t i = 0; i < all_rows; i++) row_token[i] = 1;  // all rows are copied
+
+  args.counters = &counters;
+  args.queue1 = args.queue2 = const_cast<uint2*>(queue.entries.data());
+  args.row_weight = row_weight.data();
+  args.row_token = row_token.data();
+  args.row_x_scale = x_scale.data();
+  args.h_scale = h_scale.data();
+  args.y = y.data();
+  args.y_scale = y_scale.data();
+  args.w1_scale = args.w2_scale = w_scale.data();
+  args.clusters = 1;
+  const CUtensorMap map = {kWBoxBytes};
+
+  const auto kernel = [&] {
+    if (is_gemm1) splits_h ? grouped_gemm1<2>(map, args) : grouped_gemm1<1>(map, args);
+    else splits_h ? grouped_gemm2<2>(map, args) : grouped_gemm2<1>(map, args);
+  };
+  run_cluster(kernel, atoi(arguments[3]), arguments[4]);
+}

@@ -1,0 +1,193 @@
+"""mma_fused's sources for a small layer, and what its h and output should be.
+
+    python mma_small_layer.py LIBRARY
+
+runs a test build of the layer "split-k" on the GPU, for the sanitizers, and checks every stage of
+it on the CPU.
+"""
+
+import sys
+from pathlib import Path
+
+import hopper_stages as stages
+import torch
+from moebench.operators import swiglu
+from moebench.packing.pack import pack
+from moebench.packing.problem import facts
+
+from solutions.common.host.build_library import load_library
+from solutions.mma_fused.targets import TARGETS, Target
+
+SAMPLES = stages.SAMPLE.parent
+FORM = {"activation": "silu", "swiglu_limit": 0, "renorm": False, "routed": False}
+GROUPS = {"num_experts": 128, "num_local_experts": 40, "top_k": 8}
+GROUPS |= {"num_groups": 8, "kept_groups": 4}
+ALL_LOCAL = {"num_experts": 96, "num_local_experts": 96, "top_k": 16}
+ALL_LOCAL |= {"num_groups": 1, "kept_groups": 1, "renorm": True}
+
+
+def layer_of(hidden, inter, routing=GROUPS, clamp=None, routed=False):
+    """Return the sizes of a layer; clamp: the activation, with a limit."""
+    layer = FORM | routing | {"hidden_size": hidden, "intermediate_size": inter, "routed": routed}
+    if clamp:
+        layer |= {"activation": clamp, "swiglu_limit": 0.5}
+    return layer
+
+
+# K blocks that are no multiple of the warps; 10 column tiles, or 5 where I allows two weight tiles
+# side by side. "ds": short tiles with 8 warps alone; "long": with 4 not. "split-k", "tiny-split-k":
+# two K blocks or more for each of 8, of 4 warps, so that tiles may be split along K
+LAYERS = {
+    "ds": layer_of(640, 640),
+    "renorm": layer_of(256, 128, ALL_LOCAL, "silu"),
+    "tiny": layer_of(256, 128),
+    "long": layer_of(128, 640),
+    "tiny-split-k": layer_of(1024, 128),
+    "split-k": layer_of(2176, 128, clamp="swiglustep"),
+    "routed": layer_of(640, 384, clamp="swigluoai", routed=True),
+}
+ARCHITECTURES = {
+    f"sm_{capability.replace('.', '')}": target for capability, target in TARGETS.items()
+}
+# How it is built, and the first of the architectures that have it so.
+CONFIGURATIONS = {target: name for name, target in reversed(ARCHITECTURES.items())}
+HERE = "9.0"  # no `a` target
+if torch.cuda.is_available():
+    HERE = ".".join(map(str, torch.cuda.get_device_capability()))
+
+PADDED = 8  # an expert's rows are padded to a multiple
+BLOCK_M = 16  # rows of an m_block
+MANY_TOKENS = (300, 1000, 3000)  # a token count for each tile of the rules of many tokens
+COUNTS = (1, 7, 40)  # tokens for the sanitizers: every CTA routes all; a grid barrier
+H_ERROR = 2e-3  # of 128 columns, relative to their norm
+
+
+def constants(values):
+    """Return lines of C++ that define constants."""
+    lines = [f"constexpr auto {name} = {str(value).lower()};\n" for name, value in values.items()]
+    return "".join(lines)
+
+
+def size_files(layer):
+    """Return problem.cuh and interface.cuh, as packing writes them for a definition."""
+    activation = {}
+    for name, value in swiglu.constants(layer).items():
+        activation["k" + name.title().replace("_", "")] = value
+    form = {symbol: layer["routed"] for symbol, _ in facts("interface", "full").values()}
+    return {
+        "problem.cuh": stages.problem_header(layer) + constants(activation),
+        "interface.cuh": "#pragma once\n" + constants(form),
+    }
+
+
+def cuda_files(layer_key, layer=None):
+    """Return file name -> text of the packed CUDA sources; two folders have no file of one name.
+
+    layer: other sizes than the definition's.
+    """
+    files = [file for file in pack("mma_fused")[layer_key].sources if ".cu" in file.path]
+    texts = {Path(file.path).name: file.content for file in files}
+    assert len(texts) == len(files)
+    return texts | size_files(layer) if layer else texts
+
+
+def h_index(inter):
+    """Return [I] int64: where a row's columns lie."""
+    column = torch.arange(inter)
+    step = column // 128
+    t = column % 128 // 32
+    j = column % 32 // 8
+    return step * 128 + (4 * j + t) * 8 + column % 8
+
+
+def h_of(h, scale, rows):
+    """Return h [rows, I] fp32 of its fp16 values [most rows, I] and scales [most rows, I / 32]."""
+    h = h[: len(rows.token)].float()[:, h_index(h.shape[1]).to(h.device)]
+    return h * scale[: len(h)].repeat_interleave(32, 1)
+
+
+def handed_out(arrays, layer):
+    """Return h and its scales, as `first_fault` takes them, of the arrays that a test build hands
+    out.
+    """
+    inter = layer["intermediate_size"]
+    h = arrays["h"].view(torch.float16).view(-1, inter)
+    return h, arrays["h_scale"].view(torch.float32).view(-1, inter // 32)
+
+
+def rows_of(layer, arguments):
+    """Return what routing should give: chosen [T, E_local], weight [T, E_local], rows."""
+    chosen, weight = stages.reference_choice(layer, arguments)
+    return chosen, weight, stages.expected_rows(chosen, PADDED, layer["top_k"], BLOCK_M)
+
+
+def wrong_h(layer, arguments, rows, weight, h):
+    real = rows.real
+    if not real.any():
+        return None
+    want = stages.reference_h(layer, arguments, rows, weight)
+    return stages.differing(h[real], want[real], H_ERROR, "row that is no padding")
+
+
+def wrong_scales(h_scale):
+    wrong = ~torch.isin(h_scale.frexp().mantissa, h_scale.new_tensor([0.5]))
+    return f"{int(wrong.sum())} scales are not powers of two" if wrong.any() else None
+
+
+def first_fault(layer, arguments, output, h, h_scale):
+    """Return the first stage whose result is wrong, and where; None if all are right.
+
+    output [T, H]: the layer's. h, h_scale: as in the scratch, [most rows, ...].
+    """
+    chosen, weight, rows = rows_of(layer, arguments)
+    got = h_of(h, h_scale, rows)
+    fault = wrong_h(layer, arguments, rows, weight, got) or wrong_scales(h_scale[: len(got)])
+    if fault:
+        return f"gemm1 + swiglu_quant: {fault}"
+
+    read_out = stages.ReadOut(chosen, weight, rows, {}, got, 1)
+    want = stages.combined(stages.reference_y(arguments, read_out).float(), rows.token_rows)
+    fault = stages.differing(output, want, stages.BF16_ERROR, "token")
+    return f"gemm2 + combine: {fault}" if fault else None
+
+
+def stage_sources(layer_key, layer=None):
+    """Return file name -> text of the test build for a definition, which hands out its scratch.
+
+    layer: other sizes than the definition's.
+    """
+    texts = cuda_files(layer_key, layer)
+    texts["launch_layer_cu.cuh"] = texts.pop("launch_layer.cu")
+    texts["stages.cu"] = (SAMPLES / "mma_stages.cu").read_text()
+    return texts
+
+
+def inputs(layer, num_tokens, seed=0):
+    """Return a call's arguments by name, on the CPU."""
+    return stages.tokens(layer, num_tokens, "cpu", seed) | stages.weights(layer, "cpu")
+
+
+def flags(configuration):
+    """Return flags of nvcc or a C++ compiler, for shared memory in KiB, TMA and cvt as Target has
+    them.
+    """
+    return Target(*configuration).flags()
+
+
+def main(path):
+    library = load_library(path)
+    layer = LAYERS["split-k"]
+    for num_tokens in COUNTS:
+        arguments = inputs(layer, num_tokens)
+        on_device = {}
+        for name, value in arguments.items():
+            on_device[name] = value.cuda() if torch.is_tensor(value) else value
+
+        output, arrays, _ = stages.call(library, layer, on_device, 0)
+        arrays = {name: array.cpu() for name, array in arrays.items()}
+        fault = first_fault(layer, arguments, output.cpu(), *handed_out(arrays, layer))
+        print(f"T={num_tokens}: {fault or stages.RIGHT}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
