@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -41,43 +40,23 @@ class RayError(Exception):
     pass
 
 
-class Method:
-    """Stands in for what Ray makes of an actor's method: the call is only noted."""
-
-    def __init__(self, calls, number):
-        self.calls = calls
-        self.number = number
-
-    def remote(self, *arguments):
-        self.calls.append((self.number, *arguments))
-        return len(self.calls) - 1
-
-
-class FakeActor:
-    def __init__(self, calls, number):
-        self.number = number
-        self.close = Method([], number)
-        self.ready = Method(calls, number)
-        self.evaluate = Method(calls, number)
-
-
 class FakeRay:
-    """Stands in for Ray: actors are done one after the other, the latest first if asked for.
+    """Stands in for Ray: calls are noted, and done one after the other.
 
     dies: labels; an actor that is given one of them dies. broken: actors on which every reference
-    fails. never: no actor starts. An actor without a call has to be unreferenced whenever Ray is
-    waited for: it keeps its device until then.
+    fails. never: no actor starts. Whenever Ray is waited for, each actor that was not ended has a
+    call: it keeps its device until it is ended.
     """
 
     exceptions = SimpleNamespace(RayError=RayError)
 
-    def __init__(self, dies=(), broken=(), never=False, last_first=False):
+    def __init__(self, dies=(), broken=(), never=False):
         self.dies = dies
         self.broken = broken
         self.never = never
-        self.last_first = last_first
-        self.calls = []
         self.actors = []
+        self.calls = []  # (actor, task), of a start None
+        self.ended = []
         self.killed = []
 
     def put(self, plan):
@@ -87,42 +66,50 @@ class FakeRay:
         return SimpleNamespace(options=lambda **options: SimpleNamespace(remote=self.create))
 
     def create(self, plan):
-        actor = FakeActor(self.calls, len(self.actors))
-        self.actors.append(weakref.ref(actor))
+        number = len(self.actors)
+
+        def note(task=None):
+            self.calls.append((number, task))
+            return len(self.calls) - 1
+
+        methods = {"ready": note, "evaluate": note, "close": lambda: self.ended.append(number)}
+        actor = SimpleNamespace(number=number)
+        for name, method in methods.items():
+            setattr(actor, name, SimpleNamespace(remote=method))
+        self.actors.append(number)
         return actor
 
-    def wait(self, results, num_returns, timeout=None):
-        waited_for = {self.calls[result][0] for result in results}
-        for number, actor in enumerate(self.actors):
-            assert number in waited_for or actor() is None
-        done = sorted(results, reverse=self.last_first)
-        return done[:1], done[1:]
+    def wait(self, results):
+        assert {self.calls[result][0] for result in results} == set(self.actors) - set(self.ended)
+        return results[:1], results[1:]
 
     def get(self, result):
-        number, *arguments = self.calls[result]
-        if not arguments:
+        number, task = self.calls[result]
+        if task is None:
             if self.never:
+                self.ended.append(number)
                 raise RayError("The actor\nnever ran")
             return None
 
-        (asked,) = arguments
-        if asked.label in self.dies:
+        if task.label in self.dies:
+            self.ended.append(number)
             raise RayError("it died")
         if number in self.broken:
-            return Outcome(asked, lost=dict.fromkeys(asked.names, "no reference"))
-        return Outcome(asked, dict.fromkeys(asked.names))
+            return Outcome(task, lost=dict.fromkeys(task.names, "no reference"))
+        return Outcome(task, dict.fromkeys(task.names))
 
     def kill(self, actor):
         self.killed.append(actor.number)
+        self.ended.append(actor.number)
 
 
 @dataclass
 class Handed:
-    """by_actor: (label, names) of the tasks that each was given. killed: how many actors were."""
+    """by_actor: (label, names) of the tasks that each was given."""
 
     by_actor: list
     outcomes: list
-    killed: int
+    killed: list
 
 
 def handed_out(monkeypatch, tasks, slots, **how):
@@ -132,9 +119,10 @@ def handed_out(monkeypatch, tasks, slots, **how):
     outcomes = list(on_ray.Cluster({}, slots, "").outcomes(tasks, lambda text: None))
 
     by_actor = [[] for _ in ray.actors]
-    for number, *arguments in ray.calls:
-        by_actor[number] += [(asked.label, *asked.names) for asked in arguments]
-    return Handed(by_actor, outcomes, len(ray.killed))
+    for number, asked in ray.calls:
+        if asked:
+            by_actor[number].append((asked.label, *asked.names))
+    return Handed(by_actor, outcomes, ray.killed)
 
 
 TASKS = [task("a", tokens, "x", "y") for tokens in range(9)]
@@ -145,31 +133,28 @@ def test_a_workload_goes_to_whoever_is_free(monkeypatch):
     handed = handed_out(monkeypatch, TASKS, 2)
     assert [len(work) for work in handed.by_actor] == [5, 4]
     assert [work[0][0] for work in handed.by_actor] == ["T=8", "T=7"]
-    assert not handed.killed
+    assert handed.killed == []
     labels = [outcome.task.label for outcome in handed.outcomes]
     assert sorted(labels) == [each.label for each in TASKS]
     assert all(set(outcome.evaluated) == {"x", "y"} for outcome in handed.outcomes)
-
-    last_first = handed_out(monkeypatch, TASKS, 2, last_first=True)
-    assert sum(map(len, last_first.by_actor)) == 9
 
 
 def test_there_are_no_more_actors_than_workloads(monkeypatch):
     handed = handed_out(monkeypatch, TASKS[:3], 8)
     assert [len(work) for work in handed.by_actor] == [1, 1, 1]
-    assert handed_out(monkeypatch, [], 2) == Handed([], [], 0)
+    assert handed_out(monkeypatch, [], 2) == Handed([], [], [])
 
 
 def test_a_gpu_on_which_no_reference_runs_does_not_eat_the_queue(monkeypatch):
     handed = handed_out(monkeypatch, TASKS, 2, broken=[0])
-    assert len(handed.by_actor[0]) == 1 and handed.killed == 1
+    assert len(handed.by_actor[0]) == 1
+    assert handed.killed == [0]
     assert len(handed.outcomes) == 9
     assert all(outcome.evaluated for outcome in handed.outcomes)
 
     both_broken = handed_out(monkeypatch, TASKS[:1], 1, broken=[0, 1])
     lost = [outcome.lost for outcome in both_broken.outcomes]
     assert lost == [{"x": "no reference", "y": "no reference"}]
-    assert both_broken.killed == 1
 
 
 def test_a_cluster_on_which_nothing_starts_ends_the_run(monkeypatch):
@@ -184,7 +169,7 @@ def test_what_kills_its_actor_is_tried_again_apart(monkeypatch):
     for names in (("x", "y"), ("x",), ("y",)):
         assert asked.count(("T=1", *names)) == 1
     lost = [set(outcome.lost) for outcome in handed.outcomes if outcome.lost]
-    assert lost == [{"x"}, {"y"}] and handed.killed == 3
+    assert lost == [{"x"}, {"y"}]
     right = [outcome.task.label for outcome in handed.outcomes if not outcome.lost]
     assert sorted(right) == ["T=0", "T=2", "T=3", "T=4", "T=5"]
 

@@ -12,6 +12,7 @@ from moebench.core import paths, provenance
 from moebench.core.errors import CannotRun
 from moebench.judging import dataset, fib, gpu_memory, planning
 from moebench.judging.evaluate import EvaluatedSolution, Outcome
+from moebench.judging.request import RunRequest
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue, workloads
 from moebench.operators.moe_fp8_block_scale import definition_name
@@ -203,11 +204,12 @@ def test_what_does_not_fit_on_a_gpu_is_skipped(folder):
     labelled = dataset.labelled(full.name)
     sizes = [gpu_memory.size_of_inputs(full, workload) for _, workload in labelled]
     assert sizes[0] == pytest.approx(32 * 3 * 2048 * 7168, rel=0.01)
-    solutions = {"tiny": solution(folder)}
+    solution(folder, target_hardware=["sm_90"])
 
     def part(free):
         device = judged.replace(judged.GPU, free=free)
-        return planning.part_of(full, labelled, solutions, {}, 3, device)
+        plan = planning.plan_run(RunRequest(solutions=("tiny",), save=False), device)
+        return plan.parts[full.name]
 
     between = part(2 * sizes[-2] + gpu_memory.CONTEXTS)
     assert len(between.tasks) == len(labelled) - 1

@@ -16,7 +16,7 @@ from moebench.core.arguments import count, output_folder
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun
 from moebench.judging.calling import device_here
-from moebench.judging.selection import choose_geometry, select
+from moebench.judging.selection import choose_layer, select
 from moebench.operators.catalogue import geometry_named
 from moebench.operators.routing.kinds import KINDS
 from moebench.profiling.calls import choose
@@ -58,7 +58,7 @@ class Progress:
 
 
 def main(args: argparse.Namespace) -> int:
-    layer_key = choose_geometry(args.definition, True, args.solutions)
+    layer_key = choose_layer(args.definition, True, args.solutions)
     workloads = choose(args.workloads, layer_key)
     if not torch.cuda.is_available():
         raise CannotRun("moebench profile needs a CUDA device; torch sees none")

@@ -11,9 +11,9 @@ its own, beside those here that --solutions names. Their traces are kept with --
 """
 
 import argparse
-import itertools
 import logging
 from contextlib import nullcontext
+from dataclasses import fields
 from pathlib import Path
 
 from moebench.core.arguments import count, output_file
@@ -53,6 +53,7 @@ def add_what_is_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--definition",
+        dest="definitions",
         nargs="+",
         default=[],
         metavar="KEY",
@@ -108,6 +109,7 @@ def add_how_it_is_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
+        dest="timeout_seconds",
         type=count(),
         default=300,
         help="seconds per solution and workload; default: 300",
@@ -145,38 +147,17 @@ def add_what_becomes_of_it(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def request_of(args: argparse.Namespace) -> RunRequest:
-    """Return what the command line asks for."""
-    return RunRequest(
-        files=tuple(args.files),
-        solutions=tuple(args.solutions),
-        definitions=tuple(args.definition),
-        dataset=args.dataset,
-        workloads=tuple(args.workloads),
-        tokens=tuple(args.tokens),
-        routing=args.routing,
-        tolerance=args.tolerance,
-        clock=args.clock,
-        warmup_runs=args.warmup_runs,
-        iterations=args.iterations,
-        num_trials=args.num_trials,
-        timeout_seconds=args.timeout,
-        save=args.save,
-        output=args.output,
-        resume=args.resume,
-        ray=args.ray,
-        verbose=args.verbose,
-        command=args.command_line,
-    )
-
-
 def main(args: argparse.Namespace) -> int:
     """Plan a run, then evaluate, record and show task by task."""
-    request = request_of(args)
+    request = RunRequest(**{field.name: getattr(args, field.name) for field in fields(RunRequest)})
     screen = console()
     logging.getLogger("flashinfer_bench").setLevel(logging.CRITICAL)  # it becomes a result
 
-    with place_of(request) as place:
+    if request.ray is None:
+        context = nullcontext(Here())
+    else:
+        context = on_ray.connected(request.ray or None)
+    with context as place:
         if place.text:
             screen.print(f"{place.text}: waiting for the first")
         device = place.survey()
@@ -184,26 +165,15 @@ def main(args: argparse.Namespace) -> int:
             screen.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
 
         plan = staleness.checked(plan_run(request, device), request.resume)
-        passed = kept_have_passed(plan)
+        passed = True
+        for part in plan.parts.values():  # of what a run that is resumed has kept
+            passed &= all(trace.evaluation.status == PASSED for trace in part.kept)
         with run_table.shown(plan, place.text, screen) as show:
             for outcome in place.outcomes(plan, screen.print):
                 record(plan, outcome)  # at once: a run that is cut short keeps what it has
                 show(outcome)
                 passed = passed and outcome.passed
     return 0 if passed else 1
-
-
-def place_of(request: RunRequest):
-    """Return a context of what evaluates: this machine, or a cluster."""
-    if request.ray is None:
-        return nullcontext(Here())
-    return on_ray.connected(request.ray or None)
-
-
-def kept_have_passed(plan: Plan) -> bool:
-    """Whether all traces of a run that is resumed say PASSED."""
-    kept = itertools.chain.from_iterable(part.kept for part in plan.parts.values())
-    return all(trace.evaluation.status == PASSED for trace in kept)
 
 
 def record(plan: Plan, outcome: Outcome) -> None:

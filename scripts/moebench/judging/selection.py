@@ -43,21 +43,20 @@ def survey() -> Device:
     return Device(env_snapshot(device_here()).hardware, eligibility.here(), free)
 
 
-def choose_geometry(wanted: str | None, on_gpu: bool, solutions: list[str]) -> str:
-    """Return the layer key that is wanted, or what the first solution serves, or the first of all.
+def choose_layer(layer_key: str | None, on_gpu: bool, solutions: list[str]) -> str:
+    """Return the layer key, or without one what the first solution serves, or the first of all.
 
     Raises UserError for an unknown solution, CannotRun as `check_device`.
     """
-    if wanted is not None:
-        check_device(wanted, on_gpu)
-        return wanted
+    if layer_key is not None:
+        check_device(layer_key, on_gpu)
+        return layer_key
 
-    served = []
+    keys = list(catalogue.geometries())
     if solutions:
-        first = manifest.choose(solutions)[0]
-        served = manifest.read_manifest(first).definitions
-    needs_gpu = catalogue.full()
-    return next(key for key in [*served, *catalogue.geometries()] if (key in needs_gpu) == on_gpu)
+        first, *_ = manifest.choose(solutions)
+        keys = manifest.read_manifest(first).definitions + keys
+    return next(key for key in keys if (key in catalogue.full()) == on_gpu)
 
 
 def check_device(layer_key: str | None, on_gpu: bool) -> None:
@@ -94,42 +93,39 @@ def eligible(
     """
     check_cache()
     all_packed, left_out = pack.pack_all(names)
-    of_operator = operator(layer_key).geometries().keys()
+    if not names:
+        if not any(layer_key in packed for packed in all_packed.values()):
+            raise CannotRun(
+                f"no solution serves {layer_key} yet; "
+                f"`moebench new NAME --definition {layer_key}` starts one"
+            )
+
     solutions = {}
     skipped = [line.replace(": ", ": SKIPPED: ", 1) for line in left_out]
+    of_operator = operator(layer_key).geometries().keys()
     for name, packed in all_packed.items():
         if not names and packed.keys().isdisjoint(of_operator):
             continue
 
-        reason = why_not_run(name, packed, layer_key, device)
+        any_packed = next(iter(packed.values()))  # hardware and dependencies are the manifest's
+        reason = eligibility.why_skipped(any_packed, device.target)
+        if reason is None and layer_key not in packed:
+            reason = why_not_served(name, list(packed), layer_key)
         if reason:
             skipped.append(f"{name}: SKIPPED: {reason}")
         else:
             solutions[name] = packed[layer_key]
-
-    if not names and not any(layer_key in packed for packed in all_packed.values()):
-        raise CannotRun(
-            f"no solution serves {layer_key} yet; "
-            f"`moebench new NAME --definition {layer_key}` starts one"
-        )
     return solutions, skipped
 
 
-def why_not_run(
-    name: str, packed: dict[str, Solution], layer_key: str, device: Device
-) -> str | None:
-    """Return why a solution cannot be run on a layer here, or None. packed: by layer key."""
-    any_packed = next(iter(packed.values()))  # hardware and dependencies are the manifest's
-    reason = eligibility.why_skipped(any_packed, device.target)
-    if reason or layer_key in packed:
-        return reason
-
+def why_not_served(name: str, served: list[str], layer_key: str) -> str:
+    """Return why a solution, which serves these layers, does not serve another one."""
     needs_gpu = catalogue.full()
-    of_this_size = [key for key in packed if (key in needs_gpu) == (layer_key in needs_gpu)]
-    served = (of_this_size or list(packed))[0]
+    of_this_size = [key for key in served if (key in needs_gpu) == (layer_key in needs_gpu)]
+    other_key = (of_this_size or served)[0]
     sizes = catalogue.geometries()[layer_key]
-    why = why_not(manifest.read_manifest(name).serves, form(layer_key), sizes)
-    return f"does not serve {layer_key} ({why}), as it does --definition {served}"
+    reason = why_not(manifest.read_manifest(name).serves, form(layer_key), sizes)
+    return f"does not serve {layer_key} ({reason}), as it does --definition {other_key}"
 
 
 def build_slow(solutions: dict[str, Solution], say: Say) -> None:
@@ -138,25 +134,17 @@ def build_slow(solutions: dict[str, Solution], say: Say) -> None:
     In a process of their own, as outputs are compared in this one. A build that fails is only
     reported here: the run evaluates it as COMPILE_ERROR.
     """
-    slow = {}
     for name, packed in solutions.items():
-        note = manifest.read_manifest(name).first_use
-        if note:
-            slow[name] = (packed, note)
-    if not slow:
-        return
+        first_use = manifest.read_manifest(name).first_use
+        if not first_use:
+            continue
 
-    for name, (packed, note) in slow.items():
-        say(f"{name}: building; on first use it {note}")
-        seconds, error = build_apart(packed)
+        say(f"{name}: building; on first use it {first_use}")
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            try:
+                seconds, error = pool.submit(build_timed, packed).result()
+            except Exception as broken:  # whatever the build does to its process
+                seconds = 0.0
+                error = first_line(broken)
         outcome = f"not built: {error.splitlines()[0]}" if error else "built"
         say(f"{name}: {outcome} in {seconds:.1f} s, apart from the runs below")
-
-
-def build_apart(packed: Solution) -> tuple[float, str]:
-    """Return the seconds that a build takes in another process, and why it fails or ''."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        try:
-            return pool.submit(build_timed, packed).result()
-        except Exception as error:  # whatever it does to its process
-            return 0.0, first_line(error)
