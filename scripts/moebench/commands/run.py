@@ -19,7 +19,7 @@ from pathlib import Path
 from moebench.core.arguments import count, output_file
 from moebench.core.provenance import CLOCKS
 from moebench.judging import on_ray
-from moebench.judging.evaluate import PASSED, Here, Outcome
+from moebench.judging.evaluate import Here, Outcome
 from moebench.judging.plan import Plan
 from moebench.judging.planning import plan_run
 from moebench.judging.request import EVERY, RunRequest
@@ -153,11 +153,7 @@ def main(args: argparse.Namespace) -> int:
     screen = console()
     logging.getLogger("flashinfer_bench").setLevel(logging.CRITICAL)  # it becomes a result
 
-    if request.ray is None:
-        context = nullcontext(Here())
-    else:
-        context = on_ray.connected(request.ray or None)
-    with context as place:
+    with place_of(request) as place:
         if place.text:
             screen.print(f"{place.text}: waiting for the first")
         device = place.survey()
@@ -165,15 +161,20 @@ def main(args: argparse.Namespace) -> int:
             screen.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
 
         plan = staleness.checked(plan_run(request, device), request.resume)
-        passed = True
-        for part in plan.parts.values():  # of what a run that is resumed has kept
-            passed &= all(trace.evaluation.status == PASSED for trace in part.kept)
+        passed = plan.kept_have_passed
         with run_table.shown(plan, place.text, screen) as show:
             for outcome in place.outcomes(plan, screen.print):
                 record(plan, outcome)  # at once: a run that is cut short keeps what it has
                 show(outcome)
                 passed = passed and outcome.passed
     return 0 if passed else 1
+
+
+def place_of(request: RunRequest):
+    """Return a context of what evaluates: this machine, or a cluster."""
+    if request.ray is None:
+        return nullcontext(Here())
+    return on_ray.connected(request.ray or None)
 
 
 def record(plan: Plan, outcome: Outcome) -> None:

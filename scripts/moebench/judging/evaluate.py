@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from flashinfer_bench import EvaluationStatus, Solution, Trace
+from flashinfer_bench import EvaluationStatus, Trace
 
 from moebench.core import provenance
 from moebench.core.errors import UserError

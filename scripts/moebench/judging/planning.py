@@ -45,12 +45,9 @@ def plan_run(request: RunRequest, device: Device) -> Plan:
     if not parts:
         raise CannotRun(f"nothing can be run here: {notes[-1]}")
 
-    left_out = defaultdict(list)
-    for name, packed in third_party.items():
-        if packed.definition not in parts:
-            left_out[packed.definition].append(name)
-    for definition, names in left_out.items():
-        notes.append(f"{', '.join(names)}: SKIPPED: for {definition}, which is not run here")
+    for definition, names in planner.third_party_names().items():
+        if definition not in parts:
+            notes.append(f"{', '.join(names)}: SKIPPED: for {definition}, which is not run here")
 
     return Plan(
         device=device,
@@ -79,9 +76,11 @@ def refuse_conflicts(request: RunRequest, on_gpu: bool) -> None:
         raise UserError("--routing: is for --tokens")
     if request.resume and not request.keeps_traces(on_gpu):
         raise UserError("--resume: no traces are kept here: name them with --output FILE")
-    if not request.tokens:
-        return
+    if request.tokens:
+        refuse_beside_tokens(request)
 
+
+def refuse_beside_tokens(request: RunRequest) -> None:
     others = {
         "--workloads": request.workloads,
         "--ray": request.ray is not None,
@@ -145,24 +144,39 @@ class Planner:
         Raises UserError for an unknown solution.
         """
         keys = self.request.definitions
-        wants_every = EVERY in keys
-        if keys and not wants_every:
+        if EVERY in keys:
+            return self.definitions_here(dataset.names(self.root))
+        if keys:
             return list(dict.fromkeys(map(definition_called, keys)))
 
-        served = [packed.definition for packed in self.third_party.values()]
+        names_solutions = self.request.solutions or self.third_party
+        order = self.served_definitions() if names_solutions else dataset.names(self.root)
+        return self.definitions_here(order)[:1]
+
+    def definitions_here(self, order: list[str]) -> list[str]:
+        """Return those of the data set that are for this machine and that the wanted solutions
+        serve; if there is none, one whose error says what is wrong.
+        """
+        served = self.served_definitions()
+        there = dataset.names(self.root)
+        in_both = [name for name in order if name in served and name in there]
+        for_device = [name for name in in_both if self.is_for_device(name)]
+        return for_device or (in_both or served)[:1]
+
+    def served_definitions(self) -> list[str]:
+        """Return what the wanted solutions serve. Raises UserError for an unknown one."""
+        served = list(self.third_party_names())
         if self.request.wants_ours:
             for name in manifest.choose(list(self.request.solutions)):
                 served += map(definition_name, manifest.read_manifest(name).definitions)
+        return list(dict.fromkeys(served))
 
-        there = dataset.names(self.root)
-        names_solutions = self.request.solutions or self.third_party
-        order = served if names_solutions and not wants_every else there
-        in_both = [name for name in dict.fromkeys(order) if name in served and name in there]
-        for_device = [name for name in in_both if self.is_for_device(name)]
-        if wants_every and for_device:
-            return for_device
-        # one alone; if none fits, one whose error says what is wrong
-        return (for_device or in_both or served)[:1]
+    def third_party_names(self) -> dict[str, list[str]]:
+        """Return definition -> names of third-party solutions."""
+        names = defaultdict(list)
+        for name, packed in self.third_party.items():
+            names[packed.definition].append(name)
+        return names
 
     def is_for_device(self, definition: str) -> bool:
         """Whether a definition's size is for this machine; of other people's that is not known."""
@@ -176,16 +190,11 @@ class Planner:
         full = dataset.definition(name, self.root)
         check_device(catalogue.by_name().get(name), self.device.on_gpu)
         fib.check_evaluator(full, self.device.on_gpu)
-        path = None
-        if self.request.keeps_traces(self.device.on_gpu):
-            path = self.request.output or writable(paths.trace_file(name, clock=self.clock))
-
+        path = self.trace_path(name)
         all_workloads = self.labelled_workloads(name)
         ours, skipped = self.our_solutions(name)
-        third_party = {}
-        for solution, packed in self.third_party.items():
-            if packed.definition == name:
-                third_party[solution] = packed
+        names = self.third_party_names().get(name, ())
+        third_party = {solution: self.third_party[solution] for solution in names}
         if not ours and not third_party:
             raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
 
@@ -208,6 +217,11 @@ class Planner:
             root=self.root,
             renew_worker=renew_worker and len(tasks) > 1,
         )
+
+    def trace_path(self, name: str) -> Path | None:
+        if not self.request.keeps_traces(self.device.on_gpu):
+            return None
+        return self.request.output or writable(paths.trace_file(name, clock=self.clock))
 
     def our_solutions(self, definition: str) -> tuple[dict[str, Solution], list[str]]:
         """Return this repository's solutions by name, and a line for each one that is not run."""

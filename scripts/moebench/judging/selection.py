@@ -107,10 +107,7 @@ def eligible(
         if not names and packed.keys().isdisjoint(of_operator):
             continue
 
-        any_packed = next(iter(packed.values()))  # hardware and dependencies are the manifest's
-        reason = eligibility.why_skipped(any_packed, device.target)
-        if reason is None and layer_key not in packed:
-            reason = why_not_served(name, list(packed), layer_key)
+        reason = why_not_run(name, packed, layer_key, device)
         if reason:
             skipped.append(f"{name}: SKIPPED: {reason}")
         else:
@@ -118,14 +115,21 @@ def eligible(
     return solutions, skipped
 
 
-def why_not_served(name: str, served: list[str], layer_key: str) -> str:
-    """Return why a solution, which serves these layers, does not serve another one."""
+def why_not_run(
+    name: str, packed: dict[str, Solution], layer_key: str, device: Device
+) -> str | None:
+    """Return why a solution cannot be run on a layer here, or None. packed: by layer key."""
+    any_packed = next(iter(packed.values()))  # hardware and dependencies are the manifest's
+    reason = eligibility.why_skipped(any_packed, device.target)
+    if reason or layer_key in packed:
+        return reason
+
     needs_gpu = catalogue.full()
-    of_this_size = [key for key in served if (key in needs_gpu) == (layer_key in needs_gpu)]
-    other_key = (of_this_size or served)[0]
+    of_this_size = [key for key in packed if (key in needs_gpu) == (layer_key in needs_gpu)]
+    served = (of_this_size or list(packed))[0]
     sizes = catalogue.geometries()[layer_key]
-    reason = why_not(manifest.read_manifest(name).serves, form(layer_key), sizes)
-    return f"does not serve {layer_key} ({reason}), as it does --definition {other_key}"
+    why = why_not(manifest.read_manifest(name).serves, form(layer_key), sizes)
+    return f"does not serve {layer_key} ({why}), as it does --definition {served}"
 
 
 def build_slow(solutions: dict[str, Solution], say: Say) -> None:

@@ -10,7 +10,7 @@ from flashinfer_bench.compile import BuilderRegistry
 
 from moebench.core.errors import CannotRun
 from moebench.judging.calling import call, first_line
-from moebench.judging.tolerances import Tolerance, judged
+from moebench.judging.tolerances import Tolerance, compared_at
 from moebench.operators.catalogue import definition
 from moebench.served.forward import Forward, capture, forward_of, median_ms
 from moebench.served.record import Point
@@ -63,8 +63,8 @@ class Result:
 
     def check(self, output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> None:
         """Compare the last layer's output. Raises ValueError for another shape or dtype."""
-        matched, self.error = judged(output, expected, tolerance)
-        self.matched = round(matched[tolerance.name], 6)
+        share, self.error = compared_at(tolerance, output, expected)
+        self.matched = round(share, 6)
 
     def point(self, solution: str, num_tokens: int, bound_ms: float) -> Point:
         """Return the line of the record."""

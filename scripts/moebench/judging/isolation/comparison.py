@@ -84,15 +84,11 @@ def finding_of(full: Definition, comparisons: list[Comparison], config: Benchmar
     """Return PASSED, with what is odd, or INCORRECT_NUMERICAL with a diagnosis of the worst one."""
     worst = min(comparisons, key=lambda comparison: comparison.matched_ratios["matched_ratio"])
     correctness = summary(comparisons)
-    if worst.matched_ratios["matched_ratio"] >= required_ratio(config):
+    if worst.matched_ratios["matched_ratio"] >= config.required_matched_ratio:
         return Finding(Status.PASSED, correctness, oddities(full, comparisons))
 
     sentences = diagnosed(full, worst.trial, worst.place, worst.output, config)
     return Finding(Status.INCORRECT_NUMERICAL, correctness, sentences)
-
-
-def required_ratio(config: BenchmarkConfig) -> float:
-    return 1.0 if config.required_matched_ratio is None else config.required_matched_ratio
 
 
 def summary(comparisons: list[Comparison]) -> Correctness:
@@ -123,5 +119,5 @@ def oddities(full: Definition, comparisons: list[Comparison]) -> list[str]:
 def diagnosed(
     full: Definition, trial: Trial, place: int, output: torch.Tensor, config: BenchmarkConfig
 ) -> list[str]:
-    tolerance = Tolerance("the run's", config.rtol, config.atol, required_ratio(config))
+    tolerance = Tolerance("the run's", config.rtol, config.atol, config.required_matched_ratio)
     return diagnose(full, trial.inputs, place, output, trial.expected[place], tolerance)
