@@ -125,6 +125,22 @@ def test_a_trace_says_what_it_measured(folder):
     assert recorded.packages == f"pydantic {importlib.metadata.version('pydantic')}"
 
 
+def test_what_was_called_carried_is_still_read(passed):
+    """In a trace, and in a record's provenance."""
+    evaluation = passed.trace.evaluation
+    libs = evaluation.environment.libs | {"carried": "equal machine code"}
+    environment = evaluation.environment.model_copy(update={"libs": libs})
+    evaluation = evaluation.model_copy(update={"environment": environment})
+    recorded = provenance.of_trace(passed.trace.model_copy(update={"evaluation": evaluation}))
+    assert recorded.revalidated == "equal machine code"
+    assert "carried" not in recorded.versions
+
+    text = recorded.model_dump_json().replace("revalidated", "carried")
+    assert provenance.Provenance.model_validate_json(text) == recorded
+    written = provenance.into_evaluation(passed.trace.evaluation, recorded)
+    assert written.environment.libs["revalidated"] == "equal machine code"
+
+
 # What cannot be run
 
 REFUSED = [

@@ -283,8 +283,8 @@ def served_by(form: str, servings: list[Serving]) -> str:
 
     texts = []
     for solution in sorted(ratios, key=ratios.get):
-        is_recorded = ratios[solution] < math.inf
-        texts.append(f"{solution} {ratios[solution]:.2f}" if is_recorded else solution)
+        recorded = f" {ratios[solution]:.2f}".removesuffix(" inf")
+        texts.append(f"{solution}{recorded}")
     return ", ".join(texts) or "by none"
 
 

@@ -31,7 +31,7 @@ from moebench.served.record import Head, Point
 
 TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 2048, 4096, 8192, 16384]
 CPU_TOKENS = [1, 4]
-CPU_LAYERS = 2
+CPU_LAYERS = 2  # and of a definition that is of no model
 TOLERANCE = TOLERANCES["relaxed"]
 
 
@@ -68,13 +68,9 @@ def main(args: argparse.Namespace) -> int:
     solutions = select(args.solutions, layer_key, screen.print)
     model = layer_of(layer_key)
     of_model = model.count if model else None
-    wanted_layers = args.layers or (of_model if on_gpu else None) or CPU_LAYERS
-    layers = wanted_layers
+    layers = args.layers or CPU_LAYERS
     if on_gpu:
-        free, _ = torch.cuda.mem_get_info()
-        layers = resident.fitting(wanted_layers, layer_key, tokens[-1], len(solutions), free)
-    if layers < wanted_layers:
-        screen.print(f"{layers} of {wanted_layers} layers fit into free memory")
+        layers = layers_on_gpu(args.layers or of_model, layer_key, tokens[-1], len(solutions))
 
     head = Head(
         definition=definition_name(layer_key),
@@ -91,6 +87,18 @@ def main(args: argparse.Namespace) -> int:
         ),
     )
     return measure(head, layer_key, solutions, args.rounds, args.output)
+
+
+def layers_on_gpu(
+    wanted_layers: int | None, layer_key: str, num_tokens: int, solution_count: int
+) -> int:
+    """Return how many of the wanted layers fit, and say so where not all do. None: of no model."""
+    wanted_layers = wanted_layers or CPU_LAYERS
+    free, _ = torch.cuda.mem_get_info()
+    layers = resident.fitting(wanted_layers, layer_key, num_tokens, solution_count, free)
+    if layers < wanted_layers:
+        console().print(f"{layers} of {wanted_layers} layers fit into free memory")
+    return layers
 
 
 def measure(

@@ -14,7 +14,8 @@ from moebench.core.printable import cut_line, printable, readable_log
 from moebench.judging import fib
 from moebench.judging.calling import device_here, first_line
 from moebench.judging.explaining import frames
-from moebench.judging.isolation.runner import Result, Runner
+from moebench.judging.isolation.comparison import Finding
+from moebench.judging.isolation.runner import Runner
 from moebench.judging.plan import Part, Plan, Task
 from moebench.judging.second_look import SecondLook
 from moebench.judging.selection import Say, build_slow, survey
@@ -108,7 +109,7 @@ class Evaluator:
         part = self.prepare(task)
         called = [name for name in task.names if (task.definition, name) not in self.hung]
         try:
-            results = self.run(part, task, called)
+            findings = self.run(part, task, called)
         except UserError:  # of this machine: no process can be started, no file written
             raise
         except Exception as error:  # of the reference: what a solution does is its result
@@ -119,10 +120,10 @@ class Evaluator:
 
         evaluated = {}
         for name in task.names:
-            result = results[name] if name in results else self.skipped(task, name)
-            if result.evaluation.status == EvaluationStatus.TIMEOUT:
+            finding = findings[name] if name in findings else self.skipped(task, name)
+            if finding.status == EvaluationStatus.TIMEOUT:
                 self.hung.setdefault((task.definition, name), task.label)
-            evaluated[name] = self.evaluated(part, task, name, result)
+            evaluated[name] = self.evaluated(part, task, name, finding)
         return Outcome(task, evaluated)
 
     def prepare(self, task: Task) -> Part:
@@ -155,8 +156,11 @@ class Evaluator:
         self.third_party = third_party
         return part
 
-    def run(self, part: Part, task: Task, names: list[str]) -> dict[str, Result]:
-        """Return results by name, looked at again where FIB has compared. Raises what it raises."""
+    def run(self, part: Part, task: Task, names: list[str]) -> dict[str, Finding]:
+        """Return what is found by name, after a second look where FIB has compared.
+
+        Raises what the runner raises.
+        """
         if not names:
             return {}
 
@@ -168,43 +172,49 @@ class Evaluator:
         if isinstance(self.runner, Runner):
             return by_name
 
-        results = {name: Result(evaluation) for name, evaluation in by_name.items()}
-        return results | self.second_look.at(part, task, results)
+        findings = {}
+        for name, evaluation in by_name.items():
+            findings[name] = Finding(
+                evaluation.status,
+                evaluation.correctness,
+                performance=evaluation.performance,
+                log=evaluation.log,
+            )
+        return findings | self.second_look.at(part, task, findings)
 
-    def skipped(self, task: Task, name: str) -> Result:
-        """Return the result of a solution that is not called again after a time-out."""
+    def skipped(self, task: Task, name: str) -> Finding:
+        """Return what is said of a solution that is not called again after a time-out."""
         seconds = self.plan.config.timeout_seconds
         label = self.hung[task.definition, name]
         log = f"skipped: no result after {seconds} s on {label}, see there; "
-        log += "--timeout takes other seconds"
-        return Result(fib.evaluation(EvaluationStatus.TIMEOUT, self.device, log))
+        return Finding(EvaluationStatus.TIMEOUT, log=f"{log}--timeout takes other seconds")
 
-    def evaluated(self, part: Part, task: Task, name: str, result: Result) -> EvaluatedSolution:
+    def evaluated(self, part: Part, task: Task, name: str, finding: Finding) -> EvaluatedSolution:
         """Return a solution's trace, with why it failed."""
         packed = part.solutions[name]
-        status = result.evaluation.status
-        log = readable_log(result.evaluation.log)
-        reasons = result.sentences
-        if status != PASSED:
+        log = readable_log(finding.log)
+        reasons = finding.sentences
+        if finding.status != PASSED:
             if name in part.third_party:
                 origins = {each.path: PurePosixPath(name, each.path) for each in packed.sources}
             else:
                 origins = pack.origins(name)
             log = frames.with_own_paths(log, origins)
-            reasons = reasons or why_failed(status, log, origins)
+            reasons = reasons or why_failed(finding.status, log, origins)
         reasons = tuple(cut_line(printable(reason), REASON) for reason in reasons)
 
-        kept = [] if status == PASSED else [log]  # nothing of what a solution prints that passes
-        if result.sentences:
+        kept = [log] if finding.status != PASSED else []  # nothing of what one prints that passes
+        if finding.sentences:
             kept += [HEADING, *reasons]
-        evaluation = provenance.into_evaluation(result.evaluation, self.provenances[name])
+        kept_log = FOLDERS.sub("", "\n".join(kept))[-MAX_LOG:]
+        evaluation = fib.make_eval(
+            finding.status, self.device, None, finding.correctness, finding.performance, kept_log
+        )
         trace = Trace(
             definition=packed.definition,
             solution=packed.name,
             workload=task.workload,
-            evaluation=evaluation.model_copy(
-                update={"log": FOLDERS.sub("", "\n".join(kept))[-MAX_LOG:]}
-            ),
+            evaluation=provenance.into_evaluation(evaluation, self.provenances[name]),
         )
         return EvaluatedSolution(trace, reasons, log.strip())
 

@@ -24,11 +24,9 @@ from unittest import mock
 import torch
 from flashinfer_bench import (
     BenchmarkConfig,
-    Correctness,
     Definition,
     Evaluation,
     EvaluationStatus,
-    Performance,
 )
 from flashinfer_bench.bench import evaluators, timing, utils
 from flashinfer_bench.bench.evaluators import default, resolve_evaluator
@@ -138,17 +136,6 @@ def write_sources(folder: Path, sources: list[SourceFile]) -> None:
 def timer(clock: str) -> Callable[..., float]:
     """Return the function that times calls of a runnable, in ms, by this clock."""
     return timing.time_runnable if clock == CLOCK else gpu_clock.time_runnable
-
-
-def evaluation(
-    status: EvaluationStatus,
-    device: str,
-    log: str,
-    correctness: Correctness | None = None,
-    performance: Performance | None = None,
-) -> Evaluation:
-    """Return FIB's record of a solution on a workload, with this log."""
-    return make_eval(status, device, None, correctness, performance, log)
 
 
 # FIB's runner on a GPU: how its worker process starts

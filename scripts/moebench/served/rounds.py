@@ -172,7 +172,8 @@ def prepare_on_gpu(
 
     result.check(replay(), expected, request.tolerance)
     if result.error is None:
-        result.count = replays_of_a_round(replay, request.device)
+        count = round(REPLAYS_MS / median_ms(replay, 2, request.device))
+        result.count = min(max(count, LEAST_REPLAYS), MOST_REPLAYS)
         result.timed = replay
 
 
@@ -190,12 +191,6 @@ def run_eagerly(candidate: Candidate, forward: Forward, result: Result) -> torch
     result.scratch_mb = round(peak / 1e6, 1)
     candidate.kept_bytes += torch.cuda.memory_allocated() - before
     return output
-
-
-def replays_of_a_round(replay: Forward, device: str) -> int:
-    """Return how many replays take REPLAYS_MS, from LEAST_REPLAYS to MOST_REPLAYS."""
-    count = round(REPLAYS_MS / median_ms(replay, 2, device))
-    return min(max(count, LEAST_REPLAYS), MOST_REPLAYS)
 
 
 def run_rounds(results: dict[str, Result], rounds: int, device: str) -> None:

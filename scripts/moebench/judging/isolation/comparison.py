@@ -1,7 +1,8 @@
 """Outputs against what the reference computes, where no solution runs."""
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from flashinfer_bench import BenchmarkConfig, Correctness, Definition, Performance
@@ -44,13 +45,15 @@ class Comparison:
 class Finding:
     """What was found about a solution on a workload.
 
-    sentences: why it is wrong, or what is odd about an output that passes.
+    sentences: why it is wrong, or what is odd about an output that passes. log: what it prints,
+    with how it ended.
     """
 
     status: Status
     correctness: Correctness | None = None
-    sentences: list[str] = field(default_factory=list)
+    sentences: Sequence[str] = ()
     performance: Performance | None = None
+    log: str = ""
 
 
 def compare(

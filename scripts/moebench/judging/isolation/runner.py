@@ -14,7 +14,6 @@ import torch
 from flashinfer_bench import (
     BenchmarkConfig,
     Definition,
-    Evaluation,
     Performance,
     Solution,
     Workload,
@@ -30,14 +29,6 @@ from moebench.judging.isolation.processes import NURSERIES, Ended, SolutionProce
 MEMORY = 4 << 30  # bytes that a solution may take for itself; the layers for CPUs need a fiftieth
 LOOK = "second look"  # in the seed of its inputs
 INPUTS_NUMBERS = itertools.count(1)
-
-
-@dataclass(frozen=True)
-class Result:
-    """FIB's evaluation, and sentences on what is wrong, or odd, for whoever wrote the solution."""
-
-    evaluation: Evaluation
-    sentences: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,8 +66,8 @@ class Runner:
         solutions: list[Solution],
         config: BenchmarkConfig,
         root: Path,
-    ) -> dict[str, Result]:
-        """Return a result for each packed name, on inputs seeded by the workload's uuid.
+    ) -> dict[str, Finding]:
+        """Return what is found for each packed name, on inputs seeded by the workload's uuid.
 
         correctness.extra holds matched_ratio, at the config's tolerance, and
         matched_ratio_<tolerance> for all. Raises what the reference raises, and RuntimeError where
@@ -85,14 +76,7 @@ class Runner:
         job = self.job(full, workload, config, root)
         if self.device != "cpu":
             job = replace(job, reference_ms=self.reference_ms(job))
-        results = {}
-        for solution in solutions:
-            finding, log = self.examine(job, solution)
-            evaluation = fib.evaluation(
-                finding.status, self.device, log, finding.correctness, finding.performance
-            )
-            results[solution.name] = Result(evaluation, tuple(finding.sentences))
-        return results
+        return {solution.name: self.examine(job, solution) for solution in solutions}
 
     def look(
         self,
@@ -101,9 +85,10 @@ class Runner:
         solutions: list[Solution],
         config: BenchmarkConfig,
         root: Path,
-    ) -> Iterator[tuple[Finding, str]]:
-        """Yield what is found about each solution, in their order, on one fresh input, and what it
-        prints. Raises as `run_workload`.
+    ) -> Iterator[Finding]:
+        """Yield what is found about each solution, in their order, on one fresh input.
+
+        Raises as `run_workload`.
         """
         fresh = workload.model_copy(update={"uuid": f"{LOOK} {workload.uuid}"})
         job = self.job(full, fresh, replace(config, num_trials=1), root)
@@ -153,8 +138,8 @@ class Runner:
         torch.cuda.empty_cache()
         return total / len(job.trials)
 
-    def examine(self, job: Job, solution: Solution) -> tuple[Finding, str]:
-        """Return what is found about a solution, and what it prints, with how it ended."""
+    def examine(self, job: Job, solution: Solution) -> Finding:
+        """Return what is found about a solution, whatever it does."""
         process = self.process_for(solution)
         seconds = job.config.timeout_seconds
         process.begin(seconds)
@@ -174,7 +159,7 @@ class Runner:
         may_be_broken = self.device != "cpu" and finding.status == Status.RUNTIME_ERROR
         if reason or may_be_broken or process.fills_its_folder():
             self.end(process)
-        return finding, log
+        return replace(finding, log=log)
 
     def examine_in(self, process: SolutionProcess, job: Job, solution: Solution) -> Finding:
         """Build, call, compare and time. Raises TimeoutError, and Ended where the process has."""
