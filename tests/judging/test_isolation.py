@@ -144,15 +144,19 @@ def test_the_expected_output_is_never_sent(tmp_path, monkeypatch):
 # Processes
 
 
+def arguments(plan):
+    """Return what a runner's functions take, for a plan of one task."""
+    (task,) = plan
+    (part,) = plan.parts.values()
+    solutions = list(part.solutions.values())
+    return part.full, task.workload, solutions, plan.config, paths.ROOT
+
+
 def test_a_process_ends_with_all_that_it_started_when_its_runner_is_closed(tmp_path):
     body = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
     plan = judged.plan({"tiny": solution(tmp_path, f"{RIGHT}\n    {body}")}, ["16"])
-    (task,) = plan
-    (part,) = plan.parts.values()
     run = Runner()
-    run.run_workload(
-        part.full, task.workload, list(part.solutions.values()), plan.config, paths.ROOT
-    )
+    run.run_workload(*arguments(plan))
     (process,) = run.processes.values()
     working_there = [
         each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == process.folder
@@ -167,13 +171,19 @@ def test_a_process_that_fills_its_folder_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "LARGEST_FOLDER", 1 << 20)
     body = "open('f', 'wb').write(bytes(1 << 21))"
     plan = judged.plan({"tiny": solution(tmp_path, f"{RIGHT}\n    {body}")}, ["16"])
-    (task,) = plan
-    (part,) = plan.parts.values()
-    packed = list(part.solutions.values())
     with closing(Runner()) as run:
-        results = run.run_workload(part.full, task.workload, packed, plan.config, paths.ROOT)
+        results = run.run_workload(*arguments(plan))
         assert [finding.status for finding in results.values()] == [PASSED]
         assert not run.processes
+
+
+def test_a_solution_that_spoils_its_inputs_costs_no_other_one_in_its_process(tmp_path):
+    body = f"{RIGHT}\n    gemm1_weights.view(torch.uint8).zero_()"
+    packed = {name: solution(tmp_path, body, name) for name in ("first", "second")}
+    with closing(Runner(shared=True)) as run:
+        looks = list(run.look(*arguments(judged.plan(packed, ["16"]))))
+        assert len(run.processes) == 1
+    assert [look.status for look in looks] == [PASSED, PASSED]
 
 
 def test_a_nursery_that_was_killed_is_replaced(tmp_path):
