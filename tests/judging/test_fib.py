@@ -235,9 +235,11 @@ def test_device_memory_is_given_back_after_draws_and_the_reference(monkeypatch):
 # An evaluator on a GPU, with stand-ins for its runners
 
 
-@pytest.fixture
-def passed(tmp_path):
-    evaluation = judged.evaluated(solution(tmp_path, RIGHT)).trace.evaluation
+@pytest.fixture(scope="module")
+def passed(tmp_path_factory):
+    """An evaluation that says PASSED, with a time."""
+    packed = solution(tmp_path_factory.mktemp("passed"), RIGHT)
+    evaluation = judged.evaluated(packed).trace.evaluation
     performance = Performance(latency_ms=1, speedup_factor=2)
     return evaluation.model_copy(update={"performance": performance})
 
@@ -317,7 +319,7 @@ def test_third_party_solutions_are_compared_apart_on_a_gpu(tmp_path, monkeypatch
 
         def run_workload(self, full, workload, solutions, config, root):
             apart.append([each.name for each in solutions])
-            return {each.name: evaluate.Result(passed) for each in solutions}
+            return {each.name: judged.finding_of(passed) for each in solutions}
 
         def close(self):
             apart.append("closed")
@@ -339,7 +341,7 @@ def test_third_party_solutions_are_compared_apart_on_a_gpu(tmp_path, monkeypatch
 
 
 def test_a_time_out_on_a_gpu_is_not_waited_for_again(tmp_path, monkeypatch, on_gpu, passed):
-    hung = fib.evaluation(EvaluationStatus.TIMEOUT, "cpu", "no answer")
+    hung = fib.make_eval(EvaluationStatus.TIMEOUT, "cpu", None, None, None, "no answer")
     runners = Runners(monkeypatch, hung)
     monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
     plan = judged.plan({"tiny": solution(tmp_path)}, ["16", "19"], device=judged.GPU)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -29,6 +28,10 @@ SOME = ["16", "19", "24", "33", "37", "70"]  # T of small workloads
 CPU_ONLY = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
 
 
+def on_a_cluster(test):
+    return CPU_ONLY(pytest.mark.slow(pytest.mark.xdist_group("ray")(test)))
+
+
 # What needs no Ray
 
 
@@ -41,43 +44,23 @@ class RayError(Exception):
     pass
 
 
-class Method:
-    """Stands in for what Ray makes of an actor's method: the call is only noted."""
-
-    def __init__(self, calls, number):
-        self.calls = calls
-        self.number = number
-
-    def remote(self, *arguments):
-        self.calls.append((self.number, *arguments))
-        return len(self.calls) - 1
-
-
-class FakeActor:
-    def __init__(self, calls, number):
-        self.number = number
-        self.close = Method([], number)
-        self.ready = Method(calls, number)
-        self.evaluate = Method(calls, number)
-
-
 class FakeRay:
-    """Stands in for Ray: actors are done one after the other, the latest first if asked for.
+    """Stands in for Ray: calls are noted, and done one after the other.
 
     dies: labels; an actor that is given one of them dies. broken: actors on which every reference
-    fails. never: no actor starts. An actor without a call has to be unreferenced whenever Ray is
-    waited for: it keeps its device until then.
+    fails. never: no actor starts. Whenever Ray is waited for, each actor that was not ended has a
+    call: it keeps its device until it is ended.
     """
 
     exceptions = SimpleNamespace(RayError=RayError)
 
-    def __init__(self, dies=(), broken=(), never=False, last_first=False):
+    def __init__(self, dies=(), broken=(), never=False):
         self.dies = dies
         self.broken = broken
         self.never = never
-        self.last_first = last_first
-        self.calls = []
         self.actors = []
+        self.calls = []  # (actor, task), of a start None
+        self.ended = []
         self.killed = []
 
     def put(self, plan):
@@ -87,42 +70,50 @@ class FakeRay:
         return SimpleNamespace(options=lambda **options: SimpleNamespace(remote=self.create))
 
     def create(self, plan):
-        actor = FakeActor(self.calls, len(self.actors))
-        self.actors.append(weakref.ref(actor))
+        number = len(self.actors)
+
+        def note(task=None):
+            self.calls.append((number, task))
+            return len(self.calls) - 1
+
+        methods = {"ready": note, "evaluate": note, "close": lambda: self.ended.append(number)}
+        actor = SimpleNamespace(number=number)
+        for name, method in methods.items():
+            setattr(actor, name, SimpleNamespace(remote=method))
+        self.actors.append(number)
         return actor
 
-    def wait(self, results, num_returns, timeout=None):
-        waited_for = {self.calls[result][0] for result in results}
-        for number, actor in enumerate(self.actors):
-            assert number in waited_for or actor() is None
-        done = sorted(results, reverse=self.last_first)
-        return done[:1], done[1:]
+    def wait(self, results):
+        assert {self.calls[result][0] for result in results} == set(self.actors) - set(self.ended)
+        return results[:1], results[1:]
 
     def get(self, result):
-        number, *arguments = self.calls[result]
-        if not arguments:
+        number, task = self.calls[result]
+        if task is None:
             if self.never:
+                self.ended.append(number)
                 raise RayError("The actor\nnever ran")
             return None
 
-        (asked,) = arguments
-        if asked.label in self.dies:
+        if task.label in self.dies:
+            self.ended.append(number)
             raise RayError("it died")
         if number in self.broken:
-            return Outcome(asked, lost=dict.fromkeys(asked.names, "no reference"))
-        return Outcome(asked, dict.fromkeys(asked.names))
+            return Outcome(task, lost=dict.fromkeys(task.names, "no reference"))
+        return Outcome(task, dict.fromkeys(task.names))
 
     def kill(self, actor):
         self.killed.append(actor.number)
+        self.ended.append(actor.number)
 
 
 @dataclass
 class Handed:
-    """by_actor: (label, names) of the tasks that each was given. killed: how many actors were."""
+    """by_actor: (label, names) of the tasks that each was given."""
 
     by_actor: list
     outcomes: list
-    killed: int
+    killed: list
 
 
 def handed_out(monkeypatch, tasks, slots, **how):
@@ -132,9 +123,10 @@ def handed_out(monkeypatch, tasks, slots, **how):
     outcomes = list(on_ray.Cluster({}, slots, "").outcomes(tasks, lambda text: None))
 
     by_actor = [[] for _ in ray.actors]
-    for number, *arguments in ray.calls:
-        by_actor[number] += [(asked.label, *asked.names) for asked in arguments]
-    return Handed(by_actor, outcomes, len(ray.killed))
+    for number, asked in ray.calls:
+        if asked:
+            by_actor[number].append((asked.label, *asked.names))
+    return Handed(by_actor, outcomes, ray.killed)
 
 
 TASKS = [task("a", tokens, "x", "y") for tokens in range(9)]
@@ -145,31 +137,26 @@ def test_a_workload_goes_to_whoever_is_free(monkeypatch):
     handed = handed_out(monkeypatch, TASKS, 2)
     assert [len(work) for work in handed.by_actor] == [5, 4]
     assert [work[0][0] for work in handed.by_actor] == ["T=8", "T=7"]
-    assert not handed.killed
-    labels = [outcome.task.label for outcome in handed.outcomes]
-    assert sorted(labels) == [each.label for each in TASKS]
-    assert all(set(outcome.evaluated) == {"x", "y"} for outcome in handed.outcomes)
-
-    last_first = handed_out(monkeypatch, TASKS, 2, last_first=True)
-    assert sum(map(len, last_first.by_actor)) == 9
+    assert handed.killed == []
+    evaluated = {outcome.task.label: set(outcome.evaluated) for outcome in handed.outcomes}
+    assert evaluated == {each.label: {"x", "y"} for each in TASKS}
 
 
 def test_there_are_no_more_actors_than_workloads(monkeypatch):
     handed = handed_out(monkeypatch, TASKS[:3], 8)
     assert [len(work) for work in handed.by_actor] == [1, 1, 1]
-    assert handed_out(monkeypatch, [], 2) == Handed([], [], 0)
+    assert handed_out(monkeypatch, [], 2) == Handed([], [], [])
 
 
 def test_a_gpu_on_which_no_reference_runs_does_not_eat_the_queue(monkeypatch):
     handed = handed_out(monkeypatch, TASKS, 2, broken=[0])
-    assert len(handed.by_actor[0]) == 1 and handed.killed == 1
-    assert len(handed.outcomes) == 9
-    assert all(outcome.evaluated for outcome in handed.outcomes)
+    assert len(handed.by_actor[0]) == 1
+    assert handed.killed == [0]
+    assert [set(outcome.evaluated) for outcome in handed.outcomes] == [{"x", "y"}] * 9
 
     both_broken = handed_out(monkeypatch, TASKS[:1], 1, broken=[0, 1])
     lost = [outcome.lost for outcome in both_broken.outcomes]
     assert lost == [{"x": "no reference", "y": "no reference"}]
-    assert both_broken.killed == 1
 
 
 def test_a_cluster_on_which_nothing_starts_ends_the_run(monkeypatch):
@@ -184,7 +171,7 @@ def test_what_kills_its_actor_is_tried_again_apart(monkeypatch):
     for names in (("x", "y"), ("x",), ("y",)):
         assert asked.count(("T=1", *names)) == 1
     lost = [set(outcome.lost) for outcome in handed.outcomes if outcome.lost]
-    assert lost == [{"x"}, {"y"}] and handed.killed == 3
+    assert lost == [{"x"}, {"y"}]
     right = [outcome.task.label for outcome in handed.outcomes if not outcome.lost]
     assert sorted(right) == ["T=0", "T=2", "T=3", "T=4", "T=5"]
 
@@ -289,16 +276,19 @@ def started(cluster, output, *arguments):
         yield process
 
 
-def wait_for_traces(output, count, process):
+def by_uuid(file):
+    return {trace.workload.uuid: trace for trace in trace_files.load(file)}
+
+
+def wait_for_a_trace(output, process):
     deadline = time.monotonic() + 120
-    while len(trace_files.load(output)) < count:
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+    while not trace_files.load(output):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
-@CPU_ONLY
-@pytest.mark.slow
-@pytest.mark.xdist_group("ray")
+@on_a_cluster
 def test_a_task_that_fails_at_once_is_one_line(cluster, monkeypatch):
     """As on a node without this repository."""
     monkeypatch.setattr(on_ray, "survey", lambda: 1 / 0)
@@ -307,55 +297,53 @@ def test_a_task_that_fails_at_once_is_one_line(cluster, monkeypatch):
             place.survey()
 
 
-@CPU_ONLY
-@pytest.mark.slow
-@pytest.mark.xdist_group("ray")
+@on_a_cluster
 def test_ctrl_c_keeps_what_is_done_and_resume_does_the_rest(cluster, tmp_path):
     output = tmp_path / "traces.jsonl"
     with started(cluster, output) as process:
-        wait_for_traces(output, 1, process)
+        wait_for_a_trace(output, process)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    kept = trace_files.load(output)
-    assert process.returncode == 130 and err.splitlines()[-1] == "interrupted", err
-    assert 1 <= len(kept) < len(SOME) and f"{len(kept)}/{len(kept)}" in out
+        shown, errors = process.communicate(timeout=60)
+    kept = by_uuid(output)
+    assert (process.returncode, errors.splitlines()[-1]) == (130, "interrupted")
+    assert 1 <= len(kept) < len(SOME)
+    assert f"{len(kept)}/{len(kept)}" in shown
+
     with started(cluster, output, "--resume") as process:
-        out, err = process.communicate(timeout=170)
+        shown, errors = process.communicate(timeout=170)
     left = len(SOME) - len(kept)
-    assert process.returncode == 0, out + err
-    assert f"[{left}/{left}]" in out and f"{len(SOME)}/{len(SOME)}" in out
-    traces = trace_files.load(output)
-    assert len({t.workload.uuid for t in traces}) == len(traces) == len(SOME)
-    assert all(old in traces for old in kept)
+    assert process.returncode == 0, shown + errors
+    assert f"[{left}/{left}]" in shown
+    traces = by_uuid(output)
+    assert traces.keys() > kept.keys()
+    assert len(traces) == len(SOME)
 
 
-@CPU_ONLY
-@pytest.mark.slow
-@pytest.mark.xdist_group("ray")
+@on_a_cluster
 def test_a_node_that_is_killed_costs_no_cell(cluster, tmp_path):
-    """Last, since one node is left. The same verdicts as those of a run without Ray, and each says
+    """Last, since one node is left. The same results as those of a run without Ray, and each says
     where.
     """
-    output, local = tmp_path / "traces.jsonl", tmp_path / "local.jsonl"
+    output = tmp_path / "traces.jsonl"
+    local = tmp_path / "local.jsonl"
     with started(cluster, output) as process:
-        wait_for_traces(output, 1, process)
+        wait_for_a_trace(output, process)
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-        out, err = process.communicate(timeout=170)
-    assert process.returncode == 0, out + err
-    assert re.search(r"Actor(Died|Unavailable)Error", out), out
-    verdicts = [line.split()[2] for line in out.splitlines() if line.startswith("[")]
-    assert len(verdicts) == len(set(verdicts)) == len(SOME)
+        shown, errors = process.communicate(timeout=170)
+    assert process.returncode == 0, shown + errors
+    assert re.search(r"Actor(Died|Unavailable)Error", shown), shown
+
     command = ["run", "--solutions", "triton_fused_v2", "--workloads", *SOME[:2]]
     assert cli.main([*command, "--output", str(local)]) == 0
-    traces = {t.workload.uuid: t for t in trace_files.load(output)}
+    traces = by_uuid(output)
     assert len(traces) == len(SOME)
-    for alone in trace_files.load(local):
-        there = traces[alone.workload.uuid]
+    for uuid, alone in by_uuid(local).items():
+        there = traces[uuid]
         assert there.evaluation.status == alone.evaluation.status
-        assert there.evaluation.correctness.extra == pytest.approx(
-            alone.evaluation.correctness.extra, abs=1e-2
-        )
-        assert provenance.of_trace(there).host and not provenance.of_trace(alone).host
+        expected = pytest.approx(alone.evaluation.correctness.extra, abs=1e-2)
+        assert there.evaluation.correctness.extra == expected
+        hosts = [provenance.of_trace(trace).host for trace in (there, alone)]
+        assert hosts == [provenance.host(), None]
 
 
 @pytest.mark.gpu
@@ -365,12 +353,11 @@ def test_a_gpu_through_ray(tmp_path):
     """
     pytest.importorskip("ray", reason="needs Ray: make setup-fleet")
     output = tmp_path / "traces.jsonl"
-    arguments = "run --ray --solutions triton_fused_v2 --workloads 1 7 --warmup-runs 1"
-    arguments += " --iterations 3 --num-trials 1 --output"
-    command = [sys.executable, "-m", "moebench", *arguments.split(), str(output)]
+    command = [sys.executable, "-m", "moebench", "run", "--ray", "--solutions", "triton_fused_v2"]
+    command += "--workloads 1 7 --warmup-runs 1 --iterations 3 --num-trials 1 --output".split()
+    command.append(str(output))
     done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=580)
     assert done.returncode == 0, done.stdout + done.stderr
     traces = trace_files.load(output)
-    assert len(traces) == 2 and all(
-        t.is_successful() and " GPU-" in provenance.of_trace(t).host for t in traces
-    )
+    assert [trace.is_successful() for trace in traces] == [True, True]
+    assert all(" GPU-" in provenance.of_trace(trace).host for trace in traces)

@@ -84,12 +84,6 @@ def test_a_room_imports_only_the_rooms_below_it(folder):
     assert upwards == []
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
-def test_a_room_says_what_it_holds(folder):
-    start = (folder / "__init__.py").read_text(encoding="utf-8")
-    assert ast.get_docstring(ast.parse(start))
-
-
 def test_the_harness_names_no_solution():
     """What is about one solution alone lies beside it or in tools/.
 

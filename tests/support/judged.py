@@ -6,6 +6,7 @@ from dataclasses import replace  # noqa: F401
 from moebench.judging.dataset import labelled
 from moebench.judging.evaluate import Evaluator
 from moebench.judging.isolation import runner
+from moebench.judging.isolation.comparison import Finding
 from moebench.judging.plan import Part, Plan, Task
 from moebench.judging.selection import Device
 from moebench.judging.tolerances import TOLERANCES
@@ -63,6 +64,16 @@ def stand_in(monkeypatch, run_workload):
 
     def run(self, full, workload, solutions, config, root):
         evaluations = run_workload(workload, solutions)
-        return {name: runner.Result(each) for name, each in evaluations.items()}
+        return {name: finding_of(each) for name, each in evaluations.items()}
 
     monkeypatch.setattr(runner.Runner, "run_workload", run)
+
+
+def finding_of(evaluation):
+    """Return the finding that leads to such an evaluation."""
+    return Finding(
+        evaluation.status,
+        evaluation.correctness,
+        performance=evaluation.performance,
+        log=evaluation.log,
+    )

@@ -82,7 +82,9 @@ def main(args: argparse.Namespace) -> int:
     all_rows, warnings = measurements.load(traces)
     rows = chosen(all_rows, args)
     if outputs:
-        write_files(outputs, rows)
+        for name, path in outputs.items():
+            write_atomically(path, OUTPUTS[name](rows))
+            print(f"wrote {path}")
     else:
         first = rows.definition.iloc[0]
         show(tables(rows[rows.definition == first], args))
@@ -123,12 +125,6 @@ def check_outputs(outputs: dict[str, Path], traces: list[Path]) -> None:
                 f"--{name}: got {path}, want another file: --{options[file]} writes it, too"
             )
         options[file] = name
-
-
-def write_files(outputs: dict[str, Path], rows: pd.DataFrame) -> None:
-    for name, path in outputs.items():
-        write_atomically(path, OUTPUTS[name](rows))
-        print(f"wrote {path}")
 
 
 def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from moebench.core import paths
 from moebench.models.add_model import write
 from moebench.operators import workloads
 from moebench.operators.catalogue import definition_name, layer_key_named, layer_sizes
-from moebench.operators.roofline import MEASURED_ON, Bound
+from moebench.operators.roofline import MEASURED_ON
 from moebench.reports.table import Table, console, decimal
 
 SIZES = {"num_experts": "E", "hidden_size": "H", "intermediate_size": "I", "n": "N", "k": "K"}
@@ -60,15 +60,12 @@ def workloads_table(key: str) -> Table:
     for workload in workloads.recorded(key):
         label = workloads.label(workload, key).partition(" ")[0]
         bound = workloads.recorded_bound(name, workload, paths.ROOT)
-        cells = bound_cells(bound) if bound else [None] * 6
+        cells = [None] * 6
+        if bound:
+            cells = [bound.rows, bound.active]
+            cells += [f"{bound.bytes / 1e6:.1f}", f"{bound.flops / 1e9:.1f}"]
+            cells.append("bytes" if bound.memory_ms >= bound.compute_ms else "FLOPs")
+            cells.append(decimal(bound.ms, 4))
         rows.append([label, workload.axes["seq_len"], *cells])
     head = ["name", "T", "rows", "active", "MB", "GFLOP", "by", "bound ms"]
     return Table(head, [rows], title=f"{name}, {MEASURED_ON}", words=1)
-
-
-def bound_cells(bound: Bound) -> list:
-    """Return rows, active experts, MB, GFLOP, which of both bounds the time, and the bound."""
-    limit = "bytes" if bound.memory_ms >= bound.compute_ms else "FLOPs"
-    megabytes = f"{bound.bytes / 1e6:.1f}"
-    gigaflops = f"{bound.flops / 1e9:.1f}"
-    return [bound.rows, bound.active, megabytes, gigaflops, limit, decimal(bound.ms, 4)]

@@ -8,9 +8,11 @@ stands against it.
 """
 
 import argparse
+import itertools
 import math
 import sys
 import textwrap
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,17 +56,17 @@ class Layer:
 
 @dataclass(frozen=True)
 class Serving:
-    """What a solution does with a layer, for each of the layer's forms.
+    """What a solution does with a layer.
 
-    why_not: form -> why it does not serve it, None where it does. over_bound: form -> recorded
-    latency over the bound, of forms that are recorded. elsewhere: the same of the first definition,
-    where no solution is recorded on this layer.
+    reasons: form -> why it does not serve the layer in it, None or left out where it does.
+    over_bound: form -> recorded latency over the bound, of forms that are recorded. elsewhere: the
+    same of the first definition, where no solution is recorded on this layer, or else infinite.
     """
 
     solution: str
-    why_not: dict[str, str | None]
+    reasons: dict[str, str | None]
     over_bound: dict[str, float]
-    elsewhere: float | None
+    elsewhere: float
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -160,30 +162,29 @@ def facts(layer: Layer) -> list[tuple[str, str]]:
     for limit, layers in checkpoint.others.items():
         activation += f"; {layers} more with limit {limit:g} (--limit)"
 
-    width = f"{sizes['intermediate_size']}"
+    widths = f"{sizes['hidden_size']}, {sizes['intermediate_size']}"
     if sizes["tensor_ranks"] > 1:
-        width += (
-            f", one of {sizes['tensor_ranks']} slices of {checkpoint.sizes['intermediate_size']}"
-        )
+        whole = checkpoint.sizes["intermediate_size"]
+        widths += f", one of {sizes['tensor_ranks']} slices of {whole}"
 
     gigabytes = sizes["num_local_experts"] * expert_bytes(sizes) / 1e9
-    count = checkpoint.layers + sum(checkpoint.others.values())
-    fits = "fits" if gigabytes * count <= GPU_GB else "exceeds"
+    layers = checkpoint.layers + sum(checkpoint.others.values())
+    total = gigabytes * layers
+    fits = "fits" if total <= GPU_GB else "exceeds"
+
     rows = [
         ("experts", experts),
-        ("hidden, intermediate", f"{sizes['hidden_size']}, {width}"),
+        ("hidden, intermediate", widths),
         ("router", router),
         ("activation", activation),
         ("weights", f"{checkpoint.storage}; {gigabytes:.2f} GB a layer"),
-        ("MoE layers", f"{count}, {gigabytes * count:.1f} GB, which {fits} a GPU of {GPU_GB} GB"),
+        ("MoE layers", f"{layers}, {total:.1f} GB, which {fits} a GPU of {GPU_GB} GB"),
         ("bound, ms", bounds(sizes)),
         ("definition", ", ".join(filter(None, layer.keys.values())) or "none yet"),
+        ("note", "; ".join(checkpoint.notes)),
+        ("not understood", listed(checkpoint.not_understood)),
     ]
-    if checkpoint.notes:
-        rows.append(("note", "; ".join(checkpoint.notes)))
-    if checkpoint.not_understood:
-        rows.append(("not understood", listed(checkpoint.not_understood)))
-    return rows
+    return [(name, text) for name, text in rows if text]
 
 
 def bounds(sizes: Sizes) -> str:
@@ -205,7 +206,9 @@ def listed(fields: dict[str, object]) -> str:
 
 
 def solutions(layer: Layer) -> list[Serving]:
-    """Return what each solution for such layers does with this one, the best first."""
+    """Return what each solution for such layers does with this one, the best first: those that
+    serve more forms, then the fastest here, then the fastest on the first definition.
+    """
     recorded = {form: over_bound(key) for form, key in layer.keys.items() if key}
     elsewhere = {}
     if not any(recorded.values()):
@@ -219,23 +222,20 @@ def solutions(layer: Layer) -> list[Serving]:
             continue
 
         reasons = {}
+        ratios = {}
         for form, key in layer.keys.items():
             if key not in solution.definitions:
                 reasons[form] = why_not(solution.serves, form, layer.sizes)
-            else:
-                reasons[form] = None
-        ratios = {form: ratio[name] for form, ratio in recorded.items() if name in ratio}
-        servings.append(Serving(name, reasons, ratios, elsewhere.get(name)))
+            if name in recorded.get(form, ()):
+                ratios[form] = recorded[form][name]
+        servings.append(Serving(name, reasons, ratios, elsewhere.get(name, math.inf)))
+
+    def rank(serving: Serving) -> tuple[int, float, float, str]:
+        refused = sum(map(bool, serving.reasons.values()))
+        fastest = min(serving.over_bound.values(), default=math.inf)
+        return refused, fastest, serving.elsewhere, serving.solution
+
     return sorted(servings, key=rank)
-
-
-def rank(serving: Serving) -> tuple[int, float, float, str]:
-    """Return a key to sort by: more forms first, then the fastest here, then the fastest on the
-    first definition.
-    """
-    refused = sum(reason is not None for reason in serving.why_not.values())
-    here = min(serving.over_bound.values(), default=math.inf)
-    return refused, here, serving.elsewhere or math.inf, serving.solution
 
 
 def over_bound(key: str) -> dict[str, float]:
@@ -262,11 +262,13 @@ def serving_rows(layer: Layer, servings: list[Serving]) -> list[tuple[str, str]]
     if any(serving.over_bound for serving in servings):
         rows.append(("", "(recorded latency over the bound, geometric mean over workloads)"))
 
-    refusing: dict[str, list[str]] = {}  # reason -> solutions
+    refusing = defaultdict(list)  # reason -> solutions
     for serving in servings:
-        reasons = list(serving.why_not.values())
-        if all(reasons):
-            refusing.setdefault(most_telling(reasons), []).append(serving.solution)
+        reasons = list(filter(None, serving.reasons.values()))
+        if len(reasons) == len(layer.keys):
+            # one that is of the layer's sizes says more than one of its router
+            reasons.sort(key=lambda reason: reason.startswith("router"))
+            refusing[reasons[0]].append(serving.solution)
     if refusing:
         texts = [f"{', '.join(names)} ({reason})" for reason, names in refusing.items()]
         rows.append(("not served by", "; ".join(texts)))
@@ -275,20 +277,16 @@ def serving_rows(layer: Layer, servings: list[Serving]) -> list[tuple[str, str]]
 
 def served_by(form: str, servings: list[Serving]) -> str:
     """Return the solutions that serve a form, the fastest first, with latency over the bound."""
-    able = [serving for serving in servings if serving.why_not[form] is None]
-    able.sort(key=lambda serving: serving.over_bound.get(form, math.inf))
+    ratios = {}
+    for serving in servings:
+        if not serving.reasons.get(form):
+            ratios[serving.solution] = serving.over_bound.get(form, math.inf)
 
     texts = []
-    for serving in able:
-        ratio = serving.over_bound.get(form)
-        texts.append(f"{serving.solution} {ratio:.2f}" if ratio else serving.solution)
+    for solution in sorted(ratios, key=ratios.get):
+        recorded = f" {ratios[solution]:.2f}".removesuffix(" inf")
+        texts.append(f"{solution}{recorded}")
     return ", ".join(texts) or "by none"
-
-
-def most_telling(reasons: list[str]) -> str:
-    """Return the first reason that is of the layer's sizes, or else the one of its router."""
-    of_sizes = [reason for reason in reasons if not reason.startswith("router")]
-    return (of_sizes or reasons)[0]
 
 
 def next_commands(args: argparse.Namespace, layer: Layer, servings: list[Serving]) -> list[str]:
@@ -298,12 +296,12 @@ def next_commands(args: argparse.Namespace, layer: Layer, servings: list[Serving
     if not any(keys.values()):
         new_key = free_key(layer, Split(args.ep, args.tp))
         lines.append(f"{args.command_line} --add {new_key}")
-        keys = {form: routed_key(new_key) if form == "routed" else new_key for form in keys}
+        keys = dict.fromkeys(keys, new_key) | {"routed": routed_key(new_key)}
 
-    first_key = next(key for key in keys.values() if key)
+    first_key = next(filter(None, keys.values()))
     lines.append(f"moebench run --definition {first_key}")
 
-    servers = [serving.solution for serving in servings if serving.why_not["routed"] is None]
+    servers = [serving.solution for serving in servings if not serving.reasons.get("routed")]
     if keys["routed"] and servers:
         pack = f"moebench pack {servers[0]} --package moe --definition {keys['routed']}"
         lines.append(f"{pack} && pip install ./moe")
@@ -315,10 +313,7 @@ def free_key(layer: Layer, split: Split) -> str:
     name = add_model.model_of(layer.checkpoint) or layer.checkpoint.name
     wanted = name + split.suffix()
     taken = catalogue.keys()
-
-    key = wanted
-    number = 1
-    while key in taken or routed_key(key) in taken:
-        number += 1
-        key = f"{wanted}-{number}"
-    return key
+    numbered = (f"{wanted}-{number}" for number in itertools.count(2))
+    for key in itertools.chain([wanted], numbered):
+        if key not in taken and routed_key(key) not in taken:
+            return key

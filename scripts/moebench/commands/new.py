@@ -77,10 +77,8 @@ def main(args: argparse.Namespace) -> int:
     author = checked_author(default_author() if args.author is None else args.author)
 
     files = files_of(original, args.name)
-    manifest = with_names(files[MANIFEST].decode(), args.name, author)
-    if args.definition:
-        manifest = with_definitions(manifest, args.definition)
-    files[MANIFEST] = manifest.encode()
+    text = files[MANIFEST].decode()
+    files[MANIFEST] = manifest_of_copy(text, args.name, author, args.definition).encode()
 
     folder = paths.new_solutions() / args.name
     if not paths.IN_CLONE:
@@ -136,7 +134,7 @@ def owner_of(name: str) -> str | None:
         return "a word of Python"
     if is_pythons_own(name):
         return "a module of Python's own"
-    if name in command_names():
+    if Path(__file__).with_name(f"{name}.py").exists():
         return "a command of moebench"
     if name in REPOSITORY_FOLDERS:
         return "a folder of this repository"
@@ -144,10 +142,6 @@ def owner_of(name: str) -> str | None:
     if distributions:
         return f"a module of {distributions[0]}, which is installed"
     return None
-
-
-def command_names() -> set[str]:
-    return {path.stem for path in Path(__file__).parent.glob("[a-z]*.py")}
 
 
 def check_definitions(keys: list[str], original: Original) -> None:
@@ -209,26 +203,23 @@ def files_of(original: Original, name: str) -> dict[str, bytes]:
     return files
 
 
-def with_names(manifest: str, name: str, author: str) -> str:
-    """Return a manifest's text with a new name and author, and nothing of the original's alone."""
-    name_line = f"name = {json.dumps(name)}"
-    author_line = f"author = {json.dumps(author, ensure_ascii=False)}"
+def manifest_of_copy(manifest: str, name: str, author: str, keys: list[str]) -> str:
+    """Return a manifest's text with a new name and author, and nothing of the original's alone.
 
-    manifest = NAME_LINE.sub(lambda _: name_line, manifest, count=1)
+    With keys it serves these layers and the small one of each one's routing.
+    """
+    author_line = f"author = {json.dumps(author, ensure_ascii=False)}"
+    manifest = NAME_LINE.sub(f'name = "{name}"', manifest, count=1)
     manifest = AUTHOR_LINE.sub(lambda _: author_line, manifest, count=1)
     manifest = START_LINE.sub("", manifest)
     manifest = FACTS.sub("", manifest)
+    if keys:
+        served = list(dict.fromkeys([*keys, *map(small_like, keys)]))
+        definitions_line = rf"\g<0>definitions = {json.dumps(served)}\n"
+        manifest = DEFINITIONS.sub("", manifest)
+        manifest = SERVES.sub("", manifest)
+        manifest = ENTRY_POINT_LINE.sub(definitions_line, manifest, count=1)
     return manifest.rstrip() + "\n"
-
-
-def with_definitions(manifest: str, keys: list[str]) -> str:
-    """Return a manifest's text that serves these layers and the small one of each one's routing."""
-    served = dict.fromkeys([*keys, *map(small_like, keys)])
-    definitions_line = f"definitions = {json.dumps(list(served))}\n"
-
-    manifest = DEFINITIONS.sub("", manifest)
-    manifest = SERVES.sub("", manifest)
-    return ENTRY_POINT_LINE.sub(lambda line: line[0] + definitions_line, manifest, count=1)
 
 
 def copy_solutions(folder: Path) -> None:

@@ -8,7 +8,6 @@ doubtful or missing (the table says which), 2 for bad arguments.
 
 import argparse
 import sys
-from pathlib import Path
 
 import torch
 
@@ -79,16 +78,11 @@ def main(args: argparse.Namespace) -> int:
         for record in profile_all(job):
             records.append(record)
             if args.records:
-                keep(record, args.records)
+                text = record.model_dump_json(indent=2, exclude_defaults=True)
+                write_atomically(args.records / f"{record.solution}.json", f"{text}\n")
     finally:  # after Ctrl-C, too
         if records:
             console().print(table(records).terminal())
 
     is_doubtful = any(workload.warnings for record in records for workload in record.workloads)
     return 1 if progress.has_failed or is_doubtful else 0
-
-
-def keep(record: ProfileRecord, folder: Path) -> None:
-    """Write a record to folder/<solution>.json."""
-    text = record.model_dump_json(indent=2, exclude_defaults=True)
-    write_atomically(folder / f"{record.solution}.json", f"{text}\n")

@@ -11,15 +11,15 @@ its own, beside those here that --solutions names. Their traces are kept with --
 """
 
 import argparse
-import itertools
 import logging
 from contextlib import nullcontext
+from dataclasses import fields
 from pathlib import Path
 
 from moebench.core.arguments import count, output_file
 from moebench.core.provenance import CLOCKS
 from moebench.judging import on_ray
-from moebench.judging.evaluate import PASSED, Here, Outcome
+from moebench.judging.evaluate import Here, Outcome
 from moebench.judging.plan import Plan
 from moebench.judging.planning import plan_run
 from moebench.judging.request import EVERY, RunRequest
@@ -53,6 +53,7 @@ def add_what_is_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--definition",
+        dest="definitions",
         nargs="+",
         default=[],
         metavar="KEY",
@@ -108,6 +109,7 @@ def add_how_it_is_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
+        dest="timeout_seconds",
         type=count(),
         default=300,
         help="seconds per solution and workload; default: 300",
@@ -145,34 +147,9 @@ def add_what_becomes_of_it(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def request_of(args: argparse.Namespace) -> RunRequest:
-    """Return what the command line asks for."""
-    return RunRequest(
-        files=tuple(args.files),
-        solutions=tuple(args.solutions),
-        definitions=tuple(args.definition),
-        dataset=args.dataset,
-        workloads=tuple(args.workloads),
-        tokens=tuple(args.tokens),
-        routing=args.routing,
-        tolerance=args.tolerance,
-        clock=args.clock,
-        warmup_runs=args.warmup_runs,
-        iterations=args.iterations,
-        num_trials=args.num_trials,
-        timeout_seconds=args.timeout,
-        save=args.save,
-        output=args.output,
-        resume=args.resume,
-        ray=args.ray,
-        verbose=args.verbose,
-        command=args.command_line,
-    )
-
-
 def main(args: argparse.Namespace) -> int:
     """Plan a run, then evaluate, record and show task by task."""
-    request = request_of(args)
+    request = RunRequest(**{field.name: getattr(args, field.name) for field in fields(RunRequest)})
     screen = console()
     logging.getLogger("flashinfer_bench").setLevel(logging.CRITICAL)  # it becomes a result
 
@@ -184,7 +161,7 @@ def main(args: argparse.Namespace) -> int:
             screen.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
 
         plan = staleness.checked(plan_run(request, device), request.resume)
-        passed = kept_have_passed(plan)
+        passed = plan.kept_have_passed
         with run_table.shown(plan, place.text, screen) as show:
             for outcome in place.outcomes(plan, screen.print):
                 record(plan, outcome)  # at once: a run that is cut short keeps what it has
@@ -198,12 +175,6 @@ def place_of(request: RunRequest):
     if request.ray is None:
         return nullcontext(Here())
     return on_ray.connected(request.ray or None)
-
-
-def kept_have_passed(plan: Plan) -> bool:
-    """Whether all traces of a run that is resumed say PASSED."""
-    kept = itertools.chain.from_iterable(part.kept for part in plan.parts.values())
-    return all(trace.evaluation.status == PASSED for trace in kept)
 
 
 def record(plan: Plan, outcome: Outcome) -> None:

@@ -31,7 +31,7 @@ from moebench.served.record import Head, Point
 
 TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 2048, 4096, 8192, 16384]
 CPU_TOKENS = [1, 4]
-CPU_LAYERS = 2
+CPU_LAYERS = 2  # and of a definition that is of no model
 TOLERANCE = TOLERANCES["relaxed"]
 
 
@@ -66,23 +66,61 @@ def main(args: argparse.Namespace) -> int:
 
     tokens = sorted(set(args.tokens or (TOKENS if on_gpu else CPU_TOKENS)))
     solutions = select(args.solutions, layer_key, screen.print)
-    wanted_layers = args.layers or default_layers(layer_key, on_gpu)
-    layers = wanted_layers
+    model = layer_of(layer_key)
+    of_model = model.count if model else None
+    layers = args.layers or CPU_LAYERS
     if on_gpu:
-        free, _ = torch.cuda.mem_get_info()
-        layers = resident.fitting(wanted_layers, layer_key, tokens[-1], len(solutions), free)
-    if layers < wanted_layers:
-        screen.print(f"{layers} of {wanted_layers} layers fit into free memory")
+        layers = layers_on_gpu(args.layers or of_model, layer_key, tokens[-1], len(solutions))
 
-    head = head_of(layer_key, layers, tokens, solutions, args)
+    head = Head(
+        definition=definition_name(layer_key),
+        layers=layers,
+        of_model=of_model,
+        tokens=tokens,
+        sources={name: packed.hash() for name, packed in solutions.items()},
+        fingerprints={name: fingerprint(packed) for name, packed in solutions.items()},
+        provenance=provenance.here(
+            device_here(),
+            tolerance=str(TOLERANCE),
+            protocol=f"best of {args.rounds} rounds, median of 3 to 20 replays",
+            command=args.command_line,
+        ),
+    )
+    return measure(head, layer_key, solutions, args.rounds, args.output)
+
+
+def layers_on_gpu(
+    wanted_layers: int | None, layer_key: str, num_tokens: int, solution_count: int
+) -> int:
+    """Return how many of the wanted layers fit, and say so where not all do. None: of no model."""
+    wanted_layers = wanted_layers or CPU_LAYERS
+    free, _ = torch.cuda.mem_get_info()
+    layers = resident.fitting(wanted_layers, layer_key, num_tokens, solution_count, free)
+    if layers < wanted_layers:
+        console().print(f"{layers} of {wanted_layers} layers fit into free memory")
+    return layers
+
+
+def measure(
+    head: Head,
+    layer_key: str,
+    solutions: dict[str, Solution],
+    round_count: int,
+    output: Path | None,
+) -> int:
+    """Measure, record and show what the head says; return the exit status.
+
+    The record is written whole each time, so an earlier one stays until there is a point.
+    """
+    screen = console()
     points: list[Point] = []
     try:
-        for new_points in measured(head, layer_key, solutions, args.rounds):
+        for number, new_points in enumerate(measured(head, layer_key, solutions, round_count), 1):
             points += new_points
-            keep(args.output, head, points)
-            done = tokens.index(new_points[0].tokens) + 1
+            if output:
+                write_record(output, [head, *points])
             for point in new_points:
-                screen.print(f"[{done}/{len(tokens)}] {progress_line(point)}")
+                screen.print(f"[{number}/{len(head.tokens)}] {progress_line(point)}")
     finally:  # after Ctrl-C, too
         if points:
             screen.print(table(head, points).terminal())
@@ -106,44 +144,6 @@ def measured(
         raise CannotRun(
             f"--layers: {head.layers} do not fit into GPU memory, want fewer"
         ) from error
-
-
-def default_layers(layer_key: str, on_gpu: bool) -> int:
-    """Return how many such layers the model has; without a GPU, or without a model, two."""
-    model = layer_of(layer_key)
-    return model.count if on_gpu and model else CPU_LAYERS
-
-
-def head_of(
-    layer_key: str,
-    layers: int,
-    tokens: list[int],
-    solutions: dict[str, Solution],
-    args: argparse.Namespace,
-) -> Head:
-    """Return the first line of a record: what is run, and where."""
-    model = layer_of(layer_key)
-    measured_by = provenance.here(
-        device_here(),
-        tolerance=str(TOLERANCE),
-        protocol=f"best of {args.rounds} rounds, median of 3 to 20 replays",
-        command=args.command_line,
-    )
-    return Head(
-        definition=definition_name(layer_key),
-        layers=layers,
-        of_model=model.count if model else None,
-        tokens=tokens,
-        sources={name: packed.hash() for name, packed in solutions.items()},
-        fingerprints={name: fingerprint(packed) for name, packed in solutions.items()},
-        provenance=measured_by,
-    )
-
-
-def keep(file: Path | None, head: Head, points: list[Point]) -> None:
-    """Write the record, whole each time: an earlier one stays until there is a point."""
-    if file:
-        write_record(file, [head, *points])
 
 
 def progress_line(point: Point) -> str:

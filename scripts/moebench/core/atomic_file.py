@@ -12,19 +12,15 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     Raises CannotRun where not all of it can be written, on a full disk for instance.
     """
     data = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")  # beside it, and then in its place
     try:
-        if not path.exists() or path.read_bytes() != data:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace(path, data)
+        if path.exists() and path.read_bytes() == data:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_bytes(data)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise CannotRun(f"{path} is not written: {error.strerror}") from error
-
-
-def replace(path: Path, data: bytes) -> None:
-    """Write a file beside path and give it path's name."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -54,7 +54,7 @@ def serve(descriptor: int, preload: str | None) -> None:
         if not message:
             break
 
-        end_orphans(supervisors)
+        end_descendants(spared=supervisors)
         if not descriptors:
             continue
 
@@ -71,66 +71,37 @@ def serve(descriptor: int, preload: str | None) -> None:
     for supervisor in supervisors:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(supervisor, 0)
-    end_descendants()
+    end_descendants(spared=set())
 
 
-def end_orphans(supervisors: set[int]) -> None:
-    """Kill what a supervisor has left behind that was killed itself, and reap what has ended."""
-    for child in psutil.Process().children():
-        if child.pid not in supervisors:
-            end_descendants(child)
+def end_descendants(spared: set[int]) -> None:
+    """Kill all descendants of this process but the spared children with theirs, and reap them.
 
+    spared: pids, without those that have ended from here on.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        reap(spared)
+        # a killed process whose threads still end cannot be reaped yet
+        remaining = [child for child in psutil.Process().children() if child.pid not in spared]
+        if not remaining:
+            return
+
+        for child in remaining:
+            with contextlib.suppress(psutil.Error):
+                for process in [*child.children(recursive=True), child]:
+                    process.kill()
+        time.sleep(0.01)
+
+
+def reap(pids: set[int]) -> None:
+    """Reap children that have ended, and take them out of the pids."""
     with contextlib.suppress(ChildProcessError):
         while True:
             ended, _ = os.waitpid(-1, os.WNOHANG)
             if not ended:
-                break
-            supervisors.discard(ended)
-
-
-def end_descendants(orphan: psutil.Process | None = None) -> None:
-    """Kill all descendants of this process and reap them; or an orphan alone, with its own."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        living = living_descendants(orphan)
-        for process in living:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-
-        # a killed process whose threads still end cannot be reaped yet, nor can its children
-        is_done = has_reaped_all() if orphan is None else not living
-        if is_done:
-            return
-        time.sleep(0.01)
-
-
-def living_descendants(orphan: psutil.Process | None) -> list[psutil.Process]:
-    """Return this process's descendants, or an orphan and its own; zombies left out."""
-    ancestor = orphan or psutil.Process()
-    try:
-        processes = ancestor.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-    if orphan:
-        processes.append(orphan)
-    return [process for process in processes if is_alive(process)]
-
-
-def is_alive(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def has_reaped_all() -> bool:
-    """Reap children that have ended, and return whether none is left."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return True
-    return False
+                return
+            pids.discard(ended)
 
 
 def supervise(settings: dict, control_descriptor: int, data: int, log: int) -> None:
@@ -153,7 +124,7 @@ def supervise(settings: dict, control_descriptor: int, data: int, log: int) -> N
         control.send(json.dumps({"started": process}).encode())
 
     status = wait_for_end(process, control)
-    end_descendants()
+    end_descendants(spared=set())
     shutil.rmtree(settings["folder"], ignore_errors=True)  # which a run that was killed does not
     if status is not None:
         with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ import flashinfer_bench
 import torch
 from flashinfer_bench import Evaluation, Trace
 from flashinfer_bench.utils import env_snapshot
+from pydantic import AliasChoices, Field
 
 from moebench.core.schema import Strict
 
@@ -25,7 +26,7 @@ CLOCKS = ("events", "gpu")
 IN_LIBS = {
     "source_sha1": "solution_sha1",
     "source_fingerprint": "source_fingerprint",
-    "carried": "carried",
+    "revalidated": "revalidated",
     "earlier_code": "earlier_code",
     "tolerance": "tolerance",
     "protocol": "protocol",
@@ -41,8 +42,8 @@ class Provenance(Strict):
     None: not recorded, or not meant.
 
     source_sha1: FIB's hash of the packed solution. source_fingerprint: packing/fingerprint.py's; of
-    a later source where `carried` says why its figures are the same, or `earlier_code` in what the
-    code that was measured differs and why it is still shown. hardware: the device's name.
+    a later source where `revalidated` says why its figures are the same, or `earlier_code` in what
+    the code that was measured differs and why it is still shown. hardware: the device's name.
     versions: library -> version. host: which machine and GPU, of runs on several. packages:
     installed packages that the solution itself imports, with their versions. tolerance: its name
     and numbers. protocol: warm-up runs, iterations, trials, and the clock if not CUDA events.
@@ -54,7 +55,7 @@ class Provenance(Strict):
     timestamp: str
     source_sha1: str | None = None
     source_fingerprint: str | None = None
-    carried: str | None = None
+    revalidated: str | None = Field(None, validation_alias=AliasChoices("revalidated", "carried"))
     earlier_code: str | None = None
     tolerance: str | None = None
     protocol: str | None = None
@@ -144,15 +145,13 @@ def here(device: str, **fields: str | None) -> Provenance:
 def of_trace(trace: Trace) -> Provenance:
     """Return the provenance of a trace with an evaluation, by this project or anybody else."""
     environment = trace.evaluation.environment
-    versions = {}
-    for name, version in environment.libs.items():
-        if name not in IN_LIBS.values():
-            versions[name] = version
-
-    fields = {field: environment.libs.get(name) for field, name in IN_LIBS.items()}
+    libs = dict(environment.libs)
+    if "carried" in libs:
+        libs["revalidated"] = libs.pop("carried")  # what it was called before
+    fields = {field: libs.pop(name, None) for field, name in IN_LIBS.items()}
     return Provenance(
         hardware=environment.hardware,
-        versions=versions,
+        versions=libs,
         timestamp=trace.evaluation.timestamp,
         **fields,
     )

@@ -2,7 +2,7 @@
 disk.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 
 from flashinfer_bench import Definition, Workload
@@ -16,6 +16,7 @@ from moebench.operators.catalogue import layer_key_named
 
 LFS = b"version https://git-lfs"  # how a pointer of Git LFS begins
 LARGEST_POINTER = 1024  # bytes
+EVALUATED = ("axes", "inputs", "outputs", "reference")  # fields that decide about a result
 
 
 def files(root: Path) -> dict[str, Path]:
@@ -35,9 +36,9 @@ def names(root: Path) -> list[str]:
 
     Raises as `files`.
     """
-    there = catalogue.by_name() if root == paths.ROOT else files(root)
-    shared = [name for name in catalogue.by_name() if name in there]
-    return shared + [name for name in there if name not in catalogue.by_name()]
+    ours = catalogue.by_name()
+    there = ours if root == paths.ROOT else files(root)
+    return sorted(there, key=[*ours, *there].index)
 
 
 def definition(name: str, root: Path) -> Definition:
@@ -54,14 +55,24 @@ def definition(name: str, root: Path) -> Definition:
 
 
 def labelled(
-    name: str, root: Path = paths.ROOT, wanted: Iterable[str] = ()
+    name: str, root: Path = paths.ROOT, wanted: Collection[str] = ()
 ) -> list[tuple[str, Workload]]:
     """Return (label, workload) in the order in which they are run; this repository's with their
     tensors.
 
     wanted: those alone, as `workloads.named` has it; all without any. Raises UserError.
     """
-    all_labelled = labelled_here(name) if root == paths.ROOT else labelled_in(name, root)
+    all_labelled = []
+    if root == paths.ROOT:
+        layer_key = catalogue.by_name()[name]
+        workloads.make(layer_key)
+        for workload in workloads.recorded(layer_key):
+            all_labelled.append((workloads.label(workload, layer_key), workload))
+    else:
+        for workload in workloads.of_data_set(name, root):
+            all_labelled.append((f"{workload.uuid} {workloads.size(workload)}", workload))
+    if not all_labelled:
+        raise UserError(f"{name}: {root} has no workloads/**/{name}.jsonl")
     if not wanted:
         return all_labelled
 
@@ -71,35 +82,14 @@ def labelled(
     return [each for each in all_labelled if each in chosen]
 
 
-def labelled_here(name: str) -> list[tuple[str, Workload]]:
-    layer_key = catalogue.by_name()[name]
-    workloads.make(layer_key)
-    return [
-        (workloads.label(workload, layer_key), workload)
-        for workload in workloads.recorded(layer_key)
-    ]
-
-
-def labelled_in(name: str, root: Path) -> list[tuple[str, Workload]]:
-    there = [
-        (f"{workload.uuid} {workloads.size(workload)}", workload)
-        for workload in workloads.of_data_set(name, root)
-    ]
-    if not there:
-        raise UserError(f"{name}: {root} has no workloads/**/{name}.jsonl")
-    return there
-
-
 def lacking(full: Definition, workload: Workload, root: Path) -> str | None:
     """Return which axis or tensor of a workload is not there; None where all are.
 
     FIB says what is wrong with one that is.
     """
-    absent = [
-        axis for axis, spec in full.axes.items() if spec.type == "var" and axis not in workload.axes
-    ]
-    if absent:
-        return f"axes: {', '.join(absent)} is missing"
+    for axis, spec in full.axes.items():
+        if spec.type == "var" and axis not in workload.axes:
+            return f"axes: {axis} is missing"
 
     for name, spec in workload.inputs.items():
         if spec.type != "safetensors":
@@ -107,29 +97,23 @@ def lacking(full: Definition, workload: Workload, root: Path) -> str | None:
         path = root / spec.path
         if not path.is_file():
             return f"{name}: {spec.path} is missing"
-        if is_pointer(path):
+        if path.stat().st_size < LARGEST_POINTER and path.read_bytes().startswith(LFS):
             return f"{name}: {spec.path} is a pointer of Git LFS; `git lfs pull` brings the file"
     return None
 
 
-def is_pointer(path: Path) -> bool:
-    """Whether a file is what Git LFS leaves in place of it."""
-    return path.stat().st_size < LARGEST_POINTER and path.read_bytes().startswith(LFS)
-
-
 def differing(full: Definition) -> list[str]:
-    """Return which parts this repository's definition of the same name has otherwise, descriptions
+    """Return which fields this repository's definition of the same name has otherwise, descriptions
     left out; nothing if it has none of that name.
     """
-    if full.name not in catalogue.by_name():
+    layer_key = catalogue.by_name().get(full.name)
+    if layer_key is None:
         return []
+    here = catalogue.definition(layer_key)
+    return [field for field in EVALUATED if text_of(here, field) != text_of(full, field)]
 
-    here = comparable(catalogue.definition(catalogue.by_name()[full.name]))
-    return [part for part, value in comparable(full).items() if here[part] != value]
 
-
-def comparable(full: Definition) -> dict[str, object]:
-    """Return what decides how a definition is evaluated: part, in words -> its value."""
-    specs = [(name, spec.shape, spec.dtype) for name, spec in (full.inputs | full.outputs).items()]
-    axes = {name: getattr(axis, "value", None) for name, axis in full.axes.items()}
-    return {"axes": axes, "inputs or outputs": specs, "reference": full.reference}
+def text_of(full: Definition, field: str) -> str:
+    """Return a field of a definition as JSON, without the descriptions in it."""
+    without_descriptions = {field: {"__all__": {"description": True}}}
+    return full.model_dump_json(include={field}, exclude=without_descriptions)

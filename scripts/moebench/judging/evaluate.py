@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from flashinfer_bench import EvaluationStatus, Solution, Trace
+from flashinfer_bench import EvaluationStatus, Trace
 
 from moebench.core import provenance
 from moebench.core.errors import UserError
@@ -14,7 +14,8 @@ from moebench.core.printable import cut_line, printable, readable_log
 from moebench.judging import fib
 from moebench.judging.calling import device_here, first_line
 from moebench.judging.explaining import frames
-from moebench.judging.isolation.runner import Result, Runner
+from moebench.judging.isolation.comparison import Finding
+from moebench.judging.isolation.runner import Runner
 from moebench.judging.plan import Part, Plan, Task
 from moebench.judging.second_look import SecondLook
 from moebench.judging.selection import Say, build_slow, survey
@@ -106,33 +107,60 @@ class Evaluator:
     def evaluate(self, task: Task) -> Outcome:
         """Return what became of a task. Raises UserError for what is wrong with this machine."""
         part = self.prepare(task)
-        results = {}
-        called = []
-        for name in task.names:
-            if (task.definition, name) in self.hung:
-                results[name] = self.skipped(task, name)
-            else:
-                called.append(name)
-
+        called = [name for name in task.names if (task.definition, name) not in self.hung]
         try:
-            results |= self.run(part, task, called)
+            findings = self.run(part, task, called)
         except UserError:  # of this machine: no process can be started, no file written
             raise
         except Exception as error:  # of the reference: what a solution does is its result
-            why = cut_line(printable(first_line(error).removeprefix("RuntimeError: ")), REASON)
-            if not why.startswith("the reference "):
-                why = f"the reference did not run: {why}"
-            return Outcome(task, lost=dict.fromkeys(task.names, why))
+            reason = cut_line(printable(first_line(error).removeprefix("RuntimeError: ")), REASON)
+            if not reason.startswith("the reference "):
+                reason = f"the reference did not run: {reason}"
+            return Outcome(task, lost=dict.fromkeys(task.names, reason))
 
         evaluated = {}
         for name in task.names:
-            if results[name].evaluation.status == EvaluationStatus.TIMEOUT:
+            finding = findings[name] if name in findings else self.skipped(task, name)
+            if finding.status == EvaluationStatus.TIMEOUT:
                 self.hung.setdefault((task.definition, name), task.label)
-            evaluated[name] = self.evaluated(part, task, name, results[name])
+            evaluated[name] = self.evaluated(part, task, name, finding)
         return Outcome(task, evaluated)
 
-    def run(self, part: Part, task: Task, names: list[str]) -> dict[str, Result]:
-        """Return results by name, looked at again where FIB has compared. Raises what it raises."""
+    def prepare(self, task: Task) -> Part:
+        """Return a task's part, with a new runner where the one before is not to be shared."""
+        part = self.plan.parts[task.definition]
+        third_party = next((name for name in task.names if name in part.third_party), None)
+        if part is not self.part or third_party != self.third_party or part.renew_worker:
+            self.runner_context.close()
+            if self.device == "cpu":
+                context = closing(Runner())
+            elif third_party and fib.is_elementwise(part.full):
+                context = closing(Runner(self.device, self.plan.clock))
+            else:
+                context = fib.running(self.plan.clock)
+            self.runner = self.runner_context.enter_context(context)
+
+        if part is not self.part:
+            self.provenances = {}
+            for name, packed in part.solutions.items():
+                self.provenances[name] = provenance.here(
+                    self.device,
+                    **source_hashes(packed),
+                    packages=provenance.packages(tuple(packed.spec.dependencies)),
+                    host=self.host,
+                    tolerance=str(self.plan.tolerance),
+                    protocol=self.plan.protocol,
+                    command=self.plan.command,
+                )
+        self.part = part
+        self.third_party = third_party
+        return part
+
+    def run(self, part: Part, task: Task, names: list[str]) -> dict[str, Finding]:
+        """Return what is found by name, after a second look where FIB has compared.
+
+        Raises what the runner raises.
+        """
         if not names:
             return {}
 
@@ -144,90 +172,51 @@ class Evaluator:
         if isinstance(self.runner, Runner):
             return by_name
 
-        results = {name: Result(evaluation) for name, evaluation in by_name.items()}
-        return results | self.second_look.at(part, task, results)
+        findings = {}
+        for name, evaluation in by_name.items():
+            findings[name] = Finding(
+                evaluation.status,
+                evaluation.correctness,
+                performance=evaluation.performance,
+                log=evaluation.log,
+            )
+        return findings | self.second_look.at(part, task, findings)
 
-    def skipped(self, task: Task, name: str) -> Result:
-        """Return the result of a solution that is not called again after a time-out."""
+    def skipped(self, task: Task, name: str) -> Finding:
+        """Return what is said of a solution that is not called again after a time-out."""
+        seconds = self.plan.config.timeout_seconds
         label = self.hung[task.definition, name]
-        text = f"skipped: no result after {self.plan.config.timeout_seconds} s on {label}"
-        text += ", see there; --timeout takes other seconds"
-        return Result(fib.evaluation(EvaluationStatus.TIMEOUT, self.device, text))
+        log = f"skipped: no result after {seconds} s on {label}, see there; "
+        return Finding(EvaluationStatus.TIMEOUT, log=f"{log}--timeout takes other seconds")
 
-    def prepare(self, task: Task) -> Part:
-        """Return a task's part, with a new runner where the one before is not to be shared."""
-        part = self.plan.parts[task.definition]
-        third_party = next((name for name in task.names if name in part.third_party), None)
-        if part is not self.part or third_party != self.third_party or part.renew_worker:
-            self.runner_context.close()
-            self.runner = self.runner_context.enter_context(self.new_runner(part, third_party))
-
-        if part is not self.part:
-            self.provenances = {
-                name: self.provenance_of(packed) for name, packed in part.solutions.items()
-            }
-        self.part = part
-        self.third_party = third_party
-        return part
-
-    def new_runner(self, part: Part, third_party: str | None):
-        """Return the context of a runner: one that compares where no solution runs, or FIB's."""
-        if self.device == "cpu":
-            return closing(Runner())
-        if third_party and fib.is_elementwise(part.full):
-            return closing(Runner(self.device, self.plan.clock))
-        return fib.running(self.plan.clock)
-
-    def provenance_of(self, packed: Solution) -> provenance.Provenance:
-        return provenance.here(
-            self.device,
-            **source_hashes(packed),
-            packages=provenance.packages(tuple(packed.spec.dependencies)),
-            host=self.host,
-            tolerance=str(self.plan.tolerance),
-            protocol=self.plan.protocol,
-            command=self.plan.command,
-        )
-
-    def evaluated(self, part: Part, task: Task, name: str, result: Result) -> EvaluatedSolution:
+    def evaluated(self, part: Part, task: Task, name: str, finding: Finding) -> EvaluatedSolution:
         """Return a solution's trace, with why it failed."""
         packed = part.solutions[name]
-        status = result.evaluation.status
-        log = readable_log(result.evaluation.log)
-        sentences = [cut_line(printable(sentence), REASON) for sentence in result.sentences]
-        reasons = sentences
-        if status != PASSED:
-            origins = origins_of(part, name)
+        log = readable_log(finding.log)
+        reasons = finding.sentences
+        if finding.status != PASSED:
+            if name in part.third_party:
+                origins = {each.path: PurePosixPath(name, each.path) for each in packed.sources}
+            else:
+                origins = pack.origins(name)
             log = frames.with_own_paths(log, origins)
-            reasons = sentences or why_failed(status, log, origins)
+            reasons = reasons or why_failed(finding.status, log, origins)
+        reasons = tuple(cut_line(printable(reason), REASON) for reason in reasons)
 
-        evaluation = provenance.into_evaluation(result.evaluation, self.provenances[name])
-        evaluation = evaluation.model_copy(update={"log": kept_log(status, log, sentences)})
+        kept = [log] if finding.status != PASSED else []  # nothing of what one prints that passes
+        if finding.sentences:
+            kept += [HEADING, *reasons]
+        kept_log = FOLDERS.sub("", "\n".join(kept))[-MAX_LOG:]
+        evaluation = fib.make_eval(
+            finding.status, self.device, None, finding.correctness, finding.performance, kept_log
+        )
         trace = Trace(
             definition=packed.definition,
             solution=packed.name,
             workload=task.workload,
-            evaluation=evaluation,
+            evaluation=provenance.into_evaluation(evaluation, self.provenances[name]),
         )
-        lines = tuple(cut_line(reason, REASON) for reason in reasons)
-        return EvaluatedSolution(trace, lines, log.strip())
-
-
-def origins_of(part: Part, name: str) -> dict[str, PurePosixPath]:
-    """Return packed path -> path in the repository, or below the name of a third party's."""
-    if name not in part.third_party:
-        return pack.origins(name)
-
-    sources = part.solutions[name].sources
-    return {source.path: PurePosixPath(name, source.path) for source in sources}
-
-
-def kept_log(status: EvaluationStatus, log: str, sentences: list[str]) -> str:
-    """Return what a trace keeps: nothing of what a solution prints that passes."""
-    parts = [] if status == PASSED else [log]
-    if sentences:
-        parts += [HEADING, *sentences]
-    return FOLDERS.sub("", "\n".join(parts))[-MAX_LOG:]
+        return EvaluatedSolution(trace, reasons, log.strip())
 
 
 def why_failed(status: EvaluationStatus, log: str, origins: dict[str, PurePosixPath]) -> list[str]:

@@ -24,11 +24,9 @@ from unittest import mock
 import torch
 from flashinfer_bench import (
     BenchmarkConfig,
-    Correctness,
     Definition,
     Evaluation,
     EvaluationStatus,
-    Performance,
 )
 from flashinfer_bench.bench import evaluators, timing, utils
 from flashinfer_bench.bench.evaluators import default, resolve_evaluator
@@ -107,20 +105,24 @@ def build_reference(full: Definition) -> Runnable:
 
     Raises CannotRun where there can be none.
     """
+    with (
+        temporary_files(),
+        tempfile.TemporaryDirectory(prefix="moebench-reference-") as folder,
+        mock.patch.dict(os.environ, FIB_CACHE_PATH=folder),
+        mock.patch.object(python_builder, "write_sources_to_path", write_sources),
+    ):
+        return BuilderRegistry.get_instance().build_reference(full)
+
+
+@contextmanager
+def temporary_files() -> Iterator[None]:
+    """Raises CannotRun where a temporary file cannot be written inside."""
     try:
-        with (
-            tempfile.TemporaryDirectory(prefix="moebench-reference-") as folder,
-            mock.patch.dict(os.environ, FIB_CACHE_PATH=folder),
-            mock.patch.object(python_builder, "write_sources_to_path", write_sources),
-        ):
-            return BuilderRegistry.get_instance().build_reference(full)
+        yield
     except OSError as error:
-        raise no_temporary_files(error) from error
-
-
-def no_temporary_files(error: OSError) -> CannotRun:
-    folder = tempfile.gettempdir()
-    return CannotRun(f"TMPDIR: nothing can be written in {folder}: {error.strerror}")
+        folder = tempfile.gettempdir()
+        reason = f"nothing can be written in {folder}: {error.strerror}"
+        raise CannotRun(f"TMPDIR: {reason}") from error
 
 
 def write_sources(folder: Path, sources: list[SourceFile]) -> None:
@@ -136,37 +138,20 @@ def timer(clock: str) -> Callable[..., float]:
     return timing.time_runnable if clock == CLOCK else gpu_clock.time_runnable
 
 
-def evaluation(
-    status: EvaluationStatus,
-    device: str,
-    log: str,
-    correctness: Correctness | None = None,
-    performance: Performance | None = None,
-) -> Evaluation:
-    """Return FIB's record of a solution on a workload, with this log."""
-    return make_eval(status, device, None, correctness, performance, log)
-
-
 # FIB's runner on a GPU: how its worker process starts
 
 
-@contextmanager
-def without_interrupt() -> Iterator[None]:
-    """A process that starts inside never takes SIGINT: it would print a traceback. The parent's
-    handler ends it.
+def start_without_interrupt(process, start=SpawnProcess._Popen):
+    """Start a process that never takes SIGINT: it would print a traceback. The parent's handler
+    ends it.
     """
     # starting a process begins with it, and it unblocks SIGINT when it starts
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        return start(process)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def start_without_interrupt(process, start=SpawnProcess._Popen):
-    with without_interrupt():
-        return start(process)
 
 
 def worker_main(*args) -> None:
@@ -263,21 +248,15 @@ class Worker(PersistentSubprocessWorker):
             result = super().run_solution(solution, baseline, config)
             self.after_reference = False
 
-        addition = self.how_it_ended(result)
+        process = self._worker_proc
+        addition = ""
+        if process and result.status == EvaluationStatus.TIMEOUT:
+            addition = f"\n{stack_of(process)}"
+        if process and result.status == EvaluationStatus.RUNTIME_ERROR:
+            process.join(0.2)
+            if process.exitcode is not None:
+                addition = f"\n{ENDED}{ending(process.exitcode)}"
         return result.model_copy(update={"log": f"{result.log}{addition}"}) if addition else result
-
-    def how_it_ended(self, result: Evaluation) -> str:
-        """Return what the log says of the worker's end, or of where it hangs; "" while it lives."""
-        if not self._worker_proc:
-            return ""
-        if result.status == EvaluationStatus.TIMEOUT:
-            return f"\n{stack_of(self._worker_proc)}"
-        if result.status != EvaluationStatus.RUNTIME_ERROR:
-            return ""
-
-        self._worker_proc.join(0.2)
-        code = self._worker_proc.exitcode
-        return "" if code is None else f"\n{ENDED}{ending(code)}"
 
 
 def ending(code: int) -> str:

@@ -24,7 +24,12 @@ def spans_ms(activities: Iterable[Activity], calls: int) -> list[float]:
     Raises RuntimeError where marks are missing, as without CUPTI, and for a call that did nothing
     on the device.
     """
-    parts = between_marks(activities)
+    parts: list[list[Activity]] = [[]]
+    for activity in sorted(activities, key=lambda activity: activity[1]):
+        if MARK in activity[0]:
+            parts.append([])
+        else:
+            parts[-1].append(activity)
     if len(parts) != 2 * calls + 1:
         raise RuntimeError(
             f"--clock gpu: CUPTI recorded {len(parts) - 1} marks, "
@@ -39,17 +44,6 @@ def spans_ms(activities: Iterable[Activity], calls: int) -> list[float]:
         last_end = max(end for _, _, end in part)
         spans.append((last_end - first_start) / 1e6)
     return spans
-
-
-def between_marks(activities: Iterable[Activity]) -> list[list[Activity]]:
-    """Return activities in the order of their starts, in parts that marks separate."""
-    parts: list[list[Activity]] = [[]]
-    for activity in sorted(activities, key=lambda activity: activity[1]):
-        if MARK in activity[0]:
-            parts.append([])
-        else:
-            parts[-1].append(activity)
-    return parts
 
 
 def time_runnable(fn: Callable, args: list, warmup: int, iters: int, device: str) -> float:

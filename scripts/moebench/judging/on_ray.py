@@ -1,8 +1,8 @@
 """A plan's tasks on a Ray cluster, whose nodes evaluate them as this machine would.
 
-An actor, a process on a device, lives as long as the run, and is given tasks one by one, so no
-device waits. Ray's ActorPool does not say which task died with an actor, and gives tasks to actors
-that have not started, which a dead node keeps.
+An actor, a process on a device, is given tasks one by one as long as there are any, so no device
+waits. Ray's ActorPool does not say which task died with an actor, and gives tasks to actors that
+have not started, which a dead node keeps; Ray's own retries blame a task for a node that is broken.
 """
 
 import os
@@ -26,7 +26,6 @@ from moebench.judging.plan import Plan, Task
 from moebench.judging.selection import Device, Say, build_slow, survey
 from moebench.operators import workloads
 
-TRIES = 2
 FAILED_STARTS = 3  # of actors in a row, for each slot, until the run is given up
 SECONDS = 10  # to reach a cluster's head; Ray itself tries for minutes
 NOT_INSTALLED = "--ray: Ray is not installed: run `make setup-fleet`, or pip install '.[fleet]'"
@@ -49,8 +48,8 @@ def connected(address: str | None) -> Iterator["Cluster"]:
     if address is not None:
         check_address(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    dashboard = False if address is None else None
     try:
-        dashboard = False if address is None else None
         ray.init(address=address, logging_level="ERROR", include_dashboard=dashboard)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise CannotRun(f"--ray {address or 'on this machine'}: {first_line(error)}") from error
@@ -78,12 +77,17 @@ def check_address(address: str) -> None:
 def cluster() -> "Cluster":
     """Return the GPUs of the cluster, or its CPUs where it has none.
 
-    Raises UserError where GPUs are of several kinds.
+    Raises UserError where GPUs are of several kinds, CannotRun where there is neither.
     """
     import ray  # pyright: ignore[reportMissingImports]  an extra
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    gpus = gpus_by_kind(nodes)
+    gpus = Counter()
+    for node in nodes:
+        kinds = [name for name in node if name.startswith("accelerator_type:")]
+        kind = kinds[0].partition(":")[2] if kinds else "GPU"
+        gpus[kind] += int(node.get("GPU", 0))
+    gpus = +gpus  # without nodes that have none
     if len(gpus) > 1:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(gpus.items()))
         raise UserError(
@@ -98,18 +102,6 @@ def cluster() -> "Cluster":
     if not cpus:
         raise CannotRun(NEITHER)
     return Cluster({"num_cpus": 1}, cpus, f"{cpus} CPUs of {len(nodes)} nodes")
-
-
-def gpus_by_kind(nodes: list[dict]) -> Counter:
-    """Return how many GPUs of each kind nodes have, as Ray calls them. nodes: their resources."""
-    gpus = Counter()
-    for node in nodes:
-        if not node.get("GPU"):
-            continue
-        kinds = [name for name in node if name.startswith("accelerator_type:")]
-        kind = kinds[0].partition(":")[2] if kinds else "GPU"
-        gpus[kind] += int(node["GPU"])
-    return gpus
 
 
 @dataclass(frozen=True)
@@ -148,22 +140,23 @@ class Actor:
         """Answers when the actor runs."""
 
     def evaluate(self, task: Task) -> Outcome:
+        """Return what became of a task, once the node has its definition's tensors and builds."""
+        part = self.plan.parts[task.definition]
         if task.definition not in self.prepared:
-            self.prepare(task.definition)
+            cache = get_fib_cache_path()
+            cache.mkdir(parents=True, exist_ok=True)
+            with FileLock(cache / "fleet.lock"):  # the first process of a node does the work
+                dataset.labelled(task.definition, part.root)
+                build_slow(part.ours, print)
             self.prepared.add(task.definition)
         return self.evaluator.evaluate(task)
 
-    def prepare(self, definition: str) -> None:
-        """Make tensors that are missing, and build; the first process of a node does the work."""
-        part = self.plan.parts[definition]
-        cache = get_fib_cache_path()
-        cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache / "fleet.lock"):
-            dataset.labelled(definition, part.root)
-            build_slow(part.ours, print)
-
     def close(self) -> None:
+        """End this process, so that Ray gives its device to an actor that waits for one."""
+        import ray  # pyright: ignore[reportMissingImports]  an extra
+
         self.evaluator.close()
+        ray.actor.exit_actor()
 
 
 def last_line(error: Exception) -> str:
@@ -173,120 +166,97 @@ def last_line(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What an actor is at: Ray's reference to the result, and the task, or None while it starts."""
+    """What an actor is at: a task, or None while it starts."""
 
-    result: object
+    actor: object
     task: Task | None
 
 
 class Run:
-    """Which actor is at what, and which tasks wait. An actor gets its first task once it runs, so
-    that a dead node keeps none.
+    """Which actor is at what, and which tasks wait.
+
+    An actor gets its first task once it runs, so that neither a dead node keeps one, nor a node
+    without this repository loses it.
     """
 
     def __init__(self, cluster: Cluster, plan: Plan, say: Say):
         import ray  # pyright: ignore[reportMissingImports]  an extra
 
         self.ray = ray
-        self.cluster = cluster
+        self.slots = cluster.slots
         self.say = say
         self.new_actor = ray.remote(Actor).options(**cluster.options)
         self.plan = ray.put(plan)
         self.waiting = in_order(plan)
-        self.assignments: dict[object, Assignment] = {}
-        self.tries = Counter()
+        self.tried_again: list[Task] = []
+        self.idle: list[object] = []
+        self.assignments: dict[object, Assignment] = {}  # by Ray's reference to the result
         self.failed_starts = 0
 
     def outcomes(self) -> Iterator[Outcome]:
         """Yield outcomes as they come, until no task waits or is evaluated."""
-        self.start_actors()
         while self.waiting or any(each.task for each in self.assignments.values()):
-            for actor in self.wait_for_some():
-                yield from self.collect(actor)
-                del actor  # Ray ends it once nothing refers to it any more
-            self.start_actors()
+            self.assign()
+            (result,), _ = self.ray.wait(list(self.assignments))
+            assignment = self.assignments.pop(result)
+            task = assignment.task
+            try:
+                outcome = self.ray.get(result)
+            except self.ray.exceptions.RayError as error:
+                self.ray.kill(assignment.actor)
+                yield from self.died(task, error)
+                continue
 
-        for actor in self.assignments:
-            self.ray.kill(actor)  # it has not started yet
+            self.failed_starts = 0
+            if task and outcome.lost and self.try_again(task, next(iter(outcome.lost.values()))):
+                # that the reference did not run may be the state of its GPU
+                self.ray.kill(assignment.actor)
+                continue
 
-    def wait_for_some(self) -> Iterator[object]:
-        """Yield actors whose results are there, once there is one."""
-        results = [each.result for each in self.assignments.values()]
-        self.ray.wait(results, num_returns=1)
-        done, _ = self.ray.wait(results, num_returns=len(results), timeout=0)
-        for result in done:
-            yield next(actor for actor, each in self.assignments.items() if each.result == result)
+            self.idle.append(assignment.actor)
+            if task:
+                yield outcome
 
-    def start_actors(self) -> None:
-        """Start as many actors as there is work for, and place."""
+    def assign(self) -> None:
+        """Give idle actors what waits, or end them, and start as many as there is room for."""
+        for actor in self.idle:
+            if self.waiting:
+                task = self.waiting.pop(0)
+                self.assignments[actor.evaluate.remote(task)] = Assignment(actor, task)
+            else:
+                actor.close.remote()
+        self.idle = []
+
         starting = sum(each.task is None for each in self.assignments.values())
         wanted = len(self.waiting) - starting
-        free = self.cluster.slots - len(self.assignments)
+        free = self.slots - len(self.assignments)
         for _ in range(min(wanted, free)):
             actor = self.new_actor.remote(self.plan)
-            self.assignments[actor] = Assignment(actor.ready.remote(), None)
+            self.assignments[actor.ready.remote()] = Assignment(actor, None)
 
-    def collect(self, actor) -> list[Outcome]:
-        """Return the outcome of an actor's task, or what is lost by its death; none where the actor
-        has only started, or the task is tried again.
+    def died(self, task: Task | None, error: Exception) -> Iterator[Outcome]:
+        """Yield outcomes of what is not tried again, each solution apart, after an actor died.
 
-        The actor goes on with its next task, unless it is dead or its GPU may be.
+        Raises CannotRun after too many starts in a row that failed.
         """
-        assignment = self.assignments.pop(actor)
-        task = assignment.task
-        try:
-            outcome = self.ray.get(assignment.result)
-        except self.ray.exceptions.RayError as error:
-            self.ray.kill(actor)
-            return self.failed_start(error) if task is None else self.lost(task, error)
-
-        self.failed_starts = 0
         if task is None:
-            self.give_next(actor)
-            return []
+            self.failed_starts += 1
+            if self.failed_starts > FAILED_STARTS * self.slots:
+                raise CannotRun(f"--ray: no process can be started: {last_line(error)}") from error
+            return
 
-        if outcome.lost:
-            why = next(iter(outcome.lost.values()))
-            if self.is_tried_again(task, why):
-                # that the reference did not run may be the state of its GPU
-                self.ray.kill(actor)
-                return []
-
-        self.give_next(actor)
-        return [outcome]
-
-    def give_next(self, actor) -> None:
-        if self.waiting:
-            task = self.waiting.pop(0)
-            self.assignments[actor] = Assignment(actor.evaluate.remote(task), task)
-        else:
-            actor.close.remote()  # Ray ends it after that
-
-    def failed_start(self, error: Exception) -> list[Outcome]:
-        """Return no outcome. Raises CannotRun after too many starts in a row that failed."""
-        self.failed_starts += 1
-        if self.failed_starts > FAILED_STARTS * self.cluster.slots:
-            raise CannotRun(f"--ray: no process can be started: {last_line(error)}") from error
-        return []
-
-    def lost(self, task: Task, error: Exception) -> list[Outcome]:
-        """Return outcomes of what is not tried again, each solution apart, after an actor died."""
-        outcomes = []
         for name in task.names:
             alone = replace(task, names=(name,))
-            if not self.is_tried_again(alone, type(error).__name__):
-                why = f"what ran it died twice: {last_line(error)}"
-                outcomes.append(Outcome(alone, lost={name: why}))
-        return outcomes
+            if not self.try_again(alone, type(error).__name__):
+                yield Outcome(alone, lost={name: f"what ran it died twice: {last_line(error)}"})
 
-    def is_tried_again(self, task: Task, why: str) -> bool:
+    def try_again(self, task: Task, reason: str) -> bool:
         """Whether a task waits again, as it was not tried again before."""
-        key = task.definition, task.workload.uuid, task.names
-        self.tries[key] += 1
-        if self.tries[key] >= TRIES:
+        if task in self.tried_again:
             return False
 
-        self.say(f"{task.label}  {', '.join(task.names)}  is tried again: {why}")
+        self.say(f"{task.label}  {', '.join(task.names)}  is tried again: {reason}")
+        self.tried_again.append(task)
         self.waiting.append(task)
         return True
 
@@ -295,10 +265,6 @@ def in_order(plan: Plan) -> list[Task]:
     """Return tasks in the plan's groups, as a change takes seconds; in each the longest first, or
     it would keep the others waiting.
     """
-    tasks = list(plan)
-    groups = list(dict.fromkeys((task.definition, task.names) for task in tasks))
-
-    def place(task: Task) -> tuple[int, int]:
-        return groups.index((task.definition, task.names)), -workloads.tokens(task.workload)
-
-    return sorted(tasks, key=place)
+    tasks = sorted(plan, key=lambda task: -workloads.tokens(task.workload))
+    groups = list(dict.fromkeys((task.definition, task.names) for task in plan))
+    return sorted(tasks, key=lambda task: groups.index((task.definition, task.names)))

@@ -4,7 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flashinfer_bench import BenchmarkConfig, Definition, Solution, Trace, Workload
+from flashinfer_bench import (
+    BenchmarkConfig,
+    Definition,
+    EvaluationStatus,
+    Solution,
+    Trace,
+    Workload,
+)
 
 from moebench.core import paths
 from moebench.judging import fib
@@ -98,6 +105,12 @@ class Plan:
     def __iter__(self) -> Iterator[Task]:
         for part in self.parts.values():
             yield from part.tasks
+
+    @property
+    def kept_have_passed(self) -> bool:
+        """Whether all traces that a run keeps which is resumed say PASSED."""
+        kept = [trace for part in self.parts.values() for trace in part.kept]
+        return all(trace.evaluation.status == EvaluationStatus.PASSED for trace in kept)
 
     @property
     def protocol(self) -> str:

@@ -1,10 +1,10 @@
 """A request becomes a plan: which definitions, solutions and workloads are run on this device."""
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
-from flashinfer_bench import Definition, Solution, Workload
+from flashinfer_bench import BenchmarkConfig, Definition, Solution, Workload
 
 from moebench.core import paths
 from moebench.core.arguments import writable
@@ -23,9 +23,8 @@ from moebench.packing import manifest, solution_files
 
 def plan_run(request: RunRequest, device: Device) -> Plan:
     """Return a request's plan. Raises UserError, and CannotRun where nothing can be run."""
-    refuse_conflicts(request, device)
+    refuse_conflicts(request, device.on_gpu)
     third_party, notes = solution_files.named(list(request.files))
-    root = (request.dataset or paths.ROOT).resolve()
     tolerance = TOLERANCES[request.tolerance]
     config = tolerance.config(
         timeout_seconds=request.timeout_seconds,
@@ -33,54 +32,59 @@ def plan_run(request: RunRequest, device: Device) -> Plan:
         iterations=request.iterations,
         num_trials=request.num_trials or (3 if device.on_gpu else 1),
     )
-
-    planner = Planner(request, device, root, third_party, config.num_trials)
-    names = wanted_definitions(request, third_party, dataset.names(root), device.on_gpu)
-    parts, part_notes = planner.parts(names)
+    planner = Planner(
+        request=request,
+        device=device,
+        third_party=third_party,
+        config=config,
+        root=(request.dataset or paths.ROOT).resolve(),
+        clock=request.clock or (fib.CLOCK if device.on_gpu else "events"),
+    )
+    parts, part_notes = planner.parts()
     notes += part_notes
     if not parts:
         raise CannotRun(f"nothing can be run here: {notes[-1]}")
 
+    for definition, names in planner.third_party_names().items():
+        if definition not in parts:
+            notes.append(f"{', '.join(names)}: SKIPPED: for {definition}, which is not run here")
+
     return Plan(
         device=device,
         parts=parts,
-        notes=(*notes, *left_out(third_party, parts)),
+        notes=tuple(notes),
         tolerance=tolerance,
         config=config,
         clock=planner.clock,
-        command=request.command,
+        command=request.command_line,
         verbose=request.verbose,
-        dataset=root.name if root != paths.ROOT else None,
+        dataset=planner.root.name if planner.root != paths.ROOT else None,
     )
 
 
-def refuse_conflicts(request: RunRequest, device: Device) -> None:
+def refuse_conflicts(request: RunRequest, on_gpu: bool) -> None:
     """Raise UserError for arguments that do not go together, CannotRun for those that do not go
     with this machine.
     """
-    refuse_clock(request.clock, device.on_gpu)
-    if request.tokens:
-        refuse_beside_tokens(request)
-    elif request.routing:
-        raise UserError("--routing: is for --tokens")
-    if request.resume and not request.keeps_traces(device.on_gpu):
-        raise UserError("--resume: no traces are kept here: name them with --output FILE")
-
-
-def refuse_clock(clock: str | None, on_gpu: bool) -> None:
-    if clock == "gpu" and not on_gpu:
+    if request.clock == "gpu" and not on_gpu:
         raise CannotRun("--clock gpu: takes times and needs a CUDA device; torch sees none")
-    if clock == "events" and fib.CLOCK == "gpu":
+    if request.clock == "events" and fib.CLOCK == "gpu":
         raise CannotRun(
             "--clock events: FIB's main branch, which is here, times by the GPU's clock alone"
         )
+    if request.routing and not request.tokens:
+        raise UserError("--routing: is for --tokens")
+    if request.resume and not request.keeps_traces(on_gpu):
+        raise UserError("--resume: no traces are kept here: name them with --output FILE")
+    if request.tokens:
+        refuse_beside_tokens(request)
 
 
 def refuse_beside_tokens(request: RunRequest) -> None:
     others = {
-        "--workloads": bool(request.workloads),
+        "--workloads": request.workloads,
         "--ray": request.ray is not None,
-        "--dataset": request.dataset is not None,
+        "--dataset": request.dataset,
     }
     for other, is_asked_for in others.items():
         if is_asked_for:
@@ -89,100 +93,89 @@ def refuse_beside_tokens(request: RunRequest) -> None:
             )
 
 
-def wanted_definitions(
-    request: RunRequest, third_party: dict[str, Solution], there: list[str], on_gpu: bool
-) -> list[str]:
-    """Return the definitions that are named; with EVERY all that are for this machine and that
-    these solutions serve; without any, the first of those.
-
-    there: definitions of the data set. Raises UserError for an unknown solution.
-    """
-    if request.definitions and EVERY not in request.definitions:
-        return list(dict.fromkeys(map(catalogue.definition_named, request.definitions)))
-
-    wants_every = bool(request.definitions)
-    served = served_definitions(request, third_party)
-    names_solutions = bool(request.solutions or third_party)
-    order = served if names_solutions and not wants_every else there
-    in_both = [name for name in dict.fromkeys(order) if name in served and name in there]
-    for_device = [name for name in in_both if is_for_device(name, on_gpu)]
-
-    if wants_every and for_device:
-        return for_device
-    # one alone; if none fits, one whose error says what is wrong
-    return for_device[:1] or in_both[:1] or served[:1]
-
-
-def served_definitions(request: RunRequest, third_party: dict[str, Solution]) -> list[str]:
-    """Return what the solutions serve that are asked for. Raises UserError for an unknown one."""
-    served = [packed.definition for packed in third_party.values()]
-    if request.wants_ours:
-        for name in manifest.choose(list(request.solutions)):
-            served += map(definition_name, manifest.read_manifest(name).definitions)
-    return served
-
-
-def is_for_device(definition: str, on_gpu: bool) -> bool:
-    """Whether a definition's size is for this machine; of other people's that is not known."""
-    layer_key = catalogue.by_name().get(definition)
-    return layer_key is None or (layer_key in catalogue.full()) == on_gpu
-
-
-def left_out(third_party: dict[str, Solution], parts: Collection[str]) -> list[str]:
-    """Return a line for each definition of third-party solutions that is not run."""
-    names: dict[str, list[str]] = {}
-    for name, packed in third_party.items():
-        if packed.definition not in parts:
-            names.setdefault(packed.definition, []).append(name)
-
-    return [
-        f"{', '.join(solutions)}: SKIPPED: for {definition}, which is not run here"
-        for definition, solutions in names.items()
-    ]
-
-
+@dataclass(frozen=True)
 class Planner:
-    """Plans the parts of one request. clock: one of provenance.CLOCKS."""
+    """Plans the parts of one request. root: of the data set. clock: one of provenance.CLOCKS."""
 
-    def __init__(
-        self,
-        request: RunRequest,
-        device: Device,
-        root: Path,
-        third_party: dict[str, Solution],
-        num_trials: int,
-    ):
-        self.request = request
-        self.device = device
-        self.root = root
-        self.third_party = third_party
-        self.num_trials = num_trials
-        self.clock = request.clock or (fib.CLOCK if device.on_gpu else "events")
+    request: RunRequest
+    device: Device
+    third_party: dict[str, Solution]
+    config: BenchmarkConfig
+    root: Path
+    clock: str
 
-    def parts(self, names: list[str]) -> tuple[dict[str, Part], list[str]]:
+    def parts(self) -> tuple[dict[str, Part], list[str]]:
         """Return the part of each definition by its name, and a line for each one that is not run,
         or not as it is here.
 
-        Raises as `part` for a single definition, and for one that may not be left out.
+        Beside others a definition is left out that these solutions do not serve, that does not
+        fit, or that is wrong in a data set. Raises as `part` for any other fault.
         """
         parts = {}
         notes = []
+        names = self.wanted_definitions()
         for name in names:
             try:
                 parts[name] = self.part(name)
             except UserError as error:
-                if len(names) == 1 or not self.may_be_left_out(error):
+                may_be_left_out = isinstance(error, CannotRun) or self.request.dataset
+                if len(names) == 1 or not may_be_left_out:
                     raise
                 notes.append(f"{name}: {error}")
             else:
-                notes += self.differences(parts[name].full)
+                fields = dataset.differing(parts[name].full)
+                if fields:
+                    there = dataset.files(self.root)[name]
+                    here = paths.definition_file(name).relative_to(paths.ROOT)
+                    differing = ", ".join(fields)
+                    notes.append(f"{there} is evaluated; {here} here has another {differing}")
         return parts, notes
 
-    def may_be_left_out(self, error: UserError) -> bool:
-        """Whether a definition with this error is left out beside others: these solutions do not
-        serve it, it does not fit, or it is of a data set.
+    def wanted_definitions(self) -> list[str]:
+        """Return the definitions that are named; with EVERY all that are for this machine and that
+        these solutions serve; without any, the first of those.
+
+        Raises UserError for an unknown solution.
         """
-        return isinstance(error, CannotRun) or self.request.dataset is not None
+        keys = self.request.definitions
+        if EVERY in keys:
+            return self.definitions_here(dataset.names(self.root))
+        if keys:
+            return list(dict.fromkeys(map(catalogue.definition_named, keys)))
+
+        names_solutions = self.request.solutions or self.third_party
+        order = self.served_definitions() if names_solutions else dataset.names(self.root)
+        return self.definitions_here(order)[:1]
+
+    def definitions_here(self, order: list[str]) -> list[str]:
+        """Return those of the data set that are for this machine and that the wanted solutions
+        serve; if there is none, one whose error says what is wrong.
+        """
+        served = self.served_definitions()
+        there = dataset.names(self.root)
+        in_both = [name for name in order if name in served and name in there]
+        for_device = [name for name in in_both if self.is_for_device(name)]
+        return for_device or (in_both or served)[:1]
+
+    def served_definitions(self) -> list[str]:
+        """Return what the wanted solutions serve. Raises UserError for an unknown one."""
+        served = list(self.third_party_names())
+        if self.request.wants_ours:
+            for name in manifest.choose(list(self.request.solutions)):
+                served += map(definition_name, manifest.read_manifest(name).definitions)
+        return list(dict.fromkeys(served))
+
+    def third_party_names(self) -> dict[str, list[str]]:
+        """Return definition -> names of third-party solutions."""
+        names = defaultdict(list)
+        for name, packed in self.third_party.items():
+            names[packed.definition].append(name)
+        return names
+
+    def is_for_device(self, definition: str) -> bool:
+        """Whether a definition's size is for this machine; of other people's that is not known."""
+        layer_key = catalogue.by_name().get(definition)
+        return layer_key is None or (layer_key in catalogue.full()) == self.device.on_gpu
 
     def part(self, name: str) -> Part:
         """Return what is run of a definition. Raises UserError for what is not there, CannotRun
@@ -192,21 +185,31 @@ class Planner:
         check_device(catalogue.by_name().get(name), self.device.on_gpu)
         fib.check_evaluator(full, self.device.on_gpu)
         path = self.trace_path(name)
-        labelled = self.labelled_workloads(name)
-        ours, skipped = self.our_solutions(full)
-        third_party = {}
-        for solution, packed in self.third_party.items():
-            if packed.definition == full.name:
-                third_party[solution] = packed
+        all_workloads = self.labelled_workloads(name)
+        ours, skipped = self.our_solutions(name)
+        names = self.third_party_names().get(name, ())
+        third_party = {solution: self.third_party[solution] for solution in names}
         if not ours and not third_party:
             raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
 
-        part = part_of(full, labelled, ours, third_party, self.num_trials, self.device, self.root)
-        return replace(
-            part,
-            skipped=(*skipped, *part.skipped),
+        workloads, left_out = self.fitting(full, all_workloads)
+        groups = [tuple(ours)] if ours else []
+        groups += [(solution,) for solution in third_party]
+        tasks = []
+        for group in groups:
+            tasks += [Task(name, label, workload, group) for label, workload in workloads]
+
+        renew_worker = needs_renewal(full, workloads, self.config.num_trials, self.device)
+        return Part(
+            full=full,
+            solutions=ours | third_party,
+            skipped=(*skipped, *left_out),
+            tasks=tuple(tasks),
             path=path,
+            third_party=frozenset(third_party),
             keeps_third_party=self.request.output is not None,
+            root=self.root,
+            renew_worker=renew_worker and len(tasks) > 1,
         )
 
     def trace_path(self, name: str) -> Path | None:
@@ -214,69 +217,39 @@ class Planner:
             return None
         return self.request.output or writable(paths.trace_file(name, clock=self.clock))
 
-    def our_solutions(self, full: Definition) -> tuple[dict[str, Solution], list[str]]:
+    def our_solutions(self, definition: str) -> tuple[dict[str, Solution], list[str]]:
         """Return this repository's solutions by name, and a line for each one that is not run."""
         names = list(self.request.solutions)
-        if self.request.wants_ours and full.name in catalogue.by_name():
-            return eligible(names, catalogue.by_name()[full.name], self.device)
-        return {}, [f"{name}: SKIPPED: does not serve {full.name}" for name in names]
+        layer_key = catalogue.by_name().get(definition)
+        if self.request.wants_ours and layer_key:
+            return eligible(names, layer_key, self.device)
+        return {}, [f"{name}: SKIPPED: does not serve {definition}" for name in names]
 
     def labelled_workloads(self, name: str) -> list[tuple[str, Workload]]:
         if not self.request.tokens:
             return dataset.labelled(name, self.root, self.request.workloads)
 
         routing = self.request.routing or routing_kinds.KINDS[0]
-        return [
-            routing_kinds.workload(routing, tokens, catalogue.by_name().get(name))
-            for tokens in dict.fromkeys(self.request.tokens)
-        ]
+        layer_key = catalogue.by_name().get(name)
+        tokens = dict.fromkeys(self.request.tokens)
+        return [routing_kinds.workload(routing, count, layer_key) for count in tokens]
 
-    def differences(self, full: Definition) -> list[str]:
-        """Return a line if this repository has a definition of the same name and another text."""
-        fields = dataset.differing(full)
-        if not fields:
-            return []
-        there = dataset.files(self.root)[full.name]
-        here = paths.definition_file(full.name).relative_to(paths.ROOT)
-        return [f"{there} is evaluated; {here} here has another {', '.join(fields)}"]
+    def fitting(
+        self, full: Definition, labelled: list[tuple[str, Workload]]
+    ) -> tuple[list[tuple[str, Workload]], list[str]]:
+        """Return the workloads that can be run, and a line for each other one.
 
-
-def part_of(
-    full: Definition,
-    labelled: list[tuple[str, Workload]],
-    ours: dict[str, Solution],
-    third_party: dict[str, Solution],
-    num_trials: int,
-    device: Device,
-    root: Path = paths.ROOT,
-) -> Part:
-    """Return the part of these solutions on those workloads that can be run.
-
-    Raises CannotRun if no workload is left.
-    """
-    fitting = []
-    skipped = []
-    for label, workload in labelled:
-        why = dataset.lacking(full, workload, root) or too_large(full, workload, device)
-        if why:
-            skipped.append(f"{label}: SKIPPED: {why}")
-        else:
-            fitting.append((label, workload))
-    if not fitting:
-        raise CannotRun(f"no workload can be run here: {skipped[-1]}")
-
-    groups = [tuple(ours)] if ours else []
-    groups += [(name,) for name in third_party]
-    tasks = []
-    for group in groups:
-        tasks += [Task(full.name, label, workload, group) for label, workload in fitting]
-
-    return Part(
-        full=full,
-        solutions=ours | third_party,
-        skipped=tuple(skipped),
-        tasks=tuple(tasks),
-        third_party=frozenset(third_party),
-        root=root,
-        renew_worker=len(tasks) > 1 and needs_renewal(full, fitting, num_trials, device),
-    )
+        Raises CannotRun if none is left.
+        """
+        workloads = []
+        skipped = []
+        for label, workload in labelled:
+            reason = dataset.lacking(full, workload, self.root)
+            reason = reason or too_large(full, workload, self.device)
+            if reason:
+                skipped.append(f"{label}: SKIPPED: {reason}")
+            else:
+                workloads.append((label, workload))
+        if not workloads:
+            raise CannotRun(f"no workload can be run here: {skipped[-1]}")
+        return workloads, skipped

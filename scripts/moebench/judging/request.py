@@ -1,5 +1,6 @@
 """What `moebench run` is asked for, once its command line is read."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,16 +12,16 @@ class RunRequest:
     """The arguments of `moebench run`; None, or nothing, where one was not given.
 
     files: of third-party solutions. solutions: names of those here. tokens: to make workloads of.
-    save: whether traces are kept. ray: a cluster's address, empty for this machine's. command: the
-    text that repeats the run.
+    save: whether traces are kept. ray: a cluster's address, empty for this machine's.
+    command_line: the text that repeats the run.
     """
 
-    files: tuple[Path, ...] = ()
-    solutions: tuple[str, ...] = ()
-    definitions: tuple[str, ...] = ()
+    files: Sequence[Path] = ()
+    solutions: Sequence[str] = ()
+    definitions: Sequence[str] = ()
     dataset: Path | None = None
-    workloads: tuple[str, ...] = ()
-    tokens: tuple[int, ...] = ()
+    workloads: Sequence[str] = ()
+    tokens: Sequence[int] = ()
     routing: str | None = None
     tolerance: str = "relaxed"
     clock: str | None = None
@@ -33,7 +34,7 @@ class RunRequest:
     resume: bool = False
     ray: str | None = None
     verbose: bool = False
-    command: str = "moebench run"
+    command_line: str = "moebench run"
 
     @property
     def wants_ours(self) -> bool:

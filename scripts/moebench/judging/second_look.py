@@ -4,12 +4,14 @@ FIB compares in the process that runs the solutions. Here the outputs of one mor
 it, and are compared in this one.
 """
 
+from dataclasses import replace
+
 from flashinfer_bench import EvaluationStatus
 
 from moebench.judging import fib
 from moebench.judging.calling import first_line
 from moebench.judging.isolation.comparison import Finding
-from moebench.judging.isolation.runner import Result, Runner
+from moebench.judging.isolation.runner import Runner
 from moebench.judging.plan import Part, Plan, Task
 
 PASSED = EvaluationStatus.PASSED
@@ -32,9 +34,9 @@ class SecondLook:
         if self.runner:
             self.runner.close()
 
-    def at(self, part: Part, task: Task, results: dict[str, Result]) -> dict[str, Result]:
-        """Return, by name, the results that a second look replaces."""
-        wanted = [name for name, result in results.items() if self.is_wanted(name, result)]
+    def at(self, part: Part, task: Task, findings: dict[str, Finding]) -> dict[str, Finding]:
+        """Return, by name, what replaces findings after a second look."""
+        wanted = [name for name, finding in findings.items() if self.is_wanted(name, finding)]
         if not wanted or not fib.is_elementwise(part.full):
             return {}
         if self.runner is None:
@@ -44,19 +46,18 @@ class SecondLook:
         looks = self.runner.look(part.full, task.workload, solutions, self.plan.config, part.root)
         replaced = {}
         try:
-            for (finding, log), name in zip(looks, wanted, strict=True):
-                replaced[name] = seen_again(results[name], finding, log)
+            for look, name in zip(looks, wanted, strict=True):
+                replaced[name] = seen_again(findings[name], look)
         except Exception as error:  # of the reference, out of memory for instance
             for name in wanted:
-                replaced.setdefault(name, not_seen(results[name], first_line(error)))
+                replaced.setdefault(name, not_seen(findings[name], first_line(error)))
         return replaced
 
-    def is_wanted(self, name: str, result: Result) -> bool:
-        """Whether a result is looked at again; a wrong one counts as diagnosed from here on."""
-        status = result.evaluation.status
-        if status == PASSED:
+    def is_wanted(self, name: str, finding: Finding) -> bool:
+        """Whether a solution is looked at again; a wrong one counts as diagnosed from here on."""
+        if finding.status == PASSED:
             return True
-        if not status.value.startswith("INCORRECT"):
+        if not finding.status.value.startswith("INCORRECT"):
             return False
 
         first = name not in self.diagnosed
@@ -64,31 +65,25 @@ class SecondLook:
         return first or self.plan.verbose
 
 
-def seen_again(result: Result, finding: Finding, log: str) -> Result:
-    """Return the result with what the second look found, which counts if it is worse."""
-    if "out of memory" in log.lower() and finding.status == EvaluationStatus.RUNTIME_ERROR:
-        return not_seen(result, "out of memory")
+def seen_again(finding: Finding, look: Finding) -> Finding:
+    """Return the finding with what the second look found, which counts if it is worse."""
+    raised = look.status == EvaluationStatus.RUNTIME_ERROR
+    if raised and "out of memory" in look.log.lower():
+        return not_seen(finding, "out of memory")
 
-    if result.evaluation.status != PASSED:
-        sentences = finding.sentences if finding.status != PASSED else [UNSTEADY]
-        return Result(result.evaluation, tuple(sentences or log.splitlines()[-1:]))
-    if finding.status == PASSED:
-        return Result(result.evaluation, tuple(finding.sentences))
+    if finding.status != PASSED:
+        sentences = [UNSTEADY] if look.status == PASSED else look.sentences
+        return replace(finding, sentences=sentences or look.log.splitlines()[-1:])
+    if look.status == PASSED:
+        return replace(finding, sentences=look.sentences)
 
-    evaluation = result.evaluation.model_copy(
-        update={
-            "status": finding.status,
-            "correctness": finding.correctness,
-            "performance": None,
-            "log": log,
-        }
-    )
-    if finding.status != EvaluationStatus.INCORRECT_NUMERICAL:
-        return Result(evaluation)
-    return Result(evaluation, (*finding.sentences, ON_FRESH_INPUT))
+    sentences = list(look.sentences)
+    if look.status == EvaluationStatus.INCORRECT_NUMERICAL:
+        sentences.append(ON_FRESH_INPUT)
+    return replace(look, sentences=sentences)
 
 
-def not_seen(result: Result, why: str) -> Result:
-    if result.evaluation.status == PASSED:
-        return Result(result.evaluation, (f"it passes, without a second look: {why}",))
-    return Result(result.evaluation, (f"no diagnosis: {why}",))
+def not_seen(finding: Finding, reason: str) -> Finding:
+    has_passed = finding.status == PASSED
+    consequence = "it passes, without a second look" if has_passed else "no diagnosis"
+    return replace(finding, sentences=[f"{consequence}: {reason}"])

@@ -43,21 +43,20 @@ def survey() -> Device:
     return Device(env_snapshot(device_here()).hardware, eligibility.here(), free)
 
 
-def choose_layer(wanted: str | None, on_gpu: bool, solutions: list[str]) -> str:
-    """Return the layer key that is wanted, or what the first solution serves, or the first of all.
+def choose_layer(layer_key: str | None, on_gpu: bool, solutions: list[str]) -> str:
+    """Return the layer key, or without one what the first solution serves, or the first of all.
 
     Raises UserError for an unknown solution, CannotRun as `check_device`.
     """
-    if wanted is not None:
-        check_device(wanted, on_gpu)
-        return wanted
+    if layer_key is not None:
+        check_device(layer_key, on_gpu)
+        return layer_key
 
-    served = []
+    keys = list(catalogue.layer_sizes())
     if solutions:
-        first = manifest.choose(solutions)[0]
-        served = manifest.read_manifest(first).definitions
-    needs_gpu = catalogue.full()
-    return next(key for key in [*served, *catalogue.layer_sizes()] if (key in needs_gpu) == on_gpu)
+        first, *_ = manifest.choose(solutions)
+        keys = manifest.read_manifest(first).definitions + keys
+    return next(key for key in keys if (key in catalogue.full()) == on_gpu)
 
 
 def check_device(layer_key: str | None, on_gpu: bool) -> None:
@@ -94,9 +93,16 @@ def eligible(
     """
     check_cache()
     all_packed, left_out = pack.pack_all(names)
-    of_operator = operator(layer_key).layer_sizes().keys()
+    if not names:
+        if not any(layer_key in packed for packed in all_packed.values()):
+            raise CannotRun(
+                f"no solution serves {layer_key} yet; "
+                f"`moebench new NAME --definition {layer_key}` starts one"
+            )
+
     solutions = {}
     skipped = [line.replace(": ", ": SKIPPED: ", 1) for line in left_out]
+    of_operator = operator(layer_key).layer_sizes().keys()
     for name, packed in all_packed.items():
         if not names and packed.keys().isdisjoint(of_operator):
             continue
@@ -106,12 +112,6 @@ def eligible(
             skipped.append(f"{name}: SKIPPED: {reason}")
         else:
             solutions[name] = packed[layer_key]
-
-    if not names and not any(layer_key in packed for packed in all_packed.values()):
-        raise CannotRun(
-            f"no solution serves {layer_key} yet; "
-            f"`moebench new NAME --definition {layer_key}` starts one"
-        )
     return solutions, skipped
 
 
@@ -138,25 +138,17 @@ def build_slow(solutions: dict[str, Solution], say: Say) -> None:
     In a process of their own, as outputs are compared in this one. A build that fails is only
     reported here: the run evaluates it as COMPILE_ERROR.
     """
-    slow = {}
     for name, packed in solutions.items():
-        note = manifest.read_manifest(name).first_use
-        if note:
-            slow[name] = (packed, note)
-    if not slow:
-        return
+        first_use = manifest.read_manifest(name).first_use
+        if not first_use:
+            continue
 
-    for name, (packed, note) in slow.items():
-        say(f"{name}: building; on first use it {note}")
-        seconds, error = build_apart(packed)
+        say(f"{name}: building; on first use it {first_use}")
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            try:
+                seconds, error = pool.submit(build_timed, packed).result()
+            except Exception as broken:  # whatever the build does to its process
+                seconds = 0.0
+                error = first_line(broken)
         outcome = f"not built: {error.splitlines()[0]}" if error else "built"
         say(f"{name}: {outcome} in {seconds:.1f} s, apart from the runs below")
-
-
-def build_apart(packed: Solution) -> tuple[float, str]:
-    """Return the seconds that a build takes in another process, and why it fails or ''."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        try:
-            return pool.submit(build_timed, packed).result()
-        except Exception as error:  # whatever it does to its process
-            return 0.0, first_line(error)

@@ -49,10 +49,11 @@ def matched_ratios(output: torch.Tensor, expected: torch.Tensor) -> dict[str, fl
     return ratios
 
 
-def judged(
-    output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
-) -> tuple[dict[str, float], str | None]:
-    """Return matched_ratios, and why the output is wrong, in one line, or None.
+def compared_at(
+    tolerance: Tolerance, output: torch.Tensor, expected: torch.Tensor
+) -> tuple[float, str | None]:
+    """Return the share of elements within a tolerance, and why the output is wrong, in one line, or
+    None.
 
     Raises ValueError for another shape or dtype.
     """
@@ -61,8 +62,7 @@ def judged(
         want = f"{tuple(expected.shape)} {expected.dtype}"
         raise ValueError(f"output: got {got}, want {want}")
 
-    matched = matched_ratios(output, expected)
-    share = matched[tolerance.name]
+    share = matched_ratios(output, expected)[tolerance.name]
     if share >= tolerance.ratio:
-        return matched, None
-    return matched, f"matched {share:.4f}, want {tolerance.ratio:g} at {tolerance.name}"
+        return share, None
+    return share, f"matched {share:.4f}, want {tolerance.ratio:g} at {tolerance.name}"

@@ -39,11 +39,10 @@ class Resident:
 
         arguments = []
         for layer in self.layers:
-            inputs = []
-            for name, spec in specs.items():
-                value = states.get(name, layer[name])
-                inputs.append(first_tokens(value, spec.shape, num_tokens))
-            arguments.append(inputs)
+            inputs = layer | states
+            arguments.append(
+                [first_tokens(inputs[name], spec.shape, num_tokens) for name, spec in specs.items()]
+            )
         return arguments
 
     def bound_ms(self, num_tokens: int) -> float:
@@ -64,9 +63,19 @@ def fitting(
 
     Raises CannotRun where none fits.
     """
-    layer = layer_bytes(layer_key, num_tokens)
-    scratch = solution_count * scratch_bytes(layer_key, num_tokens)
-    beside = CONTEXT_BYTES + scratch + reference_bytes(layer_key, num_tokens)
+    sizes = catalogue.layer_sizes()[layer_key]
+    hidden = sizes["hidden_size"]
+    intermediate = sizes["intermediate_size"]
+    inputs = input_bytes(definition(layer_key), {"seq_len": num_tokens})
+    layer = sum(size for name, size in inputs.items() if name not in STATES)
+
+    # of a solution: gemm1's output, h and y in bf16 for each expanded token
+    scratch = 2 * num_tokens * sizes["top_k"] * (hidden + 3 * intermediate)
+    # three fp32 copies of the tokens, and of the weights that are dequantised at once
+    reference_weights = 24 * sizes["experts_at_once"] * intermediate * hidden
+    reference_tokens = 24 * num_tokens * (hidden + intermediate)
+
+    beside = CONTEXT_BYTES + solution_count * scratch + reference_weights + reference_tokens
     if beside + layer > free_bytes:
         needed = f"{(beside + layer) / 1e9:.1f} GB"
         free = f"{free_bytes / 1e9:.1f} GB"
@@ -77,43 +86,18 @@ def fitting(
     return min(wanted_layers, (free_bytes - beside) // layer)
 
 
-def layer_bytes(layer_key: str, num_tokens: int) -> int:
-    """Return the bytes of a layer's inputs without those that all layers share."""
-    sizes = input_bytes(definition(layer_key), {"seq_len": num_tokens})
-    return sum(size for name, size in sizes.items() if name not in STATES)
-
-
-def scratch_bytes(layer_key: str, num_tokens: int) -> int:
-    """Return what a solution may need: gemm1's output, h and y in bf16 for each expanded token."""
-    sizes = catalogue.layer_sizes()[layer_key]
-    columns = sizes["hidden_size"] + 3 * sizes["intermediate_size"]
-    return 2 * num_tokens * sizes["top_k"] * columns
-
-
-def reference_bytes(layer_key: str, num_tokens: int) -> int:
-    """Return what a reference call needs.
-
-    That is three fp32 copies of the tokens and of the weights that are dequantised at once.
-    """
-    sizes = catalogue.layer_sizes()[layer_key]
-    hidden = sizes["hidden_size"]
-    intermediate = sizes["intermediate_size"]
-    weights = 24 * sizes["experts_at_once"] * intermediate * hidden
-    tokens = 24 * num_tokens * (hidden + intermediate)
-    return weights + tokens
-
-
 def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resident:
     """Return the layers; the numbers are the same in every run on one kind of device."""
     source = torch.Generator(device).manual_seed(0)
     full = definition(layer_key)
     shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True))
     first_expert = offset_of(layer_key)
-    scalars = {
+    shared = {
+        "hidden_states": random_fp8(shapes["hidden_states"], device, source),
+        "hidden_states_scale": scales(shapes["hidden_states_scale"], STATE_SCALE, device, source),
         "local_expert_offset": first_expert,
         "routed_scaling_factor": router_sizes(layer_key)["routed_scaling_factor"],
     }
-    shared = shared_inputs(shapes, scalars, device, source)
 
     # The means of the weights' scales, with which products keep their size.
     sizes = catalogue.layer_sizes()[layer_key]
@@ -132,20 +116,6 @@ def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resi
             layer[f"{name}_scale"] = scales(shapes[f"{name}_scale"], mean, device, source)
         layers.append(layer)
     return Resident(layer_key, layers, local_experts)
-
-
-def shared_inputs(
-    shapes: dict[str, tuple], scalars: dict[str, object], device: str, source: torch.Generator
-) -> dict[str, object]:
-    """Return what all layers share: the tokens, their scales, and the definition's scalars."""
-    inputs = {
-        "hidden_states": random_fp8(shapes["hidden_states"], device, source),
-        "hidden_states_scale": scales(shapes["hidden_states_scale"], STATE_SCALE, device, source),
-    }
-    for name, value in scalars.items():
-        if name in shapes:
-            inputs[name] = value
-    return inputs
 
 
 def scales(

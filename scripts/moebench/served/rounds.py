@@ -10,7 +10,7 @@ from flashinfer_bench.compile import BuilderRegistry
 
 from moebench.core.errors import CannotRun
 from moebench.judging.calling import call, first_line
-from moebench.judging.tolerances import Tolerance, judged
+from moebench.judging.tolerances import Tolerance, compared_at
 from moebench.operators.catalogue import definition
 from moebench.served.forward import Forward, capture, forward_of, median_ms
 from moebench.served.record import Point
@@ -63,8 +63,8 @@ class Result:
 
     def check(self, output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> None:
         """Compare the last layer's output. Raises ValueError for another shape or dtype."""
-        matched, self.error = judged(output, expected, tolerance)
-        self.matched = round(matched[tolerance.name], 6)
+        share, self.error = compared_at(tolerance, output, expected)
+        self.matched = round(share, 6)
 
     def point(self, solution: str, num_tokens: int, bound_ms: float) -> Point:
         """Return the line of the record."""
@@ -172,7 +172,8 @@ def prepare_on_gpu(
 
     result.check(replay(), expected, request.tolerance)
     if result.error is None:
-        result.count = replays_of_a_round(replay, request.device)
+        count = round(REPLAYS_MS / median_ms(replay, 2, request.device))
+        result.count = min(max(count, LEAST_REPLAYS), MOST_REPLAYS)
         result.timed = replay
 
 
@@ -190,12 +191,6 @@ def run_eagerly(candidate: Candidate, forward: Forward, result: Result) -> torch
     result.scratch_mb = round(peak / 1e6, 1)
     candidate.kept_bytes += torch.cuda.memory_allocated() - before
     return output
-
-
-def replays_of_a_round(replay: Forward, device: str) -> int:
-    """Return how many replays take REPLAYS_MS, from LEAST_REPLAYS to MOST_REPLAYS."""
-    count = round(REPLAYS_MS / median_ms(replay, 2, device))
-    return min(max(count, LEAST_REPLAYS), MOST_REPLAYS)
 
 
 def run_rounds(results: dict[str, Result], rounds: int, device: str) -> None:

@@ -27,7 +27,7 @@ from moebench.results.summary import shown_tolerance
 # The author of what FIB compares a definition's other solutions with; a definition has one at most.
 BASELINE = "baseline"
 DATA_SET_TENSORS = "dataset="  # in the protocol of a trace that was not measured on ours
-OTHER_LAYER = ("axes", "inputs or outputs")  # parts of a definition that make it another layer
+OTHER_LAYER = ("axes", "inputs", "outputs")  # fields of a definition that make it another layer
 COUNTS = ["passed", "failed", "not run"]
 RUN_COLUMNS = "solution machine tolerance source traces tensors date protocol versions".split()
 VALIDATE = [

@@ -8,23 +8,35 @@ import json
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 import torch
+
+from moebench.core.schema import Strict
 
 LENGTH = struct.Struct("<Q")
 MOST_JSON = 1 << 26  # bytes of a message's JSON; sources of a solution are in it
 
 
-class Garbled(Exception):
-    """What came is no message."""
+class TensorKind(Strict):
+    """The dtype and the shape of a tensor."""
+
+    dtype: str
+    shape: list[int]
+
+    def __str__(self) -> str:
+        return f"{self.shape} {self.dtype}"
+
+
+def kind_of(tensor: torch.Tensor) -> TensorKind:
+    return TensorKind(dtype=str(tensor.dtype).removeprefix("torch."), shape=list(tensor.shape))
 
 
 class Channel:
     """One end of a socket. `deadline`: when to give up, by time.monotonic(); None: never.
 
-    Raises TimeoutError at the deadline, OSError or EOFError where the other end is gone.
+    Raises TimeoutError at the deadline, and any other OSError where the other end is gone.
     """
 
     def __init__(self, connection: socket.socket):
@@ -38,27 +50,22 @@ class Channel:
 
         for tensor in tensors:
             self._wait_no_longer()
-            self.connection.sendall(memoryview(_bytes_of(tensor).numpy()))
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            self.connection.sendall(memoryview(flat.view(torch.uint8).numpy()))
 
-    def receive(self) -> dict:
-        """Return the JSON of a message. Raises Garbled for anything else."""
-        length = LENGTH.unpack(self._receive_bytes(LENGTH.size).numpy().tobytes())[0]
+    def receive(self) -> bytes:
+        """Return the JSON of a message. Raises ValueError for one that is too long."""
+        (length,) = LENGTH.unpack(self._receive_bytes(LENGTH.size).numpy())
         if length > MOST_JSON:
-            raise Garbled(f"a message of {length} bytes")
+            raise ValueError(f"a message of {length} bytes")
+        return self._receive_bytes(length).numpy().tobytes()
 
-        text = self._receive_bytes(length).numpy().tobytes()
-        try:
-            message = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise Garbled("what came is not JSON") from error
-        if not isinstance(message, dict):
-            raise Garbled("what came is not a JSON object")
-        return message
-
-    def receive_tensor(self, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-        """Return the next tensor of a message, on the CPU."""
-        data = self._receive_bytes(prod(shape) * dtype.itemsize)
-        return data.view(dtype).reshape(tuple(shape))
+    def receive_tensors(self, kinds: Sequence[TensorKind]) -> Iterator[torch.Tensor]:
+        """Yield the tensors that follow a message, on the CPU."""
+        for kind in kinds:
+            dtype = getattr(torch, kind.dtype)
+            data = self._receive_bytes(prod(kind.shape) * dtype.itemsize)
+            yield data.view(dtype).reshape(kind.shape)
 
     def close(self) -> None:
         self.connection.close()
@@ -69,27 +76,16 @@ class Channel:
         received = 0
         while received < count:
             self._wait_no_longer()
-            got = self.connection.recv_into(view[received:])
-            if got == 0:
-                raise EOFError("the other end is closed")
-            received += got
+            size = self.connection.recv_into(view[received:])
+            if size == 0:
+                raise ConnectionError("the other end is closed")
+            received += size
         return data
 
     def _wait_no_longer(self) -> None:
-        if self.deadline is None:
-            self.connection.settimeout(None)
-            return
-
-        seconds = self.deadline - time.monotonic()
-        if seconds <= 0:
-            raise TimeoutError("no answer in time")
+        seconds = None
+        if self.deadline is not None:
+            seconds = self.deadline - time.monotonic()
+            if seconds <= 0:
+                raise TimeoutError("no answer in time")
         self.connection.settimeout(seconds)
-
-
-def described(tensor: torch.Tensor) -> dict:
-    """Return the dtype and the shape of a tensor as JSON has them."""
-    return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

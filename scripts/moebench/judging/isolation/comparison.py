@@ -1,7 +1,8 @@
 """Outputs against what the reference computes, where no solution runs."""
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from flashinfer_bench import BenchmarkConfig, Correctness, Definition, Performance
@@ -44,13 +45,15 @@ class Comparison:
 class Finding:
     """What was found about a solution on a workload.
 
-    sentences: why it is wrong, or what is odd about an output that passes.
+    sentences: why it is wrong, or what is odd about an output that passes. log: what it prints,
+    with how it ended.
     """
 
     status: Status
     correctness: Correctness | None = None
-    sentences: list[str] = field(default_factory=list)
+    sentences: Sequence[str] = ()
     performance: Performance | None = None
+    log: str = ""
 
 
 def compare(
@@ -84,15 +87,11 @@ def finding_of(full: Definition, comparisons: list[Comparison], config: Benchmar
     """Return PASSED, with what is odd, or INCORRECT_NUMERICAL with a diagnosis of the worst one."""
     worst = min(comparisons, key=lambda comparison: comparison.matched_ratios["matched_ratio"])
     correctness = summary(comparisons)
-    if worst.matched_ratios["matched_ratio"] >= required_ratio(config):
+    if worst.matched_ratios["matched_ratio"] >= config.required_matched_ratio:
         return Finding(Status.PASSED, correctness, oddities(full, comparisons))
 
     sentences = diagnosed(full, worst.trial, worst.place, worst.output, config)
     return Finding(Status.INCORRECT_NUMERICAL, correctness, sentences)
-
-
-def required_ratio(config: BenchmarkConfig) -> float:
-    return 1.0 if config.required_matched_ratio is None else config.required_matched_ratio
 
 
 def summary(comparisons: list[Comparison]) -> Correctness:
@@ -123,5 +122,5 @@ def oddities(full: Definition, comparisons: list[Comparison]) -> list[str]:
 def diagnosed(
     full: Definition, trial: Trial, place: int, output: torch.Tensor, config: BenchmarkConfig
 ) -> list[str]:
-    tolerance = Tolerance("the run's", config.rtol, config.atol, required_ratio(config))
+    tolerance = Tolerance("the run's", config.rtol, config.atol, config.required_matched_ratio)
     return diagnose(full, trial.inputs, place, output, trial.expected[place], tolerance)

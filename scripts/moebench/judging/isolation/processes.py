@@ -12,17 +12,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
 
 import psutil
 import torch
+from pydantic import Field
 
 from moebench.core import nursery
 from moebench.core.environment import neutral
 from moebench.core.errors import CannotRun
 from moebench.core.printable import printable, readable_log
+from moebench.core.schema import Strict
 from moebench.judging import fib
 from moebench.judging.isolation import worker
-from moebench.judging.isolation.channel import Channel, Garbled
+from moebench.judging.isolation.channel import Channel, TensorKind
 
 MARK = "MOEBENCH_NURSERY"  # in the environment of a nursery and all that descends from it
 PATIENCE = 60  # seconds for a process to start
@@ -36,6 +41,14 @@ class Ended(Exception):
     """A solution's process has ended. The message says how: 'exit status 3', 'SIGSEGV'."""
 
 
+class Answer(Strict):
+    """What a solution's process answers. milliseconds: of a call, for each trial."""
+
+    status: Literal["PASSED", "COMPILE_ERROR", "RUNTIME_ERROR"]
+    outputs: list[TensorKind] = []
+    milliseconds: list[Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]] = []
+
+
 class Nursery:
     """Forks processes for solutions. It begins to import torch at once, and nobody waits for it."""
 
@@ -43,7 +56,8 @@ class Nursery:
         self.mark = secrets.token_hex(8)
         self.folders: list[str] = []  # in which its solutions have worked
         self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.errors = temporary_file()
+        with fib.temporary_files():
+            self.errors = tempfile.TemporaryFile()
         preload = None if torch.cuda.is_available() else worker.__name__
         start = (
             f"import sys; sys.path[:] = {sys.path!r}; "
@@ -77,10 +91,6 @@ class Nursery:
         except OSError:
             return False
         return True
-
-    def why_ended(self) -> str:
-        lines = printable(read_printed(self.errors)).strip().splitlines()
-        return lines[-1] if lines else "it was killed"
 
     def close(self) -> None:
         """End it and all that descends from it, and wait until that has ended."""
@@ -126,9 +136,10 @@ class Nurseries:
                 return process
 
             process.close()
-            why = self.current.why_ended()
+            errors = printable(read_printed(self.current.errors)).strip().splitlines()
             self.close()  # another nursery is started
-        raise CannotRun(f"no process can be started for solutions: {why}")
+        reason = errors[-1] if errors else "it was killed"
+        raise CannotRun(f"no process can be started for solutions: {reason}")
 
     def clean_up(self) -> None:
         """End what solutions have left behind that killed those who watch them."""
@@ -151,8 +162,9 @@ class SolutionProcess:
     """
 
     def __init__(self, source: Nursery, memory: int | None):
-        self.folder = temporary_folder()
-        self.printed = temporary_file()
+        with fib.temporary_files():
+            self.folder = tempfile.mkdtemp(prefix="moebench-")
+            self.printed = tempfile.TemporaryFile()  # has no name, so nobody removes it
         self.inputs_number = 0  # of the inputs that it has been sent; a Job has the number
         self.control, control_there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         data_here, data_there = socket.socketpair()
@@ -182,41 +194,30 @@ class SolutionProcess:
         """Forget what was printed before; answers take so long at most from here on."""
         os.ftruncate(self.printed.fileno(), 0)
         os.lseek(self.printed.fileno(), 0, os.SEEK_SET)
-        self.channel.deadline = time.monotonic() + seconds
+        self.deadline = time.monotonic() + seconds
+        self.channel.deadline = self.deadline + GRACE
 
     def fills_its_folder(self) -> bool:
         """Whether it keeps so many files that others might find none of theirs can be written."""
         size = 0
-        for folder, _, names in os.walk(self.folder):
-            for name in names:
-                with contextlib.suppress(OSError):
-                    size += os.lstat(os.path.join(folder, name)).st_blocks * 512
+        with contextlib.suppress(OSError):  # files may vanish meanwhile
+            for path in Path(self.folder).rglob("*"):
+                size += path.lstat().st_blocks * 512
         return size > LARGEST_FOLDER
 
-    def request(self, message: dict, tensors=()) -> dict:
+    def request(self, message: dict, tensors: Sequence[torch.Tensor] = ()) -> Answer:
         """Return the answer to a request. Raises TimeoutError, and Ended where the process has."""
-        remaining = self.channel.deadline - time.monotonic()
-        self.channel.deadline += GRACE
-        try:
+        remaining = self.deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError
+        with self._ended_if_it_is_gone():
             self.channel.send(message | {"seconds": remaining}, tensors)
-            return self.channel.receive()
-        except TimeoutError:
-            raise
-        except (OSError, EOFError) as error:
-            raise Ended(self._how_ended()) from error
-        except Garbled as error:
-            raise Ended(f"its answer cannot be read: {error}") from error
-        finally:
-            self.channel.deadline -= GRACE
+            return Answer.model_validate_json(self.channel.receive())
 
-    def receive_tensors(self, wanted: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return tensors of these shapes and dtypes, which follow an answer. Raises as request."""
-        try:
-            return [self.channel.receive_tensor(each.dtype, each.shape) for each in wanted]
-        except TimeoutError:
-            raise
-        except (OSError, EOFError) as error:
-            raise Ended(self._how_ended()) from error
+    def receive_tensors(self, kinds: list[TensorKind]) -> list[torch.Tensor]:
+        """Return the tensors that follow an answer. Raises as request."""
+        with self._ended_if_it_is_gone():
+            return list(self.channel.receive_tensors(kinds))
 
     def check_supervisor(self) -> None:
         """Raise Ended if a solution has killed its parent, although it goes on itself."""
@@ -240,11 +241,17 @@ class SolutionProcess:
         self.printed.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _how_ended(self) -> str:
-        code = self._next_message(PATIENCE).get("exit")
-        if code is None:
-            return KILLED_PARENT
-        return fib.ending(code)
+    @contextlib.contextmanager
+    def _ended_if_it_is_gone(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError:
+            raise
+        except OSError as error:
+            code = self._next_message(PATIENCE).get("exit")
+            raise Ended(KILLED_PARENT if code is None else fib.ending(code)) from error
+        except ValueError as error:
+            raise Ended("its answer cannot be read") from error
 
     def _next_message(self, seconds: float) -> dict:
         """Return what the supervisor says next; {} where it has ended, or says nothing in time."""
@@ -254,21 +261,6 @@ class SolutionProcess:
         except OSError:
             return {}
         return json.loads(message) if message else {}
-
-
-def temporary_folder() -> str:
-    try:
-        return tempfile.mkdtemp(prefix="moebench-")
-    except OSError as error:
-        raise fib.no_temporary_files(error) from error
-
-
-def temporary_file():
-    """Return a file without a name, which nobody removes."""
-    try:
-        return tempfile.TemporaryFile()
-    except OSError as error:
-        raise fib.no_temporary_files(error) from error
 
 
 def read_printed(file) -> str:

@@ -14,7 +14,6 @@ import torch
 from flashinfer_bench import (
     BenchmarkConfig,
     Definition,
-    Evaluation,
     Performance,
     Solution,
     Workload,
@@ -30,14 +29,6 @@ from moebench.judging.isolation.processes import NURSERIES, Ended, SolutionProce
 MEMORY = 4 << 30  # bytes that a solution may take for itself; the layers for CPUs need a fiftieth
 LOOK = "second look"  # in the seed of its inputs
 INPUTS_NUMBERS = itertools.count(1)
-
-
-@dataclass(frozen=True)
-class Result:
-    """FIB's evaluation, and sentences on what is wrong, or odd, for whoever wrote the solution."""
-
-    evaluation: Evaluation
-    sentences: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,16 +66,17 @@ class Runner:
         solutions: list[Solution],
         config: BenchmarkConfig,
         root: Path,
-    ) -> dict[str, Result]:
-        """Return a result for each packed name, on inputs seeded by the workload's uuid.
+    ) -> dict[str, Finding]:
+        """Return what is found for each packed name, on inputs seeded by the workload's uuid.
 
         correctness.extra holds matched_ratio, at the config's tolerance, and
         matched_ratio_<tolerance> for all. Raises what the reference raises, and RuntimeError where
         it is not finite.
         """
-        trials = self.reference_trials(full, workload, config.num_trials, root)
-        job = Job(full, trials, config, self.reference_ms(full, trials, config))
-        return {solution.name: self.evaluate(job, solution) for solution in solutions}
+        job = self.job(full, workload, config, root)
+        if self.device != "cpu":
+            job = replace(job, reference_ms=self.reference_ms(job))
+        return {solution.name: self.examine(job, solution) for solution in solutions}
 
     def look(
         self,
@@ -93,21 +85,20 @@ class Runner:
         solutions: list[Solution],
         config: BenchmarkConfig,
         root: Path,
-    ) -> Iterator[tuple[Finding, str]]:
-        """Yield what is found about each solution, in their order, on one fresh input, and what it
-        prints. Raises as `run_workload`.
+    ) -> Iterator[Finding]:
+        """Yield what is found about each solution, in their order, on one fresh input.
+
+        Raises as `run_workload`.
         """
         fresh = workload.model_copy(update={"uuid": f"{LOOK} {workload.uuid}"})
-        job = Job(full, self.reference_trials(full, fresh, 1, root), config)
+        job = self.job(full, fresh, replace(config, num_trials=1), root)
         for solution in solutions:
             yield self.examine(job, solution)
-        self.forget_inputs(job)
 
-    def forget_inputs(self, job: Job) -> None:
-        """Have processes free what inputs take of a GPU, which FIB's worker needs next."""
+        # processes free what inputs take of a GPU, which FIB's worker needs next
         no_inputs = replace(job, trials=[], inputs_number=next(INPUTS_NUMBERS))
         for process in list(self.processes.values()):
-            process.begin(job.config.timeout_seconds)
+            process.begin(config.timeout_seconds)
             try:
                 self.give_inputs(process, no_inputs)
             except (TimeoutError, Ended):
@@ -120,68 +111,55 @@ class Runner:
             process.close()
         NURSERIES.clean_up()
 
-    def reference_trials(
-        self, full: Definition, workload: Workload, count: int, root: Path
-    ) -> list[Trial]:
-        """Return so many trials with the reference's outputs. Raises as `run_workload`."""
+    def job(self, full: Definition, workload: Workload, config: BenchmarkConfig, root: Path) -> Job:
+        """Return a workload's trials with the reference's outputs. Raises as `run_workload`."""
         reference = fib.build_reference(full)
         stored = fib.load_safetensors(full, workload, root)
         trials = []
-        for inputs in seeded_inputs(full, workload, count, self.device, stored):
+        for inputs in seeded_inputs(full, workload, config.num_trials, self.device, stored):
             expected = call(full, reference, inputs, self.device)
             fib.check_finite(full, expected)
             trials.append(Trial(inputs, expected))
-        return trials
+        return Job(full, trials, config)
 
-    def reference_ms(self, full: Definition, trials: list[Trial], config: BenchmarkConfig) -> float:
-        """Return the reference's mean time over trials; 0 on a CPU, where nothing is timed."""
-        if self.device == "cpu":
-            return 0.0
-
-        reference = fib.build_reference(full)
+    def reference_ms(self, job: Job) -> float:
+        """Return the reference's mean time over trials."""
+        reference = fib.build_reference(job.full)
         time_runnable = fib.timer(self.clock)
         total = 0.0
-        for trial in trials:
+        for trial in job.trials:
             total += time_runnable(
-                reference, trial.inputs, config.warmup_runs, config.iterations, self.device
+                reference,
+                trial.inputs,
+                job.config.warmup_runs,
+                job.config.iterations,
+                self.device,
             )
         torch.cuda.empty_cache()
-        return total / len(trials)
+        return total / len(job.trials)
 
-    def evaluate(self, job: Job, solution: Solution) -> Result:
-        """Return a solution's result, whatever it does."""
-        finding, log = self.examine(job, solution)
-        evaluation = fib.evaluation(
-            finding.status, self.device, log, finding.correctness, finding.performance
-        )
-        return Result(evaluation, tuple(finding.sentences))
-
-    def examine(self, job: Job, solution: Solution) -> tuple[Finding, str]:
-        """Return what is found about a solution, and what it prints, with how it ended."""
+    def examine(self, job: Job, solution: Solution) -> Finding:
+        """Return what is found about a solution, whatever it does."""
         process = self.process_for(solution)
-        process.begin(job.config.timeout_seconds)
+        seconds = job.config.timeout_seconds
+        process.begin(seconds)
+        reason = ""
         try:
             finding = self.examine_in(process, job, solution)
             process.check_supervisor()
         except TimeoutError:
             finding = Finding(Status.TIMEOUT)
-            reason = timed_out(job.config.timeout_seconds)
+            reason = f"no result after {seconds} s; --timeout takes other seconds"
         except Ended as ended:
             finding = Finding(Status.RUNTIME_ERROR)
             reason = f"{fib.ENDED}{ended}"
-        else:
-            printed = process.printed_text()
-            if process.fills_its_folder() or self.may_be_broken(finding):
-                self.end(process)
-            return finding, printed
 
         log = "\n".join(filter(None, [process.printed_text(), reason]))
-        self.end(process)
-        return finding, log
-
-    def may_be_broken(self, finding: Finding) -> bool:
-        """Whether a CUDA context may be of no use any more, to another solution for instance."""
-        return self.device != "cpu" and finding.status == Status.RUNTIME_ERROR
+        # a CUDA context may be of no use any more, to another solution for instance
+        may_be_broken = self.device != "cpu" and finding.status == Status.RUNTIME_ERROR
+        if reason or may_be_broken or process.fills_its_folder():
+            self.end(process)
+        return replace(finding, log=log)
 
     def examine_in(self, process: SolutionProcess, job: Job, solution: Solution) -> Finding:
         """Build, call, compare and time. Raises TimeoutError, and Ended where the process has."""
@@ -221,8 +199,8 @@ class Runner:
         # twice, as calls are slower after a reference; the second result counts
         for _ in range(2):
             answer = ask.time(process, solution.name, job.config, self.clock)
-        if ask.status_of(answer) != Status.PASSED:
-            return Finding(ask.status_of(answer))
+        if answer.status != "PASSED":
+            return Finding(Status(answer.status))
 
         latency_ms = ask.mean_ms(answer, len(job.trials))
         performance = Performance(
@@ -235,19 +213,14 @@ class Runner:
     def process_for(self, solution: Solution) -> SolutionProcess:
         key = "" if self.shared else solution.name
         process = self.processes.get(key)
-        if process is None or not process.is_alive():
-            if process is not None:
-                process.close()
-            process = NURSERIES.start(MEMORY if self.device == "cpu" else None)
-            self.processes[key] = process
-        return process
+        if process and not process.is_alive():
+            self.end(process)
+        if key not in self.processes:
+            self.processes[key] = NURSERIES.start(MEMORY if self.device == "cpu" else None)
+        return self.processes[key]
 
     def end(self, process: SolutionProcess) -> None:
         process.close()
-        self.processes = {
-            key: other for key, other in self.processes.items() if other is not process
-        }
-
-
-def timed_out(seconds: int) -> str:
-    return f"no result after {seconds} s; --timeout takes other seconds"
+        for key, other in list(self.processes.items()):
+            if other is process:
+                del self.processes[key]

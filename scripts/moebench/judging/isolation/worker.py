@@ -3,7 +3,9 @@
 It never sees what is expected. Its answers are JSON and the outputs' bytes, which the run compares.
 """
 
+import copy
 import faulthandler
+import json
 import os
 import socket
 import sys
@@ -15,7 +17,7 @@ from flashinfer_bench.compile import BuilderRegistry, BuildError
 
 from moebench.judging import fib
 from moebench.judging.calling import call, with_outputs
-from moebench.judging.isolation.channel import Channel, described
+from moebench.judging.isolation.channel import Channel, TensorKind, kind_of
 
 
 def serve(connection: socket.socket, settings: dict) -> None:
@@ -25,8 +27,8 @@ def serve(connection: socket.socket, settings: dict) -> None:
     worker = Worker(channel)
     while True:
         try:
-            request = channel.receive()
-        except EOFError:
+            request = json.loads(channel.receive())
+        except ConnectionError:
             return
 
         # a solution may have removed it, or gone elsewhere
@@ -39,7 +41,10 @@ def serve(connection: socket.socket, settings: dict) -> None:
 
 
 class Worker:
-    """Holds the inputs of all trials, and the solutions that it has built."""
+    """Holds the inputs of all trials, and the solutions that it has built.
+
+    Each request is answered with processes.Answer's fields without the status, and tensors.
+    """
 
     def __init__(self, channel: Channel):
         self.channel = channel
@@ -57,59 +62,53 @@ class Worker:
             "time": self.time,
         }
         try:
-            return requests[name](**request)
-        except BuildError:
-            traceback.print_exc()
-            return {"status": "COMPILE_ERROR"}, []
+            fields, tensors = requests[name](**request)
+            return {"status": "PASSED"} | fields, tensors
         except BaseException as error:  # whatever a solution raises is its result
             traceback.print_exc()
             if isinstance(error, SystemExit):
                 print(f"{fib.ENDED}exit status {error.code or 0}", file=sys.stderr)
-            return {"status": "RUNTIME_ERROR"}, []
+            is_of_build = isinstance(error, BuildError)
+            return {"status": "COMPILE_ERROR" if is_of_build else "RUNTIME_ERROR"}, []
 
-    def take_inputs(self, definition: str, device: str, trials: list[list[dict]]):
-        """Replace the inputs of all trials, whose tensors follow the request."""
+    def take_inputs(self, definition: str, device: str, trials: list[list], kinds: list[dict]):
+        """Replace the inputs of all trials. trials: None stands for a tensor that follows."""
         self.trials = []
         if device != "cpu":
             torch.cuda.set_device(device)
             torch.cuda.empty_cache()
         self.device = device
         self.definition = Definition.model_validate_json(definition)
-        for trial in trials:
-            self.trials.append([self.take_input(each) for each in trial])
-        return {"status": "PASSED"}, []
 
-    def take_input(self, described_input: dict) -> object:
-        if "value" in described_input:
-            return described_input["value"]
-
-        dtype = getattr(torch, described_input["dtype"])
-        return self.channel.receive_tensor(dtype, described_input["shape"]).to(self.device)
+        tensors = self.channel.receive_tensors([TensorKind(**kind) for kind in kinds])
+        for inputs in trials:
+            for place, value in enumerate(inputs):
+                if value is None:
+                    inputs[place] = next(tensors).to(device)
+        self.trials = trials
+        return {}, []
 
     def build(self, solution: str):
         packed = Solution.model_validate_json(solution)
         registry = BuilderRegistry.get_instance()
         self.runnables[packed.name] = registry.build(self.definition, packed)
-        return {"status": "PASSED"}, []
+        return {}, []
 
     def call(self, solution: str, trial: int, wanted: list[dict]):
         """Answer with the outputs of a call, and their bytes if they are as they have to be."""
-        inputs = [
-            each.clone() if isinstance(each, torch.Tensor) else each for each in self.trials[trial]
-        ]
+        inputs = copy.deepcopy(self.trials[trial])
         outputs = call(self.definition, self.runnables[solution], inputs, self.device)
-        on_cpu = [output.cpu() for output in outputs]
-        answer = {"status": "PASSED", "outputs": [described(output) for output in on_cpu]}
-        return answer, on_cpu if answer["outputs"] == wanted else []
+        kinds = [kind_of(output).model_dump() for output in outputs]
+        return {"outputs": kinds}, outputs if kinds == wanted else []
 
     def time(self, solution: str, warmup_runs: int, iterations: int, clock: str):
         """Answer with the time of a call in ms, for each trial's inputs."""
         runnable = self.runnables[solution]
+        time_runnable = fib.timer(clock)
         milliseconds = []
         for inputs in self.trials:
             arguments = with_outputs(self.definition, runnable, inputs, self.device)
-            time_runnable = fib.timer(clock)
             milliseconds.append(
                 time_runnable(runnable, arguments, warmup_runs, iterations, self.device)
             )
-        return {"status": "PASSED", "milliseconds": milliseconds}, []
+        return {"milliseconds": milliseconds}, []
