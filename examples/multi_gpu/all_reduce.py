@@ -38,6 +38,7 @@ UNLIKELY = 50.0  # what is taken off the logits of experts that no token shall c
 LATE_SECONDS = 0.2
 LAYERS = 20  # of a graph that is timed
 ALONE = "the layer alone"
+YES = {True: "yes", False: "no"}
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -92,14 +93,12 @@ class Case:
 
 def cases_of(layer: str, tokens: list[int], device: str) -> list[Case]:
     cases = [Case("", tokens_of(layer, [count], 0, device)) for count in tokens]
-    few = min(tokens)
-    most = max(tokens)
-    cases.append(Case("first experts only", with_first_experts(layer, few, device)))
-    cases.append(Case("first experts only", with_first_experts(layer, most, device)))
-    cases.append(Case("first rank late", tokens_of(layer, [few], 0, device), late_rank=0))
-    cases.append(
-        Case("last rank late", tokens_of(layer, [few], 0, device), dist.get_world_size() - 1)
-    )
+    for count in (min(tokens), max(tokens)):
+        cases.append(Case("first experts only", with_first_experts(layer, count, device)))
+
+    few = tokens_of(layer, [min(tokens)], 0, device)
+    cases.append(Case("first rank late", few, late_rank=0))
+    cases.append(Case("last rank late", few, late_rank=dist.get_world_size() - 1))
     cases.append(Case("no token", tokens_of(layer, [0], 0, device)))
     return cases
 
@@ -174,27 +173,19 @@ def check_ways(ways: Ways, args: argparse.Namespace, share: Share, device: str) 
     cases = cases_of(layer, args.tokens, device)
     expected = [expected_output(reference, case.tokens) for case in cases]
 
-    title = (
-        f"{args.solution}: {layer}, {args.split} in {args.shares}, {dist.get_world_size()} ranks"
-    )
-    table = Table(
-        "way", "T", "case", "matched", "ranks alike", "twice alike", "result", title=title
-    )
+    ranks = f"{dist.get_world_size()} ranks"
+    head = ("way", "T", "case", "matched", "ranks alike", "twice alike", "result")
+    table = Table(*head, title=f"{args.solution}: {layer}, {args.split} in {args.shares}, {ranks}")
     table.caption = str(TOLERANCE)
     all_passed = True
     for name, way in ways.sums.items():
         for case, output in zip(cases, expected, strict=True):
             result = check(way, case, arguments, layer, output, device)
             all_passed &= result.passed()
-            table.add_row(
-                name,
-                str(len(case.tokens.x)),
-                case.name,
-                f"{result.matched:.4f}",
-                "yes" if result.same_on_ranks else "no",
-                "yes" if result.same_twice else "no",
-                "PASSED" if result.passed() else "FAILED",
-            )
+            answers = [YES[result.same_on_ranks], YES[result.same_twice]]
+            outcome = "PASSED" if result.passed() else "FAILED"
+            matched = f"{result.matched:.4f}"
+            table.add_row(name, str(len(case.tokens.x)), case.name, matched, *answers, outcome)
     return table, all_passed
 
 

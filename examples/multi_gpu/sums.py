@@ -6,6 +6,7 @@ same tokens, and get the same output.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,7 @@ from moebench.operators.catalogue import layer_sizes
 GROUP_SUM = "group's all-reduce"
 ONE_SHOT = "symmetric memory, one-shot"
 TWO_SHOT = "symmetric memory, two-shot"
-IN_LAUNCH = "run_allreduce"
+IN_LAUNCH = "run_allreduce"  # the solution's own, in the layer's launch where tokens are few
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def ways_of(solution: str, share: Share, most_tokens: int, device: str) -> Ways:
         return Ways(layer, sums)
     run_allreduce, peers_class = summed
     peers = peers_class(max_tokens=most_tokens)
-    sums[IN_LAUNCH] = launch_sum(run_allreduce, peers)
+    sums[IN_LAUNCH] = partial(run_allreduce, peers=peers)
     return Ways(layer, sums, peers)
 
 
@@ -79,14 +80,5 @@ def symmetric_sum(layer: Callable, rows: torch.Tensor, sum_rows: Callable) -> Ca
         layer(*arguments[:-1], partial_output)
         group = dist.group.WORLD.group_name
         sum_rows(partial_output.view(-1), "sum", group, output.view(-1))
-
-    return way
-
-
-def launch_sum(run_allreduce: Callable, peers) -> Callable:
-    """The solution's own: in the layer's launch, where there are few tokens."""
-
-    def way(*arguments):
-        run_allreduce(*arguments, peers=peers)
 
     return way

@@ -93,8 +93,6 @@ def summed(rows: torch.Tensor, token: torch.Tensor, goes_to: torch.Tensor) -> to
 
 def padded(rows: torch.Tensor, length: int) -> torch.Tensor:
     """Return the rows with zeros behind them, so many in all."""
-    if len(rows) == length:
-        return rows
     return pad(rows, (0, 0, 0, length - len(rows)))
 
 
