@@ -135,20 +135,29 @@ def test_gemm1_has_each_k_block_once_and_in_order(schedule, layer_key, ctas, m_b
     assert order == sorted(order)
 
 
+def parts_of(items):
+    """Return both parts of each split-K tile, the first K block first."""
+    parts = defaultdict(list)
+    for item in sorted(items, key=lambda item: item.first):
+        if item.split >= 0:
+            parts[item.split].append(item)
+    return parts
+
+
 @schedules
-def test_parts_of_a_tile_do_not_wait_for_each_other(schedule, layer_key, ctas, m_blocks):
+def test_a_part_is_the_last_of_its_cta(schedule, layer_key, ctas, m_blocks):
     items, _ = schedule(layer_key, ctas, m_blocks)
     last_tile = {item.cta: item.tile for item in items}
-    parts = defaultdict(list)
     for item in items:
-        if item.split >= 0:
-            assert item.tile == last_tile[item.cta]
-            parts[item.split].append(item)
+        assert item.split < 0 or item.tile == last_tile[item.cta]
 
+
+@schedules
+def test_parts_of_a_tile_do_not_wait_for_each_other(schedule, layer_key, ctas, m_blocks):
+    parts = parts_of(schedule(layer_key, ctas, m_blocks)[0])
     assert max(parts, default=0) < MOST_SPLIT_TILES
     tiles = set()
-    for both in parts.values():
-        first, second = sorted(both, key=lambda item: item.first)
+    for first, second in parts.values():
         tiles |= {first.tile, second.tile}
         assert first.cta != second.cta
         assert first.end == second.first

@@ -78,12 +78,7 @@ def test_what_fits_by_its_registers_and_shared_memory():
 
 @pytest.mark.parametrize(
     ("per_sm", "shared", "registers", "spilled"),
-    [
-        (2, 227 * 1024 + 1, 128, 0),
-        (2, 120_000, 128, 0),
-        (2, 100_000, 128, 8),
-        (3, 100_000, 255, 0),
-    ],
+    [(2, 227 * 1024 + 1, 128, 0), (2, 120_000, 128, 0), (2, 100_000, 128, 8), (3, 100_000, 255, 0)],
 )
 def test_what_does_not_fit(per_sm, shared, registers, spilled):
     assert prune.why_left_out(FITS._replace(per_sm=per_sm), shared, registers, spilled)
