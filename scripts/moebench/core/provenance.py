@@ -150,10 +150,7 @@ def of_trace(trace: Trace) -> Provenance:
         libs["revalidated"] = libs.pop("carried")  # what it was called before
     fields = {field: libs.pop(name, None) for field, name in IN_LIBS.items()}
     return Provenance(
-        hardware=environment.hardware,
-        versions=libs,
-        timestamp=trace.evaluation.timestamp,
-        **fields,
+        hardware=environment.hardware, versions=libs, timestamp=trace.evaluation.timestamp, **fields
     )
 
 

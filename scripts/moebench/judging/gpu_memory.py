@@ -19,9 +19,8 @@ def too_large(full: Definition, workload: Workload, device: Device) -> str | Non
     if not device.on_gpu:
         return None
 
-    input_size = size_of_inputs(full, workload)
-    needed = 2 * input_size + CONTEXTS
-    if not input_size or needed <= device.free:
+    needed = 2 * size_of_inputs(full, workload) + CONTEXTS
+    if needed <= device.free:
         return None
     return (
         f"needs {needed / 1e9:.1f} GB of GPU memory for its inputs and FIB's clone, "
@@ -40,4 +39,4 @@ def needs_renewal(
     if not device.on_gpu:
         return False
     largest = max(size_of_inputs(full, workload) for _, workload in labelled)
-    return largest > 0 and (4 * num_trials + 3) * largest + CONTEXTS > device.free
+    return (4 * num_trials + 3) * largest + CONTEXTS > device.free

@@ -11,13 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from flashinfer_bench import (
-    BenchmarkConfig,
-    Definition,
-    Performance,
-    Solution,
-    Workload,
-)
+from flashinfer_bench import BenchmarkConfig, Definition, Performance, Solution, Workload
 from flashinfer_bench import EvaluationStatus as Status
 
 from moebench.judging import fib
@@ -129,11 +123,7 @@ class Runner:
         total = 0.0
         for trial in job.trials:
             total += time_runnable(
-                reference,
-                trial.inputs,
-                job.config.warmup_runs,
-                job.config.iterations,
-                self.device,
+                reference, trial.inputs, job.config.warmup_runs, job.config.iterations, self.device
             )
         torch.cuda.empty_cache()
         return total / len(job.trials)
