@@ -3,8 +3,8 @@ serve it.
 
 For every other solution the reason is shown. --add KEY makes the layer a definition with workloads,
 by a table in definitions/layers.toml; then `moebench run`, `pack` and `served` take the key. Exit
-status: 0, or 2 for what is no FP8 layer with a scale per block of 128 x 128, with the field that
-stands against it.
+status: 0, or 2 for what is no layer in FP8 with a scale per block of 128 x 128 or in MXFP4 beside
+activations in FP8, with the field that stands against it.
 """
 
 import argparse
@@ -18,10 +18,9 @@ from moebench.core import paths
 from moebench.core.arguments import count
 from moebench.core.errors import UserError
 from moebench.models import add_model
-from moebench.models.checkpoint import Checkpoint, read_file
+from moebench.models.checkpoint import Assumptions, Checkpoint, read_file
 from moebench.models.expected_bound import expected_bound
 from moebench.operators import catalogue, swiglu
-from moebench.operators.fp8_layer import expert_bytes
 from moebench.operators.layers import Sizes, Split
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.operators.roofline import MEASURED_ON
@@ -39,7 +38,9 @@ FORM_NAMES = {
     "routed": "served, top-k given",
     "renorm": "served, with router",
     "sigmoid-bias": "served, with router",
+    "mxfp4": "served, top-k given",
 }
+TOP_K_GIVEN = ("routed", "mxfp4")  # what an engine calls
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take the weights for FP8 with scales per 128 x 128, whatever they are",
     )
+    option(
+        "--fp8-activations",
+        action="store_true",
+        help="beside weights in MXFP4, take activations for FP8, whatever they are",
+    )
     option("--add", metavar="KEY", help="write its definition and workloads, under this key")
 
 
@@ -121,7 +127,8 @@ def main(args: argparse.Namespace) -> int:
 def layer_of(args: argparse.Namespace) -> Layer:
     """Read the checkpoint. Raises UserError for what is no layer that a definition can have."""
     try:
-        checkpoint = read_file(args.config, args.fp8, args.limit)
+        assumed = Assumptions(args.fp8, args.fp8_activations, args.limit)
+        checkpoint = read_file(args.config, assumed)
         sizes = checkpoint.on(args.ep, args.tp)
     except ValueError as error:  # no JSON, too
         raise UserError(f"{args.config}: {error}") from error
@@ -129,7 +136,8 @@ def layer_of(args: argparse.Namespace) -> Layer:
         raise UserError(f"{error.filename}: {error.strerror}, want a config.json") from error
 
     by_name = catalogue.by_name()
-    keys = {form: by_name.get(name) for form, name in catalogue.names(sizes).items()}
+    names = catalogue.names(sizes, checkpoint.kind)
+    keys = {form: by_name.get(name) for form, name in names.items()}
     return Layer(checkpoint, sizes, keys)
 
 
@@ -165,7 +173,7 @@ def facts(layer: Layer) -> list[tuple[str, str]]:
             f", one of {sizes['tensor_ranks']} slices of {checkpoint.sizes['intermediate_size']}"
         )
 
-    gigabytes = sizes["num_local_experts"] * expert_bytes(sizes) / 1e9
+    gigabytes = sizes["num_local_experts"] * checkpoint.expert_bytes(sizes) / 1e9
     count = checkpoint.layers + sum(checkpoint.others.values())
     fits = "fits" if gigabytes * count <= GPU_GB else "exceeds"
     rows = [
@@ -175,7 +183,7 @@ def facts(layer: Layer) -> list[tuple[str, str]]:
         ("activation", activation),
         ("weights", f"{checkpoint.storage}; {gigabytes:.2f} GB a layer"),
         ("MoE layers", f"{count}, {gigabytes * count:.1f} GB, which {fits} a GPU of {GPU_GB} GB"),
-        ("bound, ms", bounds(sizes)),
+        ("bound, ms", bounds(layer)),
         ("definition", ", ".join(filter(None, layer.keys.values())) or "none yet"),
     ]
     if checkpoint.notes:
@@ -185,11 +193,12 @@ def facts(layer: Layer) -> list[tuple[str, str]]:
     return rows
 
 
-def bounds(sizes: Sizes) -> str:
+def bounds(layer: Layer) -> str:
     """Return the roofline bounds at TOKENS, means over routings, in words."""
     parts = []
+    expert_bytes = layer.checkpoint.expert_bytes(layer.sizes)
     for tokens in TOKENS:
-        bound = expected_bound(tokens, sizes)
+        bound = expected_bound(tokens, layer.sizes, expert_bytes)
         parts.append(f"T={tokens}: {bound.ms:.4f} ({bound.active:.1f} experts active)")
     return f"{', '.join(parts)}; means over routings, {MEASURED_ON}"
 
@@ -220,12 +229,19 @@ def solutions(layer: Layer) -> list[Serving]:
         reasons = {}
         for form, key in layer.keys.items():
             if key not in solution.definitions:
-                reasons[form] = why_not(solution.serves, form, layer.sizes)
+                reasons[form] = why_not(solution.serves, form, sizes_of_form(form, layer.sizes))
             else:
                 reasons[form] = None
         ratios = {form: ratio[name] for form, ratio in recorded.items() if name in ratio}
         servings.append(Serving(name, reasons, ratios, elsewhere.get(name)))
     return sorted(servings, key=rank)
+
+
+def sizes_of_form(form: str, sizes: Sizes) -> Sizes:
+    """Return the sizes that a solution sees: without groups of experts where top-k is given."""
+    if form in TOP_K_GIVEN:
+        return sizes | {"num_groups": 1, "kept_groups": 1}
+    return sizes
 
 
 def rank(serving: Serving) -> tuple[int, float, float, str]:
@@ -297,14 +313,15 @@ def next_commands(args: argparse.Namespace, layer: Layer, servings: list[Serving
     if not any(keys.values()):
         new_key = free_key(layer, Split(args.ep, args.tp))
         lines.append(f"{args.command_line} --add {new_key}")
-        keys = {form: routed_key(new_key) if form == "routed" else new_key for form in keys}
+        keys = add_model.keys_of(new_key, keys)
 
     first_key = next(key for key in keys.values() if key)
     lines.append(f"moebench run --definition {first_key}")
 
-    servers = [serving.solution for serving in servings if serving.why_not["routed"] is None]
-    if keys["routed"] and servers:
-        pack = f"moebench pack {servers[0]} --package moe --definition {keys['routed']}"
+    (form,) = [form for form in keys if form in TOP_K_GIVEN]
+    servers = [serving.solution for serving in servings if serving.why_not[form] is None]
+    if keys[form] and servers:
+        pack = f"moebench pack {servers[0]} --package moe --definition {keys[form]}"
         lines.append(f"{pack} && pip install ./moe")
     return lines
 
@@ -313,6 +330,8 @@ def free_key(layer: Layer, split: Split) -> str:
     """Return a key for the layer that no definition has: KEY, KEY-2, KEY-3 ..."""
     name = add_model.model_of(layer.checkpoint) or layer.checkpoint.name
     wanted = name + split.suffix()
+    if layer.checkpoint.kind == "mxfp4":
+        wanted = f"{wanted.removesuffix('-mxfp4')}-mxfp4"
     taken = catalogue.keys()
 
     key = wanted

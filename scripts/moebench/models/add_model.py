@@ -6,8 +6,9 @@ Either all of it is written or nothing: whatever interrupts it, the files are as
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 from moebench.core import paths
@@ -15,12 +16,11 @@ from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import UserError
 from moebench.models.checkpoint import Checkpoint
 from moebench.operators import catalogue, workloads
-from moebench.operators.fp8_layer import expert_bytes
 from moebench.operators.layers import DEFAULTS, Sizes, Split, layers_file, models, read_again
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
 
 KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")
-RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?$")
+RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?(-mxfp4)?$")
 SMALL_BYTES = 32_000_000  # of a layer that a CPU can run
 
 
@@ -38,10 +38,9 @@ def write(geometry: str) -> str:
     return line
 
 
-def keys_of(key: str, sizes: Sizes) -> list[str]:
-    """Return the keys of the definitions that a layer with this key has."""
-    forms = catalogue.names(sizes)
-    return [routed_key(key) if form == "routed" else key for form in forms]
+def keys_of(key: str, forms: Iterable[str]) -> dict[str, str]:
+    """Return form -> the key of its definition, of a layer with this key in layers.toml."""
+    return {form: routed_key(key) if form == "routed" else key for form in forms}
 
 
 def add(key: str, checkpoint: Checkpoint, sizes: Sizes) -> list[str]:
@@ -50,16 +49,17 @@ def add(key: str, checkpoint: Checkpoint, sizes: Sizes) -> list[str]:
     sizes: the checkpoint's on one rank. Raises UserError for a key that cannot be or is taken, and
     for a layer that is there.
     """
+    names = catalogue.names(sizes, checkpoint.kind)
     check_key(key)
-    check_layer(key, sizes)
+    check_layer(key, names)
 
     table = layers_file()
     before = table.read_text(encoding="utf-8")
-    definitions = list(catalogue.names(sizes).values())
+    definitions = list(names.values())
     with undone_on_failure([table, *files_of(definitions)], folders_of(definitions)):
         write_atomically(table, with_layer(before, key, checkpoint, sizes))
         read_again()
-        return [write(each) for each in keys_of(key, sizes)]
+        return [write(each) for each in keys_of(key, names).values()]
 
 
 def check_key(key: str) -> None:
@@ -72,10 +72,10 @@ def check_key(key: str) -> None:
             raise UserError(f"--add: got {key!r}, but {each} is there already")
 
 
-def check_layer(key: str, sizes: Sizes) -> None:
-    """Raise UserError for a layer that has a definition."""
+def check_layer(key: str, names: dict[str, str]) -> None:
+    """Raise UserError for a layer of which one of these definitions is there."""
     by_name = catalogue.by_name()
-    for name in catalogue.names(sizes).values():
+    for name in names.values():
         if name in by_name:
             raise UserError(f"--add: got {key!r}, but {by_name[name]} is this layer")
 
@@ -122,14 +122,16 @@ def with_layer(text: str, key: str, checkpoint: Checkpoint, sizes: Sizes) -> str
     """
     split = Split(sizes["num_experts"] // sizes["num_local_experts"], sizes["tensor_ranks"])
     entry = f"{json.dumps(key)} = {split.in_table()}"
+    field = "mxfp4" if checkpoint.kind == "mxfp4" else "geometries"
     table = model_of(checkpoint)
     if table:
-        return with_geometry(text, table, entry)
+        return with_entry(text, table, field, entry)
 
     name = RANKS_SUFFIX.sub("", key)
     if name in models():
         name = key
-    return f"{text.rstrip()}\n\n{new_table(name, entry, checkpoint, sizes)}"
+    new = new_table(name, checkpoint, sizes)
+    return with_entry(f"{text.rstrip()}\n\n{new}", name, field, entry)
 
 
 def model_of(checkpoint: Checkpoint) -> str | None:
@@ -143,25 +145,38 @@ def model_of(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def with_geometry(text: str, table: str, entry: str) -> str:
-    """Return layers.toml with one more entry in a table's geometries."""
+def with_entry(text: str, table: str, field: str, entry: str) -> str:
+    """Return layers.toml with one more entry in a table's field, which is `geometries` or `mxfp4`.
+
+    The field comes behind `geometries` where the table has none of that name.
+    """
     lines = text.split("\n")
-    headers = (f"[{table}]", f"[{json.dumps(table)}]")
-    inside = False
-    for at, line in enumerate(lines):
-        if line.startswith("["):
-            inside = line.partition("#")[0].strip() in headers
-        elif inside and line.startswith("geometries"):
-            start, brace, rest = line.rpartition("}")
-            lines[at] = f"{start.rstrip()}, {entry} {brace}{rest}"
+    own_lines = lines_of_table(lines, table)
+    for at in own_lines:
+        if lines[at].startswith(f"{field} ="):
+            start, brace, rest = lines[at].rpartition("}")
+            comma = "" if start.endswith("{") else ","
+            lines[at] = f"{start.rstrip()}{comma} {entry} {brace}{rest}"
+            return "\n".join(lines)
+
+    (geometries,) = [at for at in own_lines if lines[at].startswith("geometries =")]
+    lines.insert(geometries + 1, f"{field} = {{ {entry} }}")
     return "\n".join(lines)
 
 
-def new_table(name: str, entry: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
-    """Return TOML of a model. entry: of its geometries.
+def lines_of_table(lines: list[str], table: str) -> range:
+    """Return the numbers of the lines between a table's header and the next one."""
+    headers = [at for at, line in enumerate(lines) if line.startswith("[")]
+    headers.append(len(lines))
+    names = (f"[{table}]", f"[{json.dumps(table)}]")
+    for header, following in pairwise(headers):
+        if lines[header].partition("#")[0].strip() in names:
+            return range(header + 1, following)
+    raise ValueError(f"layers.toml: has no table {table!r}")
 
-    What is small enough for a CPU, with a router inside, is for machines without a GPU.
-    """
+
+def new_table(name: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
+    """Return TOML of a model without definitions."""
     values = {"name": name, "layers": checkpoint.layers}
     for size, value in checkpoint.sizes.items():
         if value != DEFAULTS.get(size):
@@ -169,15 +184,17 @@ def new_table(name: str, entry: str, checkpoint: Checkpoint, sizes: Sizes) -> st
 
     lines = [f"[{json.dumps(name)}]"]
     lines += [f"{each} = {json.dumps(value)}" for each, value in values.items()]
-    lines.append(f"geometries = {{ {entry} }}")
-    if runs_on_cpu(sizes):
+    lines.append("geometries = {}")
+    if runs_on_cpu(checkpoint, sizes):
         lines.append("small = true")
     return "\n".join([*lines, ""])
 
 
-def runs_on_cpu(sizes: Sizes) -> bool:
-    """Whether a layer is for machines without a GPU."""
+def runs_on_cpu(checkpoint: Checkpoint, sizes: Sizes) -> bool:
+    """Whether a layer is for machines without a GPU: it is small, and in FP8 has a router inside
+    in one of its forms.
+    """
     local = sizes["num_local_experts"]
-    fits = local * expert_bytes(sizes) <= SMALL_BYTES
-    has_router = len(catalogue.names(sizes)) > 1
-    return fits and has_router and local >= max(sizes["top_k"], 4)
+    fits = local * checkpoint.expert_bytes(sizes) <= SMALL_BYTES
+    is_alone = list(catalogue.names(sizes, checkpoint.kind)) == ["routed"]
+    return fits and not is_alone and local >= max(sizes["top_k"], 4)

@@ -21,14 +21,17 @@ class ExpectedBound:
     active: float
 
 
-def expected_bound(num_tokens: int, sizes: Sizes) -> ExpectedBound:
-    """Return the bound of the routed form at so many tokens.
+def expected_bound(num_tokens: int, sizes: Sizes, expert_bytes: int | None = None) -> ExpectedBound:
+    """Return the bound of a layer with top-k given at so many tokens.
+
+    expert_bytes: of an expert's weights and scales; default: in FP8.
 
     Each routing is drawn as the workloads are, but none is left out, and each rank counts: at one
     token most ranks of many have no expert to read.
     """
     experts = sizes["num_experts"]
     local = sizes["num_local_experts"]
+    moved = routing_bytes(num_tokens, sizes)
     routings = max(1, min(MOST_ROUTINGS, ROWS // num_tokens))
 
     bounds = []
@@ -37,7 +40,8 @@ def expected_bound(num_tokens: int, sizes: Sizes) -> ExpectedBound:
         chosen = routing_model.select(logits, bias, sizes)
         for first in range(0, experts, local):
             counts = routing_model.local_counts(chosen - first, sizes)
-            bounds.append(layer_bound(num_tokens, counts, routing_bytes(num_tokens, sizes), sizes))
-    return ExpectedBound(
-        num_tokens, fmean(bound.ms for bound in bounds), fmean(bound.active for bound in bounds)
-    )
+            bounds.append(layer_bound(num_tokens, counts, moved, sizes, expert_bytes))
+
+    ms = fmean(bound.ms for bound in bounds)
+    active = fmean(bound.active for bound in bounds)
+    return ExpectedBound(num_tokens, ms, active)

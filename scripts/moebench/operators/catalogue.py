@@ -115,8 +115,14 @@ def form(geometry: str) -> str | None:
     return geometries()[geometry].get("routing")
 
 
-def names(sizes: Sizes) -> dict[str, str]:
-    """Return form -> name of the definition, for each form that an FP8 layer of these sizes has."""
+def names(sizes: Sizes, weights: str = "fp8") -> dict[str, str]:
+    """Return form -> name of the definition, for each form that a layer of these sizes has.
+
+    weights: "fp8" or "mxfp4".
+    """
+    if weights == "mxfp4":
+        return {"mxfp4": moe_mxfp4_fp8_routed.name_of(sizes)}
+
     by_form = {}
     if sizes["routing"] == "sigmoid-bias":
         by_form["sigmoid-bias"] = moe_fp8_block_scale.name_of(sizes)

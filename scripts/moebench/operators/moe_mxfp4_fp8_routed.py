@@ -124,7 +124,11 @@ def small() -> tuple[str, ...]:
 
 def definition_name(geometry: str) -> str:
     """Return the name of the FIB Definition of a key."""
-    sizes = geometries()[geometry]
+    return name_of(geometries()[geometry])
+
+
+def name_of(sizes: Sizes) -> str:
+    """Return the name of the FIB Definition of a layer of these sizes."""
     return f"moe_mxfp4_fp8_block_scale_routed_topk{sizes['top_k']}_{size_suffix(sizes)}"
 
 

@@ -10,7 +10,9 @@ from moebench.models.checkpoint.fields import Fields
 from moebench.models.checkpoint.moe_layers import activation, layers_with_experts
 from moebench.models.checkpoint.not_understood import not_understood
 from moebench.models.checkpoint.router import router_of
+from moebench.models.checkpoint.schemes import FP8, MXFP4
 from moebench.models.checkpoint.storage import HF_QUANT, Storage, storage_of
+from moebench.operators import fp8_layer, moe_mxfp4_fp8_routed
 from moebench.operators.fp8_layer import BLOCK
 from moebench.operators.layers import Sizes
 
@@ -20,8 +22,9 @@ class Checkpoint:
     """A checkpoint's MoE layer.
 
     sizes: keys of a table in layers.toml. layers: how many are alike. others: limit of the clamp ->
-    further layers. router, storage: in words. notes: what else is to be known. not_understood:
-    fields about the experts that nothing here reads. name: the checkpoint's, as a key.
+    further layers. router, storage: in words. kind: of weights, "fp8" or "mxfp4". notes: what else
+    is to be known. not_understood: fields about the experts that nothing here reads. name: the
+    checkpoint's, as a key.
     """
 
     sizes: Sizes
@@ -29,6 +32,7 @@ class Checkpoint:
     others: dict[float, int]
     router: str
     storage: str
+    kind: str = FP8
     notes: list[str] = field(default_factory=list)
     not_understood: dict[str, object] = field(default_factory=dict)
     name: str = "my-model"
@@ -54,8 +58,30 @@ class Checkpoint:
             "tensor_ranks": tensor_ranks,
         }
 
+    def expert_bytes(self, sizes: Sizes) -> int:
+        """Return the bytes of an expert's weights and scales on a rank of these sizes."""
+        if self.kind == MXFP4:
+            return moe_mxfp4_fp8_routed.expert_bytes(sizes)
+        return fp8_layer.expert_bytes(sizes)
 
-def read_file(path: Path, assume_fp8: bool = False, limit: float | None = None) -> Checkpoint:
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What a user says of a checkpoint, whatever its config.json says.
+
+    fp8: the weights are FP8. fp8_activations: beside MXFP4, activations are FP8. limit: of the
+    clamp, where layers differ in it; default: of most.
+    """
+
+    fp8: bool = False
+    fp8_activations: bool = False
+    limit: float | None = None
+
+
+NO_ASSUMPTIONS = Assumptions()
+
+
+def read_file(path: Path, assumed: Assumptions = NO_ASSUMPTIONS) -> Checkpoint:
     """Read a config.json, or the one in a folder, with the hf_quant_config.json beside it.
 
     Raises ValueError, OSError.
@@ -64,8 +90,7 @@ def read_file(path: Path, assume_fp8: bool = False, limit: float | None = None) 
     config = json.loads(file.read_text(encoding="utf-8"))
     beside = file.with_name(HF_QUANT)
     quantisation = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else None
-
-    return read(config, assume_fp8, limit, quantisation, called(file))
+    return read(config, assumed, quantisation, called(file))
 
 
 def called(file: Path) -> str:
@@ -80,51 +105,54 @@ def called(file: Path) -> str:
 
 def read(
     config: dict,
-    assume_fp8: bool = False,
-    limit: float | None = None,
+    assumed: Assumptions = NO_ASSUMPTIONS,
     beside: dict | None = None,
     place: str = "",
 ) -> Checkpoint:
     """Read a config.json's content.
 
-    assume_fp8: whatever the weights are stored as. limit: of the clamp, where layers differ in it;
-    default: of most. beside: content of hf_quant_config.json. place: the name of the checkpoint's
-    folder. Raises ValueError that names the field, what it has and what is wanted.
+    beside: content of hf_quant_config.json. place: the name of the checkpoint's folder. Raises
+    ValueError that names the field, what it has and what is wanted.
     """
     if not isinstance(config, dict):
         raise ValueError(f"got {type(config).__name__}, want an object")
     fields = Fields.of_config(config)
 
-    storage = stored_layers(config, fields, assume_fp8, beside)
+    storage = stored_layers(config, fields, assumed, beside)
     sizes = sizes_of(fields)
     check_alike(fields)
     router = router_of(fields, sizes["top_k"], sizes["num_groups"])
     kind, limits = activation(fields, storage.layers)
-    chosen = chosen_limit(limits, limit)
+    limit = chosen_limit(limits, assumed.limit)
 
     sizes["routing"] = router.routing
     sizes["routed_scaling_factor"] = router.scaling_factor
-    sizes["activation"] = "silu" if kind == "swiglustep" and not chosen else kind
-    sizes["swiglu_limit"] = chosen
+    sizes["activation"] = "silu" if kind == "swiglustep" and not limit else kind
+    sizes["swiglu_limit"] = limit
+    others = dict(limits)
+    alike = others.pop(limit)
     return Checkpoint(
         sizes=sizes,
-        layers=limits[chosen],
-        others={other: layers for other, layers in limits.items() if other != chosen},
+        layers=alike,
+        others=others,
         router=router.words,
         storage=storage.words,
-        notes=notes_on(fields, sizes, [*router.notes, storage.note]),
+        kind=storage.kind,
+        notes=notes_on(fields, sizes, [*router.notes, *storage.notes]),
         not_understood=not_understood(fields.values),
         name=name_of(config, fields, place),
     )
 
 
-def stored_layers(config: dict, fields: Fields, assume_fp8: bool, beside: dict | None) -> Storage:
-    """Return the layers whose experts are FP8, or taken for it."""
+def stored_layers(
+    config: dict, fields: Fields, assumed: Assumptions, beside: dict | None
+) -> Storage:
+    """Return the layers whose experts are of a kind that definitions have, or taken for it."""
     num_experts = fields.whole("num_experts")
     with_experts = layers_with_experts(fields)
-    if assume_fp8:
-        return Storage("taken for FP8", with_experts)
-    return storage_of(config, fields, with_experts, num_experts, beside)
+    if assumed.fp8:
+        return Storage(FP8, "taken for FP8", with_experts)
+    return storage_of(config, fields, with_experts, num_experts, beside, assumed.fp8_activations)
 
 
 def chosen_limit(limits: Counter, wanted: float | None) -> float:
