@@ -17,7 +17,7 @@ from pathlib import Path
 from moebench.core import paths
 from moebench.core.arguments import count
 from moebench.core.errors import UserError
-from moebench.models import add_model
+from moebench.models import add_model, scales
 from moebench.models.checkpoint import Assumptions, Checkpoint, read_file
 from moebench.models.expected_bound import expected_bound
 from moebench.operators import catalogue, swiglu
@@ -105,10 +105,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="beside weights in MXFP4, take activations for FP8, whatever they are",
     )
+    option(
+        "--check-scales",
+        action="store_true",
+        help="read the scales of experts in MXFP4 from the folder's .safetensors files, and say "
+        "how many blocks of 128 x 128 are exact as FP8; exit status 1: not all",
+    )
     option("--add", metavar="KEY", help="write its definition and workloads, under this key")
 
 
 def main(args: argparse.Namespace) -> int:
+    if args.check_scales:
+        return check_scales(args)
+
     layer = layer_of(args)
     if args.add:
         paths.require_clone("moebench model --add")
@@ -124,16 +133,36 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def layer_of(args: argparse.Namespace) -> Layer:
+def check_scales(args: argparse.Namespace) -> int:
+    """Print how many blocks of a checkpoint in MXFP4 are exact as FP8; return 0 if all are."""
+    checkpoint = checkpoint_of(args, Assumptions(fp8_activations=True, limit=args.limit))
+    if checkpoint.kind != "mxfp4":
+        raise UserError(f"--check-scales: got weights in {checkpoint.storage}, want MXFP4")
+
+    folder = args.config if args.config.is_dir() else args.config.parent
+    tally = scales.check_scales(folder, checkpoint)
+    print("\n".join(wrapped(scales.rows_of(tally))))
+    return 0 if tally.exact == tally.blocks else 1
+
+
+def checkpoint_of(args: argparse.Namespace, assumed: Assumptions) -> Checkpoint:
     """Read the checkpoint. Raises UserError for what is no layer that a definition can have."""
     try:
-        assumed = Assumptions(args.fp8, args.fp8_activations, args.limit)
-        checkpoint = read_file(args.config, assumed)
-        sizes = checkpoint.on(args.ep, args.tp)
+        return read_file(args.config, assumed)
     except ValueError as error:  # no JSON, too
         raise UserError(f"{args.config}: {error}") from error
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}, want a config.json") from error
+
+
+def layer_of(args: argparse.Namespace) -> Layer:
+    """Return the checkpoint's layer on one rank. Raises UserError for ranks that cannot be."""
+    assumed = Assumptions(args.fp8, args.fp8_activations, args.limit)
+    checkpoint = checkpoint_of(args, assumed)
+    try:
+        sizes = checkpoint.on(args.ep, args.tp)
+    except ValueError as error:
+        raise UserError(f"{args.config}: {error}") from error
 
     by_name = catalogue.by_name()
     names = catalogue.names(sizes, checkpoint.kind)
