@@ -8,13 +8,13 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import UserError
 from moebench.models.checkpoint import Checkpoint
+from moebench.models.checkpoint.schemes import MXFP4
 from moebench.operators import catalogue, workloads
 from moebench.operators.layers import DEFAULTS, Sizes, Split, layers_file, models, read_again
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
@@ -40,7 +40,10 @@ def write(geometry: str) -> str:
 
 def keys_of(key: str, forms: Iterable[str]) -> dict[str, str]:
     """Return form -> the key of its definition, of a layer with this key in layers.toml."""
-    return {form: routed_key(key) if form == "routed" else key for form in forms}
+    keys = dict.fromkeys(forms, key)
+    if "routed" in keys:
+        keys["routed"] = routed_key(key)
+    return keys
 
 
 def add(key: str, checkpoint: Checkpoint, sizes: Sizes) -> list[str]:
@@ -55,11 +58,14 @@ def add(key: str, checkpoint: Checkpoint, sizes: Sizes) -> list[str]:
 
     table = layers_file()
     before = table.read_text(encoding="utf-8")
+    after = with_layer(before, key, checkpoint, sizes)
     definitions = list(names.values())
-    with undone_on_failure([table, *files_of(definitions)], folders_of(definitions)):
-        write_atomically(table, with_layer(before, key, checkpoint, sizes))
+    files = [table, *files_of(definitions)]
+    with undone_on_failure(files, folders_of(definitions)):
+        write_atomically(table, after)
         read_again()
-        return [write(each) for each in keys_of(key, names).values()]
+        keys = keys_of(key, names)
+        return [write(each) for each in keys.values()]
 
 
 def check_key(key: str) -> None:
@@ -85,13 +91,18 @@ def files_of(definitions: list[str]) -> list[Path]:
     files = []
     for name in definitions:
         files.append(paths.definition_file(name))
-        files += [paths.workload_file(name, suffix=each) for each in ("jsonl", "csv", "sha256")]
+        for suffix in ("jsonl", "csv", "sha256"):
+            files.append(paths.workload_file(name, suffix=suffix))
     return files
 
 
 def folders_of(definitions: list[str]) -> list[Path]:
     """Return the folders of these definitions' tensors."""
-    return [(paths.ROOT / paths.blob_file(name, "any")).parent for name in definitions]
+    folders = []
+    for name in definitions:
+        file = paths.ROOT / paths.blob_file(name, "any")
+        folders.append(file.parent)
+    return folders
 
 
 @contextmanager
@@ -99,16 +110,16 @@ def undone_on_failure(files: list[Path], folders: list[Path]) -> Iterator[None]:
     """Put files back as they were, and remove folders that were not there, if anything is raised:
     Ctrl-C, too.
     """
-    before = {file: file.read_bytes() if file.exists() else None for file in files}
+    before = {file: file.read_bytes() for file in files if file.exists()}
     new_folders = [folder for folder in folders if not folder.exists()]
     try:
         yield
     except BaseException:
-        for file, content in before.items():
-            if content is None:
-                file.unlink(missing_ok=True)
+        for file in files:
+            if file in before:
+                write_atomically(file, before[file])
             else:
-                write_atomically(file, content)
+                file.unlink(missing_ok=True)
         for folder in new_folders:
             shutil.rmtree(folder, ignore_errors=True)
         read_again()
@@ -120,9 +131,10 @@ def with_layer(text: str, key: str, checkpoint: Checkpoint, sizes: Sizes) -> str
 
     The model is called after the key, without the ranks in it.
     """
-    split = Split(sizes["num_experts"] // sizes["num_local_experts"], sizes["tensor_ranks"])
+    ranks = sizes["num_experts"] // sizes["num_local_experts"]
+    split = Split(ranks, sizes["tensor_ranks"])
     entry = f"{json.dumps(key)} = {split.in_table()}"
-    field = "mxfp4" if checkpoint.kind == "mxfp4" else "geometries"
+    field = "mxfp4" if checkpoint.kind == MXFP4 else "geometries"
     table = model_of(checkpoint)
     if table:
         return with_entry(text, table, field, entry)
@@ -131,16 +143,17 @@ def with_layer(text: str, key: str, checkpoint: Checkpoint, sizes: Sizes) -> str
     if name in models():
         name = key
     new = new_table(name, checkpoint, sizes)
-    return with_entry(f"{text.rstrip()}\n\n{new}", name, field, entry)
+    whole = f"{text.rstrip()}\n\n{new}"
+    return with_entry(whole, name, field, entry)
 
 
 def model_of(checkpoint: Checkpoint) -> str | None:
     """Return the table of layers.toml that has this checkpoint's layer, on whatever ranks."""
     wanted = DEFAULTS | checkpoint.sizes
+    wanted["layers"] = checkpoint.layers
     for name, model in models().items():
         sizes = DEFAULTS | model
-        same_sizes = all(sizes[key] == value for key, value in wanted.items())
-        if same_sizes and model.get("layers") == checkpoint.layers:
+        if all(sizes.get(key) == value for key, value in wanted.items()):
             return name
     return None
 
@@ -151,28 +164,30 @@ def with_entry(text: str, table: str, field: str, entry: str) -> str:
     The field comes behind `geometries` where the table has none of that name.
     """
     lines = text.split("\n")
-    own_lines = lines_of_table(lines, table)
-    for at in own_lines:
-        if lines[at].startswith(f"{field} ="):
-            start, brace, rest = lines[at].rpartition("}")
-            comma = "" if start.endswith("{") else ","
-            lines[at] = f"{start.rstrip()}{comma} {entry} {brace}{rest}"
-            return "\n".join(lines)
-
-    (geometries,) = [at for at in own_lines if lines[at].startswith("geometries =")]
-    lines.insert(geometries + 1, f"{field} = {{ {entry} }}")
+    at = line_of(lines, table, field)
+    if at is None:
+        behind = line_of(lines, table, "geometries")
+        lines.insert(behind + 1, f"{field} = {{ {entry} }}")
+    else:
+        start, brace, rest = lines[at].rpartition("}")
+        start = start.rstrip()
+        comma = "" if start.endswith("{") else ","
+        lines[at] = f"{start}{comma} {entry} {brace}{rest}"
     return "\n".join(lines)
 
 
-def lines_of_table(lines: list[str], table: str) -> range:
-    """Return the numbers of the lines between a table's header and the next one."""
-    headers = [at for at, line in enumerate(lines) if line.startswith("[")]
-    headers.append(len(lines))
-    names = (f"[{table}]", f"[{json.dumps(table)}]")
-    for header, following in pairwise(headers):
-        if lines[header].partition("#")[0].strip() in names:
-            return range(header + 1, following)
-    raise ValueError(f"layers.toml: has no table {table!r}")
+def line_of(lines: list[str], table: str, field: str) -> int | None:
+    """Return the number of the line with a table's field, None where it has none."""
+    headers = (f"[{table}]", f"[{json.dumps(table)}]")
+    assignment = re.compile(rf"{field}\s*=")
+    inside = False
+    for number, line in enumerate(lines):
+        if line.startswith("["):
+            header, _, _ = line.partition("#")
+            inside = header.strip() in headers
+        elif inside and assignment.match(line):
+            return number
+    return None
 
 
 def new_table(name: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
@@ -183,7 +198,8 @@ def new_table(name: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
             values[size] = value
 
     lines = [f"[{json.dumps(name)}]"]
-    lines += [f"{each} = {json.dumps(value)}" for each, value in values.items()]
+    for each, value in values.items():
+        lines.append(f"{each} = {json.dumps(value)}")
     lines.append("geometries = {}")
     if runs_on_cpu(checkpoint, sizes):
         lines.append("small = true")
@@ -194,7 +210,10 @@ def runs_on_cpu(checkpoint: Checkpoint, sizes: Sizes) -> bool:
     """Whether a layer is for machines without a GPU: it is small, and in FP8 has a router inside
     in one of its forms.
     """
+    forms = catalogue.names(sizes, checkpoint.kind)
+    if list(forms) == ["routed"]:
+        return False
     local = sizes["num_local_experts"]
-    fits = local * checkpoint.expert_bytes(sizes) <= SMALL_BYTES
-    is_alone = list(catalogue.names(sizes, checkpoint.kind)) == ["routed"]
-    return fits and not is_alone and local >= max(sizes["top_k"], 4)
+    if local < max(sizes["top_k"], 4):
+        return False
+    return local * checkpoint.expert_bytes(sizes) <= SMALL_BYTES
