@@ -26,14 +26,22 @@ def test_a_models_config_is_the_layer_that_it_has(name):
     assert checkpoint.layers == sample["layers"]
     assert checkpoint.kind == sample.get("kind", "fp8")
     assert checkpoint.not_understood == {}
-    for size, value in sample.get("sizes", {}).items():
-        assert sizes[size] == value, size
-    if sample["key"]:
-        known = catalogue.router_sizes(sample["key"])
-        grouped = {"num_groups", "kept_groups"} if checkpoint.kind == "mxfp4" else set()
-        assert all(known[size] == sizes[size] for size in sizes.keys() - grouped)
-        names = catalogue.names(sizes, checkpoint.kind)
-        assert sample["key"] in [catalogue.by_name().get(name) for name in names.values()]
+    wanted = sample.get("sizes", {})
+    assert {size: sizes[size] for size in wanted} == wanted
+
+
+@pytest.mark.parametrize("name", [name for name in GOOD if CONFIGS[name]["key"]])
+def test_a_models_layer_has_the_definition_that_it_has(name):
+    sample = CONFIGS[name]
+    checkpoint = read(sample["config"])
+    sizes = checkpoint.on(sample["ep"])
+
+    names = catalogue.names(sizes, checkpoint.kind)
+    keys = [catalogue.by_name().get(each) for each in names.values()]
+    assert sample["key"] in keys
+
+    of_definition = catalogue.router_sizes(sample["key"])
+    assert {size: of_definition[size] for size in sizes} == sizes
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -224,17 +224,19 @@ def scheme_of_quark(entry: object) -> Scheme:
         return Scheme("", "quark")
 
     element = str(weight.get("dtype"))
-    group_size = weight.get("group_size")
     words = f"quark {element} {weight.get('qscheme')}"
     if element.startswith("fp8_e4m3") and "block" in words:
-        return Scheme(FP8, words, weight.get("block_size") or group_size)
-    if element == "fp4" and group_size == GROUP and weight.get("scale_format") == "e8m0":
-        inputs = entry.get("input_tensors") or {}
-        static = inputs.get("is_dynamic") is False
-        return Scheme(MXFP4, words, None, activations_of_quark(inputs), static)
-    if element == "fp4":
+        return Scheme(FP8, words, weight.get("block_size") or weight.get("group_size"))
+    if element in ("int4", "uint4"):
+        return Scheme(INT4, words)
+    if element != "fp4":
+        return Scheme("", words)
+    if weight.get("group_size") != GROUP or weight.get("scale_format") != "e8m0":
         return Scheme(NVFP4, words)
-    return Scheme(INT4 if element in ("int4", "uint4") else "", words)
+
+    inputs = entry.get("input_tensors") or {}
+    static = inputs.get("is_dynamic") is False
+    return Scheme(MXFP4, words, None, activations_of_quark(inputs), static)
 
 
 def activations_of_quark(inputs: dict) -> str:

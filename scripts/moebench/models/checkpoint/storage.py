@@ -31,7 +31,10 @@ WORDS = {
     FP8: "FP8 e4m3, scales per 128 x 128",
     MXFP4: "MXFP4, e2m1 with a power of two per 32",
 }
-NOTE_ON_FP8 = "as FP8, twice as large: --fp8; whether that is exact: --check-scales"
+NOTE_OF_KIND = {
+    FP8: "",
+    MXFP4: "as FP8, twice as large: --fp8; whether that is exact: --check-scales",
+}
 HF_QUANT = "hf_quant_config.json"
 # What lists the modules that stay in 16 bits, of all tools.
 EXCLUDING = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "exclude")
@@ -70,25 +73,19 @@ def storage_of(
     reasons = faults(schemes, file, fp8_activations)
     if len(reasons) == len(layers):
         raise ValueError(reasons[layers[0]])
-
-    schemes = {layer: scheme for layer, scheme in schemes.items() if layer not in reasons}
-    kind = most_frequent(scheme.kind for scheme in schemes.values())
-    for layer, scheme in schemes.items():
-        if scheme.kind != kind:
-            reasons[layer] = f"{file}: has {scheme.words}"
+    kind = most_frequent(schemes[layer].kind for layer in layers if layer not in reasons)
     if kind == FP8:
         check_elements(quantisation)
 
+    reasons = others_than(kind, schemes, file) | reasons
     reasons |= excluded_layers(quantisation, layers, num_experts)
-    note = note_on(reasons, layers) if reasons else ""
     good = [layer for layer in layers if layer not in reasons]
+    note = note_on(reasons, layers)
     if not good:
         raise ValueError(f"{note}; want {WANTED} for them")
 
     scheme = schemes[good[0]]
-    notes = [note, note_on_activations(scheme)]
-    if kind == MXFP4:
-        notes.append(NOTE_ON_FP8)
+    notes = [note, note_on_activations(scheme), NOTE_OF_KIND[kind]]
     return Storage(kind, words_of(scheme, quantisation), good, notes)
 
 
@@ -99,6 +96,15 @@ def faults(schemes: dict[int, Scheme | None], file: str, fp8_activations: bool) 
         reason = fault(scheme, file, fp8_activations)
         if reason:
             reasons[layer] = reason
+    return reasons
+
+
+def others_than(kind: str, schemes: dict[int, Scheme | None], file: str) -> dict[int, str]:
+    """Return layer -> why it is left out, of those whose experts are of another kind."""
+    reasons = {}
+    for layer, scheme in schemes.items():
+        if scheme is not None and scheme.kind != kind:
+            reasons[layer] = f"{file}: has {scheme.words}"
     return reasons
 
 
@@ -220,5 +226,7 @@ def excluded_layers(quantisation: dict, layers: list[int], num_experts: int) -> 
 
 
 def note_on(reasons: dict[int, str], layers: list[int]) -> str:
-    """Return how many layers are left out, and why most of them are."""
+    """Return how many layers are left out, and why most of them are; "" where none is."""
+    if not reasons:
+        return ""
     return f"{most_frequent(reasons.values())}, in {len(reasons)} of {len(layers)} layers"
