@@ -177,6 +177,7 @@ def checkpoint_folder(tmp_path):
         (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
         others = {"layers.0.ffn.shared_experts.w1.scale": torch.ones(2, 3)}
         others["layers.0.ffn.experts.0.w1.weight"] = torch.zeros(256, 192, dtype=torch.int8)
+        others["layers.0.ffn.experts.0.w1.input_scale"] = torch.ones(())
         save_file(others, tmp_path / "others.safetensors")
         for number, (name, tensor) in enumerate(tensors.items()):
             save_file({name: tensor}, tmp_path / f"model-{number}.safetensors")

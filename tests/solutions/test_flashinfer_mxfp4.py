@@ -204,8 +204,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(
-    ("needed_by", "group"),
-    [(source, "Mixed_group2"), (source_w4a8, "Mixed_group4")],
+    ("needed_by", "group"), [(source, "Mixed_group2"), (source_w4a8, "Mixed_group4")]
 )
 def test_only_the_needed_sources_are_compiled(tmp_path, needed_by, group):
     sources = []

@@ -57,8 +57,10 @@ def layers() -> list[Layer]:
             continue
         splits = {key: Split.of_table(value) for key, value in model["geometries"].items()}
         for key, split in sorted(splits.items(), key=many_ranks_first):
-            has_router = key in catalogue.geometries()
-            every_layer.append(Layer(model, split, key if has_router else routed_key(key)))
+            geometry = key
+            if key not in catalogue.geometries():  # no definition has its router inside
+                geometry = routed_key(key)
+            every_layer.append(Layer(model, split, geometry))
     return every_layer
 
 
@@ -73,7 +75,10 @@ def layer_of(geometry: str) -> Layer | None:
     model.
     """
     inside = router_inside().get(geometry, geometry)
-    return next((layer for layer in layers() if layer.geometry == inside), None)
+    for layer in layers():
+        if layer.geometry == inside:
+            return layer
+    return None
 
 
 def weight_bytes(layer: Layer) -> int:

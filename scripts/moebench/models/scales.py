@@ -13,7 +13,7 @@ from moebench.models.checkpoint import Checkpoint
 from moebench.models.mxfp4_to_fp8 import BLOCK, GROUP, MOST_SPAN, spans
 
 # What checkpoints call the scales of experts, each by itself or all of a layer's together.
-SCALE_NAME = re.compile(r"\.experts\..*(?:_|\.|weight_)scales?(?:_inv)?$")
+SCALE_NAME = re.compile(r"\.experts\..*(\.scale|weight_scale|proj_scales?)(_inv)?$")
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,17 @@ class Tally:
         """Count one matrix."""
         apart = spans(scales.exponents)
         is_nan = apart < 0
+        is_exact = apart <= MOST_SPAN
+        is_exact &= ~is_nan
         self.matrices += 1
         self.blocks += apart.numel()
         self.nan += int(is_nan.sum())
-        self.exact += int((~is_nan & (apart <= MOST_SPAN)).sum())
+        self.exact += int(is_exact.sum())
 
         widest = int(apart.max())
         if widest > self.widest:
-            row, column = (apart == widest).nonzero()[0].tolist()
+            first, *_ = (apart == widest).nonzero()
+            row, column = first.tolist()
             self.widest = widest
             self.widest_at = f"{scales.name}, block ({row}, {column})"
 
@@ -100,7 +103,8 @@ def check_shape(file: Path, name: str, shape: list[int], checkpoint: Checkpoint)
     gate_or_up = [width, hidden // GROUP]
     both = [2 * width, hidden // GROUP]
     down = [hidden, width // GROUP]
-    if shape[-2:] not in (gate_or_up, both, down):
+    matrix = list(shape[-2:])
+    if matrix not in (gate_or_up, both, down):
         raise UserError(
             f"--check-scales: {file.name}: {name} has {shape}, want {gate_or_up}, {both} or "
             f"{down}, a scale per {GROUP} columns"

@@ -16,6 +16,14 @@ from moebench.operators import fp8_layer, moe_mxfp4_fp8_routed
 from moebench.operators.fp8_layer import BLOCK
 from moebench.operators.layers import Sizes
 
+SIZES_OF_A_LAYER = (
+    "num_experts",
+    "top_k",
+    "hidden_size",
+    "intermediate_size",
+    "experts_hidden_size",
+)
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -104,10 +112,7 @@ def called(file: Path) -> str:
 
 
 def read(
-    config: dict,
-    assumed: Assumptions = NO_ASSUMPTIONS,
-    beside: dict | None = None,
-    place: str = "",
+    config: dict, assumed: Assumptions = NO_ASSUMPTIONS, beside: dict | None = None, place: str = ""
 ) -> Checkpoint:
     """Read a config.json's content.
 
@@ -180,22 +185,30 @@ def notes_on(fields: Fields, sizes: Sizes, notes: list[str]) -> list[str]:
 
 def check_alike(fields: Fields) -> None:
     """Raise ValueError where the experts, or those of a layer, are others than the sizes say."""
-    if "refused" in fields.implied:
-        raise ValueError(f"model_type {fields.values['model_type']!r}: {fields.implied['refused']}")
+    refused = fields.implied.get("refused")
+    if refused:
+        raise ValueError(f"model_type {fields.values['model_type']!r}: {refused}")
 
     size_names = set()
-    for key in ("num_experts", "top_k", "hidden_size", "intermediate_size", "experts_hidden_size"):
+    for key in SIZES_OF_A_LAYER:
         size_names.update(fields.names[key])
-    by_layer = fields.values.get("per_layer_config") or {}
-    all_changes = by_layer.values() if isinstance(by_layer, dict) else [by_layer]
-    if not all(isinstance(changes, dict) for changes in all_changes):
-        raise ValueError(f"per_layer_config: has {by_layer!r}, want fields by layer")
-    for layer, changes in by_layer.items():
+    for layer, changes in changes_by_layer(fields).items():
         differing = size_names.intersection(changes)
         if differing:
             raise ValueError(
                 f"per_layer_config: layer {layer} has its own {min(differing)}, want layers alike"
             )
+
+
+def changes_by_layer(fields: Fields) -> dict[str, dict]:
+    """Return layer -> its own fields. Raises ValueError for what are no fields."""
+    by_layer = fields.values.get("per_layer_config") or {}
+    is_readable = isinstance(by_layer, dict)
+    if is_readable:
+        is_readable = all(isinstance(changes, dict) for changes in by_layer.values())
+    if not is_readable:
+        raise ValueError(f"per_layer_config: has {by_layer!r}, want fields by layer")
+    return by_layer
 
 
 def sizes_of(fields: Fields) -> Sizes:
@@ -213,11 +226,16 @@ def sizes_of(fields: Fields) -> Sizes:
     for key, most in (("top_k", "num_experts"), ("kept_groups", "num_groups")):
         wanted = f"at most {sizes[most]}, as {fields.name(most)} has"
         fields.require(key, sizes[key] <= sizes[most], wanted)
-    for key, field_key in (("hidden_size", hidden), ("intermediate_size", "intermediate_size")):
-        wanted = f"a multiple of {BLOCK}, the width of a scale's block"
-        fields.require(field_key, sizes[key] % BLOCK == 0, wanted)
+    check_width(fields, hidden, sizes["hidden_size"])
+    check_width(fields, "intermediate_size", sizes["intermediate_size"])
     check_groups(fields, sizes)
     return sizes
+
+
+def check_width(fields: Fields, key: str, width: int) -> None:
+    """Raise ValueError for a width that parts a scale's block."""
+    wanted = f"a multiple of {BLOCK}, the width of a scale's block"
+    fields.require(key, width % BLOCK == 0, wanted)
 
 
 def check_groups(fields: Fields, sizes: Sizes) -> None:
@@ -238,10 +256,12 @@ def check_groups(fields: Fields, sizes: Sizes) -> None:
 
 def name_of(config: dict, fields: Fields, place: str) -> str:
     """Return a name for the checkpoint, fit for a key: its own, its folder's or its type's."""
-    written = str(config.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
-    model_type = str(config.get("model_type") or fields.values.get("model_type") or "my-model")
-    for name in (written, place, model_type):
-        slug = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
+    path = str(config.get("_name_or_path") or "")
+    _, _, written = path.rstrip("/").rpartition("/")
+    model_type = config.get("model_type") or fields.values.get("model_type")
+    for name in (written, place, str(model_type or "")):
+        slug = re.sub(r"[^a-z0-9.]+", "-", name.lower())
+        slug = slug.strip("-.")
         if re.search("[a-z]", slug):
             return slug
     return "my-model"

@@ -27,10 +27,7 @@ SERVED_ELSEWHERE = {
     "Blackwell, Marlin on Hopper",
     INT4: "4-bit integers: Marlin in vLLM and SGLang serves them",
 }
-WORDS = {
-    FP8: "FP8 e4m3, scales per 128 x 128",
-    MXFP4: "MXFP4, e2m1 with a power of two per 32",
-}
+WORDS = {FP8: "FP8 e4m3, scales per 128 x 128", MXFP4: "MXFP4, e2m1 with a power of two per 32"}
 NOTE_OF_KIND = {
     FP8: "",
     MXFP4: "as FP8, twice as large: --fp8; whether that is exact: --check-scales",
