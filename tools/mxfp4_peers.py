@@ -175,7 +175,7 @@ def line_on(peer: Peer, batch: Batch) -> tuple[str, bool]:
 
 def fp8_key_of(key: str) -> str | None:
     """Return the key of the FP8 definition with these sizes, None without one."""
-    names = catalogue.names(catalogue.geometries()[key])
+    names = catalogue.names(catalogue.layer_sizes()[key])
     return catalogue.by_name().get(names["routed"])
 
 

@@ -64,8 +64,8 @@ def test_a_definitions_axes_are_the_public_ones(definition):
 
     kind = kind_of(definition)
     if kind == "ds":
-        geometry = catalogue.by_name()[definition.name]
-        wanted["num_experts"] = catalogue.geometries()[geometry]["num_experts"]
+        layer_key = catalogue.by_name()[definition.name]
+        wanted["num_experts"] = catalogue.layer_sizes()[layer_key]["num_experts"]
     if kind == "routed":
         wanted["top_k"] = numbers["topk"]
     assert axes == wanted
@@ -94,10 +94,10 @@ def test_a_reference_has_its_routers_sizes(definition):
         assert groups in definition.reference
 
 
-def inputs(seq_len, offset=64, geometry="small"):
+def inputs(seq_len, offset=64, layer_key="small"):
     """Return FIB's random inputs of a definition with the router inside, by name."""
-    family = catalogue.operator(geometry)
-    definition = family.definition(geometry)
+    family = catalogue.operator(layer_key)
+    definition = family.definition(layer_key)
     specs = {name: {"type": "random"} for name in definition.inputs}
     if family is moe:
         specs["local_expert_offset"] = {"type": "scalar", "value": offset}
@@ -144,9 +144,9 @@ def dequantised(values, scales):
     return values.double() * torch.kron(scales.double(), block)
 
 
-def chosen_of(geometry, arguments, token):
+def chosen_of(layer_key, arguments, token):
     """Return [(expert, weight)] of one token."""
-    sizes = catalogue.geometries()[geometry]
+    sizes = catalogue.layer_sizes()[layer_key]
     logits = arguments["routing_logits"][token]
     if "routing_bias" not in arguments:
         return chosen_by_softmax(sizes, logits)
@@ -165,7 +165,7 @@ def row_of(x, arguments, expert):
     return matrices["gemm2_weights"] @ h
 
 
-def one_row_at_a_time(geometry, arguments):
+def one_row_at_a_time(layer_key, arguments):
     """Return the output again, straight from the description, in fp64 and without any sharing."""
     offset = arguments.get("local_expert_offset", 0)
     tokens = arguments["hidden_states"].double()
@@ -174,7 +174,7 @@ def one_row_at_a_time(geometry, arguments):
 
     output = torch.zeros_like(tokens)
     for token, x in enumerate(tokens):
-        for expert, weight in chosen_of(geometry, arguments, token):
+        for expert, weight in chosen_of(layer_key, arguments, token):
             local = expert - offset
             if 0 <= local < len(arguments["gemm1_weights"]):
                 output[token] += weight * row_of(x, arguments, local)
@@ -182,7 +182,7 @@ def one_row_at_a_time(geometry, arguments):
 
 
 @pytest.mark.parametrize(
-    ("geometry", "seq_len", "offset"),
+    ("layer_key", "seq_len", "offset"),
     [
         ("small", 1, 40),
         ("small", 6, 40),
@@ -191,21 +191,21 @@ def one_row_at_a_time(geometry, arguments):
         ("small-renorm", 6, 0),
     ],
 )
-def test_reference_computes_what_the_design_describes(geometry, seq_len, offset):
-    arguments = inputs(seq_len, offset, geometry)
-    wanted = one_row_at_a_time(geometry, arguments)
+def test_reference_computes_what_the_design_describes(layer_key, seq_len, offset):
+    arguments = inputs(seq_len, offset, layer_key)
+    wanted = one_row_at_a_time(layer_key, arguments)
     assert wanted.abs().max() > 0
 
-    output = built(geometry)(*arguments.values()).double()
+    output = built(layer_key)(*arguments.values()).double()
     error = (output - wanted).norm() / wanted.norm()
     assert error < 4e-3  # bf16 rounds to 2^-9
 
 
-def built(geometry):
+def built(layer_key):
     """FIB's build of the committed JSON: a module of its own, with nothing of this repository in
     reach.
     """
-    text = paths.definition_file(definition_name(geometry)).read_text()
+    text = paths.definition_file(definition_name(layer_key)).read_text()
     definition = Definition.model_validate_json(text)
     return BuilderRegistry.get_instance().build_reference(definition)
 
@@ -220,7 +220,7 @@ def test_the_committed_json_is_what_the_command_writes(tmp_path, monkeypatch):
     folder = paths.ROOT / "definitions"
     committed = {path.name: path.read_text() for path in folder.glob("*/*.json")}
     monkeypatch.setattr(paths, "definition_file", lambda name: tmp_path / f"{name}.json")
-    monkeypatch.setattr(add_model.workloads, "make", lambda geometry: (0, 0))
+    monkeypatch.setattr(add_model.workloads, "make", lambda layer_key: (0, 0))
     assert cli.main(["data", "--write"]) == 0
     assert {path.name: path.read_text() for path in tmp_path.glob("*.json")} == committed
 

@@ -32,26 +32,26 @@ def test_every_layer_with_the_router_inside_has_this_form():
         if key in router_inside:
             inside.add(router_inside[key])
     assert inside == full & set(catalogue.fp8_moe())
-    assert catalogue.geometry_named("full-routed") == "deepseek-v3-ep8-routed"
+    assert catalogue.layer_key_named("full-routed") == "deepseek-v3-ep8-routed"
 
 
 # ---- the reference ----
 
 
-def built(geometry):
+def built(layer_key):
     """FIB's build of the committed JSON: a module of its own, with nothing of this repository in
     reach.
     """
-    file = paths.definition_file(catalogue.definition_name(geometry))
+    file = paths.definition_file(catalogue.definition_name(layer_key))
     definition = Definition.model_validate_json(file.read_text())
     return BuilderRegistry.get_instance().build_reference(definition)
 
 
-def drawn(geometry, seq_len, offset):
+def drawn(layer_key, seq_len, offset):
     """FIB's random inputs by name; experts are chosen at random, half of them local, and none
     twice.
     """
-    definition = catalogue.definition(geometry)
+    definition = catalogue.definition(layer_key)
     specs = {name: {"type": "random"} for name in definition.inputs}
     specs["local_expert_offset"] = {"type": "scalar", "value": offset}
     torch.manual_seed(seq_len)
@@ -59,7 +59,7 @@ def drawn(geometry, seq_len, offset):
     values = gen_inputs(definition, workload, "cpu")
     arguments = dict(zip(definition.inputs, values, strict=True))
 
-    sizes = catalogue.geometries()[geometry]
+    sizes = catalogue.layer_sizes()[layer_key]
     num_local = sizes["num_local_experts"]
     top_k = sizes["top_k"]
     order = torch.rand(seq_len, 2 * num_local).argsort(1)
@@ -151,13 +151,13 @@ def test_an_expert_that_comes_twice_counts_twice():
 class DataSet:
     """A small definition, and the data set at root with its tensors."""
 
-    geometry: str
+    layer_key: str
     root: Path
 
     def stored(self, case):
         """Return a case's tensors."""
-        definition = catalogue.definition(self.geometry)
-        for workload in workloads.recorded(self.geometry):
+        definition = catalogue.definition(self.layer_key)
+        for workload in workloads.recorded(self.layer_key):
             if workload.uuid == case.uuid:
                 return load_safetensors(definition, workload, self.root)
         raise KeyError(case.name)
@@ -173,10 +173,10 @@ def tokens_of(case):
     return case.name, case.seq_len, case.offset
 
 
-@pytest.mark.parametrize("geometry", routed.router_inside())
-def test_workloads_are_those_with_the_router_inside(geometry):
-    inside = routed.router_inside()[geometry]
-    cases = routed.cases(geometry)
+@pytest.mark.parametrize("layer_key", routed.router_inside())
+def test_workloads_are_those_with_the_router_inside(layer_key):
+    inside = routed.router_inside()[layer_key]
+    cases = routed.cases(layer_key)
     likes = workloads.cases_by_uuid(inside)
     chosen = [tokens_of(case) for case in cases if case.ids == "chosen"]
     assert chosen == [tokens_of(like) for like in likes.values()]
@@ -186,18 +186,18 @@ def test_workloads_are_those_with_the_router_inside(geometry):
     assert uuids.isdisjoint(likes)
 
     for case in cases[:3]:
-        least = committed_workloads.bound(geometry, case.uuid)
+        least = committed_workloads.bound(layer_key, case.uuid)
         like = committed_workloads.bound(inside, case.like.uuid)
         assert (least.rows, least.active, least.flops) == (like.rows, like.active, like.flops)
 
 
-@pytest.mark.parametrize("geometry", SMALL)
-def test_routing_is_the_references(geometry):
-    inside = routed.router_inside()[geometry]
+@pytest.mark.parametrize("layer_key", SMALL)
+def test_routing_is_the_references(layer_key):
+    inside = routed.router_inside()[layer_key]
     form = routed.form_inside(inside)
     scope = {}
     exec(catalogue.operator(inside).reference_source(inside), scope)
-    for case in routed.cases(geometry):
+    for case in routed.cases(layer_key):
         if case.ids == "chosen":
             stored = form.tensors(case.like)
             router_inputs = [stored["routing_logits"]]
@@ -221,8 +221,8 @@ def assert_same_routing(stored, ids, weights):
 
 
 def test_hard_cases_are_as_hard_as_they_say(data_set):
-    by_name = {case.name: case for case in routed.cases(data_set.geometry)}
-    sizes = catalogue.geometries()[data_set.geometry]
+    by_name = {case.name: case for case in routed.cases(data_set.layer_key)}
+    sizes = catalogue.layer_sizes()[data_set.layer_key]
 
     padded = data_set.stored(by_name["padded-batch"])
     assert (padded["topk_ids"][-1] == -1).all()

@@ -15,7 +15,7 @@ from moebench.core import paths
 from moebench.core.errors import CannotRun, UserError
 from moebench.operators import catalogue, workloads
 from moebench.operators.fp8_workloads import stored_scales
-from moebench.operators.moe_fp8_block_scale import cases, definition_name, geometries, route
+from moebench.operators.moe_fp8_block_scale import cases, definition_name, layer_sizes, route
 from moebench.operators.routing import model as routing_model
 from rich.console import Console
 from terminal import rows_of
@@ -24,9 +24,9 @@ FULL = cases("full")
 SMALL = cases("small")
 OTHERS = ("small-one-group", "small-renorm")
 MADE = ("full", "small", *OTHERS)
-QUICK = {"full", "bf16", "mxfp8", *catalogue.geometries().keys() - set(catalogue.full())}
+QUICK = {"full", "bf16", "mxfp8", *catalogue.layer_sizes().keys() - set(catalogue.full())}
 MODELS = [key for key in catalogue.fp8_moe() if key not in MADE]
-SLOW = [key for key in catalogue.geometries() if key not in QUICK]
+SLOW = [key for key in catalogue.layer_sizes() if key not in QUICK]
 KEYS = [*sorted(QUICK), *(pytest.param(key, marks=pytest.mark.slow) for key in SLOW)]
 
 pytestmark = pytest.mark.xdist_group("workloads")  # one worker draws them
@@ -36,14 +36,14 @@ pytestmark = pytest.mark.xdist_group("workloads")  # one worker draws them
 def made(tmp_path_factory):
     """A data set with the committed records and freshly generated tensors."""
     root = tmp_path_factory.mktemp("data_set")
-    for geometry in MADE:
-        make_below(root, geometry)
+    for layer_key in MADE:
+        make_below(root, layer_key)
     return root
 
 
 def tensors_of(root, case):
     """Return what the case's file has: drawing it again takes seconds."""
-    name = catalogue.definition_name(case.geometry)
+    name = catalogue.definition_name(case.layer_key)
     return safetensors.torch.load_file(root / paths.blob_file(name, case.uuid))
 
 
@@ -58,7 +58,7 @@ def exact_choice(tensors, sizes):
 
 def local_rows(root, case):
     """Return how many tokens each of the rank's 32 experts has."""
-    chosen = exact_choice(tensors_of(root, case), geometries()[case.geometry])
+    chosen = exact_choice(tensors_of(root, case), layer_sizes()[case.layer_key])
     local = chosen - case.offset
     is_local = (local >= 0) & (local < 32)
     return np.bincount(local[is_local], minlength=32)
@@ -69,43 +69,43 @@ def assert_same_experts(experts, others):
     assert np.array_equal(np.sort(experts, axis=1), np.sort(others, axis=1))
 
 
-@pytest.mark.parametrize("geometry", KEYS)
-def test_generated_files_are_the_committed_ones(made, geometry):
+@pytest.mark.parametrize("layer_key", KEYS)
+def test_generated_files_are_the_committed_ones(made, layer_key):
     """Results are comparable only on the same tensors, whose sha256 make() checks; bounds read the
     counts alone.
     """
-    if geometry not in MADE:
-        make_below(made, geometry)
-    assert_committed(geometry, made)
+    if layer_key not in MADE:
+        make_below(made, layer_key)
+    assert_committed(layer_key, made)
 
 
-@pytest.mark.parametrize("geometry", MODELS)
-def test_models_have_decode_and_prefill_workloads_of_average_load(geometry):
+@pytest.mark.parametrize("layer_key", MODELS)
+def test_models_have_decode_and_prefill_workloads_of_average_load(layer_key):
     """The first few: bounds hang on how many experts have rows, and 5% more of them than average is
     a harder case.
     """
-    sizes = catalogue.geometries()[geometry]
+    sizes = catalogue.layer_sizes()[layer_key]
     local = sizes["num_local_experts"]
     rows_a_token = sizes["top_k"] * local / sizes["num_experts"]
-    cases = list(workloads.cases_by_uuid(geometry).values())
+    cases = list(workloads.cases_by_uuid(layer_key).values())
     assert [case.seq_len for case in cases] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192]
 
     for case in cases[1:7]:
-        bound = committed_workloads.bound(geometry, case.uuid)
+        bound = committed_workloads.bound(layer_key, case.uuid)
         rows = case.seq_len * rows_a_token
         active = local * (1 - math.exp(-rows / local))
         assert bound.rows == pytest.approx(rows, abs=2, rel=0.1)
         assert bound.active == pytest.approx(active, abs=1.5, rel=0.08), case.seq_len
 
 
-@pytest.mark.parametrize("geometry", OTHERS)
-def test_other_routings_choose_alike_in_fp32(made, geometry):
+@pytest.mark.parametrize("layer_key", OTHERS)
+def test_other_routings_choose_alike_in_fp32(made, layer_key):
     """As for the first operator: a choice that hangs on rounding has two right answers."""
-    family = catalogue.operator(geometry)
-    sizes = family.geometries()[geometry]
+    family = catalogue.operator(layer_key)
+    sizes = family.layer_sizes()[layer_key]
     scope = {}
-    exec(family.reference_source(geometry), scope)
-    for case in family.cases(geometry):
+    exec(family.reference_source(layer_key), scope)
+    for case in family.cases(layer_key):
         tensors = tensors_of(made, case)
         router_inputs = [tensors["routing_logits"]]
         if "routing_bias" in tensors:
@@ -218,7 +218,7 @@ def keys_of(lines):
 def test_a_narrow_terminal_cuts_no_key_and_no_name(capsys, monkeypatch, width):
     monkeypatch.setattr(data, "console", lambda: Console(width=width))
     assert cli.main(["data"]) == 0
-    assert keys_of(capsys.readouterr().out.splitlines()) == list(catalogue.geometries())
+    assert keys_of(capsys.readouterr().out.splitlines()) == list(catalogue.layer_sizes())
 
     assert cli.main(["data", "small-routed"]) == 0
     cases = workloads.cases_by_uuid("small-routed").values()
@@ -262,7 +262,7 @@ def test_a_changed_generator_is_refused(made, tmp_path):
 @pytest.mark.parametrize("case", [*FULL, *SMALL], ids=lambda case: case.name)
 def test_no_choice_hangs_on_rounding(made, case):
     """fp32 routing must agree with fp64 routing, or two right solutions would disagree."""
-    sizes = geometries()[case.geometry]
+    sizes = layer_sizes()[case.layer_key]
     tensors = tensors_of(made, case)
     logits = tensors["routing_logits"]
     bias = tensors["routing_bias"]
@@ -286,7 +286,7 @@ def test_hard_cases_are_as_hard_as_they_say(made):
 
 def test_harsh_scales_have_both_signs_and_zeros():
     (case,) = [case for case in SMALL if case.name == "harsh-scales"]
-    scales = stored_scales(case, geometries()["small"])
+    scales = stored_scales(case, layer_sizes()["small"])
     for array in scales.values():
         assert array.min() < -16
         assert array.max() > 16

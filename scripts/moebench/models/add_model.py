@@ -24,14 +24,14 @@ RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?(-mxfp4)?$")
 SMALL_BYTES = 32_000_000  # of a layer that a CPU can run
 
 
-def write(geometry: str) -> str:
+def write(layer_key: str) -> str:
     """Write a definition's JSON, its workloads and their tensors; return what was done."""
-    definition = catalogue.definition(geometry)
+    definition = catalogue.definition(layer_key)
     content = definition.model_dump_json(indent=2, exclude_unset=True) + "\n"
     write_atomically(paths.definition_file(definition.name), content)
 
-    written, good = workloads.make(geometry)
-    users = len(workloads.recorded(geometry)) - written - good
+    written, good = workloads.make(layer_key)
+    users = len(workloads.recorded(layer_key)) - written - good
     line = f"{definition.name}: {written} tensor files written, {good} already good"
     if users:
         line += f"; {users} of your own"
@@ -161,7 +161,7 @@ def model_of(checkpoint: Checkpoint) -> str | None:
 def with_entry(text: str, table: str, field: str, entry: str) -> str:
     """Return layers.toml with one more entry in a table's field, which is `geometries` or `mxfp4`.
 
-    The field comes behind `geometries` where the table has none of that name.
+    The field comes behind `layer_keys` where the table has none of that name.
     """
     lines = text.split("\n")
     at = line_of(lines, table, field)
@@ -200,7 +200,7 @@ def new_table(name: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
     lines = [f"[{json.dumps(name)}]"]
     for each, value in values.items():
         lines.append(f"{each} = {json.dumps(value)}")
-    lines.append("geometries = {}")
+    lines.append("layer_keys = {}")
     if runs_on_cpu(checkpoint, sizes):
         lines.append("small = true")
     return "\n".join([*lines, ""])
