@@ -25,7 +25,8 @@ from moebench.judging.calling import seeded_inputs
 from moebench.judging.fib import normalize_result
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
 from moebench.models.mxfp4_to_fp8 import experts_to_fp8
-from moebench.operators import catalogue, moe_mxfp4_fp8_routed
+from moebench.operators import catalogue
+from moebench.operators.fp8 import mxfp4
 from moebench.packing import eligibility
 from moebench.packing.manifest import solutions_of
 from moebench.packing.pack import pack
@@ -58,16 +59,16 @@ def batch_of(key: str, num_tokens: int) -> Batch:
 
     Raises UserError where there is none.
     """
-    cases = {case.seq_len: case for case in moe_mxfp4_fp8_routed.cases(key)}
+    cases = {case.seq_len: case for case in catalogue.MXFP4.cases(key)}
     if num_tokens not in cases:
         listed = ", ".join(map(str, cases))
         raise UserError(f"T: got {num_tokens}, want one of {listed}")
     case = cases[num_tokens]
-    with_scales = moe_mxfp4_fp8_routed.case_with_scales(case)
-    stored = moe_mxfp4_fp8_routed.tensors(case) | moe_mxfp4_fp8_routed.weight_scales(with_scales)
+    with_scales = catalogue.MXFP4.case_with_scales(case)
+    stored = catalogue.MXFP4.tensors(case) | mxfp4.weight_scales(with_scales)
 
     full = catalogue.definition(key)
-    drawn = moe_mxfp4_fp8_routed.record(case).workload
+    drawn = catalogue.MXFP4.record(case).workload
     (values,) = seeded_inputs(full, drawn, 1, "cuda", stored)
     reference = BuilderRegistry.get_instance().build_reference(full)
     (expected,) = normalize_result(full, reference(*values), "cuda")

@@ -14,7 +14,6 @@ from moebench import cli
 from moebench.core import paths
 from moebench.models import add_model
 from moebench.operators import catalogue
-from moebench.operators import moe_fp8_block_scale as moe
 from moebench.operators.catalogue import definition_name
 
 EXPERTS = ["gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale"]
@@ -99,7 +98,7 @@ def inputs(seq_len, offset=64, layer_key="small"):
     family = catalogue.operator(layer_key)
     definition = family.definition(layer_key)
     specs = {name: {"type": "random"} for name in definition.inputs}
-    if family is moe:
+    if family is catalogue.SIGMOID_BIAS:
         specs["local_expert_offset"] = {"type": "scalar", "value": offset}
         specs["routed_scaling_factor"] = {"type": "scalar", "value": 2.5}
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from layer_inputs import arguments as layer_arguments
-from moebench.operators import catalogue, moe_bf16, moe_fp8_block_scale, workloads
+from moebench.operators import catalogue, moe_bf16, workloads
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.packing import manifest, pack
 
@@ -36,7 +36,7 @@ def test_reference_computes_what_the_definition_describes():
 
 def test_solutions_go_with_their_operator():
     bf16 = set(manifest.solutions_of(moe_bf16.layer_sizes()))
-    fp8 = set(manifest.solutions_of(moe_fp8_block_scale.layer_sizes()))
+    fp8 = set(manifest.solutions_of(catalogue.SIGMOID_BIAS.layer_sizes()))
     assert set(SOLUTIONS) <= bf16
     assert not bf16 & fp8
 

@@ -8,7 +8,7 @@ import torch
 from every_solution import expected_output
 from layer_inputs import arguments
 from moebench.operators import catalogue, workloads
-from moebench.operators import moe_mxfp4_fp8_routed as family
+from moebench.operators.fp8 import mxfp4 as family
 
 SMALL = "small-mxfp4"
 FLASH = "deepseek-v4-flash-mxfp4"
@@ -115,7 +115,7 @@ def files_with(name, recorded):
 def stored(tmp_path_factory):
     """Case name -> its stored tensors, generated anew and checked against the committed sums."""
     root = committed_workloads.make_below(tmp_path_factory.mktemp("data_set"), SMALL)
-    names = {case.uuid: case.name for case in family.cases(SMALL)}
+    names = {case.uuid: case.name for case in catalogue.MXFP4.cases(SMALL)}
     tensors = {}
     for workload in workloads.recorded(SMALL):
         name = names[workload.uuid]
@@ -140,7 +140,7 @@ def test_hard_cases_are_as_hard_as_they_say(stored):
 
 
 def test_bound_is_half_a_byte_and_a_scale_for_each_weight():
-    case = next(case for case in family.cases(FLASH) if case.seq_len == 64)
+    case = next(case for case in catalogue.MXFP4.cases(FLASH) if case.seq_len == 64)
     least = committed_workloads.bound(FLASH, case.uuid)
     weights = least.active * 3 * 2048 * 4096
     assert math.isclose(least.bytes, weights * 17 / 32, rel_tol=1e-3)

@@ -14,11 +14,10 @@ from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
 from moebench.core import paths
 from moebench.operators import catalogue, workloads
-from moebench.operators import moe_fp8_block_scale as ds_routing
-from moebench.operators import moe_fp8_block_scale_renorm as renorm
-from moebench.operators import moe_fp8_block_scale_routed as routed
+from moebench.operators.fp8 import routed
+from moebench.operators.fp8 import sigmoid_bias as ds_routing
 
-SMALL = routed.small()
+SMALL = catalogue.ROUTED.small()
 
 
 # ---- the definition ----
@@ -105,7 +104,7 @@ def test_it_is_the_layer_with_sigmoid_routing_inside():
 def test_it_is_the_layer_with_softmax_routing_inside():
     arguments = drawn("small-renorm-routed", 7, 0)
     scope = {}
-    exec(renorm.reference_source("small-renorm"), scope)
+    exec(catalogue.RENORM.reference_source("small-renorm"), scope)
     logits = torch.randn(7, 40).bfloat16()
     ids, weights = scope["route"](logits)
     wanted = scope["run"](logits, **for_router_inside(arguments))
@@ -176,7 +175,7 @@ def tokens_of(case):
 @pytest.mark.parametrize("layer_key", routed.router_inside())
 def test_workloads_are_those_with_the_router_inside(layer_key):
     inside = routed.router_inside()[layer_key]
-    cases = routed.cases(layer_key)
+    cases = catalogue.ROUTED.cases(layer_key)
     likes = workloads.cases_by_uuid(inside)
     chosen = [tokens_of(case) for case in cases if case.ids == "chosen"]
     assert chosen == [tokens_of(like) for like in likes.values()]
@@ -197,14 +196,14 @@ def test_routing_is_the_references(layer_key):
     form = routed.form_inside(inside)
     scope = {}
     exec(catalogue.operator(inside).reference_source(inside), scope)
-    for case in routed.cases(layer_key):
+    for case in catalogue.ROUTED.cases(layer_key):
         if case.ids == "chosen":
             stored = form.tensors(case.like)
             router_inputs = [stored["routing_logits"]]
             if "routing_bias" in stored:
                 router_inputs += [stored["routing_bias"], 2.5]
             ids, weights = scope["route"](*router_inputs)
-            assert_same_routing(routed.tensors(case), ids, weights)
+            assert_same_routing(catalogue.ROUTED.tensors(case), ids, weights)
 
 
 def assert_same_routing(stored, ids, weights):
@@ -221,7 +220,7 @@ def assert_same_routing(stored, ids, weights):
 
 
 def test_hard_cases_are_as_hard_as_they_say(data_set):
-    by_name = {case.name: case for case in routed.cases(data_set.layer_key)}
+    by_name = {case.name: case for case in catalogue.ROUTED.cases(data_set.layer_key)}
     sizes = catalogue.layer_sizes()[data_set.layer_key]
 
     padded = data_set.stored(by_name["padded-batch"])

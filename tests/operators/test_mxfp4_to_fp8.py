@@ -11,8 +11,8 @@ import torch
 from moebench import cli
 from moebench.models import mxfp4_to_fp8, scales
 from moebench.models.mxfp4_to_fp8 import MOST_SPAN, NotExact, experts_to_fp8, spans, to_fp8
-from moebench.operators.fp8_layer import dequantize
-from moebench.operators.moe_mxfp4_fp8_routed import dequantize_mxfp4
+from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
+from moebench.operators.fp8.reference import dequantize
 from safetensors.torch import save_file
 
 ROWS = 256

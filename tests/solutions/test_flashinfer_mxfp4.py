@@ -10,7 +10,7 @@ import pytest
 import torch
 from every_solution import expected_output
 from layer_inputs import DEVICE, arguments
-from moebench.operators.moe_mxfp4_fp8_routed import dequantize_mxfp4
+from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
 
 from solutions.flashinfer_mxfp4 import build, keywords, layout, prepare, source
 from solutions.flashinfer_mxfp4.dequantise import dequantise, dequantise_ref

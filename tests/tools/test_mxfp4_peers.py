@@ -7,7 +7,8 @@ import torch
 from layer_inputs import reference
 from moebench.core import paths
 from moebench.judging.calling import seeded_inputs
-from moebench.operators import catalogue, moe_mxfp4_fp8_routed
+from moebench.operators import catalogue
+from moebench.operators.fp8 import mxfp4
 from moebench.operators.fp8_layer import dequantize
 
 spec = importlib.util.spec_from_file_location("mxfp4_peers", paths.ROOT / "tools/mxfp4_peers.py")
@@ -18,16 +19,16 @@ SMALL = "small-mxfp4"
 
 
 def inputs_of(case):
-    stored = moe_mxfp4_fp8_routed.tensors(case)
-    with_scales = moe_mxfp4_fp8_routed.case_with_scales(case)
-    stored |= moe_mxfp4_fp8_routed.weight_scales(with_scales)
+    stored = catalogue.MXFP4.tensors(case)
+    with_scales = catalogue.MXFP4.case_with_scales(case)
+    stored |= mxfp4.weight_scales(with_scales)
     full = catalogue.definition(SMALL)
-    (values,) = seeded_inputs(full, moe_mxfp4_fp8_routed.record(case).workload, 1, "cpu", stored)
+    (values,) = seeded_inputs(full, catalogue.MXFP4.record(case).workload, 1, "cpu", stored)
     return dict(zip(full.inputs, values, strict=True))
 
 
 def test_weights_of_the_workloads_are_exact_in_fp8():
-    case = next(each for each in moe_mxfp4_fp8_routed.cases(SMALL) if each.name == "odd-length")
+    case = next(each for each in catalogue.MXFP4.cases(SMALL) if each.name == "odd-length")
     inputs = inputs_of(case)
     converted = peers.as_fp8(inputs)
 
@@ -40,7 +41,7 @@ def test_weights_of_the_workloads_are_exact_in_fp8():
 
 
 def test_scales_that_no_fp8_block_holds_are_refused():
-    case = next(each for each in moe_mxfp4_fp8_routed.cases(SMALL) if each.scales == "harsh")
+    case = next(each for each in catalogue.MXFP4.cases(SMALL) if each.scales == "harsh")
     with pytest.raises(ValueError, match="expert 0, gemm1_weights: block"):
         peers.as_fp8(inputs_of(case))
 

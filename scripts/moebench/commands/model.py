@@ -20,9 +20,10 @@ from moebench.core.errors import UserError
 from moebench.models import add_model, scales
 from moebench.models.checkpoint import Assumptions, Checkpoint, read_file
 from moebench.models.expected_bound import expected_bound
-from moebench.operators import catalogue, swiglu
+from moebench.operators import catalogue
+from moebench.operators.fp8 import swiglu
+from moebench.operators.fp8.routed import routed_key
 from moebench.operators.layers import Sizes, Split
-from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing import manifest
 from moebench.packing.serves import why_not

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from statistics import fmean
 
-from moebench.operators.fp8_layer import layer_bound
+from moebench.operators.fp8.layer import expert_bytes as fp8_bytes
+from moebench.operators.fp8.layer import layer_bound
+from moebench.operators.fp8.routed import routing_bytes
 from moebench.operators.layers import Sizes
-from moebench.operators.moe_fp8_block_scale_routed import routing_bytes
 from moebench.operators.routing import model as routing_model
 
 ROWS = 2048  # tokens that are drawn in all, so that a mean at few tokens is one over many routings
@@ -32,6 +33,7 @@ def expected_bound(num_tokens: int, sizes: Sizes, expert_bytes: int | None = Non
     experts = sizes["num_experts"]
     local = sizes["num_local_experts"]
     moved = routing_bytes(num_tokens, sizes)
+    weights = expert_bytes or fp8_bytes(sizes)
     routings = max(1, min(MOST_ROUTINGS, ROWS // num_tokens))
 
     bounds = []
@@ -40,7 +42,7 @@ def expected_bound(num_tokens: int, sizes: Sizes, expert_bytes: int | None = Non
         chosen = routing_model.select(logits, bias, sizes)
         for first in range(0, experts, local):
             counts = routing_model.local_counts(chosen - first, sizes)
-            bounds.append(layer_bound(num_tokens, counts, moved, sizes, expert_bytes))
+            bounds.append(layer_bound(num_tokens, counts, moved, sizes, weights))
 
     ms = fmean(bound.ms for bound in bounds)
     active = fmean(bound.active for bound in bounds)

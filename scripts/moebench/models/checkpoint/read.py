@@ -12,8 +12,9 @@ from moebench.models.checkpoint.not_understood import not_understood
 from moebench.models.checkpoint.router import router_of
 from moebench.models.checkpoint.schemes import FP8, MXFP4
 from moebench.models.checkpoint.storage import HF_QUANT, Storage, storage_of
-from moebench.operators import fp8_layer, moe_mxfp4_fp8_routed
-from moebench.operators.fp8_layer import BLOCK
+from moebench.operators import catalogue
+from moebench.operators.fp8.layer import expert_bytes
+from moebench.operators.fp8.reference import BLOCK
 from moebench.operators.layers import Sizes
 
 SIZES_OF_A_LAYER = (
@@ -69,8 +70,8 @@ class Checkpoint:
     def expert_bytes(self, sizes: Sizes) -> int:
         """Return the bytes of an expert's weights and scales on a rank of these sizes."""
         if self.kind == MXFP4:
-            return moe_mxfp4_fp8_routed.expert_bytes(sizes)
-        return fp8_layer.expert_bytes(sizes)
+            return catalogue.MXFP4.expert_bytes(sizes)
+        return expert_bytes(sizes)
 
 
 @dataclass(frozen=True)

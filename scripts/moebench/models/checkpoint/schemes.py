@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from moebench.models.checkpoint.modules import layers_named
+from moebench.operators.fp8.mxfp4 import GROUP
 from moebench.operators.fp8_layer import BLOCK
-from moebench.operators.moe_mxfp4_fp8_routed import GROUP
 
 FP8 = "fp8"
 MXFP4 = "mxfp4"
