@@ -9,7 +9,7 @@ from moebench.core import paths
 from moebench.judging.calling import seeded_inputs
 from moebench.operators import catalogue
 from moebench.operators.fp8 import mxfp4
-from moebench.operators.fp8_layer import dequantize
+from moebench.operators.fp8.reference import dequantize
 
 spec = importlib.util.spec_from_file_location("mxfp4_peers", paths.ROOT / "tools/mxfp4_peers.py")
 peers = importlib.util.module_from_spec(spec)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from moebench.models.checkpoint.modules import layers_named
 from moebench.operators.fp8.mxfp4 import GROUP
-from moebench.operators.fp8_layer import BLOCK
+from moebench.operators.fp8.reference import BLOCK
 
 FP8 = "fp8"
 MXFP4 = "mxfp4"
