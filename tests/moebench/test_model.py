@@ -97,6 +97,43 @@ def test_a_layer_without_one_says_how_to_add_it_and_why_it_is_not_served(config,
     assert "--definition longcat-flash-ep8-routed && pip" in commands[2]
 
 
+def test_experts_in_mxfp4_are_served_by_what_takes_them(config, capsys, monkeypatch):
+    monkeypatch.setattr(model, "over_bound", lambda key: {"triton_fused_v2": 1.5})
+    assert cli.main(["model", config("DeepSeek-V4-Flash"), "--ep", "8"]) == 0
+    texts, commands = rows(capsys.readouterr().out)
+    assert texts["definition"] == "deepseek-v4-flash-ep8-mxfp4"
+    assert texts["weights"].startswith("MXFP4")
+    assert "0.43 GB" in texts["weights"]
+    assert "18.4 GB" in texts["MoE layers"]
+    assert texts["served, top-k given"].startswith("triton_fused_v2 1.50")
+    assert "deepgemm" in texts["not served by"]
+    assert commands == [
+        "moebench run --definition deepseek-v4-flash-ep8-mxfp4",
+        "moebench pack triton_fused_v2 --package moe --definition deepseek-v4-flash-ep8-mxfp4 && "
+        "pip install ./moe",
+    ]
+
+
+def test_a_layer_in_mxfp4_that_has_no_definition_is_called_so(config, capsys):
+    path = config("DeepSeek-V4-Flash")
+    assert cli.main(["model", path, "--ep", "2", "--tp", "4"]) == 0
+    texts, commands = rows(capsys.readouterr().out)
+    assert texts["hidden, intermediate"].startswith("4096, 512,")
+    assert (
+        commands[0] == f"moebench model {path} --ep 2 --tp 4 --add deepseek-v4-flash-ep2-tp4-mxfp4"
+    )
+    assert commands[1] == "moebench run --definition deepseek-v4-flash-ep2-tp4-mxfp4"
+
+
+def test_groups_of_experts_are_nothing_to_a_solution_that_is_given_top_k(config, capsys):
+    """Ling's router has eight groups, of which four stay open."""
+    args = [config("Ling-3.0-flash in MXFP4"), "--ep", "8", "--fp8-activations"]
+    assert cli.main(["model", *args]) == 0
+    texts, _ = rows(capsys.readouterr().out)
+    assert "in 8 groups" in texts["router"]
+    assert "hopper_fused" in texts["served, top-k given"]
+
+
 def test_other_ranks_of_a_model_are_called_after_it(config, capsys):
     assert cli.main(["model", config("Kimi-K2"), "--ep", "4"]) == 0
     _, commands = rows(capsys.readouterr().out)
@@ -236,6 +273,32 @@ def test_other_ranks_are_the_same_model(clone, config):
     assert models["tiny"]["name"] == "tiny"
     assert models["tiny"]["geometries"] == {"tiny": 1, "tiny-ep2": 2, "tiny-tp2": {"tp": 2}}
     assert not {"tiny-ep2", "tiny-tp2"} & models.keys()
+
+
+TINY_MXFP4 = TINY | {"quantization_config": {"quant_method": "fp8", "expert_dtype": "fp4"}}
+
+
+@pytest.mark.slow
+def test_experts_in_mxfp4_are_another_definition_of_the_same_model(clone, config):
+    copy, python = clone
+    for content, key, split in (
+        (TINY_MXFP4, "tiny-mxfp4", ["--ep", "1"]),
+        (TINY, "tiny", ["--ep", "1"]),
+        (TINY_MXFP4, "tiny-tp2-mxfp4", ["--tp", "2"]),
+    ):
+        done = python("-m", "moebench", "model", config(content), *split, "--add", key)
+        assert done.returncode == 0, done.stderr
+
+    models = tomllib.loads((copy / "definitions" / "layers.toml").read_text(encoding="utf-8"))
+    assert models["tiny"]["geometries"] == {"tiny": 1}
+    assert models["tiny"]["mxfp4"] == {"tiny-mxfp4": 1, "tiny-tp2-mxfp4": {"tp": 2}}
+    assert (
+        copy / "definitions/moe/moe_mxfp4_fp8_block_scale_routed_topk2_e16_h256_i128.json"
+    ).exists()
+
+    few = ["--solutions", "triton_fused_v2", "--workloads", "one-token"]
+    done = python("-m", "moebench", "run", "--definition", "tiny-mxfp4", *few)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 INTERRUPTED = """

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from moebench.models.checkpoint import read, read_file
+from moebench.models.checkpoint import Assumptions, read, read_file
 from moebench.operators import catalogue
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "model_configs.jsonl"
@@ -24,14 +24,24 @@ def test_a_models_config_is_the_layer_that_it_has(name):
     sizes = checkpoint.on(sample["ep"])
 
     assert checkpoint.layers == sample["layers"]
+    assert checkpoint.kind == sample.get("kind", "fp8")
     assert checkpoint.not_understood == {}
-    for size, value in sample.get("sizes", {}).items():
-        assert sizes[size] == value, size
-    if sample["key"]:
-        known = catalogue.router_sizes(sample["key"])
-        assert {size: known[size] for size in sizes} == sizes
-        keys = [catalogue.by_name().get(each) for each in catalogue.names(sizes).values()]
-        assert sample["key"] in keys
+    wanted = sample.get("sizes", {})
+    assert {size: sizes[size] for size in wanted} == wanted
+
+
+@pytest.mark.parametrize("name", [name for name in GOOD if CONFIGS[name]["key"]])
+def test_a_models_layer_has_the_definition_that_it_has(name):
+    sample = CONFIGS[name]
+    checkpoint = read(sample["config"])
+    sizes = checkpoint.on(sample["ep"])
+
+    names = catalogue.names(sizes, checkpoint.kind)
+    keys = [catalogue.by_name().get(each) for each in names.values()]
+    assert sample["key"] in keys
+
+    of_definition = catalogue.router_sizes(sample["key"])
+    assert {size: of_definition[size] for size in sizes} == sizes
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -54,31 +64,64 @@ def test_what_is_refused_is_named(name):
 
 def test_the_weights_may_be_taken_for_fp8():
     """As of a checkpoint that is converted later."""
-    sizes = read(CONFIGS["MiniMax-M3 in MXFP8"]["config"], assume_fp8=True).on(8)
+    sizes = read(CONFIGS["MiniMax-M3 in MXFP8"]["config"], Assumptions(fp8=True)).on(8)
     assert catalogue.names(sizes)["routed"] == catalogue.definition_name("minimax-m3-ep8-routed")
     with pytest.raises(ValueError, match="hidden_size: has 2880"):
-        read(CONFIGS["gpt-oss in MXFP4"]["config"], assume_fp8=True)
+        read(CONFIGS["gpt-oss in MXFP4"]["config"], Assumptions(fp8=True))
+
+
+def test_activations_beside_mxfp4_may_be_taken_for_fp8():
+    """Of weights in 4 bits beside activations in 16, as most public checkpoints in MXFP4 are."""
+    checkpoint = read(
+        CONFIGS["Ling-3.0-flash in MXFP4"]["config"], Assumptions(fp8_activations=True)
+    )
+    assert (checkpoint.kind, checkpoint.layers) == ("mxfp4", 40)
+    assert any("16 bits" in note for note in checkpoint.notes)
+    sizes = checkpoint.on(8)
+    assert catalogue.names(sizes, "mxfp4") == {
+        "mxfp4": "moe_mxfp4_fp8_block_scale_routed_topk8_e64_h2560_i768"
+    }
+
+    for name in ("Kimi-K3 in MXFP4", "gpt-oss in MXFP4"):  # another activation; no multiple of 128
+        with pytest.raises(ValueError, match="^(hidden_act|hidden_size): has"):
+            read(CONFIGS[name]["config"], Assumptions(fp8_activations=True))
+
+
+def test_weights_of_another_kind_are_not_taken_for_mxfp4():
+    for name in ("DeepSeek-R1 in NVFP4", "Qwen3-30B by GPTQ"):
+        with pytest.raises(ValueError, match="^quantization_config: has"):
+            read(CONFIGS[name]["config"], Assumptions(fp8_activations=True))
+
+
+def test_experts_in_mxfp4_are_half_of_those_in_fp8():
+    config = CONFIGS["DeepSeek-V4-Flash"]["config"]
+    checkpoint = read(config)
+    in_fp8 = read(config, Assumptions(fp8=True))
+    sizes = checkpoint.on(8)
+    weights = 3 * 4096 * 2048
+    assert checkpoint.expert_bytes(sizes) == weights // 2 + weights // 32
+    assert in_fp8.expert_bytes(sizes) == weights + 4 * weights // 128**2
 
 
 def test_experts_with_biases_are_another_layer():
     config = CONFIGS["gpt-oss in MXFP4"]["config"] | {"hidden_size": 3072}
     config |= {"intermediate_size": 3072}
     with pytest.raises(ValueError, match="gpt_oss.*biases"):
-        read(config, assume_fp8=True)
+        read(config, Assumptions(fp8=True))
 
 
 def test_layers_that_differ_in_their_clamp_are_told_apart():
     config = CONFIGS["Step-3.5-Flash"]["config"]
     assert read(config).others == {7: 2}
 
-    few = read(config, limit=7)
+    few = read(config, Assumptions(limit=7))
     assert (few.layers, few.others) == (2, {0: 40})
     assert few.sizes["activation"] == "swiglustep"
     name = catalogue.definition_name("step-3.5-flash-ep8-routed")
     assert catalogue.names(few.on(8))["routed"] == name
 
     with pytest.raises(ValueError, match="^--limit: got 5"):
-        read(config, limit=5)
+        read(config, Assumptions(limit=5))
     with pytest.raises(ValueError, match="^--ep: got 7"):
         read(config).on(7)
 

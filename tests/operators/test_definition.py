@@ -18,65 +18,83 @@ from moebench.operators.catalogue import definition_name
 
 EXPERTS = ["gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale"]
 TOKENS = ["hidden_states", "hidden_states_scale"]
-# kind of routing -> names of the inputs, by position, and the dtype and width of the first
-INPUTS = {
-    "ds": (
-        [
-            "routing_logits",
-            "routing_bias",
-            *TOKENS,
-            *EXPERTS,
-            "local_expert_offset",
-            "routed_scaling_factor",
-        ],
-        "float32",
-    ),
-    "renorm": (["routing_logits", *TOKENS, *EXPERTS], "bfloat16"),
-    "routed": (
-        [*TOKENS, "topk_ids", "topk_weights", *EXPERTS, "local_expert_offset"],
-        "float8_e4m3fn",
-    ),
+BEFORE = {
+    "ds": ["routing_logits", "routing_bias", *TOKENS],
+    "renorm": ["routing_logits", *TOKENS],
+    "routed": [*TOKENS, "topk_ids", "topk_weights"],
 }
+BEHIND = {
+    "ds": ["local_expert_offset", "routed_scaling_factor"],
+    "renorm": [],
+    "routed": ["local_expert_offset"],
+}
+DTYPE = {"ds": "float32", "renorm": "bfloat16", "routed": "float8_e4m3fn"}
 
 
-@pytest.mark.parametrize("layer_key", [*catalogue.fp8_moe(), *catalogue.routed()])
-def test_a_definitions_name_axes_and_inputs_are_the_public_ones(layer_key):
-    """A solution of the public data set must fit: FIB finds it by name and passes inputs by
-    position.
-    """
-    definition = catalogue.definition(layer_key)
-    kind = definition.name.removeprefix("moe_fp8_block_scale_").partition("_")[0]
-    numbers = re.findall(r"_(topk|ng|kg|e|h|i)(\d+)", definition.name)
-    named = {key: int(number) for key, number in numbers}
+def kind_of(definition):
+    """Return "ds", "renorm" or "routed", by the name."""
+    kind, _, _ = definition.name.removeprefix("moe_fp8_block_scale_").partition("_")
+    return kind
 
+
+def numbers_of(definition):
+    """Return the numbers in a definition's name by their letters: {"topk": 8, "e": 32, ...}."""
+    parts = re.findall(r"_(topk|ng|kg|e|h|i)(\d+)", definition.name)
+    return {letters: int(digits) for letters, digits in parts}
+
+
+PUBLIC = [catalogue.definition(key) for key in (*catalogue.fp8_moe(), *catalogue.routed())]
+
+
+@pytest.mark.parametrize("definition", PUBLIC, ids=lambda definition: definition.name)
+def test_a_definitions_axes_are_the_public_ones(definition):
+    """A solution of the public data set must fit: FIB finds it by name."""
+    numbers = numbers_of(definition)
+    axes = {axis: spec.value for axis, spec in definition.axes.items() if spec.type == "const"}
     wanted = {
-        "num_local_experts": named["e"],
-        "hidden_size": named["h"],
-        "intermediate_size": named["i"],
-        "gemm1_out_size": 2 * named["i"],
-        "num_hidden_blocks": named["h"] // 128,
-        "num_intermediate_blocks": named["i"] // 128,
-        "num_gemm1_out_blocks": 2 * named["i"] // 128,
+        "num_local_experts": numbers["e"],
+        "hidden_size": numbers["h"],
+        "intermediate_size": numbers["i"],
+        "gemm1_out_size": 2 * numbers["i"],
+        "num_hidden_blocks": numbers["h"] // 128,
+        "num_intermediate_blocks": numbers["i"] // 128,
+        "num_gemm1_out_blocks": 2 * numbers["i"] // 128,
     }
+
+    kind = kind_of(definition)
     if kind == "ds":
+        layer_key = catalogue.by_name()[definition.name]
         wanted["num_experts"] = catalogue.layer_sizes()[layer_key]["num_experts"]
     if kind == "routed":
-        wanted["top_k"] = named["topk"]
-    constant = {axis: spec.value for axis, spec in definition.axes.items() if spec.type == "const"}
-    assert constant == wanted
+        wanted["top_k"] = numbers["topk"]
+    assert axes == wanted
 
-    names, dtype = INPUTS[kind]
+
+@pytest.mark.parametrize("definition", PUBLIC, ids=lambda definition: definition.name)
+def test_a_definitions_inputs_are_the_public_ones(definition):
+    """FIB passes them by position."""
+    kind = kind_of(definition)
+    names = [*BEFORE[kind], *EXPERTS, *BEHIND[kind]]
     assert list(definition.inputs) == names
     assert list(definition.outputs) == ["output"]
-    assert definition.inputs[names[0]].dtype == dtype
-    if kind != "routed":
-        assert f"TOP_K = {named['topk']}\n" in definition.reference
+    assert definition.inputs[names[0]].dtype == DTYPE[kind]
+
+
+@pytest.mark.parametrize("definition", PUBLIC, ids=lambda definition: definition.name)
+def test_a_reference_has_its_routers_sizes(definition):
+    numbers = numbers_of(definition)
+    kind = kind_of(definition)
+    if kind == "routed":
+        assert "TOP_K" not in definition.reference
+        return
+    assert f"TOP_K = {numbers['topk']}\n" in definition.reference
     if kind == "ds":
-        assert f"NUM_GROUPS = {named['ng']}\nKEPT_GROUPS = {named['kg']}\n" in definition.reference
+        groups = f"NUM_GROUPS = {numbers['ng']}\nKEPT_GROUPS = {numbers['kg']}\n"
+        assert groups in definition.reference
 
 
 def inputs(seq_len, offset=64, layer_key="small"):
-    """Return FIB's random inputs of a definition with the router inside."""
+    """Return FIB's random inputs of a definition with the router inside, by name."""
     family = catalogue.operator(layer_key)
     definition = family.definition(layer_key)
     specs = {name: {"type": "random"} for name in definition.inputs}
@@ -86,15 +104,17 @@ def inputs(seq_len, offset=64, layer_key="small"):
 
     torch.manual_seed(seq_len)
     workload = Workload(uuid="test", axes={"seq_len": seq_len}, inputs=specs)
-    return gen_inputs(definition, workload, "cpu")
+    values = gen_inputs(definition, workload, "cpu")
+    return dict(zip(definition.inputs, values, strict=True))
 
 
 def chosen_by_softmax(sizes, logits):
     """Return [(expert, weight)] of one token, straight from the description, in Python's floats."""
-    logits = logits.double().tolist()
-    best = sorted(range(len(logits)), key=lambda expert: logits[expert])[-sizes["top_k"] :]
-    total = sum(math.exp(logits[expert]) for expert in best)
-    return [(expert, math.exp(logits[expert]) / total) for expert in best]
+    powers = [math.exp(logit) for logit in logits.double().tolist()]
+    by_power = sorted(range(len(powers)), key=powers.__getitem__)
+    best = by_power[-sizes["top_k"] :]
+    total = sum(powers[expert] for expert in best)
+    return [(expert, powers[expert] / total) for expert in best]
 
 
 def chosen_by_sigmoid(sizes, logits, bias, factor):
@@ -110,39 +130,53 @@ def chosen_by_sigmoid(sizes, logits, bias, factor):
     open_experts = []
     for group in sorted(groups, key=best_two)[-sizes["kept_groups"] :]:
         open_experts += group
-    best = sorted(open_experts, key=lambda expert: biased[expert])[-sizes["top_k"] :]
-    total = sum(scores[expert].item() for expert in best) + 1e-20
-    return [(expert, scores[expert].item() / total * factor) for expert in best]
+    by_score = sorted(open_experts, key=biased.__getitem__)
+    best = by_score[-sizes["top_k"] :]
+    scores = scores.tolist()
+    total = sum(scores[expert] for expert in best) + 1e-20
+    return [(expert, scores[expert] / total * factor) for expert in best]
 
 
 def dequantised(values, scales):
     """Return fp64 of a matrix with a scale per block of 128 x 128."""
-    return values.double() * torch.kron(scales.double(), torch.ones(128, 128).double())
+    block = torch.ones(128, 128, dtype=torch.float64)
+    return values.double() * torch.kron(scales.double(), block)
 
 
-def one_row_at_a_time(layer_key, args):
-    """Return the output again, straight from the description, in fp64 and without any sharing."""
+def chosen_of(layer_key, arguments, token):
+    """Return [(expert, weight)] of one token."""
     sizes = catalogue.layer_sizes()[layer_key]
-    offset = 0
-    if layer_key in catalogue.RENORM.layer_sizes():
-        logits, x8, x_scale, w13, w13_scale, w2, w2_scale = args
-    else:
-        logits, bias, x8, x_scale, w13, w13_scale, w2, w2_scale, offset, factor = args
+    logits = arguments["routing_logits"][token]
+    if "routing_bias" not in arguments:
+        return chosen_by_softmax(sizes, logits)
+    bias = arguments["routing_bias"]
+    return chosen_by_sigmoid(sizes, logits, bias, arguments["routed_scaling_factor"])
 
-    inter = w2.shape[2]
-    output = torch.zeros(*x8.shape, dtype=torch.float64)
-    for token in range(len(x8)):
-        x = x8[token].double() * x_scale[:, token].double().repeat_interleave(128)
-        if layer_key in catalogue.RENORM.layer_sizes():
-            chosen = chosen_by_softmax(sizes, logits[token])
-        else:
-            chosen = chosen_by_sigmoid(sizes, logits[token], bias, factor)
-        for expert, weight in chosen:
+
+def row_of(x, arguments, expert):
+    """Return an expert's row for one token. expert: counted from the rank's first one."""
+    matrices = {}
+    for name in ("gemm1_weights", "gemm2_weights"):
+        scales = arguments[f"{name}_scale"][expert]
+        matrices[name] = dequantised(arguments[name][expert], scales)
+    up, gate = (matrices["gemm1_weights"] @ x).chunk(2)
+    h = up * gate * torch.sigmoid(gate)
+    return matrices["gemm2_weights"] @ h
+
+
+def one_row_at_a_time(layer_key, arguments):
+    """Return the output again, straight from the description, in fp64 and without any sharing."""
+    offset = arguments.get("local_expert_offset", 0)
+    tokens = arguments["hidden_states"].double()
+    scales = arguments["hidden_states_scale"].double().t()
+    tokens *= scales.repeat_interleave(128, dim=1)
+
+    output = torch.zeros_like(tokens)
+    for token, x in enumerate(tokens):
+        for expert, weight in chosen_of(layer_key, arguments, token):
             local = expert - offset
-            if 0 <= local < len(w13):
-                up, gate = (dequantised(w13[local], w13_scale[local]) @ x).split(inter)
-                h = up * gate * torch.sigmoid(gate)
-                output[token] += weight * (dequantised(w2[local], w2_scale[local]) @ h)
+            if 0 <= local < len(arguments["gemm1_weights"]):
+                output[token] += weight * row_of(x, arguments, local)
     return output
 
 
@@ -157,10 +191,12 @@ def one_row_at_a_time(layer_key, args):
     ],
 )
 def test_reference_computes_what_the_design_describes(layer_key, seq_len, offset):
-    args = inputs(seq_len, offset, layer_key)
-    wanted = one_row_at_a_time(layer_key, args)
+    arguments = inputs(seq_len, offset, layer_key)
+    wanted = one_row_at_a_time(layer_key, arguments)
     assert wanted.abs().max() > 0
-    error = (built(layer_key)(*args).double() - wanted).norm() / wanted.norm()
+
+    output = built(layer_key)(*arguments.values()).double()
+    error = (output - wanted).norm() / wanted.norm()
     assert error < 4e-3  # bf16 rounds to 2^-9
 
 
@@ -169,12 +205,13 @@ def built(layer_key):
     reach.
     """
     text = paths.definition_file(definition_name(layer_key)).read_text()
-    return BuilderRegistry.get_instance().build_reference(Definition.model_validate_json(text))
+    definition = Definition.model_validate_json(text)
+    return BuilderRegistry.get_instance().build_reference(definition)
 
 
 def test_fib_judges_it_as_low_bit():
-    for layer_key in (*catalogue.fp8_moe(), *catalogue.routed()):
-        assert resolve_evaluator(catalogue.definition(layer_key)) is LowBitEvaluator, layer_key
+    for definition in PUBLIC:
+        assert resolve_evaluator(definition) is LowBitEvaluator, definition.name
 
 
 def test_the_committed_json_is_what_the_command_writes(tmp_path, monkeypatch):
@@ -189,5 +226,6 @@ def test_the_committed_json_is_what_the_command_writes(tmp_path, monkeypatch):
 
 def test_definitions_has_data_alone():
     """FIB reads every JSON below it; nothing imports it."""
-    suffixes = {path.suffix for path in (paths.ROOT / "definitions").rglob("*") if path.is_file()}
+    folder = paths.ROOT / "definitions"
+    suffixes = {path.suffix for path in folder.rglob("*") if path.is_file()}
     assert suffixes == {".json", ".toml", ".csv"}

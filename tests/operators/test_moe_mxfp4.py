@@ -8,7 +8,7 @@ import torch
 from every_solution import expected_output
 from layer_inputs import arguments
 from moebench.operators import catalogue, workloads
-from moebench.operators.fp8 import mxfp4
+from moebench.operators.fp8 import mxfp4 as family
 
 SMALL = "small-mxfp4"
 FLASH = "deepseek-v4-flash-mxfp4"
@@ -28,47 +28,65 @@ def e2m1_by_hand(code):
 
 
 def test_every_code_at_every_scale():
-    """A user would miss: halves of a byte exchanged, or a scale that is off by one."""
+    """Halves of a byte exchanged, or a scale that is off by one."""
+    low_and_high = []
+    for byte in range(256):
+        low_and_high.append(e2m1_by_hand(byte & 15))
+        low_and_high.append(e2m1_by_hand(byte >> 4))
+    codes = torch.tensor(low_and_high, dtype=torch.float64).view(16, 32)
+
     packed = torch.arange(256, dtype=torch.uint8).view(16, 16)
-    values = torch.tensor([e2m1_by_hand(b & 15) for b in range(256)])
-    highs = torch.tensor([e2m1_by_hand(b >> 4) for b in range(256)])
-    pairs = torch.stack([values, highs], 1).view(16, 32).double()
     for byte in range(255):
-        scales = torch.full((16, 1), byte, dtype=torch.uint8).view(torch.int8)
-        got = mxfp4.dequantize_mxfp4(packed.view(torch.int8), scales)
-        assert torch.equal(got, (pairs * 2.0 ** (byte - 127)).float()), byte
-    assert mxfp4.dequantize_mxfp4(packed, torch.full((16, 1), 255).byte()).isnan().all()
+        scales = torch.full((16, 1), byte, dtype=torch.uint8)
+        values = family.dequantize_mxfp4(packed.view(torch.int8), scales.view(torch.int8))
+        wanted = codes * 2.0 ** (byte - 127)
+        assert torch.equal(values, wanted.float()), byte
+
+    no_number = torch.full((16, 1), 255, dtype=torch.uint8)
+    assert family.dequantize_mxfp4(packed, no_number).isnan().all()
+
+
+def row_of(x, inputs, expert):
+    """Return an expert's row for one token, straight from the description, in fp64."""
+    matrices = {}
+    for name in ("gemm1_weights", "gemm2_weights"):
+        scales = inputs[f"{name}_scale"][expert]
+        matrices[name] = family.dequantize_mxfp4(inputs[name][expert], scales).double()
+
+    gate, up = (matrices["gemm1_weights"] @ x).chunk(2)
+    gate = gate.clamp(max=10)
+    up = up.clamp(-10, 10)
+    h = gate * torch.sigmoid(gate) * up
+    return matrices["gemm2_weights"] @ h
 
 
 def test_it_computes_what_the_definition_describes():
-    """A user would miss: gate and up exchanged, a clamp left out, a scale of another group."""
-    given = arguments(SMALL, 5, "cpu", offset=16)
-    x = given["hidden_states"].double()
-    x *= given["hidden_states_scale"].double().repeat_interleave(128, 1)
-    inter = catalogue.layer_sizes()[SMALL]["intermediate_size"]
+    """Gate and up exchanged, a clamp left out, a scale of another group."""
+    inputs = arguments(SMALL, 5, "cpu", offset=16)
+    scales = inputs["hidden_states_scale"].double().repeat_interleave(128, 1)
+    x = inputs["hidden_states"].double() * scales
+
     expected = torch.zeros_like(x)
     for token in range(len(x)):
-        for slot, expert in enumerate(given["topk_ids"][token].long() - 16):
-            if not 0 <= expert < 16:
-                continue
-            first, second = (
-                mxfp4.dequantize_mxfp4(given[name][expert], given[f"{name}_scale"][expert]).double()
-                for name in ("gemm1_weights", "gemm2_weights")
-            )
-            gate = (first[:inter] @ x[token]).clamp(max=10)
-            up = (first[inter:] @ x[token]).clamp(-10, 10)
-            row = second @ (gate * torch.sigmoid(gate) * up)
-            expected[token] += given["topk_weights"][token, slot] * row
-    output = expected_output(SMALL, given).double()
-    assert expected.any() and (output - expected).norm() / expected.norm() < 4e-3
+        for slot, expert in enumerate(inputs["topk_ids"][token].long() - 16):
+            if 0 <= expert < 16:
+                weight = inputs["topk_weights"][token, slot]
+                expected[token] += weight * row_of(x[token], inputs, expert)
+
+    output = expected_output(SMALL, inputs).double()
+    error = (output - expected).norm() / expected.norm()
+    assert expected.any()
+    assert error < 4e-3
 
 
 # ---- sizes ----
 
 
 def test_sizes_are_the_models_and_its_shards():
-    named = {key: catalogue.definition_name(key).split("_routed_")[1] for key in catalogue.mxfp4()}
-    assert named == {
+    sizes = {}
+    for key in catalogue.mxfp4():
+        _, _, sizes[key] = catalogue.definition_name(key).partition("_routed_")
+    assert sizes == {
         "deepseek-v4-flash-mxfp4": "topk6_e256_h4096_i2048_clamp10",
         "deepseek-v4-flash-ep8-mxfp4": "topk6_e32_h4096_i2048_clamp10",
         "deepseek-v4-flash-tp4-mxfp4": "topk6_e256_h4096_i512_clamp10",
@@ -81,11 +99,16 @@ def test_sizes_are_the_models_and_its_shards():
 
 
 def test_typical_scales_lie_in_one_file():
-    """A user would miss: 200 MB a workload, or scales that differ from workload to workload."""
+    """200 MB a workload, or scales that differ from workload to workload."""
     recorded = workloads.recorded(FLASH)
-    for name in mxfp4.SCALES:
-        assert len({workload.inputs[name].path for workload in recorded}) == 1
-    assert len({workload.inputs["topk_ids"].path for workload in recorded}) == len(recorded)
+    for name in family.SCALES:
+        assert len(files_with(name, recorded)) == 1
+    assert len(files_with("topk_ids", recorded)) == len(recorded)
+
+
+def files_with(name, recorded):
+    """Return the files that have an input of these workloads."""
+    return {workload.inputs[name].path for workload in recorded}
 
 
 @pytest.fixture(scope="module")
@@ -93,20 +116,27 @@ def stored(tmp_path_factory):
     """Case name -> its stored tensors, generated anew and checked against the committed sums."""
     root = committed_workloads.make_below(tmp_path_factory.mktemp("data_set"), SMALL)
     names = {case.uuid: case.name for case in catalogue.MXFP4.cases(SMALL)}
-    return {
-        names[workload.uuid]: workloads.stored_tensors(workload, root)
-        for workload in workloads.recorded(SMALL)
-    }
+    tensors = {}
+    for workload in workloads.recorded(SMALL):
+        name = names[workload.uuid]
+        tensors[name] = workloads.stored_tensors(workload, root)
+    return tensors
 
 
 def test_hard_cases_are_as_hard_as_they_say(stored):
     harsh = stored["harsh-scales"]["gemm1_weights_scale"].view(torch.uint8).int()
     by_block = harsh.unfold(-1, 4, 4)
-    assert (by_block.amax(-1) - by_block.amin(-1) > 13).any() and (harsh == 0).any()
+    spans = by_block.amax(-1) - by_block.amin(-1)
+    assert spans.max() > 14
+    assert harsh.min() == 0
+
     typical = stored["odd-length"]["gemm1_weights_scale"].view(torch.uint8)
     assert typical.unique().tolist() == [120, 121, 122]
+
     ids = stored["slots-without-expert"]["topk_ids"]
-    assert (ids == -1).any() and (ids == 32).any() and (ids[2, 0] == ids[2, -1])
+    assert (ids == -1).any()
+    assert (ids == 32).any()
+    assert ids[2, 0] == ids[2, -1]
 
 
 def test_bound_is_half_a_byte_and_a_scale_for_each_weight():

@@ -2,6 +2,9 @@
 inside.
 """
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import committed_workloads
 import pytest
 import torch
@@ -22,8 +25,12 @@ SMALL = catalogue.ROUTED.small()
 
 def test_every_layer_with_the_router_inside_has_this_form():
     full = set(catalogue.full())
-    inside = [routed.router_inside().get(key) for key in full & set(catalogue.routed())]
-    assert {key for key in inside if key} == full & set(catalogue.fp8_moe())
+    router_inside = routed.router_inside()
+    inside = set()
+    for key in full & set(catalogue.routed()):
+        if key in router_inside:
+            inside.add(router_inside[key])
+    assert inside == full & set(catalogue.fp8_moe())
     assert catalogue.layer_key_named("full-routed") == "deepseek-v3-ep8-routed"
 
 
@@ -34,156 +41,203 @@ def built(layer_key):
     """FIB's build of the committed JSON: a module of its own, with nothing of this repository in
     reach.
     """
-    text = paths.definition_file(catalogue.definition_name(layer_key)).read_text()
-    return BuilderRegistry.get_instance().build_reference(Definition.model_validate_json(text))
+    file = paths.definition_file(catalogue.definition_name(layer_key))
+    definition = Definition.model_validate_json(file.read_text())
+    return BuilderRegistry.get_instance().build_reference(definition)
 
 
 def drawn(layer_key, seq_len, offset):
     """FIB's random inputs by name; experts are chosen at random, half of them local, and none
     twice.
     """
-    definition, of = catalogue.definition(layer_key), catalogue.layer_sizes()[layer_key]
+    definition = catalogue.definition(layer_key)
     specs = {name: {"type": "random"} for name in definition.inputs}
     specs["local_expert_offset"] = {"type": "scalar", "value": offset}
     torch.manual_seed(seq_len)
     workload = Workload(uuid="test", axes={"seq_len": seq_len}, inputs=specs)
-    found = dict(zip(definition.inputs, gen_inputs(definition, workload, "cpu"), strict=True))
-    local = of["num_local_experts"]
-    order = torch.rand(seq_len, 2 * local).argsort(1)[:, : of["top_k"]]
-    found["topk_ids"] = (order + offset - local // 2).to(torch.int32)
-    found["topk_weights"] = torch.rand(seq_len, of["top_k"])
-    return found
+    values = gen_inputs(definition, workload, "cpu")
+    arguments = dict(zip(definition.inputs, values, strict=True))
+
+    sizes = catalogue.layer_sizes()[layer_key]
+    num_local = sizes["num_local_experts"]
+    top_k = sizes["top_k"]
+    order = torch.rand(seq_len, 2 * num_local).argsort(1)
+    ids = order[:, :top_k] + offset - num_local // 2
+    arguments["topk_ids"] = ids.to(torch.int32)
+    arguments["topk_weights"] = torch.rand(seq_len, top_k)
+    return arguments
 
 
-@pytest.mark.parametrize(
-    ("layer_key", "inside", "kept"),
-    [("small-routed", "small", (4, 8)), ("small-renorm-routed", "small-renorm", None)],
-)
-def test_it_is_the_layer_with_the_router_inside(layer_key, inside, kept):
-    given, offset = drawn(layer_key, 7, 64 if kept else 0), 64 if kept else 0
-    x = {
-        "hidden_states": given["hidden_states"],
-        "hidden_states_scale": given["hidden_states_scale"].t().contiguous(),
-    }
-    experts = {}
+def for_router_inside(arguments):
+    """Return what both forms take, as the one with the router inside has it."""
+    values = {name: arguments[name] for name in ("gemm2_weights", "gemm2_weights_scale")}
+    values["hidden_states"] = arguments["hidden_states"]
+    values["hidden_states_scale"] = arguments["hidden_states_scale"].t().contiguous()
     for name in ("gemm1_weights", "gemm1_weights_scale"):
-        gate, up = given[name].chunk(2, dim=1)
-        experts[name] = torch.cat([up, gate], 1)
-    experts |= {name: given[name] for name in ("gemm2_weights", "gemm2_weights_scale")}
-    logits = torch.randn(7, catalogue.layer_sizes()[inside]["num_experts"])
-    if kept:
-        bias = torch.zeros(256).bfloat16()
-        ids, weights = ds_routing.route(logits, bias, 2.5)
-        wanted = ds_routing.run(
-            logits, bias, **x, **experts, local_expert_offset=offset, routed_scaling_factor=2.5
-        )
-    else:
-        scope = {}
-        exec(catalogue.RENORM.reference_source(inside), scope)
-        ids, weights = scope["route"](logits.bfloat16())
-        wanted = scope["run"](logits.bfloat16(), **x, **experts)
-    got = built(layer_key)(
-        *(given | {"topk_ids": ids.to(torch.int32), "topk_weights": weights}).values()
+        gate, up = arguments[name].chunk(2, dim=1)
+        values[name] = torch.cat([up, gate], dim=1)
+    return values
+
+
+def with_top_k(arguments, ids, weights):
+    """Return the arguments with this routing, in their order."""
+    return arguments | {"topk_ids": ids.to(torch.int32), "topk_weights": weights}
+
+
+def test_it_is_the_layer_with_sigmoid_routing_inside():
+    arguments = drawn("small-routed", 7, 64)
+    logits = torch.randn(7, 256)
+    bias = torch.zeros(256).bfloat16()
+    ids, weights = ds_routing.route(logits, bias, 2.5)
+    wanted = ds_routing.run(
+        logits,
+        bias,
+        **for_router_inside(arguments),
+        local_expert_offset=64,
+        routed_scaling_factor=2.5,
     )
-    assert wanted.any() and torch.equal(got, wanted)
+    output = built("small-routed")(*with_top_k(arguments, ids, weights).values())
+    assert wanted.any()
+    assert torch.equal(output, wanted)
+
+
+def test_it_is_the_layer_with_softmax_routing_inside():
+    arguments = drawn("small-renorm-routed", 7, 0)
+    scope = {}
+    exec(catalogue.RENORM.reference_source("small-renorm"), scope)
+    logits = torch.randn(7, 40).bfloat16()
+    ids, weights = scope["route"](logits)
+    wanted = scope["run"](logits, **for_router_inside(arguments))
+
+    output = built("small-renorm-routed")(*with_top_k(arguments, ids, weights).values())
+    assert wanted.any()
+    assert torch.equal(output, wanted)
 
 
 def test_an_id_outside_costs_nothing():
-    given = drawn("small-routed", 5, 32)
-    ids, local = given["topk_ids"], (given["topk_ids"] >= 32) & (given["topk_ids"] < 64)
-    none = torch.tensor([-1, -(2**31), 2**31 - 1, 64, 31, 256, 96, 0])
-    changed = given | {
-        "topk_ids": torch.where(local, ids, none).to(torch.int32),
-        "topk_weights": torch.where(local, given["topk_weights"], torch.nan),
-    }
-    assert (~local).any(0).all() and local.any()
-    assert torch.equal(routed.run(**changed), routed.run(**given))
+    arguments = drawn("small-routed", 5, 32)
+    ids = arguments["topk_ids"]
+    weights = arguments["topk_weights"]
+    is_local = (ids >= 32) & (ids < 64)
+    assert is_local.any()
+    assert (~is_local).any(0).all()
+
+    no_experts = torch.tensor([-1, -(2**31), 2**31 - 1, 64, 31, 256, 96, 0])
+    other_ids = torch.where(is_local, ids, no_experts)
+    other_weights = torch.where(is_local, weights, torch.nan)
+    changed = with_top_k(arguments, other_ids, other_weights)
+    assert torch.equal(routed.run(**changed), routed.run(**arguments))
 
 
 def test_an_expert_that_comes_twice_counts_twice():
-    given = drawn("small-routed", 5, 32)
-    given["topk_ids"][:, 0] = given["topk_ids"][:, 1] = 40
-    apart = given | {"topk_weights": given["topk_weights"].clone()}
-    apart["topk_weights"][:, 1] += apart["topk_weights"][:, 0]
-    apart["topk_weights"][:, 0] = 0
-    twice, once = (routed.run(**one).float() for one in (given, apart))
-    assert torch.allclose(twice, once, rtol=2**-7, atol=2**-7 * float(once.abs().max()))
+    arguments = drawn("small-routed", 5, 32)
+    arguments["topk_ids"][:, :2] = 40
+    twice = routed.run(**arguments).float()
+
+    weights = arguments["topk_weights"].clone()
+    weights[:, 1] += weights[:, 0]
+    weights[:, 0] = 0
+    once = routed.run(**with_top_k(arguments, arguments["topk_ids"], weights)).float()
+    step = 2**-7
+    largest = float(once.abs().max())
+    assert torch.allclose(twice, once, rtol=step, atol=step * largest)
 
 
 # ---- workloads ----
 
 
+@dataclass(frozen=True)
+class DataSet:
+    """A small definition, and the data set at root with its tensors."""
+
+    layer_key: str
+    root: Path
+
+    def stored(self, case):
+        """Return a case's tensors."""
+        definition = catalogue.definition(self.layer_key)
+        for workload in workloads.recorded(self.layer_key):
+            if workload.uuid == case.uuid:
+                return load_safetensors(definition, workload, self.root)
+        raise KeyError(case.name)
+
+
 @pytest.fixture(scope="module", params=[*SMALL])
-def made(request, tmp_path_factory):
-    """A small layer, and a data set with its tensors."""
-    return request.param, make_below(tmp_path_factory.mktemp("data_set"), request.param)
+def data_set(request, tmp_path_factory):
+    root = make_below(tmp_path_factory.mktemp("data_set"), request.param)
+    return DataSet(request.param, root)
+
+
+def tokens_of(case):
+    return case.name, case.seq_len, case.offset
 
 
 @pytest.mark.parametrize("layer_key", routed.router_inside())
 def test_workloads_are_those_with_the_router_inside(layer_key):
     inside = routed.router_inside()[layer_key]
-    ours = [
-        (case.name, case.seq_len, case.offset)
-        for case in catalogue.ROUTED.cases(layer_key)
-        if case.ids == "chosen"
-    ]
-    theirs = workloads.cases_by_uuid(inside).values()
-    assert ours == [(case.name, case.seq_len, case.offset) for case in theirs]
-    uuids = {case.uuid for case in catalogue.ROUTED.cases(layer_key)}
-    assert len(uuids) == len(catalogue.ROUTED.cases(layer_key)) and not uuids & {
-        case.uuid for case in theirs
-    }
-    for case in catalogue.ROUTED.cases(layer_key)[:3]:
-        pairs = (layer_key, case.uuid), (inside, case.like.uuid)
-        least, other = (committed_workloads.bound(*pair) for pair in pairs)
-        assert (least.rows, least.active, least.flops) == (other.rows, other.active, other.flops)
+    cases = catalogue.ROUTED.cases(layer_key)
+    likes = workloads.cases_by_uuid(inside)
+    chosen = [tokens_of(case) for case in cases if case.ids == "chosen"]
+    assert chosen == [tokens_of(like) for like in likes.values()]
+
+    uuids = {case.uuid for case in cases}
+    assert len(uuids) == len(cases)
+    assert uuids.isdisjoint(likes)
+
+    for case in cases[:3]:
+        least = committed_workloads.bound(layer_key, case.uuid)
+        like = committed_workloads.bound(inside, case.like.uuid)
+        assert (least.rows, least.active, least.flops) == (like.rows, like.active, like.flops)
 
 
 @pytest.mark.parametrize("layer_key", SMALL)
 def test_routing_is_the_references(layer_key):
     inside = routed.router_inside()[layer_key]
+    form = routed.form_inside(inside)
     scope = {}
     exec(catalogue.operator(inside).reference_source(inside), scope)
     for case in catalogue.ROUTED.cases(layer_key):
-        if case.ids != "chosen":
-            continue
-        stored = routed.form_inside(inside).tensors(case.like)
-        bias = () if "routing_bias" not in stored else (stored["routing_bias"], 2.5)
-        ids, weights = scope["route"](stored["routing_logits"], *bias)
-        found = catalogue.ROUTED.tensors(case)
-        assert (found["topk_ids"].dtype, found["topk_weights"].dtype) == (
-            torch.int32,
-            torch.float32,
-        )
-        wanted, order = ids.sort(1)
-        got, got_order = found["topk_ids"].sort(1)
-        assert torch.equal(got, wanted.to(torch.int32)), case.name
-        assert torch.allclose(
-            found["topk_weights"].gather(1, got_order), weights.gather(1, order), rtol=1e-5
-        )
+        if case.ids == "chosen":
+            stored = form.tensors(case.like)
+            router_inputs = [stored["routing_logits"]]
+            if "routing_bias" in stored:
+                router_inputs += [stored["routing_bias"], 2.5]
+            ids, weights = scope["route"](*router_inputs)
+            assert_same_routing(catalogue.ROUTED.tensors(case), ids, weights)
 
 
-def test_hard_cases_are_as_hard_as_they_say(made):
-    layer_key, root = made
-    definition, by_name = (
-        catalogue.definition(layer_key),
-        {case.name: case for case in catalogue.ROUTED.cases(layer_key)},
-    )
-    recorded = {w.uuid: w for w in workloads.recorded(layer_key)}
+def assert_same_routing(stored, ids, weights):
+    """Check stored experts and weights, in whatever order of a token's slots."""
+    assert stored["topk_ids"].dtype == torch.int32
+    assert stored["topk_weights"].dtype == torch.float32
+    wanted_ids, wanted_order = ids.sort(1)
+    stored_ids, stored_order = stored["topk_ids"].sort(1)
+    assert torch.equal(stored_ids, wanted_ids.to(torch.int32))
 
-    def stored(name):
-        return load_safetensors(definition, recorded[by_name[name].uuid], root)
+    wanted_weights = weights.gather(1, wanted_order)
+    stored_weights = stored["topk_weights"].gather(1, stored_order)
+    assert torch.allclose(stored_weights, wanted_weights, rtol=1e-5)
 
-    padded = stored("padded-batch")
-    assert (padded["topk_ids"][-1] == -1).all() and padded["topk_weights"][-1].isnan().all()
-    spoilt = stored("slots-without-expert")["topk_ids"].flatten().tolist()
-    assert {*routed.NO_EXPERT, catalogue.layer_sizes()[layer_key]["num_experts"]} <= set(spoilt)
-    ids = stored("experts-twice")["topk_ids"]
-    first, end = (
-        by_name["experts-twice"].offset,
-        by_name["experts-twice"].offset + catalogue.layer_sizes()[layer_key]["num_local_experts"],
-    )
-    twice = ids[::2, 0]
-    assert torch.equal(twice, ids[::2, -1]) and ((twice >= first) & (twice < end)).any()
-    harsh = stored("harsh-scales")["hidden_states_scale"]
-    assert not harsh[0].any() and harsh[1].any() and harsh.min() < -16
+
+def test_hard_cases_are_as_hard_as_they_say(data_set):
+    by_name = {case.name: case for case in catalogue.ROUTED.cases(data_set.layer_key)}
+    sizes = catalogue.layer_sizes()[data_set.layer_key]
+
+    padded = data_set.stored(by_name["padded-batch"])
+    assert (padded["topk_ids"][-1] == -1).all()
+    assert padded["topk_weights"][-1].isnan().all()
+
+    spoilt = data_set.stored(by_name["slots-without-expert"])
+    no_experts = {*routed.NO_EXPERT, sizes["num_experts"]}
+    assert no_experts <= set(spoilt["topk_ids"].flatten().tolist())
+
+    case = by_name["experts-twice"]
+    ids = data_set.stored(case)["topk_ids"]
+    local = ids[::2, 0] - case.offset
+    assert torch.equal(ids[::2, 0], ids[::2, -1])
+    assert ((local >= 0) & (local < sizes["num_local_experts"])).any()
+
+    harsh = data_set.stored(by_name["harsh-scales"])["hidden_states_scale"]
+    assert not harsh[0].any()
+    assert harsh[1].any()
+    assert harsh.min() < -16

@@ -53,34 +53,41 @@ def test_how_ranks_share_a_layer_is_written_as_it_is_read(value, split, suffix, 
     assert (split.suffix(), split.words()) == (suffix, words)
 
 
+def rank_of(experts, rank, ranks):
+    """Return the weights and scales that a rank has of these experts', by columns of h."""
+    width = experts["w2"].shape[2] // ranks
+    columns = slice(rank * width, (rank + 1) * width)
+    blocks = slice(columns.start // 128, columns.stop // 128)
+
+    up, gate = experts["w13"].chunk(2, dim=1)
+    up_scale, gate_scale = experts["w13_scale"].chunk(2, dim=1)
+    return {
+        "w13": torch.cat([up[:, columns], gate[:, columns]], dim=1),
+        "w13_scale": torch.cat([up_scale[:, blocks], gate_scale[:, blocks]], dim=1),
+        "w2": experts["w2"][:, :, columns],
+        "w2_scale": experts["w2_scale"][:, :, blocks],
+    }
+
+
 def test_the_slices_outputs_add_up_to_the_layers():
     """Each rank has its columns of gate, up and down, and the scales of their blocks."""
     torch.manual_seed(0)
-    hidden, inter, ranks, experts = 256, 512, 4, 3
-    width = inter // ranks
-    w13 = torch.randn(experts, 2 * inter, hidden).to(torch.float8_e4m3fn)
-    w13_scale = torch.rand(experts, 2 * inter // 128, hidden // 128)
-    w2 = torch.randn(experts, hidden, inter).to(torch.float8_e4m3fn)
-    w2_scale = torch.rand(experts, hidden // 128, inter // 128)
-    x = torch.randn(5, hidden)
-    local = torch.randint(0, experts, (5, 1))
-    weights = torch.ones(5, 1)
-    whole = local_experts(x, w13, w13_scale, w2, w2_scale, local, weights)
+    experts = {
+        "w13": torch.randn(3, 1024, 256).to(torch.float8_e4m3fn),
+        "w13_scale": torch.rand(3, 8, 2),
+        "w2": torch.randn(3, 256, 512).to(torch.float8_e4m3fn),
+        "w2_scale": torch.rand(3, 2, 4),
+    }
+    tokens = {
+        "x": torch.randn(5, 256),
+        "local": torch.randint(0, 3, (5, 1)),
+        "weights": torch.ones(5, 1),
+    }
+    whole = local_experts(**tokens, **experts).float()
 
-    total = torch.zeros(5, hidden)
-    for rank in range(ranks):
-        rows = slice(rank * width, (rank + 1) * width)
-        blocks = slice(rows.start // 128, rows.stop // 128)
-        up, gate = w13.chunk(2, dim=1)
-        up_scale, gate_scale = w13_scale.chunk(2, dim=1)
-        part = local_experts(
-            x,
-            torch.cat([up[:, rows], gate[:, rows]], dim=1),
-            torch.cat([up_scale[:, blocks], gate_scale[:, blocks]], dim=1),
-            w2[:, :, rows],
-            w2_scale[:, :, blocks],
-            local,
-            weights,
-        )
+    total = torch.zeros(5, 256)
+    for rank in range(4):
+        part = local_experts(**tokens, **rank_of(experts, rank, 4))
         total += part.float()
-    assert (total - whole.float()).norm() / whole.float().norm() < 1e-2
+    error = (total - whole).norm() / whole.norm()
+    assert error < 1e-2

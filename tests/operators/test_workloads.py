@@ -8,7 +8,6 @@ import committed_workloads
 import numpy as np
 import pytest
 import safetensors.torch
-import torch
 from committed_workloads import assert_committed, make_below
 from moebench import cli
 from moebench.commands import data
@@ -27,12 +26,9 @@ SMALL = catalogue.SIGMOID_BIAS.cases("small")
 OTHERS = ("small-one-group", "small-renorm")
 MADE = ("full", "small", *OTHERS)
 QUICK = {"full", "bf16", "mxfp8", *catalogue.layer_sizes().keys() - set(catalogue.full())}
-MODELS = [
-    key
-    for family in (catalogue.SIGMOID_BIAS, catalogue.RENORM)
-    for key in family.layer_sizes()
-    if key not in MADE
-]
+MODELS = [key for key in catalogue.fp8_moe() if key not in MADE]
+SLOW = [key for key in catalogue.layer_sizes() if key not in QUICK]
+KEYS = [*sorted(QUICK), *(pytest.param(key, marks=pytest.mark.slow) for key in SLOW)]
 
 pytestmark = pytest.mark.xdist_group("workloads")  # one worker draws them
 
@@ -46,29 +42,35 @@ def made(tmp_path_factory):
     return root
 
 
-def stored_routing(made, case):
-    """Logits and bias, float32, from the case's file: drawing them again takes seconds."""
-    found = safetensors.torch.load_file(
-        made / paths.blob_file(definition_name(case.layer_key), case.uuid)
-    )
-    return found["routing_logits"].numpy(), found["routing_bias"].float().numpy()
+def tensors_of(root, case):
+    """Return what the case's file has: drawing it again takes seconds."""
+    name = catalogue.definition_name(case.layer_key)
+    return safetensors.torch.load_file(root / paths.blob_file(name, case.uuid))
 
 
-def local(made, case):
-    chosen = (
-        routing_model.select(*stored_routing(made, case), layer_sizes()[case.layer_key])
-        - case.offset
-    )
-    return chosen[(chosen >= 0) & (chosen < 32)]
+def exact_choice(tensors, sizes):
+    """Return the experts [T, top_k] that fp64 chooses."""
+    logits = tensors["routing_logits"].float().numpy()
+    bias = tensors.get("routing_bias")
+    if bias is not None:
+        bias = bias.float().numpy()
+    return routing_model.select(logits, bias, sizes)
 
 
-@pytest.mark.parametrize(
-    "layer_key",
-    [
-        key if key in QUICK else pytest.param(key, marks=pytest.mark.slow)
-        for key in catalogue.layer_sizes()
-    ],
-)
+def local_rows(root, case):
+    """Return how many tokens each of the rank's 32 experts has."""
+    chosen = exact_choice(tensors_of(root, case), layer_sizes()[case.layer_key])
+    local = chosen - case.offset
+    is_local = (local >= 0) & (local < 32)
+    return np.bincount(local[is_local], minlength=32)
+
+
+def assert_same_experts(experts, others):
+    """Check that each token has the same experts, in whatever order."""
+    assert np.array_equal(np.sort(experts, axis=1), np.sort(others, axis=1))
+
+
+@pytest.mark.parametrize("layer_key", KEYS)
 def test_generated_files_are_the_committed_ones(made, layer_key):
     """Results are comparable only on the same tensors, whose sha256 make() checks; bounds read the
     counts alone.
@@ -83,37 +85,34 @@ def test_models_have_decode_and_prefill_workloads_of_average_load(layer_key):
     """The first few: bounds hang on how many experts have rows, and 5% more of them than average is
     a harder case.
     """
-    of, cases = catalogue.layer_sizes()[layer_key], workloads.cases_by_uuid(layer_key).values()
+    sizes = catalogue.layer_sizes()[layer_key]
+    local = sizes["num_local_experts"]
+    rows_a_token = sizes["top_k"] * local / sizes["num_experts"]
+    cases = list(workloads.cases_by_uuid(layer_key).values())
     assert [case.seq_len for case in cases] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192]
-    for case in list(cases)[1:7]:
+
+    for case in cases[1:7]:
         bound = committed_workloads.bound(layer_key, case.uuid)
-        average = case.seq_len * of["top_k"] * of["num_local_experts"] / of["num_experts"]
-        expected = of["num_local_experts"] * (1 - math.exp(-average / of["num_local_experts"]))
-        assert abs(bound.rows - average) <= max(2, 0.1 * average)
-        assert abs(bound.active - expected) <= max(1.5, 0.08 * expected), (
-            case.seq_len,
-            bound.active,
-            expected,
-        )
+        rows = case.seq_len * rows_a_token
+        active = local * (1 - math.exp(-rows / local))
+        assert bound.rows == pytest.approx(rows, abs=2, rel=0.1)
+        assert bound.active == pytest.approx(active, abs=1.5, rel=0.08), case.seq_len
 
 
 @pytest.mark.parametrize("layer_key", OTHERS)
 def test_other_routings_choose_alike_in_fp32(made, layer_key):
     """As for the first operator: a choice that hangs on rounding has two right answers."""
-    name = catalogue.definition_name(layer_key)
     family = catalogue.operator(layer_key)
+    sizes = family.layer_sizes()[layer_key]
     scope = {}
     exec(family.reference_source(layer_key), scope)
     for case in family.cases(layer_key):
-        found = safetensors.torch.load_file(made / paths.blob_file(name, case.uuid))
-        logits, bias = found["routing_logits"], found.get("routing_bias")
-        exact = routing_model.select(
-            logits.float().numpy(),
-            None if bias is None else bias.float().numpy(),
-            family.layer_sizes()[layer_key],
-        )
-        experts, _ = scope["route"](logits) if bias is None else scope["route"](logits, bias, 2.5)
-        assert np.array_equal(np.sort(experts.numpy(), axis=1), np.sort(exact, axis=1)), case.name
+        tensors = tensors_of(made, case)
+        router_inputs = [tensors["routing_logits"]]
+        if "routing_bias" in tensors:
+            router_inputs += [tensors["routing_bias"], 2.5]
+        experts, _ = scope["route"](*router_inputs)
+        assert_same_experts(experts.numpy(), exact_choice(tensors, sizes))
 
 
 def test_a_good_blob_is_kept_and_a_damaged_one_replaced(made):
@@ -152,17 +151,18 @@ def copied(made, tmp_path):
 
 
 def test_a_users_line_stays_and_is_served(copied):
-    ours, line = (
-        workloads.recorded("small", copied),
-        own_line(copied).read_text(encoding="utf-8").splitlines()[-1],
-    )
-    file = paths.workload_file(definition_name("small"), copied)
-    damaged = file.read_text(encoding="utf-8").replace('"seq_len":70', '"seq_len":71')
-    file.write_text(damaged, encoding="utf-8")
+    before = workloads.recorded("small", copied)
+    file = own_line(copied)
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace('"seq_len":70', '"seq_len":71'), encoding="utf-8")
+
     assert workloads.make("small", copied) == (0, len(SMALL))
-    assert file.read_text(encoding="utf-8").splitlines()[-1] == line
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert lines[-1] == text.splitlines()[-1]
+
     *generated, mine = workloads.recorded("small", copied)
-    assert generated == ours and workloads.label(mine, "small") == "mine T=33"
+    assert generated == before
+    assert workloads.label(mine, "small") == "mine T=33"
     least = workloads.recorded_bound(definition_name("small"), mine, copied)
     like = committed_workloads.bound("small", SMALL[3].uuid)
     assert (least.rows, least.active, least.ms) == (like.rows, like.active, like.ms)
@@ -184,9 +184,9 @@ def test_a_line_that_is_no_workload_is_named(copied, line):
     for read in (workloads.recorded, workloads.make):
         with pytest.raises(UserError) as caught:
             read("small", copied)
-        assert str(caught.value).startswith(f"{file.name}:{len(SMALL) + 1}: ") and "\n" not in str(
-            caught.value
-        )
+        message = str(caught.value)
+        assert message.startswith(f"{file.name}:{len(SMALL) + 1}: ")
+        assert "\n" not in message
 
 
 def test_a_line_that_was_ours_goes(copied):
@@ -198,9 +198,8 @@ def test_a_line_that_was_ours_goes(copied):
     with sums.open("a", encoding="utf-8") as out:
         out.write(f"{'0' * 64}  {paths.blob_file(definition_name('small'), 'mine')}\n")
     workloads.make("small", copied)
-    assert [workload.uuid for workload in workloads.recorded("small", copied)] == [
-        case.uuid for case in SMALL
-    ]
+    uuids = [workload.uuid for workload in workloads.recorded("small", copied)]
+    assert uuids == [case.uuid for case in SMALL]
 
 
 def test_the_command_writes_and_lists(capsys):
@@ -244,11 +243,11 @@ def test_each_layer_has_its_models_scaling_factor():
 
 
 def test_weights_that_are_given_have_the_models_factor_in_them(made):
-    make_below(made, "kimi-k2-ep8-routed")
-    case = catalogue.operator("kimi-k2-ep8-routed").cases("kimi-k2-ep8-routed")[0]
-    name = catalogue.definition_name(case.layer_key)
-    stored = safetensors.torch.load_file(made / paths.blob_file(name, case.uuid))
-    assert stored["topk_weights"].sum(1).tolist() == pytest.approx([2.827])
+    key = "kimi-k2-ep8-routed"
+    make_below(made, key)
+    case = catalogue.operator(key).cases(key)[0]
+    weights = tensors_of(made, case)["topk_weights"]
+    assert weights.sum(1).tolist() == pytest.approx([2.827])
 
 
 def test_a_changed_generator_is_refused(made, tmp_path):
@@ -264,23 +263,32 @@ def test_a_changed_generator_is_refused(made, tmp_path):
 @pytest.mark.parametrize("case", [*FULL, *SMALL], ids=lambda case: case.name)
 def test_no_choice_hangs_on_rounding(made, case):
     """fp32 routing must agree with fp64 routing, or two right solutions would disagree."""
-    logits, bias = stored_routing(made, case)
-    assert (
-        routing_model.margin(logits, bias, layer_sizes()[case.layer_key]) >= routing_model.MARGIN
-    ).all()
-    fp32, _ = route(torch.from_numpy(logits), torch.from_numpy(bias).bfloat16(), 2.5)
-    fp64 = routing_model.select(logits, bias, layer_sizes()[case.layer_key])
-    assert np.array_equal(np.sort(fp32.numpy(), axis=1), np.sort(fp64, axis=1))
+    sizes = layer_sizes()[case.layer_key]
+    tensors = tensors_of(made, case)
+    logits = tensors["routing_logits"]
+    bias = tensors["routing_bias"]
+    margins = routing_model.margin(logits.numpy(), bias.float().numpy(), sizes)
+    assert margins.min(initial=1) >= routing_model.MARGIN
+
+    fp32, _ = route(logits, bias, 2.5)
+    assert_same_experts(fp32.numpy(), exact_choice(tensors, sizes))
 
 
 def test_hard_cases_are_as_hard_as_they_say(made):
     by_name = {case.name: case for case in SMALL}
-    assert len(local(made, by_name["none-local"])) == 0
-    counts = np.bincount(local(made, by_name["same-eight-local"]), minlength=32)
-    assert sorted(counts)[-8:] == [33] * 8 and counts.sum() == 8 * 33
-    assert np.bincount(local(made, by_name["one-expert-takes-all"]), minlength=32)[3] == 70
+    rows = {name: local_rows(made, case) for name, case in by_name.items()}
+    assert rows["none-local"].sum() == 0
+    assert sorted(rows["same-eight-local"]) == [0] * 24 + [33] * 8
+    assert rows["one-expert-takes-all"][3] == 70
+
     assert by_name["offset-across-groups"].offset % 32
     assert {case.offset for case in SMALL} >= {0, 224}
-    scales = stored_scales(by_name["harsh-scales"], layer_sizes()["small"])
+
+
+def test_harsh_scales_have_both_signs_and_zeros():
+    (case,) = [case for case in SMALL if case.name == "harsh-scales"]
+    scales = stored_scales(case, layer_sizes()["small"])
     for array in scales.values():
-        assert array.min() < -16 and array.max() > 16 and (array == 0).any()
+        assert array.min() < -16
+        assert array.max() > 16
+        assert (array == 0).any()

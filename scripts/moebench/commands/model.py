@@ -3,28 +3,25 @@ serve it.
 
 For every other solution the reason is shown. --add KEY makes the layer a definition with workloads,
 by a table in definitions/layers.toml; then `moebench run`, `pack` and `served` take the key. Exit
-status: 0, or 2 for what is no FP8 layer with a scale per block of 128 x 128, with the field that
-stands against it.
+status: 0, or 2 for what is no layer in FP8 with a scale per block of 128 x 128 or in MXFP4 beside
+activations in FP8, with the field that stands against it.
 """
 
 import argparse
-import itertools
 import math
 import sys
 import textwrap
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
 from moebench.core import paths
 from moebench.core.arguments import count
 from moebench.core.errors import UserError
-from moebench.models import add_model
-from moebench.models.checkpoint import Checkpoint, read_file
+from moebench.models import add_model, scales
+from moebench.models.checkpoint import Assumptions, Checkpoint, read_file
 from moebench.models.expected_bound import expected_bound
 from moebench.operators import catalogue
 from moebench.operators.fp8 import swiglu
-from moebench.operators.fp8.layer import expert_bytes
 from moebench.operators.fp8.routed import routed_key
 from moebench.operators.layers import Sizes, Split
 from moebench.operators.roofline import MEASURED_ON
@@ -42,7 +39,9 @@ FORM_NAMES = {
     "routed": "served, top-k given",
     "renorm": "served, with router",
     "sigmoid-bias": "served, with router",
+    "mxfp4": "served, top-k given",
 }
+TOP_K_GIVEN = ("routed", "mxfp4")  # what an engine calls
 
 
 @dataclass(frozen=True)
@@ -56,17 +55,17 @@ class Layer:
 
 @dataclass(frozen=True)
 class Serving:
-    """What a solution does with a layer.
+    """What a solution does with a layer, for each of the layer's forms.
 
-    reasons: form -> why it does not serve the layer in it, None or left out where it does.
-    over_bound: form -> recorded latency over the bound, of forms that are recorded. elsewhere: the
-    same of the first definition, where no solution is recorded on this layer, or else infinite.
+    why_not: form -> why it does not serve it, None where it does. over_bound: form -> recorded
+    latency over the bound, of forms that are recorded. elsewhere: the same of the first definition,
+    where no solution is recorded on this layer.
     """
 
     solution: str
-    reasons: dict[str, str | None]
+    why_not: dict[str, str | None]
     over_bound: dict[str, float]
-    elsewhere: float
+    elsewhere: float | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,10 +101,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take the weights for FP8 with scales per 128 x 128, whatever they are",
     )
+    option(
+        "--fp8-activations",
+        action="store_true",
+        help="beside weights in MXFP4, take activations for FP8, whatever they are",
+    )
+    option(
+        "--check-scales",
+        action="store_true",
+        help="read the scales of experts in MXFP4 from the folder's .safetensors files, and say "
+        "how many blocks of 128 x 128 are exact as FP8; exit status 1: not all",
+    )
     option("--add", metavar="KEY", help="write its definition and workloads, under this key")
 
 
 def main(args: argparse.Namespace) -> int:
+    if args.check_scales:
+        return check_scales(args)
+
     layer = layer_of(args)
     if args.add:
         paths.require_clone("moebench model --add")
@@ -121,18 +134,40 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def layer_of(args: argparse.Namespace) -> Layer:
+def check_scales(args: argparse.Namespace) -> int:
+    """Print how many blocks of a checkpoint in MXFP4 are exact as FP8; return 0 if all are."""
+    checkpoint = checkpoint_of(args, Assumptions(fp8_activations=True, limit=args.limit))
+    if checkpoint.kind != "mxfp4":
+        raise UserError(f"--check-scales: got weights in {checkpoint.storage}, want MXFP4")
+
+    folder = args.config if args.config.is_dir() else args.config.parent
+    tally = scales.check_scales(folder, checkpoint)
+    print("\n".join(wrapped(scales.rows_of(tally))))
+    return 0 if tally.exact == tally.blocks else 1
+
+
+def checkpoint_of(args: argparse.Namespace, assumed: Assumptions) -> Checkpoint:
     """Read the checkpoint. Raises UserError for what is no layer that a definition can have."""
     try:
-        checkpoint = read_file(args.config, args.fp8, args.limit)
-        sizes = checkpoint.on(args.ep, args.tp)
+        return read_file(args.config, assumed)
     except ValueError as error:  # no JSON, too
         raise UserError(f"{args.config}: {error}") from error
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}, want a config.json") from error
 
+
+def layer_of(args: argparse.Namespace) -> Layer:
+    """Return the checkpoint's layer on one rank. Raises UserError for ranks that cannot be."""
+    assumed = Assumptions(args.fp8, args.fp8_activations, args.limit)
+    checkpoint = checkpoint_of(args, assumed)
+    try:
+        sizes = checkpoint.on(args.ep, args.tp)
+    except ValueError as error:
+        raise UserError(f"{args.config}: {error}") from error
+
     by_name = catalogue.by_name()
-    keys = {form: by_name.get(name) for form, name in catalogue.names(sizes).items()}
+    names = catalogue.names(sizes, checkpoint.kind)
+    keys = {form: by_name.get(name) for form, name in names.items()}
     return Layer(checkpoint, sizes, keys)
 
 
@@ -162,36 +197,38 @@ def facts(layer: Layer) -> list[tuple[str, str]]:
     for limit, layers in checkpoint.others.items():
         activation += f"; {layers} more with limit {limit:g} (--limit)"
 
-    widths = f"{sizes['hidden_size']}, {sizes['intermediate_size']}"
+    width = f"{sizes['intermediate_size']}"
     if sizes["tensor_ranks"] > 1:
-        whole = checkpoint.sizes["intermediate_size"]
-        widths += f", one of {sizes['tensor_ranks']} slices of {whole}"
+        width += (
+            f", one of {sizes['tensor_ranks']} slices of {checkpoint.sizes['intermediate_size']}"
+        )
 
-    gigabytes = sizes["num_local_experts"] * expert_bytes(sizes) / 1e9
-    layers = checkpoint.layers + sum(checkpoint.others.values())
-    total = gigabytes * layers
-    fits = "fits" if total <= GPU_GB else "exceeds"
-
+    gigabytes = sizes["num_local_experts"] * checkpoint.expert_bytes(sizes) / 1e9
+    count = checkpoint.layers + sum(checkpoint.others.values())
+    fits = "fits" if gigabytes * count <= GPU_GB else "exceeds"
     rows = [
         ("experts", experts),
-        ("hidden, intermediate", widths),
+        ("hidden, intermediate", f"{sizes['hidden_size']}, {width}"),
         ("router", router),
         ("activation", activation),
         ("weights", f"{checkpoint.storage}; {gigabytes:.2f} GB a layer"),
-        ("MoE layers", f"{layers}, {total:.1f} GB, which {fits} a GPU of {GPU_GB} GB"),
-        ("bound, ms", bounds(sizes)),
+        ("MoE layers", f"{count}, {gigabytes * count:.1f} GB, which {fits} a GPU of {GPU_GB} GB"),
+        ("bound, ms", bounds(layer)),
         ("definition", ", ".join(filter(None, layer.keys.values())) or "none yet"),
-        ("note", "; ".join(checkpoint.notes)),
-        ("not understood", listed(checkpoint.not_understood)),
     ]
-    return [(name, text) for name, text in rows if text]
+    if checkpoint.notes:
+        rows.append(("note", "; ".join(checkpoint.notes)))
+    if checkpoint.not_understood:
+        rows.append(("not understood", listed(checkpoint.not_understood)))
+    return rows
 
 
-def bounds(sizes: Sizes) -> str:
+def bounds(layer: Layer) -> str:
     """Return the roofline bounds at TOKENS, means over routings, in words."""
     parts = []
+    expert_bytes = layer.checkpoint.expert_bytes(layer.sizes)
     for tokens in TOKENS:
-        bound = expected_bound(tokens, sizes)
+        bound = expected_bound(tokens, layer.sizes, expert_bytes)
         parts.append(f"T={tokens}: {bound.ms:.4f} ({bound.active:.1f} experts active)")
     return f"{', '.join(parts)}; means over routings, {MEASURED_ON}"
 
@@ -206,9 +243,7 @@ def listed(fields: dict[str, object]) -> str:
 
 
 def solutions(layer: Layer) -> list[Serving]:
-    """Return what each solution for such layers does with this one, the best first: those that
-    serve more forms, then the fastest here, then the fastest on the first definition.
-    """
+    """Return what each solution for such layers does with this one, the best first."""
     recorded = {form: over_bound(key) for form, key in layer.keys.items() if key}
     elsewhere = {}
     if not any(recorded.values()):
@@ -222,20 +257,30 @@ def solutions(layer: Layer) -> list[Serving]:
             continue
 
         reasons = {}
-        ratios = {}
         for form, key in layer.keys.items():
             if key not in solution.definitions:
-                reasons[form] = why_not(solution.serves, form, layer.sizes)
-            if name in recorded.get(form, ()):
-                ratios[form] = recorded[form][name]
-        servings.append(Serving(name, reasons, ratios, elsewhere.get(name, math.inf)))
-
-    def rank(serving: Serving) -> tuple[int, float, float, str]:
-        refused = sum(map(bool, serving.reasons.values()))
-        fastest = min(serving.over_bound.values(), default=math.inf)
-        return refused, fastest, serving.elsewhere, serving.solution
-
+                reasons[form] = why_not(solution.serves, form, sizes_of_form(form, layer.sizes))
+            else:
+                reasons[form] = None
+        ratios = {form: ratio[name] for form, ratio in recorded.items() if name in ratio}
+        servings.append(Serving(name, reasons, ratios, elsewhere.get(name)))
     return sorted(servings, key=rank)
+
+
+def sizes_of_form(form: str, sizes: Sizes) -> Sizes:
+    """Return the sizes that a solution sees: without groups of experts where top-k is given."""
+    if form in TOP_K_GIVEN:
+        return sizes | {"num_groups": 1, "kept_groups": 1}
+    return sizes
+
+
+def rank(serving: Serving) -> tuple[int, float, float, str]:
+    """Return a key to sort by: more forms first, then the fastest here, then the fastest on the
+    first definition.
+    """
+    refused = sum(reason is not None for reason in serving.why_not.values())
+    here = min(serving.over_bound.values(), default=math.inf)
+    return refused, here, serving.elsewhere or math.inf, serving.solution
 
 
 def over_bound(key: str) -> dict[str, float]:
@@ -262,13 +307,11 @@ def serving_rows(layer: Layer, servings: list[Serving]) -> list[tuple[str, str]]
     if any(serving.over_bound for serving in servings):
         rows.append(("", "(recorded latency over the bound, geometric mean over workloads)"))
 
-    refusing = defaultdict(list)  # reason -> solutions
+    refusing: dict[str, list[str]] = {}  # reason -> solutions
     for serving in servings:
-        reasons = list(filter(None, serving.reasons.values()))
-        if len(reasons) == len(layer.keys):
-            # one that is of the layer's sizes says more than one of its router
-            reasons.sort(key=lambda reason: reason.startswith("router"))
-            refusing[reasons[0]].append(serving.solution)
+        reasons = list(serving.why_not.values())
+        if all(reasons):
+            refusing.setdefault(most_telling(reasons), []).append(serving.solution)
     if refusing:
         texts = [f"{', '.join(names)} ({reason})" for reason, names in refusing.items()]
         rows.append(("not served by", "; ".join(texts)))
@@ -277,16 +320,20 @@ def serving_rows(layer: Layer, servings: list[Serving]) -> list[tuple[str, str]]
 
 def served_by(form: str, servings: list[Serving]) -> str:
     """Return the solutions that serve a form, the fastest first, with latency over the bound."""
-    ratios = {}
-    for serving in servings:
-        if not serving.reasons.get(form):
-            ratios[serving.solution] = serving.over_bound.get(form, math.inf)
+    able = [serving for serving in servings if serving.why_not[form] is None]
+    able.sort(key=lambda serving: serving.over_bound.get(form, math.inf))
 
     texts = []
-    for solution in sorted(ratios, key=ratios.get):
-        recorded = f" {ratios[solution]:.2f}".removesuffix(" inf")
-        texts.append(f"{solution}{recorded}")
+    for serving in able:
+        ratio = serving.over_bound.get(form)
+        texts.append(f"{serving.solution} {ratio:.2f}" if ratio else serving.solution)
     return ", ".join(texts) or "by none"
+
+
+def most_telling(reasons: list[str]) -> str:
+    """Return the first reason that is of the layer's sizes, or else the one of its router."""
+    of_sizes = [reason for reason in reasons if not reason.startswith("router")]
+    return (of_sizes or reasons)[0]
 
 
 def next_commands(args: argparse.Namespace, layer: Layer, servings: list[Serving]) -> list[str]:
@@ -296,14 +343,15 @@ def next_commands(args: argparse.Namespace, layer: Layer, servings: list[Serving
     if not any(keys.values()):
         new_key = free_key(layer, Split(args.ep, args.tp))
         lines.append(f"{args.command_line} --add {new_key}")
-        keys = dict.fromkeys(keys, new_key) | {"routed": routed_key(new_key)}
+        keys = add_model.keys_of(new_key, keys)
 
-    first_key = next(filter(None, keys.values()))
+    first_key = next(key for key in keys.values() if key)
     lines.append(f"moebench run --definition {first_key}")
 
-    servers = [serving.solution for serving in servings if not serving.reasons.get("routed")]
-    if keys["routed"] and servers:
-        pack = f"moebench pack {servers[0]} --package moe --definition {keys['routed']}"
+    (form,) = [form for form in keys if form in TOP_K_GIVEN]
+    servers = [serving.solution for serving in servings if serving.why_not[form] is None]
+    if keys[form] and servers:
+        pack = f"moebench pack {servers[0]} --package moe --definition {keys[form]}"
         lines.append(f"{pack} && pip install ./moe")
     return lines
 
@@ -312,8 +360,13 @@ def free_key(layer: Layer, split: Split) -> str:
     """Return a key for the layer that no definition has: KEY, KEY-2, KEY-3 ..."""
     name = add_model.model_of(layer.checkpoint) or layer.checkpoint.name
     wanted = name + split.suffix()
+    if layer.checkpoint.kind == "mxfp4":
+        wanted = f"{wanted.removesuffix('-mxfp4')}-mxfp4"
     taken = catalogue.keys()
-    numbered = (f"{wanted}-{number}" for number in itertools.count(2))
-    for key in itertools.chain([wanted], numbered):
-        if key not in taken and routed_key(key) not in taken:
-            return key
+
+    key = wanted
+    number = 1
+    while key in taken or routed_key(key) in taken:
+        number += 1
+        key = f"{wanted}-{number}"
+    return key

@@ -6,7 +6,7 @@ Either all of it is written or nothing: whatever interrupts it, the files are as
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,13 +14,13 @@ from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import UserError
 from moebench.models.checkpoint import Checkpoint
+from moebench.models.checkpoint.schemes import MXFP4
 from moebench.operators import catalogue, workloads
-from moebench.operators.fp8.layer import expert_bytes
 from moebench.operators.fp8.routed import routed_key
 from moebench.operators.layers import DEFAULTS, Sizes, Split, layers_file, models, read_again
 
 KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")
-RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?$")
+RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?(-mxfp4)?$")
 SMALL_BYTES = 32_000_000  # of a layer that a CPU can run
 
 
@@ -38,10 +38,12 @@ def write(layer_key: str) -> str:
     return line
 
 
-def keys_of(key: str, sizes: Sizes) -> list[str]:
-    """Return the keys of the definitions that a layer with this key has."""
-    forms = catalogue.names(sizes)
-    return [routed_key(key) if form == "routed" else key for form in forms]
+def keys_of(key: str, forms: Iterable[str]) -> dict[str, str]:
+    """Return form -> the key of its definition, of a layer with this key in layers.toml."""
+    keys = dict.fromkeys(forms, key)
+    if "routed" in keys:
+        keys["routed"] = routed_key(key)
+    return keys
 
 
 def add(key: str, checkpoint: Checkpoint, sizes: Sizes) -> list[str]:
@@ -50,16 +52,20 @@ def add(key: str, checkpoint: Checkpoint, sizes: Sizes) -> list[str]:
     sizes: the checkpoint's on one rank. Raises UserError for a key that cannot be or is taken, and
     for a layer that is there.
     """
+    names = catalogue.names(sizes, checkpoint.kind)
     check_key(key)
-    check_layer(key, sizes)
+    check_layer(key, names)
 
     table = layers_file()
     before = table.read_text(encoding="utf-8")
-    definitions = list(catalogue.names(sizes).values())
-    with undone_on_failure([table, *files_of(definitions)], folders_of(definitions)):
-        write_atomically(table, with_layer(before, key, checkpoint, sizes))
+    after = with_layer(before, key, checkpoint, sizes)
+    definitions = list(names.values())
+    files = [table, *files_of(definitions)]
+    with undone_on_failure(files, folders_of(definitions)):
+        write_atomically(table, after)
         read_again()
-        return [write(each) for each in keys_of(key, sizes)]
+        keys = keys_of(key, names)
+        return [write(each) for each in keys.values()]
 
 
 def check_key(key: str) -> None:
@@ -72,10 +78,10 @@ def check_key(key: str) -> None:
             raise UserError(f"--add: got {key!r}, but {each} is there already")
 
 
-def check_layer(key: str, sizes: Sizes) -> None:
-    """Raise UserError for a layer that has a definition."""
+def check_layer(key: str, names: dict[str, str]) -> None:
+    """Raise UserError for a layer of which one of these definitions is there."""
     by_name = catalogue.by_name()
-    for name in catalogue.names(sizes).values():
+    for name in names.values():
         if name in by_name:
             raise UserError(f"--add: got {key!r}, but {by_name[name]} is this layer")
 
@@ -85,13 +91,18 @@ def files_of(definitions: list[str]) -> list[Path]:
     files = []
     for name in definitions:
         files.append(paths.definition_file(name))
-        files += [paths.workload_file(name, suffix=each) for each in ("jsonl", "csv", "sha256")]
+        for suffix in ("jsonl", "csv", "sha256"):
+            files.append(paths.workload_file(name, suffix=suffix))
     return files
 
 
 def folders_of(definitions: list[str]) -> list[Path]:
     """Return the folders of these definitions' tensors."""
-    return [(paths.ROOT / paths.blob_file(name, "any")).parent for name in definitions]
+    folders = []
+    for name in definitions:
+        file = paths.ROOT / paths.blob_file(name, "any")
+        folders.append(file.parent)
+    return folders
 
 
 @contextmanager
@@ -99,16 +110,16 @@ def undone_on_failure(files: list[Path], folders: list[Path]) -> Iterator[None]:
     """Put files back as they were, and remove folders that were not there, if anything is raised:
     Ctrl-C, too.
     """
-    before = {file: file.read_bytes() if file.exists() else None for file in files}
+    before = {file: file.read_bytes() for file in files if file.exists()}
     new_folders = [folder for folder in folders if not folder.exists()]
     try:
         yield
     except BaseException:
-        for file, content in before.items():
-            if content is None:
-                file.unlink(missing_ok=True)
+        for file in files:
+            if file in before:
+                write_atomically(file, before[file])
             else:
-                write_atomically(file, content)
+                file.unlink(missing_ok=True)
         for folder in new_folders:
             shutil.rmtree(folder, ignore_errors=True)
         read_again()
@@ -120,64 +131,89 @@ def with_layer(text: str, key: str, checkpoint: Checkpoint, sizes: Sizes) -> str
 
     The model is called after the key, without the ranks in it.
     """
-    split = Split(sizes["num_experts"] // sizes["num_local_experts"], sizes["tensor_ranks"])
+    ranks = sizes["num_experts"] // sizes["num_local_experts"]
+    split = Split(ranks, sizes["tensor_ranks"])
     entry = f"{json.dumps(key)} = {split.in_table()}"
+    field = "mxfp4" if checkpoint.kind == MXFP4 else "geometries"
     table = model_of(checkpoint)
     if table:
-        return with_layer_key(text, table, entry)
+        return with_entry(text, table, field, entry)
 
     name = RANKS_SUFFIX.sub("", key)
     if name in models():
         name = key
-    return f"{text.rstrip()}\n\n{new_table(name, entry, checkpoint, sizes)}"
+    new = new_table(name, checkpoint, sizes)
+    whole = f"{text.rstrip()}\n\n{new}"
+    return with_entry(whole, name, field, entry)
 
 
 def model_of(checkpoint: Checkpoint) -> str | None:
     """Return the table of layers.toml that has this checkpoint's layer, on whatever ranks."""
     wanted = DEFAULTS | checkpoint.sizes
+    wanted["layers"] = checkpoint.layers
     for name, model in models().items():
         sizes = DEFAULTS | model
-        same_sizes = all(sizes[key] == value for key, value in wanted.items())
-        if same_sizes and model.get("layers") == checkpoint.layers:
+        if all(sizes.get(key) == value for key, value in wanted.items()):
             return name
     return None
 
 
-def with_layer_key(text: str, table: str, entry: str) -> str:
-    """Return layers.toml with one more entry in a table's layers."""
+def with_entry(text: str, table: str, field: str, entry: str) -> str:
+    """Return layers.toml with one more entry in a table's field, which is `geometries` or `mxfp4`.
+
+    The field comes behind `layer_keys` where the table has none of that name.
+    """
     lines = text.split("\n")
-    headers = (f"[{table}]", f"[{json.dumps(table)}]")
-    inside = False
-    for at, line in enumerate(lines):
-        if line.startswith("["):
-            inside = line.partition("#")[0].strip() in headers
-        elif inside and line.startswith("geometries"):
-            start, brace, rest = line.rpartition("}")
-            lines[at] = f"{start.rstrip()}, {entry} {brace}{rest}"
+    at = line_of(lines, table, field)
+    if at is None:
+        behind = line_of(lines, table, "geometries")
+        lines.insert(behind + 1, f"{field} = {{ {entry} }}")
+    else:
+        start, brace, rest = lines[at].rpartition("}")
+        start = start.rstrip()
+        comma = "" if start.endswith("{") else ","
+        lines[at] = f"{start}{comma} {entry} {brace}{rest}"
     return "\n".join(lines)
 
 
-def new_table(name: str, entry: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
-    """Return TOML of a model. entry: of its `geometries`.
+def line_of(lines: list[str], table: str, field: str) -> int | None:
+    """Return the number of the line with a table's field, None where it has none."""
+    headers = (f"[{table}]", f"[{json.dumps(table)}]")
+    assignment = re.compile(rf"{field}\s*=")
+    inside = False
+    for number, line in enumerate(lines):
+        if line.startswith("["):
+            header, _, _ = line.partition("#")
+            inside = header.strip() in headers
+        elif inside and assignment.match(line):
+            return number
+    return None
 
-    What is small enough for a CPU, with a router inside, is for machines without a GPU.
-    """
+
+def new_table(name: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
+    """Return TOML of a model without definitions."""
     values = {"name": name, "layers": checkpoint.layers}
     for size, value in checkpoint.sizes.items():
         if value != DEFAULTS.get(size):
             values[size] = value
 
     lines = [f"[{json.dumps(name)}]"]
-    lines += [f"{each} = {json.dumps(value)}" for each, value in values.items()]
-    lines.append(f"geometries = {{ {entry} }}")
-    if runs_on_cpu(sizes):
+    for each, value in values.items():
+        lines.append(f"{each} = {json.dumps(value)}")
+    lines.append("layer_keys = {}")
+    if runs_on_cpu(checkpoint, sizes):
         lines.append("small = true")
     return "\n".join([*lines, ""])
 
 
-def runs_on_cpu(sizes: Sizes) -> bool:
-    """Whether a layer is for machines without a GPU."""
+def runs_on_cpu(checkpoint: Checkpoint, sizes: Sizes) -> bool:
+    """Whether a layer is for machines without a GPU: it is small, and in FP8 has a router inside
+    in one of its forms.
+    """
+    forms = catalogue.names(sizes, checkpoint.kind)
+    if list(forms) == ["routed"]:
+        return False
     local = sizes["num_local_experts"]
-    fits = local * expert_bytes(sizes) <= SMALL_BYTES
-    has_router = len(catalogue.names(sizes)) > 1
-    return fits and has_router and local >= max(sizes["top_k"], 4)
+    if local < max(sizes["top_k"], 4):
+        return False
+    return local * checkpoint.expert_bytes(sizes) <= SMALL_BYTES

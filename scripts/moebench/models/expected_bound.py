@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from statistics import fmean
 
-from moebench.operators.fp8.layer import expert_bytes, layer_bound
+from moebench.operators.fp8.layer import expert_bytes as fp8_bytes
+from moebench.operators.fp8.layer import layer_bound
 from moebench.operators.fp8.routed import routing_bytes
 from moebench.operators.layers import Sizes
 from moebench.operators.routing import model as routing_model
@@ -21,14 +22,18 @@ class ExpectedBound:
     active: float
 
 
-def expected_bound(num_tokens: int, sizes: Sizes) -> ExpectedBound:
-    """Return the bound of the routed form at so many tokens.
+def expected_bound(num_tokens: int, sizes: Sizes, expert_bytes: int | None = None) -> ExpectedBound:
+    """Return the bound of a layer with top-k given at so many tokens.
+
+    expert_bytes: of an expert's weights and scales; default: in FP8.
 
     Each routing is drawn as the workloads are, but none is left out, and each rank counts: at one
     token most ranks of many have no expert to read.
     """
     experts = sizes["num_experts"]
     local = sizes["num_local_experts"]
+    moved = routing_bytes(num_tokens, sizes)
+    weights = expert_bytes or fp8_bytes(sizes)
     routings = max(1, min(MOST_ROUTINGS, ROWS // num_tokens))
 
     bounds = []
@@ -37,8 +42,8 @@ def expected_bound(num_tokens: int, sizes: Sizes) -> ExpectedBound:
         chosen = routing_model.select(logits, bias, sizes)
         for first in range(0, experts, local):
             counts = routing_model.local_counts(chosen - first, sizes)
-            moved = routing_bytes(num_tokens, sizes)
-            bounds.append(layer_bound(num_tokens, counts, moved, sizes, expert_bytes(sizes)))
-    return ExpectedBound(
-        num_tokens, fmean(bound.ms for bound in bounds), fmean(bound.active for bound in bounds)
-    )
+            bounds.append(layer_bound(num_tokens, counts, moved, sizes, weights))
+
+    ms = fmean(bound.ms for bound in bounds)
+    active = fmean(bound.active for bound in bounds)
+    return ExpectedBound(num_tokens, ms, active)

@@ -14,7 +14,7 @@ from moebench.operators.layers import Sizes, Split, cached, models
 class Layer:
     """A model's MoE layer on one of its ranks.
 
-    model: its table in definitions/layers.toml. key: its key in the catalogue.
+    model: its table in definitions/layers.toml. key: it in the catalogue.
     """
 
     model: dict
@@ -57,8 +57,10 @@ def layers() -> list[Layer]:
             continue
         splits = {key: Split.of_table(value) for key, value in model["geometries"].items()}
         for key, split in sorted(splits.items(), key=many_ranks_first):
-            has_router = key in catalogue.layer_sizes()
-            every_layer.append(Layer(model, split, key if has_router else routed_key(key)))
+            layer_key = key
+            if key not in catalogue.layer_sizes():  # no definition has its router inside
+                layer_key = routed_key(key)
+            every_layer.append(Layer(model, split, layer_key))
     return every_layer
 
 
@@ -73,7 +75,10 @@ def layer_of(layer_key: str) -> Layer | None:
     model.
     """
     inside = router_inside().get(layer_key, layer_key)
-    return next((layer for layer in layers() if layer.key == inside), None)
+    for layer in layers():
+        if layer.key == inside:
+            return layer
+    return None
 
 
 def weight_bytes(layer: Layer) -> int:

@@ -102,8 +102,14 @@ def form(layer_key: str) -> str | None:
     return layer_sizes()[layer_key].get("routing")
 
 
-def names(sizes: Sizes) -> dict[str, str]:
-    """Return form -> name of the definition, for each form that an FP8 layer of these sizes has."""
+def names(sizes: Sizes, weights: str = "fp8") -> dict[str, str]:
+    """Return form -> name of the definition, for each form that a layer of these sizes has.
+
+    weights: "fp8" or "mxfp4".
+    """
+    if weights == "mxfp4":
+        return {"mxfp4": MXFP4.definition_name_of(sizes)}
+
     by_form = {}
     if sizes["routing"] == "sigmoid-bias":
         by_form["sigmoid-bias"] = SIGMOID_BIAS.definition_name_of(sizes)
@@ -151,13 +157,6 @@ def layer_key_named(name: str) -> str:
     if name not in keys():
         raise UserError(unknown("definition", name, list(keys()), ", ".join(layer_sizes())))
     return keys()[name]
-
-
-def definition_named(name: str) -> str:
-    """Return the definition that a user means by its key or its name; another data set's as it
-    is.
-    """
-    return definition_name(keys()[name]) if name in keys() else name
 
 
 def small_like(layer_key: str) -> str:

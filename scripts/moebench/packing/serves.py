@@ -94,7 +94,10 @@ def why_not(rules: list[Rule], form: str | None, layer: dict) -> str | None:
     form: None for another operator. layer: sizes and activation, as the catalogue has them.
     """
     forms = dict.fromkeys(each for rule in rules for each in rule.forms)
-    reason = f"router: has {form}, takes {', '.join(forms) or 'listed definitions alone'}"
+    if form == "mxfp4":
+        reason = "weights: has MXFP4, takes FP8"
+    else:
+        reason = f"router: has {form}, takes {', '.join(forms) or 'listed definitions alone'}"
 
     for rule in rules:
         if form in rule.forms:

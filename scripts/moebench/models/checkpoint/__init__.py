@@ -5,6 +5,6 @@ definitions/config_json.toml has the names of each field, and what a model's own
 config.json is silent.
 """
 
-from moebench.models.checkpoint.read import Checkpoint, read, read_file
+from moebench.models.checkpoint.read import Assumptions, Checkpoint, read, read_file
 
-__all__ = ["Checkpoint", "read", "read_file"]
+__all__ = ["Assumptions", "Checkpoint", "read", "read_file"]

@@ -1,6 +1,7 @@
 """The fields of a config.json: found under any of their names, checked, and refused by name."""
 
 import functools
+import math
 import reprlib
 import tomllib
 from dataclasses import dataclass
@@ -11,14 +12,16 @@ from moebench.operators.layers import definitions_folder
 @functools.cache
 def facts() -> dict:
     """Return config_json.toml."""
-    return tomllib.loads((definitions_folder() / "config_json.toml").read_text(encoding="utf-8"))
+    file = definitions_folder() / "config_json.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def text_part(config: dict) -> dict:
     """Return the part of a config.json that describes the language model: itself, or one within."""
     for name in facts()["fields"]["text_part"]:
-        if isinstance(config.get(name), dict):
-            return text_part(config[name])
+        part = config.get(name)
+        if isinstance(part, dict):
+            return text_part(part)
     return config
 
 
@@ -33,9 +36,10 @@ def implied_by(model_type: str | None) -> dict:
 
 def without_repeats(value: object) -> object:
     """Return a list's value where all its values are equal; anything else as it is."""
-    if isinstance(value, list) and value and all(each == value[0] for each in value):
-        return value[0]
-    return value
+    if not isinstance(value, list) or not value:
+        return value
+    first = value[0]
+    return first if value == [first] * len(value) else value
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,9 @@ class Fields:
         values = text_part(config)
         implied = implied_by(values.get("model_type"))
         names = dict(facts()["fields"])
-        if not any(name in values for name in names["intermediate_size"]):
+
+        widths = names["intermediate_size"]
+        if not any(name in values for name in widths):
             if "width" in implied:
                 names["intermediate_size"] = [implied["width"]]
             elif "dense_intermediate_size" in values:  # then the plain one is the experts'
@@ -67,22 +73,29 @@ class Fields:
 
         Raises ValueError where two of its names contradict each other.
         """
-        present = {}
-        for name in self.names[key]:
-            if self.values.get(name) is not None:
-                present[name] = self.values[name]
-        if len({str(value) for value in present.values()}) > 1:
+        present = self.present(key)
+        if not present:
+            return self.implied.get(key, default)
+
+        value, *others = present.values()
+        if any(str(other) != str(value) for other in others):
             listed = ", ".join(map(str, present.values()))
             raise ValueError(f"{' and '.join(present)}: contradict each other: {listed}")
-        if present:
-            return next(iter(present.values()))
-        return self.implied.get(key, default)
+        return value
+
+    def present(self, key: str) -> dict[str, object]:
+        """Return the names under which a field is there, each with its value."""
+        values = {}
+        for name in self.names[key]:
+            value = self.values.get(name)
+            if value is not None:
+                values[name] = value
+        return values
 
     def name(self, key: str) -> str:
         """Return the name under which a field is there, or the first that it may have."""
-        for name in self.names[key]:
-            if self.values.get(name) is not None:
-                return name
+        for name in self.present(key):
+            return name
         return self.names[key][0]
 
     def require(self, key: str, fits: bool, wanted: str) -> None:
@@ -98,15 +111,22 @@ class Fields:
         """
         value = without_repeats(self.get(key, default))
         if value is None:
-            others = ", ".join(self.names[key][1:]) or "any other name of it"
-            raise ValueError(f"{self.names[key][0]}: missing, and so is {others}")
-        fits = isinstance(value, int) and not isinstance(value, bool) and value > 0
+            first, *others = self.names[key]
+            listed = ", ".join(others) or "any other name of it"
+            raise ValueError(f"{first}: missing, and so is {listed}")
+
+        fits = is_number(value) and isinstance(value, int) and value > 0
         self.require(key, fits, "a whole number above 0, or a list of equal ones")
         return value
 
     def number(self, key: str, default: float) -> float:
         """Return a number of 0 or more. Raises ValueError for anything else."""
         value = without_repeats(self.get(key, default))
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
-        self.require(key, fits and 0 <= value < float("inf"), "a number of 0 or more")
+        fits = is_number(value) and 0 <= value < math.inf
+        self.require(key, fits, "a number of 0 or more")
         return float(value)
+
+
+def is_number(value: object) -> bool:
+    """Whether this is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -35,15 +35,17 @@ def layers_named(entries: Iterable[str], layers: list[int], num_experts: int) ->
     """
     named = {}
     for entry in entries:
-        for layer in layers_of_entry(str(entry), layers, num_experts):
-            named.setdefault(layer, str(entry))
+        text = str(entry)
+        for layer in layers_of_entry(text, layers, num_experts):
+            named.setdefault(layer, text)
     return named
 
 
 def layers_of_entry(entry: str, layers: list[int], num_experts: int) -> list[int]:
     """Return the layers whose experts an entry names."""
     if entry.startswith("re:") or is_expression(entry):
-        return layers_of_expression(entry.removeprefix("re:"), layers, num_experts)
+        pattern = entry.removeprefix("re:")
+        return layers_of_expression(pattern, layers, num_experts)
     if any(letter in entry for letter in "*?["):
         return layers_of_glob(entry, layers, num_experts)
     return layers_of_name(entry, layers)
@@ -51,7 +53,9 @@ def layers_of_entry(entry: str, layers: list[int], num_experts: int) -> list[int
 
 def is_expression(entry: str) -> bool:
     """Whether an entry that does not say so is a regular expression and no glob."""
-    return entry.startswith((".*", "^")) or any(letter in entry for letter in "\\|($")
+    if entry.startswith((".*", "^")):
+        return True
+    return any(letter in entry for letter in "\\|($")
 
 
 def layers_of_expression(pattern: str, layers: list[int], num_experts: int) -> list[int]:
@@ -64,7 +68,7 @@ def layers_of_expression(pattern: str, layers: list[int], num_experts: int) -> l
     matching = []
     for layer in layers:
         names = expert_names(layer, num_experts)
-        if any(expression.match(name) for name in names):
+        if any(map(expression.match, names)):
             matching.append(layer)
     return matching
 
@@ -73,7 +77,8 @@ def layers_of_glob(pattern: str, layers: list[int], num_experts: int) -> list[in
     """Return the layers of whose experts, or of what they lie in, a name matches."""
     matching = []
     for layer in layers:
-        names = [*expert_names(layer, num_experts), *names_around(layer)]
+        names = expert_names(layer, num_experts)
+        names += names_around(layer)
         if any(fnmatchcase(name, pattern) for name in names):
             matching.append(layer)
     return matching
@@ -81,40 +86,63 @@ def layers_of_glob(pattern: str, layers: list[int], num_experts: int) -> list[in
 
 def expert_names(layer: int, num_experts: int) -> list[str]:
     """Return the names that the modules of a layer's experts may have, of some of the experts."""
-    some = sorted({0, 1, num_experts // 2, num_experts - 1})
+    some_experts = {0, 1, num_experts // 2, num_experts - 1}
+    names = []
+    for mlp in mlp_names(layer):
+        experts = f"{mlp}.experts"
+        names.append(experts)
+        for projection in PROJECTIONS:
+            names.append(f"{experts}.{projection}")
+            for number in some_experts:
+                names.append(f"{experts}.{number}.{projection}")
+    return names
+
+
+def mlp_names(layer: int) -> list[str]:
+    """Return the names that the module of a layer's MLP may have."""
     names = []
     for root in ROOTS:
         for mlp in MLPS:
-            experts = f"{root}.{layer}.{mlp}.experts"
-            names.append(experts)
-            for projection in PROJECTIONS:
-                names.append(f"{experts}.{projection}")
-                names += [f"{experts}.{expert}.{projection}" for expert in some]
+            names.append(f"{root}.{layer}.{mlp}")
     return names
 
 
 def names_around(layer: int) -> list[str]:
     """Return the names of the modules that a layer's experts lie in."""
-    names = []
-    for root in ROOTS:
-        names.append(f"{root}.{layer}")
-        names += [f"{root}.{layer}.{mlp}" for mlp in MLPS]
-    return names
+    layer_names = [f"{root}.{layer}" for root in ROOTS]
+    return layer_names + mlp_names(layer)
 
 
 def layers_of_name(name: str, layers: list[int]) -> list[int]:
     """Return the layers of whose experts a plain name is a part."""
-    parts = name.split(".")
-    if name in CLASSES or any(f"{root}.".startswith(f"{name}.") for root in ROOTS):
+    if name in CLASSES or is_around_layers(name):
         return layers
 
-    for at in range(len(parts) - 1):
-        if parts[at] == "layers" and parts[at + 1].isdecimal():
-            layer = int(parts[at + 1])
-            inside = parts[at + 2 :]
-            is_named = layer in layers and (not inside or is_part_of_expert(inside))
-            return [layer] if is_named else []
-    return layers if is_part_of_expert(parts) else []
+    parts = name.split(".")
+    layer = layer_in(parts)
+    if layer is None:
+        return layers if is_part_of_expert(parts) else []
+
+    behind = parts.index("layers") + 2
+    inside = parts[behind:]
+    if layer not in layers or (inside and not is_part_of_expert(inside)):
+        return []
+    return [layer]
+
+
+def is_around_layers(name: str) -> bool:
+    """Whether a module of this name has all layers in it."""
+    return any(f"{root}.".startswith(f"{name}.") for root in ROOTS)
+
+
+def layer_in(parts: list[str]) -> int | None:
+    """Return the layer that a module's name has behind "layers", None where it has none."""
+    if "layers" not in parts:
+        return None
+    number = parts[parts.index("layers") + 1 :][:1]
+    if not number or not number[0].isdecimal():
+        return None
+    return int(number[0])
 
 
 def is_part_of_expert(parts: list[str]) -> bool:
@@ -133,10 +161,15 @@ def kind_of_part(part: str) -> str:
         return "experts"
     if part.isdecimal():
         return "number"
-    return "projection" if part in PROJECTIONS else ""
+    if part in PROJECTIONS:
+        return "projection"
+    return ""
 
 
 def is_run(items: list[str], sequence: list[str]) -> bool:
     """Whether the items stand in the sequence, one right after another."""
-    starts = range(len(sequence) - len(items) + 1)
-    return any(sequence[start : start + len(items)] == items for start in starts)
+    length = len(items)
+    for start in range(len(sequence) - length + 1):
+        if sequence[start : start + length] == items:
+            return True
+    return False

@@ -2,9 +2,12 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 
 from moebench.models.checkpoint.fields import Fields, without_repeats
 
+ACTIVATIONS = ("silu", "swish", "swigluoai")
+OAI_ALPHA = 1.702
 MOST_LAYERS = 10_000  # beyond, a config.json is wrong, and looking through it takes minutes
 
 
@@ -23,7 +26,7 @@ def layers_with_experts(fields: Fields) -> list[int]:
         if with_experts is not None:
             break
 
-    numbers = sorted(number for number in with_experts if number < total)
+    numbers = [number for number in range(total) if number in with_experts]
     if not numbers:
         raise ValueError(f"{fields.name('layers')}: has {total}, of which none has experts")
     return numbers
@@ -34,27 +37,42 @@ def by_list(fields: Fields, total: int) -> set[int] | None:
     listed = fields.get("listed_layers")
     if not listed:
         return None
-    items = listed if isinstance(listed, list) else str(listed).split(",")
+    items = listed
+    if not isinstance(listed, list):
+        items = str(listed).split(",")
 
-    texts = [str(item).strip() for item in items]
-    numbers = [text for text in texts if text]
-    all_decimal = all(text.isdecimal() for text in numbers)
-    fields.require("listed_layers", all_decimal, "numbers of layers")
-    return {int(text) for text in numbers}
+    numbers = set()
+    for item in items:
+        text = str(item).strip()
+        if not text:
+            continue
+        fields.require("listed_layers", text.isdecimal(), "numbers of layers")
+        numbers.add(int(text))
+    return numbers
 
 
 def by_kind(fields: Fields, total: int) -> set[int] | None:
     """Return the layers whose kind in a list, or letter in a pattern, is one with experts."""
     kinds = fields.get("layer_kinds")
     if isinstance(kinds, str):
-        return {number for number, letter in enumerate(kinds) if letter == "E"}
+        return numbers_of(kinds, {"E"})
     if not isinstance(kinds, list):
         return None
 
-    with_experts = {number for number, kind in enumerate(kinds) if kind in ("moe", "hash_moe")}
+    with_experts = numbers_of(kinds, {"moe", "hash_moe"})
     if with_experts:
         return with_experts
-    return {number for number, kind in enumerate(kinds) if kind != "dense"}
+    dense = numbers_of(kinds, {"dense"})
+    return set(range(len(kinds))) - dense
+
+
+def numbers_of(items: Iterable, wanted: set[str]) -> set[int]:
+    """Return where the wanted ones stand among items."""
+    numbers = set()
+    for number, item in enumerate(items):
+        if str(item) in wanted:
+            numbers.add(number)
+    return numbers
 
 
 def by_flags(fields: Fields, total: int) -> set[int] | None:
@@ -71,14 +89,15 @@ def by_period(fields: Fields, total: int) -> set[int] | None:
     if not isinstance(period, int) or period < 1:
         return None
     offset = fields.values.get("expert_layer_offset") or 0
-    return {number for number in range(total) if (number - offset) % period == 0}
+    if not is_whole(offset):
+        raise ValueError(f"expert_layer_offset: has {offset!r}, want a whole number")
+    return set(range(offset % period, total, period))
 
 
 def by_rule(fields: Fields, total: int) -> set[int]:
     """Return the layers after the dense ones, or every n-th of them."""
     first = without_repeats(fields.get("dense_layers", 0))
-    is_number = isinstance(first, int) and not isinstance(first, bool)
-    fields.require("dense_layers", is_number and first >= 0, "a whole number")
+    fields.require("dense_layers", is_whole(first), "a whole number")
 
     end = end_of_layers(fields, total)
     dense = fields.values.get("mlp_only_layers") or []
@@ -89,17 +108,27 @@ def by_rule(fields: Fields, total: int) -> set[int]:
     from_1 = fields.whole("every_from_1", 1)
     with_experts = set()
     for number in range(first, end):
-        if number % from_0 == 0 and (number + 1) % from_1 == 0 and number not in dense:
+        in_both = number % from_0 == 0 and (number + 1) % from_1 == 0
+        if in_both and number not in dense:
             with_experts.add(number)
     return with_experts
+
+
+def is_whole(value: object) -> bool:
+    """Whether this is a whole number, 0 or more."""
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) and value >= 0
 
 
 def end_of_layers(fields: Fields, total: int) -> int:
     """Return the number behind the last layer that may have experts: ERNIE says so; -1: all."""
     last = without_repeats(fields.values.get("moe_layer_end_index"))
-    if last is not None and not isinstance(last, int):
+    if last is None or last == -1:
+        return total
+    if not isinstance(last, int):
         raise ValueError(f"moe_layer_end_index: has {last!r}, want a whole number")
-    return total if last in (None, -1) else min(total, last + 1)
+    return min(total, last + 1)
 
 
 def activation(fields: Fields, layers: list[int]) -> tuple[str, Counter]:
@@ -109,17 +138,19 @@ def activation(fields: Fields, layers: list[int]) -> tuple[str, Counter]:
     Raises ValueError for an activation that no definition has.
     """
     name = fields.get("activation", "silu")
-    fields.require("activation", name in ("silu", "swish", "swigluoai"), "silu or swigluoai")
+    fields.require("activation", name in ACTIVATIONS, "silu or swigluoai")
     alpha = fields.values.get("swiglu_alpha")
-    if alpha not in (None, 1, 1.702):
-        raise ValueError(f"swiglu_alpha: has {alpha!r}, want 1 or 1.702")
+    if alpha not in (None, 1, OAI_ALPHA):
+        raise ValueError(f"swiglu_alpha: has {alpha!r}, want 1 or {OAI_ALPHA}")
     for cap in ("mlp_gate_softcap", "mlp_up_softcap"):
-        if fields.values.get(cap):
-            raise ValueError(f"{cap}: has {fields.values[cap]!r}, want none")
+        value = fields.values.get(cap)
+        if value:
+            raise ValueError(f"{cap}: has {value!r}, want none")
 
+    kind = fields.implied.get("swiglu", "silu")
+    if name == "swigluoai" or alpha == OAI_ALPHA:
+        kind = "swigluoai"
     limits = clamp_limits(fields, layers)
-    is_oai = name == "swigluoai" or alpha == 1.702
-    kind = "swigluoai" if is_oai else fields.implied.get("swiglu", "silu")
     if kind == "swigluoai" and 0 in limits:
         raise ValueError("swiglu_limit: missing, as activation swigluoai has one")
     return kind, limits
@@ -129,17 +160,26 @@ def clamp_limits(fields: Fields, layers: list[int]) -> Counter:
     """Return limit of the clamp (0: none) -> how many of these layers have it."""
     needed = layers[-1] + 1
     name = "swiglu_limits"
-    limits = fields.values.get(name)
-    if not limits:
+    by_layer = fields.values.get(name)
+    if not by_layer:
         name = "swiglu_limit"
-        limits = [fields.values.get(name)] * needed
+        limit = fields.values.get(name)
+        by_layer = [limit] * needed
 
-    if not isinstance(limits, list) or len(limits) < needed or not all(map(is_limit, limits)):
+    fits = isinstance(by_layer, list) and len(by_layer) >= needed
+    if not fits or not all(map(is_limit, by_layer)):
         has = fields.values[name]
         raise ValueError(f"{name}: has {has!r}, want a number, 0 or more, for each of {needed}")
-    return Counter(float(limits[number] or 0) for number in layers)
+
+    counts = Counter()
+    for number in layers:
+        limit = by_layer[number] or 0
+        counts[float(limit)] += 1
+    return counts
 
 
 def is_limit(value: object) -> bool:
     """Whether a clamp can have this limit; None is none."""
-    return value is None or (isinstance(value, int | float) and 0 <= value < math.inf)
+    if value is None:
+        return True
+    return isinstance(value, int | float) and 0 <= value < math.inf

@@ -14,16 +14,18 @@ def not_understood(values: dict) -> dict[str, object]:
 
     What is null, false, zero or empty changes nothing and is left out.
     """
-    read = set(facts()["outside"]["names"])
+    outside = facts()["outside"]
+    read = set(outside["names"])
     for names in facts()["fields"].values():
         read.update(names)
-    outside = facts()["outside"]["patterns"]
 
     unread = {}
     for name, value in values.items():
-        about_experts = ABOUT_EXPERTS.search(name) and not ABOUT_OTHERS.search(name)
-        if not value or not about_experts or name in read:
+        if not value or name in read:
             continue
-        if not any(pattern in name for pattern in outside):
-            unread[name] = value
+        if ABOUT_OTHERS.search(name) or not ABOUT_EXPERTS.search(name):
+            continue
+        if any(pattern in name for pattern in outside["patterns"]):
+            continue
+        unread[name] = value
     return unread

@@ -10,9 +10,20 @@ from moebench.models.checkpoint.fields import Fields
 from moebench.models.checkpoint.moe_layers import activation, layers_with_experts
 from moebench.models.checkpoint.not_understood import not_understood
 from moebench.models.checkpoint.router import router_of
+from moebench.models.checkpoint.schemes import FP8, MXFP4
 from moebench.models.checkpoint.storage import HF_QUANT, Storage, storage_of
+from moebench.operators import catalogue
+from moebench.operators.fp8.layer import expert_bytes
 from moebench.operators.fp8.reference import BLOCK
 from moebench.operators.layers import Sizes
+
+SIZES_OF_A_LAYER = (
+    "num_experts",
+    "top_k",
+    "hidden_size",
+    "intermediate_size",
+    "experts_hidden_size",
+)
 
 
 @dataclass(frozen=True)
@@ -20,8 +31,9 @@ class Checkpoint:
     """A checkpoint's MoE layer.
 
     sizes: keys of a table in layers.toml. layers: how many are alike. others: limit of the clamp ->
-    further layers. router, storage: in words. notes: what else is to be known. not_understood:
-    fields about the experts that nothing here reads. name: the checkpoint's, as a key.
+    further layers. router, storage: in words. kind: of weights, "fp8" or "mxfp4". notes: what else
+    is to be known. not_understood: fields about the experts that nothing here reads. name: the
+    checkpoint's, as a key.
     """
 
     sizes: Sizes
@@ -29,6 +41,7 @@ class Checkpoint:
     others: dict[float, int]
     router: str
     storage: str
+    kind: str = FP8
     notes: list[str] = field(default_factory=list)
     not_understood: dict[str, object] = field(default_factory=dict)
     name: str = "my-model"
@@ -54,8 +67,30 @@ class Checkpoint:
             "tensor_ranks": tensor_ranks,
         }
 
+    def expert_bytes(self, sizes: Sizes) -> int:
+        """Return the bytes of an expert's weights and scales on a rank of these sizes."""
+        if self.kind == MXFP4:
+            return catalogue.MXFP4.expert_bytes(sizes)
+        return expert_bytes(sizes)
 
-def read_file(path: Path, assume_fp8: bool = False, limit: float | None = None) -> Checkpoint:
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What a user says of a checkpoint, whatever its config.json says.
+
+    fp8: the weights are FP8. fp8_activations: beside MXFP4, activations are FP8. limit: of the
+    clamp, where layers differ in it; default: of most.
+    """
+
+    fp8: bool = False
+    fp8_activations: bool = False
+    limit: float | None = None
+
+
+NO_ASSUMPTIONS = Assumptions()
+
+
+def read_file(path: Path, assumed: Assumptions = NO_ASSUMPTIONS) -> Checkpoint:
     """Read a config.json, or the one in a folder, with the hf_quant_config.json beside it.
 
     Raises ValueError, OSError.
@@ -64,8 +99,7 @@ def read_file(path: Path, assume_fp8: bool = False, limit: float | None = None) 
     config = json.loads(file.read_text(encoding="utf-8"))
     beside = file.with_name(HF_QUANT)
     quantisation = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else None
-
-    return read(config, assume_fp8, limit, quantisation, called(file))
+    return read(config, assumed, quantisation, called(file))
 
 
 def called(file: Path) -> str:
@@ -79,52 +113,52 @@ def called(file: Path) -> str:
 
 
 def read(
-    config: dict,
-    assume_fp8: bool = False,
-    limit: float | None = None,
-    beside: dict | None = None,
-    place: str = "",
+    config: dict, assumed: Assumptions = NO_ASSUMPTIONS, beside: dict | None = None, place: str = ""
 ) -> Checkpoint:
     """Read a config.json's content.
 
-    assume_fp8: whatever the weights are stored as. limit: of the clamp, where layers differ in it;
-    default: of most. beside: content of hf_quant_config.json. place: the name of the checkpoint's
-    folder. Raises ValueError that names the field, what it has and what is wanted.
+    beside: content of hf_quant_config.json. place: the name of the checkpoint's folder. Raises
+    ValueError that names the field, what it has and what is wanted.
     """
     if not isinstance(config, dict):
         raise ValueError(f"got {type(config).__name__}, want an object")
     fields = Fields.of_config(config)
 
-    storage = stored_layers(config, fields, assume_fp8, beside)
+    storage = stored_layers(config, fields, assumed, beside)
     sizes = sizes_of(fields)
     check_alike(fields)
     router = router_of(fields, sizes["top_k"], sizes["num_groups"])
     kind, limits = activation(fields, storage.layers)
-    chosen = chosen_limit(limits, limit)
+    limit = chosen_limit(limits, assumed.limit)
 
     sizes["routing"] = router.routing
     sizes["routed_scaling_factor"] = router.scaling_factor
-    sizes["activation"] = "silu" if kind == "swiglustep" and not chosen else kind
-    sizes["swiglu_limit"] = chosen
+    sizes["activation"] = "silu" if kind == "swiglustep" and not limit else kind
+    sizes["swiglu_limit"] = limit
+    others = dict(limits)
+    alike = others.pop(limit)
     return Checkpoint(
         sizes=sizes,
-        layers=limits[chosen],
-        others={other: layers for other, layers in limits.items() if other != chosen},
+        layers=alike,
+        others=others,
         router=router.words,
         storage=storage.words,
-        notes=notes_on(fields, sizes, [*router.notes, storage.note]),
+        kind=storage.kind,
+        notes=notes_on(fields, sizes, [*router.notes, *storage.notes]),
         not_understood=not_understood(fields.values),
         name=name_of(config, fields, place),
     )
 
 
-def stored_layers(config: dict, fields: Fields, assume_fp8: bool, beside: dict | None) -> Storage:
-    """Return the layers whose experts are FP8, or taken for it."""
+def stored_layers(
+    config: dict, fields: Fields, assumed: Assumptions, beside: dict | None
+) -> Storage:
+    """Return the layers whose experts are of a kind that definitions have, or taken for it."""
     num_experts = fields.whole("num_experts")
     with_experts = layers_with_experts(fields)
-    if assume_fp8:
-        return Storage("taken for FP8", with_experts)
-    return storage_of(config, fields, with_experts, num_experts, beside)
+    if assumed.fp8:
+        return Storage(FP8, "taken for FP8", with_experts)
+    return storage_of(config, fields, with_experts, num_experts, beside, assumed.fp8_activations)
 
 
 def chosen_limit(limits: Counter, wanted: float | None) -> float:
@@ -152,22 +186,30 @@ def notes_on(fields: Fields, sizes: Sizes, notes: list[str]) -> list[str]:
 
 def check_alike(fields: Fields) -> None:
     """Raise ValueError where the experts, or those of a layer, are others than the sizes say."""
-    if "refused" in fields.implied:
-        raise ValueError(f"model_type {fields.values['model_type']!r}: {fields.implied['refused']}")
+    refused = fields.implied.get("refused")
+    if refused:
+        raise ValueError(f"model_type {fields.values['model_type']!r}: {refused}")
 
     size_names = set()
-    for key in ("num_experts", "top_k", "hidden_size", "intermediate_size", "experts_hidden_size"):
+    for key in SIZES_OF_A_LAYER:
         size_names.update(fields.names[key])
-    by_layer = fields.values.get("per_layer_config") or {}
-    all_changes = by_layer.values() if isinstance(by_layer, dict) else [by_layer]
-    if not all(isinstance(changes, dict) for changes in all_changes):
-        raise ValueError(f"per_layer_config: has {by_layer!r}, want fields by layer")
-    for layer, changes in by_layer.items():
+    for layer, changes in changes_by_layer(fields).items():
         differing = size_names.intersection(changes)
         if differing:
             raise ValueError(
                 f"per_layer_config: layer {layer} has its own {min(differing)}, want layers alike"
             )
+
+
+def changes_by_layer(fields: Fields) -> dict[str, dict]:
+    """Return layer -> its own fields. Raises ValueError for what are no fields."""
+    by_layer = fields.values.get("per_layer_config") or {}
+    is_readable = isinstance(by_layer, dict)
+    if is_readable:
+        is_readable = all(isinstance(changes, dict) for changes in by_layer.values())
+    if not is_readable:
+        raise ValueError(f"per_layer_config: has {by_layer!r}, want fields by layer")
+    return by_layer
 
 
 def sizes_of(fields: Fields) -> Sizes:
@@ -185,11 +227,16 @@ def sizes_of(fields: Fields) -> Sizes:
     for key, most in (("top_k", "num_experts"), ("kept_groups", "num_groups")):
         wanted = f"at most {sizes[most]}, as {fields.name(most)} has"
         fields.require(key, sizes[key] <= sizes[most], wanted)
-    for key, field_key in (("hidden_size", hidden), ("intermediate_size", "intermediate_size")):
-        wanted = f"a multiple of {BLOCK}, the width of a scale's block"
-        fields.require(field_key, sizes[key] % BLOCK == 0, wanted)
+    check_width(fields, hidden, sizes["hidden_size"])
+    check_width(fields, "intermediate_size", sizes["intermediate_size"])
     check_groups(fields, sizes)
     return sizes
+
+
+def check_width(fields: Fields, key: str, width: int) -> None:
+    """Raise ValueError for a width that parts a scale's block."""
+    wanted = f"a multiple of {BLOCK}, the width of a scale's block"
+    fields.require(key, width % BLOCK == 0, wanted)
 
 
 def check_groups(fields: Fields, sizes: Sizes) -> None:
@@ -210,10 +257,12 @@ def check_groups(fields: Fields, sizes: Sizes) -> None:
 
 def name_of(config: dict, fields: Fields, place: str) -> str:
     """Return a name for the checkpoint, fit for a key: its own, its folder's or its type's."""
-    written = str(config.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
-    model_type = str(config.get("model_type") or fields.values.get("model_type") or "my-model")
-    for name in (written, place, model_type):
-        slug = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
+    path = str(config.get("_name_or_path") or "")
+    _, _, written = path.rstrip("/").rpartition("/")
+    model_type = config.get("model_type") or fields.values.get("model_type")
+    for name in (written, place, str(model_type or "")):
+        slug = re.sub(r"[^a-z0-9.]+", "-", name.lower())
+        slug = slug.strip("-.")
         if re.search("[a-z]", slug):
             return slug
     return "my-model"

@@ -73,12 +73,10 @@ def is_normalised(fields: Fields) -> bool | None:
 
 def has_bias(fields: Fields) -> bool | None:
     """Return whether a bias helps to select, None where config.json leaves it open."""
+    if fields.present("bias"):
+        return fields.get("bias")
     method = str(fields.values.get("topk_method"))
-    implied = BIAS_OF_METHOD.get(method, fields.implied.get("bias"))
-    for name in fields.names["bias"]:
-        if fields.values.get(name) is not None:
-            return fields.get("bias")
-    return implied
+    return BIAS_OF_METHOD.get(method, fields.implied.get("bias"))
 
 
 def scaling_factor(fields: Fields) -> float:

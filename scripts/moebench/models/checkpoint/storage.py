@@ -1,88 +1,142 @@
-"""How a checkpoint stores the experts' weights: FP8 with a scale per block of 128 x 128, in which
-layers, or why not.
+"""How a checkpoint stores the experts' weights, in which layers, or why no definition has them.
+
+FP8 with a scale per block of 128 x 128, or MXFP4 beside activations in FP8.
 """
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from moebench.models.checkpoint.fields import Fields
 from moebench.models.checkpoint.modules import layers_named
-from moebench.operators.fp8.reference import BLOCK
+from moebench.models.checkpoint.schemes import (
+    BLOCK_SIZE,
+    FP8,
+    INT4,
+    MXFP4,
+    NVFP4,
+    PER_BLOCK,
+    Scheme,
+    scheme_by_layer,
+)
 
-WANTED = 'quant_method "fp8" and weight_block_size [128, 128]'
-BLOCK_SIZE = [BLOCK, BLOCK]
+WANTED = 'quant_method "fp8" and weight_block_size [128, 128], or MXFP4 beside activations in FP8'
+# What has kernels for the kinds that no definition is of.
+SERVED_ELSEWHERE = {
+    NVFP4: "e2m1 with an e4m3 scale per 16: FlashInfer's or vLLM's NVFP4 kernels serve it on "
+    "Blackwell, Marlin on Hopper",
+    INT4: "4-bit integers: Marlin in vLLM and SGLang serves them",
+}
+WORDS = {FP8: "FP8 e4m3, scales per 128 x 128", MXFP4: "MXFP4, e2m1 with a power of two per 32"}
+NOTE_OF_KIND = {
+    FP8: "",
+    MXFP4: "as FP8, twice as large: --fp8; whether that is exact: --check-scales",
+}
 HF_QUANT = "hf_quant_config.json"
 # What lists the modules that stay in 16 bits, of all tools.
 EXCLUDING = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "exclude")
 ELEMENTS = {"fmt": "e4m3", "activation_scheme": "dynamic", "expert_dtype": "fp8"}
-# ModelOpt's and TensorRT-LLM's names for FP8 with a scale per block of 128 x 128.
-BLOCK_ALGORITHMS = ("FP8_BLOCK_SCALES", "FP8_PB_WO")
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """How a tool says that weights are stored. method, block: "fp8" and [128, 128] is wanted."""
-
-    method: str
-    block: object
-    static: bool = False  # whether activations' scales are in the checkpoint
 
 
 @dataclass(frozen=True)
 class Storage:
-    """words: for a table. layers: those whose experts are FP8. note: on the others, or ""."""
+    """kind: of weights, FP8 or MXFP4. words: for a table. layers: those whose experts are of this
+    kind. notes: on the others, and on activations.
+    """
 
+    kind: str
     words: str
     layers: list[int]
-    note: str = ""
+    notes: Sequence[str] = ()
 
 
 def storage_of(
-    config: dict, fields: Fields, layers: list[int], num_experts: int, beside: dict | None
+    config: dict,
+    fields: Fields,
+    layers: list[int],
+    num_experts: int,
+    beside: dict | None,
+    fp8_activations: bool = False,
 ) -> Storage:
     """Return how the experts of these layers are stored.
 
-    beside: content of hf_quant_config.json. Raises ValueError, naming the field, where no layer has
-    FP8 with a scale per block.
+    beside: content of hf_quant_config.json. fp8_activations: whatever it says of them. Raises
+    ValueError, naming the field, where no layer has a kind that definitions are of.
     """
     quantisation = quantisation_of(config, fields, beside)
+    file = quantisation["file"]
+    schemes = scheme_by_layer(quantisation, layers, num_experts)
 
-    reasons = {}  # layer -> why its experts are not FP8
-    for layer, scheme in scheme_by_layer(quantisation, layers, num_experts).items():
-        reason = fault(scheme, quantisation["file"])
-        if reason:
-            reasons[layer] = reason
+    reasons = faults(schemes, file, fp8_activations)
     if len(reasons) == len(layers):
         raise ValueError(reasons[layers[0]])
-    check_elements(quantisation, fields)
+    kind = most_frequent(schemes[layer].kind for layer in layers if layer not in reasons)
+    if kind == FP8:
+        check_elements(quantisation)
 
+    reasons = others_than(kind, schemes, file) | reasons
     reasons |= excluded_layers(quantisation, layers, num_experts)
-    note = note_on(reasons, layers) if reasons else ""
     good = [layer for layer in layers if layer not in reasons]
+    note = note_on(reasons, layers)
     if not good:
         raise ValueError(f"{note}; want {WANTED} for them")
 
-    words = "FP8 e4m3, scales per 128 x 128"
-    if quantisation.get("scale_fmt") == "ue8m0":
-        words += ", powers of two"
-    return Storage(words, good, note)
+    scheme = schemes[good[0]]
+    notes = [note, note_on_activations(scheme), NOTE_OF_KIND[kind]]
+    return Storage(kind, words_of(scheme, quantisation), good, notes)
+
+
+def faults(schemes: dict[int, Scheme | None], file: str, fp8_activations: bool) -> dict[int, str]:
+    """Return layer -> why no definition is of experts so stored, without those that have one."""
+    reasons = {}
+    for layer, scheme in schemes.items():
+        reason = fault(scheme, file, fp8_activations)
+        if reason:
+            reasons[layer] = reason
+    return reasons
+
+
+def others_than(kind: str, schemes: dict[int, Scheme | None], file: str) -> dict[int, str]:
+    """Return layer -> why it is left out, of those whose experts are of another kind."""
+    reasons = {}
+    for layer, scheme in schemes.items():
+        if scheme is not None and scheme.kind != kind:
+            reasons[layer] = f"{file}: has {scheme.words}"
+    return reasons
+
+
+def most_frequent(items: Iterable[str]) -> str:
+    """Return the item that comes most often."""
+    ((item, _),) = Counter(items).most_common(1)
+    return item
+
+
+def words_of(scheme: Scheme, quantisation: dict) -> str:
+    """Return how a table says that experts are stored."""
+    words = WORDS[scheme.kind]
+    if scheme.kind == FP8 and quantisation.get("scale_fmt") == "ue8m0":
+        return f"{words}, powers of two"
+    return words
 
 
 def quantisation_of(config: dict, fields: Fields, beside: dict | None) -> dict:
     """Return what config.json, or else hf_quant_config.json, says of quantisation.
 
-    file: which of them. The modules that stay in 16 bits are taken from both. Raises ValueError
-    where neither says anything.
+    file: which of them. The modules that stay in 16 bits are taken from both, the type of experts
+    from wherever it stands. Raises ValueError where neither says anything.
     """
     in_hf_quant = hf_quantisation(beside)
+    expert_dtype = {"expert_dtype": fields.values.get("expert_dtype")}
     for part in (fields.values, config):
         for name in ("quantization_config", "compression_config"):
-            if isinstance(part.get(name), dict):
-                excluding = {key: in_hf_quant[key] for key in EXCLUDING if key in in_hf_quant}
-                return excluding | {"file": name} | part[name]
+            if not isinstance(part.get(name), dict):
+                continue
+            quantisation = {key: in_hf_quant[key] for key in EXCLUDING if key in in_hf_quant}
+            quantisation["file"] = name
+            return quantisation | expert_dtype | part[name]
 
     if in_hf_quant:
-        return {"quant_method": "modelopt", "file": HF_QUANT} | in_hf_quant
+        return {"quant_method": "modelopt", "file": HF_QUANT} | expert_dtype | in_hf_quant
     raise ValueError(
         f"quantization_config: missing, and there is no {HF_QUANT} beside; want {WANTED}, or --fp8 "
         "to take the weights for it"
@@ -97,79 +151,19 @@ def hf_quantisation(beside: object) -> dict:
     return inner if isinstance(inner, dict) else {}
 
 
-def scheme_by_layer(
-    quantisation: dict, layers: list[int], num_experts: int
-) -> dict[int, Scheme | None]:
-    """Return layer -> how its experts are stored, None for 16 bits."""
-    method = quantisation.get("quant_method")
-    if method == "compressed-tensors":
-        return schemes_of_groups(quantisation, layers, num_experts)
-    if method == "quark":
-        scheme = scheme_of_quark(quantisation)
-    elif quantisation.get("quant_algo") in BLOCK_ALGORITHMS:
-        scheme = Scheme("fp8", BLOCK_SIZE)
-    elif method == "fp8":
-        scheme = Scheme("fp8", quantisation.get("weight_block_size"))
-    else:
-        parts = (method, quantisation.get("quant_algo"), quantisation.get("bits"))
-        scheme = Scheme(" ".join(str(part) for part in parts if part), None)
-    return dict.fromkeys(layers, scheme)
+def fault(scheme: Scheme | None, file: str, fp8_activations: bool) -> str:
+    """Return what stands against a scheme, "" if nothing does.
 
-
-def schemes_of_groups(
-    quantisation: dict, layers: list[int], num_experts: int
-) -> dict[int, Scheme | None]:
-    """Return layer -> scheme, by the groups of compressed-tensors. A group that names the experts
-    goes before one that names all linear layers.
+    file: or field that has it. fp8_activations: whatever the scheme has.
     """
-    schemes = dict.fromkeys(layers)
-    named = {}
-    try:
-        groups = [*quantisation["config_groups"].values()]
-        for group in groups:
-            targets = [str(target) for target in group.get("targets") or ["Linear"]]
-            general = [target for target in targets if target == "Linear"]
-            special = [target for target in targets if target != "Linear"]
-            scheme = scheme_of_group(group)
-            for layer in layers_named(general, layers, num_experts):
-                schemes[layer] = schemes[layer] or scheme
-            for layer in layers_named(special, layers, num_experts):
-                if named.setdefault(layer, scheme) != scheme:
-                    raise ValueError(
-                        "quantization_config.config_groups: several name the experts, and differ"
-                    )
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError("quantization_config.config_groups: names no weights") from error
-    return schemes | named
-
-
-def scheme_of_group(group: dict) -> Scheme:
-    """Return the scheme of one group of compressed-tensors."""
-    weights = group["weights"]
-    kind = f"{weights.get('type')}{weights.get('num_bits')} by {weights.get('strategy')}"
-    method = "fp8" if kind == "float8 by block" else f"compressed-tensors, {kind}"
-    static = (group.get("input_activations") or {}).get("dynamic") is False
-    return Scheme(method, weights.get("block_structure"), static)
-
-
-def scheme_of_quark(quantisation: dict) -> Scheme:
-    """Return the scheme that Quark has for all layers."""
-    whole = quantisation.get("global_quant_config")
-    weight = whole.get("weight") if isinstance(whole, dict) else None
-    if not isinstance(weight, dict):
-        return Scheme("quark", None)
-    kind = f"{weight.get('dtype')} {weight.get('qscheme')}"
-    if kind.startswith("fp8_e4m3") and "block" in kind:
-        return Scheme("fp8", weight.get("block_size") or weight.get("group_size"))
-    return Scheme(f"quark {kind}", None)
-
-
-def fault(scheme: Scheme | None, file: str) -> str:
-    """Return what stands against a scheme, "" if nothing does. file: or field that has it."""
     if scheme is None:
         return f"{file}.config_groups: no group's targets name the experts"
-    if scheme.method != "fp8":
-        return f"{file}: has {scheme.method}, want {WANTED}"
+    if scheme.kind == MXFP4:
+        return "" if fp8_activations else fault_of_activations(scheme, file)
+    if scheme.kind in SERVED_ELSEWHERE:
+        return f"{file}: has {scheme.words}, {SERVED_ELSEWHERE[scheme.kind]}; want {WANTED}"
+    if scheme.kind != FP8:
+        return f"{file}: has {scheme.words}, want {WANTED}"
     if scheme.block != BLOCK_SIZE:
         per = scheme.block or "none, so a scale per tensor or channel"
         return f"{file}.weight_block_size: has {per}, want {BLOCK_SIZE}"
@@ -178,11 +172,32 @@ def fault(scheme: Scheme | None, file: str) -> str:
     return ""
 
 
-def check_elements(quantisation: dict, fields: Fields) -> None:
-    """Raise ValueError where elements are no e4m3, or activations' scales are stored."""
-    has = {"expert_dtype": fields.values.get("expert_dtype")} | quantisation
+def fault_of_activations(scheme: Scheme, file: str) -> str:
+    """Return what stands against the activations beside MXFP4, "" if nothing does."""
+    if scheme.activations.startswith("FP8"):
+        return ""
+    return (
+        f"{file}: has {scheme.words} with activations in {scheme.activations}, want them in FP8; "
+        "Marlin, triton_kernels and FlashInfer's mixed-input CUTLASS serve it as it is, "
+        "--fp8-activations takes them for FP8"
+    )
+
+
+def note_on_activations(scheme: Scheme) -> str:
+    """Return how the definition's activations differ from the checkpoint's, "" if they do not."""
+    if scheme.kind != MXFP4 or (scheme.activations == PER_BLOCK and not scheme.static):
+        return ""
+    stored = ", their scales stored" if scheme.static else ""
+    return (
+        f"activations: the checkpoint has {scheme.activations}{stored}; here FP8 with a scale per "
+        f"{BLOCK_SIZE[1]} columns, computed"
+    )
+
+
+def check_elements(quantisation: dict) -> None:
+    """Raise ValueError where FP8's elements are no e4m3, or activations' scales are stored."""
     for name, wanted in ELEMENTS.items():
-        value = has.get(name) or wanted
+        value = quantisation.get(name) or wanted
         if wanted not in str(value):  # fmt: float8_e4m3fn, too
             raise ValueError(f"{name}: has {value!r}, want {wanted!r}")
 
@@ -196,6 +211,7 @@ def excluded_layers(quantisation: dict, layers: list[int], num_experts: int) -> 
             entries = [entries]
         if not isinstance(entries, list | tuple):
             raise ValueError(f"{name}: has {entries!r}, want a list of modules")
+
         try:
             named = layers_named(entries, layers, num_experts)
         except ValueError as error:
@@ -207,6 +223,7 @@ def excluded_layers(quantisation: dict, layers: list[int], num_experts: int) -> 
 
 
 def note_on(reasons: dict[int, str], layers: list[int]) -> str:
-    """Return how many layers are not FP8, and why most of them are not."""
-    reason, _ = Counter(reasons.values()).most_common(1)[0]
-    return f"{reason}, in {len(reasons)} of {len(layers)} layers"
+    """Return how many layers are left out, and why most of them are; "" where none is."""
+    if not reasons:
+        return ""
+    return f"{most_frequent(reasons.values())}, in {len(reasons)} of {len(layers)} layers"

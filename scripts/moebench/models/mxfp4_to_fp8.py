@@ -1,0 +1,183 @@
+"""MXFP4 weights as FP8 with a scale per block of 128 x 128: the same values to the last bit, or
+refused.
+
+It needs nothing but torch, so that what loads weights can call it expert by expert.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+GROUP = 32  # columns with one scale in MXFP4
+BLOCK = 128  # rows and columns with one scale in FP8
+SCALE_BIAS = 127
+NAN_EXPONENT = 255 - SCALE_BIAS  # of the byte that is no number
+MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of E2M1, by the three low bits of a code
+VALUES = (*MAGNITUDES, *(-value for value in MAGNITUDES))
+
+# By E2M1's magnitudes: the largest and the least power of two times which they are E4M3, which ends
+# at 448 and whose smallest step is 2^-9. Zero may have any.
+ANY = 1000
+LARGEST = (ANY, 9, 8, 8, 7, 7, 6, 6)
+LEAST = (-ANY, -8, -9, -8, -10, -9, -11, -10)
+# So whatever the weights of a block are, they are exact if its scales are no further apart.
+MOST_SPAN = min(LARGEST) - max(LEAST)
+LEAST_NORMAL = -126  # of float32; a smaller scale would be flushed to zero by some kernels
+
+
+class NotExact(ValueError):
+    """A block of MXFP4 that no FP8 block has the values of."""
+
+
+@dataclass(frozen=True)
+class Fp8Matrix:
+    """weights: [R, K] float8_e4m3fn. scales: [R / 128, K / 128] float32, powers of two."""
+
+    weights: torch.Tensor
+    scales: torch.Tensor
+
+
+def experts_to_fp8(
+    experts: Iterable[tuple[torch.Tensor, torch.Tensor]], name: str = "weights"
+) -> Iterator[Fp8Matrix]:
+    """Convert a matrix of each expert, one at a time.
+
+    experts: pairs as `to_fp8` takes them, which may be read as they are asked for. name: of the
+    matrix, for messages. Raises NotExact that names the expert and the block.
+    """
+    for number, (packed, scales) in enumerate(experts):
+        yield to_fp8(packed, scales, f"expert {number}, {name}")
+
+
+def to_fp8(packed: torch.Tensor, scales: torch.Tensor, name: str = "weights") -> Fp8Matrix:
+    """Convert one matrix.
+
+    packed: [R, K / 2] bytes, two E2M1 codes each, the low half first. scales: [R, K / 32] bytes,
+    less 127 the exponent of two. R and K are multiples of 128. Raises NotExact that names the first
+    block whose values no FP8 block has, and ValueError for other shapes.
+    """
+    check_shapes(packed, scales, name)
+    codes = codes_of(packed)
+    exponents = scales.view(torch.uint8).int()
+    exponents -= SCALE_BIAS
+
+    of_blocks = exponents_of_blocks(codes, exponents, name)
+    of_rows = of_blocks.repeat_interleave(BLOCK, dim=0)
+    of_groups = of_rows.repeat_interleave(BLOCK // GROUP, dim=1)
+
+    # A group of zeros may be any number of powers away from its block's scale.
+    shifts = exponents - of_groups
+    shifts.clamp_(min(LEAST[1:]), max(LARGEST[1:]))
+    factors = power_of_two(shifts)
+
+    table = torch.tensor(VALUES, device=packed.device)
+    groups = table[codes].unflatten(1, (-1, GROUP))
+    values = groups * factors.unsqueeze(2)
+    weights = values.flatten(1).to(torch.float8_e4m3fn)
+    return Fp8Matrix(weights, power_of_two(of_blocks))
+
+
+def check_shapes(packed: torch.Tensor, scales: torch.Tensor, name: str) -> None:
+    """Raise ValueError unless these are bytes of a matrix whose sides are multiples of 128."""
+    if packed.element_size() != 1 or scales.element_size() != 1:
+        raise ValueError(f"{name}: got {packed.dtype} and {scales.dtype}, want bytes")
+
+    rows, half = packed.shape
+    columns = 2 * half
+    if rows % BLOCK or columns % BLOCK:
+        raise ValueError(f"{name}: got {rows} x {columns}, want multiples of {BLOCK}")
+
+    got = list(scales.shape)
+    want = [rows, columns // GROUP]
+    if got != want:
+        raise ValueError(f"{name}: got scales {got}, want {want}")
+
+
+def codes_of(packed: torch.Tensor) -> torch.Tensor:
+    """Return the E2M1 codes [R, K] int32 of packed bytes [R, K / 2]."""
+    packed = packed.view(torch.uint8)
+    low = packed & 15
+    high = packed >> 4
+    pairs = torch.stack([low, high], dim=2)
+    return pairs.flatten(1).int()
+
+
+def exponents_of_blocks(codes: torch.Tensor, exponents: torch.Tensor, name: str) -> torch.Tensor:
+    """Return the exponent of each FP8 block's scale, [R / 128, K / 128] int32.
+
+    It is the least at which the block's largest value is E4M3. codes: [R, K]. exponents: [R,
+    K / 32], of the groups' scales. Raises NotExact where no exponent holds all values of a block.
+    """
+    magnitudes = codes & 7
+    groups = magnitudes.unflatten(1, (-1, GROUP))
+    largest = by_magnitude(LARGEST, groups).amin(2)
+    least = by_magnitude(LEAST, groups).amax(2)
+
+    lower = in_blocks(exponents - largest).amax((1, 3))
+    upper = in_blocks(exponents - least).amin((1, 3))
+    refused = lower > upper
+    refused |= has_nan(exponents)
+    if refused.any():
+        raise NotExact(refusal(refused, exponents, name))
+
+    block_exponents = lower.clamp(min=LEAST_NORMAL)
+    block_exponents = torch.minimum(block_exponents, upper)
+    is_zero = upper > ANY // 2
+    return block_exponents.masked_fill(is_zero, 0)
+
+
+def by_magnitude(values: tuple[int, ...], magnitudes: torch.Tensor) -> torch.Tensor:
+    """Return each magnitude's value, int32."""
+    table = torch.tensor(values, dtype=torch.int32, device=magnitudes.device)
+    return table[magnitudes]
+
+
+def has_nan(exponents: torch.Tensor) -> torch.Tensor:
+    """Return which blocks have a scale that is no number, [R / 128, K / 128]."""
+    is_nan = exponents == NAN_EXPONENT
+    return in_blocks(is_nan).any(3).any(1)
+
+
+def refusal(refused: torch.Tensor, exponents: torch.Tensor, name: str) -> str:
+    """Return why the first of these blocks cannot be FP8."""
+    row, column = refused.nonzero()[0].tolist()
+    block = in_blocks(exponents)[row, :, column]
+    lowest = block.min().item()
+    highest = block.max().item()
+
+    where = f"{name}: block ({row}, {column}) of {BLOCK} x {BLOCK}"
+    if highest == NAN_EXPONENT:
+        return f"{where} has a scale that is no number"
+    return (
+        f"{where} has scales from 2^{lowest} to 2^{highest}, {highest - lowest} powers of two "
+        f"apart, want {MOST_SPAN} at most for FP8"
+    )
+
+
+def spans(scales: torch.Tensor) -> torch.Tensor:
+    """Return how many powers of two a block's scales are apart, [R / 128, K / 128] int32.
+
+    Up to MOST_SPAN a block is exact whatever its weights; -1 where a scale is no number. scales:
+    [R, K / 32] bytes.
+    """
+    exponents = scales.view(torch.uint8).int()
+    exponents -= SCALE_BIAS
+    blocks = in_blocks(exponents)
+    highest = blocks.amax((1, 3))
+    lowest = blocks.amin((1, 3))
+    apart = highest - lowest
+    return apart.masked_fill(has_nan(exponents), -1)
+
+
+def in_blocks(of_groups: torch.Tensor) -> torch.Tensor:
+    """Return [R, K / 32] as [R / 128, 128, K / 128, 4]."""
+    columns = of_groups.unflatten(1, (-1, BLOCK // GROUP))
+    return columns.unflatten(0, (-1, BLOCK))
+
+
+def power_of_two(exponents: torch.Tensor) -> torch.Tensor:
+    """Return 2^exponents in float32, of int32 from -126 to 127, by its bits: exp2 may round."""
+    biased = exponents + SCALE_BIAS
+    bits = biased << 23
+    return bits.view(torch.float32)

@@ -1,0 +1,145 @@
+"""Whether a checkpoint's experts in MXFP4 are exact as FP8, from their scales alone."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors
+import torch
+
+from moebench.core.errors import UserError
+from moebench.models.checkpoint import Checkpoint
+from moebench.models.mxfp4_to_fp8 import BLOCK, GROUP, MOST_SPAN, spans
+
+# What checkpoints call the scales of experts, each by itself or all of a layer's together.
+SCALE_NAME = re.compile(r"\.experts\..*(\.scale|weight_scale|proj_scales?)(_inv)?$")
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The scales of one matrix of an expert: [R, K / 32] bytes. name: of the tensor, and the
+    expert's number in it where it has several.
+    """
+
+    name: str
+    exponents: torch.Tensor
+
+
+@dataclass
+class Tally:
+    """What was found in a checkpoint's scales.
+
+    exact: blocks that are FP8 whatever their weights. nan: those with a scale that is no number.
+    widest: the most powers of two that the scales of a block are apart, and widest_at, where.
+    """
+
+    matrices: int = 0
+    blocks: int = 0
+    exact: int = 0
+    nan: int = 0
+    widest: int = -1
+    widest_at: str = ""
+
+    def add(self, scales: Scales) -> None:
+        """Count one matrix."""
+        apart = spans(scales.exponents)
+        is_nan = apart < 0
+        is_exact = apart <= MOST_SPAN
+        is_exact &= ~is_nan
+        self.matrices += 1
+        self.blocks += apart.numel()
+        self.nan += int(is_nan.sum())
+        self.exact += int(is_exact.sum())
+
+        widest = int(apart.max())
+        if widest > self.widest:
+            first, *_ = (apart == widest).nonzero()
+            row, column = first.tolist()
+            self.widest = widest
+            self.widest_at = f"{scales.name}, block ({row}, {column})"
+
+
+def check_scales(folder: Path, checkpoint: Checkpoint) -> Tally:
+    """Count the blocks of 128 x 128 of a checkpoint's experts that are exact as FP8.
+
+    Of the .safetensors files in the folder, only headers and scales are read. Raises UserError
+    where there are none of this checkpoint's experts in MXFP4.
+    """
+    tally = Tally()
+    for file in sorted(folder.glob("*.safetensors")):
+        for scales in scales_in(file, checkpoint):
+            tally.add(scales)
+    if not tally.matrices:
+        raise UserError(
+            f"--check-scales: {folder} has no .safetensors file with the scales of experts in MXFP4"
+        )
+    return tally
+
+
+def scales_in(file: Path, checkpoint: Checkpoint) -> Iterator[Scales]:
+    """Yield the scales of experts in a file, one matrix at a time.
+
+    Raises UserError for a file that is none, and for scales of another shape than the checkpoint's.
+    """
+    try:
+        opened = safetensors.safe_open(file, framework="pt")
+    except (safetensors.SafetensorError, OSError) as error:
+        raise UserError(f"--check-scales: {file}: {error}") from error
+
+    with opened as tensors:
+        for name in sorted(tensors.keys()):
+            if not SCALE_NAME.search(name):
+                continue
+            shape = tensors.get_slice(name).get_shape()
+            check_shape(file, name, shape, checkpoint)
+            yield from matrices_of(name, tensors.get_tensor(name))
+
+
+def check_shape(file: Path, name: str, shape: list[int], checkpoint: Checkpoint) -> None:
+    """Raise UserError unless a tensor of this shape has scales of the checkpoint's experts."""
+    hidden = checkpoint.sizes["hidden_size"]
+    width = checkpoint.sizes["intermediate_size"]
+    gate_or_up = [width, hidden // GROUP]
+    both = [2 * width, hidden // GROUP]
+    down = [hidden, width // GROUP]
+    matrix = list(shape[-2:])
+    if matrix not in (gate_or_up, both, down):
+        raise UserError(
+            f"--check-scales: {file.name}: {name} has {shape}, want {gate_or_up}, {both} or "
+            f"{down}, a scale per {GROUP} columns"
+        )
+
+
+def matrices_of(name: str, tensor: torch.Tensor) -> Iterator[Scales]:
+    """Yield the matrices of a tensor, which has one expert's or those of all."""
+    if tensor.element_size() != 1:
+        raise UserError(f"--check-scales: {name} has {tensor.dtype}, want bytes")
+    if tensor.ndim == 2:
+        yield Scales(name, tensor)
+        return
+    for number, exponents in enumerate(tensor.flatten(0, -3)):
+        yield Scales(f"{name}, expert {number}", exponents)
+
+
+NOT_CERTAIN = (
+    f"whose scales are further apart than 2^{MOST_SPAN}: exact only if the weights at the ends "
+    "leave room, which moebench.models.mxfp4_to_fp8 says"
+)
+
+
+def rows_of(tally: Tally) -> list[tuple[str, str]]:
+    """Return what was found, as names and texts."""
+    uncertain = tally.blocks - tally.exact - tally.nan
+    exact = f"{tally.blocks}, of which {tally.exact} are exact as FP8 whatever their weights"
+    rows = [
+        ("scales", f"of {tally.matrices} matrices of experts in MXFP4"),
+        (f"blocks of {BLOCK} x {BLOCK}", exact),
+    ]
+    if tally.widest >= 0:
+        rows.append(("furthest apart", f"2^{tally.widest} in {tally.widest_at}"))
+    if uncertain:
+        rows.append(("not by scales alone", f"{uncertain} blocks, {NOT_CERTAIN}"))
+    if tally.nan:
+        rows.append(("no number", f"a scale in {tally.nan} blocks: these cannot be converted"))
+    return rows

@@ -1,0 +1,30 @@
+"""prepare: MXFP4 weights in the order in which FlashInfer's kernels for bf16 activations read them.
+
+FlashInfer's own functions interleave bytes and fold scales. A server does this once, after loading.
+"""
+
+import torch
+from flashinfer import fused_moe
+
+from .layout import Prepared, as_bytes
+
+FLAGS = {"use_w4_group_scaling": True}  # of cutlass_fused_moe
+
+
+def prepare(weights):
+    """Return Prepared weights of all of the rank's experts.
+
+    Args:
+        weights: as in layout.as_bytes.
+
+    Raises:
+        ValueError: FlashInfer refuses the shapes.
+    """
+    gemm1, gemm1_scale, gemm2, gemm2_scale = as_bytes(weights)
+    interleave = fused_moe.interleave_moe_weights_for_sm90_mixed_gemm
+    fold = fused_moe.interleave_moe_scales_for_sm90_mixed_gemm
+    return Prepared(
+        interleave(gemm1, "fp4"),
+        interleave(gemm2, "fp4"),
+        [fold(gemm1_scale).view(torch.int32), fold(gemm2_scale).view(torch.int32)],
+    )

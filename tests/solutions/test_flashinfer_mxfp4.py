@@ -1,0 +1,235 @@
+"""flashinfer_mxfp4 and its W4A8: their call and their weights fit FlashInfer's, where they cannot
+run.
+"""
+
+import inspect
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from every_solution import expected_output
+from layer_inputs import DEVICE, arguments
+from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
+
+from solutions.flashinfer_mxfp4 import build, keywords, layout, prepare, source
+from solutions.flashinfer_mxfp4.dequantise import dequantise, dequantise_ref
+from solutions.flashinfer_mxfp4_w4a8 import prepare as prepare_w4a8
+from solutions.flashinfer_mxfp4_w4a8 import source as source_w4a8
+
+GEOMETRY = "small-mxfp4"
+FIRST_EXPERT = 16
+LIMIT = 10.0
+WEIGHTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")
+BOTH = pytest.mark.parametrize("flags", [prepare.FLAGS, prepare_w4a8.FLAGS])
+
+
+def installed():
+    from flashinfer.fused_moe import cutlass_fused_moe
+
+    return inspect.signature(cutlass_fused_moe)
+
+
+@pytest.fixture(autouse=True)
+def clamped(monkeypatch):
+    """The layer's activation, as packing writes it into problem.py."""
+    monkeypatch.setattr(keywords, "SWIGLU_LIMIT", LIMIT)
+
+
+def layer_inputs(num_tokens=11):
+    return SimpleNamespace(**arguments(GEOMETRY, num_tokens, "cpu", offset=FIRST_EXPERT))
+
+
+def plain(layer):
+    """Return weights as they are before anything is interleaved, `up` first."""
+    gemm1, gemm1_scale, gemm2, gemm2_scale = layout.as_bytes([vars(layer)[n] for n in WEIGHTS])
+    return layout.Prepared(gemm1, gemm2, [gemm1_scale, gemm2_scale])
+
+
+def call_of(layer, prepared, flags=prepare.FLAGS):
+    """Return what the library is handed."""
+    experts, weights = keywords.local_routing(
+        layer.topk_ids, layer.topk_weights, layer.local_expert_offset, len(prepared.gemm1)
+    )
+    x = dequantise_ref(layer.hidden_states, layer.hidden_states_scale)
+    return keywords.keywords(experts, weights, x, prepared, flags, layer.output)
+
+
+def statement(call):
+    """Return the output that FlashInfer's page describes, of weights that are not interleaved."""
+    x = call["input"].float()
+    output = torch.zeros_like(x)
+    for expert in range(len(call["fc1_expert_weights"])):
+        first = dequantize_mxfp4(
+            call["fc1_expert_weights"][expert], call["quant_scales"][0][expert]
+        )
+        second = dequantize_mxfp4(
+            call["fc2_expert_weights"][expert], call["quant_scales"][1][expert]
+        )
+        linear, gate = (x @ first.t()).chunk(2, dim=1)
+        linear = linear.clamp(-call["swiglu_limit"][expert], call["swiglu_limit"][expert])
+        gate = gate.clamp(max=call["swiglu_limit"][expert])
+        h = gate * torch.sigmoid(call["swiglu_alpha"][expert] * gate)
+        rows = (h * (linear + call["swiglu_beta"][expert])) @ second.t()
+
+        chosen = call["token_selected_experts"] == expert
+        factor = torch.where(chosen, call["token_final_scales"], 0).sum(dim=1)
+        output += factor.unsqueeze(1) * rows
+    return output
+
+
+def test_the_call_says_our_layer():
+    """Gate taken for up, another rank's experts, weights of empty slots, no clamp."""
+    layer = layer_inputs()
+    layer.topk_weights[layer.topk_ids < FIRST_EXPERT] = torch.nan
+    inputs = {name: value for name, value in vars(layer).items() if name != "output"}
+    expected = expected_output(GEOMETRY, inputs).float()
+    assert expected.abs().max() > 1
+
+    output = statement(call_of(layer, plain(layer)))
+    assert torch.isclose(output, expected, rtol=0.05, atol=0.05).float().mean() > 0.99
+
+
+@BOTH
+def test_the_call_fits_what_is_installed(flags):
+    layer = layer_inputs()
+    keywords.check_signature(installed().parameters, flags)
+    bound = installed().bind(**call_of(layer, plain(layer), flags))
+    assert flags.items() <= bound.arguments.items()
+
+
+@BOTH
+def test_a_flashinfer_without_these_kernels_is_named(flags):
+    parameters = dict(installed().parameters)
+    flag = list(flags)[-1]
+    del parameters[flag]
+    with pytest.raises(ImportError, match=flag):
+        keywords.check_signature(parameters, flags)
+
+    new = inspect.Parameter("moon_phase", inspect.Parameter.KEYWORD_ONLY)
+    with pytest.raises(ImportError, match="moon_phase"):
+        keywords.check_signature(installed().parameters | {"moon_phase": new}, flags)
+
+
+def test_the_call_has_the_checked_types():
+    """A refusal in FlashInfer's C++, on the GPU only."""
+    call = call_of(layer_inputs(), plain(layer_inputs()))
+    assert call["input"].dtype == torch.bfloat16
+    assert call["token_selected_experts"].dtype == torch.int32
+    assert call["token_final_scales"].dtype == torch.float32
+    assert call["fc1_expert_weights"].dtype == torch.uint8
+    for name in ("swiglu_alpha", "swiglu_beta", "swiglu_limit"):
+        assert call[name].dtype == torch.float32
+        assert call[name].shape == (len(call["fc1_expert_weights"]),)
+
+
+def test_without_a_clamp_the_library_has_its_own_silu(monkeypatch):
+    monkeypatch.setattr(keywords, "SWIGLU_LIMIT", 0.0)
+    layer = layer_inputs()
+    assert "swiglu_limit" not in call_of(layer, plain(layer))
+
+
+def test_slots_without_a_local_expert_are_the_other_ranks():
+    ids = torch.tensor([[16, 31, 32, 15, -1, -(2**31), 2**31 - 1]], dtype=torch.int32)
+    weights = torch.tensor([[1.0, 2.0, *[torch.nan] * 5]])
+    experts, factors = keywords.local_routing(ids, weights, 16, 16)
+    assert experts.tolist() == [[0, 15, 16, 16, 16, 16, 16]]
+    assert factors.tolist() == [[1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
+
+
+def test_weights_are_prepared_by_flashinfers_functions(monkeypatch):
+    """Scales folded here as there; their bytes are interleaved by a kernel, which needs a GPU."""
+    monkeypatch.setattr(
+        prepare.fused_moe,
+        "interleave_moe_weights_for_sm90_mixed_gemm",
+        lambda weight, quant_type: weight if quant_type == "fp4" else None,
+    )
+    layer = layer_inputs()
+    prepared = prepare.prepare([vars(layer)[name] for name in WEIGHTS])
+    expected = plain(layer)
+    assert torch.equal(prepared.gemm1, expected.gemm1)
+    assert torch.equal(prepared.gemm2, expected.gemm2)
+
+    experts = len(expected.gemm1)
+    shapes = [(experts, 768 // 64, 640 // 128, 16, 4), (experts, 640 // 64, 384 // 128, 16, 4)]
+    assert [scale.shape for scale in prepared.quant_scales] == shapes
+    assert [scale.dtype for scale in prepared.quant_scales] == [torch.int32] * 2
+    last_of_first_block = prepared.quant_scales[0].view(torch.uint8)[0, 0, 0, 15]
+    rows = expected.quant_scales[0][0, [15, 31, 47, 63], :4]
+    assert torch.equal(last_of_first_block, rows.flatten())
+
+
+def test_w4a8_weights_are_prepared_expert_by_expert(monkeypatch):
+    def preprocess(weight, scale):
+        factor = scale.float().flatten(1).amin(1)
+        return weight, scale.reshape(1, -1, scale.shape[2] // 4, 16, 16), factor
+
+    name = "preprocess_moe_weights_for_sm90_mixed_gemm_humming"
+    monkeypatch.setattr(prepare_w4a8.fused_moe, name, preprocess)
+    layer = layer_inputs()
+    prepared = prepare_w4a8.prepare([vars(layer)[each] for each in WEIGHTS])
+    expected = plain(layer)
+
+    first, first_factor, _, _, second_factor = prepared.quant_scales
+    assert torch.equal(prepared.gemm1, expected.gemm1)
+    assert (first.dtype, first.shape[-2:]) == (torch.int32, (16, 4))
+    for factor, scale in zip((first_factor, second_factor), expected.quant_scales, strict=True):
+        assert torch.equal(factor, 64 * scale.float().flatten(1).amin(1))
+
+
+@pytest.mark.parametrize("num_tokens", [1, 16, 37])
+def test_dequantise(num_tokens):
+    """Another token's scale, which the routing's weights would hide."""
+    values = arguments(GEOMETRY, num_tokens, DEVICE)
+    x = values["hidden_states"]
+    x_scale = values["hidden_states_scale"]
+    # Triton's interpreter cuts bf16 off instead of rounding it.
+    step = 0 if DEVICE == "cuda" else 2**-7
+    torch.testing.assert_close(
+        dequantise(x, x_scale), dequantise_ref(x, x_scale), rtol=step, atol=0
+    )
+
+
+TEXTS = {
+    "gemm_sm90_M128_Mixed_group1.generated.cu": "e4m3 x uint4b, half",
+    "gemm_sm90_M128_Mixed_group2.generated.cu": "bfloat16 x fp4",
+    "gemm_sm90_M128_Mixed_group3.generated.cu": "e4m3 x fp4, half",
+    "gemm_sm90_M128_Mixed_group4.generated.cu": "e4m3 x fp4, bfloat16",
+    "gemm_sm90_M128_group1.generated.cu": "bfloat16",
+    "moe_gemm_kernels_bf16_fp4.cu": "",
+    "moe_gemm_kernels_fp8_fp4.cu": "",
+    "moe_gemm_kernels_fp8_fp8.cu": "",
+    "flashinfer_cutlass_fused_moe_binding.cu": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("needed_by", "group"), [(source, "Mixed_group2"), (source_w4a8, "Mixed_group4")]
+)
+def test_only_the_needed_sources_are_compiled(tmp_path, needed_by, group):
+    sources = []
+    for name, text in TEXTS.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        sources.append(tmp_path / name)
+    names = [each.name for each in sources if needed_by.is_needed(each)]
+    assert names == [
+        f"gemm_sm90_M128_{group}.generated.cu",
+        needed_by.RUNNER,
+        "flashinfer_cutlass_fused_moe_binding.cu",
+    ]
+
+
+def test_the_installed_release_has_these_sources(monkeypatch, tmp_path):
+    """None of them is compiled here."""
+    from flashinfer.jit import core, env
+
+    monkeypatch.setattr(core.current_compilation_context, "TARGET_CUDA_ARCHS", {(9, "0a")})
+    monkeypatch.setattr(env, "FLASHINFER_GEN_SRC_DIR", tmp_path)
+    full = build.core.gen_cutlass_fused_moe_sm90_module()
+
+    names = {Path(each).name for each in full.sources}
+    assert {source.RUNNER, source_w4a8.RUNNER} <= names
+    for needed_by in (source, source_w4a8):
+        needed = [Path(each).name for each in full.sources if needed_by.is_needed(Path(each))]
+        generated = [name for name in needed if name.endswith(".generated.cu")]
+        assert 10 < len(generated) < len(names) / 3

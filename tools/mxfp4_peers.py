@@ -1,0 +1,235 @@
+"""Time MXFP4 layers side by side, with weights prepared ahead as a server does.
+
+A FlashInfer-Bench call gets new weights, so a solution that reorders them does so in every call.
+Here a solution that has `prepare` and `layer` prepares once and is timed without. Beside them stand
+the solutions that take the weights as they are, and FP8 solutions of a definition with the same
+sizes, on weights that are converted exactly. Every output is held against the MXFP4 reference.
+
+Needs a Hopper GPU. A time is that of a call in a CUDA graph after L2 was flushed, without the
+flush. Exit status: 0, 1 for a wrong answer or without a GPU, 2 for bad arguments.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+
+import torch
+from flashinfer_bench.compile import BuilderRegistry
+from moebench.core.arguments import count
+from moebench.core.errors import CannotRun, UserError, exit_with
+from moebench.judging.calling import seeded_inputs
+from moebench.judging.fib import normalize_result
+from moebench.judging.tolerances import TOLERANCES, matched_ratios
+from moebench.models.mxfp4_to_fp8 import experts_to_fp8
+from moebench.operators import catalogue
+from moebench.operators.fp8 import mxfp4
+from moebench.packing import eligibility
+from moebench.packing.manifest import solutions_of
+from moebench.packing.pack import pack
+
+CALLS = 20  # in a graph
+REPEATS = 15  # of which the median counts
+FLUSHED_BYTES = 256_000_000
+WEIGHTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The arguments of a call by name, and the reference's output for them."""
+
+    inputs: dict[str, object]
+    expected: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Peer:
+    """call: takes the output. prepare_ms: of what a server does once; 0 for nothing."""
+
+    name: str
+    call: Callable[[torch.Tensor], None]
+    prepare_ms: float = 0.0
+
+
+def batch_of(key: str, num_tokens: int) -> Batch:
+    """Return the inputs of a definition's workload with so many tokens.
+
+    Raises UserError where there is none.
+    """
+    cases = {case.seq_len: case for case in catalogue.MXFP4.cases(key)}
+    if num_tokens not in cases:
+        listed = ", ".join(map(str, cases))
+        raise UserError(f"T: got {num_tokens}, want one of {listed}")
+    case = cases[num_tokens]
+    with_scales = catalogue.MXFP4.case_with_scales(case)
+    stored = catalogue.MXFP4.tensors(case) | mxfp4.weight_scales(with_scales)
+
+    full = catalogue.definition(key)
+    drawn = catalogue.MXFP4.record(case).workload
+    (values,) = seeded_inputs(full, drawn, 1, "cuda", stored)
+    reference = BuilderRegistry.get_instance().build_reference(full)
+    (expected,) = normalize_result(full, reference(*values), "cuda")
+    return Batch(dict(zip(full.inputs, values, strict=True)), expected)
+
+
+def built(name: str, key: str) -> Callable:
+    """Return a solution as FIB builds it. Raises CannotRun where it cannot run here."""
+    packed = pack(name)[key]
+    reason = eligibility.why_skipped(packed, eligibility.here())
+    if reason:
+        raise CannotRun(f"{name} {reason}")
+    return BuilderRegistry.get_instance().build(catalogue.definition(key), packed)
+
+
+def peer_of(name: str, key: str, batch: Batch) -> Peer:
+    """Return a solution of the MXFP4 definition, its weights prepared if it prepares any."""
+    runnable = built(name, key)
+    module = sys.modules[runnable._callable.__module__]
+    if not hasattr(module, "prepare"):
+        return Peer(name, partial(runnable, *batch.inputs.values()))
+
+    weights = [batch.inputs[each] for each in WEIGHTS]
+    prepared, prepare_ms = timed(partial(module.prepare, weights))
+
+    def call(output: torch.Tensor) -> None:
+        module.layer(SimpleNamespace(**batch.inputs, output=output), prepared)
+
+    return Peer(name, call, prepare_ms)
+
+
+def converted_peer(name: str, key: str, batch: Batch) -> Peer:
+    """Return a solution of the FP8 definition of these sizes, on weights that are converted.
+
+    key: of the FP8 definition.
+    """
+    runnable = built(name, key)
+    inputs = dict(batch.inputs)
+    converted, prepare_ms = timed(partial(as_fp8, inputs))
+    inputs |= converted
+    values = [inputs[each] for each in catalogue.definition(key).inputs]
+    return Peer(f"{name}, in FP8", partial(runnable, *values), prepare_ms)
+
+
+def as_fp8(inputs: dict[str, object]) -> dict[str, torch.Tensor]:
+    """Return both GEMMs' weights and scales in FP8. Raises NotExact where they have no such."""
+    converted = {}
+    for gemm in ("gemm1_weights", "gemm2_weights"):
+        pairs = zip(inputs[gemm], inputs[f"{gemm}_scale"], strict=True)
+        matrices = list(experts_to_fp8(pairs, gemm))
+        converted[gemm] = torch.stack([matrix.weights for matrix in matrices])
+        converted[f"{gemm}_scale"] = torch.stack([matrix.scales for matrix in matrices])
+    return converted
+
+
+def timed(function: Callable) -> tuple[object, float]:
+    """Return what a function returns, and how long it took in ms."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    result = function()
+    torch.cuda.synchronize()
+    return result, (time.perf_counter() - start) * 1e3
+
+
+def graph_ms(call: Callable[[], None]) -> float:
+    """Return the median time in ms of one call in a graph of CALLS."""
+    call()  # whatever a first call does: compile, tune, allocate
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS):
+            call()
+
+    times = []
+    for _ in range(REPEATS):
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) / CALLS)
+    return sorted(times)[REPEATS // 2]
+
+
+def line_on(peer: Peer, batch: Batch) -> tuple[str, bool]:
+    """Return a line on a peer, and whether its output is right."""
+    output = torch.full_like(batch.expected, float("nan"))
+    peer.call(output)
+    shares = matched_ratios(output, batch.expected)
+    is_right = shares["relaxed"] >= TOLERANCES["relaxed"].ratio
+
+    flushed = torch.empty(FLUSHED_BYTES, dtype=torch.int8, device="cuda")
+
+    def flush_and_call() -> None:
+        flushed.zero_()
+        peer.call(output)
+
+    milliseconds = graph_ms(flush_and_call) - graph_ms(flushed.zero_)
+    matched = "  ".join(f"{tolerance} {share:.4f}" for tolerance, share in shares.items())
+    verdict = "" if is_right else "  WRONG"
+    line = f"  {peer.name:28} {milliseconds:8.4f} ms  prepared in {peer.prepare_ms:8.2f} ms  "
+    return f"{line}{matched}{verdict}", is_right
+
+
+def fp8_key_of(key: str) -> str | None:
+    """Return the key of the FP8 definition with these sizes, None without one."""
+    names = catalogue.names(catalogue.layer_sizes()[key])
+    return catalogue.by_name().get(names["routed"])
+
+
+def time_all(key: str, num_tokens: int, only: list[str]) -> int:
+    """Print a line for each peer; return how many were wrong.
+
+    One that cannot run here, or fails, is named with the reason, and the others go on.
+    """
+    batch = batch_of(key, num_tokens)
+    makers = {name: partial(peer_of, name, key, batch) for name in solutions_of([key])}
+    fp8_key = fp8_key_of(key)
+    for name in solutions_of([fp8_key]) if fp8_key else []:
+        makers[f"{name}-fp8"] = partial(converted_peer, name, fp8_key, batch)
+
+    wrong = 0
+    print(f"{key}, T={num_tokens}, {torch.cuda.get_device_name()}")
+    for name, make in makers.items():
+        if only and name not in only:
+            continue
+        try:
+            line, is_right = line_on(make(), batch)
+        except Exception as error:  # of another project's kernels, whatever it is
+            print(f"  {name:28} {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+            continue
+        print(line, flush=True)
+        wrong += not is_right
+    return wrong
+
+
+def main(argv: list[str]) -> int:
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("mxfp4_peers.py", description=__doc__, formatter_class=layout)
+    parser.add_argument("tokens", nargs="+", type=count(), metavar="T")
+    parser.add_argument("--definition", default="deepseek-v4-flash-mxfp4", metavar="KEY")
+    parser.add_argument(
+        "--peers",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="these alone; NAME-fp8 is a solution in FP8 on converted weights",
+    )
+    args = parser.parse_args(argv)
+    if args.definition not in catalogue.mxfp4():
+        listed = ", ".join(catalogue.mxfp4())
+        raise UserError(f"--definition: got {args.definition!r}, want one of {listed}")
+    if not torch.cuda.is_available():
+        raise CannotRun("timing layers needs a CUDA device; torch sees none")
+
+    wrong = 0
+    for num_tokens in args.tokens:
+        wrong += time_all(args.definition, num_tokens, args.peers)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    exit_with(main)
