@@ -24,6 +24,7 @@ from moebench.operators import (
     moe_fp8_block_scale,
     moe_fp8_block_scale_renorm,
     moe_fp8_block_scale_routed,
+    moe_fp8_block_scale_shared,
     moe_mxfp4_fp8_routed,
     mxfp8_linear,
 )
@@ -37,6 +38,7 @@ OPERATORS = (
     mxfp8_linear,
     moe_fp8_block_scale_routed,
     moe_mxfp4_fp8_routed,
+    moe_fp8_block_scale_shared,
 )
 
 
@@ -58,7 +60,7 @@ def renorm() -> tuple[str, ...]:
 @cached
 def fp8_moe() -> tuple[str, ...]:
     """Return the keys of FP8 layers with the router inside."""
-    return (*moe_fp8_block_scale.geometries(), *renorm())
+    return (*moe_fp8_block_scale.geometries(), *renorm(), *moe_fp8_block_scale_shared.geometries())
 
 
 @cached
@@ -120,10 +122,16 @@ def names(sizes: Sizes) -> dict[str, str]:
     by_form = {}
     if sizes["routing"] == "sigmoid-bias":
         by_form["sigmoid-bias"] = moe_fp8_block_scale.name_of(sizes)
-    elif sizes["routing"] == "renorm" and has_all_experts(sizes):
+    elif renorm_inside(sizes):
         by_form["renorm"] = moe_fp8_block_scale_renorm.name_of(sizes)
     by_form["routed"] = moe_fp8_block_scale_routed.name_of(sizes)
     return by_form
+
+
+def renorm_inside(sizes: Sizes) -> bool:
+    """Whether a layer of these sizes has a form with softmax routing inside."""
+    is_renorm = sizes["routing"] == "renorm"
+    return is_renorm and has_all_experts(sizes) and not sizes["num_shared_experts"]
 
 
 def definition_name(geometry: str) -> str:

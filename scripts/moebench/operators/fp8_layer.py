@@ -12,7 +12,7 @@ import torch
 
 from moebench.operators import swiglu as activations
 from moebench.operators.definition_parts import const, module_source, tensor, var
-from moebench.operators.layers import Sizes
+from moebench.operators.layers import Sizes, expert_ranks
 from moebench.operators.roofline import Bound, Counts
 from moebench.operators.swiglu import silu as swiglu
 
@@ -67,10 +67,15 @@ def size_suffix(sizes: Sizes) -> str:
     return f"{experts}_{widths}{activations.suffix(sizes)}"
 
 
+def shared_suffix(sizes: Sizes) -> str:
+    """Return the end of a definition's name that shared experts make; "" without."""
+    shared = sizes["num_shared_experts"]
+    return f"_shared{shared}" if shared else ""
+
+
 def tags(geometry: str, sizes: Sizes) -> list[str]:
     """Return a definition's tags: its models, quantisation, ranks and key."""
-    ranks = sizes["num_experts"] // sizes["num_local_experts"]
-    parallelism = [f"parallelism:ep{ranks}"]
+    parallelism = [f"parallelism:ep{expert_ranks(sizes)}"]
     if sizes["tensor_ranks"] > 1:
         parallelism.append(f"parallelism:tp{sizes['tensor_ranks']}")
     return [

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from flashinfer_bench import Trace, Workload
 
-from moebench.operators.case import Case, integers, trace
+from moebench.operators.case import Case, integers, normal, sigmoid, trace
 from moebench.operators.fp8_layer import BLOCK
-from moebench.operators.layers import Sizes
+from moebench.operators.layers import Sizes, expert_ranks, routed_experts
 from moebench.operators.roofline import Counts
 from moebench.operators.routing import model as routing_model
 
@@ -36,9 +36,7 @@ class MoeCase(Case):
 
 def middle_rank(sizes: Sizes) -> int:
     """Return the first expert of a rank in the middle; 0 where one rank holds all."""
-    local = sizes["num_local_experts"]
-    ranks = sizes["num_experts"] // local
-    return ranks // 2 * local
+    return expert_ranks(sizes) // 2 * routed_experts(sizes)
 
 
 def router_outputs(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
@@ -59,6 +57,36 @@ def after_router(inputs: dict[str, torch.Tensor], sizes: Sizes) -> dict[str, tor
 
     ids, weights = routing_model.route(logits, bias, sizes, sizes["routed_scaling_factor"])
     return {"topk_ids": torch.from_numpy(ids), "topk_weights": torch.from_numpy(weights)}
+
+
+def append_shared_experts(
+    routed: dict[str, torch.Tensor], offset: int, sizes: Sizes, seed: str
+) -> None:
+    """Append the rank's shared experts to every token's topk_ids and topk_weights.
+
+    Their ids are those behind the rank's other experts, and the ids after that move up. Each is
+    weighed with 1 / ranks, so that ranks' outputs add up, or where the layer has a gate with a
+    sigmoid times that. offset: the rank's first expert. sizes: the router's. seed: of the gate.
+    """
+    shared = sizes["num_shared_experts"]
+    if not shared:
+        return
+
+    ids = routed["topk_ids"]
+    num_tokens = len(ids)
+    first_shared = offset + routed_experts(sizes)
+    shared_ids = torch.arange(first_shared, first_shared + shared, dtype=torch.int32)
+    moved = torch.where(ids < first_shared, ids, ids + shared)
+
+    gate = np.ones((num_tokens, 1))
+    if sizes["shared_gate"]:
+        gate = sigmoid(normal(f"{seed}/shared-gate", (num_tokens, 1)))
+    weights = torch.from_numpy((gate / expert_ranks(sizes)).astype(np.float32))
+
+    routed["topk_ids"] = torch.cat([moved, shared_ids.expand(num_tokens, shared)], dim=1)
+    routed["topk_weights"] = torch.cat(
+        [routed["topk_weights"], weights.expand(num_tokens, shared)], dim=1
+    )
 
 
 def counts_after_router(

@@ -24,6 +24,7 @@ from moebench.operators.fp8_layer import (
     layer_bound,
     local_experts,
     self_contained,
+    shared_suffix,
     size_suffix,
     slice_of_experts,
     tags,
@@ -36,7 +37,7 @@ from moebench.operators.fp8_workloads import (
     router_outputs,
     stored_scales,
 )
-from moebench.operators.layers import Sizes
+from moebench.operators.layers import Sizes, expert_ranks, routed_experts
 from moebench.operators.roofline import Bound, Counts
 from moebench.operators.routing import model as routing_model
 
@@ -101,7 +102,7 @@ def run(
 
 def geometries() -> dict[str, Sizes]:
     """Return key -> sizes, of every layer of this form."""
-    return layers.geometries("sigmoid-bias")
+    return layers.routed_alone("sigmoid-bias")
 
 
 def small() -> tuple[str, ...]:
@@ -118,7 +119,7 @@ def name_of(sizes: Sizes) -> str:
     """Return the name of the FIB Definition of a layer of these sizes."""
     groups = f"ng{sizes['num_groups']}_kg{sizes['kept_groups']}"
     routing = f"ds_routing_topk{sizes['top_k']}_{groups}"
-    return f"moe_fp8_block_scale_{routing}_{size_suffix(sizes)}"
+    return f"moe_fp8_block_scale_{routing}_{size_suffix(sizes)}{shared_suffix(sizes)}"
 
 
 def reference_source(geometry: str) -> str:
@@ -130,7 +131,7 @@ def reference_source(geometry: str) -> str:
 def definition(geometry: str) -> Definition:
     """Return the FIB Definition of a key."""
     sizes = geometries()[geometry]
-    ranks = sizes["num_experts"] // sizes["num_local_experts"]
+    ranks = expert_ranks(sizes)
     return Definition(
         name=definition_name(geometry),
         op_type="moe",
@@ -142,24 +143,27 @@ def definition(geometry: str) -> Definition:
         tags=tags(geometry, sizes),
         axes=axes(sizes),
         constraints=CONSTRAINTS,
-        inputs={
-            "routing_logits": tensor(
-                ["seq_len", "num_experts"], "float32", "Router output before the sigmoid."
-            ),
-            "routing_bias": tensor(
-                ["num_experts"], "bfloat16", "Added to the scores for selection only."
-            ),
-            **EXPERT_INPUTS,
-            "local_expert_offset": tensor(
-                None, "int32", "Global index of this rank's first expert."
-            ),
-            "routed_scaling_factor": tensor(
-                None, "float32", "Multiplies the normalised routing weights."
-            ),
-        },
+        inputs=inputs(),
         outputs=OUTPUT,
         reference=reference_source(geometry),
     )
+
+
+def inputs() -> dict:
+    """Return the inputs of every definition with this routing, in their order."""
+    return {
+        "routing_logits": tensor(
+            ["seq_len", "num_experts"], "float32", "Router output before the sigmoid."
+        ),
+        "routing_bias": tensor(
+            ["num_experts"], "bfloat16", "Added to the scores for selection only."
+        ),
+        **EXPERT_INPUTS,
+        "local_expert_offset": tensor(None, "int32", "Global index of this rank's first expert."),
+        "routed_scaling_factor": tensor(
+            None, "float32", "Multiplies the normalised routing weights."
+        ),
+    }
 
 
 def public_cases() -> list[MoeCase]:
@@ -175,8 +179,8 @@ def public_cases() -> list[MoeCase]:
 def hard_cases(sizes: Sizes) -> list[tuple]:
     """Return name, T, rank's first expert, raised and scales of cases that are easily got wrong."""
     experts = sizes["num_experts"]
-    local = sizes["num_local_experts"]
-    ranks = experts // local
+    local = routed_experts(sizes)
+    ranks = expert_ranks(sizes)
     eighth = [ranks * n // 8 * local for n in range(8)]  # first experts of ranks, first to last
 
     # Lowering everybody else closes the other groups, or they would be chosen in spite of one
@@ -226,12 +230,16 @@ def tensors(case: MoeCase) -> dict[str, torch.Tensor]:
 
 def record(case: MoeCase) -> Trace:
     """Return a case as a FIB workload trace."""
+    return record_of(case, definition_name(case.geometry), geometries()[case.geometry])
+
+
+def record_of(case: MoeCase, definition: str, sizes: Sizes) -> Trace:
+    """Return a case of a layer with this routing as a FIB workload trace."""
     scalars = {
         "local_expert_offset": case.offset,
-        "routed_scaling_factor": geometries()[case.geometry]["routed_scaling_factor"],
+        "routed_scaling_factor": sizes["routed_scaling_factor"],
     }
-    routing = ("routing_logits", "routing_bias")
-    return layer_trace(case, definition_name(case.geometry), routing, scalars)
+    return layer_trace(case, definition, ("routing_logits", "routing_bias"), scalars)
 
 
 def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
@@ -239,13 +247,19 @@ def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -
 
     Raises ValueError for logits of another width.
     """
+    return routed_counts(workload, stored, geometries()[geometry])
+
+
+def routed_counts(
+    workload: Workload, stored: dict[str, torch.Tensor], sizes: Sizes
+) -> Counts | None:
+    """Return the counts of the experts that the router chooses; as `counts`."""
     offset = workload.inputs.get("local_expert_offset")
     if not {"routing_logits", "routing_bias"} <= stored.keys():
         return None
     if offset is None or offset.type != "scalar":
         return None
 
-    sizes = geometries()[geometry]
     logits = stored["routing_logits"].to(torch.float32).numpy()
     bias = stored["routing_bias"].to(torch.float32).numpy()
     if logits.ndim != 2 or logits.shape[1] != sizes["num_experts"]:
@@ -257,6 +271,10 @@ def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -
 
 def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
     """Return the roofline bound of a workload with these counts."""
-    sizes = geometries()[geometry]
+    return bound_of(seq_len, counts, geometries()[geometry])
+
+
+def bound_of(seq_len: int, counts: Counts, sizes: Sizes) -> Bound:
+    """Return the roofline bound of a layer with this routing."""
     routing_bytes = seq_len * sizes["num_experts"] * 4 + sizes["num_experts"] * 2
     return layer_bound(seq_len, counts, routing_bytes, sizes)

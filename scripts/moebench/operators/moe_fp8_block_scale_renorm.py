@@ -74,8 +74,10 @@ def run(
 
 @layers.cached
 def geometries() -> dict[str, Sizes]:
-    """Return key -> sizes, of every layer of this form: those whose rank has all experts."""
-    on_ranks = layers.geometries("renorm")
+    """Return key -> sizes, of every layer of this form: those whose rank has all experts. A gate of
+    shared experts is no input of it.
+    """
+    on_ranks = layers.routed_alone("renorm")
     return {key: sizes for key, sizes in on_ranks.items() if layers.has_all_experts(sizes)}
 
 

@@ -15,6 +15,9 @@ A workload has the tokens, the rank and the routing of a workload with the route
 what is measured of both forms can be compared; small layers add what only ids can hold. A layer
 without such a form is routed as one of sigmoid and bias would be, or of renorm where that is its
 router.
+
+A layer with shared experts is one like others here: they are the last of a token's slots and of the
+rank's experts, and whatever weighs them, a gate too, is in topk_weights.
 """
 
 from dataclasses import dataclass
@@ -24,7 +27,12 @@ import numpy as np
 import torch
 from flashinfer_bench import Definition, Trace, Workload
 
-from moebench.operators import layers, moe_fp8_block_scale, moe_fp8_block_scale_renorm
+from moebench.operators import (
+    layers,
+    moe_fp8_block_scale,
+    moe_fp8_block_scale_renorm,
+    moe_fp8_block_scale_shared,
+)
 from moebench.operators import swiglu as activations
 from moebench.operators.case import uuid_of
 from moebench.operators.definition_parts import const, tensor
@@ -46,15 +54,21 @@ from moebench.operators.fp8_workloads import (
     SCALE_NAMES,
     MoeCase,
     after_router,
+    append_shared_experts,
     counts_after_router,
     layer_trace,
     middle_rank,
     router_outputs,
 )
-from moebench.operators.layers import Sizes, cached
+from moebench.operators.layers import Sizes, cached, expert_ranks
 from moebench.operators.roofline import Bound, Counts
 from moebench.operators.swiglu import silu as swiglu
 
+FORMS_INSIDE = (
+    moe_fp8_block_scale,
+    moe_fp8_block_scale_renorm,
+    moe_fp8_block_scale_shared,
+)
 NOT_ROUTED = {"small-one-group"}  # experts that are no multiple of 32 are in small-renorm
 # Ids that no rank has, far ones too: subtracting an offset may wrap around.
 NO_EXPERT = (-1, -(2**31), 2**31 - 1)
@@ -104,7 +118,7 @@ def routed_key(key: str) -> str:
 @cached
 def router_inside() -> dict[str, str]:
     """Return key -> the one that states its layer with the router inside, where there is one."""
-    keys = [*moe_fp8_block_scale.geometries(), *moe_fp8_block_scale_renorm.geometries()]
+    keys = [key for form in FORMS_INSIDE for key in form.geometries()]
     return {routed_key(key): key for key in keys if key not in NOT_ROUTED}
 
 
@@ -118,13 +132,26 @@ def routers() -> dict[str, Sizes]:
 @cached
 def geometries() -> dict[str, Sizes]:
     """Return key -> sizes, of every layer of this form."""
-    ungrouped = {"num_groups": 1, "kept_groups": 1}
-    return {key: sizes | ungrouped for key, sizes in routers().items()}
+    return {key: after_routing(sizes) for key, sizes in routers().items()}
+
+
+def after_routing(sizes: Sizes) -> Sizes:
+    """Return a layer's sizes as this form has them: without groups, and with shared experts as
+    experts of which every token has one more.
+    """
+    shared = sizes["num_shared_experts"]
+    return sizes | {
+        "num_groups": 1,
+        "kept_groups": 1,
+        "num_experts": sizes["num_experts"] + shared * expert_ranks(sizes),
+        "top_k": sizes["top_k"] + shared,
+        "num_shared_experts": 0,
+    }
 
 
 def small() -> tuple[str, ...]:
     """Return the keys that are for machines without a GPU."""
-    keys = (*moe_fp8_block_scale.small(), *moe_fp8_block_scale_renorm.small())
+    keys = [key for form in FORMS_INSIDE for key in form.small()]
     return tuple(routed_key(key) for key in keys if key not in NOT_ROUTED)
 
 
@@ -134,8 +161,9 @@ def definition_name(geometry: str) -> str:
 
 
 def name_of(sizes: Sizes) -> str:
-    """Return the name of the FIB Definition of a layer of these sizes."""
-    return f"moe_fp8_block_scale_routed_topk{sizes['top_k']}_{size_suffix(sizes)}"
+    """Return the name of the FIB Definition of a layer of these sizes, or of the router's."""
+    routed = after_routing(sizes)
+    return f"moe_fp8_block_scale_routed_topk{routed['top_k']}_{size_suffix(routed)}"
 
 
 def reference_source(geometry: str) -> str:
@@ -237,8 +265,7 @@ SPOILT = {"padded-batch": padded, "slots-without-expert": without_expert, "exper
 
 def form_inside(geometry: str) -> ModuleType:
     """Return the module of a key with the router inside."""
-    renorm = geometry in moe_fp8_block_scale_renorm.geometries()
-    return moe_fp8_block_scale_renorm if renorm else moe_fp8_block_scale
+    return next(form for form in FORMS_INSIDE if geometry in form.geometries())
 
 
 def case_like(geometry: str, name: str, like: MoeCase, ids: str = "chosen") -> RoutedCase:
@@ -272,7 +299,7 @@ def cases(geometry: str) -> list[RoutedCase]:
 def cases_of_tokens(geometry: str) -> list[RoutedCase]:
     """Return the workloads of a layer that has no form with the router inside."""
     definition = definition_name(geometry)
-    offset = middle_rank(geometries()[geometry])
+    offset = middle_rank(routers()[geometry])
     all_cases = []
     for tokens in MODEL_TOKENS:
         name = f"T={tokens}"
@@ -289,9 +316,11 @@ def tensors(case: RoutedCase) -> dict[str, torch.Tensor]:
         stored = router_outputs(case, router_sizes)
 
     routed = after_router(stored, router_sizes)
+    append_shared_experts(routed, case.offset, router_sizes, case.uuid)
     if case.ids in SPOILT:
         spoil = SPOILT[case.ids]
-        spoil(routed["topk_ids"].numpy(), routed["topk_weights"].numpy(), router_sizes)
+        sizes = geometries()[case.geometry]
+        spoil(routed["topk_ids"].numpy(), routed["topk_weights"].numpy(), sizes)
     if case.scales == "harsh":
         routed |= {name: stored[name] for name in SCALE_NAMES}
         routed["hidden_states_scale"] = stored["hidden_states_scale"].t().contiguous()

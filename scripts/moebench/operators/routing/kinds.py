@@ -15,7 +15,8 @@ from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun
 from moebench.operators import catalogue
 from moebench.operators.case import uuid_of
-from moebench.operators.fp8_workloads import MoeCase, after_router
+from moebench.operators.fp8_workloads import MoeCase, after_router, append_shared_experts
+from moebench.operators.layers import routed_experts
 from moebench.operators.routing import model as routing_model
 
 KINDS = ("skewed", "uniform", "one-expert")
@@ -29,8 +30,8 @@ def offset_of(geometry: str) -> int:
 
     Of the first definition, whose 32 experts are one group, it is 96.
     """
-    sizes = catalogue.geometries()[geometry]
-    local = sizes["num_local_experts"]
+    sizes = catalogue.router_sizes(geometry)
+    local = routed_experts(sizes)
     return sizes["num_experts"] * 3 // 8 // local * local
 
 
@@ -65,7 +66,9 @@ def tensors(kind: str, num_tokens: int, geometry: str) -> dict[str, torch.Tensor
 
     inputs = routing_model.as_inputs(*drawn)
     if catalogue.form(geometry) == "routed":
-        return after_router(inputs, sizes)
+        routed = after_router(inputs, sizes)
+        append_shared_experts(routed, offset_of(geometry), sizes, seed)
+        return routed
     return inputs
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from moebench.operators.case import normal, sigmoid
-from moebench.operators.layers import Sizes
+from moebench.operators.layers import Sizes, routed_experts
 from moebench.operators.roofline import Counts
 
 MARGIN = 1e-5  # fp32 sigmoid and addition err by about 2e-7, fast exponentials by 1e-6
@@ -167,15 +167,25 @@ def as_inputs(logits: np.ndarray, bias: np.ndarray | None) -> dict[str, torch.Te
 
 
 def local_counts(chosen: np.ndarray, sizes: Sizes) -> Counts:
-    """Return the counts of a rank.
+    """Return the counts of a rank, of experts that the router knows.
 
     chosen [T, top_k]: experts counted from the rank's first one; others are another rank's.
     """
-    local = (chosen >= 0) & (chosen < sizes["num_local_experts"])
+    local = (chosen >= 0) & (chosen < routed_experts(sizes))
     return Counts(
         rows=int(local.sum()),
         tokens=int(local.any(axis=1).sum()),
         active=len(np.unique(chosen[local])),
+    )
+
+
+def with_shared(counts: Counts, num_tokens: int, sizes: Sizes) -> Counts:
+    """Return a rank's counts with the shared experts, which every token takes."""
+    shared = sizes["num_shared_experts"]
+    if not shared or not num_tokens:
+        return counts
+    return Counts(
+        rows=counts.rows + shared * num_tokens, tokens=num_tokens, active=counts.active + shared
     )
 
 
@@ -189,7 +199,7 @@ def is_typical(num_tokens: int, rows: int, active: int, sizes: Sizes) -> bool:
     if num_tokens == 1:
         return rows >= 1
 
-    local = sizes["num_local_experts"]
+    local = routed_experts(sizes)
     average = num_tokens * sizes["top_k"] * local / sizes["num_experts"]
     expected = round(local * (1 - math.exp(-average / local)))
     near = abs(active - expected) <= max(1, 0.05 * expected)

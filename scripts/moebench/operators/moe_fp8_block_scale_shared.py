@@ -1,0 +1,190 @@
+"""The layer of moe_fp8_block_scale with shared experts, which every token takes beside those that
+its router chooses.
+
+They are the last NUM_SHARED_EXPERTS of a rank's weights, the layout in which engines fuse them, and
+the arguments are the same as without. Logits and bias know nothing of them, and what the router
+scales its weights with does not touch them.
+
+Tensor-parallel ranks have a slice of a shared expert as of any other. Expert-parallel ranks have
+each the whole of it and weigh it with 1 / ranks, so that their outputs add up to weight 1 as all
+others do; SGLang does so where its ranks' outputs are reduced. (With vLLM on ROCm a token takes it
+on one of the ranks alone; a rank of few tokens reads no less for that.)
+"""
+
+import torch
+from flashinfer_bench import Definition, Trace, Workload
+
+from moebench.operators import layers, moe_fp8_block_scale
+from moebench.operators import swiglu as activations
+from moebench.operators.case import uuid_of
+from moebench.operators.definition_parts import const
+from moebench.operators.fp8_layer import (
+    CONSTRAINTS,
+    OUTPUT,
+    axes,
+    dequantize,
+    local_experts,
+    self_contained,
+    slice_of_experts,
+    tags,
+)
+from moebench.operators.fp8_workloads import (
+    MODEL_TOKENS,
+    MoeCase,
+    layer_trace,
+    middle_rank,
+    router_outputs,
+    stored_scales,
+)
+from moebench.operators.layers import Sizes, expert_ranks
+from moebench.operators.moe_fp8_block_scale import route
+from moebench.operators.roofline import Bound, Counts
+from moebench.operators.routing import model as routing_model
+
+# Of DeepSeek-V3 on one of eight ranks; `reference_source` has every other layer's.
+NUM_SHARED_EXPERTS = 1
+SHARED_WEIGHT = 1 / 8
+
+ROUTER_SIZES = moe_fp8_block_scale.ROUTER_SIZES
+
+
+def add_shared_experts(local, weights, num_local_experts):
+    """Append the shared experts to a token's: [T, TOP_K] becomes [T, TOP_K + NUM_SHARED_EXPERTS].
+
+    Routed experts of other ranks become -1: their numbers may be those of shared ones.
+    """
+    num_tokens = local.shape[0]
+    num_routed = num_local_experts - NUM_SHARED_EXPERTS
+    local = torch.where(local < num_routed, local, -1)
+
+    shared = torch.arange(num_routed, num_local_experts, device=local.device)
+    shared_weights = weights.new_full((num_tokens, NUM_SHARED_EXPERTS), SHARED_WEIGHT)
+    local = torch.cat([local, shared.expand(num_tokens, NUM_SHARED_EXPERTS)], dim=1)
+    return local, torch.cat([weights, shared_weights], dim=1)
+
+
+@torch.no_grad()
+def run(
+    routing_logits,
+    routing_bias,
+    hidden_states,
+    hidden_states_scale,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    local_expert_offset,
+    routed_scaling_factor,
+):
+    """Return output [seq_len, hidden_size] bfloat16: the local experts' share of the layer, and the
+    shared experts'.
+
+    Shapes and dtypes of the arguments are in the definition that carries this source. The two
+    scalars may be Python numbers or tensors of one element.
+    """
+    experts, weights = route(routing_logits, routing_bias, float(routed_scaling_factor))
+    local = experts - int(local_expert_offset)
+    local, weights = add_shared_experts(local, weights, len(gemm1_weights))
+    x = dequantize(hidden_states, hidden_states_scale.t(), row_block=1)
+    return local_experts(
+        x, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, local, weights
+    )
+
+
+def geometries() -> dict[str, Sizes]:
+    """Return key -> sizes, of every layer of this form."""
+    return layers.with_shared("sigmoid-bias")
+
+
+def small() -> tuple[str, ...]:
+    """Return the keys that are for machines without a GPU."""
+    return layers.small_with_shared("sigmoid-bias")
+
+
+def definition_name(geometry: str) -> str:
+    """Return the name of the FIB Definition of a key."""
+    return moe_fp8_block_scale.name_of(geometries()[geometry])
+
+
+def reference_source(geometry: str) -> str:
+    """Return one self-contained module with `run`, for the `reference` field of the JSON."""
+    sizes = geometries()[geometry]
+    constants = sizes | {"shared_weight": 1 / expert_ranks(sizes)}
+    names = (*ROUTER_SIZES, "experts_at_once", "num_shared_experts", "shared_weight")
+    functions = (dequantize, route, local_experts, add_shared_experts, run)
+    return self_contained(constants, names, functions)
+
+
+def definition(geometry: str) -> Definition:
+    """Return the FIB Definition of a key."""
+    sizes = geometries()[geometry]
+    ranks = expert_ranks(sizes)
+    shared = sizes["num_shared_experts"]
+
+    all_axes = axes(sizes)
+    all_axes["num_local_experts"] = const(
+        sizes["num_local_experts"],
+        "Experts that this rank holds, the shared ones behind all others.",
+    )
+    all_axes["num_shared_experts"] = const(shared, "Experts that every token takes.")
+    constraints = [line for line in CONSTRAINTS if not line.startswith("num_local_experts")]
+    constraints.append("num_local_experts <= num_experts + num_shared_experts")
+
+    return Definition(
+        name=definition_name(geometry),
+        op_type="moe",
+        description=(
+            "FP8 block-scale mixture of experts with DeepSeek-V3 routing and shared experts, as "
+            f"seen by one expert-parallel rank of {ranks}: route, GEMM1, "
+            f"{activations.description(sizes)}, GEMM2, weighted sum over the local experts. Every "
+            "token takes the shared experts, which routed_scaling_factor does not scale, with a "
+            f"weight of {1 / ranks:g}: each of the {ranks} ranks has them, and outputs add up."
+            + slice_of_experts(sizes)
+        ),
+        tags=[*tags(geometry, sizes), f"shared_experts:{shared}"],
+        axes=all_axes,
+        constraints=constraints,
+        inputs=moe_fp8_block_scale.inputs(),
+        outputs=OUTPUT,
+        reference=reference_source(geometry),
+    )
+
+
+def cases(geometry: str) -> list[MoeCase]:
+    """Return the workloads of a key in the order in which they are run."""
+    sizes = geometries()[geometry]
+    if geometry in small():
+        listed = moe_fp8_block_scale.hard_cases(sizes)
+    else:
+        listed = [(f"T={tokens}", tokens, middle_rank(sizes)) for tokens in MODEL_TOKENS]
+
+    name = definition_name(geometry)
+    return [MoeCase(geometry, case, uuid_of(name, case), *rest) for case, *rest in listed]
+
+
+def tensors(case: MoeCase) -> dict[str, torch.Tensor]:
+    """Return what goes into a case's safetensors file."""
+    sizes = geometries()[case.geometry]
+    return router_outputs(case, sizes) | stored_scales(case, sizes)
+
+
+def record(case: MoeCase) -> Trace:
+    """Return a case as a FIB workload trace."""
+    sizes = geometries()[case.geometry]
+    return moe_fp8_block_scale.record_of(case, definition_name(case.geometry), sizes)
+
+
+def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
+    """Return a workload's counts, or None where it lacks the routing. Raises ValueError for logits
+    of another width.
+    """
+    sizes = geometries()[geometry]
+    routed = moe_fp8_block_scale.routed_counts(workload, stored, sizes)
+    if routed is None:
+        return None
+    return routing_model.with_shared(routed, len(stored["routing_logits"]), sizes)
+
+
+def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
+    """Return the roofline bound of a workload with these counts."""
+    return moe_fp8_block_scale.bound_of(seq_len, counts, geometries()[geometry])
