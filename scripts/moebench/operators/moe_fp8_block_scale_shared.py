@@ -31,7 +31,6 @@ from moebench.operators.fp8_layer import (
 from moebench.operators.fp8_workloads import (
     MODEL_TOKENS,
     MoeCase,
-    layer_trace,
     middle_rank,
     router_outputs,
     stored_scales,
