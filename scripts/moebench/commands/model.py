@@ -22,7 +22,7 @@ from moebench.models.checkpoint import Checkpoint, read_file
 from moebench.models.expected_bound import expected_bound
 from moebench.operators import catalogue, swiglu
 from moebench.operators.fp8_layer import expert_bytes
-from moebench.operators.layers import Sizes, Split
+from moebench.operators.layers import Sizes, Split, routed_experts
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing import manifest
@@ -44,11 +44,16 @@ FORM_NAMES = {
 
 @dataclass(frozen=True)
 class Layer:
-    """A checkpoint's layer on one rank. keys: form -> its definition's key, None without one."""
+    """A checkpoint's layer on one rank.
+
+    keys: form -> its definition's key, None without one. keys_with_shared: of the definitions that
+    include the shared experts.
+    """
 
     checkpoint: Checkpoint
     sizes: Sizes
     keys: dict[str, str | None]
+    keys_with_shared: list[str]
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="ranks that have a slice each of every expert; default: 1",
     )
+    option("--shared", action="store_true", help="with its shared experts, behind the others")
     option(
         "--limit",
         type=float,
@@ -122,15 +128,37 @@ def layer_of(args: argparse.Namespace) -> Layer:
     """Read the checkpoint. Raises UserError for what is no layer that a definition can have."""
     try:
         checkpoint = read_file(args.config, args.fp8, args.limit)
-        sizes = checkpoint.on(args.ep, args.tp)
+        sizes = checkpoint.on(args.ep, args.tp, shared_count(args, checkpoint))
     except ValueError as error:  # no JSON, too
         raise UserError(f"{args.config}: {error}") from error
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}, want a config.json") from error
 
+    with_shared = []
+    if checkpoint.shared and checkpoint.shared.count:
+        sizes_with_shared = checkpoint.on(args.ep, args.tp, checkpoint.shared.count)
+        with_shared = [key for key in keys_of(sizes_with_shared).values() if key]
+    return Layer(checkpoint, sizes, keys_of(sizes), with_shared)
+
+
+def shared_count(args: argparse.Namespace, checkpoint: Checkpoint) -> int:
+    """Return how many shared experts the layer is to have. Raises ValueError where there is none
+    that can be appended to the others.
+    """
+    if not args.shared:
+        return 0
+    shared = checkpoint.shared
+    if shared is None:
+        raise ValueError("--shared: the model has no shared experts")
+    if shared.why_not_appended:
+        raise ValueError(f"--shared: the model's cannot be appended: {shared.why_not_appended}")
+    return shared.count
+
+
+def keys_of(sizes: Sizes) -> dict[str, str | None]:
+    """Return form -> its definition's key, None without one."""
     by_name = catalogue.by_name()
-    keys = {form: by_name.get(name) for form, name in catalogue.names(sizes).items()}
-    return Layer(checkpoint, sizes, keys)
+    return {form: by_name.get(name) for form, name in catalogue.names(sizes).items()}
 
 
 def wrapped(rows: list[tuple[str, str]]) -> list[str]:
@@ -147,7 +175,7 @@ def facts(layer: Layer) -> list[tuple[str, str]]:
     """Return what config.json says, and what follows from it: names and texts."""
     checkpoint = layer.checkpoint
     sizes = layer.sizes
-    experts = f"{sizes['num_local_experts']} of {sizes['num_experts']}, top-k {sizes['top_k']}"
+    experts = f"{routed_experts(sizes)} of {sizes['num_experts']}, top-k {sizes['top_k']}"
     if sizes["num_groups"] > 1:
         experts += f", {sizes['kept_groups']} of {sizes['num_groups']} groups"
 
@@ -178,11 +206,27 @@ def facts(layer: Layer) -> list[tuple[str, str]]:
         ("bound, ms", bounds(sizes)),
         ("definition", ", ".join(filter(None, layer.keys.values())) or "none yet"),
     ]
+    if checkpoint.shared:
+        rows.insert(1, ("shared experts", shared_words(layer)))
     if checkpoint.notes:
         rows.append(("note", "; ".join(checkpoint.notes)))
     if checkpoint.not_understood:
         rows.append(("not understood", listed(checkpoint.not_understood)))
     return rows
+
+
+def shared_words(layer: Layer) -> str:
+    """Return what the shared experts are, and which definitions include them."""
+    shared = layer.checkpoint.shared
+    gate = ", weighed by a sigmoid" if shared.has_gate else ""
+    words = f"{shared.width} wide{gate}"
+    if layer.sizes["num_shared_experts"]:
+        return f"{words}; included, as the last {shared.count} of the experts"
+    if shared.why_not_appended:
+        return f"{words}; no definition can include them: {shared.why_not_appended}"
+    if layer.keys_with_shared:
+        return f"{words}; included in {', '.join(layer.keys_with_shared)}"
+    return f"{words}; no definition includes them yet (--shared)"
 
 
 def bounds(sizes: Sizes) -> str:
@@ -295,7 +339,7 @@ def next_commands(args: argparse.Namespace, layer: Layer, servings: list[Serving
     lines = []
     keys = layer.keys
     if not any(keys.values()):
-        new_key = free_key(layer, Split(args.ep, args.tp))
+        new_key = free_key(layer, Split(args.ep, args.tp, layer.sizes["num_shared_experts"]))
         lines.append(f"{args.command_line} --add {new_key}")
         keys = {form: routed_key(new_key) if form == "routed" else new_key for form in keys}
 

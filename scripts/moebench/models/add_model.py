@@ -16,11 +16,19 @@ from moebench.core.errors import UserError
 from moebench.models.checkpoint import Checkpoint
 from moebench.operators import catalogue, workloads
 from moebench.operators.fp8_layer import expert_bytes
-from moebench.operators.layers import DEFAULTS, Sizes, Split, layers_file, models, read_again
+from moebench.operators.layers import (
+    DEFAULTS,
+    Sizes,
+    Split,
+    expert_ranks,
+    layers_file,
+    models,
+    read_again,
+)
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
 
 KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")
-RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?$")
+RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?(-shared)?$")
 SMALL_BYTES = 32_000_000  # of a layer that a CPU can run
 
 
@@ -120,7 +128,7 @@ def with_layer(text: str, key: str, checkpoint: Checkpoint, sizes: Sizes) -> str
 
     The model is called after the key, without the ranks in it.
     """
-    split = Split(sizes["num_experts"] // sizes["num_local_experts"], sizes["tensor_ranks"])
+    split = Split(expert_ranks(sizes), sizes["tensor_ranks"], sizes["num_shared_experts"])
     entry = f"{json.dumps(key)} = {split.in_table()}"
     table = model_of(checkpoint)
     if table:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from moebench.operators.fp8_layer import layer_bound
-from moebench.operators.layers import Sizes
+from moebench.operators.layers import Sizes, routed_experts
 from moebench.operators.moe_fp8_block_scale_routed import routing_bytes
 from moebench.operators.routing import model as routing_model
 
@@ -28,7 +28,7 @@ def expected_bound(num_tokens: int, sizes: Sizes) -> ExpectedBound:
     token most ranks of many have no expert to read.
     """
     experts = sizes["num_experts"]
-    local = sizes["num_local_experts"]
+    local = routed_experts(sizes)
     routings = max(1, min(MOST_ROUTINGS, ROWS // num_tokens))
 
     bounds = []
@@ -37,6 +37,7 @@ def expected_bound(num_tokens: int, sizes: Sizes) -> ExpectedBound:
         chosen = routing_model.select(logits, bias, sizes)
         for first in range(0, experts, local):
             counts = routing_model.local_counts(chosen - first, sizes)
+            counts = routing_model.with_shared(counts, num_tokens, sizes)
             bounds.append(layer_bound(num_tokens, counts, routing_bytes(num_tokens, sizes), sizes))
     return ExpectedBound(
         num_tokens, fmean(bound.ms for bound in bounds), fmean(bound.active for bound in bounds)

@@ -10,6 +10,7 @@ from moebench.models.checkpoint.fields import Fields
 from moebench.models.checkpoint.moe_layers import activation, layers_with_experts
 from moebench.models.checkpoint.not_understood import not_understood
 from moebench.models.checkpoint.router import router_of
+from moebench.models.checkpoint.shared import SharedExperts, shared_experts
 from moebench.models.checkpoint.storage import HF_QUANT, Storage, storage_of
 from moebench.operators.fp8_layer import BLOCK
 from moebench.operators.layers import Sizes
@@ -20,8 +21,9 @@ class Checkpoint:
     """A checkpoint's MoE layer.
 
     sizes: keys of a table in layers.toml. layers: how many are alike. others: limit of the clamp ->
-    further layers. router, storage: in words. notes: what else is to be known. not_understood:
-    fields about the experts that nothing here reads. name: the checkpoint's, as a key.
+    further layers. router, storage: in words. shared: its shared experts. notes: what else is to be
+    known. not_understood: fields about the experts that nothing here reads. name: the checkpoint's,
+    as a key.
     """
 
     sizes: Sizes
@@ -29,12 +31,14 @@ class Checkpoint:
     others: dict[float, int]
     router: str
     storage: str
+    shared: SharedExperts | None = None
     notes: list[str] = field(default_factory=list)
     not_understood: dict[str, object] = field(default_factory=dict)
     name: str = "my-model"
 
-    def on(self, ranks: int, tensor_ranks: int = 1) -> Sizes:
-        """Return the sizes on one of so many ranks, of which tensor_ranks share each expert.
+    def on(self, ranks: int, tensor_ranks: int = 1, shared: int = 0) -> Sizes:
+        """Return the sizes on one of so many ranks, of which tensor_ranks share each expert, with
+        so many shared experts behind the others.
 
         Raises ValueError where they do not divide the experts, or a scale's block would lie on two
         ranks.
@@ -49,7 +53,8 @@ class Checkpoint:
                 f"{width} columns, want a multiple of {BLOCK}, the width of a scale's block"
             )
         return self.sizes | {
-            "num_local_experts": experts // ranks,
+            "num_local_experts": experts // ranks + shared,
+            "num_shared_experts": shared,
             "intermediate_size": width // tensor_ranks,
             "tensor_ranks": tensor_ranks,
         }
@@ -106,12 +111,14 @@ def read(
     sizes["routed_scaling_factor"] = router.scaling_factor
     sizes["activation"] = "silu" if kind == "swiglustep" and not chosen else kind
     sizes["swiglu_limit"] = chosen
+    sizes["shared_gate"] = fields.implied.get("shared_gate", False)
     return Checkpoint(
         sizes=sizes,
         layers=limits[chosen],
         others={other: layers for other, layers in limits.items() if other != chosen},
         router=router.words,
         storage=storage.words,
+        shared=shared_experts(fields, sizes["intermediate_size"]),
         notes=notes_on(fields, sizes, [*router.notes, storage.note]),
         not_understood=not_understood(fields.values),
         name=name_of(config, fields, place),
