@@ -67,7 +67,8 @@ def layer(given):
         weight, permutation = order_rows(given, block_m)
         most = permutation.tile_expert.shape[0]
         # rows here for each pair of a token and an expert that its router chooses
-        share = (num_local_experts - NUM_SHARED_EXPERTS) / num_experts + NUM_SHARED_EXPERTS / TOP_K
+        share = (num_local_experts - NUM_SHARED_EXPERTS) / num_experts
+        share *= (TOP_K + NUM_SHARED_EXPERTS) / TOP_K
         tiles = usual_tiles(pairs, share, num_local_experts, block_m, most)
 
         form = dict(config=first_config, tiles=tiles, x_in_order=False, weights_by_tma=by_tma)

@@ -23,7 +23,7 @@ from moebench.models.expected_bound import expected_bound
 from moebench.operators import catalogue, swiglu
 from moebench.operators.fp8_layer import expert_bytes
 from moebench.operators.layers import Sizes, Split, routed_experts
-from moebench.operators.moe_fp8_block_scale_routed import routed_key
+from moebench.operators.moe_fp8_block_scale_routed import after_routing, routed_key
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing import manifest
 from moebench.packing.serves import why_not
@@ -221,7 +221,7 @@ def shared_words(layer: Layer) -> str:
     gate = ", weighed by a sigmoid" if shared.has_gate else ""
     words = f"{shared.width} wide{gate}"
     if layer.sizes["num_shared_experts"]:
-        return f"{words}; included, as the last {shared.count} of the experts"
+        return f"{words}; included, behind the others"
     if shared.why_not_appended:
         return f"{words}; no definition can include them: {shared.why_not_appended}"
     if layer.keys_with_shared:
@@ -264,7 +264,8 @@ def solutions(layer: Layer) -> list[Serving]:
         reasons = {}
         for form, key in layer.keys.items():
             if key not in solution.definitions:
-                reasons[form] = why_not(solution.serves, form, layer.sizes)
+                sizes = after_routing(layer.sizes) if form == "routed" else layer.sizes
+                reasons[form] = why_not(solution.serves, form, sizes)
             else:
                 reasons[form] = None
         ratios = {form: ratio[name] for form, ratio in recorded.items() if name in ratio}

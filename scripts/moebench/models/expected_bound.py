@@ -36,8 +36,7 @@ def expected_bound(num_tokens: int, sizes: Sizes) -> ExpectedBound:
         logits, bias = routing_model.draw(f"expected/{num_tokens}/{number}", num_tokens, {}, sizes)
         chosen = routing_model.select(logits, bias, sizes)
         for first in range(0, experts, local):
-            counts = routing_model.local_counts(chosen - first, sizes)
-            counts = routing_model.with_shared(counts, num_tokens, sizes)
+            counts = routing_model.counts_with_shared(chosen - first, first // local, sizes)
             bounds.append(layer_bound(num_tokens, counts, routing_bytes(num_tokens, sizes), sizes))
     return ExpectedBound(
         num_tokens, fmean(bound.ms for bound in bounds), fmean(bound.active for bound in bounds)

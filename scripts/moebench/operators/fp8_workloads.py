@@ -62,11 +62,12 @@ def after_router(inputs: dict[str, torch.Tensor], sizes: Sizes) -> dict[str, tor
 def append_shared_experts(
     routed: dict[str, torch.Tensor], offset: int, sizes: Sizes, seed: str
 ) -> None:
-    """Append the rank's shared experts to every token's topk_ids and topk_weights.
+    """Append the rank's shared experts to topk_ids and topk_weights of the tokens that take them on
+    this rank: token t on rank t % ranks. Others get -1.
 
-    Their ids are those behind the rank's other experts, and the ids after that move up. Each is
-    weighed with 1 / ranks, so that ranks' outputs add up, or where the layer has a gate with a
-    sigmoid times that. offset: the rank's first expert. sizes: the router's. seed: of the gate.
+    Their ids are those behind the rank's other experts, and the ids after that move up. Their
+    weight is 1, or a sigmoid where the layer has a gate. offset: the rank's first expert. sizes:
+    the router's. seed: of the gate.
     """
     shared = sizes["num_shared_experts"]
     if not shared:
@@ -75,15 +76,19 @@ def append_shared_experts(
     ids = routed["topk_ids"]
     num_tokens = len(ids)
     first_shared = offset + routed_experts(sizes)
-    shared_ids = torch.arange(first_shared, first_shared + shared, dtype=torch.int32)
     moved = torch.where(ids < first_shared, ids, ids + shared)
+
+    token = torch.arange(num_tokens, device=ids.device)
+    here = token % expert_ranks(sizes) == offset // routed_experts(sizes)
+    shared_ids = torch.arange(first_shared, first_shared + shared, device=ids.device)
+    shared_ids = torch.where(here.unsqueeze(1), shared_ids, -1).to(torch.int32)
 
     gate = np.ones((num_tokens, 1))
     if sizes["shared_gate"]:
         gate = sigmoid(normal(f"{seed}/shared-gate", (num_tokens, 1)))
-    weights = torch.from_numpy((gate / expert_ranks(sizes)).astype(np.float32))
+    weights = torch.from_numpy(gate.astype(np.float32)).to(ids.device)
 
-    routed["topk_ids"] = torch.cat([moved, shared_ids.expand(num_tokens, shared)], dim=1)
+    routed["topk_ids"] = torch.cat([moved, shared_ids], dim=1)
     routed["topk_weights"] = torch.cat(
         [routed["topk_weights"], weights.expand(num_tokens, shared)], dim=1
     )

@@ -34,7 +34,7 @@ _caches = []
 class Split:
     """How ranks share a layer: experts ranks hold other experts each, tensor ranks a slice of every
     expert's intermediate size. shared: experts that every rank has behind these, and every token
-    takes.
+    takes on one of the ranks.
     """
 
     experts: int = 1

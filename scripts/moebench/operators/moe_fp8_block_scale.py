@@ -8,6 +8,7 @@ functions here and in fp8_layer.py and that layer's constants.
 
 import csv
 
+import numpy as np
 import torch
 from flashinfer_bench import Definition, Trace, Workload
 
@@ -247,13 +248,17 @@ def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -
 
     Raises ValueError for logits of another width.
     """
-    return routed_counts(workload, stored, geometries()[geometry])
+    sizes = geometries()[geometry]
+    chosen = local_choice(workload, stored, sizes)
+    return None if chosen is None else routing_model.local_counts(chosen, sizes)
 
 
-def routed_counts(
+def local_choice(
     workload: Workload, stored: dict[str, torch.Tensor], sizes: Sizes
-) -> Counts | None:
-    """Return the counts of the experts that the router chooses; as `counts`."""
+) -> np.ndarray | None:
+    """Return the experts that a workload's tokens choose, counted from the rank's first one; None
+    where it lacks the routing, and ValueError as `counts`.
+    """
     offset = workload.inputs.get("local_expert_offset")
     if not {"routing_logits", "routing_bias"} <= stored.keys():
         return None
@@ -265,8 +270,7 @@ def routed_counts(
     if logits.ndim != 2 or logits.shape[1] != sizes["num_experts"]:
         raise ValueError(f"logits: got shape {logits.shape}, want [T, {sizes['num_experts']}]")
 
-    chosen = routing_model.select(logits, bias, sizes) - int(offset.value)
-    return routing_model.local_counts(chosen, sizes)
+    return routing_model.select(logits, bias, sizes) - int(offset.value)
 
 
 def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:

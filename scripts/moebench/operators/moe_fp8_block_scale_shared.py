@@ -6,9 +6,10 @@ the arguments are the same as without. Logits and bias know nothing of them, and
 scales its weights with does not touch them.
 
 Tensor-parallel ranks have a slice of a shared expert as of any other. Expert-parallel ranks have
-each the whole of it and weigh it with 1 / ranks, so that their outputs add up to weight 1 as all
-others do; SGLang does so where its ranks' outputs are reduced. (With vLLM on ROCm a token takes it
-on one of the ranks alone; a rank of few tokens reads no less for that.)
+each the whole of it, and token t takes it on rank t % ranks alone: so outputs add up, as those of
+other experts do, and with many tokens a rank multiplies a part of them. vLLM does so on ROCm. (With
+SGLang every rank takes it for every token and weighs it with 1 / ranks: at 4096 tokens, as many
+rows again as all experts of a rank have.)
 """
 
 import torch
@@ -31,35 +32,37 @@ from moebench.operators.fp8_layer import (
 from moebench.operators.fp8_workloads import (
     MODEL_TOKENS,
     MoeCase,
-    middle_rank,
     router_outputs,
     stored_scales,
 )
-from moebench.operators.layers import Sizes, expert_ranks
+from moebench.operators.layers import Sizes, expert_ranks, routed_experts
 from moebench.operators.moe_fp8_block_scale import route
 from moebench.operators.roofline import Bound, Counts
 from moebench.operators.routing import model as routing_model
 
-# Of DeepSeek-V3 on one of eight ranks; `reference_source` has every other layer's.
-NUM_SHARED_EXPERTS = 1
-SHARED_WEIGHT = 1 / 8
+NUM_SHARED_EXPERTS = 1  # of DeepSeek-V3; `reference_source` has every other layer's
+FIRST_RANK = 0  # of the workloads: it has shared experts to compute at every number of tokens
 
 ROUTER_SIZES = moe_fp8_block_scale.ROUTER_SIZES
 
 
-def add_shared_experts(local, weights, num_local_experts):
+def add_shared_experts(local, weights, first_expert, num_experts, num_local_experts):
     """Append the shared experts to a token's: [T, TOP_K] becomes [T, TOP_K + NUM_SHARED_EXPERTS].
 
-    Routed experts of other ranks become -1: their numbers may be those of shared ones.
+    Token t takes them on rank t % ranks, and has -1 on others. Routed experts of other ranks become
+    -1, too: their numbers may be those of shared ones.
     """
     num_tokens = local.shape[0]
     num_routed = num_local_experts - NUM_SHARED_EXPERTS
     local = torch.where(local < num_routed, local, -1)
 
+    ranks = num_experts // num_routed
+    token = torch.arange(num_tokens, device=local.device).unsqueeze(1)
+    here = token % ranks == first_expert // num_routed
+
     shared = torch.arange(num_routed, num_local_experts, device=local.device)
-    shared_weights = weights.new_full((num_tokens, NUM_SHARED_EXPERTS), SHARED_WEIGHT)
-    local = torch.cat([local, shared.expand(num_tokens, NUM_SHARED_EXPERTS)], dim=1)
-    return local, torch.cat([weights, shared_weights], dim=1)
+    local = torch.cat([local, torch.where(here, shared, -1)], dim=1)
+    return local, torch.cat([weights, weights.new_ones(num_tokens, NUM_SHARED_EXPERTS)], dim=1)
 
 
 @torch.no_grad()
@@ -81,9 +84,12 @@ def run(
     Shapes and dtypes of the arguments are in the definition that carries this source. The two
     scalars may be Python numbers or tensors of one element.
     """
+    first_expert = int(local_expert_offset)
+    num_experts = routing_logits.shape[1]
     experts, weights = route(routing_logits, routing_bias, float(routed_scaling_factor))
-    local = experts - int(local_expert_offset)
-    local, weights = add_shared_experts(local, weights, len(gemm1_weights))
+    local, weights = add_shared_experts(
+        experts - first_expert, weights, first_expert, num_experts, len(gemm1_weights)
+    )
     x = dequantize(hidden_states, hidden_states_scale.t(), row_block=1)
     return local_experts(
         x, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, local, weights
@@ -107,11 +113,9 @@ def definition_name(geometry: str) -> str:
 
 def reference_source(geometry: str) -> str:
     """Return one self-contained module with `run`, for the `reference` field of the JSON."""
-    sizes = geometries()[geometry]
-    constants = sizes | {"shared_weight": 1 / expert_ranks(sizes)}
-    names = (*ROUTER_SIZES, "experts_at_once", "num_shared_experts", "shared_weight")
+    names = (*ROUTER_SIZES, "experts_at_once", "num_shared_experts")
     functions = (dequantize, route, local_experts, add_shared_experts, run)
-    return self_contained(constants, names, functions)
+    return self_contained(geometries()[geometry], names, functions)
 
 
 def definition(geometry: str) -> Definition:
@@ -136,8 +140,8 @@ def definition(geometry: str) -> Definition:
             "FP8 block-scale mixture of experts with DeepSeek-V3 routing and shared experts, as "
             f"seen by one expert-parallel rank of {ranks}: route, GEMM1, "
             f"{activations.description(sizes)}, GEMM2, weighted sum over the local experts. Every "
-            "token takes the shared experts, which routed_scaling_factor does not scale, with a "
-            f"weight of {1 / ranks:g}: each of the {ranks} ranks has them, and outputs add up."
+            "token takes the shared experts with weight 1, which routed_scaling_factor does not "
+            f"scale: token t on rank t % {ranks}, as all of {ranks} have them and outputs add up."
             + slice_of_experts(sizes)
         ),
         tags=[*tags(geometry, sizes), f"shared_experts:{shared}"],
@@ -155,7 +159,7 @@ def cases(geometry: str) -> list[MoeCase]:
     if geometry in small():
         listed = moe_fp8_block_scale.hard_cases(sizes)
     else:
-        listed = [(f"T={tokens}", tokens, middle_rank(sizes)) for tokens in MODEL_TOKENS]
+        listed = [(f"T={tokens}", tokens, FIRST_RANK) for tokens in MODEL_TOKENS]
 
     name = definition_name(geometry)
     return [MoeCase(geometry, case, uuid_of(name, case), *rest) for case, *rest in listed]
@@ -178,10 +182,11 @@ def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -
     of another width.
     """
     sizes = geometries()[geometry]
-    routed = moe_fp8_block_scale.routed_counts(workload, stored, sizes)
-    if routed is None:
+    chosen = moe_fp8_block_scale.local_choice(workload, stored, sizes)
+    if chosen is None:
         return None
-    return routing_model.with_shared(routed, len(stored["routing_logits"]), sizes)
+    offset = int(workload.inputs["local_expert_offset"].value)
+    return routing_model.counts_with_shared(chosen, offset // routed_experts(sizes), sizes)
 
 
 def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:

@@ -134,7 +134,7 @@ __device__ __forceinline__ constexpr unsigned shared_bits(int w) {
   return bits;
 }
 
-// For a whole warp: chooses the token's experts, and adds the shared ones. Writes mask[stride * w], whose bits are local
+// For a whole warp: chooses the token's experts, and adds the shared ones on their rank. Writes mask[stride * w], whose bits are local
 // experts 32 w to 32 w + 31, and weight[local expert] where the bit is set. Lane l has experts N l to N l + N - 1.
 __device__ __forceinline__ void route_token(const Layer& args, int token, uint32_t* mask, int stride, float* weight) {
   const int lane = threadIdx.x % kWarp;
@@ -191,7 +191,9 @@ __device__ __forceinline__ void route_token(const Layer& args, int token, uint32
       weight[local] = score[i] * factor;
     }
   }
-  if (lane < kNumSharedExperts) weight[kNumRoutedLocalExperts + lane] = kSharedWeight;
+  const bool takes_shared =
+      kExpertRanks == 1 || token % kExpertRanks == args.local_expert_offset / kNumRoutedLocalExperts;
+  if (lane < kNumSharedExperts) weight[kNumRoutedLocalExperts + lane] = 1.0f;
   // this lane's bits fall into one word of the mask or into two neighbouring ones
   const int at = N * lane - args.local_expert_offset, word = at < 0 ? 0 : at / 32;
   uint64_t bits = chosen_local == 0 ? 0 : at < 0 ? chosen_local >> -at : (uint64_t)chosen_local << at % 32;
@@ -199,7 +201,7 @@ __device__ __forceinline__ void route_token(const Layer& args, int token, uint32
   for (int w = 0; w < kMaskWords; w++) {
     const unsigned mine = (w == word ? (unsigned)bits : 0u) | (w == word + 1 ? (unsigned)(bits >> 32) : 0u);
     const unsigned all = __reduce_or_sync(kFullWarp, mine);
-    if (lane == 0) mask[stride * w] = all | shared_bits(w);
+    if (lane == 0) mask[stride * w] = all | (takes_shared ? shared_bits(w) : 0u);
   }
 }
 

@@ -5,7 +5,7 @@ weighs. The experts may stand in groups; a group's score is the sum of its two l
 best groups are kept, and the largest s + bias inside them are the token's experts. Non-local
 experts count in the sum that normalises the weights, and are then marked -1: this rank has no work
 for them. With renorm routing the logits select, and the weights are a softmax over the chosen ones.
-Shared experts, the last local ones, take a token's last slots.
+Shared experts, the last local ones, take a token's last slots on rank token % ranks.
 
 Map of the kernel: one program a token; its scores live in registers, and every step (group maxima,
 rank of a group, TOP_K rounds of argmax) is a reduction over them. Two stores at the end.
@@ -102,10 +102,11 @@ def route_kernel(
         weight = weight / (tl.sum(weight, 0) + 1e-20) * routed_scaling_factor
     local = chosen - local_expert_offset
     local = tl.where((local >= 0) & (local < E_LOCAL - SHARED), local, -1)
-    if SHARED > 0:  # the ranks' outputs add up, and each has the whole of a shared expert
-        shared_weight: tl.constexpr = (E_LOCAL - SHARED) / E
-        local = tl.where(slot >= CHOSEN, E_LOCAL - SHARED + slot - CHOSEN, local)
-        weight = tl.where(slot >= CHOSEN, shared_weight, weight)
+    if SHARED > 0:  # all ranks have them, and the ranks' outputs add up
+        ROUTED: tl.constexpr = E_LOCAL - SHARED
+        here = token % (E // ROUTED) == local_expert_offset // ROUTED
+        local = tl.where(slot >= CHOSEN, tl.where(here, ROUTED + slot - CHOSEN, -1), local)
+        weight = tl.where(slot >= CHOSEN, 1.0, weight)
     if SLOTS == TOP_K:
         tl.store(expert_ptr + token * TOP_K + slot, local)
         tl.store(weight_ptr + token * TOP_K + slot, weight)
@@ -193,16 +194,17 @@ def route_ref(
     num_routed = num_local_experts - problem.NUM_SHARED_EXPERTS
     is_local = (local >= 0) & (local < num_routed)
     local = torch.where(is_local, local, -1)
-    local, weight = with_shared_ref(local, weight, num_routed)
+    local, weight = with_shared_ref(local, weight, local_expert_offset // num_routed, num_routed)
     return local.to(torch.int32), weight
 
 
-def with_shared_ref(local, weight, num_routed):
+def with_shared_ref(local, weight, rank, num_routed):
     """Return local experts and weights with the shared ones, which come after num_routed others."""
-    shape = len(local), problem.NUM_SHARED_EXPERTS
+    ranks = problem.NUM_EXPERTS // num_routed
+    here = torch.arange(len(local), device=local.device) % ranks == rank
     shared = num_routed + torch.arange(problem.NUM_SHARED_EXPERTS, device=local.device)
-    shared_weight = weight.new_full(shape, num_routed / problem.NUM_EXPERTS)
-    return torch.cat([local, shared.expand(shape)], 1), torch.cat([weight, shared_weight], 1)
+    shared = torch.where(here[:, None], shared, -1)
+    return torch.cat([local, shared], 1), torch.cat([weight, torch.ones_like(shared) * 1.0], 1)
 
 
 def selectable_ref(biased):

@@ -26,11 +26,14 @@ EIGHT = (5, 9, 13, 40, 44, 101, 200, 204)
 
 
 def offset_of(geometry: str) -> int:
-    """Return the first expert of a rank in the middle.
+    """Return the first expert of a rank in the middle; of the first rank with shared experts, as
+    that has them to compute at every number of tokens.
 
     Of the first definition, whose 32 experts are one group, it is 96.
     """
     sizes = catalogue.router_sizes(geometry)
+    if sizes["num_shared_experts"]:
+        return 0
     local = routed_experts(sizes)
     return sizes["num_experts"] * 3 // 8 // local * local
 

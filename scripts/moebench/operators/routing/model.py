@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from moebench.operators.case import normal, sigmoid
-from moebench.operators.layers import Sizes, routed_experts
+from moebench.operators.layers import Sizes, expert_ranks, routed_experts
 from moebench.operators.roofline import Counts
 
 MARGIN = 1e-5  # fp32 sigmoid and addition err by about 2e-7, fast exponentials by 1e-6
@@ -167,11 +167,16 @@ def as_inputs(logits: np.ndarray, bias: np.ndarray | None) -> dict[str, torch.Te
 
 
 def local_counts(chosen: np.ndarray, sizes: Sizes) -> Counts:
-    """Return the counts of a rank, of experts that the router knows.
+    """Return the counts of a rank, without shared experts.
 
     chosen [T, top_k]: experts counted from the rank's first one; others are another rank's.
     """
-    local = (chosen >= 0) & (chosen < routed_experts(sizes))
+    return counts_below(routed_experts(sizes), chosen)
+
+
+def counts_below(num_local_experts: int, chosen: np.ndarray) -> Counts:
+    """Return the counts of the experts from 0 up to so many."""
+    local = (chosen >= 0) & (chosen < num_local_experts)
     return Counts(
         rows=int(local.sum()),
         tokens=int(local.any(axis=1).sum()),
@@ -179,14 +184,17 @@ def local_counts(chosen: np.ndarray, sizes: Sizes) -> Counts:
     )
 
 
-def with_shared(counts: Counts, num_tokens: int, sizes: Sizes) -> Counts:
-    """Return a rank's counts with the shared experts, which every token takes."""
-    shared = sizes["num_shared_experts"]
-    if not shared or not num_tokens:
-        return counts
-    return Counts(
-        rows=counts.rows + shared * num_tokens, tokens=num_tokens, active=counts.active + shared
-    )
+def counts_with_shared(chosen: np.ndarray, rank: int, sizes: Sizes) -> Counts:
+    """Return the counts of a rank, with the shared experts of the tokens that take them there.
+    chosen: as of `local_counts`.
+    """
+    num_routed = routed_experts(sizes)
+    local = np.where(chosen < num_routed, chosen, -1)
+
+    here = np.arange(len(chosen)) % expert_ranks(sizes) == rank
+    shared = np.arange(num_routed, sizes["num_local_experts"])
+    everything = np.concatenate([local, np.where(here[:, None], shared, -1)], axis=1)
+    return counts_below(sizes["num_local_experts"], everything)
 
 
 def is_typical(num_tokens: int, rows: int, active: int, sizes: Sizes) -> bool:
