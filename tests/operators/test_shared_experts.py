@@ -21,8 +21,8 @@ RANKS = 8
 FACTOR = 2.5
 
 
-def inputs_of(geometry, offset=64):
-    inputs = arguments(geometry, TOKENS, offset=offset)
+def inputs_of(layer_key, offset=64):
+    inputs = arguments(layer_key, TOKENS, offset=offset)
     del inputs["output"]
     return inputs
 
@@ -43,11 +43,11 @@ def relative_error(output, expected):
 @pytest.mark.parametrize("key", SHARED)
 def test_a_rank_has_the_shared_expert_behind_those_that_the_router_knows(key):
     name, ranks, num_routed = SHARED[key]
-    sizes = catalogue.geometries()[key]
+    sizes = catalogue.layer_sizes()[key]
     assert (routed_experts(sizes), sizes["num_local_experts"]) == (num_routed, num_routed + 1)
     assert expert_ranks(sizes) == ranks
     assert has_all_experts(sizes) == (ranks == 1)
-    assert [layer.name for layer in layers() if layer.geometry == key] == [name]
+    assert [layer.name for layer in layers() if layer.key == key] == [name]
 
     definition = catalogue.definition(key)
     assert definition.axes["num_shared_experts"].value == 1
@@ -87,7 +87,7 @@ def test_ranks_outputs_add_up_to_one_shared_expert_of_every_token():
 def test_behind_a_router_it_is_a_layer_like_others(offset):
     """With one slot more, gate ahead of up, and scales row by row."""
     inputs = inputs_of("small-shared", offset)
-    sizes = catalogue.geometries()["small-shared"]
+    sizes = catalogue.layer_sizes()["small-shared"]
     logits, bias = inputs.pop("routing_logits"), inputs.pop("routing_bias")
     ids, weights = catalogue.router("small-shared")(logits, bias, FACTOR)
     given = {"topk_ids": ids.int(), "topk_weights": weights}
@@ -122,12 +122,12 @@ def test_a_gate_is_a_weight_of_the_last_slot():
     definition = catalogue.definition(key)
     assert (definition.axes["top_k"].value, definition.axes["num_local_experts"].value) == (11, 129)
     assert "num_shared_experts" not in definition.axes
-    assert "qwen3-next-shared" not in catalogue.geometries()  # a gate is no input beside a router
+    assert "qwen3-next-shared" not in catalogue.layer_sizes()  # a gate is no input beside a router
 
 
 def test_the_bound_grows_by_the_bytes_of_one_expert():
-    sizes = catalogue.geometries()["deepseek-v3-tp8-shared"]
-    without = catalogue.geometries()["deepseek-v3-tp8"]
+    sizes = catalogue.layer_sizes()["deepseek-v3-tp8-shared"]
+    without = catalogue.layer_sizes()["deepseek-v3-tp8"]
     more = expected_bound(1, sizes).active - expected_bound(1, without).active
     assert more == pytest.approx(1)
 

@@ -73,7 +73,7 @@ def shared_suffix(sizes: Sizes) -> str:
     return f"_shared{shared}" if shared else ""
 
 
-def tags(geometry: str, sizes: Sizes) -> list[str]:
+def tags(layer_key: str, sizes: Sizes) -> list[str]:
     """Return a definition's tags: its models, quantisation, ranks and key."""
     parallelism = [f"parallelism:ep{expert_ranks(sizes)}"]
     if sizes["tensor_ranks"] > 1:
@@ -82,7 +82,7 @@ def tags(geometry: str, sizes: Sizes) -> list[str]:
         *(f"model:{model}" for model in sizes["model"]),
         "quantization:fp8_block_scale",
         *parallelism,
-        f"geometry:{geometry}",
+        f"geometry:{layer_key}",
     ]
 
 

@@ -103,7 +103,7 @@ def models() -> dict[str, dict]:
 
 
 @cached
-def geometries(*routings: str) -> dict[str, Sizes]:
+def layer_sizes(*routings: str) -> dict[str, Sizes]:
     """Return key -> sizes on one rank, of the models with one of these routings."""
     sizes = {}
     for name, model in models().items():
@@ -115,15 +115,15 @@ def geometries(*routings: str) -> dict[str, Sizes]:
 
 @cached
 def routed_alone(*routings: str) -> dict[str, Sizes]:
-    """Return `geometries` without the layers that have shared experts."""
-    every = geometries(*routings)
+    """Return `layer_keys` without the layers that have shared experts."""
+    every = layer_sizes(*routings)
     return {key: sizes for key, sizes in every.items() if not sizes["num_shared_experts"]}
 
 
 @cached
 def with_shared(*routings: str) -> dict[str, Sizes]:
-    """Return `geometries` of the layers that have shared experts alone."""
-    every = geometries(*routings)
+    """Return `layer_keys` of the layers that have shared experts alone."""
+    every = layer_sizes(*routings)
     return {key: sizes for key, sizes in every.items() if sizes["num_shared_experts"]}
 
 

@@ -101,7 +101,7 @@ def run(
     )
 
 
-def geometries() -> dict[str, Sizes]:
+def layer_sizes() -> dict[str, Sizes]:
     """Return key -> sizes, of every layer of this form."""
     return layers.routed_alone("sigmoid-bias")
 
@@ -111,9 +111,9 @@ def small() -> tuple[str, ...]:
     return layers.small("sigmoid-bias")
 
 
-def definition_name(geometry: str) -> str:
+def definition_name(layer_key: str) -> str:
     """Return the name of the FIB Definition of a key."""
-    return name_of(geometries()[geometry])
+    return name_of(layer_sizes()[layer_key])
 
 
 def name_of(sizes: Sizes) -> str:
@@ -123,30 +123,30 @@ def name_of(sizes: Sizes) -> str:
     return f"moe_fp8_block_scale_{routing}_{size_suffix(sizes)}{shared_suffix(sizes)}"
 
 
-def reference_source(geometry: str) -> str:
+def reference_source(layer_key: str) -> str:
     """Return one self-contained module with `run`, for the `reference` field of the JSON."""
     names = (*ROUTER_SIZES, "experts_at_once")
-    return self_contained(geometries()[geometry], names, (dequantize, route, local_experts, run))
+    return self_contained(layer_sizes()[layer_key], names, (dequantize, route, local_experts, run))
 
 
-def definition(geometry: str) -> Definition:
+def definition(layer_key: str) -> Definition:
     """Return the FIB Definition of a key."""
-    sizes = geometries()[geometry]
+    sizes = layer_sizes()[layer_key]
     ranks = expert_ranks(sizes)
     return Definition(
-        name=definition_name(geometry),
+        name=definition_name(layer_key),
         op_type="moe",
         description=(
             "FP8 block-scale mixture of experts with DeepSeek-V3 routing, as seen by one "
             f"expert-parallel rank of {ranks}: route, GEMM1, {activations.description(sizes)}, "
             "GEMM2, weighted sum over the local experts." + slice_of_experts(sizes)
         ),
-        tags=tags(geometry, sizes),
+        tags=tags(layer_key, sizes),
         axes=axes(sizes),
         constraints=CONSTRAINTS,
         inputs=inputs(),
         outputs=OUTPUT,
-        reference=reference_source(geometry),
+        reference=reference_source(layer_key),
     )
 
 
@@ -208,30 +208,30 @@ def hard_cases(sizes: Sizes) -> list[tuple]:
     ]
 
 
-def cases(geometry: str) -> list[MoeCase]:
+def cases(layer_key: str) -> list[MoeCase]:
     """Return the workloads of a key in the order in which they are run."""
-    if geometry == FIRST:
+    if layer_key == FIRST:
         return public_cases()
 
-    sizes = geometries()[geometry]
-    if geometry in small():
+    sizes = layer_sizes()[layer_key]
+    if layer_key in small():
         listed = hard_cases(sizes)
     else:
         listed = [(f"T={tokens}", tokens, middle_rank(sizes)) for tokens in MODEL_TOKENS]
 
-    definition = definition_name(geometry)
-    return [MoeCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in listed]
+    definition = definition_name(layer_key)
+    return [MoeCase(layer_key, name, uuid_of(definition, name), *rest) for name, *rest in listed]
 
 
 def tensors(case: MoeCase) -> dict[str, torch.Tensor]:
     """Return what goes into a case's safetensors file."""
-    sizes = geometries()[case.geometry]
+    sizes = layer_sizes()[case.layer_key]
     return router_outputs(case, sizes) | stored_scales(case, sizes)
 
 
 def record(case: MoeCase) -> Trace:
     """Return a case as a FIB workload trace."""
-    return record_of(case, definition_name(case.geometry), geometries()[case.geometry])
+    return record_of(case, definition_name(case.layer_key), layer_sizes()[case.layer_key])
 
 
 def record_of(case: MoeCase, definition: str, sizes: Sizes) -> Trace:
@@ -243,12 +243,12 @@ def record_of(case: MoeCase, definition: str, sizes: Sizes) -> Trace:
     return layer_trace(case, definition, ("routing_logits", "routing_bias"), scalars)
 
 
-def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
+def counts(workload: Workload, stored: dict[str, torch.Tensor], layer_key: str) -> Counts | None:
     """Return a workload's counts, or None where it lacks the routing.
 
     Raises ValueError for logits of another width.
     """
-    sizes = geometries()[geometry]
+    sizes = layer_sizes()[layer_key]
     chosen = local_choice(workload, stored, sizes)
     return None if chosen is None else routing_model.local_counts(chosen, sizes)
 
@@ -273,9 +273,9 @@ def local_choice(
     return routing_model.select(logits, bias, sizes) - int(offset.value)
 
 
-def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
+def bound(seq_len: int, counts: Counts, layer_key: str) -> Bound:
     """Return the roofline bound of a workload with these counts."""
-    return bound_of(seq_len, counts, geometries()[geometry])
+    return bound_of(seq_len, counts, layer_sizes()[layer_key])
 
 
 def bound_of(seq_len: int, counts: Counts, sizes: Sizes) -> Bound:

@@ -96,7 +96,7 @@ def run(
     )
 
 
-def geometries() -> dict[str, Sizes]:
+def layer_sizes() -> dict[str, Sizes]:
     """Return key -> sizes, of every layer of this form."""
     return layers.with_shared("sigmoid-bias")
 
@@ -106,21 +106,21 @@ def small() -> tuple[str, ...]:
     return layers.small_with_shared("sigmoid-bias")
 
 
-def definition_name(geometry: str) -> str:
+def definition_name(layer_key: str) -> str:
     """Return the name of the FIB Definition of a key."""
-    return moe_fp8_block_scale.name_of(geometries()[geometry])
+    return moe_fp8_block_scale.name_of(layer_sizes()[layer_key])
 
 
-def reference_source(geometry: str) -> str:
+def reference_source(layer_key: str) -> str:
     """Return one self-contained module with `run`, for the `reference` field of the JSON."""
     names = (*ROUTER_SIZES, "experts_at_once", "num_shared_experts")
     functions = (dequantize, route, local_experts, add_shared_experts, run)
-    return self_contained(geometries()[geometry], names, functions)
+    return self_contained(layer_sizes()[layer_key], names, functions)
 
 
-def definition(geometry: str) -> Definition:
+def definition(layer_key: str) -> Definition:
     """Return the FIB Definition of a key."""
-    sizes = geometries()[geometry]
+    sizes = layer_sizes()[layer_key]
     ranks = expert_ranks(sizes)
     shared = sizes["num_shared_experts"]
 
@@ -134,7 +134,7 @@ def definition(geometry: str) -> Definition:
     constraints.append("num_local_experts <= num_experts + num_shared_experts")
 
     return Definition(
-        name=definition_name(geometry),
+        name=definition_name(layer_key),
         op_type="moe",
         description=(
             "FP8 block-scale mixture of experts with DeepSeek-V3 routing and shared experts, as "
@@ -144,44 +144,44 @@ def definition(geometry: str) -> Definition:
             f"scale: token t on rank t % {ranks}, as all of {ranks} have them and outputs add up."
             + slice_of_experts(sizes)
         ),
-        tags=[*tags(geometry, sizes), f"shared_experts:{shared}"],
+        tags=[*tags(layer_key, sizes), f"shared_experts:{shared}"],
         axes=all_axes,
         constraints=constraints,
         inputs=moe_fp8_block_scale.inputs(),
         outputs=OUTPUT,
-        reference=reference_source(geometry),
+        reference=reference_source(layer_key),
     )
 
 
-def cases(geometry: str) -> list[MoeCase]:
+def cases(layer_key: str) -> list[MoeCase]:
     """Return the workloads of a key in the order in which they are run."""
-    sizes = geometries()[geometry]
-    if geometry in small():
+    sizes = layer_sizes()[layer_key]
+    if layer_key in small():
         listed = moe_fp8_block_scale.hard_cases(sizes)
     else:
         listed = [(f"T={tokens}", tokens, FIRST_RANK) for tokens in MODEL_TOKENS]
 
-    name = definition_name(geometry)
-    return [MoeCase(geometry, case, uuid_of(name, case), *rest) for case, *rest in listed]
+    name = definition_name(layer_key)
+    return [MoeCase(layer_key, case, uuid_of(name, case), *rest) for case, *rest in listed]
 
 
 def tensors(case: MoeCase) -> dict[str, torch.Tensor]:
     """Return what goes into a case's safetensors file."""
-    sizes = geometries()[case.geometry]
+    sizes = layer_sizes()[case.layer_key]
     return router_outputs(case, sizes) | stored_scales(case, sizes)
 
 
 def record(case: MoeCase) -> Trace:
     """Return a case as a FIB workload trace."""
-    sizes = geometries()[case.geometry]
-    return moe_fp8_block_scale.record_of(case, definition_name(case.geometry), sizes)
+    sizes = layer_sizes()[case.layer_key]
+    return moe_fp8_block_scale.record_of(case, definition_name(case.layer_key), sizes)
 
 
-def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
+def counts(workload: Workload, stored: dict[str, torch.Tensor], layer_key: str) -> Counts | None:
     """Return a workload's counts, or None where it lacks the routing. Raises ValueError for logits
     of another width.
     """
-    sizes = geometries()[geometry]
+    sizes = layer_sizes()[layer_key]
     chosen = moe_fp8_block_scale.local_choice(workload, stored, sizes)
     if chosen is None:
         return None
@@ -189,6 +189,6 @@ def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -
     return routing_model.counts_with_shared(chosen, offset // routed_experts(sizes), sizes)
 
 
-def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
+def bound(seq_len: int, counts: Counts, layer_key: str) -> Bound:
     """Return the roofline bound of a workload with these counts."""
-    return moe_fp8_block_scale.bound_of(seq_len, counts, geometries()[geometry])
+    return moe_fp8_block_scale.bound_of(seq_len, counts, layer_sizes()[layer_key])
