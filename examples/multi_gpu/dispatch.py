@@ -20,7 +20,7 @@ from moebench.core import interpreter  # noqa: F401  before anything imports Tri
 from moebench.core.errors import UserError
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
 from moebench.operators.catalogue import layer_key_named, layer_sizes
-from moebench.operators.moe_fp8_block_scale_routed import routed_key
+from moebench.operators.fp8.routed import routed_key
 from moebench.packing import pack
 from ranks import join, on_all_ranks, print_tables, run_ranks
 from rich.table import Table

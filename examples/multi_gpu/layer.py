@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 from moebench.operators.catalogue import layer_sizes, router
-from moebench.operators.fp8_layer import BLOCK
-from moebench.operators.moe_fp8_block_scale_routed import router_inside
+from moebench.operators.fp8.reference import BLOCK
+from moebench.operators.fp8.routed import router_inside
 
 FP8 = torch.float8_e4m3fn
 

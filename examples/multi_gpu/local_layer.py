@@ -12,7 +12,7 @@ import torch
 from flashinfer_bench.compile import BuilderRegistry
 from layer import Share, Weights
 from moebench.operators.catalogue import definition, layer_sizes
-from moebench.operators.moe_fp8_block_scale_routed import routed_key
+from moebench.operators.fp8.routed import routed_key
 from moebench.packing import pack
 
 REFERENCE = "reference"  # in place of a solution's name

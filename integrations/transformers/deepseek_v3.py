@@ -7,7 +7,7 @@ bf16.
 
 import torch
 from moebench.operators import catalogue
-from moebench.operators.fp8_layer import BLOCK, dequantize
+from moebench.operators.fp8.reference import BLOCK, dequantize
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
 from transformers.utils.quantization_config import FineGrainedFP8Config

@@ -23,7 +23,8 @@ import torch
 from every_solution import expected_output
 from layer_inputs import arguments as layer_arguments
 from layer_inputs import reference
-from moebench.operators import catalogue, swiglu
+from moebench.operators import catalogue
+from moebench.operators.fp8 import swiglu
 from moebench.packing import python_package
 from signatures import recorded, signature_of
 

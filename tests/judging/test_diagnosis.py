@@ -14,7 +14,7 @@ from moebench.judging.calling import call, seeded_inputs
 from moebench.judging.dataset import labelled
 from moebench.judging.explaining import bias, diagnosis, frames
 from moebench.judging.tolerances import TOLERANCES
-from moebench.operators.moe_fp8_block_scale import definition
+from moebench.operators.catalogue import definition
 from moebench.packing import pack
 
 DEFAULT = TOLERANCES["default"]

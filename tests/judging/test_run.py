@@ -14,7 +14,7 @@ from moebench.judging import dataset, fib, gpu_memory, planning
 from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue, workloads
-from moebench.operators.moe_fp8_block_scale import definition_name
+from moebench.operators.catalogue import definition_name
 from moebench.packing import eligibility
 from moebench.reports import run_table
 from moebench.results import staleness, trace_files

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 from every_solution import slow
-from moebench.operators import swiglu as activations
+from moebench.operators.fp8 import swiglu as activations
 
 from solutions.common.host.problem import (
     KEPT_GROUPS,

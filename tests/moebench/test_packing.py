@@ -16,7 +16,7 @@ from flashinfer_bench.compile import BuilderRegistry
 from moebench import cli
 from moebench.core import paths
 from moebench.judging import selection
-from moebench.operators.moe_fp8_block_scale import definition
+from moebench.operators.catalogue import definition
 from moebench.packing import build_ahead, manifest, pack, problem
 from moebench.packing.references import included
 

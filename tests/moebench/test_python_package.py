@@ -9,7 +9,7 @@ import pytest
 import torch
 from moebench.core import paths
 from moebench.core.errors import UserError
-from moebench.operators.moe_fp8_block_scale import definition
+from moebench.operators.catalogue import definition
 from moebench.packing import pack, python_package
 
 MANIFEST = """
@@ -90,6 +90,20 @@ def test_it_exports_what_its_definition_needs(folder, tmp_path):
         "",
         f'DEFINITION = "{name}"',
         f"SIZES = {sizes}",
+    ]
+
+
+def test_it_exports_a_sum_over_gpus_where_there_is_one(folder, tmp_path):
+    main = folder / "tiny" / "main.py"
+    main.write_text(f"from .peers import Peers\n{MAIN}\n\nrun_routed_allreduce = print\n")
+    (folder / "tiny" / "peers.py").write_text("class Peers: ...\n")
+
+    full, routed = write(tmp_path / "moe", ["full", "deepseek-v3-ep8-routed"])
+    assert "allreduce" not in (full / "__init__.py").read_text()
+    assert (routed / "__init__.py").read_text().splitlines()[3:6] == [
+        "from .main import run_routed_bf16 as run_bf16  # noqa: F401",
+        "from .main import run_routed_allreduce as run_allreduce  # noqa: F401",
+        "from .main import Peers  # noqa: F401",
     ]
 
 

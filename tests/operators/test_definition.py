@@ -14,9 +14,8 @@ from moebench import cli
 from moebench.core import paths
 from moebench.models import add_model
 from moebench.operators import catalogue
-from moebench.operators import moe_fp8_block_scale as moe
-from moebench.operators import moe_fp8_block_scale_renorm as renorm
 from moebench.operators.catalogue import definition_name
+from moebench.operators.fp8 import sigmoid_bias as moe
 
 EXPERTS = ["gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale"]
 TOKENS = ["hidden_states", "hidden_states_scale"]
@@ -126,7 +125,7 @@ def one_row_at_a_time(layer_key, args):
     """Return the output again, straight from the description, in fp64 and without any sharing."""
     sizes = catalogue.layer_sizes()[layer_key]
     offset = 0
-    if layer_key in renorm.layer_sizes():
+    if layer_key in catalogue.RENORM.layer_sizes():
         logits, x8, x_scale, w13, w13_scale, w2, w2_scale = args
     else:
         logits, bias, x8, x_scale, w13, w13_scale, w2, w2_scale, offset, factor = args
@@ -135,7 +134,7 @@ def one_row_at_a_time(layer_key, args):
     output = torch.zeros(*x8.shape, dtype=torch.float64)
     for token in range(len(x8)):
         x = x8[token].double() * x_scale[:, token].double().repeat_interleave(128)
-        if layer_key in renorm.layer_sizes():
+        if layer_key in catalogue.RENORM.layer_sizes():
             chosen = chosen_by_softmax(sizes, logits[token])
         else:
             chosen = chosen_by_sigmoid(sizes, logits[token], bias, factor)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from layer_inputs import arguments as layer_arguments
-from moebench.operators import catalogue, moe_bf16, moe_fp8_block_scale, workloads
+from moebench.operators import catalogue, moe_bf16, workloads
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.packing import manifest, pack
 
@@ -31,19 +31,21 @@ def test_reference_computes_what_the_definition_describes():
     assert error < 4e-3  # bf16 rounds to 2^-9
 
 
+LAYER = catalogue.operator("bf16")
+
 # ---- one harness for several operators ----
 
 
 def test_solutions_go_with_their_operator():
-    bf16 = set(manifest.solutions_of(moe_bf16.layer_sizes()))
-    fp8 = set(manifest.solutions_of(moe_fp8_block_scale.layer_sizes()))
+    bf16 = set(manifest.solutions_of(moe_bf16.LAYER_SIZES))
+    fp8 = set(manifest.solutions_of(catalogue.SIGMOID_BIAS.layer_sizes()))
     assert set(SOLUTIONS) <= bf16
     assert not bf16 & fp8
 
     of_fp8_layers = {*catalogue.fp8_moe(), *catalogue.routed(), *catalogue.mxfp4()}
     assert set(manifest.read_manifest("triton_fused_v2").definitions) <= of_fp8_layers
     packed = {solution.definition for solution in pack.pack(SOLUTIONS[0]).values()}
-    assert packed == {moe_bf16.definition_name(key) for key in moe_bf16.layer_sizes()}
+    assert packed == {LAYER.definition_name(key) for key in moe_bf16.LAYER_SIZES}
 
 
 # ---- workloads ----
@@ -51,7 +53,7 @@ def test_solutions_go_with_their_operator():
 
 def expected_active(seq_len):
     """Active experts if all were equally popular: an upper bound on the average of any routing."""
-    sizes = moe_bf16.layer_sizes()["bf16"]
+    sizes = moe_bf16.LAYER_SIZES["bf16"]
     return sizes["num_experts"] * (1 - (1 - sizes["top_k"] / sizes["num_experts"]) ** seq_len)
 
 
@@ -60,7 +62,7 @@ def expected_active(seq_len):
 )
 def test_routing_is_a_trained_routers(case):
     """Distinct experts, weights that sum to one, and experts that differ in popularity."""
-    ids, weights = (tensor.numpy() for tensor in moe_bf16.tensors(case).values())
+    ids, weights = (tensor.numpy() for tensor in LAYER.tensors(case).values())
     assert (np.diff(np.sort(ids, axis=1), axis=1) > 0).all()
     assert ids.min() >= 0
     assert ids.max() < 128
@@ -92,4 +94,4 @@ def test_bound_is_the_weights_up_to_many_tokens():
 
 def test_counts_name_ids_of_the_wrong_width():
     with pytest.raises(ValueError, match=r"expert_ids: got shape \(3, 4\), want \[T, 8\]"):
-        moe_bf16.counts(None, {"expert_ids": torch.zeros(3, 4, dtype=torch.int32)}, "bf16")
+        LAYER.counts(None, {"expert_ids": torch.zeros(3, 4, dtype=torch.int32)}, "bf16")

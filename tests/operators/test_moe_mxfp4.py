@@ -8,7 +8,7 @@ import torch
 from every_solution import expected_output
 from layer_inputs import arguments
 from moebench.operators import catalogue, workloads
-from moebench.operators import moe_mxfp4_fp8_routed as family
+from moebench.operators.fp8 import mxfp4
 
 SMALL = "small-mxfp4"
 FLASH = "deepseek-v4-flash-mxfp4"
@@ -35,9 +35,9 @@ def test_every_code_at_every_scale():
     pairs = torch.stack([values, highs], 1).view(16, 32).double()
     for byte in range(255):
         scales = torch.full((16, 1), byte, dtype=torch.uint8).view(torch.int8)
-        got = family.dequantize_mxfp4(packed.view(torch.int8), scales)
+        got = mxfp4.dequantize_mxfp4(packed.view(torch.int8), scales)
         assert torch.equal(got, (pairs * 2.0 ** (byte - 127)).float()), byte
-    assert family.dequantize_mxfp4(packed, torch.full((16, 1), 255).byte()).isnan().all()
+    assert mxfp4.dequantize_mxfp4(packed, torch.full((16, 1), 255).byte()).isnan().all()
 
 
 def test_it_computes_what_the_definition_describes():
@@ -52,9 +52,7 @@ def test_it_computes_what_the_definition_describes():
             if not 0 <= expert < 16:
                 continue
             first, second = (
-                family.dequantize_mxfp4(
-                    given[name][expert], given[f"{name}_scale"][expert]
-                ).double()
+                mxfp4.dequantize_mxfp4(given[name][expert], given[f"{name}_scale"][expert]).double()
                 for name in ("gemm1_weights", "gemm2_weights")
             )
             gate = (first[:inter] @ x[token]).clamp(max=10)
@@ -85,7 +83,7 @@ def test_sizes_are_the_models_and_its_shards():
 def test_typical_scales_lie_in_one_file():
     """A user would miss: 200 MB a workload, or scales that differ from workload to workload."""
     recorded = workloads.recorded(FLASH)
-    for name in family.SCALES:
+    for name in mxfp4.SCALES:
         assert len({workload.inputs[name].path for workload in recorded}) == 1
     assert len({workload.inputs["topk_ids"].path for workload in recorded}) == len(recorded)
 
@@ -94,7 +92,7 @@ def test_typical_scales_lie_in_one_file():
 def stored(tmp_path_factory):
     """Case name -> its stored tensors, generated anew and checked against the committed sums."""
     root = committed_workloads.make_below(tmp_path_factory.mktemp("data_set"), SMALL)
-    names = {case.uuid: case.name for case in family.cases(SMALL)}
+    names = {case.uuid: case.name for case in catalogue.MXFP4.cases(SMALL)}
     return {
         names[workload.uuid]: workloads.stored_tensors(workload, root)
         for workload in workloads.recorded(SMALL)
@@ -112,7 +110,7 @@ def test_hard_cases_are_as_hard_as_they_say(stored):
 
 
 def test_bound_is_half_a_byte_and_a_scale_for_each_weight():
-    case = next(case for case in family.cases(FLASH) if case.seq_len == 64)
+    case = next(case for case in catalogue.MXFP4.cases(FLASH) if case.seq_len == 64)
     least = committed_workloads.bound(FLASH, case.uuid)
     weights = least.active * 3 * 2048 * 4096
     assert math.isclose(least.bytes, weights * 17 / 32, rel_tol=1e-3)

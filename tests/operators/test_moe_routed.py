@@ -11,11 +11,10 @@ from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
 from moebench.core import paths
 from moebench.operators import catalogue, workloads
-from moebench.operators import moe_fp8_block_scale as ds_routing
-from moebench.operators import moe_fp8_block_scale_renorm as renorm
-from moebench.operators import moe_fp8_block_scale_routed as routed
+from moebench.operators.fp8 import routed
+from moebench.operators.fp8 import sigmoid_bias as ds_routing
 
-SMALL = routed.small()
+SMALL = catalogue.ROUTED.small()
 
 
 # ---- the definition ----
@@ -80,7 +79,7 @@ def test_it_is_the_layer_with_the_router_inside(layer_key, inside, kept):
         )
     else:
         scope = {}
-        exec(renorm.reference_source(inside), scope)
+        exec(catalogue.RENORM.reference_source(inside), scope)
         ids, weights = scope["route"](logits.bfloat16())
         wanted = scope["run"](logits.bfloat16(), **x, **experts)
     got = built(layer_key)(
@@ -125,14 +124,16 @@ def test_workloads_are_those_with_the_router_inside(layer_key):
     inside = routed.router_inside()[layer_key]
     ours = [
         (case.name, case.seq_len, case.offset)
-        for case in routed.cases(layer_key)
+        for case in catalogue.ROUTED.cases(layer_key)
         if case.ids == "chosen"
     ]
     theirs = workloads.cases_by_uuid(inside).values()
     assert ours == [(case.name, case.seq_len, case.offset) for case in theirs]
-    uuids = {case.uuid for case in routed.cases(layer_key)}
-    assert len(uuids) == len(routed.cases(layer_key)) and not uuids & {case.uuid for case in theirs}
-    for case in routed.cases(layer_key)[:3]:
+    uuids = {case.uuid for case in catalogue.ROUTED.cases(layer_key)}
+    assert len(uuids) == len(catalogue.ROUTED.cases(layer_key)) and not uuids & {
+        case.uuid for case in theirs
+    }
+    for case in catalogue.ROUTED.cases(layer_key)[:3]:
         pairs = (layer_key, case.uuid), (inside, case.like.uuid)
         least, other = (committed_workloads.bound(*pair) for pair in pairs)
         assert (least.rows, least.active, least.flops) == (other.rows, other.active, other.flops)
@@ -143,13 +144,13 @@ def test_routing_is_the_references(layer_key):
     inside = routed.router_inside()[layer_key]
     scope = {}
     exec(catalogue.operator(inside).reference_source(inside), scope)
-    for case in routed.cases(layer_key):
+    for case in catalogue.ROUTED.cases(layer_key):
         if case.ids != "chosen":
             continue
         stored = routed.form_inside(inside).tensors(case.like)
         bias = () if "routing_bias" not in stored else (stored["routing_bias"], 2.5)
         ids, weights = scope["route"](stored["routing_logits"], *bias)
-        found = routed.tensors(case)
+        found = catalogue.ROUTED.tensors(case)
         assert (found["topk_ids"].dtype, found["topk_weights"].dtype) == (
             torch.int32,
             torch.float32,
@@ -166,7 +167,7 @@ def test_hard_cases_are_as_hard_as_they_say(made):
     layer_key, root = made
     definition, by_name = (
         catalogue.definition(layer_key),
-        {case.name: case for case in routed.cases(layer_key)},
+        {case.name: case for case in catalogue.ROUTED.cases(layer_key)},
     )
     recorded = {w.uuid: w for w in workloads.recorded(layer_key)}
 

@@ -5,12 +5,12 @@ import pytest
 import torch
 from moebench import cli
 from moebench.core import paths
-from moebench.operators import moe_fp8_block_scale, workloads
+from moebench.operators import catalogue, workloads
 from moebench.operators.workloads import cases_by_uuid
 
 
 def routed(layer_key, name):
-    case = next(case for case in moe_fp8_block_scale.cases(layer_key) if case.name == name)
+    case = next(case for case in catalogue.SIGMOID_BIAS.cases(layer_key) if case.name == name)
     return committed_workloads.bound(layer_key, case.uuid)
 
 
@@ -36,7 +36,7 @@ def test_without_a_local_row_only_routing_and_output_are_moved():
 def test_logits_of_the_wrong_width_are_named():
     with pytest.raises(ValueError, match=r"logits: got shape \(3, 64\)"):
         stored = {"routing_logits": torch.zeros(3, 64), "routing_bias": torch.zeros(256)}
-        moe_fp8_block_scale.counts(workloads.recorded("full")[0], stored, "full")
+        catalogue.SIGMOID_BIAS.counts(workloads.recorded("full")[0], stored, "full")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ import tomllib
 import pytest
 import torch
 from moebench.models.layer import layers
-from moebench.operators import catalogue, fp8_layer
+from moebench.operators import catalogue
+from moebench.operators.fp8.reference import local_experts
 from moebench.operators.layers import Split
 
 SHARDS = {
@@ -64,7 +65,7 @@ def test_the_slices_outputs_add_up_to_the_layers():
     x = torch.randn(5, hidden)
     local = torch.randint(0, experts, (5, 1))
     weights = torch.ones(5, 1)
-    whole = fp8_layer.local_experts(x, w13, w13_scale, w2, w2_scale, local, weights)
+    whole = local_experts(x, w13, w13_scale, w2, w2_scale, local, weights)
 
     total = torch.zeros(5, hidden)
     for rank in range(ranks):
@@ -72,7 +73,7 @@ def test_the_slices_outputs_add_up_to_the_layers():
         blocks = slice(rows.start // 128, rows.stop // 128)
         up, gate = w13.chunk(2, dim=1)
         up_scale, gate_scale = w13_scale.chunk(2, dim=1)
-        part = fp8_layer.local_experts(
+        part = local_experts(
             x,
             torch.cat([up[:, rows], gate[:, rows]], dim=1),
             torch.cat([up_scale[:, blocks], gate_scale[:, blocks]], dim=1),

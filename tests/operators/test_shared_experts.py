@@ -5,9 +5,9 @@ import torch
 from layer_inputs import arguments, reference
 from moebench.models.expected_bound import expected_bound
 from moebench.models.layer import layers
-from moebench.operators import catalogue, fp8_layer
-from moebench.operators import moe_fp8_block_scale_routed as routed
-from moebench.operators.fp8_workloads import append_shared_experts
+from moebench.operators import catalogue
+from moebench.operators.fp8.layer import append_shared_experts
+from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.layers import expert_ranks, has_all_experts, routed_experts
 from moebench.packing import pack
 
@@ -30,10 +30,10 @@ def inputs_of(layer_key, offset=64):
 def shared_expert(inputs):
     """Return what the last expert alone makes of every token, [T, H] float32."""
     last = [inputs[name][-1:] for name in EXPERT_INPUTS]
-    x = fp8_layer.dequantize(inputs["hidden_states"], inputs["hidden_states_scale"].t(), 1)
+    x = dequantize(inputs["hidden_states"], inputs["hidden_states_scale"].t(), 1)
     nothing_else = torch.zeros(TOKENS, 1, dtype=torch.int64, device=x.device)
     ones = torch.ones(TOKENS, 1, device=x.device)
-    return fp8_layer.local_experts(x, *last, nothing_else, ones).float()
+    return local_experts(x, *last, nothing_else, ones).float()
 
 
 def relative_error(output, expected):
@@ -108,8 +108,8 @@ def test_behind_a_router_it_is_a_layer_like_others(offset):
 def test_a_gate_is_a_weight_of_the_last_slot():
     """Qwen3-Next's: one GPU has all of its part of the experts, so every token has a gate."""
     key = "qwen3-next-shared-routed"
-    case = next(case for case in routed.cases(key) if case.seq_len == 64)
-    tensors = routed.tensors(case)
+    case = next(case for case in catalogue.ROUTED.cases(key) if case.seq_len == 64)
+    tensors = catalogue.ROUTED.tensors(case)
     ids, weights = tensors["topk_ids"], tensors["topk_weights"]
     assert (ids[:, -1] == 128).all()
     assert (ids[:, :-1] < 128).all()

@@ -14,21 +14,22 @@ from moebench import cli
 from moebench.commands import data
 from moebench.core import paths
 from moebench.core.errors import CannotRun, UserError
-from moebench.operators import catalogue, moe_fp8_block_scale, moe_fp8_block_scale_renorm, workloads
-from moebench.operators.fp8_workloads import stored_scales
-from moebench.operators.moe_fp8_block_scale import cases, definition_name, layer_sizes, route
+from moebench.operators import catalogue, workloads
+from moebench.operators.catalogue import definition_name, layer_sizes
+from moebench.operators.fp8.layer import stored_scales
+from moebench.operators.fp8.sigmoid_bias import route
 from moebench.operators.routing import model as routing_model
 from rich.console import Console
 from terminal import rows_of
 
-FULL = cases("full")
-SMALL = cases("small")
+FULL = catalogue.SIGMOID_BIAS.cases("full")
+SMALL = catalogue.SIGMOID_BIAS.cases("small")
 OTHERS = ("small-one-group", "small-renorm")
 MADE = ("full", "small", *OTHERS)
 QUICK = {"full", "bf16", "mxfp8", *catalogue.layer_sizes().keys() - set(catalogue.full())}
 MODELS = [
     key
-    for family in (moe_fp8_block_scale, moe_fp8_block_scale_renorm)
+    for family in (catalogue.SIGMOID_BIAS, catalogue.RENORM)
     for key in family.layer_sizes()
     if key not in MADE
 ]

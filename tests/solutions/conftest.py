@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from every_solution import built
 from flashinfer_bench import Trace, Workload
-from flashinfer_bench.compile import BuilderRegistry
 from flashinfer_bench.data import load_jsonl_file
 from moebench.core import paths
 from moebench.operators import catalogue, workloads
-from moebench.packing import eligibility, pack
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,6 @@ def records(tmp_path_factory):
 @pytest.fixture
 def layer(solution, layer_key):
     """The runnable that FIB builds of a packed solution."""
-    packed = pack.pack(solution)[layer_key]
-    reason = eligibility.why_skipped(packed, eligibility.here())
-    if reason:
-        pytest.skip(f"{solution} {reason}")
-
-    runnable = BuilderRegistry.get_instance().build(catalogue.definition(layer_key), packed)
+    runnable = built(solution, layer_key)
     assert runnable.metadata.destination_passing_style
     return runnable

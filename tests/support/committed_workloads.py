@@ -5,7 +5,7 @@ from moebench.operators import catalogue, workloads
 
 
 def make_below(root, layer_key):
-    """The workloads of a layer key; make() checks every tensor against the committed sha256. Returns
+    """Write the workloads of a layer key below root, each tensor as its sha256 says; return
     root.
     """
     name = catalogue.definition_name(layer_key)

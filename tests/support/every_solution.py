@@ -1,11 +1,14 @@
 """Run a test for every solution that serves a layer, and call the layer that FIB builds of it."""
 
+import sys
+
 import pytest
 import torch
+from flashinfer_bench.compile import BuilderRegistry
 from layer_inputs import reference
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
 from moebench.operators import catalogue
-from moebench.packing import manifest
+from moebench.packing import eligibility, manifest, pack
 
 SOLUTIONS = manifest.solution_names()
 OUTPUT = "output"
@@ -18,7 +21,7 @@ def slow(*values):
 
 
 def serving(*layer_keys, **allowed_to_fail):
-    """Parametrise a test with every (solution, layer_key) of which the solution serves the layer key.
+    """Parametrise a test with every solution and each layer key that it serves.
 
     allowed_to_fail: solution -> why it may fail, for what another project's kernels do or want.
     """
@@ -44,6 +47,27 @@ def marks_of(solution, layer_key, why_it_may_fail):
     return marks
 
 
+def built(solution, layer_key):
+    """Return the runnable that FIB builds of a packed solution; skip the test where it cannot run
+    here.
+    """
+    packed = pack.pack(solution)[layer_key]
+    reason = eligibility.why_skipped(packed, eligibility.here())
+    if reason:
+        pytest.skip(f"{solution} {reason}")
+    return BuilderRegistry.get_instance().build(catalogue.definition(layer_key), packed)
+
+
+def in_bf16(layer):
+    """Return the function of a built solution for tokens in bf16."""
+    function = layer._callable
+    module = sys.modules[function.__module__]
+    name = f"{function.__name__}_bf16"
+    if not hasattr(module, name):
+        pytest.skip("takes no tokens in bf16")
+    return getattr(module, name)
+
+
 def run(layer, arguments):
     """Return a fresh output, which held NaN before the call."""
     output = torch.full_like(arguments[OUTPUT], torch.nan)
@@ -56,11 +80,11 @@ def expected_output(layer_key, arguments):
     return reference(layer_key).run(**inputs)
 
 
-def assert_close(output, expected, label=""):
-    """Check that an output is inside relaxed and contest."""
+def assert_close(output, expected, label="", tolerances=("relaxed", "contest")):
+    """Check that an output is inside these tolerances."""
     assert torch.isfinite(output).all()
     ratios = matched_ratios(output, expected)
-    for name in ("relaxed", "contest"):
+    for name in tolerances:
         assert ratios[name] >= TOLERANCES[name].ratio, f"{label}: {ratios}"
 
 

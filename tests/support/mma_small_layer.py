@@ -12,7 +12,7 @@ from unittest import mock
 
 import hopper_stages as stages
 import torch
-from moebench.operators import swiglu
+from moebench.operators.fp8 import swiglu
 from moebench.packing.pack import pack
 from moebench.packing.problem import facts
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from moebench.core import paths
-from moebench.operators.moe_fp8_block_scale import definition
+from moebench.operators.catalogue import definition
 from moebench.packing import pack
 
 INPUTS = ", ".join(definition("small").inputs)

@@ -20,10 +20,11 @@ from moebench.core.errors import UserError
 from moebench.models import add_model
 from moebench.models.checkpoint import Checkpoint, read_file
 from moebench.models.expected_bound import expected_bound
-from moebench.operators import catalogue, swiglu
-from moebench.operators.fp8_layer import expert_bytes
+from moebench.operators import catalogue
+from moebench.operators.fp8 import swiglu
+from moebench.operators.fp8.layer import expert_bytes
+from moebench.operators.fp8.routed import after_routing, routed_key
 from moebench.operators.layers import Sizes, Split, routed_experts
-from moebench.operators.moe_fp8_block_scale_routed import after_routing, routed_key
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing import manifest
 from moebench.packing.serves import why_not

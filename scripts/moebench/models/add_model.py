@@ -15,7 +15,8 @@ from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import UserError
 from moebench.models.checkpoint import Checkpoint
 from moebench.operators import catalogue, workloads
-from moebench.operators.fp8_layer import expert_bytes
+from moebench.operators.fp8.layer import expert_bytes
+from moebench.operators.fp8.routed import routed_key
 from moebench.operators.layers import (
     DEFAULTS,
     Sizes,
@@ -25,7 +26,6 @@ from moebench.operators.layers import (
     models,
     read_again,
 )
-from moebench.operators.moe_fp8_block_scale_routed import routed_key
 
 KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")
 RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?(-shared)?$")

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from statistics import fmean
 
-from moebench.operators.fp8_layer import layer_bound
+from moebench.operators.fp8.layer import expert_bytes, layer_bound
+from moebench.operators.fp8.routed import routing_bytes
 from moebench.operators.layers import Sizes, routed_experts
-from moebench.operators.moe_fp8_block_scale_routed import routing_bytes
 from moebench.operators.routing import model as routing_model
 
 ROWS = 2048  # tokens that are drawn in all, so that a mean at few tokens is one over many routings
@@ -37,7 +37,8 @@ def expected_bound(num_tokens: int, sizes: Sizes) -> ExpectedBound:
         chosen = routing_model.select(logits, bias, sizes)
         for first in range(0, experts, local):
             counts = routing_model.counts_with_shared(chosen - first, first // local, sizes)
-            bounds.append(layer_bound(num_tokens, counts, routing_bytes(num_tokens, sizes), sizes))
+            moved = routing_bytes(num_tokens, sizes)
+            bounds.append(layer_bound(num_tokens, counts, moved, sizes, expert_bytes(sizes)))
     return ExpectedBound(
         num_tokens, fmean(bound.ms for bound in bounds), fmean(bound.active for bound in bounds)
     )

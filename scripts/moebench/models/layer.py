@@ -5,9 +5,9 @@ parallelism.
 from dataclasses import dataclass
 
 from moebench.operators import catalogue
-from moebench.operators.fp8_layer import expert_bytes
+from moebench.operators.fp8.layer import expert_bytes
+from moebench.operators.fp8.routed import routed_key, router_inside
 from moebench.operators.layers import Sizes, Split, cached, models
-from moebench.operators.moe_fp8_block_scale_routed import routed_key, router_inside
 
 
 @dataclass(frozen=True)

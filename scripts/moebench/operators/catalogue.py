@@ -1,45 +1,32 @@
-"""The operators of this data set, and their definitions by a short key ("layer key") that no other
-definition has.
+"""The operators of this data set, and their definitions by a key that no other definition has.
 
-A module here states one operator: its reference, its sizes, its workloads and their roofline bound.
 The rest of the harness asks this catalogue, unless it is about one operator alone. Every answer is
 made from definitions/layers.toml as it was last read.
-
-What an operator's module has: layer_sizes(), key -> sizes, the one with a plain name first, and
-small(), the keys for machines without a GPU; definition(key), definition_name(key) and
-reference_source; cases(key), its workloads in the order in which they are run; tensors(case), what
-goes into its safetensors file; record(case), the FIB workload trace; counts(workload, its stored
-tensors, key), None where they lack the routing; bound(seq_len, Counts, key).
 """
 
 from collections.abc import Callable
-from types import ModuleType
 
 from flashinfer_bench import Definition
 
 from moebench.core.errors import UserError
 from moebench.core.names import unknown
-from moebench.operators import (
-    moe_bf16,
-    moe_fp8_block_scale,
-    moe_fp8_block_scale_renorm,
-    moe_fp8_block_scale_routed,
-    moe_fp8_block_scale_shared,
-    moe_mxfp4_fp8_routed,
-    mxfp8_linear,
-)
-from moebench.operators.fp8_layer import self_contained
+from moebench.operators.fp8.layer import self_contained
+from moebench.operators.fp8.mxfp4 import Mxfp4
+from moebench.operators.fp8.renorm import Renorm
+from moebench.operators.fp8.routed import Routed, routers
+from moebench.operators.fp8.shared import SharedExperts
+from moebench.operators.fp8.sigmoid_bias import SigmoidBias
 from moebench.operators.layers import Sizes, cached, has_all_experts
+from moebench.operators.moe_bf16 import MoeBf16
+from moebench.operators.mxfp8_linear import Mxfp8Linear
+from moebench.operators.operator import Operator
 
-OPERATORS = (
-    moe_fp8_block_scale,
-    moe_fp8_block_scale_renorm,
-    moe_bf16,
-    mxfp8_linear,
-    moe_fp8_block_scale_routed,
-    moe_mxfp4_fp8_routed,
-    moe_fp8_block_scale_shared,
-)
+SIGMOID_BIAS = SigmoidBias()
+RENORM = Renorm()
+ROUTED = Routed()
+SHARED_EXPERTS = SharedExperts()
+MXFP4 = Mxfp4()
+OPERATORS = (SIGMOID_BIAS, RENORM, MoeBf16(), Mxfp8Linear(), ROUTED, MXFP4, SHARED_EXPERTS)
 
 
 @cached
@@ -54,29 +41,25 @@ def layer_sizes() -> dict[str, Sizes]:
 @cached
 def renorm() -> tuple[str, ...]:
     """Return the keys of FP8 layers with softmax routing inside."""
-    return tuple(moe_fp8_block_scale_renorm.layer_sizes())
+    return tuple(RENORM.layer_sizes())
 
 
 @cached
 def fp8_moe() -> tuple[str, ...]:
     """Return the keys of FP8 layers with the router inside."""
-    return (
-        *moe_fp8_block_scale.layer_sizes(),
-        *renorm(),
-        *moe_fp8_block_scale_shared.layer_sizes(),
-    )
+    return (*SIGMOID_BIAS.layer_sizes(), *renorm(), *SHARED_EXPERTS.layer_sizes())
 
 
 @cached
 def routed() -> tuple[str, ...]:
     """Return the keys of FP8 layers with top-k given."""
-    return tuple(moe_fp8_block_scale_routed.layer_sizes())
+    return tuple(ROUTED.layer_sizes())
 
 
 @cached
 def mxfp4() -> tuple[str, ...]:
     """Return the keys of layers with MXFP4 experts and top-k given."""
-    return tuple(moe_mxfp4_fp8_routed.layer_sizes())
+    return tuple(MXFP4.layer_sizes())
 
 
 @cached
@@ -105,8 +88,8 @@ def keys() -> dict[str, str]:
     return names | by_name()
 
 
-def operator(layer_key: str) -> ModuleType:
-    """Return the module of OPERATORS that has this key."""
+def operator(layer_key: str) -> Operator:
+    """Return the operator that has this key."""
     return next(family for family in OPERATORS if layer_key in family.layer_sizes())
 
 
@@ -114,9 +97,9 @@ def form(layer_key: str) -> str | None:
     """Return the routing inside an FP8 layer, "routed" where top-k is given, or "mxfp4" for MXFP4
     experts; None of another operator.
     """
-    if layer_key in moe_mxfp4_fp8_routed.layer_sizes():
+    if layer_key in MXFP4.layer_sizes():
         return "mxfp4"
-    if layer_key in moe_fp8_block_scale_routed.layer_sizes():
+    if layer_key in ROUTED.layer_sizes():
         return "routed"
     return layer_sizes()[layer_key].get("routing")
 
@@ -125,10 +108,10 @@ def names(sizes: Sizes) -> dict[str, str]:
     """Return form -> name of the definition, for each form that an FP8 layer of these sizes has."""
     by_form = {}
     if sizes["routing"] == "sigmoid-bias":
-        by_form["sigmoid-bias"] = moe_fp8_block_scale.name_of(sizes)
+        by_form["sigmoid-bias"] = SIGMOID_BIAS.definition_name_of(sizes)
     elif renorm_inside(sizes):
-        by_form["renorm"] = moe_fp8_block_scale_renorm.name_of(sizes)
-    by_form["routed"] = moe_fp8_block_scale_routed.name_of(sizes)
+        by_form["renorm"] = RENORM.definition_name_of(sizes)
+    by_form["routed"] = ROUTED.definition_name_of(sizes)
     return by_form
 
 
@@ -150,8 +133,7 @@ def definition(layer_key: str) -> Definition:
 
 def router_sizes(layer_key: str) -> Sizes:
     """Return an FP8 layer's sizes as its router knows them, also where top-k is given."""
-    routers = moe_fp8_block_scale_routed.routers()
-    return routers.get(layer_key) or layer_sizes()[layer_key]
+    return routers().get(layer_key) or layer_sizes()[layer_key]
 
 
 @cached
@@ -162,11 +144,10 @@ def router(layer_key: str) -> Callable:
     [T, top_k].
     """
     sizes = router_sizes(layer_key)
-    renorm_router = sizes["routing"] == "renorm"
-    family = moe_fp8_block_scale_renorm if renorm_router else moe_fp8_block_scale
+    family = RENORM if sizes["routing"] == "renorm" else SIGMOID_BIAS
 
     scope = {}
-    exec(self_contained(sizes, family.ROUTER_SIZES, (family.route,)), scope)
+    exec(self_contained(sizes, family.router_sizes, family.router_functions), scope)
     return scope["route"]
 
 
@@ -178,6 +159,13 @@ def layer_key_named(name: str) -> str:
     if name not in keys():
         raise UserError(unknown("definition", name, list(keys()), ", ".join(layer_sizes())))
     return keys()[name]
+
+
+def definition_named(name: str) -> str:
+    """Return the definition that a user means by its key or its name; another data set's as it
+    is.
+    """
+    return definition_name(keys()[name]) if name in keys() else name
 
 
 def small_like(layer_key: str) -> str:

@@ -10,16 +10,15 @@ of an expert is the expert's popularity plus noise; the best are chosen, and the
 them. Popularity belongs to a workload, as each stands for another layer.
 """
 
-import inspect
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from flashinfer_bench import Definition, Trace, Workload
+from flashinfer_bench import Trace, Workload
 
-from moebench.operators.case import Case, normal, sigmoid, trace, uuid_of
-from moebench.operators.definition_parts import const, tensor, var
+from moebench.operators.operator import Case, Operator, const, module_source, tensor, var
 from moebench.operators.roofline import Bound, Counts
+from moebench.operators.routing.numbers import exponential, normal, normalised
 
 
 @torch.no_grad()
@@ -52,85 +51,6 @@ LAYER_SIZES = {
     "bf16": {"num_experts": 128, "top_k": 8, "hidden_size": 2048, "intermediate_size": 768},
     "bf16_small": {"num_experts": 16, "top_k": 4, "hidden_size": 256, "intermediate_size": 128},
 }
-
-
-def layer_sizes() -> dict[str, dict]:
-    """Return key -> sizes."""
-    return LAYER_SIZES
-
-
-def small() -> tuple[str, ...]:
-    """Return the keys that are for machines without a GPU."""
-    return ("bf16_small",)
-
-
-def definition_name(layer_key: str) -> str:
-    """Return the name of the FIB Definition of a key."""
-    sizes = LAYER_SIZES[layer_key]
-    widths = f"h{sizes['hidden_size']}_i{sizes['intermediate_size']}"
-    return f"moe_bf16_topk{sizes['top_k']}_e{sizes['num_experts']}_{widths}"
-
-
-def reference_source() -> str:
-    """Return one self-contained module with `run`, for the `reference` field of the JSON."""
-    return "import torch\n\n\n" + inspect.getsource(run)
-
-
-def definition(layer_key: str) -> Definition:
-    """Return the FIB Definition of a key."""
-    sizes = LAYER_SIZES[layer_key]
-    return Definition(
-        name=definition_name(layer_key),
-        op_type="moe",
-        description=(
-            "Mixture of experts with bf16 weights and activations (W16A16), experts given: GEMM1, "
-            "SwiGLU, GEMM2, weighted sum over each token's experts."
-        ),
-        tags=["model:qwen3-30b-a3b", "quantization:none", f"geometry:{layer_key}"],
-        axes={
-            "seq_len": var("Tokens in the batch; 0 is legal."),
-            "num_experts": const(
-                sizes["num_experts"], "Experts of the layer, all of them held here."
-            ),
-            "top_k": const(sizes["top_k"], "Experts of a token."),
-            "hidden_size": const(sizes["hidden_size"], "Model width."),
-            "intermediate_size": const(sizes["intermediate_size"], "Width inside an expert."),
-            "gemm1_out_size": const(
-                2 * sizes["intermediate_size"], "GEMM1's output: gate, then up."
-            ),
-        },
-        constraints=["gemm1_out_size == 2 * intermediate_size", "top_k <= num_experts"],
-        inputs={
-            "hidden_states": tensor(["seq_len", "hidden_size"], "bfloat16", "Activations."),
-            "expert_ids": tensor(
-                ["seq_len", "top_k"],
-                "int32",
-                "Experts of each token, all different, 0 <= id < num_experts.",
-            ),
-            "expert_weights": tensor(
-                ["seq_len", "top_k"], "float32", "What each expert's result is multiplied with."
-            ),
-            "gemm1_weights": tensor(
-                ["num_experts", "gemm1_out_size", "hidden_size"],
-                "bfloat16",
-                "First projections: rows of `gate`, then rows of `up`.",
-            ),
-            "gemm2_weights": tensor(
-                ["num_experts", "hidden_size", "intermediate_size"],
-                "bfloat16",
-                "Second projection.",
-            ),
-        },
-        outputs={
-            "output": tensor(
-                ["seq_len", "hidden_size"], "bfloat16", "Weighted sum over a token's experts."
-            )
-        },
-        reference=reference_source(),
-    )
-
-
-TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 # Deviation of an expert's score; at 0 all are alike, and nothing in a trained router is.
 POPULARITY = 0.4
 
@@ -145,73 +65,126 @@ HARD = (
 
 
 @dataclass(frozen=True)
-class RoutedCase(Case):
+class Bf16Case(Case):
     """popularity: the deviation of an expert's score."""
 
     popularity: float = POPULARITY
 
 
-def cases(layer_key: str) -> list[RoutedCase]:
-    """Return the workloads of a key in the order in which they are run."""
-    listed = HARD
-    if layer_key not in small():
-        listed = [(f"T={tokens}", tokens, POPULARITY) for tokens in TOKENS]
-    definition = definition_name(layer_key)
-    return [RoutedCase(layer_key, name, uuid_of(definition, name), *rest) for name, *rest in listed]
+class MoeBf16(Operator):
+    """The layer in bf16, whose experts are chosen by the caller."""
 
-
-def tensors(case: RoutedCase) -> dict[str, torch.Tensor]:
-    """Return expert ids [T, top_k] int32, best first, and their weights [T, top_k] float32, which
-    sum to one.
-    """
-    num_experts = LAYER_SIZES[case.layer_key]["num_experts"]
-    top_k = LAYER_SIZES[case.layer_key]["top_k"]
-
-    popularity = case.popularity * normal(f"{case.uuid}/popularity", (num_experts,))
-    scores = popularity + normal(f"{case.uuid}/noise", (case.seq_len, num_experts))
-    ids = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
-    chosen = np.take_along_axis(scores, ids, axis=1)
-
-    p = sigmoid(np.maximum(chosen - chosen[:, :1], -16))
-    power = p / (1 - p)  # e^x of the scores, from exactly rounded operations
-    total = np.zeros((case.seq_len, 1))
-    for slot in range(top_k):  # numpy's own sum may add in another order elsewhere
-        total += power[:, slot : slot + 1]
-    weights = (power / total).astype(np.float32)
-
-    return {
-        "expert_ids": torch.from_numpy(ids.astype(np.int32)),
-        "expert_weights": torch.from_numpy(weights),
+    case = Bf16Case
+    tokens = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+    constraints = ["gemm1_out_size == 2 * intermediate_size", "top_k <= num_experts"]
+    inputs = {
+        "hidden_states": tensor("seq_len hidden_size", "bfloat16", "Activations."),
+        "expert_ids": tensor(
+            "seq_len top_k",
+            "int32",
+            "Experts of each token, all different, 0 <= id < num_experts.",
+        ),
+        "expert_weights": tensor(
+            "seq_len top_k", "float32", "What each expert's result is multiplied with."
+        ),
+        "gemm1_weights": tensor(
+            "num_experts gemm1_out_size hidden_size",
+            "bfloat16",
+            "First projections: rows of `gate`, then rows of `up`.",
+        ),
+        "gemm2_weights": tensor(
+            "num_experts hidden_size intermediate_size", "bfloat16", "Second projection."
+        ),
     }
 
+    def layer_sizes(self) -> dict[str, dict]:
+        return LAYER_SIZES
 
-def record(case: RoutedCase) -> Trace:
-    """Return a case as a FIB workload trace."""
-    random = ("hidden_states", "gemm1_weights", "gemm2_weights")
-    stored = ("expert_ids", "expert_weights")
-    return trace(case, definition_name(case.layer_key), random, stored)
+    def small(self) -> tuple[str, ...]:
+        return ("bf16_small",)
 
+    def definition_name_of(self, sizes: dict) -> str:
+        widths = f"h{sizes['hidden_size']}_i{sizes['intermediate_size']}"
+        return f"moe_bf16_topk{sizes['top_k']}_e{sizes['num_experts']}_{widths}"
 
-def counts(workload: Workload, stored: dict[str, torch.Tensor], layer_key: str) -> Counts | None:
-    """Return a workload's counts, where every expert is local, or None where it lacks the routing.
+    def reference_source(self, key: str) -> str:
+        return module_source({}, [run])
 
-    Raises ValueError for expert_ids of another shape than [T, top_k].
-    """
-    if "expert_ids" not in stored:
-        return None
-    ids = stored["expert_ids"].numpy()
-    top_k = LAYER_SIZES[layer_key]["top_k"]
-    if ids.ndim != 2 or ids.shape[1] != top_k:
-        raise ValueError(f"expert_ids: got shape {ids.shape}, want [T, {top_k}]")
-    return Counts(rows=ids.size, tokens=len(ids), active=len(np.unique(ids)))
+    def description(self, sizes: dict) -> str:
+        return (
+            "Mixture of experts with bf16 weights and activations (W16A16), experts given: GEMM1, "
+            "SwiGLU, GEMM2, weighted sum over each token's experts."
+        )
 
+    def tags(self, sizes: dict) -> list[str]:
+        return ["model:qwen3-30b-a3b", "quantization:none"]
 
-def bound(seq_len: int, counts: Counts, layer_key: str) -> Bound:
-    """Return the roofline bound: the active experts' weights, tokens, ids and weights read once,
-    the output written once.
-    """
-    sizes = LAYER_SIZES[layer_key]
-    weights = 3 * sizes["intermediate_size"] * sizes["hidden_size"]
-    token_bytes = 2 * 2 * sizes["hidden_size"] + sizes["top_k"] * (4 + 4)
-    moved = counts.active * 2 * weights + seq_len * token_bytes
-    return Bound(counts.rows, counts.active, moved, 2 * counts.rows * weights, "bf16")
+    def axes(self, sizes: dict) -> dict:
+        width = sizes["intermediate_size"]
+        return {
+            "seq_len": var("Tokens in the batch; 0 is legal."),
+            "num_experts": const(
+                sizes["num_experts"], "Experts of the layer, all of them held here."
+            ),
+            "top_k": const(sizes["top_k"], "Experts of a token."),
+            "hidden_size": const(sizes["hidden_size"], "Model width."),
+            "intermediate_size": const(width, "Width inside an expert."),
+            "gemm1_out_size": const(2 * width, "GEMM1's output: gate, then up."),
+        }
+
+    def outputs(self, sizes: dict) -> dict:
+        description = "Weighted sum over a token's experts."
+        return {"output": tensor("seq_len hidden_size", "bfloat16", description)}
+
+    def hard_cases(self, sizes: dict) -> tuple:
+        return HARD
+
+    def usual_case(self, sizes: dict) -> tuple:
+        return (POPULARITY,)
+
+    def tensors(self, case: Bf16Case) -> dict[str, torch.Tensor]:
+        """Return expert ids [T, top_k] int32, best first, and their weights [T, top_k] float32,
+        which sum to one.
+        """
+        num_experts = LAYER_SIZES[case.layer_key]["num_experts"]
+        top_k = LAYER_SIZES[case.layer_key]["top_k"]
+
+        popularity = case.popularity * normal(f"{case.uuid}/popularity", (num_experts,))
+        scores = popularity + normal(f"{case.uuid}/noise", (case.seq_len, num_experts))
+        ids = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+        chosen = np.take_along_axis(scores, ids, axis=1)
+        weights = normalised(exponential(np.maximum(chosen - chosen[:, :1], -16)))
+        return {
+            "expert_ids": torch.from_numpy(ids.astype(np.int32)),
+            "expert_weights": torch.from_numpy(weights.astype(np.float32)),
+        }
+
+    def record(self, case: Bf16Case) -> Trace:
+        random = ("hidden_states", "gemm1_weights", "gemm2_weights")
+        return self.trace(case, random, ("expert_ids", "expert_weights"))
+
+    def counts(
+        self, workload: Workload, stored: dict[str, torch.Tensor], key: str
+    ) -> Counts | None:
+        """Return a workload's counts, where every expert is local, or None where it lacks the
+        routing.
+
+        Raises ValueError for expert_ids of another shape than [T, top_k].
+        """
+        if "expert_ids" not in stored:
+            return None
+        ids = stored["expert_ids"].numpy()
+        top_k = LAYER_SIZES[key]["top_k"]
+        if ids.ndim != 2 or ids.shape[1] != top_k:
+            raise ValueError(f"expert_ids: got shape {ids.shape}, want [T, {top_k}]")
+        return Counts(rows=ids.size, tokens=len(ids), active=len(np.unique(ids)))
+
+    def bound(self, seq_len: int, counts: Counts, key: str) -> Bound:
+        """Return the roofline bound: the active experts' weights, tokens, ids and weights read
+        once, the output written once.
+        """
+        sizes = LAYER_SIZES[key]
+        weights = 3 * sizes["intermediate_size"] * sizes["hidden_size"]
+        token_bytes = 2 * 2 * sizes["hidden_size"] + sizes["top_k"] * (4 + 4)
+        moved = counts.active * 2 * weights + seq_len * token_bytes
+        return Bound(counts.rows, counts.active, moved, 2 * counts.rows * weights, "bf16")

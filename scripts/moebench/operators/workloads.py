@@ -17,8 +17,8 @@ from moebench.core.errors import CannotRun, UserError
 from moebench.core.names import unknown
 from moebench.core.schema import first_fault
 from moebench.operators import catalogue
-from moebench.operators.case import Case, stored_tensors
 from moebench.operators.layers import cached, has_all_experts
+from moebench.operators.operator import Case, stored_tensors
 from moebench.operators.roofline import Bound, Counts
 
 
@@ -77,10 +77,7 @@ def named(
     labelled: labels and workloads. others: what else may be named, for the message. Raises
     UserError where there is none.
     """
-    matching = []
-    for shown, workload in labelled:
-        if goes_by(shown, workload, name):
-            matching.append((shown, workload))
+    matching = [each for each in labelled if goes_by(*each, name)]
     if not matching:
         raise unknown_workload(name, labelled, others)
     return matching

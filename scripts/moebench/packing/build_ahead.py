@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-import psutil
 from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry, BuildError
 from flashinfer_bench.compile.utils import create_package_name
@@ -17,12 +16,11 @@ from flashinfer_bench.env import get_fib_cache_path
 
 from moebench.core.arguments import check_cache
 from moebench.core.errors import UserError
+from moebench.core.nursery import end_descendants
 from moebench.operators import catalogue
 from moebench.operators.catalogue import definition
 from moebench.packing import pack
 from moebench.packing.eligibility import missing_dependencies
-
-GRACE = 5  # seconds that compilers have to remove their files and end
 
 
 def build(names: list[str], layer_keys: Collection[str] = ()) -> int:
@@ -89,7 +87,7 @@ def undone_if_interrupted(solution: Solution) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            end_children()
+            end_descendants()
             remove_from_fibs_cache(solution)
             raise
 
@@ -97,7 +95,7 @@ def undone_if_interrupted(solution: Solution) -> Iterator[None]:
 @contextmanager
 def temporary_files_apart() -> Iterator[None]:
     """Have this process and those it starts write temporary files to a folder that goes."""
-    variable = os.environ.get("TMPDIR")
+    before = dict(os.environ)
     default = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="moebench-", ignore_cleanup_errors=True) as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
@@ -105,10 +103,8 @@ def temporary_files_apart() -> Iterator[None]:
             yield
         finally:
             tempfile.tempdir = default
-            if variable is None:
-                del os.environ["TMPDIR"]
-            else:
-                os.environ["TMPDIR"] = variable
+            del os.environ["TMPDIR"]
+            os.environ.update(before)
 
 
 def remove_from_fibs_cache(solution: Solution) -> None:
@@ -117,21 +113,3 @@ def remove_from_fibs_cache(solution: Solution) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     for lock in cache.glob(f"*/{solution.hash()}.lock"):
         lock.unlink(missing_ok=True)
-
-
-def end_children() -> None:
-    """End the processes that this one has started: politely, then not."""
-    children = psutil.Process().children(recursive=True)
-    for child in children:
-        end(child.terminate)
-    _, alive = psutil.wait_procs(children, timeout=GRACE)
-    for child in alive:
-        end(child.kill)
-    psutil.wait_procs(alive, timeout=GRACE)
-
-
-def end(signal) -> None:
-    try:
-        signal()
-    except psutil.NoSuchProcess:  # it has ended by itself
-        pass

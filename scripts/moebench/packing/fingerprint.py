@@ -48,8 +48,8 @@ def fingerprint(solution: Solution) -> str:
         file = PurePosixPath(file).name
 
     texts = []
-    for path in sorted(sources):
-        texts.append((path, stripped(PurePosixPath(path).suffix, sources[path])))
+    for path, text in sorted(sources.items()):
+        texts.append((path, stripped(PurePosixPath(path).suffix, text)))
 
     counted = [
         solution.definition,

@@ -85,8 +85,8 @@ class Gathering:
         common = paths.SOLUTIONS / COMMON
         files = {str(tree_path(file)): file for file in common.rglob("*.cu")}
         if unit not in files:
-            known = ", ".join(sorted(files)) or "there is none"
-            raise refusal(self.name, "units", unit, f"one of: {known}")
+            present = ", ".join(sorted(files)) or "there is none"
+            raise refusal(self.name, "units", unit, f"one of: {present}")
         return files[unit]
 
     def at(self, path: str) -> Path | None:
@@ -182,7 +182,9 @@ class Gathering:
         if file.suffix == ".py":
             return with_packed_imports(file, text)
         if file.suffix in CPP_SUFFIXES:
-            return with_includes(text, self.packed_include)
+            return with_includes(
+                text, lambda path: PurePosixPath(path).name if self.at(path) else path
+            )
         return text
 
     def check_ascii(self, file: Path, text: str) -> None:
@@ -196,9 +198,6 @@ class Gathering:
                         f"{self.place(file, number)}: got {character!r}, want ASCII; "
                         f"in a string {ascii(character)[1:-1]} stands for it"
                     )
-
-    def packed_include(self, path: str) -> str:
-        return path if self.at(path) is None else PurePosixPath(path).name
 
     def text(self, file: Path) -> str:
         return read_source(self.name, file)

@@ -92,7 +92,7 @@ def entry_point(manifest: Manifest, layer_key: str, texts: dict[str, str]) -> st
 
     path, _, function = value.partition("::")
     modules = [each for each in texts if each.endswith(".py")]
-    if path not in modules or function not in outline(texts[path]).definitions:
+    if path not in modules or function not in outline(texts[path]).names:
         wanted = f"FILE::FUNCTION that one of these defines: {', '.join(modules)}"
         raise refusal(manifest.name, key, value, wanted)
     return value

@@ -10,7 +10,8 @@ others current.
 
 from pathlib import PurePosixPath
 
-from moebench.operators import catalogue, swiglu
+from moebench.operators import catalogue
+from moebench.operators.fp8 import swiglu
 
 # size -> its name in C++; in Python it is the key in capitals
 NAMES = {
@@ -23,7 +24,7 @@ NAMES = {
     "hidden_size": "kHidden",
     "intermediate_size": "kIntermediate",
 }
-# of the activation (operators/swiglu.py)
+# of the activation (operators/fp8/swiglu.py)
 ACTIVATION = {
     "swiglu_limit": "kSwigluLimit",
     "swiglu_alpha": "kSwigluAlpha",
@@ -57,9 +58,7 @@ def facts(file: str, layer_key: str) -> dict[str, tuple[str, float]]:
     layer = catalogue.layer_sizes()[layer_key]
     activation = swiglu.constants(layer)
 
-    constants = {}
-    for key, symbol in NAMES.items():
-        constants[key.upper()] = (symbol, layer[key])
+    constants = {key.upper(): (symbol, layer[key]) for key, symbol in NAMES.items()}
     constants["RENORM"] = ("kRenorm", layer_key in catalogue.renorm())
     for key, symbol in ACTIVATION.items():
         constants[key.upper()] = (symbol, activation[key])

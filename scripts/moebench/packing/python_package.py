@@ -31,6 +31,9 @@ ADAPTERS = {  # group of entry points, in which an engine looks for plugins -> m
     "vllm.general_plugins": "for_vllm",
     "sglang.srt.plugins": "for_sglang",
 }
+# Of functions beside the solution's own: for tokens in bf16, and for a sum over GPUs with PEERS.
+ENDINGS = ("_bf16", "_allreduce", "_allreduce_bf16")
+PEERS = ("Peers", "RankMissing")
 CHECKED_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")  # by adapters
 
 
@@ -43,24 +46,32 @@ class Package:
     layer_key: str
 
     @property
-    def has_bf16(self) -> bool:
-        """Whether there is a function for tokens in bf16 beside the solution's own."""
+    def exports(self) -> dict[str, str]:
+        """Return name in the solution's main module -> name in the package."""
         path, function = self.solution.spec.entry_point.split("::")
         texts = {source.path: source.content for source in self.solution.sources}
-        return f"{function}_bf16" in outline(texts[path]).definitions
+        names = outline(texts[path]).names
+
+        exports = {function: "run"}
+        for ending in ENDINGS:
+            if f"{function}{ending}" in names:
+                exports[f"{function}{ending}"] = f"run{ending}"
+        if "run_allreduce" in exports.values():
+            exports |= {name: name for name in PEERS if name in names}
+        return exports
 
     @property
     def has_adapters(self) -> bool:
         """Whether engines can call it: they route themselves, and their tokens are bf16."""
-        return self.has_bf16 and self.layer_key in catalogue.routed()
+        return "run_bf16" in self.exports.values() and self.layer_key in catalogue.routed()
 
 
 def pack_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list[Path]:
     """Write parent/<packed name>/ for each solution and layer_key, and a pyproject.toml for pip.
 
-    Such a package has the packed sources and exports the solution's function as `run`, the one for
-    tokens in bf16 as `run_bf16`; for engines also the sizes and the adapters. layer_keys: [] for
-    each solution's first. Returns the folders. If it is interrupted, none of them stays.
+    Such a package has the packed sources and exports the solution's function as `run`, with those
+    of ENDINGS and PEERS that there are; for engines also the sizes and the adapters. layer_keys: []
+    for each solution's first. Returns the folders. If it is interrupted, none of them stays.
 
     Raises as `pack_all`; UserError where a folder exists, since older sources would be compiled
     along, where none of the layer_keys is served, or where parent has a name that is taken.
@@ -174,28 +185,22 @@ def adapter_text(adapter: Path) -> str:
 def init_text(package: Package) -> str:
     """Return the text of a package's __init__.py."""
     solution = package.solution
-    entry_point = solution.spec.entry_point
+    file, _ = solution.spec.entry_point.split("::")
+    module = file.removesuffix(".py").replace("/", ".")
     lines = [
         f'"""{solution.name}: packed source {solution.hash()}, by `moebench pack --package`."""',
         "",
-        export(entry_point, "run"),
     ]
 
-    if package.has_bf16:
-        lines.append(export(f"{entry_point}_bf16", "run_bf16"))
+    for name, exported in package.exports.items():
+        renamed = name if exported == name else f"{name} as {exported}"
+        lines.append(f"from .{module} import {renamed}  # noqa: F401")
+
     if package.has_adapters:
         layer = catalogue.layer_sizes()[package.layer_key]
         sizes = {key: layer[key] for key in CHECKED_SIZES}
         lines += ["", f'DEFINITION = "{solution.definition}"', f"SIZES = {sizes}"]
     return "\n".join([*lines, ""])
-
-
-def export(entry_point: str, name: str) -> str:
-    """Return the line that imports FILE::FUNCTION of the same package under this name."""
-    file, function = entry_point.split("::")
-    module = file.removesuffix(".py").replace("/", ".")
-    renamed = function if function == name else f"{function} as {name}"
-    return f"from .{module} import {renamed}  # noqa: F401"
 
 
 def remove_pips_copies(parent: Path) -> None:

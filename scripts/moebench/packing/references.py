@@ -32,7 +32,7 @@ class RelativeImport:
 class Outline:
     """What packing has to know of a Python source."""
 
-    definitions: frozenset[str]  # functions and classes
+    names: frozenset[str]  # that the module defines or imports from another
     relative_imports: tuple[RelativeImport, ...]
     absolute_imports: tuple[tuple[int, str], ...]  # line, module
 
@@ -42,7 +42,7 @@ class Outline:
 def outline(text: str) -> Outline:
     """Return a source's outline. Raises SyntaxError, ValueError or RecursionError as ast.parse."""
     tree = ast.parse(text)
-    definitions = [node.name for node in tree.body if hasattr(node, "name")]
+    names = [name for node in tree.body for name in bound_names(node)]
     relative = []
     absolute = []
 
@@ -56,7 +56,19 @@ def outline(text: str) -> Outline:
             else:
                 absolute.append((node.lineno, node.module))
 
-    return Outline(frozenset(definitions), tuple(relative), tuple(absolute))
+    return Outline(frozenset(names), tuple(relative), tuple(absolute))
+
+
+def bound_names(node: ast.stmt) -> list[str]:
+    """Return the names that a statement of a module gives to functions, classes and values."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return [node.name]
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return [name]
+        case ast.ImportFrom():
+            return [alias.asname or alias.name for alias in node.names]
+    return []
 
 
 def read_import(node: ast.ImportFrom) -> RelativeImport:

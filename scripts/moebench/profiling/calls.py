@@ -88,7 +88,7 @@ def call_repeatedly(
     with torch.no_grad():
         for _ in range(times):
             cache.zero_()
-            copies = list(map(copy_of, args))
+            copies = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
             torch.cuda.synchronize()
             try:
                 with mark():
@@ -96,11 +96,6 @@ def call_repeatedly(
                     torch.cuda.synchronize()
             except (Exception, SystemExit) as error:
                 raise CannotRun(first_line(error)) from error
-
-
-def copy_of(argument: object) -> object:
-    """Return a tensor's copy at another address; a scalar as it is."""
-    return argument.clone() if isinstance(argument, torch.Tensor) else argument
 
 
 def main(argv: list[str]) -> int:

@@ -155,12 +155,10 @@ def with_counters(name: str, job: Job, profiles: list[WorkloadProfile]) -> list[
         launches = ncu.by_workload(report, len(uuids))
     except CannotRun as error:
         job.say(f"{name}: {error}", failed=True)
-        return [with_warning(profile, str(error)) for profile in profiles]
+        for profile in profiles:
+            profile.warnings.append(str(error))
+        return profiles
 
     stages = read_manifest(name).stages
     pairs = zip(profiles, launches, strict=True)
     return [ncu.with_counters(profile, counted, stages) for profile, counted in pairs]
-
-
-def with_warning(profile: WorkloadProfile, warning: str) -> WorkloadProfile:
-    return profile.model_copy(update={"warnings": [*profile.warnings, warning]})

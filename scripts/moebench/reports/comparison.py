@@ -28,6 +28,7 @@ SOLUTIONS_CAPTION = (
     "workloads passed at each tolerance, and at which T a token keeps its bits whatever else is in "
     "the batch."
 )
+ONE_CALL_CAPTION = "Times of a single call, none of which is called the fastest."
 
 
 def gpus(rows: pd.DataFrame) -> list[str]:
@@ -52,26 +53,20 @@ def provenance(rows: pd.DataFrame) -> str:
     first = compared.timestamp.min()[:10]
     last = compared.timestamp.max()[:10]
     dates = first if first == last else f"{first} to {last}"
-    parts = [versions, protocols, dates, *solutions_with_packages(compared)]
-    return "; ".join([*parts, *solutions_of_earlier_code(compared)])
+    parts = [versions, protocols, dates]
+
+    by_name = compared.set_index("solution")
+    for packages, names in solutions_by_value(by_name.packages):
+        parts.append(f"{names} with {packages}")
+    for reason, names in solutions_by_value(by_name[by_name.counts].earlier_code):
+        parts.append(f"{names}: of earlier code: {reason}")
+    return "; ".join(parts)
 
 
-def solutions_with_packages(rows: pd.DataFrame) -> list[str]:
-    """Return "a, b with flashinfer-python 0.7.2" for each set of packages that solutions import."""
-    packages = rows.groupby("solution").packages.first().dropna()
-    texts = []
-    for text, solutions in packages.groupby(packages):
-        texts.append(f"{', '.join(solutions.index)} with {text}")
-    return texts
-
-
-def solutions_of_earlier_code(rows: pd.DataFrame) -> list[str]:
-    """Return "a, b: of earlier code: why" for each reason that rows of earlier code have."""
-    reasons = rows[rows.counts].groupby("solution").earlier_code.first().dropna()
-    texts = []
-    for reason, solutions in reasons.groupby(reasons):
-        texts.append(f"{', '.join(solutions.index)}: of earlier code: {reason}")
-    return texts
+def solutions_by_value(column: pd.Series) -> list[tuple[str, str]]:
+    """Return (value, "a, b") for each value that a column has in rows of solutions a and b."""
+    values = column.groupby(level="solution").first().dropna()
+    return [(value, ", ".join(rows.index)) for value, rows in values.groupby(values)]
 
 
 def clock_text(rows: pd.DataFrame) -> str:
@@ -83,16 +78,20 @@ def solutions(rows: pd.DataFrame) -> Table:
     """Return a row for each solution, the best first. rows: of one definition, GPU and clock."""
     tolerance = shown_tolerance(rows)
     tolerances = STRICT_FIRST if tolerance in TOLERANCES else [tolerance]
-    tokens = shown_tokens(rows)
+    recorded = set(rows.tokens)
+    tokens = list(dict.fromkeys(nearest(count, recorded) for count in SHOWN_TOKENS))
     times = times_by_tokens(rows[(rows.tolerance == tolerance) & rows.counts])
 
     table_rows = []
     for name, means in by_solution(rows).iterrows():
-        score = decimal(means.score if means.complete else None, 1, "x")
+        if not means.complete:  # not every workload was timed
+            means[["over_fastest", "score"]] = None
+        ratio = decimal(means.over_fastest, 2)
+        score = decimal(means.score, 1, "x")
         table_rows.append(
             [
                 name,
-                ratio_cell(means),
+                Cell(ratio, "best" if means.best else ""),
                 *(times.get((name, count)) for count in tokens),
                 score,
                 *(passes(means, each) for each in tolerances),
@@ -111,12 +110,6 @@ def solutions(rows: pd.DataFrame) -> Table:
     )
 
 
-def shown_tokens(rows: pd.DataFrame) -> list[int]:
-    """Return the token counts of these rows that are nearest to SHOWN_TOKENS, each once."""
-    recorded = set(rows.tokens)
-    return list(dict.fromkeys(nearest(count, recorded) for count in SHOWN_TOKENS))
-
-
 def times_by_tokens(rows: pd.DataFrame) -> dict[tuple[str, int], Cell]:
     """Return (solution, T) -> the time of the first workload with so many tokens."""
     cells = {}
@@ -124,12 +117,6 @@ def times_by_tokens(rows: pd.DataFrame) -> dict[tuple[str, int], Cell]:
         cell = Cell(f"{row.ms:.3f}", "best" if row.level else "")
         cells.setdefault((row.solution, row.tokens), cell)
     return cells
-
-
-def ratio_cell(means: pd.Series) -> Cell:
-    """Return the latency over that of the fastest, "-" unless every workload was timed."""
-    ratio = means.over_fastest if means.complete else None
-    return Cell(decimal(ratio, 2), "best" if means.best else "")
 
 
 def passes(means: pd.Series, tolerance: str) -> Cell:
@@ -187,16 +174,9 @@ def workloads(rows: pd.DataFrame) -> Table:
         title=f"{definition}\n{where}, ms (times the bound){clock_text(rows)}",
         head=["T", "bound", *order],
         sections=[table_rows],
-        caption=workloads_caption(rows),
+        caption=f"Bold: {LEVEL_WORDS}." if ranked(rows.protocol).any() else ONE_CALL_CAPTION,
         words=0,
     )
-
-
-def workloads_caption(rows: pd.DataFrame) -> str:
-    """Return what bold means, or why nothing is."""
-    if ranked(rows.protocol).any():
-        return f"Bold: {LEVEL_WORDS}."
-    return "Times of a single call, none of which is called the fastest."
 
 
 def time_cell(row) -> Cell:

@@ -87,7 +87,7 @@ const FIGURE = {figure};
 
 def page(rows: pd.DataFrame) -> str:
     """Return the HTML of rows of `measurements.load`, of any definitions and GPUs."""
-    names = section_names(rows)
+    names = rows.geometry.fillna(rows.definition) + " on " + rows.hardware
     numbers = {name: number for number, name in enumerate(sections(rows, names))}
     section = names.map(numbers)
 
@@ -104,14 +104,9 @@ def page(rows: pd.DataFrame) -> str:
         level=shown(LEVEL_WORDS),
         heads="".join(heads),
         rows="\n".join(table_rows(rows, section)),
-        figure=in_script(curves(rows, section)),
+        figure=curves(rows, section).to_json().replace("<", "\\u003c"),  # no name ends the script
         script=(FOLDER / "page.js").read_text(encoding="utf-8"),
     )
-
-
-def section_names(rows: pd.DataFrame) -> pd.Series:
-    """Return what a viewer chooses a row by: its definition on its GPU."""
-    return rows.geometry.fillna(rows.definition) + " on " + rows.hardware
 
 
 def sections(rows: pd.DataFrame, names: pd.Series) -> list[str]:
@@ -175,8 +170,3 @@ def curves(rows: pd.DataFrame, section: pd.Series) -> go.Figure:
 def hover_value(value: object) -> object:
     """Return a value for plotly, which takes a part of HTML in texts for markup."""
     return shown(value) if isinstance(value, str) else value
-
-
-def in_script(figure: go.Figure) -> str:
-    """Return a figure as JSON in which no name can end the script around it."""
-    return figure.to_json().replace("<", "\\u003c")

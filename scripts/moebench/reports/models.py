@@ -17,7 +17,7 @@ from moebench.served.record import Point
 TOKENS = (1, 32, 1024, 8192)  # of one layer
 SERVED_TOKENS = (1, 8, 32, 128, 1024)  # of all layers
 GPU_GB = 141  # of MEASURED_ON
-TOO_LARGE = "✗"
+TOO_LARGE = "✗"  # the weights of all its layers exceed the memory
 SPEEDS_CAPTION = (
     "Latency over the roofline bound. In brackets: T of the nearest workload, where there is none "
     "of that T. At T=1 with the active experts of that one routing on the rank."
@@ -42,15 +42,11 @@ def recommended(rows: pd.DataFrame) -> Table:
     """
     table_rows = []
     for layer, of_layer in measured(rows):
-        table_rows.append([name_and_size(layer), *recommended_cells(of_layer)])
+        gigabytes = weight_bytes(layer) * layer.count / 1e9
+        name = f"{layer.name} {TOO_LARGE}" if gigabytes > GPU_GB else layer.name
+        table_rows.append([name, *recommended_cells(of_layer)])
     head = ["model", f"at {SHOWN}", "at default", "ms/bound", "over the next"]
     return Table(head=head, sections=[table_rows], words=3)
-
-
-def name_and_size(layer: Layer) -> str:
-    """Return the layer's name, marked if the weights of all its layers exceed the GPU's memory."""
-    gigabytes = weight_bytes(layer) * layer.count / 1e9
-    return f"{layer.name} {TOO_LARGE}" if gigabytes > GPU_GB else layer.name
 
 
 def recommended_cells(rows: pd.DataFrame) -> list[Entry]:

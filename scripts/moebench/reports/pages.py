@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import cache
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from moebench.core import paths
 from moebench.core.errors import UserError
@@ -81,14 +80,6 @@ def profile_block() -> str:
     return f"{table}\n\n<sub>{'<br>'.join(origins)}</sub>"
 
 
-def speed_figure() -> Figure:
-    return speed.figure(main_definition())
-
-
-def stages_figure() -> Figure:
-    return stages.figure(read_records(paths.PROFILES))
-
-
 TABLES: Tables = {
     ("README.md", "solutions"): lambda: solutions_block(main_definition()),
     ("README.md", "models"): models_block,
@@ -99,4 +90,7 @@ TABLES: Tables = {
     ("docs/served.md", "served"): served_block,
     ("docs/profile.md", "profile"): profile_block,
 }
-FIGURES: Figures = {"speed-nvidia-h200.svg": speed_figure, "stages-nvidia-h200.svg": stages_figure}
+FIGURES: Figures = {
+    "speed-nvidia-h200.svg": lambda: speed.figure(main_definition()),
+    "stages-nvidia-h200.svg": lambda: stages.figure(read_records(paths.PROFILES)),
+}

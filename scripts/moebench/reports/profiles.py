@@ -1,7 +1,5 @@
 """Records of `moebench profile` as one table: us of each stage, a column for each workload."""
 
-from collections.abc import Callable
-from functools import partial
 from statistics import fmean
 
 from moebench.operators.roofline import MEASURED_ON
@@ -14,6 +12,7 @@ CAPTION = (
     "tensor cores work. Busy: the time in which kernels run, less than the stages' sum where they "
     "overlap. Wall: a call as FIB times it."
 )
+CALL_ROWS = ("busy", "host and gaps", "wall", "wall / bound")
 
 
 def table(records: list[ProfileRecord]) -> Table:
@@ -53,34 +52,35 @@ def section(record: ProfileRecord, uuids: list[str]) -> list[list[Entry]]:
 
     The solution's name stands in the first row alone. A row without any figure is left out.
     """
-    by_uuid = {profile.uuid: profile for profile in record.workloads}
-    profiles = [by_uuid.get(uuid) for uuid in uuids]
+    has_bound = record.provenance.hardware == MEASURED_ON  # the bound is one machine's
+    texts = {profile.uuid: profile_texts(profile, has_bound) for profile in record.workloads}
 
-    figures = {stage: partial(stage_text, stage) for stage in stage_names(record)}
-    figures |= call_rows(record.provenance.hardware)
+    names = {}
+    for profile in reversed(record.workloads):
+        names |= dict.fromkeys(profile.stages)
 
     rows: list[list[Entry]] = []
-    for name, figure in figures.items():
-        cells = [profile and figure(profile) for profile in profiles]
+    for name in [*names, *CALL_ROWS]:
+        cells = [texts.get(uuid, {}).get(name) for uuid in uuids]
         if any(cells):
             rows.append(["" if rows else record.solution, name, *cells])
     return rows
 
 
-def stage_names(record: ProfileRecord) -> list[str]:
-    """Return the stages of all workloads, those of the last one first."""
-    names = {}
-    for profile in reversed(record.workloads):
-        names.update(dict.fromkeys(profile.stages))
-    return list(names)
+def profile_texts(profile: WorkloadProfile, has_bound: bool) -> dict[str, str]:
+    """Return what a profile says of each stage, and of the call under CALL_ROWS."""
+    texts = {stage: stage_text(kernels) for stage, kernels in profile.stages.items()}
+    texts["busy"] = f"{profile.busy_us:.1f}"
+    if profile.wall_us:
+        texts["host and gaps"] = f"{profile.wall_us - profile.busy_us:.1f}"
+        texts["wall"] = f"{profile.wall_us:.1f}"
+        if profile.bound_us and has_bound:
+            texts["wall / bound"] = f"{profile.wall_us / profile.bound_us:.2f}"
+    return texts
 
 
-def stage_text(stage: str, profile: WorkloadProfile) -> str | None:
+def stage_text(kernels: list[Kernel]) -> str:
     """Return "244.5 (86.5, 15.5)"; without brackets where ncu did not count."""
-    kernels = profile.stages.get(stage)
-    if not kernels:
-        return None
-
     text = f"{sum(kernel.us for kernel in kernels):.1f}"
     if not any(kernel.counters for kernel in kernels):
         return text
@@ -100,32 +100,6 @@ def mean_percent(kernels: list[Kernel], field: str) -> str:
                 values.append(value)
                 weights.append(launch.us)
     return decimal(fmean(values, weights) if values else None, 1)
-
-
-def busy(profile: WorkloadProfile) -> str:
-    return f"{profile.busy_us:.1f}"
-
-
-def host_and_gaps(profile: WorkloadProfile) -> str | None:
-    return f"{profile.wall_us - profile.busy_us:.1f}" if profile.wall_us else None
-
-
-def wall(profile: WorkloadProfile) -> str | None:
-    return f"{profile.wall_us:.1f}" if profile.wall_us else None
-
-
-def wall_over_bound(profile: WorkloadProfile) -> str | None:
-    if not profile.wall_us or not profile.bound_us:
-        return None
-    return f"{profile.wall_us / profile.bound_us:.2f}"
-
-
-def call_rows(hardware: str) -> dict[str, Callable[[WorkloadProfile], str | None]]:
-    """Return the rows about a call as a whole; the bound is one machine's."""
-    rows = {"busy": busy, "host and gaps": host_and_gaps, "wall": wall}
-    if hardware == MEASURED_ON:
-        rows["wall / bound"] = wall_over_bound
-    return rows
 
 
 def origin(record: ProfileRecord) -> str:

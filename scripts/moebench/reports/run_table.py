@@ -85,15 +85,11 @@ class ResultLines:
                 line = f"[{self.done}/{self.total}] {line}"
             print_line(self.console, line)
 
-        if self.plan.verbose:
-            self.show_logs(outcome.evaluated)
+        for name, result in outcome.evaluated.items():
+            if self.plan.verbose and result.log:
+                print_line(self.console, f"the log of {name}:\n{result.log}")
         description = self.place or printable(outcome.task.label)
         self.bar.update(self.task, completed=self.done, description=description)
-
-    def show_logs(self, results: dict[str, EvaluatedSolution]) -> None:
-        for name, result in results.items():
-            if result.log:
-                print_line(self.console, f"the log of {name}:\n{result.log}")
 
 
 def print_line(console: Console, text: str) -> None:

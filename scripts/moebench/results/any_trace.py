@@ -62,13 +62,10 @@ class AnyTrace(Trace, extra="allow"):
     def unknown_fields(self) -> dict:
         """Return the fields, wherever in the trace, that FIB's schema does not have."""
         fields = dict(self.model_extra)
-        if self.evaluation is None:
-            return fields
-
         evaluation = self.evaluation
-        parts = (evaluation, evaluation.environment, evaluation.correctness, evaluation.performance)
-        for part in parts:
-            if part is not None:
+        if evaluation is not None:
+            parts = (evaluation.environment, evaluation.correctness, evaluation.performance)
+            for part in filter(None, (evaluation, *parts)):
                 fields |= part.model_extra
         return fields
 

@@ -207,11 +207,18 @@ def bounds(recorded: list[Recorded]) -> pd.DataFrame:
     for each in recorded:
         trace = each.trace
         key = (each.root, trace.definition, trace.workload.uuid)
-        bound_ms = math.nan
-        if has_bound(trace):
+        gpu = trace.evaluation.environment.hardware
+        bound = None
+        # A run on another data set, whose routing is not that of our workload with the same uuid,
+        # is named in the protocol.
+        if gpu in roofline.CEILINGS and "dataset=" not in (of_trace(trace).protocol or ""):
             if key not in bound_of_workload:
                 bound_of_workload[key] = recorded_bound(trace.definition, trace.workload, each.root)
-            bound_ms = bound_on(bound_of_workload[key], trace.evaluation.environment.hardware)
+            bound = bound_of_workload[key]
+
+        bound_ms = math.nan  # where the routing is not known, too, or no expert has a token
+        if bound and bound.rows:
+            bound_ms = replace(bound, gpu=gpu).ms
         count = len(uuids[each.root, trace.definition])
         rows.append({"bound_ms": bound_ms, "workloads": count})
     return pd.DataFrame(rows)
@@ -230,23 +237,6 @@ def workload_uuids(recorded: list[Recorded]) -> dict[tuple[Path | None, str], se
                 uuids[key].update(workload.uuid for workload in workloads)
         uuids[key].add(each.trace.workload.uuid)
     return uuids
-
-
-def has_bound(trace: Trace) -> bool:
-    """Return whether the workload's routing and the GPU's ceilings are those that we know.
-
-    The protocol of a run on another data set names it, whose routing is not that of our workload
-    with the same uuid.
-    """
-    on_another_data_set = "dataset=" in (of_trace(trace).protocol or "")
-    return not on_another_data_set and trace.evaluation.environment.hardware in roofline.CEILINGS
-
-
-def bound_on(bound: roofline.Bound | None, gpu: str) -> float:
-    """Return a bound in ms on a GPU; NaN where it is not known or no expert has a token."""
-    if bound is None or not bound.rows:
-        return math.nan
-    return replace(bound, gpu=gpu).ms
 
 
 def counting(rows: pd.DataFrame) -> pd.DataFrame:

@@ -127,27 +127,18 @@ def traces_in_output(path: Path) -> list[Trace]:
 def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str], Trace]:
     """Return (workload's uuid, solution) -> the trace that makes judging it again needless.
 
-    It is of the solution's source as it is now and of the plan's conditions. A trace that did not
-    pass is one as well: it would fail again.
+    It is of the solution's source as it is now and of the plan's conditions: device, tolerance and
+    protocol. A trace that did not pass is one as well: it would fail again.
     """
+    wanted = (plan.device.hardware, str(plan.tolerance), plan.protocol)
     traces_to_keep = {}
     for name, packed in part.solutions.items():
         hashes_now = hashes([packed])
         for trace in traces:
-            if trace.solution != packed.name or trace.definition != part.full.name:
+            if (trace.solution, trace.definition) != (packed.name, part.full.name):
                 continue
-            if not same_conditions(trace, plan):
-                continue
-            if judge(of_trace(trace), hashes_now) == "current":
+            provenance = of_trace(trace)
+            conditions = (provenance.hardware, provenance.tolerance, provenance.protocol)
+            if conditions == wanted and judge(provenance, hashes_now) == "current":
                 traces_to_keep[trace.workload.uuid, name] = trace
     return traces_to_keep
-
-
-def same_conditions(trace: Trace, plan: Plan) -> bool:
-    """Return whether a trace was measured as the plan says: device, tolerance and protocol."""
-    provenance = of_trace(trace)
-    return (
-        provenance.hardware == plan.device.hardware
-        and provenance.tolerance == str(plan.tolerance)
-        and provenance.protocol == plan.protocol
-    )

@@ -48,25 +48,21 @@ def by_solution(rows: pd.DataFrame) -> pd.DataFrame:
     solutions = sorted(set(rows.solution))
     workloads = rows.workloads.max()
 
-    means = mean_times(rows[(rows.tolerance == shown) & rows.counts]).reindex(solutions)
-    means = means.join(passes(rows, shown))
-
-    means["workloads"] = workloads
-    means["complete"] = (means.timed == workloads) & (means[f"passed_{shown}"] == workloads)
-    least = means.over_fastest.where(means.complete).min()
-    means["best"] = means.complete & (means.over_fastest <= LEVEL * least)
-    return means.sort_values(["complete", "over_fastest"], ascending=[False, True], kind="stable")
-
-
-def mean_times(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return over_fastest, over_bound, mean_ms, score and timed, as in `by_solution`."""
-    return rows.groupby("solution").agg(
+    counted = rows[(rows.tolerance == shown) & rows.counts]
+    means = counted.groupby("solution").agg(
         over_fastest=("over_fastest", geometric_mean),
         over_bound=("over_bound", geometric_mean),
         mean_ms=("ms", "mean"),
         score=("speedup", "mean"),
         timed=("ms", "size"),
     )
+    means = means.reindex(solutions).join(passes(rows, shown))
+
+    means["workloads"] = workloads
+    means["complete"] = (means.timed == workloads) & (means[f"passed_{shown}"] == workloads)
+    least = means.over_fastest.where(means.complete).min()
+    means["best"] = means.complete & (means.over_fastest <= LEVEL * least)
+    return means.sort_values(["complete", "over_fastest"], ascending=[False, True], kind="stable")
 
 
 def passes(rows: pd.DataFrame, shown: str) -> pd.DataFrame:

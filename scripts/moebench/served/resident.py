@@ -10,7 +10,7 @@ from moebench.core.errors import CannotRun
 from moebench.judging.calling import first_tokens, input_bytes, random_fp8
 from moebench.operators import catalogue
 from moebench.operators.catalogue import definition, operator, router, router_sizes
-from moebench.operators.fp8_workloads import append_shared_experts
+from moebench.operators.fp8.layer import append_shared_experts
 from moebench.operators.layers import routed_experts
 from moebench.operators.routing import model as routing_model
 from moebench.operators.routing.kinds import offset_of

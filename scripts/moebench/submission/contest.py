@@ -133,15 +133,17 @@ def check_sources(folder: Path, submitted: Solution) -> None:
         written.append(Solution.model_validate_json((folder / PACKED).read_bytes()))
 
     sources = folder / "solution"
-    known = set()
+    written_files = set()
     for solution in written:
         language = solution.spec.language.value
-        known |= {(sources / language / each.path, each.content) for each in solution.sources}
+        written_files |= {
+            (sources / language / each.path, each.content) for each in solution.sources
+        }
 
     for path in sorted(sources.rglob("*")):
         if not path.is_file() or path.suffix == ".pyc":
             continue
-        if (path, path.read_text(encoding="utf-8", errors="replace")) not in known:
+        if (path, path.read_text(encoding="utf-8", errors="replace")) not in written_files:
             raise UserError(
                 f"--into: {path} is new or edited by hand: move it or name another folder"
             )

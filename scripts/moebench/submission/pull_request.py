@@ -28,18 +28,8 @@ from moebench.results.summary import shown_tolerance
 BASELINE = "baseline"
 DATA_SET_TENSORS = "dataset="  # in the protocol of a trace that was not measured on ours
 OTHER_LAYER = ("axes", "inputs or outputs")  # parts of a definition that make it another layer
-RUN_COLUMNS = [
-    "solution",
-    "machine",
-    "tolerance",
-    "source",
-    "traces",
-    "tensors",
-    "date",
-    "protocol",
-    "versions",
-]
-COUNT_COLUMNS = ["passed", "failed", "not run"]
+COUNTS = ["passed", "failed", "not run"]
+RUN_COLUMNS = "solution machine tolerance source traces tensors date protocol versions".split()
 VALIDATE = [
     sys.executable,
     "-c",
@@ -96,7 +86,8 @@ def plan(
     definition = solution.definition
     layer = layer_in(into, definition)
     generated = generated_workloads(layer, into)
-    present = present_baselines(into, definition)
+    baseline_files = (into / "solutions" / BASELINE).rglob("*.json")
+    present = {path.stem for path in baseline_files if path.parent.name == definition}
 
     submitted = [solution]
     for baseline in baselines:
@@ -212,12 +203,6 @@ def generated_workloads(layer: Layer, into: Path) -> list[str]:
     return uuids
 
 
-def present_baselines(into: Path, definition: str) -> set[str]:
-    """Return the names of a definition's baseline solutions in a data set."""
-    files = (into / "solutions" / BASELINE).rglob("*.json")
-    return {path.stem for path in files if path.parent.name == definition}
-
-
 def measured(
     solution: Solution, traces: list[Path], workloads: list[Workload], generated: list[str]
 ) -> pd.DataFrame:
@@ -251,7 +236,7 @@ def measured(
 def runs(solution: Solution, rows: pd.DataFrame, workload_count: int) -> list[dict]:
     """Return a line for each machine, tolerance and state of the source, or one that there is none.
 
-    Its keys are among RUN_COLUMNS and COUNT_COLUMNS.
+    Its keys are among RUN_COLUMNS and COUNTS.
     """
     lines = []
     for (machine, _, source), run in rows.groupby(["hardware", "tolerance", "source"]):
@@ -353,14 +338,8 @@ def description(planned: PullRequest, report: str) -> str:
 
     notes = ["\n".join(f"- {point}" for point in points)]
     notes.append(f"FlashInfer-Bench's `validate`:\n\n```\n{report}\n```\n")
-    columns = [*RUN_COLUMNS, *COUNT_COLUMNS]
-    table_rows = []
-    for line in planned.run_lines:
-        table_rows.append([line.get(column) for column in columns])
-    return Table(
-        columns,
-        [table_rows],
-        title=planned.solution.definition,
-        words=len(RUN_COLUMNS),
-        notes=notes,
-    ).markdown(titled=True)
+    columns = [*RUN_COLUMNS, *COUNTS]
+    rows = [list(map(line.get, columns)) for line in planned.run_lines]
+    title = planned.solution.definition
+    table = Table(columns, [rows], title=title, words=len(RUN_COLUMNS), notes=notes)
+    return table.markdown(titled=True)

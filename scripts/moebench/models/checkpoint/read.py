@@ -12,7 +12,7 @@ from moebench.models.checkpoint.not_understood import not_understood
 from moebench.models.checkpoint.router import router_of
 from moebench.models.checkpoint.shared import SharedExperts, shared_experts
 from moebench.models.checkpoint.storage import HF_QUANT, Storage, storage_of
-from moebench.operators.fp8_layer import BLOCK
+from moebench.operators.fp8.reference import BLOCK
 from moebench.operators.layers import Sizes
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from moebench.models.checkpoint.fields import Fields
 from moebench.models.checkpoint.modules import layers_named
-from moebench.operators.fp8_layer import BLOCK
+from moebench.operators.fp8.reference import BLOCK
 
 WANTED = 'quant_method "fp8" and weight_block_size [128, 128]'
 BLOCK_SIZE = [BLOCK, BLOCK]

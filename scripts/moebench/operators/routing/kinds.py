@@ -14,9 +14,9 @@ from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun
 from moebench.operators import catalogue
-from moebench.operators.case import uuid_of
-from moebench.operators.fp8_workloads import MoeCase, after_router, append_shared_experts
+from moebench.operators.fp8.layer import MoeCase, after_router, append_shared_experts
 from moebench.operators.layers import routed_experts
+from moebench.operators.operator import uuid_of
 from moebench.operators.routing import model as routing_model
 
 KINDS = ("skewed", "uniform", "one-expert")

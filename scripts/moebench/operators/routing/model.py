@@ -16,9 +16,9 @@ import math
 import numpy as np
 import torch
 
-from moebench.operators.case import normal, sigmoid
 from moebench.operators.layers import Sizes, expert_ranks, routed_experts
 from moebench.operators.roofline import Counts
+from moebench.operators.routing.numbers import exponential, normal, normalised, sigmoid
 
 MARGIN = 1e-5  # fp32 sigmoid and addition err by about 2e-7, fast exponentials by 1e-6
 
@@ -94,15 +94,10 @@ def route(
     values = np.take_along_axis(logits.astype(np.float64), ids, axis=1)
 
     if bias is None:
-        half = sigmoid(values - values[:, :1])
-        weights = half / (1 - half)  # exp of the difference
-        scaling_factor = 1
+        weights = normalised(exponential(values - values[:, :1]))
     else:
-        weights = sigmoid(values)
-
-    total = sum(weights[:, slot] for slot in range(sizes["top_k"]))
-    scaled = weights / total[:, None] * scaling_factor
-    return ids.astype(np.int32), scaled.astype(np.float32)
+        weights = normalised(sigmoid(values)) * scaling_factor
+    return ids.astype(np.int32), weights.astype(np.float32)
 
 
 def experts(seed: str, sizes: Sizes, spread: float = 1) -> tuple[np.ndarray, np.ndarray | None]:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from zlib import crc32
 
@@ -116,34 +117,23 @@ def digest(figure: Figure) -> str:
 
     The SVG itself differs among versions of matplotlib.
     """
-    shown = {
-        "lines": [line_values(line) for line in figure.findobj(Line2D)],
-        "bars": [bar_values(bar) for bar in figure.findobj(Rectangle)],
-        "texts": [text_values(text) for text in figure.findobj(Text)],
-    }
+    shown = {"lines": [], "bars": [], "texts": []}
+    for line in figure.findobj(Line2D):
+        points = [rounded(point) for point in line.get_xydata()]
+        look = [to_hex(line.get_color()), line.get_linewidth(), str(line.get_marker())]
+        shown["lines"].append([points, *look, line.get_markersize()])
+    for bar in figure.findobj(Rectangle):
+        colour = to_hex(bar.get_facecolor(), keep_alpha=True)
+        shown["bars"].append([rounded(bar.get_bbox().bounds), colour])
+    for text in figure.findobj(Text):
+        colour = to_hex(text.get_color())
+        shown["texts"].append([text.get_text(), colour, text.get_fontsize()])
     return hashlib.sha256(json.dumps(shown).encode() + SHEET.read_bytes()).hexdigest()
 
 
-def rounded(value: float) -> float:
-    """Return a number to 4 digits, as far as all machines agree."""
-    return float(f"{value:.4g}")
-
-
-def line_values(line: Line2D) -> list:
-    points = []
-    for x, y in line.get_xydata():
-        points.append([rounded(x), rounded(y)])
-    marker = str(line.get_marker())
-    return [points, to_hex(line.get_color()), line.get_linewidth(), marker, line.get_markersize()]
-
-
-def bar_values(bar: Rectangle) -> list:
-    bounds = [rounded(value) for value in bar.get_bbox().bounds]
-    return [bounds, to_hex(bar.get_facecolor(), keep_alpha=True)]
-
-
-def text_values(text: Text) -> list:
-    return [text.get_text(), to_hex(text.get_color()), text.get_fontsize()]
+def rounded(values: Iterable[float]) -> list[float]:
+    """Return numbers to 4 digits, as far as all machines agree."""
+    return [float(f"{value:.4g}") for value in values]
 
 
 def svg(figure: Figure, description: str) -> str:
@@ -156,40 +146,23 @@ def svg(figure: Figure, description: str) -> str:
 def shortened(text: str) -> str:
     """Return the same picture in a third of the bytes.
 
-    Numbers have hundredths of a point, equal styles are one class, and only ids that something
-    refers to are left.
+    Numbers have hundredths of a point, only ids that something refers to are left, and each
+    distinct style attribute is a class.
     """
     text = re.sub(r' transform="rotate\(-0 [^"]*"', "", text)
-    text = with_short_numbers(text)
-    text = without_unused_ids(text)
-    text = with_classes(text)
-    return "".join(f"{line.strip()}\n" for line in text.splitlines())
-
-
-def with_short_numbers(text: str) -> str:
-    def shorten(attribute: re.Match) -> str:
-        return re.sub(r"(\.\d\d)\d+", r"\1", attribute[0])
-
-    return re.sub(r' (?:d|x|y|transform)="[^"]*"', shorten, text)
-
-
-def without_unused_ids(text: str) -> str:
-    used = set(re.findall(r"#(\w+)[\")]", text))
-
-    def keep_used(attribute: re.Match) -> str:
-        return attribute[0] if attribute[1] in used else ""
-
-    return re.sub(r' id="(\w+)"', keep_used, text)
+    in_hundredths = partial(re.sub, r"(\.\d\d)\d+", r"\1")
+    text = re.sub(
+        r' (?:d|x|y|transform)="[^"]*"', lambda attribute: in_hundredths(attribute[0]), text
+    )
+    used_ids = set(re.findall(r"#(\w+)[\")]", text))
+    text = re.sub(r' id="(\w+)"', lambda match: match[0] if match[1] in used_ids else "", text)
+    return "".join(f"{line.strip()}\n" for line in with_classes(text).splitlines())
 
 
 def with_classes(text: str) -> str:
     """Return the SVG with a class for each distinct style attribute."""
-    classes = {}
-
-    def class_of(attribute: re.Match) -> str:
-        name = classes.setdefault(attribute[1], f"c{len(classes)}")
-        return f'class="{name}"'
-
-    text = re.sub(r'style="([^"]*)"', class_of, text)
-    rules = "".join(f".{name}{{{style}}}\n" for style, name in classes.items())
+    styles = list(dict.fromkeys(re.findall(r'style="([^"]*)"', text)))
+    for number, style in enumerate(styles):
+        text = text.replace(f'style="{style}"', f'class="c{number}"')
+    rules = "".join(f".c{number}{{{style}}}\n" for number, style in enumerate(styles))
     return text.replace("</style>", f"{rules}</style>", 1)

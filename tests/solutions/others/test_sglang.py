@@ -11,14 +11,13 @@ import torch
 from every_solution import expected_output, slow
 from layer_inputs import DEVICE
 from layer_inputs import arguments as layer_arguments
-from moebench.operators import moe_fp8_block_scale as moe
-from moebench.operators import moe_fp8_block_scale_renorm as renorm
+from moebench.operators import catalogue
 from moebench.packing import eligibility, manifest
 
 from solutions.common.triton.permute import permute_ref
 from solutions.common.triton.swiglu_quant import swiglu_quant_ref
 
-SMALL = [*moe.small(), *renorm.small()]
+SMALL = [*catalogue.SIGMOID_BIAS.small(), *catalogue.RENORM.small()]
 needs_sglang = pytest.mark.skipif(
     not eligibility.is_installed("sglang"), reason="needs sglang; pip install --no-deps sglang"
 )
@@ -209,7 +208,7 @@ def test_kernel_gives_the_definitions_answer(module, layer_key, num_tokens, tile
     if tiles:
         monkeypatch.setattr(main, "usual_tiles", lambda *sizes: tiles)
     arguments = layer_arguments(layer_key, num_tokens)
-    run = main.run_renorm if layer_key in renorm.small() else main.run
+    run = main.run_renorm if layer_key in catalogue.RENORM.small() else main.run
 
     run(*arguments.values())
 

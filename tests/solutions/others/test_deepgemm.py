@@ -14,9 +14,8 @@ import torch
 from every_solution import expected_output, slow
 from layer_inputs import arguments as layer_arguments
 from layer_inputs import reference
-from moebench.operators import catalogue, swiglu
-from moebench.operators import moe_fp8_block_scale as moe
-from moebench.operators import moe_fp8_block_scale_renorm as renorm
+from moebench.operators import catalogue
+from moebench.operators.fp8 import swiglu
 from moebench.packing import manifest
 from signatures import recorded, signature_of
 
@@ -33,7 +32,10 @@ QUICK = ("small", "full", "kimi-k2-ep1", "qwen3-next")
 SERVED = [
     name if name in QUICK else slow(name) for name in manifest.read_manifest("deepgemm").definitions
 ]
-SLOW = [slow(layer_key) for layer_key in (*moe.small()[1:], *renorm.small())]
+SLOW = [
+    slow(layer_key)
+    for layer_key in (*catalogue.SIGMOID_BIAS.small()[1:], *catalogue.RENORM.small())
+]
 OPERAND_DTYPES = [  # of x, w, d, x_scale, w_scale and the layout
     *(torch.float8_e4m3fn, torch.float8_e4m3fn, torch.bfloat16),
     *(torch.float32, torch.float32, torch.int32),
@@ -151,7 +153,7 @@ def run(main, layer_key, arguments):
     """Return the layer's output, fp32."""
     if "topk_ids" in arguments:
         main.run_routed(*arguments.values())
-    elif layer_key in renorm.layer_sizes():
+    elif layer_key in catalogue.RENORM.layer_sizes():
         main.run_renorm(*arguments.values())
     else:
         main.run(*arguments.values())

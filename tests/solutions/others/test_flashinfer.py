@@ -14,8 +14,6 @@ from every_solution import OUTPUT, expected_output
 from layer_inputs import DEVICE, reference
 from layer_inputs import arguments as layer_arguments
 from moebench.operators import catalogue
-from moebench.operators import moe_fp8_block_scale as moe
-from moebench.operators import moe_fp8_block_scale_renorm as renorm
 from signatures import recorded, signature_of
 
 from solutions.flashinfer_cutlass import build
@@ -28,7 +26,7 @@ CUTLASS = "cutlass_fused_moe"
 TRTLLM = "trtllm_fp8_block_scale_moe"
 MODULES = {TRTLLM: trtllm, CUTLASS: cutlass}
 FIRST_EXPERT = 29  # no multiple of the number of local experts
-SMALL = [*moe.small(), *renorm.small()]
+SMALL = [*catalogue.SIGMOID_BIAS.small(), *catalogue.RENORM.small()]
 
 both_functions = pytest.mark.parametrize("function", MODULES)
 small_layers = pytest.mark.parametrize("layer_key", SMALL)

@@ -10,11 +10,8 @@ from functools import cache
 import hopper_stages as stages
 import pytest
 import torch
-from every_solution import assert_close, assert_same_bits
-from flashinfer_bench.compile import BuilderRegistry
+from every_solution import assert_close, assert_same_bits, built
 from layer_inputs import reference
-from moebench.operators import catalogue
-from moebench.packing import eligibility, pack
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
@@ -32,13 +29,8 @@ every_regime = pytest.mark.parametrize(
 
 
 @cache
-def built(layer_key, solution="hopper_fused"):
-    """Return what FIB builds of the packed solution."""
-    packed = pack.pack(solution)[layer_key]
-    reason = eligibility.why_skipped(packed, eligibility.here())
-    if reason:
-        pytest.skip(reason)
-    return BuilderRegistry.get_instance().build(catalogue.definition(layer_key), packed)
+def layer_of(layer_key, solution="hopper_fused"):
+    return built(solution, layer_key)
 
 
 def random_arguments(sizes, num_tokens, seed=0):
@@ -143,7 +135,7 @@ def test_the_lower_of_equal_experts_is_chosen(layer_key, spoil, solution, num_to
     arguments = random_arguments(sizes, num_tokens)
     spoil(arguments["routing_logits"], arguments["routing_bias"])
 
-    output = run(built(layer_key, solution), sizes, arguments)
+    output = run(layer_of(layer_key, solution), sizes, arguments)
 
     assert_close(output, expected_output(layer_key, sizes, arguments))
 
@@ -164,7 +156,7 @@ def test_nan_logits_spoil_their_token_only(layer_key, solution, num_tokens):
     spoilt = torch.zeros(num_tokens, dtype=torch.bool, device=DEVICE)
     spoilt[1 : 4 if sizes["renorm"] else 3] = True
 
-    output = run(built(layer_key, solution), sizes, arguments)
+    output = run(layer_of(layer_key, solution), sizes, arguments)
 
     assert_close(output[~spoilt], expected_output(layer_key, sizes, arguments)[~spoilt])
     is_nan = output[spoilt].isnan()
@@ -184,7 +176,7 @@ def test_nan_passes_the_clamp(layer_key, solution, num_tokens):
     stages.token_scales(sizes, arguments)[1] = torch.nan
     chosen, _ = stages.reference_choice(sizes, arguments)
 
-    is_nan = run(built(layer_key, solution), sizes, arguments).isnan()
+    is_nan = run(layer_of(layer_key, solution), sizes, arguments).isnan()
 
     assert is_nan[1].all() == chosen[1].any()
     assert not is_nan[0].any()
@@ -210,7 +202,7 @@ def test_two_host_threads(layer_key, shared, solution, counts):
     """Wrong sums when launches of two threads mix, as calls do not hold Python's
     lock.
     """
-    layer = built(layer_key, solution)
+    layer = layer_of(layer_key, solution)
     sizes = stages.sizes(layer_key)
     weights = stages.weights(sizes, DEVICE)
     first_stream = torch.cuda.Stream()
@@ -218,16 +210,10 @@ def test_two_host_threads(layer_key, shared, solution, counts):
     ready = threading.Barrier(2)
 
     def calls_of(stream, arguments):
-        outputs = [
-            torch.full_like(arguments["hidden_states"], torch.nan, dtype=torch.bfloat16)
-            for _ in range(CALLS)
-        ]
         torch.cuda.synchronize()
         ready.wait()
         with torch.cuda.stream(stream):
-            for output in outputs:
-                run(layer, sizes, arguments, output)
-        return outputs
+            return [run(layer, sizes, arguments) for _ in range(CALLS)]
 
     arguments = []
     for seed, num_tokens in enumerate(counts):
@@ -237,9 +223,9 @@ def test_two_host_threads(layer_key, shared, solution, counts):
         outputs = list(pool.map(calls_of, streams, arguments))
     torch.cuda.synchronize()
 
-    for number in range(CALLS):
-        assert_same_bits(outputs[0][number], expected[0], f"first thread, call {number}")
-        assert_same_bits(outputs[1][number], expected[1], f"second thread, call {number}")
+    for thread, thread_outputs in enumerate(outputs):
+        for number, output in enumerate(thread_outputs):
+            assert_same_bits(output, expected[thread], f"thread {thread}, call {number}")
 
 
 @pytest.mark.parametrize("solution", TOKENS)
@@ -250,7 +236,7 @@ def test_layers_of_one_graph_behind_other_kernels(counts, solution):
 
     Programmatic dependent launch lets a layer begin before the kernel in front of it has ended.
     """
-    layer = built("full", solution)
+    layer = layer_of("full", solution)
     sizes = stages.sizes("full")
     arguments = [random_arguments(sizes, count, seed) for seed, count in enumerate(counts)]
     logits = [layer_arguments["routing_logits"].clone() for layer_arguments in arguments]
@@ -282,7 +268,7 @@ def test_more_tokens_than_the_limit_are_refused():
     arguments = random_arguments(sizes, 131_073)
     output = torch.full_like(arguments["hidden_states"], 7, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="^routing_logits: .*131073"):
-        run(built("qwen3-next"), sizes, arguments, output)
+        run(layer_of("qwen3-next"), sizes, arguments, output)
     assert (output == 7).all()
 
 
@@ -296,6 +282,6 @@ def test_an_option_out_of_range_is_refused(solution, num_tokens, option):
     """
     sizes = stages.sizes("full")
     arguments = random_arguments(sizes, num_tokens)
-    kernels = sys.modules[built("full", solution)._callable.__module__]._kernels
+    kernels = sys.modules[layer_of("full", solution)._callable.__module__]._kernels
     with pytest.raises(ValueError, match=str(option)):
         run(lambda *values: kernels.run_layer(*values, option), sizes, arguments)

@@ -54,7 +54,7 @@ def assert_same_values(output, expected):
 # ---- the definition ----
 
 
-@pytest.mark.parametrize("layer_key", mx.layer_sizes())
+@pytest.mark.parametrize("layer_key", mx.LAYER_SIZES)
 def test_the_reference_computes_the_product(layer_key):
     """FIB runs it as a module of its own, with nothing of this repository in reach."""
     inputs = layer_arguments(layer_key, 5, "cpu")
@@ -258,7 +258,7 @@ def test_linear_is_its_two_steps(module, device, rows, dtype):
 @pytest.mark.parametrize("rows", [1, 16, 64, 512, 2048, 8192])
 def test_full_width(module, rows):
     """A wrong result at the sizes that the pages quote."""
-    sizes = mx.layer_sizes()["mxfp8"]
+    sizes = mx.LAYER_SIZES["mxfp8"]
     x, weight, scale = operands(rows, sizes["n"], sizes["k"], "cuda")
     output = torch.full((rows, sizes["n"]), torch.nan, dtype=torch.bfloat16, device="cuda")
 
@@ -361,7 +361,7 @@ def test_swizzled_scales_lie_as_documented(packed_module):
 
 
 def test_bound_counts_every_byte_once():
-    case = next(case for case in mx.cases("mxfp8") if case.seq_len == 16)
+    case = next(case for case in mx.Mxfp8Linear().cases("mxfp8") if case.seq_len == 16)
     bound = committed_workloads.bound("mxfp8", case.uuid)
     assert bound.bytes == 4096 * 7168 + 4096 * 224 + 2 * 16 * (7168 + 4096)
     assert bound.flops == 2 * 16 * 4096 * 7168

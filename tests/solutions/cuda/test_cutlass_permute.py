@@ -36,19 +36,14 @@ def program(tmp_path_factory):
     return get
 
 
-@dataclass
-class Table:
-    """What a grouped GEMM is told of each local expert; addresses count from the operands'
-    starts.
+def table_type(local):
+    """Return what a grouped GEMM is told of each of so many local experts; addresses count from the
+    operands' starts.
     """
-
-    problem: np.ndarray
-    activations: np.ndarray
-    weights: np.ndarray
-    result: np.ndarray
-    row_scale: np.ndarray
-    block_scale: np.ndarray
-    strides: np.ndarray
+    addresses = ("activations", "weights", "result", "row_scale", "block_scale")
+    fields = [("problem", "i4", (local, 3))]
+    fields += [(name, "i8", local) for name in addresses]
+    return np.dtype([*fields, ("strides", "i8", (3, local))])
 
 
 @dataclass
@@ -57,8 +52,8 @@ class Window:
 
     num_rows: int
     all_rows: int
-    gemm1: Table
-    gemm2: Table
+    gemm1: np.void  # of table_type
+    gemm2: np.void
     expert_rows: np.ndarray
     x: np.ndarray
     x_scale: np.ndarray
@@ -73,29 +68,19 @@ class Options:
     by_row: bool = False
 
 
-class Answer:
-    """Reads what the program wrote."""
+def take(data, dtype, *shape):
+    """Read an array from what the program wrote."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer(data.read(size), dtype).reshape(shape)
 
-    def __init__(self, data):
-        self.data = io.BytesIO(data)
 
-    def take(self, dtype, *shape):
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        return np.frombuffer(self.data.read(size), dtype).reshape(shape)
-
-    def take_table(self, local):
-        problem = self.take("i4", local, 3)
-        addresses = [self.take("i8", local) for _ in range(5)]
-        return Table(problem, *addresses, self.take("i8", 3, local))
-
-    def take_window(self, local, hidden):
-        num_rows, all_rows = self.take("i4", 2)
-        gemm1 = self.take_table(local)
-        gemm2 = self.take_table(local)
-        expert_rows = self.take("i4", num_rows, 2)
-        x = self.take("u1", num_rows, hidden)
-        x_scale = self.take("f4", num_rows * (hidden // BLOCK))
-        return Window(num_rows, all_rows, gemm1, gemm2, expert_rows, x, x_scale)
+def take_window(data, local, hidden):
+    num_rows, all_rows = take(data, "i4", 2)
+    gemm1, gemm2 = take(data, table_type(local), 2)
+    expert_rows = take(data, "i4", num_rows, 2)
+    x = take(data, "u1", num_rows, hidden)
+    x_scale = take(data, "f4", num_rows * (hidden // BLOCK))
+    return Window(num_rows, all_rows, gemm1, gemm2, expert_rows, x, x_scale)
 
 
 class Call:
@@ -139,14 +124,14 @@ class Call:
         command = [program, *map(str, numbers)]
         done = subprocess.run(command, input=data, capture_output=True, check=True)
 
-        answer = Answer(done.stdout)
+        answer = io.BytesIO(done.stdout)
         local = self.sizes["num_local_experts"]
         top_k = self.sizes["top_k"]
         windows = []
         for _ in range(0, self.num_tokens * min(top_k, local), options.window):
-            windows.append(answer.take_window(local, self.sizes["hidden_size"]))
-        pairs = answer.take(PAIR, self.num_tokens, top_k)
-        assert not answer.data.read()
+            windows.append(take_window(answer, local, self.sizes["hidden_size"]))
+        pairs = take(answer, PAIR, self.num_tokens, top_k)
+        assert not answer.read()
         return windows, pairs
 
 
@@ -160,13 +145,13 @@ def check_table(table, first, rows, shape, swap_ab):
     all_k = np.full_like(rows, k)
     problem = [all_n, rows, all_k] if swap_ab else [rows, all_n, all_k]
 
-    assert (table.problem == np.stack(problem, 1)).all()
-    assert (table.activations == first * k).all()
-    assert (table.weights == expert * n * k).all()
-    assert (table.result == first * n * 2).all(), "bf16"
-    assert (table.row_scale == first * (k // BLOCK) * 4).all()
-    assert (table.block_scale == expert * (n // BLOCK) * (k // BLOCK) * 4).all()
-    assert (table.strides == [[k], [k], [n]]).all()
+    assert (table["problem"] == np.stack(problem, 1)).all()
+    assert (table["activations"] == first * k).all()
+    assert (table["weights"] == expert * n * k).all()
+    assert (table["result"] == first * n * 2).all(), "bf16"
+    assert (table["row_scale"] == first * (k // BLOCK) * 4).all()
+    assert (table["block_scale"] == expert * (n // BLOCK) * (k // BLOCK) * 4).all()
+    assert (table["strides"] == [[k], [k], [n]]).all()
 
 
 def check_window(call, window, begin, options):

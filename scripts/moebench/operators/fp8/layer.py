@@ -1,0 +1,325 @@
+"""What every form of the FP8 block-scale layer shares: the parts of its definitions, its workloads
+and the bytes that it moves.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from flashinfer_bench import Trace, Workload
+
+from moebench.operators.fp8 import swiglu
+from moebench.operators.fp8.reference import BLOCK
+from moebench.operators.layers import Sizes, expert_ranks, routed_experts
+from moebench.operators.operator import Case, Operator, const, module_source, tensor, var
+from moebench.operators.roofline import Bound, Counts
+from moebench.operators.routing import model as routing_model
+from moebench.operators.routing.numbers import integers, normal, sigmoid
+
+SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
+RANDOM_INPUTS = ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES)
+
+CONSTRAINTS = [
+    "gemm1_out_size == 2 * intermediate_size",
+    f"hidden_size == {BLOCK} * num_hidden_blocks",
+    f"intermediate_size == {BLOCK} * num_intermediate_blocks",
+    f"gemm1_out_size == {BLOCK} * num_gemm1_out_blocks",
+]
+EXPERT_INPUTS = {
+    "hidden_states": tensor("seq_len hidden_size", "float8_e4m3fn", "Quantised activations."),
+    "hidden_states_scale": tensor(
+        "num_hidden_blocks seq_len",
+        "float32",
+        "One scale per token and 128 columns; note that the block axis comes first.",
+    ),
+    "gemm1_weights": tensor(
+        "num_local_experts gemm1_out_size hidden_size",
+        "float8_e4m3fn",
+        "First projections: rows of `up`, then rows of `gate`.",
+    ),
+    "gemm1_weights_scale": tensor(
+        "num_local_experts num_gemm1_out_blocks num_hidden_blocks",
+        "float32",
+        "One scale per 128 x 128 block; any sign.",
+    ),
+    "gemm2_weights": tensor(
+        "num_local_experts hidden_size intermediate_size", "float8_e4m3fn", "Second projection."
+    ),
+    "gemm2_weights_scale": tensor(
+        "num_local_experts num_hidden_blocks num_intermediate_blocks",
+        "float32",
+        "One scale per 128 x 128 block; any sign.",
+    ),
+}
+OUTPUTS = {
+    "output": tensor(
+        "seq_len hidden_size",
+        "bfloat16",
+        "Weighted sum over local experts; zero where a token has none.",
+    )
+}
+
+
+@dataclass(frozen=True)
+class MoeCase(Case):
+    """offset: the rank's first expert.
+
+    raised: logits added to an expert (global index), to force or to prevent its selection; None for
+    a typical draw, whose counts of rows and active experts are near their averages. scales:
+    "random" leaves them to FIB; "harsh" ships large, negative and zero ones.
+    """
+
+    offset: int
+    raised: dict[int, float] | None = None
+    scales: str = "random"
+
+
+class Fp8Layer(Operator):
+    """The FP8 layer, in parts that every form of it shares.
+
+    A form adds name_prefix(sizes), of its definitions; routing_inputs, which lie in files;
+    chosen(stored, sizes), the experts [T, top_k] of a workload; routing_bytes(seq_len, sizes).
+    """
+
+    case = MoeCase
+    tokens = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192)
+    constraints = CONSTRAINTS
+    quantization = "fp8_block_scale"
+    routing_inputs: tuple[str, ...]
+    reference_sizes = ("experts_at_once",)  # constants of the reference
+    reference_functions: tuple[Callable, ...]
+
+    def definition_name_of(self, sizes: Sizes) -> str:
+        experts = f"e{sizes['num_local_experts']}"
+        widths = f"h{sizes['hidden_size']}_i{sizes['intermediate_size']}"
+        suffix = swiglu.suffix(sizes) + shared_suffix(sizes)
+        return f"{self.name_prefix(sizes)}_{experts}_{widths}{suffix}"
+
+    def reference_source(self, key: str) -> str:
+        return self_contained(
+            self.layer_sizes()[key], self.reference_sizes, self.reference_functions
+        )
+
+    def tags(self, sizes: Sizes) -> list[str]:
+        """Return a definition's models, quantisation and ranks."""
+        tags = [f"model:{model}" for model in sizes["model"]]
+        tags.append(f"quantization:{self.quantization}")
+        tags.append(f"parallelism:ep{expert_ranks(sizes)}")
+        if sizes["tensor_ranks"] > 1:
+            tags.append(f"parallelism:tp{sizes['tensor_ranks']}")
+        return tags
+
+    def axes(self, sizes: Sizes) -> dict:
+        hidden = sizes["hidden_size"]
+        width = sizes["intermediate_size"]
+        return {
+            "seq_len": var("Tokens in the batch; 0 is legal."),
+            "num_local_experts": const(sizes["num_local_experts"], "Experts that this rank holds."),
+            "hidden_size": const(hidden, "Model width."),
+            "intermediate_size": const(width, "Width inside an expert."),
+            "gemm1_out_size": const(2 * width, "GEMM1's output: up, then gate."),
+            "num_hidden_blocks": const(hidden // BLOCK, "Scale blocks along hidden_size."),
+            "num_intermediate_blocks": const(
+                width // BLOCK, "Scale blocks along intermediate_size."
+            ),
+            "num_gemm1_out_blocks": const(2 * width // BLOCK, "Scale blocks along gemm1_out_size."),
+        }
+
+    def outputs(self, sizes: Sizes) -> dict:
+        return OUTPUTS
+
+    def usual_case(self, sizes: Sizes) -> tuple:
+        """Return the first expert of a rank in the middle; 0 where one rank holds all."""
+        return (expert_ranks(sizes) // 2 * routed_experts(sizes),)
+
+    def tensors(self, case: MoeCase) -> dict[str, torch.Tensor]:
+        sizes = self.layer_sizes()[case.layer_key]
+        return router_outputs(case, sizes) | stored_scales(case, sizes)
+
+    def scalars(self, case: MoeCase) -> dict[str, float]:
+        """Return the inputs of a case that are numbers."""
+        return {"local_expert_offset": case.offset}
+
+    def record(self, case: MoeCase) -> Trace:
+        scales = SCALE_NAMES if case.scales == "harsh" else ()
+        stored = (*self.routing_inputs, *scales)
+        return self.trace(case, RANDOM_INPUTS, stored, self.scalars(case))
+
+    def counts(
+        self, workload: Workload, stored: dict[str, torch.Tensor], key: str
+    ) -> Counts | None:
+        """Return a workload's counts, or None where it lacks the routing.
+
+        Raises ValueError for logits of another width.
+        """
+        needed = set(self.routing_inputs) - {"topk_weights"}
+        if not needed <= stored.keys():
+            return None
+        offset = 0
+        if "local_expert_offset" in self.inputs:
+            spec = workload.inputs.get("local_expert_offset")
+            if spec is None or spec.type != "scalar":
+                return None
+            offset = int(spec.value)
+
+        sizes = self.layer_sizes()[key]
+        return self.local_counts(self.chosen(stored, sizes) - offset, offset, sizes)
+
+    def local_counts(self, chosen: np.ndarray, offset: int, sizes: Sizes) -> Counts:
+        """Return the counts of a rank. chosen: experts counted from its first one, `offset`."""
+        return routing_model.local_counts(chosen, sizes)
+
+    def chosen(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
+        """Return the experts that the router inside chooses, [T, top_k]."""
+        logits = stored["routing_logits"].float().numpy()
+        if logits.ndim != 2 or logits.shape[1] != sizes["num_experts"]:
+            raise ValueError(f"logits: got shape {logits.shape}, want [T, {sizes['num_experts']}]")
+        return routing_model.select(logits, bias_of(stored), sizes)
+
+    def bound(self, seq_len: int, counts: Counts, key: str) -> Bound:
+        sizes = self.layer_sizes()[key]
+        routing_bytes = self.routing_bytes(seq_len, sizes)
+        return layer_bound(seq_len, counts, routing_bytes, sizes, self.expert_bytes(sizes))
+
+    def expert_bytes(self, sizes: Sizes) -> int:
+        return expert_bytes(sizes)
+
+
+def self_contained(sizes: Sizes, names: Iterable[str], functions: Iterable[Callable]) -> str:
+    """Return source text: the sizes of these names as constants, the activation, the functions."""
+    constants = {name.upper(): sizes[name] for name in names}
+    constants["BLOCK"] = BLOCK
+    return module_source(constants, [swiglu.source(sizes), *functions])
+
+
+def shared_suffix(sizes: Sizes) -> str:
+    """Return the end of a definition's name that shared experts make; "" without."""
+    shared = sizes["num_shared_experts"]
+    return f"_shared{shared}" if shared else ""
+
+
+def slice_of_experts(sizes: Sizes) -> str:
+    """Return what a definition's description says of a tensor-parallel rank; "" of another one."""
+    ranks = sizes["tensor_ranks"]
+    if ranks == 1:
+        return ""
+    share = f"one of {ranks} slices of its intermediate size"
+    return f" Each expert is {share}; the ranks' outputs add up."
+
+
+def bias_of(inputs: dict[str, torch.Tensor]) -> np.ndarray | None:
+    """Return a router's bias, float32; None where it has none."""
+    bias = inputs.get("routing_bias")
+    return None if bias is None else bias.float().numpy()
+
+
+def router_outputs(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
+    """Return the routing inputs of a case. sizes: the router's."""
+    if case.raised is None:
+        drawn = routing_model.draw_typical(case.uuid, case.seq_len, case.offset, sizes)
+    else:
+        drawn = routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised, sizes)
+    return routing_model.as_inputs(*drawn)
+
+
+def after_router(inputs: dict[str, torch.Tensor], sizes: Sizes) -> dict[str, torch.Tensor]:
+    """Return topk_ids and topk_weights for a router's outputs. sizes: the router's."""
+    logits = inputs["routing_logits"].float().numpy()
+    factor = sizes["routed_scaling_factor"]
+    ids, weights = routing_model.route(logits, bias_of(inputs), sizes, factor)
+    return {"topk_ids": torch.from_numpy(ids), "topk_weights": torch.from_numpy(weights)}
+
+
+def append_shared_experts(
+    routed: dict[str, torch.Tensor], offset: int, sizes: Sizes, seed: str
+) -> None:
+    """Append the rank's shared experts to topk_ids and topk_weights of the tokens that take them on
+    this rank: token t on rank t % ranks. Others get -1.
+
+    Their ids are those behind the rank's other experts, and the ids after that move up. Their
+    weight is 1, or a sigmoid where the layer has a gate. offset: the rank's first expert. sizes:
+    the router's. seed: of the gate.
+    """
+    shared = sizes["num_shared_experts"]
+    if not shared:
+        return
+
+    ids = routed["topk_ids"]
+    num_tokens = len(ids)
+    first_shared = offset + routed_experts(sizes)
+    moved = torch.where(ids < first_shared, ids, ids + shared)
+
+    token = torch.arange(num_tokens, device=ids.device)
+    here = token % expert_ranks(sizes) == offset // routed_experts(sizes)
+    shared_ids = torch.arange(first_shared, first_shared + shared, device=ids.device)
+    shared_ids = torch.where(here.unsqueeze(1), shared_ids, -1).to(torch.int32)
+
+    gate = np.ones((num_tokens, 1))
+    if sizes["shared_gate"]:
+        gate = sigmoid(normal(f"{seed}/shared-gate", (num_tokens, 1)))
+    weights = torch.from_numpy(gate.astype(np.float32)).to(ids.device)
+
+    routed["topk_ids"] = torch.cat([moved, shared_ids], dim=1)
+    routed["topk_weights"] = torch.cat(
+        [routed["topk_weights"], weights.expand(num_tokens, shared)], dim=1
+    )
+
+
+def stored_scales(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
+    """Return harsh block scales, or {} if FIB draws them.
+
+    A fifth are zero and the rest of either sign, up to 32; exact in fp32. The first token's and the
+    last local expert's scales are all zero where there is more than one.
+    """
+    if case.scales != "harsh":
+        return {}
+
+    hidden = sizes["hidden_size"] // BLOCK
+    inter = sizes["intermediate_size"] // BLOCK
+    local = sizes["num_local_experts"]
+    shapes = {
+        "hidden_states_scale": (hidden, case.seq_len),
+        "gemm1_weights_scale": (local, 2 * inter, hidden),
+        "gemm2_weights_scale": (local, hidden, inter),
+    }
+
+    scales = {}
+    for name, shape in shapes.items():
+        seed = f"{case.uuid}/{name}"
+        count = math.prod(shape)
+        size = integers(f"{seed}/size", count, 513) - 256
+        zero = integers(f"{seed}/zero", count, 5) == 0
+        values = np.where(zero, 0, size / 8).astype(np.float32)
+        scales[name] = torch.from_numpy(values.reshape(shape))
+
+    if case.seq_len > 1:
+        scales["hidden_states_scale"][:, 0] = 0
+    scales["gemm2_weights_scale"][-1] = 0
+    return scales
+
+
+def expert_bytes(sizes: Sizes) -> int:
+    """Return the bytes of an expert's FP8 weights and their fp32 scales, one per block."""
+    weights = 3 * sizes["intermediate_size"] * sizes["hidden_size"]
+    return weights + 4 * weights // BLOCK**2
+
+
+def layer_bound(
+    seq_len: int, counts: Counts, routing_bytes: int, sizes: Sizes, expert_bytes: int
+) -> Bound:
+    """Return the roofline bound of a layer whose routing inputs take so many bytes.
+
+    expert_bytes: of an expert's weights and scales.
+    """
+    hidden = sizes["hidden_size"]
+    token_bytes = hidden + 4 * hidden // BLOCK
+
+    moved = counts.active * expert_bytes
+    moved += counts.tokens * token_bytes
+    moved += routing_bytes
+    moved += seq_len * hidden * 2  # output, bf16
+
+    flops = 2 * counts.rows * 3 * sizes["intermediate_size"] * hidden
+    return Bound(counts.rows, counts.active, moved, flops)

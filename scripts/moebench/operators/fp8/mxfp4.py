@@ -1,0 +1,295 @@
+"""Experts in MXFP4 behind a router, with FP8 activations; reference, sizes,
+workloads and bound.
+
+The layer of routed.py with weights as DeepSeek-V4's checkpoints hold them: E2M1,
+two to a byte along K, and a power of two (E8M0) for each 32 of K. A weight is used as it is,
+without an FP8 copy. `run` is the reference that every solution is judged against; nothing in it is
+fast on purpose. FIB's schema has no unsigned type, so packed weights and scales are int8 there;
+solutions take uint8 as well.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from flashinfer_bench import Trace
+
+from moebench.core import paths
+from moebench.operators import layers
+from moebench.operators.fp8 import swiglu as activations
+from moebench.operators.fp8.layer import MoeCase, after_router, router_outputs, slice_of_experts
+from moebench.operators.fp8.reference import BLOCK, dequantize
+from moebench.operators.fp8.routed import Routed
+from moebench.operators.fp8.swiglu import silu_clamp as swiglu
+from moebench.operators.layers import Sizes, Split, cached
+from moebench.operators.operator import Operator, const, module_source, tensor, var
+from moebench.operators.routing.numbers import bits
+
+GROUP = 32  # of K, with one scale
+SCALE_BIAS = 127
+NAN_SCALE = 255
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # by the three low bits; the fourth is the sign
+
+
+def dequantize_mxfp4(packed, scales):
+    """packed [R, K / 2] and scales [R, K / 32], bytes -> their values, [R, K] float32.
+
+    The low half of a byte comes first. A scale is 2^(byte - 127), and NaN where the byte is 255.
+    """
+    packed, scales = packed.view(torch.uint8), scales.view(torch.uint8)
+    codes = torch.stack([packed & 15, packed >> 4], dim=-1).flatten(-2)
+    table = torch.tensor([*E2M1, *(-value for value in E2M1)], device=packed.device)
+    factors = torch.exp2(scales.double() - SCALE_BIAS)
+    factors = torch.where(scales == NAN_SCALE, torch.nan, factors)
+    groups = table.double()[codes.int()].unflatten(-1, (-1, GROUP))
+    return (groups * factors[..., None]).flatten(-2).float()
+
+
+@torch.no_grad()
+def run(
+    hidden_states,
+    hidden_states_scale,
+    topk_ids,
+    topk_weights,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    local_expert_offset,
+):
+    """Return output [seq_len, hidden_size] bfloat16: the local experts' share of the layer.
+
+    Shapes and dtypes of the arguments are in the definition that carries this source. The offset
+    may be a Python number or a tensor of one element. A slot whose expert is not local has a weight
+    that is not read.
+    """
+    local = topk_ids.to(torch.int64) - int(local_expert_offset)
+    x = dequantize(hidden_states, hidden_states_scale, row_block=1)
+    output = torch.zeros_like(x)
+
+    for expert in range(len(gemm1_weights)):
+        gate_up = dequantize_mxfp4(gemm1_weights[expert], gemm1_weights_scale[expert])
+        down = dequantize_mxfp4(gemm2_weights[expert], gemm2_weights_scale[expert])
+        tokens, slot = torch.nonzero(local == expert, as_tuple=True)
+        if tokens.numel() == 0:
+            continue
+        gate, up = x[tokens].matmul(gate_up.t()).chunk(2, dim=1)
+        rows = swiglu(gate, up).matmul(down.t())
+        output.index_add_(0, tokens, rows * topk_weights[tokens, slot].unsqueeze(1))
+
+    return output.to(torch.bfloat16)
+
+
+SCALES = ("gemm1_weights_scale", "gemm2_weights_scale")
+TYPICAL = 120  # 2^-7 to 2^-5: products are of the order of one, and a few exceed the clamp
+NEAREST = 96  # of harsh scales, from 2^-31 to 1, whose spread no block of FP8 could hold
+
+PACKED = "E2M1, two to a byte along K, the first in the low half"
+E8M0 = "E8M0 bits: the byte, read as unsigned, less 127 is the exponent of two; 255 is NaN"
+
+
+@cached
+def layer_sizes() -> dict[str, Sizes]:
+    """Return key -> sizes on one rank, of the models whose table has `mxfp4`."""
+    sizes = {}
+    for name, model in layers.models().items():
+        for key, value in model.get("mxfp4", {}).items():
+            on_rank = layers.sizes_on_rank(name, model, Split.of_table(value))
+            sizes[key] = on_rank | {"num_groups": 1, "kept_groups": 1}
+    return sizes
+
+
+@dataclass(frozen=True)
+class Mxfp4Case(MoeCase):
+    """spoilt: whether the ids have empty slots, an expert twice and padding."""
+
+    spoilt: bool = False
+
+
+class Mxfp4(Routed):
+    """The layer behind a router with weights in MXFP4."""
+
+    case = Mxfp4Case
+    quantization = "mxfp4"
+    constraints = [
+        "gemm1_out_size == 2 * intermediate_size",
+        f"hidden_size == {BLOCK} * num_hidden_blocks",
+        "hidden_size == 2 * hidden_bytes",
+        "intermediate_size == 2 * intermediate_bytes",
+        f"hidden_size == {GROUP} * num_hidden_groups",
+        f"intermediate_size == {GROUP} * num_intermediate_groups",
+    ]
+    inputs = Routed.inputs | {
+        "gemm1_weights": tensor(
+            "num_local_experts gemm1_out_size hidden_bytes",
+            "int8",
+            f"First projections, rows of `gate`, then rows of `up`: {PACKED}.",
+        ),
+        "gemm1_weights_scale": tensor(
+            "num_local_experts gemm1_out_size num_hidden_groups",
+            "int8",
+            f"Scales of groups of 32. {E8M0}.",
+        ),
+        "gemm2_weights": tensor(
+            "num_local_experts hidden_size intermediate_bytes",
+            "int8",
+            f"Second projection: {PACKED}.",
+        ),
+        "gemm2_weights_scale": tensor(
+            "num_local_experts hidden_size num_intermediate_groups",
+            "int8",
+            f"Scales of groups of 32. {E8M0}.",
+        ),
+    }
+
+    def layer_sizes(self) -> dict[str, Sizes]:
+        return layer_sizes()
+
+    def small(self) -> tuple[str, ...]:
+        keys = []
+        for model in layers.models().values():
+            if model.get("small"):
+                keys += model.get("mxfp4", {})
+        return tuple(keys)
+
+    def name_prefix(self, sizes: Sizes) -> str:
+        return f"moe_mxfp4_fp8_block_scale_routed_topk{sizes['top_k']}"
+
+    def reference_source(self, key: str) -> str:
+        constants = {
+            "BLOCK": BLOCK,
+            "GROUP": GROUP,
+            "SCALE_BIAS": SCALE_BIAS,
+            "NAN_SCALE": NAN_SCALE,
+            "E2M1": E2M1,
+        }
+        activation = activations.source(layer_sizes()[key])
+        return module_source(constants, [activation, dequantize, dequantize_mxfp4, run])
+
+    def description(self, sizes: Sizes) -> str:
+        return (
+            "Mixture of experts with MXFP4 weights and FP8 activations behind a router: the caller "
+            f"gives each token's experts and weights; GEMM1, {activations.description(sizes)}, "
+            "GEMM2, weighted sum over the local experts. Rows of gate come first, activation "
+            "scales are row-major." + slice_of_experts(sizes)
+        )
+
+    def axes(self, sizes: Sizes) -> dict:
+        hidden = sizes["hidden_size"]
+        width = sizes["intermediate_size"]
+        return {
+            "seq_len": var("Tokens in the batch; 0 is legal."),
+            "num_local_experts": const(sizes["num_local_experts"], "Experts that this rank holds."),
+            "hidden_size": const(hidden, "Model width."),
+            "intermediate_size": const(width, "Width inside an expert, of this rank."),
+            "gemm1_out_size": const(2 * width, "GEMM1's output: gate, then up."),
+            "top_k": const(sizes["top_k"], "Experts of a token."),
+            "num_hidden_blocks": const(hidden // BLOCK, "Scale blocks of a token."),
+            "hidden_bytes": const(hidden // 2, "Bytes of a packed row along hidden_size."),
+            "intermediate_bytes": const(
+                width // 2, "Bytes of a packed row along intermediate_size."
+            ),
+            "num_hidden_groups": const(hidden // GROUP, "Groups of 32 along hidden_size."),
+            "num_intermediate_groups": const(
+                width // GROUP, "Groups of 32 along intermediate_size."
+            ),
+        }
+
+    def cases(self, key: str) -> list[Mxfp4Case]:
+        return Operator.cases(self, key)
+
+    def hard_cases(self, sizes: Sizes) -> list[tuple]:
+        """Return name, T, the rank's first expert, raised, scales and spoilt, each there for
+        something that an implementation gets wrong.
+        """
+        (offset,) = self.usual_case(sizes)
+        return [
+            ("one-token", 1, offset),
+            ("no-tokens", 0, offset),
+            ("odd-length", 37, offset),
+            ("many-tokens", 130, offset),
+            ("slots-without-expert", 24, offset, None, "random", True),
+            ("harsh-scales", 24, offset, None, "harsh"),
+            ("harsh-scales-one-token", 1, offset, None, "harsh"),
+        ]
+
+    def case_with_scales(self, case: Mxfp4Case) -> Mxfp4Case:
+        """Return the case in whose file this one's scales lie.
+
+        Harsh ones lie in the case's own. Typical ones are alike in all cases of a key and large, so
+        that the first case has them for all.
+        """
+        if case.scales == "harsh":
+            return case
+        return next(other for other in self.cases(case.layer_key) if other.scales == "random")
+
+    def tensors(self, case: Mxfp4Case) -> dict[str, torch.Tensor]:
+        sizes = layer_sizes()[case.layer_key]
+        stored = after_router(router_outputs(case, sizes), sizes)
+        if case.spoilt:
+            spoil(stored["topk_ids"], stored["topk_weights"], sizes["num_experts"])
+        if self.case_with_scales(case) == case:
+            stored |= weight_scales(case)
+        return stored
+
+    def record(self, case: Mxfp4Case) -> Trace:
+        random = ("hidden_states", "hidden_states_scale", "gemm1_weights", "gemm2_weights")
+        stored = (*self.routing_inputs, *SCALES)
+        trace = self.trace(case, random, stored, self.scalars(case))
+
+        file = paths.blob_file(trace.definition, self.case_with_scales(case).uuid)
+        for name in SCALES:
+            trace.workload.inputs[name].path = file
+        return trace
+
+    def expert_bytes(self, sizes: Sizes) -> int:
+        """Return the bytes of an expert's packed weights and their scales.
+
+        The GEMMs of the bound count at the dense FP8 rate, as Hopper multiplies no FP4.
+        """
+        weights = 3 * sizes["intermediate_size"] * sizes["hidden_size"]
+        return weights // 2 + weights // GROUP
+
+
+def weight_scales(case: Mxfp4Case) -> dict[str, torch.Tensor]:
+    """Return both GEMMs' scales, as bytes of E8M0.
+
+    Typical ones vary by two steps in a row, and rows by one more. Of harsh ones a sixteenth are the
+    least that there is, so that their weights vanish beside the others.
+    """
+    sizes = layer_sizes()[case.layer_key]
+    local = sizes["num_local_experts"]
+    hidden = sizes["hidden_size"]
+    inter = sizes["intermediate_size"]
+    shapes = ((local, 2 * inter, hidden // GROUP), (local, hidden, inter // GROUP))
+
+    scales = {}
+    for name, shape in zip(SCALES, shapes, strict=True):
+        drawn = random_bytes(f"{case.uuid}/{name}", shape)
+        if case.scales == "harsh":
+            scale = NEAREST + drawn % 32
+            scale[drawn >> 4 == 0] = 0
+        else:
+            scale = TYPICAL + (drawn & 1) + (drawn[..., :1] >> 7)
+        scales[name] = torch.from_numpy(scale.astype(np.uint8)).view(torch.int8)
+    return scales
+
+
+def random_bytes(seed: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Return uint8 of this shape, from the Philox stream that belongs to `seed`."""
+    count = math.prod(shape)
+    words = bits(seed, math.ceil(count / 8)).astype("<u8")
+    return words.view(np.uint8)[:count].reshape(shape)
+
+
+def spoil(ids: torch.Tensor, weights: torch.Tensor, num_experts: int) -> None:
+    """Leave slots empty, repeat an expert of every other token, and pad the end of the batch."""
+    ids[::5, ::3] = -1
+    ids[1::5, 1::3] = num_experts
+    weights[::5, ::3] = torch.nan
+    weights[1::5, 1::3] = torch.nan
+    ids[2::4, -1] = ids[2::4, 0]
+    weights[2::4, -1] = 0.5
+    weights[2::4, 0] = 0.25
+    ids[len(ids) * 2 // 3 :] = -1

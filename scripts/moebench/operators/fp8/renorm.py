@@ -1,0 +1,116 @@
+"""FP8 block-scale mixture of experts with softmax routing over the chosen experts, all experts on
+one GPU.
+
+`run` is the reference that every solution is judged against, layers.toml has the sizes it is judged
+at. Only routing and inputs differ from sigmoid_bias.py. Router logits are bfloat16; there is no
+bias.
+"""
+
+import torch
+
+from moebench.operators import layers
+from moebench.operators.fp8 import swiglu
+from moebench.operators.fp8.layer import EXPERT_INPUTS, Fp8Layer, MoeCase, slice_of_experts
+from moebench.operators.fp8.reference import dequantize, local_experts
+from moebench.operators.layers import Sizes
+from moebench.operators.operator import tensor
+
+TOP_K = 8  # of the first layer
+
+
+def route(logits):
+    """Choose the TOP_K largest logits per token; return their indices and weights, both [T, TOP_K].
+
+    Weights, float32, are the softmax over the chosen logits alone: the same as a softmax over all
+    experts, normalised again over the chosen ones.
+    """
+    chosen, experts = logits.to(torch.float32).topk(TOP_K, dim=-1)
+    return experts, torch.softmax(chosen, dim=-1)
+
+
+@torch.no_grad()
+def run(
+    routing_logits,
+    hidden_states,
+    hidden_states_scale,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+):
+    """Return output [seq_len, hidden_size] bfloat16: the whole layer.
+
+    Shapes and dtypes of the arguments are in the definition that carries this source.
+    """
+    experts, weights = route(routing_logits)
+    x = dequantize(hidden_states, hidden_states_scale.t(), row_block=1)
+    return local_experts(
+        x, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, experts, weights
+    )
+
+
+@layers.cached
+def layer_sizes() -> dict[str, Sizes]:
+    """Return layer key -> sizes, of the layers whose rank has all experts. A gate of shared experts
+    is no input of it.
+    """
+    on_ranks = layers.routed_alone("renorm")
+    return {key: sizes for key, sizes in on_ranks.items() if layers.has_all_experts(sizes)}
+
+
+class Renorm(Fp8Layer):
+    """The FP8 layer with a softmax over the chosen logits inside."""
+
+    routing_inputs = ("routing_logits",)
+    router_sizes = ("top_k",)  # constants of `route`
+    router_functions = (route,)
+    reference_sizes = (*router_sizes, "experts_at_once")
+    reference_functions = (dequantize, route, local_experts, run)
+    inputs = {
+        "routing_logits": tensor("seq_len num_local_experts", "bfloat16", "Router output."),
+        **EXPERT_INPUTS,
+    }
+
+    def layer_sizes(self) -> dict[str, Sizes]:
+        return layer_sizes()
+
+    def small(self) -> tuple[str, ...]:
+        return layers.small("renorm")
+
+    def name_prefix(self, sizes: Sizes) -> str:
+        return f"moe_fp8_block_scale_renorm_topk{sizes['top_k']}"
+
+    def description(self, sizes: Sizes) -> str:
+        return (
+            "FP8 block-scale mixture of experts with softmax over the top-k logits, all experts on "
+            f"one GPU: route, GEMM1, {swiglu.description(sizes)}, GEMM2, weighted sum."
+            + slice_of_experts(sizes)
+        )
+
+    def hard_cases(self, sizes: Sizes) -> list[tuple]:
+        return hard_cases(sizes)
+
+    def scalars(self, case: MoeCase) -> dict[str, float]:
+        return {}
+
+    def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
+        return 2 * seq_len * sizes["num_experts"]
+
+
+def hard_cases(sizes: Sizes) -> list[tuple]:
+    """Return name, T, rank's first expert, raised and scales of cases that are easily got wrong.
+
+    Every expert is local, so the first is 0.
+    """
+    experts = sizes["num_experts"]
+    apart = experts // sizes["top_k"]
+    same = {expert: 9.0 if expert % apart == 0 else -3.0 for expert in range(experts)}
+    return [
+        ("one-token", 1, 0, {}, "random"),
+        ("no-tokens", 0, 0, {}, "random"),
+        ("same-experts", 33, 0, same, "random"),
+        ("one-expert-takes-all", 70, 0, {3: 9.0}, "random"),
+        ("odd-length", 37, 0, {}, "random"),
+        ("harsh-scales", 24, 0, {}, "harsh"),
+        ("harsh-scales-one-token", 1, 0, {3: 4.0}, "harsh"),
+    ]

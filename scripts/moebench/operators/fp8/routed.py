@@ -1,0 +1,281 @@
+"""FP8 block-scale mixture of experts behind a router: the interface that inference engines have.
+
+The caller hands over each token's experts and weights, in place of logits, and holds weights and
+scales as checkpoints and engines do: GEMM1's rows of `gate` before those of `up`, activation scales
+row by row. `run` is the reference that every solution is judged against. Each key is the layer of
+one that sigmoid_bias.py or renorm.py states with the router inside, or one whose router
+neither has.
+
+The number of all experts is no axis, as nothing here hangs on it: an id is local if it is one of
+`num_local_experts` that begin at `local_expert_offset`, and any other costs nothing. So an engine
+may number more experts than its model has, as with redundant ones, or mark an empty slot with -1 or
+with the number of experts.
+
+A workload has the tokens, the rank and the routing of a workload with the router inside, so that
+what is measured of both forms can be compared; small layers add what only ids can hold. A layer
+without such a form is routed as one of sigmoid and bias would be, or of renorm where that is its
+router.
+
+A layer with shared experts is one like others here: they are the last of a token's slots and of the
+rank's experts, and whatever weighs them, a gate too, is in topk_weights.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from moebench.operators import layers
+from moebench.operators.fp8 import swiglu as activations
+from moebench.operators.fp8.layer import (
+    EXPERT_INPUTS,
+    SCALE_NAMES,
+    Fp8Layer,
+    MoeCase,
+    after_router,
+    append_shared_experts,
+    router_outputs,
+    slice_of_experts,
+)
+from moebench.operators.fp8.reference import BLOCK, EXPERTS_AT_ONCE, dequantize
+from moebench.operators.fp8.renorm import Renorm
+from moebench.operators.fp8.shared import SharedExperts
+from moebench.operators.fp8.sigmoid_bias import SigmoidBias
+from moebench.operators.fp8.swiglu import silu as swiglu
+from moebench.operators.layers import Sizes, cached, expert_ranks
+from moebench.operators.operator import const, tensor, uuid_of
+
+ROUTERS_INSIDE = (SigmoidBias(), Renorm(), SharedExperts())
+NOT_ROUTED = {"small-one-group"}  # experts that are no multiple of 32 are in small-renorm
+# Ids that no rank has, far ones too: subtracting an offset may wrap around.
+NO_EXPERT = (-1, -(2**31), 2**31 - 1)
+
+
+@torch.no_grad()
+def run(
+    hidden_states,
+    hidden_states_scale,
+    topk_ids,
+    topk_weights,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    local_expert_offset,
+):
+    """Return output [seq_len, hidden_size] bfloat16: the local experts' share of the layer.
+
+    Shapes and dtypes of the arguments are in the definition that carries this source. The offset
+    may be a Python number or a tensor of one element. A slot whose expert is not local has a weight
+    that is not read.
+    """
+    num_local_experts, _, intermediate_size = gemm2_weights.shape
+    local = topk_ids.to(torch.int64) - int(local_expert_offset)
+    x = dequantize(hidden_states, hidden_states_scale, row_block=1)
+    output = torch.zeros_like(x)
+    for first in range(0, num_local_experts, EXPERTS_AT_ONCE):
+        some = slice(first, first + EXPERTS_AT_ONCE)
+        gate_up = dequantize(gemm1_weights[some], gemm1_weights_scale[some], row_block=BLOCK)
+        down = dequantize(gemm2_weights[some], gemm2_weights_scale[some], row_block=BLOCK)
+        for at in range(len(down)):
+            tokens, slot = torch.nonzero(local == first + at, as_tuple=True)
+            if tokens.numel() == 0:
+                continue
+            gate, up = x[tokens].matmul(gate_up[at].t()).split(intermediate_size, dim=1)
+            rows = swiglu(gate, up).matmul(down[at].t())
+            output.index_add_(0, tokens, rows * topk_weights[tokens, slot].unsqueeze(1))
+    return output.to(torch.bfloat16)
+
+
+def routed_key(key: str) -> str:
+    """Return the key of a layer's routed form."""
+    return f"{'deepseek-v3-ep8' if key == 'full' else key}-routed"
+
+
+@cached
+def router_inside() -> dict[str, str]:
+    """Return key -> the one that states its layer with the router inside, where there is one."""
+    keys = [key for form in ROUTERS_INSIDE for key in form.layer_sizes()]
+    return {routed_key(key): key for key in keys if key not in NOT_ROUTED}
+
+
+@cached
+def routers() -> dict[str, Sizes]:
+    """Return key -> its layer's sizes as the router knows them, groups included."""
+    inside = layers.layer_sizes("sigmoid-bias", "renorm", "given")
+    return {routed_key(key): sizes for key, sizes in inside.items() if key not in NOT_ROUTED}
+
+
+@cached
+def ungrouped() -> dict[str, Sizes]:
+    """Return key -> sizes, of every layer of this form."""
+    return {key: after_routing(sizes) for key, sizes in routers().items()}
+
+
+def after_routing(sizes: Sizes) -> Sizes:
+    """Return a layer's sizes as this form has them: without groups, and with shared experts as
+    experts of which every token has one more.
+    """
+    shared = sizes["num_shared_experts"]
+    return sizes | {
+        "num_groups": 1,
+        "kept_groups": 1,
+        "num_experts": sizes["num_experts"] + shared * expert_ranks(sizes),
+        "top_k": sizes["top_k"] + shared,
+        "num_shared_experts": 0,
+    }
+
+
+def form_inside(key: str) -> Fp8Layer:
+    """Return the form of a key with the router inside."""
+    return next(form for form in ROUTERS_INSIDE if key in form.layer_sizes())
+
+
+@dataclass(frozen=True)
+class RoutedCase(MoeCase):
+    """like: the case whose routing this has; None draws its own. ids: "chosen" by that alone, or a
+    key of SPOILT.
+    """
+
+    like: MoeCase | None = None
+    ids: str = "chosen"
+
+
+def padded(ids: np.ndarray, weights: np.ndarray, sizes: Sizes) -> None:
+    """Make a batch for a CUDA graph: the last tokens are none, and their weights are whatever was
+    there.
+    """
+    ids[len(ids) * 2 // 3 :] = -1
+    weights[len(ids) * 2 // 3 :] = np.nan
+
+
+def without_expert(ids: np.ndarray, weights: np.ndarray, sizes: Sizes) -> None:
+    """Leave some slots without an expert: each of NO_EXPERT, and the number of experts."""
+    for at, none in enumerate((*NO_EXPERT, sizes["num_experts"])):
+        ids[at::5, at::3] = none
+        weights[at::5, at::3] = np.nan
+
+
+def twice(ids: np.ndarray, weights: np.ndarray, sizes: Sizes) -> None:
+    """Give every other token its first expert in the last slot, too, as random ids of a trial run
+    have.
+    """
+    ids[::2, -1] = ids[::2, 0]
+
+
+SPOILT = {"padded-batch": padded, "slots-without-expert": without_expert, "experts-twice": twice}
+
+
+class Routed(Fp8Layer):
+    """The FP8 layer behind a router: its experts are chosen by the caller."""
+
+    case = RoutedCase
+    routing_inputs = ("topk_ids", "topk_weights")
+    reference_functions = (dequantize, run)
+    inputs = {
+        "hidden_states": EXPERT_INPUTS["hidden_states"],
+        "hidden_states_scale": tensor(
+            "seq_len num_hidden_blocks",
+            "float32",
+            "One scale per token and 128 columns, row-major.",
+        ),
+        "topk_ids": tensor(
+            "seq_len top_k",
+            "int32",
+            "Global ids of a token's experts. Those that are not local, -1 and any other number "
+            "cost nothing; an id that comes twice counts twice.",
+        ),
+        "topk_weights": tensor(
+            "seq_len top_k",
+            "float32",
+            "Factors on the experts' results, with any scaling of the model's; not read where the "
+            "id is not local.",
+        ),
+        "gemm1_weights": tensor(
+            "num_local_experts gemm1_out_size hidden_size",
+            "float8_e4m3fn",
+            "First projections: rows of `gate`, then rows of `up`.",
+        ),
+        "gemm1_weights_scale": EXPERT_INPUTS["gemm1_weights_scale"],
+        "gemm2_weights": EXPERT_INPUTS["gemm2_weights"],
+        "gemm2_weights_scale": EXPERT_INPUTS["gemm2_weights_scale"],
+        "local_expert_offset": tensor(None, "int32", "Global id of this rank's first expert."),
+    }
+
+    def layer_sizes(self) -> dict[str, Sizes]:
+        return ungrouped()
+
+    def small(self) -> tuple[str, ...]:
+        keys = [key for form in ROUTERS_INSIDE for key in form.small()]
+        return tuple(routed_key(key) for key in keys if key not in NOT_ROUTED)
+
+    def definition_name_of(self, sizes: Sizes) -> str:
+        """Return the name of the FIB Definition of a layer of these sizes, or of the router's."""
+        return super().definition_name_of(after_routing(sizes))
+
+    def name_prefix(self, sizes: Sizes) -> str:
+        return f"moe_fp8_block_scale_routed_topk{sizes['top_k']}"
+
+    def description(self, sizes: Sizes) -> str:
+        return (
+            "FP8 block-scale mixture of experts behind a router, as seen by one expert-parallel "
+            "rank: the caller gives each token's experts and weights; GEMM1, "
+            f"{activations.description(sizes)}, GEMM2, weighted sum over the local experts. Rows "
+            "of gate come first, activation scales are row-major." + slice_of_experts(sizes)
+        )
+
+    def axes(self, sizes: Sizes) -> dict:
+        width = sizes["intermediate_size"]
+        return super().axes(sizes) | {
+            "gemm1_out_size": const(2 * width, "GEMM1's output: gate, then up."),
+            "top_k": const(sizes["top_k"], "Experts of a token."),
+        }
+
+    def cases(self, key: str) -> list[RoutedCase]:
+        inside = router_inside().get(key)
+        if inside is None:
+            return super().cases(key)
+
+        likes = form_inside(inside).cases(inside)
+        cases = [self.case_like(key, like.name, like) for like in likes]
+        if key in self.small():
+            harsh = next(like for like in likes if like.name == "harsh-scales")
+            cases += [self.case_like(key, name, harsh, name) for name in SPOILT]
+        return cases
+
+    def case_like(self, key: str, name: str, like: MoeCase, ids: str = "chosen") -> RoutedCase:
+        """Return a case with the tokens, rank and routing of another one."""
+        uuid = uuid_of(self.definition_name(key), name)
+        scales = like.scales if ids == "chosen" else "random"
+        return RoutedCase(
+            key, name, uuid, like.seq_len, like.offset, scales=scales, like=like, ids=ids
+        )
+
+    def tensors(self, case: RoutedCase) -> dict[str, torch.Tensor]:
+        sizes = routers()[case.layer_key]
+        if case.like:
+            stored = form_inside(case.like.layer_key).tensors(case.like)
+        else:
+            stored = router_outputs(case, sizes)
+
+        routed = after_router(stored, sizes)
+        append_shared_experts(routed, case.offset, sizes, case.uuid)
+        if case.ids in SPOILT:
+            spoil = SPOILT[case.ids]
+            layer = self.layer_sizes()[case.layer_key]
+            spoil(routed["topk_ids"].numpy(), routed["topk_weights"].numpy(), layer)
+        if case.scales == "harsh":
+            routed |= {name: stored[name] for name in SCALE_NAMES}
+            routed["hidden_states_scale"] = stored["hidden_states_scale"].t().contiguous()
+        return routed
+
+    def chosen(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
+        return stored["topk_ids"].to(torch.int64).numpy()
+
+    def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
+        return routing_bytes(seq_len, sizes)
+
+
+def routing_bytes(seq_len: int, sizes: Sizes) -> int:
+    """Return the bytes of the ids and weights of so many tokens."""
+    return seq_len * sizes["top_k"] * (4 + 4)
