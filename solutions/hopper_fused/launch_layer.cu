@@ -26,7 +26,7 @@ constexpr int64_t kOnePassTokens = 8192;
 // A CTA of route_permute has shared memory for its share of so many tokens.
 constexpr int64_t kRouteTokens = (int64_t)kMaxRouteBatches * 32 * kMinSms;
 constexpr int64_t kMaxTokens = kRouteTokens < 1 << 17 ? kRouteTokens : 1 << 17;
-static_assert((kMaxTokens * kTopK + kNumLocalExperts * kRowAlign) / kRowAlign < 1 << (32 - kRowsBits),
+static_assert((kMaxTokens * kMaxTokenExperts + kNumLocalExperts * kRowAlign) / kRowAlign < 1 << (32 - kRowsBits),
               "a row fits a tile's entry");
 static_assert(kMaxTokens / kRowAlign < 1 << kRowsBits && kMaxTokens / kClusterM < 1 << (32 - kMFirstShift),
               "an expert's rows fit a tile's entry");
@@ -42,7 +42,7 @@ constexpr size_t kZeroedBytes = offsetof(Scratch, fused) + offsetof(FusedScratch
 
 // Sets the pointers of the scratch arrays, for the most rows that so many tokens can have. Returns the bytes.
 static size_t place_grouped_scratch(GroupedArgs& args, uint8_t* base, int h_split, int ctas) {
-  const size_t tokens = args.num_tokens, pairs = tokens * std::min(kTopK, kNumLocalExperts);
+  const size_t tokens = args.num_tokens, pairs = tokens * kMaxTokenExperts;
   const size_t rows = pairs + std::min<size_t>(kNumLocalExperts, pairs) * (kRowAlign - 1);
   const size_t entries = rows / kBlockM + 2 * std::min<size_t>(kNumLocalExperts, pairs);  // per pair of n_blocks
   BumpAllocator scratch{base};

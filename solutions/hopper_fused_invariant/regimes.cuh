@@ -15,7 +15,7 @@ inline cudaError_t prepare_gemm1() {
 }
 
 inline bool has_few_rows(const GroupedArgs& args, int h_split) {
-  const int rows = args.num_tokens * kTopK * kNumLocalExperts / kNumExperts;  // on average; an active expert has one
+  const int rows = args.num_tokens * kTokenExperts * kNumRoutedLocalExperts / kNumExperts;  // on average; an active expert has one
   return h_split == 2 && args.num_tokens <= kRowAlign && rows * kNumNBlocks1 <= kFewTiles;
 }
 

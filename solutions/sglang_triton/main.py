@@ -8,7 +8,7 @@ import torch
 
 from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, checked
 from ..common.host.launch import launch_quickly
-from ..common.host.problem import TOP_K
+from ..common.host.problem import NUM_SHARED_EXPERTS, TOP_K
 from ..common.triton.column_slices import column_slices
 from ..common.triton.combine import combine, combine_kernel
 from ..common.triton.permute import count_kernel, permute, place_kernel
@@ -66,7 +66,9 @@ def layer(given):
     with torch.cuda.device_of(x):
         weight, permutation = order_rows(given, block_m)
         most = permutation.tile_expert.shape[0]
-        share = num_local_experts / num_experts
+        # rows here for each pair of a token and an expert that its router chooses
+        share = (num_local_experts - NUM_SHARED_EXPERTS) / num_experts
+        share *= (TOP_K + NUM_SHARED_EXPERTS) / TOP_K
         tiles = usual_tiles(pairs, share, num_local_experts, block_m, most)
 
         form = dict(config=first_config, tiles=tiles, x_in_order=False, weights_by_tma=by_tma)
@@ -91,8 +93,7 @@ def order_rows(given, block_m):
         return route_one(*routing, block_m)
 
     expert, weight = route(*routing)
-    pairs = num_tokens * TOP_K
-    return weight, permute(expert, num_local_experts, block_m, padding=pairs)
+    return weight, permute(expert, num_local_experts, block_m, padding=expert.numel())
 
 
 def second_gemm(given, h, h_scale, weight, permutation, config, tiles):

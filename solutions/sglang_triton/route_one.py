@@ -86,7 +86,7 @@ def route_one(
     Returns:
         weight [1, TOP_K] float32, as `route` returns it, and the `Permutation`, padded with TOP_K.
     """
-    top_k = problem.TOP_K
+    top_k = TOP_K.value
     bins = 1 << (num_local_experts - 1).bit_length()
     tiles = max_tiles(1, top_k, num_local_experts, block_m)
     device = routing_logits.device

@@ -58,7 +58,8 @@ def rank_of(sizes, offset):
         return None
     num_experts = sizes["num_experts"]
     num_local = sizes.get("num_local_experts", num_experts)
-    first = 0 if num_local == num_experts else offset
+    num_routed = num_local - sizes.get("num_shared_experts", 0)
+    first = 0 if num_routed == num_experts else offset
     return Rank(first, num_local, num_experts, sizes["top_k"])
 
 

@@ -22,8 +22,8 @@ from moebench.models.checkpoint import Assumptions, Checkpoint, read_file
 from moebench.models.expected_bound import expected_bound
 from moebench.operators import catalogue
 from moebench.operators.fp8 import swiglu
-from moebench.operators.fp8.routed import routed_key
-from moebench.operators.layers import Sizes, Split
+from moebench.operators.fp8.routed import after_routing, routed_key
+from moebench.operators.layers import Sizes, Split, routed_experts
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing import manifest
 from moebench.packing.serves import why_not
@@ -46,11 +46,16 @@ TOP_K_GIVEN = ("routed", "mxfp4")  # what an engine calls
 
 @dataclass(frozen=True)
 class Layer:
-    """A checkpoint's layer on one rank. keys: form -> its definition's key, None without one."""
+    """A checkpoint's layer on one rank.
+
+    keys: form -> its definition's key, None without one. keys_with_shared: of the definitions that
+    include the shared experts.
+    """
 
     checkpoint: Checkpoint
     sizes: Sizes
     keys: dict[str, str | None]
+    keys_with_shared: list[str]
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="ranks that have a slice each of every expert; default: 1",
     )
+    option("--shared", action="store_true", help="with its shared experts, behind the others")
     option(
         "--limit",
         type=float,
@@ -161,14 +167,37 @@ def layer_of(args: argparse.Namespace) -> Layer:
     assumed = Assumptions(args.fp8, args.fp8_activations, args.limit)
     checkpoint = checkpoint_of(args, assumed)
     try:
-        sizes = checkpoint.on(args.ep, args.tp)
+        sizes = checkpoint.on(args.ep, args.tp, shared_count(args, checkpoint))
     except ValueError as error:
         raise UserError(f"{args.config}: {error}") from error
 
+    with_shared = []
+    if checkpoint.shared and checkpoint.shared.count:
+        sizes_with_shared = checkpoint.on(args.ep, args.tp, checkpoint.shared.count)
+        keys = keys_of(sizes_with_shared, checkpoint.kind)
+        with_shared = [key for key in keys.values() if key]
+    return Layer(checkpoint, sizes, keys_of(sizes, checkpoint.kind), with_shared)
+
+
+def shared_count(args: argparse.Namespace, checkpoint: Checkpoint) -> int:
+    """Return how many shared experts the layer is to have. Raises ValueError where there is none
+    that can be appended to the others.
+    """
+    if not args.shared:
+        return 0
+    shared = checkpoint.shared
+    if shared is None:
+        raise ValueError("--shared: the model has no shared experts")
+    if shared.why_not_appended:
+        raise ValueError(f"--shared: the model's cannot be appended: {shared.why_not_appended}")
+    return shared.count
+
+
+def keys_of(sizes: Sizes, weights: str) -> dict[str, str | None]:
+    """Return form -> its definition's key, None without one. weights: "fp8" or "mxfp4"."""
     by_name = catalogue.by_name()
-    names = catalogue.names(sizes, checkpoint.kind)
-    keys = {form: by_name.get(name) for form, name in names.items()}
-    return Layer(checkpoint, sizes, keys)
+    names = catalogue.names(sizes, weights)
+    return {form: by_name.get(name) for form, name in names.items()}
 
 
 def wrapped(rows: list[tuple[str, str]]) -> list[str]:
@@ -185,7 +214,7 @@ def facts(layer: Layer) -> list[tuple[str, str]]:
     """Return what config.json says, and what follows from it: names and texts."""
     checkpoint = layer.checkpoint
     sizes = layer.sizes
-    experts = f"{sizes['num_local_experts']} of {sizes['num_experts']}, top-k {sizes['top_k']}"
+    experts = f"{routed_experts(sizes)} of {sizes['num_experts']}, top-k {sizes['top_k']}"
     if sizes["num_groups"] > 1:
         experts += f", {sizes['kept_groups']} of {sizes['num_groups']} groups"
 
@@ -216,11 +245,27 @@ def facts(layer: Layer) -> list[tuple[str, str]]:
         ("bound, ms", bounds(layer)),
         ("definition", ", ".join(filter(None, layer.keys.values())) or "none yet"),
     ]
+    if checkpoint.shared:
+        rows.insert(1, ("shared experts", shared_words(layer)))
     if checkpoint.notes:
         rows.append(("note", "; ".join(checkpoint.notes)))
     if checkpoint.not_understood:
         rows.append(("not understood", listed(checkpoint.not_understood)))
     return rows
+
+
+def shared_words(layer: Layer) -> str:
+    """Return what the shared experts are, and which definitions include them."""
+    shared = layer.checkpoint.shared
+    gate = ", weighed by a sigmoid" if shared.has_gate else ""
+    words = f"{shared.width} wide{gate}"
+    if layer.sizes["num_shared_experts"]:
+        return f"{words}; included, behind the others"
+    if shared.why_not_appended:
+        return f"{words}; no definition can include them: {shared.why_not_appended}"
+    if layer.keys_with_shared:
+        return f"{words}; included in {', '.join(layer.keys_with_shared)}"
+    return f"{words}; no definition includes them yet (--shared)"
 
 
 def bounds(layer: Layer) -> str:
@@ -268,10 +313,10 @@ def solutions(layer: Layer) -> list[Serving]:
 
 
 def sizes_of_form(form: str, sizes: Sizes) -> Sizes:
-    """Return the sizes that a solution sees: without groups of experts where top-k is given."""
-    if form in TOP_K_GIVEN:
-        return sizes | {"num_groups": 1, "kept_groups": 1}
-    return sizes
+    """Return the sizes that a solution sees: where top-k is given there are no groups of experts,
+    and shared experts are among the others.
+    """
+    return after_routing(sizes) if form in TOP_K_GIVEN else sizes
 
 
 def rank(serving: Serving) -> tuple[int, float, float, str]:
@@ -341,7 +386,7 @@ def next_commands(args: argparse.Namespace, layer: Layer, servings: list[Serving
     lines = []
     keys = layer.keys
     if not any(keys.values()):
-        new_key = free_key(layer, Split(args.ep, args.tp))
+        new_key = free_key(layer, Split(args.ep, args.tp, layer.sizes["num_shared_experts"]))
         lines.append(f"{args.command_line} --add {new_key}")
         keys = add_model.keys_of(new_key, keys)
 

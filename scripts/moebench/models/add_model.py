@@ -17,10 +17,18 @@ from moebench.models.checkpoint import Checkpoint
 from moebench.models.checkpoint.schemes import MXFP4
 from moebench.operators import catalogue, workloads
 from moebench.operators.fp8.routed import routed_key
-from moebench.operators.layers import DEFAULTS, Sizes, Split, layers_file, models, read_again
+from moebench.operators.layers import (
+    DEFAULTS,
+    Sizes,
+    Split,
+    expert_ranks,
+    layers_file,
+    models,
+    read_again,
+)
 
 KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")
-RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?(-mxfp4)?$")
+RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?(-shared)?(-mxfp4)?$")
 SMALL_BYTES = 32_000_000  # of a layer that a CPU can run
 
 
@@ -131,8 +139,7 @@ def with_layer(text: str, key: str, checkpoint: Checkpoint, sizes: Sizes) -> str
 
     The model is called after the key, without the ranks in it.
     """
-    ranks = sizes["num_experts"] // sizes["num_local_experts"]
-    split = Split(ranks, sizes["tensor_ranks"])
+    split = Split(expert_ranks(sizes), sizes["tensor_ranks"], sizes["num_shared_experts"])
     entry = f"{json.dumps(key)} = {split.in_table()}"
     field = "mxfp4" if checkpoint.kind == MXFP4 else "geometries"
     table = model_of(checkpoint)

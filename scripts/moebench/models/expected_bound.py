@@ -6,7 +6,7 @@ from statistics import fmean
 from moebench.operators.fp8.layer import expert_bytes as fp8_bytes
 from moebench.operators.fp8.layer import layer_bound
 from moebench.operators.fp8.routed import routing_bytes
-from moebench.operators.layers import Sizes
+from moebench.operators.layers import Sizes, routed_experts
 from moebench.operators.routing import model as routing_model
 
 ROWS = 2048  # tokens that are drawn in all, so that a mean at few tokens is one over many routings
@@ -31,7 +31,7 @@ def expected_bound(num_tokens: int, sizes: Sizes, expert_bytes: int | None = Non
     token most ranks of many have no expert to read.
     """
     experts = sizes["num_experts"]
-    local = sizes["num_local_experts"]
+    local = routed_experts(sizes)
     moved = routing_bytes(num_tokens, sizes)
     weights = expert_bytes or fp8_bytes(sizes)
     routings = max(1, min(MOST_ROUTINGS, ROWS // num_tokens))
@@ -41,7 +41,7 @@ def expected_bound(num_tokens: int, sizes: Sizes, expert_bytes: int | None = Non
         logits, bias = routing_model.draw(f"expected/{num_tokens}/{number}", num_tokens, {}, sizes)
         chosen = routing_model.select(logits, bias, sizes)
         for first in range(0, experts, local):
-            counts = routing_model.local_counts(chosen - first, sizes)
+            counts = routing_model.counts_with_shared(chosen - first, first // local, sizes)
             bounds.append(layer_bound(num_tokens, counts, moved, sizes, weights))
 
     ms = fmean(bound.ms for bound in bounds)

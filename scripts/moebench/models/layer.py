@@ -24,12 +24,13 @@ class Layer:
     @property
     def name(self) -> str:
         """'DeepSeek-V3 EP8', 'DeepSeek-V3 TP4'; 'Qwen3-Next 128/512' where the router knows a part
-        of the experts only.
+        of the experts only; 'DeepSeek-V3 EP8 + shared'.
         """
         shown = self.model["name"]
         all_experts = self.model.get("of_experts")
         if all_experts:
-            return f"{shown} {self.sizes['num_experts']}/{all_experts}"
+            shared = " + shared" if self.split.shared else ""
+            return f"{shown} {self.model['num_experts']}/{all_experts}{shared}"
         return f"{shown} {self.split.words()}"
 
     @property
@@ -48,8 +49,8 @@ class Layer:
 
 @cached
 def layers() -> list[Layer]:
-    """Return every model's layer, by model and from many ranks to one, tensor-parallel ones behind;
-    with the router inside where there is that form.
+    """Return every model's layer, by model and from many ranks to one, tensor-parallel ones behind,
+    and those with shared experts last; with the router inside where there is that form.
     """
     every_layer = []
     for model in models().values():
@@ -65,9 +66,11 @@ def layers() -> list[Layer]:
 
 
 def many_ranks_first(item: tuple[str, Split]) -> tuple:
-    """Return a key that sorts layers: whole experts first, then from many ranks to one."""
+    """Return a key that sorts layers: routed experts alone first, then whole experts, then from
+    many ranks to one.
+    """
     key, split = item
-    return split.tensor > 1, -split.experts, -split.tensor, key
+    return split.shared, split.tensor > 1, -split.experts, -split.tensor, key
 
 
 def layer_of(layer_key: str) -> Layer | None:

@@ -14,6 +14,7 @@ from moebench.operators.fp8.layer import self_contained
 from moebench.operators.fp8.mxfp4 import Mxfp4
 from moebench.operators.fp8.renorm import Renorm
 from moebench.operators.fp8.routed import Routed, routers
+from moebench.operators.fp8.shared import SharedExperts
 from moebench.operators.fp8.sigmoid_bias import SigmoidBias
 from moebench.operators.layers import Sizes, cached, has_all_experts
 from moebench.operators.moe_bf16 import MoeBf16
@@ -23,8 +24,9 @@ from moebench.operators.operator import Operator
 SIGMOID_BIAS = SigmoidBias()
 RENORM = Renorm()
 ROUTED = Routed()
+SHARED_EXPERTS = SharedExperts()
 MXFP4 = Mxfp4()
-OPERATORS = (SIGMOID_BIAS, RENORM, MoeBf16(), Mxfp8Linear(), ROUTED, MXFP4)
+OPERATORS = (SIGMOID_BIAS, RENORM, MoeBf16(), Mxfp8Linear(), ROUTED, MXFP4, SHARED_EXPERTS)
 
 
 @cached
@@ -45,7 +47,7 @@ def renorm() -> tuple[str, ...]:
 @cached
 def fp8_moe() -> tuple[str, ...]:
     """Return the keys of FP8 layers with the router inside."""
-    return (*SIGMOID_BIAS.layer_sizes(), *renorm())
+    return (*SIGMOID_BIAS.layer_sizes(), *renorm(), *SHARED_EXPERTS.layer_sizes())
 
 
 @cached
@@ -113,10 +115,16 @@ def names(sizes: Sizes, weights: str = "fp8") -> dict[str, str]:
     by_form = {}
     if sizes["routing"] == "sigmoid-bias":
         by_form["sigmoid-bias"] = SIGMOID_BIAS.definition_name_of(sizes)
-    elif sizes["routing"] == "renorm" and has_all_experts(sizes):
+    elif renorm_inside(sizes):
         by_form["renorm"] = RENORM.definition_name_of(sizes)
     by_form["routed"] = ROUTED.definition_name_of(sizes)
     return by_form
+
+
+def renorm_inside(sizes: Sizes) -> bool:
+    """Whether a layer of these sizes has a form with softmax routing inside."""
+    is_renorm = sizes["routing"] == "renorm"
+    return is_renorm and has_all_experts(sizes) and not sizes["num_shared_experts"]
 
 
 def definition_name(layer_key: str) -> str:

@@ -24,6 +24,7 @@ DEFAULTS = {
     "activation": "silu",
     "swiglu_limit": 0,
     "routed_scaling_factor": 1.0,
+    "shared_gate": False,
 }
 
 _caches = []
@@ -32,35 +33,45 @@ _caches = []
 @dataclass(frozen=True)
 class Split:
     """How ranks share a layer: experts ranks hold other experts each, tensor ranks a slice of every
-    expert's intermediate size.
+    expert's intermediate size. shared: experts that every rank has behind these, and every token
+    takes on one of the ranks.
     """
 
     experts: int = 1
     tensor: int = 1
+    shared: int = 0
 
     @classmethod
     def of_table(cls, value: int | dict[str, int]) -> "Split":
-        """Return what layers.toml says: 8, or { ep = 2, tp = 4 }."""
+        """Return what layers.toml says: 8, or { ep = 2, tp = 4 }, or { ep = 8, shared = 1 }."""
         if isinstance(value, int):
             return cls(value)
-        return cls(value.get("ep", 1), value.get("tp", 1))
+        return cls(value.get("ep", 1), value.get("tp", 1), value.get("shared", 0))
 
     def in_table(self) -> str:
         """Return what layers.toml says of it."""
-        if self.tensor == 1:
+        if self.tensor == 1 and not self.shared:
             return str(self.experts)
-        if self.experts == 1:
-            return f"{{ tp = {self.tensor} }}"
-        return f"{{ ep = {self.experts}, tp = {self.tensor} }}"
+
+        parts = []
+        if self.experts > 1:
+            parts.append(f"ep = {self.experts}")
+        if self.tensor > 1:
+            parts.append(f"tp = {self.tensor}")
+        if self.shared:
+            parts.append(f"shared = {self.shared}")
+        return f"{{ {', '.join(parts)} }}"
 
     def suffix(self) -> str:
-        """Return the end of a key: "-ep8", "-tp4", "-ep2-tp4", "" for one rank."""
+        """Return the end of a key: "-ep8", "-tp4", "-ep2-tp4", "-ep8-shared", "" for one rank."""
         experts = f"-ep{self.experts}" if self.experts > 1 else ""
-        return experts + (f"-tp{self.tensor}" if self.tensor > 1 else "")
+        tensor = f"-tp{self.tensor}" if self.tensor > 1 else ""
+        return experts + tensor + ("-shared" if self.shared else "")
 
     def words(self) -> str:
-        """Return "EP8", "TP4", "EP2 TP4", or "EP1" for one rank."""
-        return self.suffix().upper().replace("-", " ").strip() or "EP1"
+        """Return "EP8", "TP4", "EP2 TP4", or "EP1" for one rank; "EP8 + shared"."""
+        ranks = Split(self.experts, self.tensor).suffix().upper().replace("-", " ").strip()
+        return (ranks or "EP1") + (" + shared" if self.shared else "")
 
 
 def cached(function: Callable) -> Callable:
@@ -102,14 +113,29 @@ def layer_sizes(*routings: str) -> dict[str, Sizes]:
     return sizes
 
 
+@cached
+def routed_alone(*routings: str) -> dict[str, Sizes]:
+    """Return `layer_keys` without the layers that have shared experts."""
+    every = layer_sizes(*routings)
+    return {key: sizes for key, sizes in every.items() if not sizes["num_shared_experts"]}
+
+
+@cached
+def with_shared(*routings: str) -> dict[str, Sizes]:
+    """Return `layer_keys` of the layers that have shared experts alone."""
+    every = layer_sizes(*routings)
+    return {key: sizes for key, sizes in every.items() if sizes["num_shared_experts"]}
+
+
 def sizes_on_rank(name: str, model: dict, split: Split) -> Sizes:
     """Return a model's layer on one of its ranks.
 
+    num_local_experts: of whose weights the last num_shared_experts are the shared ones.
     tensor_ranks: how many have a slice each of intermediate_size. experts_at_once: how many
     experts' weights the reference dequantises together, all of the rank's or one. model: the tags
     of the models that have the layer, the table's own name first.
     """
-    local = model["num_experts"] // split.experts
+    local = model["num_experts"] // split.experts + split.shared
     width = model["intermediate_size"] // split.tensor
     weights = 3 * model["hidden_size"] * width
     all_fit = local * weights * 4 <= MOST_BYTES_AT_ONCE
@@ -119,6 +145,8 @@ def sizes_on_rank(name: str, model: dict, split: Split) -> Sizes:
         "routing": model["routing"],
         "num_experts": model["num_experts"],
         "num_local_experts": local,
+        "num_shared_experts": split.shared,
+        "shared_gate": with_defaults["shared_gate"],
         "top_k": model["top_k"],
         "kept_groups": with_defaults["kept_groups"],
         "num_groups": with_defaults["num_groups"],
@@ -133,16 +161,40 @@ def sizes_on_rank(name: str, model: dict, split: Split) -> Sizes:
     }
 
 
+def routed_experts(sizes: Sizes) -> int:
+    """Return how many experts of a rank the router knows: all but the shared ones."""
+    return sizes["num_local_experts"] - sizes["num_shared_experts"]
+
+
+def expert_ranks(sizes: Sizes) -> int:
+    """Return how many ranks share the experts that the router knows."""
+    return sizes["num_experts"] // routed_experts(sizes)
+
+
 def has_all_experts(sizes: Sizes) -> bool:
     """Whether a rank of these sizes holds every expert."""
-    return sizes["num_local_experts"] == sizes["num_experts"]
+    return expert_ranks(sizes) == 1
 
 
 @cached
 def small(routing: str) -> tuple[str, ...]:
-    """Return the keys of the layers with this routing that are for machines without a GPU."""
+    """Return the keys of the layers with this routing that are for machines without a GPU, without
+    those that have shared experts.
+    """
+    return tuple(key for key in small_keys(routing) if key in routed_alone(routing))
+
+
+@cached
+def small_with_shared(routing: str) -> tuple[str, ...]:
+    """Return the keys of the layers with this routing that are for machines without a GPU and have
+    shared experts.
+    """
+    return tuple(key for key in small_keys(routing) if key in with_shared(routing))
+
+
+def small_keys(routing: str) -> list[str]:
     keys = []
     for model in models().values():
         if model["routing"] == routing and model.get("small"):
             keys += model["geometries"]
-    return tuple(keys)
+    return keys

@@ -17,6 +17,7 @@ from moebench.operators.fp8 import swiglu
 NAMES = {
     "num_experts": "kNumExperts",
     "num_local_experts": "kNumLocalExperts",
+    "num_shared_experts": "kNumSharedExperts",
     "top_k": "kTopK",
     "num_groups": "kRoutingGroups",
     "kept_groups": "kKeptGroups",

@@ -14,6 +14,7 @@ FORMS = ("sigmoid-bias", "renorm", "routed", "mxfp4")
 SIZES = (
     "num_experts",
     "num_local_experts",
+    "num_shared_experts",
     "top_k",
     "num_groups",
     "kept_groups",
@@ -61,6 +62,7 @@ class Rule(Strict):
     activations: list[Literal["silu", "clamp", "swigluoai", "swiglustep"]] = ["silu"]
     num_experts: Range = Range()
     num_local_experts: Range = Range()
+    num_shared_experts: Range = Range(one_of=[0])
     top_k: Range = Range()
     num_groups: Range = Range()
     kept_groups: Range = Range()

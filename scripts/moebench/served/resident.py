@@ -10,6 +10,8 @@ from moebench.core.errors import CannotRun
 from moebench.judging.calling import first_tokens, input_bytes, random_fp8
 from moebench.operators import catalogue
 from moebench.operators.catalogue import definition, operator, router, router_sizes
+from moebench.operators.fp8.layer import append_shared_experts
+from moebench.operators.layers import routed_experts
 from moebench.operators.routing import model as routing_model
 from moebench.operators.routing.kinds import offset_of
 
@@ -48,10 +50,11 @@ class Resident:
     def bound_ms(self, num_tokens: int) -> float:
         """Return the sum of the layers' roofline bounds in ms."""
         sizes = catalogue.layer_sizes()[self.layer_key]
+        rank = offset_of(self.layer_key) // routed_experts(sizes)
         total = 0.0
         for experts in self.local_experts:
             chosen = experts[:num_tokens].cpu().numpy()
-            counts = routing_model.local_counts(chosen, sizes)
+            counts = routing_model.counts_with_shared(chosen, rank, sizes)
             total += operator(self.layer_key).bound(num_tokens, counts, self.layer_key).ms
         return total
 
@@ -156,4 +159,6 @@ def routing(
 
     if layer_key in catalogue.routed():
         inputs = {"topk_ids": experts.int(), "topk_weights": weights}
+        append_shared_experts(inputs, offset_of(layer_key), sizes, seed)
+        experts = inputs["topk_ids"]
     return Routing(inputs, experts)

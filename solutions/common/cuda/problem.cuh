@@ -3,6 +3,7 @@
 
 constexpr int kNumExperts = 256;
 constexpr int kNumLocalExperts = 32;
+constexpr int kNumSharedExperts = 0;
 constexpr int kTopK = 8;
 constexpr int kRoutingGroups = 8;
 constexpr int kKeptGroups = 4;

@@ -127,8 +127,15 @@ __device__ __forceinline__ bool in_kept_group(const float (&choice)[N]) {
   return ahead < kKeptGroups;
 }
 
-// For a whole warp: chooses the token's experts. Writes mask[stride * w], whose bits are local experts 32 w to
-// 32 w + 31, and weight[local expert] where the bit is set. Lane l has experts N l to N l + N - 1.
+// The bits of the shared experts in a token's w-th word of local experts.
+__device__ __forceinline__ constexpr unsigned shared_bits(int w) {
+  unsigned bits = 0;
+  for (int e = kNumRoutedLocalExperts; e < kNumLocalExperts; e++) bits |= e / 32 == w ? 1u << e % 32 : 0;
+  return bits;
+}
+
+// For a whole warp: chooses the token's experts, and adds the shared ones on their rank. Writes mask[stride * w], whose bits are local
+// experts 32 w to 32 w + 31, and weight[local expert] where the bit is set. Lane l has experts N l to N l + N - 1.
 __device__ __forceinline__ void route_token(const Layer& args, int token, uint32_t* mask, int stride, float* weight) {
   const int lane = threadIdx.x % kWarp;
   constexpr int N = kLaneExperts;
@@ -179,11 +186,14 @@ __device__ __forceinline__ void route_token(const Layer& args, int token, uint32
 #pragma unroll
   for (int i = 0; i < N; i++) {
     const int local = N * lane + i - args.local_expert_offset;
-    if ((chosen >> i & 1) && local >= 0 && local < kNumLocalExperts) {
+    if ((chosen >> i & 1) && local >= 0 && local < kNumRoutedLocalExperts) {
       chosen_local |= 1u << i;
       weight[local] = score[i] * factor;
     }
   }
+  const bool takes_shared =
+      kExpertRanks == 1 || token % kExpertRanks == args.local_expert_offset / kNumRoutedLocalExperts;
+  if (lane < kNumSharedExperts) weight[kNumRoutedLocalExperts + lane] = 1.0f;
   // this lane's bits fall into one word of the mask or into two neighbouring ones
   const int at = N * lane - args.local_expert_offset, word = at < 0 ? 0 : at / 32;
   uint64_t bits = chosen_local == 0 ? 0 : at < 0 ? chosen_local >> -at : (uint64_t)chosen_local << at % 32;
@@ -191,7 +201,7 @@ __device__ __forceinline__ void route_token(const Layer& args, int token, uint32
   for (int w = 0; w < kMaskWords; w++) {
     const unsigned mine = (w == word ? (unsigned)bits : 0u) | (w == word + 1 ? (unsigned)(bits >> 32) : 0u);
     const unsigned all = __reduce_or_sync(kFullWarp, mine);
-    if (lane == 0) mask[stride * w] = all;
+    if (lane == 0) mask[stride * w] = all | (takes_shared ? shared_bits(w) : 0u);
   }
 }
 

@@ -15,7 +15,7 @@ from .problem import HIDDEN_SIZE as H
 from .problem import INTERMEDIATE_SIZE as I
 from .problem import NUM_EXPERTS as E
 from .problem import NUM_LOCAL_EXPERTS as E_LOCAL
-from .problem import RENORM, TOP_K
+from .problem import NUM_SHARED_EXPERTS, RENORM, TOP_K
 
 T = "tokens of a call"
 FP8 = torch.float8_e4m3fn
@@ -37,7 +37,7 @@ DS_ROUTING = {
     "hidden_states": ((T, H), FP8),
     "hidden_states_scale": ((H // 128, T), FP32),
     **WEIGHTS,
-    "local_expert_offset": range(E - E_LOCAL + 1),
+    "local_expert_offset": range(E - (E_LOCAL - NUM_SHARED_EXPERTS) + 1),
     "routed_scaling_factor": float,
     "output": ((T, H), BF16),
 }

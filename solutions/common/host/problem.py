@@ -5,6 +5,7 @@ Packing writes this file for other definitions.
 
 NUM_EXPERTS = 256
 NUM_LOCAL_EXPERTS = 32
+NUM_SHARED_EXPERTS = 0
 TOP_K = 8
 NUM_GROUPS = 8
 KEPT_GROUPS = 4

@@ -5,6 +5,7 @@ weighs. The experts may stand in groups; a group's score is the sum of its two l
 best groups are kept, and the largest s + bias inside them are the token's experts. Non-local
 experts count in the sum that normalises the weights, and are then marked -1: this rank has no work
 for them. With renorm routing the logits select, and the weights are a softmax over the chosen ones.
+Shared experts, the last local ones, take a token's last slots on rank token % ranks.
 
 Map of the kernel: one program a token; its scores live in registers, and every step (group maxima,
 rank of a group, TOP_K rounds of argmax) is a reduction over them. Two stores at the end.
@@ -25,8 +26,10 @@ KEPT_GROUPS = tl.constexpr(problem.KEPT_GROUPS)
 GROUPS = tl.constexpr(triton.next_power_of_2(problem.NUM_GROUPS))
 IN_GROUP = tl.constexpr(triton.next_power_of_2(problem.NUM_EXPERTS // problem.NUM_GROUPS))
 LANES = tl.constexpr(GROUPS.value * IN_GROUP.value)
-TOP_K = tl.constexpr(problem.TOP_K)
-SLOTS = tl.constexpr(triton.next_power_of_2(problem.TOP_K))
+CHOSEN = tl.constexpr(problem.TOP_K)
+SHARED = tl.constexpr(problem.NUM_SHARED_EXPERTS)
+TOP_K = tl.constexpr(problem.TOP_K + problem.NUM_SHARED_EXPERTS)  # experts of a token
+SLOTS = tl.constexpr(triton.next_power_of_2(TOP_K.value))
 RENORM = tl.constexpr(problem.RENORM)
 
 
@@ -81,7 +84,7 @@ def route_kernel(
 
     chosen = tl.zeros((SLOTS,), tl.int32)
     weight = tl.zeros((SLOTS,), tl.float32)
-    for k in tl.static_range(TOP_K):
+    for k in tl.static_range(CHOSEN):
         best = tl.argmax(selectable, 0)
         is_best = lane == best
         if LANES > E and NUM_GROUPS > 1:
@@ -98,7 +101,12 @@ def route_kernel(
     else:
         weight = weight / (tl.sum(weight, 0) + 1e-20) * routed_scaling_factor
     local = chosen - local_expert_offset
-    local = tl.where((local >= 0) & (local < E_LOCAL), local, -1)
+    local = tl.where((local >= 0) & (local < E_LOCAL - SHARED), local, -1)
+    if SHARED > 0:  # all ranks have them, and the ranks' outputs add up
+        ROUTED: tl.constexpr = E_LOCAL - SHARED
+        here = token % (E // ROUTED) == local_expert_offset // ROUTED
+        local = tl.where(slot >= CHOSEN, tl.where(here, ROUTED + slot - CHOSEN, -1), local)
+        weight = tl.where(slot >= CHOSEN, 1.0, weight)
     if SLOTS == TOP_K:
         tl.store(expert_ptr + token * TOP_K + slot, local)
         tl.store(weight_ptr + token * TOP_K + slot, weight)
@@ -118,7 +126,7 @@ def route(
         routing_bias: [E] bfloat16, takes part in the choice only; None with renorm routing.
         local_expert_offset: global number of the first local expert.
         routed_scaling_factor: factor on the normalised weights.
-        num_local_experts: E_local.
+        num_local_experts: E_local, with shared experts.
 
     Returns:
         expert [T, TOP_K] int32: local expert number, -1 for an expert of another rank; weight [T,
@@ -128,8 +136,8 @@ def route(
     """
     num_tokens = routing_logits.shape[0]
     device = routing_logits.device
-    expert = torch.empty(num_tokens, problem.TOP_K, dtype=torch.int32, device=device)
-    weight = torch.empty(num_tokens, problem.TOP_K, dtype=torch.float32, device=device)
+    expert = torch.empty(num_tokens, TOP_K.value, dtype=torch.int32, device=device)
+    weight = torch.empty(num_tokens, TOP_K.value, dtype=torch.float32, device=device)
     route_kernel[(num_tokens,)](
         routing_logits,
         routing_logits if problem.RENORM else routing_bias,
@@ -183,9 +191,20 @@ def route_ref(
     weight = chosen / total * routed_scaling_factor
 
     local = expert - local_expert_offset
-    is_local = (local >= 0) & (local < num_local_experts)
+    num_routed = num_local_experts - problem.NUM_SHARED_EXPERTS
+    is_local = (local >= 0) & (local < num_routed)
     local = torch.where(is_local, local, -1)
+    local, weight = with_shared_ref(local, weight, local_expert_offset // num_routed, num_routed)
     return local.to(torch.int32), weight
+
+
+def with_shared_ref(local, weight, rank, num_routed):
+    """Return local experts and weights with the shared ones, which come after num_routed others."""
+    ranks = problem.NUM_EXPERTS // num_routed
+    here = torch.arange(len(local), device=local.device) % ranks == rank
+    shared = num_routed + torch.arange(problem.NUM_SHARED_EXPERTS, device=local.device)
+    shared = torch.where(here[:, None], shared, -1)
+    return torch.cat([local, shared], 1), torch.cat([weight, torch.ones_like(shared) * 1.0], 1)
 
 
 def selectable_ref(biased):

@@ -121,7 +121,7 @@ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 
 // Of so many tokens at most: pairs of a token and a local expert, experts and m_blocks, rows.
-constexpr int pairs_of(int tokens) { return tokens * smaller(kTopK, kNumLocalExperts); }
+constexpr int pairs_of(int tokens) { return tokens * kMaxTokenExperts; }
 constexpr int experts_of(int tokens) { return smaller(kNumLocalExperts, pairs_of(tokens)); }
 constexpr int m_blocks_of(int tokens) { return experts_of(tokens) + pairs_of(tokens) / kMBlockRows; }
 constexpr int rows_of(int tokens) {

@@ -15,7 +15,7 @@
 constexpr int kVectors = kHidden / 8;  // 16-byte vectors of a row of y
 // In one column pass most models' rows are two or four vectors for each thread.
 constexpr int kCombineThreads = kVectors % 896 == 0 ? 224 : kVectors % 512 == 0 ? 256 : kVectors % 384 == 0 ? 192 : 128;
-constexpr bool kManyRows = kTopK * kNumLocalExperts > 3 * kNumExperts;  // a token has more than three rows on average
+constexpr bool kManyRows = kTokenExperts * kNumRoutedLocalExperts > 3 * kNumExperts;  // a token has more than three rows on average
 constexpr int kCombineCtas = (kManyRows ? 1024 : 1792) / kCombineThreads;  // CTAs of an SM at once
 constexpr int kTokenCtas = (kVectors + kCombineThreads - 1) / kCombineThreads;  // of a token, where they are few
 constexpr int kCombineWaves = 4;  // so many times that is the grid: where a CTA ends early, another starts

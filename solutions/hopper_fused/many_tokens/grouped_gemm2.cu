@@ -131,7 +131,7 @@ __device__ __forceinline__ void load_gemm2(
 }
 
 // Where all experts are local every token has rows, but not where the caller may give ids of none, such as -1.
-constexpr bool kSomeWithoutRows = kTopKGiven || kNumLocalExperts < kNumExperts;
+constexpr bool kSomeWithoutRows = kTopKGiven || kNumRoutedLocalExperts < kNumExperts;
 
 // For the producer warps that do not load. A warp looks at kAtOnce tokens at a time.
 __device__ __forceinline__ void zero_tokens_without_rows(const GroupedArgs& args) {

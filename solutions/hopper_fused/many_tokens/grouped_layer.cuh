@@ -24,7 +24,7 @@ constexpr int y_columns_of(int passes) { return round_up(kHidden, passes * 2 * k
 // Whether the last tiles have columns beyond H. Their weights are the next expert's, or zeros, and nobody reads their y.
 constexpr bool kPadsColumns = y_columns_of(kColumnPasses) * kColumnPasses > kHidden;
 static_assert(kColumnPasses <= kMaxColumnPasses, "gemm2 counts each pass's tiles");
-constexpr int kMaxTokenRows = (kTopK + 3) / 4 * 4;  // entries of a token's list of rows: whole int4s
+constexpr int kMaxTokenRows = (kTokenExperts + 3) / 4 * 4;  // entries of a token's list of rows: whole int4s
 
 // route_permute's dynamic shared memory: two words per local expert for each batch of 32 tokens, and one more. Its
 // static arrays take up to 17 KB of the 227, or 25 with more than 512 local experts.

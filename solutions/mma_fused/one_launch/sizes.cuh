@@ -30,7 +30,7 @@ constexpr int kMTiles = kWeightTileRows / kMmaM;  // MMAs for a weight tile's ro
 // ---- rows ----
 constexpr int kMaxTokens = 256;  // of the one launch
 constexpr int kMBlockRows = 16;  // measured: 24 were no faster, with 8 T = 256 took 27% more; 32 spill sums
-constexpr int kMaxTokenRows = kTopK < kNumLocalExperts ? kTopK : kNumLocalExperts;  // of a token
+constexpr int kMaxTokenRows = kMaxTokenExperts;                                    // of a token
 constexpr int kMaxPairs = kMaxTokens * kMaxTokenRows;                               // rows without padding
 constexpr int kMaxActiveExperts = kNumLocalExperts < kMaxPairs ? kNumLocalExperts : kMaxPairs;
 constexpr int kMaxMBlocks = kMaxActiveExperts + kMaxPairs / kMBlockRows;

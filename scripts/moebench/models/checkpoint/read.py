@@ -11,6 +11,7 @@ from moebench.models.checkpoint.moe_layers import activation, layers_with_expert
 from moebench.models.checkpoint.not_understood import not_understood
 from moebench.models.checkpoint.router import router_of
 from moebench.models.checkpoint.schemes import FP8, MXFP4
+from moebench.models.checkpoint.shared import SharedExperts, shared_experts
 from moebench.models.checkpoint.storage import HF_QUANT, Storage, storage_of
 from moebench.operators import catalogue
 from moebench.operators.fp8.layer import expert_bytes
@@ -31,9 +32,9 @@ class Checkpoint:
     """A checkpoint's MoE layer.
 
     sizes: keys of a table in layers.toml. layers: how many are alike. others: limit of the clamp ->
-    further layers. router, storage: in words. kind: of weights, "fp8" or "mxfp4". notes: what else
-    is to be known. not_understood: fields about the experts that nothing here reads. name: the
-    checkpoint's, as a key.
+    further layers. router, storage: in words. kind: of weights, "fp8" or "mxfp4". shared: its
+    shared experts. notes: what else is to be known. not_understood: fields about the experts that
+    nothing here reads. name: the checkpoint's, as a key.
     """
 
     sizes: Sizes
@@ -42,12 +43,14 @@ class Checkpoint:
     router: str
     storage: str
     kind: str = FP8
+    shared: SharedExperts | None = None
     notes: list[str] = field(default_factory=list)
     not_understood: dict[str, object] = field(default_factory=dict)
     name: str = "my-model"
 
-    def on(self, ranks: int, tensor_ranks: int = 1) -> Sizes:
-        """Return the sizes on one of so many ranks, of which tensor_ranks share each expert.
+    def on(self, ranks: int, tensor_ranks: int = 1, shared: int = 0) -> Sizes:
+        """Return the sizes on one of so many ranks, of which tensor_ranks share each expert, with
+        so many shared experts behind the others.
 
         Raises ValueError where they do not divide the experts, or a scale's block would lie on two
         ranks.
@@ -62,7 +65,8 @@ class Checkpoint:
                 f"{width} columns, want a multiple of {BLOCK}, the width of a scale's block"
             )
         return self.sizes | {
-            "num_local_experts": experts // ranks,
+            "num_local_experts": experts // ranks + shared,
+            "num_shared_experts": shared,
             "intermediate_size": width // tensor_ranks,
             "tensor_ranks": tensor_ranks,
         }
@@ -135,6 +139,7 @@ def read(
     sizes["routed_scaling_factor"] = router.scaling_factor
     sizes["activation"] = "silu" if kind == "swiglustep" and not limit else kind
     sizes["swiglu_limit"] = limit
+    sizes["shared_gate"] = fields.implied.get("shared_gate", False)
     others = dict(limits)
     alike = others.pop(limit)
     return Checkpoint(
@@ -144,6 +149,7 @@ def read(
         router=router.words,
         storage=storage.words,
         kind=storage.kind,
+        shared=shared_experts(fields, sizes["intermediate_size"]),
         notes=notes_on(fields, sizes, [*router.notes, *storage.notes]),
         not_understood=not_understood(fields.values),
         name=name_of(config, fields, place),

@@ -12,11 +12,11 @@ from flashinfer_bench import Trace, Workload
 
 from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.reference import BLOCK
-from moebench.operators.layers import Sizes
+from moebench.operators.layers import Sizes, expert_ranks, routed_experts
 from moebench.operators.operator import Case, Operator, const, module_source, tensor, var
 from moebench.operators.roofline import Bound, Counts
 from moebench.operators.routing import model as routing_model
-from moebench.operators.routing.numbers import integers
+from moebench.operators.routing.numbers import integers, normal, sigmoid
 
 SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
 RANDOM_INPUTS = ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES)
@@ -94,7 +94,8 @@ class Fp8Layer(Operator):
     def definition_name_of(self, sizes: Sizes) -> str:
         experts = f"e{sizes['num_local_experts']}"
         widths = f"h{sizes['hidden_size']}_i{sizes['intermediate_size']}"
-        return f"{self.name_prefix(sizes)}_{experts}_{widths}{swiglu.suffix(sizes)}"
+        suffix = swiglu.suffix(sizes) + shared_suffix(sizes)
+        return f"{self.name_prefix(sizes)}_{experts}_{widths}{suffix}"
 
     def reference_source(self, key: str) -> str:
         return self_contained(
@@ -105,7 +106,7 @@ class Fp8Layer(Operator):
         """Return a definition's models, quantisation and ranks."""
         tags = [f"model:{model}" for model in sizes["model"]]
         tags.append(f"quantization:{self.quantization}")
-        tags.append(f"parallelism:ep{ranks(sizes)}")
+        tags.append(f"parallelism:ep{expert_ranks(sizes)}")
         if sizes["tensor_ranks"] > 1:
             tags.append(f"parallelism:tp{sizes['tensor_ranks']}")
         return tags
@@ -131,7 +132,7 @@ class Fp8Layer(Operator):
 
     def usual_case(self, sizes: Sizes) -> tuple:
         """Return the first expert of a rank in the middle; 0 where one rank holds all."""
-        return (ranks(sizes) // 2 * sizes["num_local_experts"],)
+        return (expert_ranks(sizes) // 2 * routed_experts(sizes),)
 
     def tensors(self, case: MoeCase) -> dict[str, torch.Tensor]:
         sizes = self.layer_sizes()[case.layer_key]
@@ -164,7 +165,11 @@ class Fp8Layer(Operator):
             offset = int(spec.value)
 
         sizes = self.layer_sizes()[key]
-        return routing_model.local_counts(self.chosen(stored, sizes) - offset, sizes)
+        return self.local_counts(self.chosen(stored, sizes) - offset, offset, sizes)
+
+    def local_counts(self, chosen: np.ndarray, offset: int, sizes: Sizes) -> Counts:
+        """Return the counts of a rank. chosen: experts counted from its first one, `offset`."""
+        return routing_model.local_counts(chosen, sizes)
 
     def chosen(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
         """Return the experts that the router inside chooses, [T, top_k]."""
@@ -189,9 +194,10 @@ def self_contained(sizes: Sizes, names: Iterable[str], functions: Iterable[Calla
     return module_source(constants, [swiglu.source(sizes), *functions])
 
 
-def ranks(sizes: Sizes) -> int:
-    """Return how many ranks share the experts."""
-    return sizes["num_experts"] // sizes["num_local_experts"]
+def shared_suffix(sizes: Sizes) -> str:
+    """Return the end of a definition's name that shared experts make; "" without."""
+    shared = sizes["num_shared_experts"]
+    return f"_shared{shared}" if shared else ""
 
 
 def slice_of_experts(sizes: Sizes) -> str:
@@ -224,6 +230,41 @@ def after_router(inputs: dict[str, torch.Tensor], sizes: Sizes) -> dict[str, tor
     factor = sizes["routed_scaling_factor"]
     ids, weights = routing_model.route(logits, bias_of(inputs), sizes, factor)
     return {"topk_ids": torch.from_numpy(ids), "topk_weights": torch.from_numpy(weights)}
+
+
+def append_shared_experts(
+    routed: dict[str, torch.Tensor], offset: int, sizes: Sizes, seed: str
+) -> None:
+    """Append the rank's shared experts to topk_ids and topk_weights of the tokens that take them on
+    this rank: token t on rank t % ranks. Others get -1.
+
+    Their ids are those behind the rank's other experts, and the ids after that move up. Their
+    weight is 1, or a sigmoid where the layer has a gate. offset: the rank's first expert. sizes:
+    the router's. seed: of the gate.
+    """
+    shared = sizes["num_shared_experts"]
+    if not shared:
+        return
+
+    ids = routed["topk_ids"]
+    num_tokens = len(ids)
+    first_shared = offset + routed_experts(sizes)
+    moved = torch.where(ids < first_shared, ids, ids + shared)
+
+    token = torch.arange(num_tokens, device=ids.device)
+    here = token % expert_ranks(sizes) == offset // routed_experts(sizes)
+    shared_ids = torch.arange(first_shared, first_shared + shared, device=ids.device)
+    shared_ids = torch.where(here.unsqueeze(1), shared_ids, -1).to(torch.int32)
+
+    gate = np.ones((num_tokens, 1))
+    if sizes["shared_gate"]:
+        gate = sigmoid(normal(f"{seed}/shared-gate", (num_tokens, 1)))
+    weights = torch.from_numpy(gate.astype(np.float32)).to(ids.device)
+
+    routed["topk_ids"] = torch.cat([moved, shared_ids], dim=1)
+    routed["topk_weights"] = torch.cat(
+        [routed["topk_weights"], weights.expand(num_tokens, shared)], dim=1
+    )
 
 
 def stored_scales(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:

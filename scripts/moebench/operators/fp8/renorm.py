@@ -51,8 +51,10 @@ def run(
 
 @layers.cached
 def layer_sizes() -> dict[str, Sizes]:
-    """Return layer key -> sizes, of the layers whose rank has all experts."""
-    on_ranks = layers.layer_sizes("renorm")
+    """Return layer key -> sizes, of the layers whose rank has all experts. A gate of shared experts
+    is no input of it.
+    """
+    on_ranks = layers.routed_alone("renorm")
     return {key: sizes for key, sizes in on_ranks.items() if layers.has_all_experts(sizes)}
 
 

@@ -15,6 +15,9 @@ A workload has the tokens, the rank and the routing of a workload with the route
 what is measured of both forms can be compared; small layers add what only ids can hold. A layer
 without such a form is routed as one of sigmoid and bias would be, or of renorm where that is its
 router.
+
+A layer with shared experts is one like others here: they are the last of a token's slots and of the
+rank's experts, and whatever weighs them, a gate too, is in topk_weights.
 """
 
 from dataclasses import dataclass
@@ -30,17 +33,19 @@ from moebench.operators.fp8.layer import (
     Fp8Layer,
     MoeCase,
     after_router,
+    append_shared_experts,
     router_outputs,
     slice_of_experts,
 )
 from moebench.operators.fp8.reference import BLOCK, EXPERTS_AT_ONCE, dequantize
 from moebench.operators.fp8.renorm import Renorm
+from moebench.operators.fp8.shared import SharedExperts
 from moebench.operators.fp8.sigmoid_bias import SigmoidBias
 from moebench.operators.fp8.swiglu import silu as swiglu
-from moebench.operators.layers import Sizes, cached
+from moebench.operators.layers import Sizes, cached, expert_ranks
 from moebench.operators.operator import const, tensor, uuid_of
 
-ROUTERS_INSIDE = (SigmoidBias(), Renorm())
+ROUTERS_INSIDE = (SigmoidBias(), Renorm(), SharedExperts())
 NOT_ROUTED = {"small-one-group"}  # experts that are no multiple of 32 are in small-renorm
 # Ids that no rank has, far ones too: subtracting an offset may wrap around.
 NO_EXPERT = (-1, -(2**31), 2**31 - 1)
@@ -104,7 +109,21 @@ def routers() -> dict[str, Sizes]:
 @cached
 def ungrouped() -> dict[str, Sizes]:
     """Return key -> sizes, of every layer of this form."""
-    return {key: sizes | {"num_groups": 1, "kept_groups": 1} for key, sizes in routers().items()}
+    return {key: after_routing(sizes) for key, sizes in routers().items()}
+
+
+def after_routing(sizes: Sizes) -> Sizes:
+    """Return a layer's sizes as this form has them: without groups, and with shared experts as
+    experts of which every token has one more.
+    """
+    shared = sizes["num_shared_experts"]
+    return sizes | {
+        "num_groups": 1,
+        "kept_groups": 1,
+        "num_experts": sizes["num_experts"] + shared * expert_ranks(sizes),
+        "top_k": sizes["top_k"] + shared,
+        "num_shared_experts": 0,
+    }
 
 
 def form_inside(key: str) -> Fp8Layer:
@@ -190,6 +209,10 @@ class Routed(Fp8Layer):
         keys = [key for form in ROUTERS_INSIDE for key in form.small()]
         return tuple(routed_key(key) for key in keys if key not in NOT_ROUTED)
 
+    def definition_name_of(self, sizes: Sizes) -> str:
+        """Return the name of the FIB Definition of a layer of these sizes, or of the router's."""
+        return super().definition_name_of(after_routing(sizes))
+
     def name_prefix(self, sizes: Sizes) -> str:
         return f"moe_fp8_block_scale_routed_topk{sizes['top_k']}"
 
@@ -236,9 +259,11 @@ class Routed(Fp8Layer):
             stored = router_outputs(case, sizes)
 
         routed = after_router(stored, sizes)
+        append_shared_experts(routed, case.offset, sizes, case.uuid)
         if case.ids in SPOILT:
             spoil = SPOILT[case.ids]
-            spoil(routed["topk_ids"].numpy(), routed["topk_weights"].numpy(), sizes)
+            layer = self.layer_sizes()[case.layer_key]
+            spoil(routed["topk_ids"].numpy(), routed["topk_weights"].numpy(), layer)
         if case.scales == "harsh":
             routed |= {name: stored[name] for name in SCALE_NAMES}
             routed["hidden_states_scale"] = stored["hidden_states_scale"].t().contiguous()

@@ -17,11 +17,10 @@ from moebench.operators.fp8.layer import (
     EXPERT_INPUTS,
     Fp8Layer,
     MoeCase,
-    ranks,
     slice_of_experts,
 )
 from moebench.operators.fp8.reference import dequantize, local_experts
-from moebench.operators.layers import Sizes
+from moebench.operators.layers import Sizes, expert_ranks, routed_experts
 from moebench.operators.operator import const, tensor
 
 # Of the first layer; `reference_source` has every other's. Routing is fixed by the model and cannot
@@ -106,7 +105,7 @@ class SigmoidBias(Fp8Layer):
     }
 
     def layer_sizes(self) -> dict[str, Sizes]:
-        return layers.layer_sizes("sigmoid-bias")
+        return layers.routed_alone("sigmoid-bias")
 
     def small(self) -> tuple[str, ...]:
         return layers.small("sigmoid-bias")
@@ -118,8 +117,9 @@ class SigmoidBias(Fp8Layer):
     def description(self, sizes: Sizes) -> str:
         return (
             "FP8 block-scale mixture of experts with DeepSeek-V3 routing, as seen by one "
-            f"expert-parallel rank of {ranks(sizes)}: route, GEMM1, {swiglu.description(sizes)}, "
-            "GEMM2, weighted sum over the local experts." + slice_of_experts(sizes)
+            f"expert-parallel rank of {expert_ranks(sizes)}: route, GEMM1, "
+            f"{swiglu.description(sizes)}, GEMM2, weighted sum over the local experts."
+            + slice_of_experts(sizes)
         )
 
     def axes(self, sizes: Sizes) -> dict:
@@ -155,8 +155,8 @@ def public_cases() -> list[MoeCase]:
 def hard_cases(sizes: Sizes) -> list[tuple]:
     """Return name, T, rank's first expert, raised and scales of cases that are easily got wrong."""
     experts = sizes["num_experts"]
-    local = sizes["num_local_experts"]
-    ranks = experts // local
+    local = routed_experts(sizes)
+    ranks = expert_ranks(sizes)
     eighth = [ranks * n // 8 * local for n in range(8)]  # first experts of ranks, first to last
 
     # Lowering everybody else closes the other groups, or they would be chosen in spite of one

@@ -14,7 +14,8 @@ from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun
 from moebench.operators import catalogue
-from moebench.operators.fp8.layer import MoeCase, after_router
+from moebench.operators.fp8.layer import MoeCase, after_router, append_shared_experts
+from moebench.operators.layers import routed_experts
 from moebench.operators.operator import uuid_of
 from moebench.operators.routing import model as routing_model
 
@@ -25,12 +26,15 @@ EIGHT = (5, 9, 13, 40, 44, 101, 200, 204)
 
 
 def offset_of(layer_key: str) -> int:
-    """Return the first expert of a rank in the middle.
+    """Return the first expert of a rank in the middle; of the first rank with shared experts, as
+    that has them to compute at every number of tokens.
 
     Of the first definition, whose 32 experts are one group, it is 96.
     """
-    sizes = catalogue.layer_sizes()[layer_key]
-    local = sizes["num_local_experts"]
+    sizes = catalogue.router_sizes(layer_key)
+    if sizes["num_shared_experts"]:
+        return 0
+    local = routed_experts(sizes)
     return sizes["num_experts"] * 3 // 8 // local * local
 
 
@@ -65,7 +69,9 @@ def tensors(kind: str, num_tokens: int, layer_key: str) -> dict[str, torch.Tenso
 
     inputs = routing_model.as_inputs(*drawn)
     if catalogue.form(layer_key) == "routed":
-        return after_router(inputs, sizes)
+        routed = after_router(inputs, sizes)
+        append_shared_experts(routed, offset_of(layer_key), sizes, seed)
+        return routed
     return inputs
 
 

@@ -16,7 +16,7 @@ import math
 import numpy as np
 import torch
 
-from moebench.operators.layers import Sizes
+from moebench.operators.layers import Sizes, expert_ranks, routed_experts
 from moebench.operators.roofline import Counts
 from moebench.operators.routing.numbers import exponential, normal, normalised, sigmoid
 
@@ -162,16 +162,34 @@ def as_inputs(logits: np.ndarray, bias: np.ndarray | None) -> dict[str, torch.Te
 
 
 def local_counts(chosen: np.ndarray, sizes: Sizes) -> Counts:
-    """Return the counts of a rank.
+    """Return the counts of a rank, without shared experts.
 
     chosen [T, top_k]: experts counted from the rank's first one; others are another rank's.
     """
-    local = (chosen >= 0) & (chosen < sizes["num_local_experts"])
+    return counts_below(routed_experts(sizes), chosen)
+
+
+def counts_below(num_local_experts: int, chosen: np.ndarray) -> Counts:
+    """Return the counts of the experts from 0 up to so many."""
+    local = (chosen >= 0) & (chosen < num_local_experts)
     return Counts(
         rows=int(local.sum()),
         tokens=int(local.any(axis=1).sum()),
         active=len(np.unique(chosen[local])),
     )
+
+
+def counts_with_shared(chosen: np.ndarray, rank: int, sizes: Sizes) -> Counts:
+    """Return the counts of a rank, with the shared experts of the tokens that take them there.
+    chosen: as of `local_counts`.
+    """
+    num_routed = routed_experts(sizes)
+    local = np.where(chosen < num_routed, chosen, -1)
+
+    here = np.arange(len(chosen)) % expert_ranks(sizes) == rank
+    shared = np.arange(num_routed, sizes["num_local_experts"])
+    everything = np.concatenate([local, np.where(here[:, None], shared, -1)], axis=1)
+    return counts_below(sizes["num_local_experts"], everything)
 
 
 def is_typical(num_tokens: int, rows: int, active: int, sizes: Sizes) -> bool:
@@ -184,7 +202,7 @@ def is_typical(num_tokens: int, rows: int, active: int, sizes: Sizes) -> bool:
     if num_tokens == 1:
         return rows >= 1
 
-    local = sizes["num_local_experts"]
+    local = routed_experts(sizes)
     average = num_tokens * sizes["top_k"] * local / sizes["num_experts"]
     expected = round(local * (1 - math.exp(-average / local)))
     near = abs(active - expected) <= max(1, 0.05 * expected)

@@ -82,8 +82,8 @@ inline void check_inputs(
   if (!kRenorm) check(bias, {"routing_bias", kBf16, 1, {kNumExperts}}, first);
   check(x, {"hidden_states", x_scale ? kFp8 : kBf16, 2, {t, kHidden}}, first);
   if (x_scale) check(*x_scale, {"hidden_states_scale", kFp32, 2, {kNumKBlocks1, t}}, first);
-  check_weights_and_output(w1, w1_scale, w2, w2_scale, local_expert_offset, output, t, kNumExperts - kNumLocalExperts,
-                           first);
+  check_weights_and_output(w1, w1_scale, w2, w2_scale, local_expert_offset, output, t,
+                           kNumExperts - kNumRoutedLocalExperts, first);
 }
 
 // As check_inputs, where the top-k is given.
