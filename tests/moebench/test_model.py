@@ -84,6 +84,45 @@ def test_a_layer_that_has_a_definition_is_found_with_what_was_measured(
     ]
 
 
+def with_shared_experts(name, number=1):
+    return CONFIGS[name]["config"] | {"n_shared_experts": number}
+
+
+@pytest.mark.parametrize(
+    ("config_of", "args", "keys"),
+    [
+        ("DeepSeek-V3", ["--ep", "8"], "deepseek-v3-ep8-shared, deepseek-v3-ep8-shared-routed"),
+        ("DeepSeek-V3", ["--tp", "8"], "deepseek-v3-tp8-shared, deepseek-v3-tp8-shared-routed"),
+        ("Kimi-K2", ["--ep", "8"], "(--shared)"),
+    ],
+)
+def test_which_definitions_include_the_shared_experts_is_said(
+    config, capsys, config_of, args, keys
+):
+    assert cli.main(["model", config(with_shared_experts(config_of)), *args]) == 0
+    texts, _ = rows(capsys.readouterr().out)
+    assert texts["shared experts"].startswith("2048 wide")
+    assert texts["shared experts"].endswith(keys)
+
+
+def test_a_layer_with_its_shared_experts_is_served_and_can_be_added(config, capsys):
+    path = config(with_shared_experts("Kimi-K2"))
+    assert cli.main(["model", path, "--ep", "8", "--shared"]) == 0
+    texts, commands = rows(capsys.readouterr().out)
+    assert texts["experts"].startswith("48 of 384, top-k 8")
+    assert texts["definition"] == "none yet"
+    for form in ("served, with router", "served, top-k given"):
+        assert "hopper_fused" in texts[form]
+    assert "num_shared_experts" in texts["not served by"]
+    assert commands[0] == f"moebench model {path} --ep 8 --shared --add kimi-k2-ep8-shared"
+
+
+def test_shared_experts_that_are_not_there_are_refused(config, capsys):
+    assert cli.main(["model", config("Kimi-K2"), "--shared"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--shared" in line
+
+
 def test_a_layer_without_one_says_how_to_add_it_and_why_it_is_not_served(config, capsys):
     path = config(CONFIGS["LongCat-Flash"]["config"] | {"_name_or_path": "org/LongCat Flash"})
     assert cli.main(["model", path, "--ep", "8"]) == 0

@@ -256,3 +256,40 @@ def test_a_checkpoint_has_a_name_that_can_be_a_key(tmp_path, place, own, name):
     folder.mkdir(parents=True)
     written(folder, config=CONFIGS["Kimi-K2"]["config"] | {"_name_or_path": own})
     assert read_file(folder).name == name
+
+
+DEEPSEEK = CONFIGS["DeepSeek-V3"]["config"]
+
+
+@pytest.mark.parametrize(
+    ("config", "count", "width", "has_gate"),
+    [
+        (DEEPSEEK | {"n_shared_experts": 1}, 1, 2048, False),
+        (CONFIGS["DeepSeek-V2, every second layer"]["config"], 2, 3072, False),
+        (
+            CONFIGS["Qwen3-Next-80B"]["config"] | {"shared_expert_intermediate_size": 512},
+            1,
+            512,
+            True,
+        ),
+        (DEEPSEEK | {"shared_expert_intermediate_size": 1024}, 0, 1024, False),
+        (DEEPSEEK | {"n_shared_experts": 1, "swiglu_limits_shared": [7.0] * 61}, 0, 2048, False),
+    ],
+)
+def test_shared_experts_are_so_many_of_the_others(config, count, width, has_gate):
+    shared = read(config).shared
+    assert (shared.count, shared.width, shared.has_gate) == (count, width, has_gate)
+    assert bool(shared.why_not_appended) == (count == 0)
+
+
+@pytest.mark.parametrize("value", [None, 0])
+def test_a_model_may_have_no_shared_experts(value):
+    assert read(DEEPSEEK | {"n_shared_experts": value}).shared is None
+
+
+def test_a_layer_with_its_shared_experts_is_the_definition_that_includes_them():
+    checkpoint = read(DEEPSEEK | {"n_shared_experts": 1})
+    for ranks, tensor_ranks, key in ((8, 1, "deepseek-v3-ep8"), (1, 8, "deepseek-v3-tp8")):
+        names = catalogue.names(checkpoint.on(ranks, tensor_ranks, shared=1))
+        keys = {form: catalogue.by_name()[name] for form, name in names.items()}
+        assert keys == {"sigmoid-bias": f"{key}-shared", "routed": f"{key}-shared-routed"}

@@ -67,6 +67,8 @@ def test_a_definitions_axes_are_the_public_ones(definition):
         wanted["num_experts"] = catalogue.layer_sizes()[layer_key]["num_experts"]
     if kind == "routed":
         wanted["top_k"] = numbers["topk"]
+    if "_shared" in definition.name:
+        wanted["num_shared_experts"] = int(definition.name.rpartition("_shared")[2])
     assert axes == wanted
 
 

@@ -16,6 +16,7 @@ from moebench.core import paths
 from moebench.operators import catalogue, workloads
 from moebench.operators.fp8 import routed
 from moebench.operators.fp8 import sigmoid_bias as ds_routing
+from moebench.operators.fp8.layer import append_shared_experts
 
 SMALL = catalogue.ROUTED.small()
 
@@ -203,6 +204,10 @@ def test_routing_is_the_references(layer_key):
             if "routing_bias" in stored:
                 router_inputs += [stored["routing_bias"], 2.5]
             ids, weights = scope["route"](*router_inputs)
+            expected = {"topk_ids": ids.to(torch.int32), "topk_weights": weights}
+            sizes = routed.routers()[layer_key]
+            append_shared_experts(expected, case.offset, sizes, case.uuid)
+            ids, weights = expected["topk_ids"], expected["topk_weights"]
             assert_same_routing(catalogue.ROUTED.tensors(case), ids, weights)
 
 

@@ -45,6 +45,8 @@ def test_a_definition_of_a_slice_says_so(key):
         (1, Split(), "", "EP1"),
         ({"tp": 4}, Split(1, 4), "-tp4", "TP4"),
         ({"ep": 2, "tp": 4}, Split(2, 4), "-ep2-tp4", "EP2 TP4"),
+        ({"ep": 8, "shared": 1}, Split(8, 1, 1), "-ep8-shared", "EP8 + shared"),
+        ({"shared": 1}, Split(1, 1, 1), "-shared", "EP1 + shared"),
     ],
 )
 def test_how_ranks_share_a_layer_is_written_as_it_is_read(value, split, suffix, words):

@@ -80,7 +80,7 @@ def test_ranks_outputs_add_up_to_one_shared_expert_of_every_token():
     for rank in range(RANKS):
         on_rank = inputs | {"local_expert_offset": 32 * rank}
         total += reference("small-shared").run(**on_rank).float()
-    assert relative_error(total, shared_expert(inputs)) < 1e-6
+    assert relative_error(total, shared_expert(inputs)) < 1e-3
 
 
 @pytest.mark.parametrize("offset", [0, 77, 224])

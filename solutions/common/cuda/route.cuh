@@ -193,7 +193,7 @@ __device__ __forceinline__ void route_token(const Layer& args, int token, uint32
   }
   const bool takes_shared =
       kExpertRanks == 1 || token % kExpertRanks == args.local_expert_offset / kNumRoutedLocalExperts;
-  if (lane < kNumSharedExperts) weight[kNumRoutedLocalExperts + lane] = 1.0f;
+  if (takes_shared && lane < kNumSharedExperts) weight[kNumRoutedLocalExperts + lane] = 1.0f;
   // this lane's bits fall into one word of the mask or into two neighbouring ones
   const int at = N * lane - args.local_expert_offset, word = at < 0 ? 0 : at / 32;
   uint64_t bits = chosen_local == 0 ? 0 : at < 0 ? chosen_local >> -at : (uint64_t)chosen_local << at % 32;

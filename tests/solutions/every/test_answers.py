@@ -73,7 +73,9 @@ def test_small_workloads(layer, layer_key, case, records):
 QUICK_CASES = {
     "small-one-group": ("one-token", "no-tokens", "none-local"),
     "small-renorm": ("one-token", "no-tokens", "none-local"),
+    "small-shared": ("one-token", "none-local", "last-rank-odd-length"),
     "small-routed": ("no-tokens", "slots-without-expert"),
+    "small-shared-routed": ("none-local",),
     "small-renorm-routed": ("no-tokens",),
 }
 

@@ -193,7 +193,7 @@ def tokens(layer, num_tokens, device, seed=0):
     experts twice.
     """
     draw = Draw(device, seed)
-    local = layer["num_local_experts"]
+    local = layer["num_local_experts"] - layer.get("num_shared_experts", 0)
     offset = 0 if local == layer["num_experts"] else local
     logits, bias = clear_logits(layer, num_tokens, draw, offset)
     x = draw.fp8(num_tokens, layer["hidden_size"])
@@ -251,7 +251,9 @@ def reference_choice(layer, arguments):
         expert = arguments["topk_ids"].long() - arguments["local_expert_offset"]
         weight = arguments["topk_weights"]
     else:
-        routing = {name: layer[name.lower()] for name in ("TOP_K", "NUM_GROUPS", "KEPT_GROUPS")}
+        names = ("NUM_EXPERTS", "TOP_K", "NUM_GROUPS", "KEPT_GROUPS")
+        routing = {name: layer[name.lower()] for name in names}
+        routing["NUM_SHARED_EXPERTS"] = layer.get("num_shared_experts", 0)
         with mock.patch.multiple(route_module.problem, RENORM=layer["renorm"], **routing):
             expert, weight = route_module.route_ref(*(arguments[name] for name in ROUTING), local)
 
