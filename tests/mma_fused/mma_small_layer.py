@@ -11,7 +11,7 @@ from pathlib import Path
 
 import hopper_stages as stages
 import torch
-from moebench.operators import swiglu
+from moebench.operators.fp8 import swiglu
 from moebench.packing.pack import pack
 from moebench.packing.problem import facts
 
@@ -20,10 +20,12 @@ from solutions.mma_fused.targets import TARGETS, Target
 
 SAMPLES = stages.SAMPLE.parent
 FORM = {"activation": "silu", "swiglu_limit": 0, "renorm": False, "routed": False}
+FORM |= {"num_shared_experts": 0}
 GROUPS = {"num_experts": 128, "num_local_experts": 40, "top_k": 8}
 GROUPS |= {"num_groups": 8, "kept_groups": 4}
 ALL_LOCAL = {"num_experts": 96, "num_local_experts": 96, "top_k": 16}
 ALL_LOCAL |= {"num_groups": 1, "kept_groups": 1, "renorm": True}
+SHARED = GROUPS | {"num_local_experts": 18, "num_shared_experts": 2}  # and 16 of eight ranks
 
 
 def layer_of(hidden, inter, routing=GROUPS, clamp=None, routed=False):
@@ -44,6 +46,7 @@ LAYERS = {
     "long": layer_of(128, 640),
     "tiny-split-k": layer_of(1024, 128),
     "split-k": layer_of(2176, 128, clamp="swiglustep"),
+    "shared": layer_of(256, 128, SHARED),
     "routed": layer_of(640, 384, clamp="swigluoai", routed=True),
 }
 ARCHITECTURES = {

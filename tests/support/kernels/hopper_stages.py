@@ -17,7 +17,8 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from moebench.operators import catalogue, swiglu
+from moebench.operators import catalogue
+from moebench.operators.fp8 import swiglu
 from moebench.packing.pack import pack
 from moebench.packing.problem import NAMES
 from torch.nn.functional import pad
