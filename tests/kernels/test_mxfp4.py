@@ -63,7 +63,7 @@ def assert_close(output, expected):
     assert torch.allclose(output, expected, rtol=2**-7, atol=2**-8 * largest)
 
 
-@pytest.mark.parametrize("byte", [1, 2, 63, 100, 126, 127, 128, 160, 200, 250, 252, 255])
+@pytest.mark.parametrize("byte", [0, 1, 2, 63, 100, 126, 127, 128, 160, 200, 250, 252, 255])
 def test_every_byte_is_exact_at_a_scale(device, byte):
     packed = torch.arange(256).to(torch.uint8).view(torch.int8).view(4, 64).to(device)
     scales = torch.full((4, 1), byte, dtype=torch.uint8, device=device).view(torch.int8)
