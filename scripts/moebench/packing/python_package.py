@@ -19,7 +19,6 @@ from moebench.operators import catalogue
 from moebench.packing.gather import COMMON
 from moebench.packing.manifest import readable
 from moebench.packing.pack import pack_all
-from moebench.packing.references import outline
 
 MARK = "# by moebench pack --package"  # pyproject.toml begins with it
 SUMMARY = "Written by moebench pack --package"  # of the distribution that pip makes of it
@@ -31,6 +30,7 @@ ADAPTERS = {  # group of entry points, in which an engine looks for plugins -> m
     "vllm.general_plugins": "for_vllm",
     "sglang.srt.plugins": "for_sglang",
 }
+FP8_ADAPTERS = ("for_transformers", "for_vllm_fp8", "for_vllm_sum")  # of tokens in bf16
 CHECKED_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")  # by adapters
 
 
@@ -42,17 +42,27 @@ class Package:
     solution: Solution
     geometry: str
 
-    @property
-    def has_bf16(self) -> bool:
-        """Whether there is a function for tokens in bf16 beside the solution's own."""
+    def defines(self, suffix: str) -> bool:
+        """Whether there is a function of the solution's own name with this suffix beside it."""
         path, function = self.solution.spec.entry_point.split("::")
         texts = {source.path: source.content for source in self.solution.sources}
-        return f"{function}_bf16" in outline(texts[path]).definitions
+        name = re.compile(rf"^(def )?{function}{suffix}\b", re.MULTILINE)
+        return name.search(texts[path]) is not None
+
+    @property
+    def has_bf16(self) -> bool:
+        """Whether there is a function for tokens in bf16."""
+        return self.defines("_bf16")
+
+    @property
+    def has_mxfp4(self) -> bool:
+        """Whether experts are in MXFP4. Engines quantise its tokens themselves."""
+        return self.geometry in catalogue.mxfp4()
 
     @property
     def has_adapters(self) -> bool:
         """Whether engines can call it: they route themselves, and their tokens are bf16."""
-        return self.has_bf16 and self.geometry in catalogue.routed()
+        return self.has_mxfp4 or (self.has_bf16 and self.geometry in catalogue.routed())
 
 
 def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list[Path]:
@@ -153,7 +163,8 @@ def write_package(package: Package) -> None:
 
     if package.has_adapters:
         for adapter in paths.INTEGRATIONS.rglob("for_*.py"):
-            write_atomically(package.folder / adapter.name, adapter_text(adapter))
+            if not package.has_mxfp4 or adapter.stem not in FP8_ADAPTERS:
+                write_atomically(package.folder / adapter.name, adapter_text(adapter))
 
     write_atomically(package.folder / "__init__.py", init_text(package))
 
@@ -183,6 +194,9 @@ def init_text(package: Package) -> str:
 
     if package.has_bf16:
         lines.append(export(f"{entry_point}_bf16", "run_bf16"))
+    if package.defines("_allreduce_bf16"):
+        lines.append(export(f"{entry_point}_allreduce_bf16", "run_allreduce_bf16"))
+        lines.append(export(f"{entry_point.partition('::')[0]}::Peers", "Peers"))
     if package.has_adapters:
         layer = catalogue.geometries()[package.geometry]
         sizes = {key: layer[key] for key in CHECKED_SIZES}
