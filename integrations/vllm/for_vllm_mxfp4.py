@@ -75,8 +75,14 @@ class PackedDeepseekV4Config(DeepseekV4FP8Config):
     """vLLM's config of DeepSeek-V4, but for the method of MoE layers in MXFP4."""
 
     def get_quant_method(self, layer, prefix):
-        if not isinstance(layer, RoutedExperts) or not self.is_mxfp4_quant(prefix, layer):
-            return super().get_quant_method(layer, prefix)
-        if is_layer_skipped(prefix, self.ignored_layers, self.packed_modules_mapping):
-            return super().get_quant_method(layer, prefix)
-        return PackedMxfp4Method(layer)
+        if self.is_mxfp4(layer, prefix):
+            return PackedMxfp4Method(layer)
+        return super().get_quant_method(layer, prefix)
+
+    def is_mxfp4(self, layer, prefix):
+        """Return whether a layer is of experts in MXFP4, not in FP8, NVFP4 or bf16."""
+        if not isinstance(layer, RoutedExperts):
+            return False
+        if self.expert_dtype != "fp4" or self.moe_quant_algo == "NVFP4":
+            return False
+        return not is_layer_skipped(prefix, self.ignored_layers, self.packed_modules_mapping)

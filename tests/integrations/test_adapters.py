@@ -16,6 +16,7 @@ import pickle
 import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -70,7 +71,9 @@ def adapter(package, monkeypatch):
     monkeypatch.setattr(importlib.import_module(package), "run_bf16", run_bf16)
 
     def load(engine):
-        for name in (f"{package}.for_{engine}", f"{package}.for_{engine}_experts"):
+        folder = Path(importlib.import_module(package).__file__).parent
+        for file in folder.glob("for_*.py"):
+            name = f"{package}.{file.stem}"
             monkeypatch.setitem(sys.modules, name, None)  # as it was, after the test
             del sys.modules[name]
         return importlib.import_module(f"{package}.for_{engine}")
@@ -125,6 +128,7 @@ def check_for_sglang(adapter, weights=None, **config):
         is_fp4_experts=False,
         use_mxfp8=False,
         block_shape=[128, 128],
+        w13_weight=torch.empty(LOCAL, 2 * INTER, HIDDEN),
         w2_weight=torch.empty(LOCAL, HIDDEN, INTER),
     )
     vars(quant_info).update(weights or {})
@@ -165,6 +169,7 @@ RELEASES = recorded("engine_signatures.json")
 MOE = "model_executor/layers/fused_moe"
 QUANTIZATION = "model_executor/layers/quantization"
 UNSUPPORTED = "vLLM's reason"
+OUR_METHODS = ("layer", "run")
 
 
 def literal(text):
@@ -261,7 +266,8 @@ class Vllm:
         return lambda cls: self.registered.setdefault(name, cls)
 
     def current_config(self):
-        return SimpleNamespace(model_config=SimpleNamespace(model=self.model))
+        model_config = SimpleNamespace(model=self.model)
+        return SimpleNamespace(model_config=model_config, additional_config={})
 
     def files(self):
         """Return a file below vLLM's folder -> what the adapter finds there."""
@@ -281,6 +287,8 @@ class Vllm:
                 "FusedMoEActivationFormat": formats,
             },
             f"{MOE}/activation.py": {"MoEActivation": self.Activation},
+            f"{MOE}/prepare_finalize/no_dp_ep.py": {"MoEPrepareAndFinalizeNoDPEPModular": object},
+            "distributed/__init__.py": {"get_tp_group": None},
             f"{MOE}/oracle/fp8.py": {"Fp8MoeBackend": self.Backend},
             f"{MOE}/topk_weight_and_reduce.py": {
                 "TopKWeightAndReduceNoOP": TopKWeightAndReduceNoOP
@@ -458,9 +466,11 @@ def test_methods_for_vllm_have_its_parameters(vllm, method_of):
     for name in ("FusedMoEExperts", "FusedMoEExpertsModular"):
         methods |= vllm.recorded[f"{MOE}/modular_kernel.py::{name}"]["methods"]
 
-    for name, function in vars(method_of().experts_cls).items():
+    experts = method_of().experts_cls
+    replaced = vars(experts.__base__) | vars(experts)
+    for name, function in replaced.items():
         function = getattr(function, "__func__", function)  # of a static method
-        if inspect.isfunction(function):
+        if inspect.isfunction(function) and name not in OUR_METHODS:
             expected = [parameter for parameter, *_ in methods[name]["parameters"]]
             assert list(inspect.signature(function).parameters) == expected, name
 
@@ -473,15 +483,14 @@ FAULTS = {
     "has_bias": {"has_bias": True},
     "is_lora_enabled": {"is_lora_enabled": True},
     "apply_router_weight_on_input": {"apply_router_weight_on_input": True},
-    "sizes": {"intermediate_size_per_partition": INTER // 2},
+    "sizes": {"intermediate_size": 2 * INTER, "num_local_experts": 2 * LOCAL},
+    "intermediate_size": {"intermediate_size_per_partition": INTER // 4},
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_vllm_is_refused_what_is_not_served(method_of, name):
-    """A model whose clamp or bias is left out, or experts that tensor
-    parallelism has split.
-    """
+    """A model whose clamp or bias is left out, or a slice of an expert that cuts a block."""
     with pytest.raises(ValueError, match=f"^{name}: got "):
         method_of(**FAULTS[name])
 
@@ -493,14 +502,14 @@ def test_vllm_is_refused_a_parallelism_that_is_not_served(method_of):
 
 
 def test_a_refused_layer_is_told_how_to_pack_its_own(method_of, tmp_path):
-    """The file, the number of ranks, the solution and the definition, which can be typed."""
+    """The file, the numbers of ranks, the solution and the definition, which can be typed."""
     (tmp_path / "config.json").touch()
     with pytest.raises(ValueError) as refusal:
-        method_of(**FAULTS["sizes"])
+        method_of(intermediate_size=4 * INTER, intermediate_size_per_partition=2 * INTER)
 
-    commands = r"model (\S+) --ep (\d+) --add KEY .*pack (\S+) .*--definition (\S+)"
+    commands = r"model (\S+) --ep (\d+) --tp (\d+) --add KEY .*pack (\S+) .*--definition (\S+)"
     values = re.search(commands, str(refusal.value)).groups()
-    assert values == (f"{tmp_path}/config.json", str(RANKS), "triton_fused_v2", "KEY-routed")
+    assert values == (f"{tmp_path}/config.json", str(RANKS), "2", "triton_fused_v2", "KEY-routed")
 
 
 def test_vllm_gets_the_activation_of_its_model(vllm, method_of, compiled_for):
