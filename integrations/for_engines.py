@@ -12,9 +12,11 @@ from integrations import DEFINITION, SIZES
 NAME = __package__.rpartition(".")[2]
 SOLUTION = NAME.partition("_routed")[0].removesuffix("_mxfp4")
 MXFP4 = DEFINITION.startswith("moe_mxfp4_")  # else FP8 in blocks
-# one line of an engine's log
 WEIGHTS = "MXFP4" if MXFP4 else "FP8"
-ACTIVE = f"{WEIGHTS} experts by {__package__}: solution {SOLUTION}, definition {DEFINITION}"
+PACKED = f"{__package__}: solution {SOLUTION}, definition {DEFINITION}"
+# lines of an engine's log
+ACTIVE = f"{WEIGHTS} experts by {PACKED}"
+SUMS = f"Sum over ranks by {PACKED}"
 BLOCK = 128  # of what has one scale: weights in FP8, tokens, and h
 
 
@@ -53,10 +55,12 @@ def check_width(width, ranks):
         return
 
     fitting = [count for count in range(1, ranks) if width * ranks % (count * BLOCK) == 0]
-    smaller = f" over {fitting[-1]} ranks or fewer," if fitting else ""
+    advice = "share whole experts, by expert parallelism"
+    if fitting:
+        advice = f"split experts over {fitting[-1]} ranks, or {advice}"
     raise ValueError(
-        f"intermediate_size: got {width} on each of {ranks} ranks, want a multiple of {BLOCK}, of"
-        f" which a scale is: split experts{smaller} or share them whole, by expert parallelism"
+        f"intermediate_size: got {width} on a rank, {width * ranks} over {ranks}, want a multiple"
+        f" of {BLOCK}, of which a scale is: {advice}"
     )
 
 

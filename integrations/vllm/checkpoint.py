@@ -36,6 +36,14 @@ MODELS = {
         "moe_intermediate_size": 768,
         "num_hidden_layers": 48,
     },
+    "qwen3-235b": {
+        **QWEN3,
+        "hidden_size": 4096,
+        "num_attention_heads": 64,
+        "num_experts": 128,
+        "moe_intermediate_size": 1536,
+        "num_hidden_layers": 94,
+    },
     "qwen3.5-35b": {  # with Qwen3's attention
         **QWEN3,
         "num_experts": 256,

@@ -15,7 +15,7 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import (
 )
 
 from integrations import run_bf16
-from integrations.for_engines import ACTIVE, NAME
+from integrations.for_engines import ACTIVE, NAME, SUMS
 from integrations.vllm.for_vllm_checks import check_layer, check_supported, refuse
 from integrations.vllm.for_vllm_experts import PackedExperts
 from integrations.vllm.for_vllm_sum import check_can_sum, is_asked_for, summing_kernel
@@ -65,6 +65,7 @@ class PackedMoEMethod(Fp8MoEMethod):
         super().process_weights_after_loading(layer)
         if self.sums_over_ranks:
             self.moe_kernel = summing_kernel(self.moe_kernel.fused_experts)
+            logger.info_once(SUMS)
 
 
 class PackedFp8Config(Fp8Config):

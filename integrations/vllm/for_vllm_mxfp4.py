@@ -1,4 +1,4 @@
-"""for_vllm_mxfp4: DeepSeek-V4's experts in MXFP4, around run: config -> a layer's method -> experts.
+"""for_vllm_mxfp4: DeepSeek-V4's experts in MXFP4, around run: config -> method -> experts.
 
 vLLM quantises tokens to FP8, with a scale per 128, as for its own kernel of this scheme, which is
 for Blackwell. On Hopper its own experts take tokens in bf16 (Marlin).

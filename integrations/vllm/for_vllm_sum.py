@@ -1,5 +1,4 @@
-"""for_vllm_sum: experts whose output is summed over the ranks by this package, in the layer's launch
-where that is faster.
+"""for_vllm_sum: experts whose output this package sums over the ranks.
 
 vLLM then leaves out its own all-reduce behind the layer. It is for those who ask for it:
 `--additional-config '{"experts_sum_over_ranks": true}'`. That is a part of the hash of vLLM's cache

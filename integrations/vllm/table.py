@@ -4,6 +4,7 @@ python table.py results.jsonl
 """
 
 import json
+import re
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
@@ -39,7 +40,8 @@ def column(record: dict) -> str:
     if backend in BACKEND_NAMES:
         return BACKEND_NAMES[backend]
     _, _, solution = record["kernels"].partition("solution ")
-    return solution.partition(",")[0]
+    name = solution.partition(",")[0]
+    return f"{name}, sum over ranks" if backend == "solution_sum" else name
 
 
 def title(record: dict) -> str:
@@ -49,6 +51,9 @@ def title(record: dict) -> str:
     sizes += f", I {model['moe_intermediate_size']}"
     if model["ranks"] > 1:
         sizes += f", the share of one of {model['ranks']} ranks"
+    slices = re.search(r"--tensor-parallel-size (\d+)", record["options"])
+    if slices:
+        sizes += f", in {slices[1]} slices"
 
     software = f"vLLM {record['versions']['vllm']}"
     for name, value in record["environment"].items():

