@@ -1,7 +1,4 @@
-"""for_sglang_mxfp4: a layer of DeepSeek-V4's experts in MXFP4, by run.
-
-On Hopper SGLang's own DeepGEMM has no kernel for them; its other runners take tokens in bf16.
-"""
+"""for_sglang_mxfp4: a layer of DeepSeek-V4's experts in MXFP4, by run."""
 
 # pyright: reportMissingImports=false
 # SGLang is installed where a package is used, not here.
@@ -48,10 +45,10 @@ def e8m0(scale):
     """
     bits = scale.view(torch.int32)
     exponents = bits >> 23
-    # 2^-127, whose byte is 0, is below float32's normal numbers, and NaN, 255, has any mantissa
-    is_byte = (bits & MANTISSA == 0) & (exponents > 0)
+    # 2^-127, whose byte is 0, is below float32's normal numbers, and 255 is NaN
+    is_byte = (bits & MANTISSA == 0) & (exponents > 0) & (exponents < 255)
     is_byte |= bits == 1 << 22
-    is_byte |= exponents == 255
+    is_byte |= scale.isnan()
     if not is_byte.all():
         raise ValueError("weight scales: got other float32 than powers of two, want those of E8M0")
     return exponents.to(torch.uint8)

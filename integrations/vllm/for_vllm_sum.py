@@ -30,6 +30,9 @@ class SumIsDone(MoEPrepareAndFinalizeNoDPEPModular):
     def output_is_reduced(self):
         return True
 
+    def supports_deferred_moe_finalize(self):
+        return False  # of newer releases, whose models may sum behind the layer
+
 
 def is_asked_for():
     """Return whether the server's additional config has OPTION."""

@@ -26,30 +26,39 @@ RESERVED = 8e9  # bytes on each GPU, for the embeddings, activations and graphs
 def bytes_of_layer(sizes: dict) -> int:
     """Return the bytes of a layer's weights, experts in FP8 and attention in bf16."""
     hidden = sizes["hidden_size"]
-    experts = 3 * sizes["num_experts"] * hidden * sizes["moe_intermediate_size"]
-    heads = 2 * (sizes["num_attention_heads"] + sizes["num_key_value_heads"])
-    attention = heads * sizes["head_dim"] * hidden
-    return experts + 2 * attention
+    inner = sizes["moe_intermediate_size"]
+    experts = 3 * sizes["num_experts"] * hidden * inner
+
+    queries = sizes["num_attention_heads"]
+    keys = sizes["num_key_value_heads"]
+    projections = 2 * (queries + keys) * sizes["head_dim"]  # q and o, k and v
+    return experts + 2 * projections * hidden
 
 
 def bytes_of_cache(sizes: dict) -> int:
     """Return the bytes of a layer's keys and values for TOKENS, in bf16."""
-    return 2 * 2 * TOKENS * sizes["num_key_value_heads"] * sizes["head_dim"]
+    numbers = 2 * sizes["num_key_value_heads"] * sizes["head_dim"]
+    return 2 * numbers * TOKENS
 
 
 def layers_that_fit(sizes: dict, ranks: int, gpu_bytes: int, disk_bytes: int) -> int:
     """Return how many layers fit into so many GPUs and on the disk, at most those of the model."""
     weights = bytes_of_layer(sizes)
-    in_gpus = ranks * (USED * gpu_bytes - RESERVED) / (weights + bytes_of_cache(sizes))
-    on_disk = (disk_bytes - RESERVED) / weights
-    return max(0, min(int(in_gpus), int(on_disk), sizes["num_hidden_layers"]))
+    cache = bytes_of_cache(sizes)
+    free = ranks * (USED * gpu_bytes - RESERVED)
+
+    in_gpus = int(free / (weights + cache))
+    on_disk = int((disk_bytes - RESERVED) / weights)
+    most = min(in_gpus, on_disk, sizes["num_hidden_layers"])
+    return max(most, 0)
 
 
 def gpu_bytes() -> int:
     """Return the memory of the smallest GPU here."""
     query = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits"
-    megabytes = subprocess.check_output(query.split(), text=True).split()
-    return min(map(int, megabytes)) * 2**20
+    output = subprocess.check_output(query.split(), text=True)
+    megabytes = [int(line) for line in output.splitlines()]
+    return min(megabytes) * 2**20
 
 
 def write_checkpoint(folder: Path, ranks: int, layers: int | None) -> None:
@@ -58,9 +67,10 @@ def write_checkpoint(folder: Path, ranks: int, layers: int | None) -> None:
     Raises:
         SystemExit: not one layer fits, or the one that is there has another number.
     """
-    config = folder / "config.json"
-    if config.exists():
-        there = json.loads(config.read_text())["num_hidden_layers"]
+    file = folder / "config.json"
+    if file.exists():
+        config = json.loads(file.read_text())
+        there = config["num_hidden_layers"]
         if layers not in (None, there):
             sys.exit(f"--layers: got {layers}, but {folder} has {there}; name another folder")
         return

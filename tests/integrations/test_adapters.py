@@ -266,8 +266,11 @@ class Vllm:
         return lambda cls: self.registered.setdefault(name, cls)
 
     def current_config(self):
-        model_config = SimpleNamespace(model=self.model)
-        return SimpleNamespace(model_config=model_config, additional_config={})
+        return SimpleNamespace(
+            model_config=SimpleNamespace(model=self.model),
+            parallel_config=SimpleNamespace(use_ubatching=False),
+            additional_config={},
+        )
 
     def files(self):
         """Return a file below vLLM's folder -> what the adapter finds there."""
@@ -473,6 +476,111 @@ def test_methods_for_vllm_have_its_parameters(vllm, method_of):
         if inspect.isfunction(function) and name not in OUR_METHODS:
             expected = [parameter for parameter, *_ in methods[name]["parameters"]]
             assert list(inspect.signature(function).parameters) == expected, name
+
+
+def test_vllm_has_what_sums_and_mxfp4_experts_use(vllm):
+    """A name or an argument that a release has not; test_vllm_layers_on_cpu.py runs others."""
+    recorded = vllm.recorded
+    signature_of(recorded[f"{MOE}/oracle/mxfp4.py::make_mxfp4_moe_kernel"]).bind(
+        moe_quant_config=None,
+        moe_config=None,
+        experts_cls=None,
+        mxfp4_backend=None,
+        routing_tables=None,
+    )
+    skipped = recorded[f"{QUANTIZATION}/utils/quant_utils.py::is_layer_skipped"]
+    signature_of(skipped).bind("prefix", [], {})
+    assert "DEEPGEMM_MXFP4" in recorded[f"{MOE}/oracle/mxfp4.py::Mxfp4MoeBackend"]["fields"]
+
+    config = recorded["models/deepseek_v4/quant_config.py::DeepseekV4FP8Config"]["methods"]
+    assert {"expert_dtype", "moe_quant_algo", "get_quant_method"} <= config.keys()
+    method = recorded[f"{QUANTIZATION}/mxfp4.py::Mxfp4MoEMethod"]["methods"]
+    for name in ("process_weights_after_loading", "get_fused_moe_quant_config"):
+        assert [parameter for parameter, *_ in method[name]["parameters"]] == ["self", "layer"]
+
+    kernel = recorded[f"{MOE}/modular_kernel.py::FusedMoEKernel"]["methods"]["__init__"]
+    signature_of(kernel["parameters"]).bind("self", "prepare_finalize", "fused_experts")
+    no_exchange = f"{MOE}/prepare_finalize/no_dp_ep.py::MoEPrepareAndFinalizeNoDPEPModular"
+    assert "output_is_reduced" in recorded[no_exchange]["methods"]
+
+
+# ---- vLLM: the sum over ranks ----
+
+
+def parallel(**changes):
+    """Return a FusedMoEParallelConfig of two tensor-parallel ranks, but for the changes."""
+    values = {"tp_size": 2, "ep_size": 1, "dp_size": 1, "pcp_size": 1}
+    return SimpleNamespace(**values | {"is_sequence_parallel": False} | changes)
+
+
+CANNOT_SUM = {
+    "one rank": {"tp_size": 1},
+    "tokens of their own": {"dp_size": 2},
+    "a part of the tokens": {"is_sequence_parallel": True},
+}
+
+
+@pytest.fixture
+def check_can_sum(vllm, adapter, package, monkeypatch):
+    """The check of a package that can sum, on FusedMoEConfig's parallel config."""
+    adapter("vllm")
+    module = importlib.import_module(f"{package}.for_vllm_sum")
+    monkeypatch.setattr(module, "has_sum", lambda: True)
+
+    def check(moe_parallel_config, skip_final_all_reduce=False):
+        module.check_can_sum(
+            SimpleNamespace(
+                moe_parallel_config=moe_parallel_config,
+                skip_final_all_reduce=skip_final_all_reduce,
+            )
+        )
+
+    check.module = module
+    return check
+
+
+def test_ranks_with_the_same_tokens_can_sum(check_can_sum):
+    check_can_sum(parallel())
+    check_can_sum(parallel(tp_size=1, ep_size=2))
+
+
+@pytest.mark.parametrize("name", CANNOT_SUM)
+def test_ranks_that_cannot_sum_are_refused(check_can_sum, name):
+    """Ranks that wait for each other without end, or a sum that is made twice."""
+    with pytest.raises(ValueError, match="^experts_sum_over_ranks: got true"):
+        check_can_sum(parallel(**CANNOT_SUM[name]))
+
+
+def test_a_model_that_sums_behind_the_layer_is_refused(check_can_sum):
+    with pytest.raises(ValueError, match="^experts_sum_over_ranks: got true"):
+        check_can_sum(parallel(), skip_final_all_reduce=True)
+
+
+def test_a_package_that_cannot_sum_is_refused(check_can_sum, monkeypatch):
+    monkeypatch.setattr(check_can_sum.module, "has_sum", lambda: False)
+    with pytest.raises(ValueError, match="triton_fused_v2 has no run_allreduce"):
+        check_can_sum(parallel())
+
+
+# ---- SGLang: scales of MXFP4 ----
+
+
+def test_powers_of_two_become_their_bytes(adapter, package):
+    """All of E8M0, the smallest of which float32 has only below its normal numbers."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    module = mxfp4_module(package, adapter)
+    assert torch.equal(module.e8m0(codes.view(torch.float8_e8m0fnu).float()), codes)
+
+
+@pytest.mark.parametrize("number", [0.0, -1.0, 1.5, 2.0**-128, float("inf")])
+def test_other_scales_of_mxfp4_are_refused(adapter, package, number):
+    with pytest.raises(ValueError, match="^weight scales: got "):
+        mxfp4_module(package, adapter).e8m0(torch.tensor([1.0, number]))
+
+
+def mxfp4_module(package, adapter):
+    adapter("sglang")
+    return importlib.import_module(f"{package}.for_sglang_mxfp4")
 
 
 # ---- vLLM: what is refused ----
