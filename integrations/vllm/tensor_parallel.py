@@ -4,7 +4,7 @@ kernels and by an installed package, and measure both.
     python tensor_parallel.py FOLDER --ranks 2
 
 The checkpoint is written to FOLDER if there is none, with as many layers as fit into the GPUs and
-on the disk. The package has to be of such a slice.
+on the disk. The package has to be of such a slice: README.md has the commands.
 """
 
 import json
@@ -87,11 +87,15 @@ def write_checkpoint(folder: Path, ranks: int, layers: int | None) -> None:
 def main() -> None:
     parser = parser_of(__doc__, ["triton", SOLUTION, SUM, "triton"])
     measure.add_arguments(parser)
-    parser.add_argument("--ranks", type=int, default=2, help="GPUs; default: 2")
-    parser.add_argument("--layers", type=int, help="default: as many as fit")
+    option = parser.add_argument
+    option("--ranks", type=int, default=2, help="GPUs; default: 2")
+    option("--layers", type=int, help="default: as many as fit")
+    option("--write-only", action="store_true", help="write the checkpoint, and serve nothing")
     args = parser.parse_args()
 
     write_checkpoint(args.model, args.ranks, args.layers)
+    if args.write_only:
+        return
     args.serve = f"--tensor-parallel-size {args.ranks} {args.serve}"
     measure.measure_all(args)
 
