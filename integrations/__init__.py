@@ -8,4 +8,7 @@ from collections.abc import Callable
 
 DEFINITION: str  # the definition's name
 SIZES: dict[str, int]  # of its layer
-run_bf16: Callable[..., None]  # the solution's function for tokens in bf16
+run: Callable[..., None]  # the solution's function
+run_bf16: Callable[..., None]  # for tokens in bf16; not of a package for MXFP4 experts
+run_allreduce_bf16: Callable[..., None]  # summed over ranks; of some solutions
+Peers: Callable  # the ranks over which it is summed

@@ -1,6 +1,5 @@
-"""for_sglang: this package as the experts of SGLang's FP8 models.
-
-The classes of 0.5.17 and 0.5.23 have called it; **no server was run**.
+"""for_sglang: this package as the experts of SGLang's FP8 models, or of its DeepSeek-V4 where this
+package is of MXFP4 experts.
 
 Name `register` as an entry point of the group sglang.srt.plugins and serve with
 --moe-runner-backend deep_gemm: the function registered here is looked up before DeepGEMM's runner,
@@ -14,12 +13,17 @@ has the lines, and what is not supported.
 import logging
 from functools import cache
 
-from integrations import SIZES, run_bf16
-from integrations.for_engines import ACTIVE, NAME, check_sizes
+from integrations import SIZES
+from integrations.for_engines import ACTIVE, MXFP4, NAME, Split, check_sizes
 from solutions.common.host import problem
 
+if MXFP4:
+    from integrations.sglang.for_sglang_mxfp4 import compute
+else:
+    from integrations.sglang.for_sglang_fp8 import compute
+
 RUNNER = "deep_gemm"  # SGLang's own, which has no fused function of its own
-WEIGHTS = {"use_fp8": True, "is_fp4_experts": False, "use_mxfp8": False, "block_shape": [128, 128]}
+WEIGHTS = {"use_fp8": True, "is_fp4_experts": MXFP4, "use_mxfp8": False, "block_shape": [128, 128]}
 
 
 def register():
@@ -37,7 +41,8 @@ def register():
 
 
 def experts(dispatch_output, quant_info, runner_config):
-    """Return the sum over this rank's experts, a StandardCombineInput: SGLang's fused function.
+    """Return the sum over this rank's experts, or over its slices of all experts, as
+    StandardCombineInput: SGLang's fused function. SGLang adds up the ranks' sums.
 
     Args:
         dispatch_output: StandardDispatchOutput. Its topk_ids are numbers of this rank's experts,
@@ -61,17 +66,7 @@ def experts(dispatch_output, quant_info, runner_config):
         weights = weights * runner_config.routed_scaling_factor
 
     output = torch.empty_like(x, memory_format=torch.contiguous_format)
-    run_bf16(
-        x.contiguous(),
-        routed.topk_ids.to(torch.int32),
-        weights,
-        quant_info.w13_weight,
-        quant_info.w13_scale,
-        quant_info.w2_weight,
-        quant_info.w2_scale,
-        0,
-        output,
-    )
+    compute(x.contiguous(), routed.topk_ids.to(torch.int32), weights, quant_info, output)
     return StandardCombineInput(hidden_states=output)
 
 
@@ -125,12 +120,12 @@ def check(dispatch_output, quant_info, runner_config):
     if not hasattr(routed, "topk_ids"):
         raise ValueError(f"topk_output: got {type(routed).__name__}, want ids and weights")
 
-    local_experts, hidden, intermediate = quant_info.w2_weight.shape
+    experts, gate_up, _ = quant_info.w13_weight.shape
     sizes = {
-        "num_local_experts": local_experts,
+        "num_local_experts": experts,
         "top_k": routed.topk_ids.shape[1],
-        "hidden_size": hidden,
-        "intermediate_size": intermediate,
+        "hidden_size": quant_info.w2_weight.shape[1],
+        "intermediate_size": gate_up // 2,
     }
     if sizes != SIZES:
         refuse_sizes(sizes, runner_config)
@@ -138,9 +133,12 @@ def check(dispatch_output, quant_info, runner_config):
 
 def refuse_sizes(sizes, runner_config):
     """Raise ValueError for a layer of other sizes than SIZES."""
-    from sglang.srt.runtime_context import get_server_args
+    from sglang.srt.runtime_context import get_parallel, get_server_args
 
     local_experts = sizes["num_local_experts"]
-    ranks = (runner_config.num_experts or local_experts) // local_experts
-    hint = "set --disable-shared-experts-fusion, and --ep-size as large as --tp-size; or, "
-    check_sizes(sizes, get_server_args().model_path, ranks, hint)
+    split = Split(
+        experts=(runner_config.num_experts or local_experts) // local_experts,
+        width=get_parallel().moe_tp_size,
+    )
+    hint = "set --disable-shared-experts-fusion; or, "
+    check_sizes(sizes, get_server_args().model_path, split, hint)

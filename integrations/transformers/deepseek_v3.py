@@ -75,9 +75,12 @@ def fill_experts(fp8: torch.nn.Module, bf16: torch.nn.Module, device: str) -> No
     for name, dequantised in bf16.named_parameters():  # gate_up_proj and down_proj, [E, N, K]
         weight = getattr(fp8, name)
         scale = getattr(fp8, f"{name}_scale_inv")  # [E, N / 128, K / 128]
-        scale.copy_(MEAN_SCALE * (0.5 + torch.rand_like(scale)))
+        factor = 0.5 + torch.rand_like(scale)
+        scale.copy_(MEAN_SCALE * factor)
+
+        shape = weight.shape[1:]
         for expert in range(len(weight)):
-            weight[expert] = torch.randn(weight.shape[1:], device=device)
+            weight[expert] = torch.randn(shape, device=device)
             dequantised[expert] = dequantize(weight[expert], scale[expert], BLOCK)
 
 
@@ -88,4 +91,5 @@ def use(model: DeepseekV3ForCausalLM, implementation: str) -> None:
     """
     model.set_experts_implementation(implementation)
     for layer in model.model.layers[1:]:
-        layer.mlp.experts = layer.mlp.bf16 if implementation == BF16 else layer.mlp.fp8
+        moe = layer.mlp
+        moe.experts = moe.bf16 if implementation == BF16 else moe.fp8

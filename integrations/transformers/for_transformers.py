@@ -15,7 +15,7 @@ from functools import cache
 import torch
 
 from integrations import DEFINITION, SIZES, run_bf16
-from integrations.for_engines import ACTIVE, NAME, commands
+from integrations.for_engines import ACTIVE, NAME, Split, commands
 from solutions.common.host import problem
 
 # Keys of a model's config for what comes to SwiGLU, and their values here.
@@ -133,7 +133,7 @@ def check_shape(module, name, want):
     """Raise ValueError, with the commands for a package that fits, for weights of another shape."""
     got = tuple(getattr(module, name).shape)
     if got != want:
-        advice = commands(module.config._name_or_path, "N")
+        advice = commands(module.config._name_or_path, Split(experts="N", width=1))
         raise ValueError(
             f"{name}: got {got}, want {want}; for a package of this layer on N ranks: {advice}"
         )
@@ -169,10 +169,12 @@ def computes_our_activation(module):
     It is tried on numbers, as a clamp may have any name.
     """
     numbers = torch.linspace(-1000, 1000, 4001)  # 0.5 apart, so small ones are among them
-    rows = [torch.cat([numbers, numbers.roll(shift)]) for shift in (0, 1000, 2000)]
-    gate_up = torch.stack(rows)
-    gate, up = gate_up.chunk(2, -1)
-    return torch.allclose(module._apply_gate(gate_up), activation(gate, up))
+    gate = numbers.expand(3, -1)
+    up = torch.stack([numbers, numbers.roll(1000), numbers.roll(2000)])
+
+    gate_up = torch.cat([gate, up], -1)
+    theirs = module._apply_gate(gate_up)
+    return torch.allclose(theirs, activation(gate, up))
 
 
 def activation(gate, up):

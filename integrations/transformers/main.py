@@ -85,7 +85,8 @@ def registered(name: str, layer_key: str, folder: Path) -> str:
     """
     (package,) = python_package.pack_packages([name], folder, [layer_key])
     sys.path.insert(0, str(folder))
-    return importlib.import_module(f"{package.name}.for_transformers").register()
+    adapter = importlib.import_module(f"{package.name}.for_transformers")
+    return adapter.register()
 
 
 @torch.inference_mode()
@@ -96,10 +97,16 @@ def errors(model: DeepseekV3ForCausalLM, implementation: str, length: int) -> to
     """
     ids = prompt(model, 1, length)
     use(model, BF16)
-    expected = model(ids, use_cache=False).logits[0].float()
+    expected = logits_of(model, ids)
     use(model, implementation)
-    logits = model(ids, use_cache=False).logits[0].float()
-    return (logits - expected).norm(dim=-1) / expected.norm(dim=-1)
+    difference = logits_of(model, ids) - expected
+    return difference.norm(dim=-1) / expected.norm(dim=-1)
+
+
+def logits_of(model: DeepseekV3ForCausalLM, ids: torch.Tensor) -> torch.Tensor:
+    """Return the logits of one sequence, [length, vocabulary] float32."""
+    output = model(ids, use_cache=False)
+    return output.logits[0].float()
 
 
 @torch.inference_mode()
@@ -126,9 +133,12 @@ def check(
     all_pass = True
     for solution, implementation in implementations.items():
         error = errors(model, implementation, length)
-        is_right = error.median().item() <= LARGEST_ERROR  # not where it is NaN
+        median = error.median().item()
+        largest = error.max().item()
+
+        is_right = median <= LARGEST_ERROR  # not where it is NaN
         result = "PASSED" if is_right else "FAILED"
-        table.add_row(solution, f"{error.median():.4f}", f"{error.max():.4f}", result)
+        table.add_row(solution, f"{median:.4f}", f"{largest:.4f}", result)
         all_pass = all_pass and is_right
     return all_pass
 

@@ -36,6 +36,14 @@ MODELS = {
         "moe_intermediate_size": 768,
         "num_hidden_layers": 48,
     },
+    "qwen3-235b": {
+        **QWEN3,
+        "hidden_size": 4096,
+        "num_attention_heads": 64,
+        "num_experts": 128,
+        "moe_intermediate_size": 1536,
+        "num_hidden_layers": 94,
+    },
     "qwen3.5-35b": {  # with Qwen3's attention
         **QWEN3,
         "num_experts": 256,
@@ -144,9 +152,15 @@ def plain(key: str, shape: tuple[int, ...], source: torch.Generator) -> torch.Te
     if len(shape) == 1:
         value = 0.0 if key.endswith("bias") else 1.0
         return torch.full(shape, value, dtype=torch.bfloat16)
+
     deviation = 1.0 if "embed_tokens" in key else shape[1] ** -0.5
-    values = torch.randn(shape, generator=source, device=source.device) * deviation
+    values = deviation * normal(shape, source)
     return values.bfloat16().cpu()
+
+
+def normal(shape: tuple[int, ...], source: torch.Generator) -> torch.Tensor:
+    """Return random numbers of a standard normal distribution, where their source is."""
+    return torch.randn(shape, generator=source, device=source.device)
 
 
 def experts_of(config, prefix: str, dtype: str, source: torch.Generator) -> dict[str, torch.Tensor]:
@@ -182,16 +196,22 @@ def quantised_blocks(
 
     A scale is up to twice what it must be, so that scales differ as in a trained model.
     """
-    device = source.device
-    values = torch.randn(shape, generator=source, device=device) * deviation
-    blocks = values.unflatten(2, (-1, BLOCK)).unflatten(1, (-1, BLOCK))
+    values = deviation * normal(shape, source)
+    in_columns = values.unflatten(2, (-1, BLOCK))
+    blocks = in_columns.unflatten(1, (-1, BLOCK))
     largest = blocks.abs().amax((2, 4), keepdim=True)
-    factor = 1 + torch.rand(largest.shape, generator=source, device=device)
-    scale = largest / LARGEST_FP8 * factor
+    factor = 1 + torch.rand(largest.shape, generator=source, device=source.device)
+    scale = with_four_bits(largest / LARGEST_FP8 * factor)
 
-    fraction, exponent = torch.frexp(scale)
-    scale = torch.ldexp((fraction * 16).ceil() / 16, exponent)  # four significant bits
-    return (blocks / scale).to(torch.float8_e4m3fn), scale
+    quantised = (blocks / scale).to(torch.float8_e4m3fn)
+    return quantised, scale
+
+
+def with_four_bits(numbers: torch.Tensor) -> torch.Tensor:
+    """Return numbers rounded up to four significant bits."""
+    fraction, exponent = torch.frexp(numbers)
+    rounded = (16 * fraction).ceil() / 16
+    return torch.ldexp(rounded, exponent)
 
 
 def write_tokenizer(folder: Path, words: int) -> None:

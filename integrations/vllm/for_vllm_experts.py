@@ -1,7 +1,6 @@
-"""for_vllm_experts: vLLM's classes around run_bf16: config -> a layer's method -> experts.
+"""for_vllm_experts: vLLM's class of experts around a function of this package.
 
-They follow the sources of 0.26.0 and 0.33.0. They are module-level, as vLLM pickles a config for
-the processes that it spawns.
+It follows the sources of 0.26.0 and 0.33.0, which agree in what is used here.
 """
 
 # pyright: reportMissingImports=false
@@ -11,42 +10,31 @@ from functools import cache, partial
 
 import torch
 import vllm.model_executor.layers.fused_moe.modular_kernel as mk
-from vllm.config import get_current_vllm_config
-from vllm.logger import init_logger
-from vllm.model_executor.layers.fused_moe.activation import MoEActivation
-from vllm.model_executor.layers.fused_moe.oracle.fp8 import Fp8MoeBackend
 from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeightAndReduceNoOP
-from vllm.model_executor.layers.quantization.fp8 import Fp8Config, Fp8MoEMethod
-from vllm.model_executor.layers.quantization.utils.quant_utils import (
-    kFp8Dynamic128Sym,
-    kFp8Static128BlockSym,
-)
 
-from integrations import run_bf16
-from integrations.for_engines import ACTIVE, NAME, check_sizes
-from solutions.common.host import problem
-
-logger = init_logger(f"vllm.{NAME}")  # vLLM shows what is below its own name
-STEP_LIMIT = 7.0  # vLLM's SWIGLUSTEP has no other
-ACTIVATION = MoEActivation.SILU
-if problem.CLAMP_AFTER_SILU:
-    ACTIVATION = MoEActivation.SWIGLUSTEP
-elif problem.SWIGLU_UP_OFFSET:
-    ACTIVATION = MoEActivation.SWIGLUOAI_UNINTERLEAVE
+from integrations.vllm.for_vllm_checks import ACTIVATION, refuse
 
 
 class PackedExperts(mk.FusedMoEExpertsModular):
-    """Tokens in bf16 and the router's choice in, the weighted sum over this rank's experts out."""
+    """Tokens and the router's choice in, the weighted sum over this rank's experts out.
+
+    Where a rank has a slice of every expert, that is the sum over these slices. vLLM adds up the
+    ranks' sums in both cases.
+    """
 
     waiting = None  # the call that `apply` left to what vLLM asks for next
+
+    def layer(self, hidden_states, scale, *arguments):
+        """Compute the layer of tokens, whose scale is None in bf16, into the last argument.
+
+        The others are topk_ids, topk_weights, weights and scales of both GEMMs, and the number of
+        this rank's first expert.
+        """
+        raise NotImplementedError
 
     @staticmethod
     def activation_format():
         return mk.FusedMoEActivationFormat.Standard
-
-    @property
-    def expects_unquantized_inputs(self):
-        return True
 
     @staticmethod
     def _supports_current_device():
@@ -55,10 +43,6 @@ class PackedExperts(mk.FusedMoEExpertsModular):
     @staticmethod
     def _supports_no_act_and_mul():
         return False
-
-    @staticmethod
-    def _supports_quant_scheme(weight_key, activation_key):
-        return (weight_key, activation_key) == (kFp8Static128BlockSym, kFp8Dynamic128Sym)
 
     @staticmethod
     def _supports_activation(activation):
@@ -108,8 +92,9 @@ class PackedExperts(mk.FusedMoEExpertsModular):
             offset = 0
 
         call = partial(
-            run_bf16,
+            self.layer,
             hidden_states.contiguous(),
+            a1q_scale,
             topk_ids.to(torch.int32),
             topk_weights.float(),
             w1,
@@ -139,38 +124,6 @@ class ComputeIntoResult(TopKWeightAndReduceNoOP):
         return super().apply(output, written, topk_weights, topk_ids, apply_router_weight_on_input)
 
 
-class PackedMoEMethod(Fp8MoEMethod):
-    """vLLM's method for FP8, with weights left as they are loaded and other experts."""
-
-    def __init__(self, quant_config, layer):
-        super().__init__(quant_config, layer)  # logs a backend of vLLM's, which is not used
-        check(self.moe, quant_config)
-        refuse(apply_router_weight_on_input=getattr(layer, "apply_router_weight_on_input", False))
-
-        supported, reason = PackedExperts.is_supported_config(
-            PackedExperts,
-            self.moe,
-            kFp8Static128BlockSym,
-            kFp8Dynamic128Sym,
-            mk.FusedMoEActivationFormat.Standard,
-        )
-        if not supported:
-            raise ValueError(f"{NAME}: {reason}")
-
-        # of vLLM's backends TRITON is the one that changes neither weights nor scales
-        self.fp8_backend = Fp8MoeBackend.TRITON
-        self.experts_cls = PackedExperts
-        logger.info_once(ACTIVE)
-
-
-class PackedFp8Config(Fp8Config):
-    """vLLM's config of FP8 checkpoints, but for the method of MoE layers."""
-
-    def get_quant_method(self, layer, prefix):
-        method = super().get_quant_method(layer, prefix)
-        return PackedMoEMethod(self, layer) if type(method) is Fp8MoEMethod else method
-
-
 # reading it waits for the device, which must not happen later, while a CUDA graph is captured
 @cache
 def first_local(expert_map):
@@ -194,50 +147,3 @@ def share_storage(output, workspace):
     if workspace is None:
         return False
     return workspace.untyped_storage().data_ptr() == output.untyped_storage().data_ptr()
-
-
-def refuse(**options):
-    """Raise ValueError for an option that asks for more than this package does."""
-    for name, value in options.items():
-        if value:
-            reason = f"{NAME} gives the weighted sum over experts, no more"
-            raise ValueError(f"{name}: got {value!r}, want none: {reason}")
-
-
-def check(moe, quant_config):
-    """Raise ValueError where a layer is not what this package is compiled for.
-
-    Args:
-        moe: FusedMoEConfig.
-        quant_config: Fp8Config.
-    """
-    block = quant_config.weight_block_size
-    if list(block or []) != [128, 128]:
-        raise ValueError(f"weight_block_size: got {block}, want [128, 128]")
-
-    step_limit = STEP_LIMIT if moe.activation == MoEActivation.SWIGLUSTEP else 0.0
-    check_number(moe, "swiglu_limit", step_limit, problem.SWIGLU_LIMIT)
-    check_number(moe, "swiglu_alpha", 1.0, problem.SWIGLU_ALPHA)
-    check_number(moe, "swiglu_beta", 0.0, problem.SWIGLU_UP_OFFSET)
-    refuse(has_bias=moe.has_bias, is_lora_enabled=moe.is_lora_enabled)
-
-    sizes = {
-        "num_local_experts": moe.num_local_experts,
-        "top_k": moe.experts_per_token,
-        "hidden_size": moe.hidden_dim,
-        "intermediate_size": moe.intermediate_size_per_partition,
-    }
-    hint = ""
-    if moe.intermediate_size_per_partition != moe.intermediate_size:
-        hint = "experts cannot be split: set --enable-expert-parallel; "
-    model = get_current_vllm_config().model_config.model
-    ranks = moe.num_experts // moe.num_local_experts
-    check_sizes(sizes, model, ranks, hint)
-
-
-def check_number(moe, name, unset, want):
-    """Raise ValueError where a number of the layer's config, `unset` if it has none, is another."""
-    value = getattr(moe, name, None)
-    got = unset if value is None else value
-    if got != want:
-        raise ValueError(f"{name}: got {got}, want {want}, for which {NAME} is compiled")

@@ -52,9 +52,9 @@ def ask(url: str, prompts: list[list[int]]) -> list[Position]:
         "temperature": 0,
         "prompt_logprobs": 1,
     }
-    request = Request(
-        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
+    content = json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    request = Request(f"{url}/v1/completions", content, headers)
     with urlopen(request, timeout=600) as answer:
         choices = json.load(answer)["choices"]
 
@@ -77,7 +77,8 @@ def ask_all(url: str, words: int) -> dict[str, list[Position]]:
         for _ in range(prompt_set.requests):
             prompts = []
             for _ in range(prompt_set.prompts):
-                prompts.append([source.randrange(1, words) for _ in range(prompt_set.length)])
+                prompt = [source.randrange(1, words) for _ in range(prompt_set.length)]
+                prompts.append(prompt)
             positions[name] += ask(url, prompts)
     return positions
 
@@ -112,7 +113,8 @@ def main() -> int:
     parser.add_argument("fp8", type=Path, help="folder of a checkpoint")
     parser.add_argument("bf16", type=Path, help="folder of the same one by --experts bf16")
     args = parser.parse_args()
-    words = json.loads((args.fp8 / "config.json").read_text())["vocab_size"]
+    config = json.loads((args.fp8 / "config.json").read_text())
+    words = config["vocab_size"]
 
     log = args.logs / "logprobs_bf16.log"
     with served(args.bf16, "bf16", log, args.serve) as (url, _):

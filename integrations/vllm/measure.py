@@ -64,34 +64,39 @@ def measure(url: str, model: Path, point: str, lengths: tuple[int, int]) -> dict
     return {"concurrency": concurrency, "client": options} | kept
 
 
-def parsed() -> argparse.Namespace:
-    parser = parser_of(__doc__, ["triton", "solution", "triton"])
-    parser.add_argument("model", type=Path, help="folder of a checkpoint")
-    parser.add_argument(
-        "--points",
-        nargs="+",
-        default=POINTS,
-        help=f"CONCURRENCY:PROMPTS; default: {' '.join(POINTS)}",
-    )
-    parser.add_argument(
-        "--lengths", nargs=2, type=int, default=(1024, 128), help="of prompt and answer, in tokens"
-    )
-    parser.add_argument("--repeats", type=int, default=2, help="of all points, on one server")
-    return parser.parse_args()
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what is served, and how it is measured."""
+    option = parser.add_argument
+    option("model", type=Path, help="folder of a checkpoint")
+    points_help = f"CONCURRENCY:PROMPTS; default: {' '.join(POINTS)}"
+    option("--points", nargs="+", default=POINTS, help=points_help)
+    lengths_help = "of prompt and answer, in tokens"
+    option("--lengths", nargs=2, type=int, default=(1024, 128), help=lengths_help)
+    option("--repeats", type=int, default=2, help="of all points, on one server")
 
 
-def main() -> None:
-    args = parsed()
+def measure_all(args: argparse.Namespace) -> None:
+    """Serve and measure by one backend after another."""
     for start, backend in enumerate(args.backends):
         log = args.logs / f"{args.model.name}_{start}_{backend}.log"
         with served(args.model, backend, log, args.serve) as (url, about):
             for repeat in range(args.repeats):
-                for point in args.points:
-                    report = measure(url, args.model, point, args.lengths)
-                    place = {"start": start, "repeat": repeat}
-                    record(args.results, about, place, report)
-                    shown = [f"{key} {value}" for key, value in report.items()]
-                    print(backend, repeat, *shown, flush=True)
+                measure_points(args, url, about, {"start": start, "repeat": repeat})
+
+
+def measure_points(args: argparse.Namespace, url: str, about: dict, place: dict) -> None:
+    """Measure all points on one server. about, place: what each record has in common."""
+    for point in args.points:
+        report = measure(url, args.model, point, args.lengths)
+        record(args.results, about, place, report)
+        shown = [f"{key} {value}" for key, value in report.items()]
+        print(about["backend"], place["repeat"], *shown, flush=True)
+
+
+def main() -> None:
+    parser = parser_of(__doc__, ["triton", "solution", "triton"])
+    add_arguments(parser)
+    measure_all(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 SOLUTION = "solution"  # an installed package
+SUM = "solution_sum"  # the same, which also sums over the ranks
 OPTIONS = "--max-model-len 4096 --max-num-seqs 128 --no-enable-prefix-caching"
 SECONDS = 900  # that a server may take to come up, compiling kernels
 PR_SET_PDEATHSIG = 1
@@ -40,10 +41,17 @@ class Backend:
 
     options: str
     log: str
+    has_plugin: bool = False
 
 
+PACKAGE = r"by (\S+: solution \w+, definition \w+)"
 BACKENDS = {
-    SOLUTION: Backend("", r"FP8 experts by (\S+: solution \w+, definition \w+)"),
+    SOLUTION: Backend("", f"FP8 experts {PACKAGE}", has_plugin=True),
+    SUM: Backend(
+        """--additional-config '{"experts_sum_over_ranks":true}'""",
+        f"Sum over ranks {PACKAGE}",
+        has_plugin=True,
+    ),
     "triton": Backend("--moe-backend triton", r"Using (TRITON) Fp8 MoE backend"),
     "deep_gemm": Backend("--moe-backend deep_gemm", r"Using (DEEPGEMM) Fp8 MoE backend"),
     # A checkpoint with experts in bf16.
@@ -115,7 +123,7 @@ def started(model: Path, backend: str, port: int, options: str, log: Path) -> su
     environment = dict(os.environ)
     search_path = environment.get("PYTHONPATH", "")
     environment["PYTHONPATH"] = f"{Path(__file__).parent}:{search_path}"  # of one_rank
-    if backend != SOLUTION:
+    if not BACKENDS[backend].has_plugin:
         environment["VLLM_PLUGINS"] = ""
     with log.open("w") as file:
         return subprocess.Popen(
@@ -157,7 +165,7 @@ def proof(log: str, backend: str) -> dict:
     wanted = BACKENDS[backend].log
     kernels = re.search(wanted, log)
     solution = re.search(BACKENDS[SOLUTION].log, log)
-    if not kernels or (solution and backend != SOLUTION):
+    if not kernels or (solution and not BACKENDS[backend].has_plugin):
         got = solution[0] if solution else None
         raise RuntimeError(f"log: got {got!r}, want {wanted!r} for backend {backend} and no other")
 
@@ -171,9 +179,6 @@ def proof(log: str, backend: str) -> dict:
 
 def about(config: dict) -> dict:
     """Return what a record says of model, machine and software; gpu is None without one."""
-    query = "nvidia-smi --query-gpu=name,driver_version --format=csv,noheader"
-    failed, gpu = subprocess.getstatusoutput(query)
-
     versions = {}
     for plugin in metadata.entry_points(group="vllm.general_plugins"):
         versions[plugin.dist.name] = plugin.dist.version
@@ -186,11 +191,22 @@ def about(config: dict) -> dict:
     switches = {key: value for key, value in os.environ.items() if key.startswith("VLLM_USE_")}
     return {
         "date": time.strftime("%Y-%m-%d %H:%M"),
-        "gpu": None if failed else gpu,
+        "gpu": gpus(),
         "versions": versions,
         "environment": switches,
         "model": model,
     }
+
+
+def gpus() -> str | None:
+    """Return this machine's GPU and its driver, and how many there are if more than one."""
+    query = "nvidia-smi --query-gpu=name,driver_version --format=csv,noheader"
+    failed, output = subprocess.getstatusoutput(query)
+    if failed:
+        return None
+
+    lines = output.splitlines()
+    return lines[0] if len(lines) == 1 else f"{len(lines)} x {lines[0]}"
 
 
 def record(file: Path, *parts: dict) -> None:

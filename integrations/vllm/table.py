@@ -4,9 +4,11 @@ python table.py results.jsonl
 """
 
 import json
+import re
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -38,22 +40,27 @@ def column(record: dict) -> str:
     backend = record["backend"]
     if backend in BACKEND_NAMES:
         return BACKEND_NAMES[backend]
-    _, _, solution = record["kernels"].partition("solution ")
-    return solution.partition(",")[0]
+
+    name = re.search(r"solution (\w+)", record["kernels"])[1]
+    if backend == "solution_sum":
+        name += ", sum over ranks"
+    return name
 
 
 def title(record: dict) -> str:
     """Return what must be the same for records of one table."""
     model = record["model"]
-    sizes = f"{model['experts']} experts, H {model['hidden_size']}"
-    sizes += f", I {model['moe_intermediate_size']}"
+    layers = model["num_hidden_layers"]
+    sizes = "{experts} experts, H {hidden_size}, I {moe_intermediate_size}".format(**model)
     if model["ranks"] > 1:
         sizes += f", the share of one of {model['ranks']} ranks"
+    slices = re.search(r"--tensor-parallel-size (\d+)", record["options"])
+    if slices:
+        sizes += f", in {slices[1]} slices"
 
     software = f"vLLM {record['versions']['vllm']}"
     for name, value in record["environment"].items():
         software += f" {name}={value}"
-    layers = model["num_hidden_layers"]
     return f"{record['gpu']}, {software}: {layers} layers of {sizes}"
 
 
@@ -69,22 +76,19 @@ def cells_of(records: list[dict]) -> Cells:
 
 def times(records: list[dict]) -> list[str]:
     """Return a table of medians over starts and repeats, and how far the runs lie apart."""
-    columns = list(dict.fromkeys(map(column, records)))
-    cells = cells_of(records)
-
+    backends = list(dict.fromkeys(map(column, records)))
+    columns = list(product(FIGURES, backends))
     head = ["concurrency"]
-    for figure in FIGURES:
-        for name in columns:
-            head.append(f"{figure.name}, {name}")
-    rule = "|" + " ---: |" * len(head)
+    for figure, backend in columns:
+        head.append(f"{figure.name}, {backend}")
+    lines = [table_row(head), "|" + " ---: |" * len(head)]
 
-    lines = [table_row(head), rule]
-    for concurrency in sorted({concurrency for concurrency, *_ in cells}):
+    cells = cells_of(records)
+    for concurrency in sorted({record["concurrency"] for record in records}):
         row = [str(concurrency)]
-        for figure in FIGURES:
-            for name in columns:
-                runs = cells.get((concurrency, figure.key, name), [])
-                row.append(figure.text(runs))
+        for figure, backend in columns:
+            runs = cells.get((concurrency, figure.key, backend), [])
+            row.append(figure.text(runs))
         lines.append(table_row(row))
     return [*lines, "", distances(cells), ""]
 
@@ -102,8 +106,8 @@ def distances(cells: Cells) -> str:
 
     parts = []
     for figure in FIGURES:
-        ratio = largest_ratio(cells, figure)
-        parts.append(f"{figure.name} {ratio - 1:.1%}")
+        excess = largest_ratio(cells, figure) - 1
+        parts.append(f"{figure.name} {excess:.1%}")
     numbers = " or ".join(map(str, sorted(counts)))
     return f"Medians of {numbers} runs, at most so far apart: {', '.join(parts)}."
 
@@ -119,10 +123,8 @@ def largest_ratio(cells: Cells, figure: Figure) -> float:
 
 def show_logprobs(record: dict) -> None:
     """Print a line on logprobs."""
-    median_text = f"median {record['median']:.4f}"
-    p99 = f"p99 {record['p99']:.4f}"
-    same_best = f"same best {record['same_best']:.1%}"
-    print(f"- {column(record)}, {record['logprobs']}: {median_text}, {p99}, {same_best}")
+    numbers = "median {median:.4f}, p99 {p99:.4f}, same best {same_best:.1%}".format(**record)
+    print(f"- {column(record)}, {record['logprobs']}: {numbers}")
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ import pickle
 import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -71,7 +72,9 @@ def adapter(package, monkeypatch):
     monkeypatch.setattr(importlib.import_module(package), "run_bf16", run_bf16)
 
     def load(engine):
-        for name in (f"{package}.for_{engine}", f"{package}.for_{engine}_experts"):
+        folder = Path(importlib.import_module(package).__file__).parent
+        for file in folder.glob("for_*.py"):
+            name = f"{package}.{file.stem}"
             monkeypatch.setitem(sys.modules, name, None)  # as it was, after the test
             del sys.modules[name]
         return importlib.import_module(f"{package}.for_{engine}")
@@ -126,6 +129,7 @@ def check_for_sglang(adapter, weights=None, **config):
         is_fp4_experts=False,
         use_mxfp8=False,
         block_shape=[128, 128],
+        w13_weight=torch.empty(LOCAL, 2 * INTER, HIDDEN),
         w2_weight=torch.empty(LOCAL, HIDDEN, INTER),
     )
     vars(quant_info).update(weights or {})
@@ -166,6 +170,7 @@ RELEASES = recorded("engine_signatures.json")
 MOE = "model_executor/layers/fused_moe"
 QUANTIZATION = "model_executor/layers/quantization"
 UNSUPPORTED = "vLLM's reason"
+OUR_METHODS = ("layer", "run")
 
 
 def literal(text):
@@ -262,7 +267,11 @@ class Vllm:
         return lambda cls: self.registered.setdefault(name, cls)
 
     def current_config(self):
-        return SimpleNamespace(model_config=SimpleNamespace(model=self.model))
+        return SimpleNamespace(
+            model_config=SimpleNamespace(model=self.model),
+            parallel_config=SimpleNamespace(use_ubatching=False),
+            additional_config={},
+        )
 
     def files(self):
         """Return a file below vLLM's folder -> what the adapter finds there."""
@@ -282,6 +291,8 @@ class Vllm:
                 "FusedMoEActivationFormat": formats,
             },
             f"{MOE}/activation.py": {"MoEActivation": self.Activation},
+            f"{MOE}/prepare_finalize/no_dp_ep.py": {"MoEPrepareAndFinalizeNoDPEPModular": object},
+            "distributed/__init__.py": {"get_tp_group": None},
             f"{MOE}/oracle/fp8.py": {"Fp8MoeBackend": self.Backend},
             f"{MOE}/topk_weight_and_reduce.py": {
                 "TopKWeightAndReduceNoOP": TopKWeightAndReduceNoOP
@@ -459,11 +470,118 @@ def test_methods_for_vllm_have_its_parameters(vllm, method_of):
     for name in ("FusedMoEExperts", "FusedMoEExpertsModular"):
         methods |= vllm.recorded[f"{MOE}/modular_kernel.py::{name}"]["methods"]
 
-    for name, function in vars(method_of().experts_cls).items():
+    experts = method_of().experts_cls
+    replaced = vars(experts.__base__) | vars(experts)
+    for name, function in replaced.items():
         function = getattr(function, "__func__", function)  # of a static method
-        if inspect.isfunction(function):
+        if inspect.isfunction(function) and name not in OUR_METHODS:
             expected = [parameter for parameter, *_ in methods[name]["parameters"]]
             assert list(inspect.signature(function).parameters) == expected, name
+
+
+def test_vllm_has_what_sums_and_mxfp4_experts_use(vllm):
+    """A name or an argument that a release has not; test_vllm_layers_on_cpu.py runs others."""
+    recorded = vllm.recorded
+    signature_of(recorded[f"{MOE}/oracle/mxfp4.py::make_mxfp4_moe_kernel"]).bind(
+        moe_quant_config=None,
+        moe_config=None,
+        experts_cls=None,
+        mxfp4_backend=None,
+        routing_tables=None,
+    )
+    skipped = recorded[f"{QUANTIZATION}/utils/quant_utils.py::is_layer_skipped"]
+    signature_of(skipped).bind("prefix", [], {})
+    assert "DEEPGEMM_MXFP4" in recorded[f"{MOE}/oracle/mxfp4.py::Mxfp4MoeBackend"]["fields"]
+
+    config = recorded["models/deepseek_v4/quant_config.py::DeepseekV4FP8Config"]["methods"]
+    assert {"expert_dtype", "moe_quant_algo", "get_quant_method"} <= config.keys()
+    method = recorded[f"{QUANTIZATION}/mxfp4.py::Mxfp4MoEMethod"]["methods"]
+    for name in ("process_weights_after_loading", "get_fused_moe_quant_config"):
+        assert [parameter for parameter, *_ in method[name]["parameters"]] == ["self", "layer"]
+
+    kernel = recorded[f"{MOE}/modular_kernel.py::FusedMoEKernel"]["methods"]["__init__"]
+    signature_of(kernel["parameters"]).bind("self", "prepare_finalize", "fused_experts")
+    no_exchange = f"{MOE}/prepare_finalize/no_dp_ep.py::MoEPrepareAndFinalizeNoDPEPModular"
+    assert "output_is_reduced" in recorded[no_exchange]["methods"]
+
+
+# ---- vLLM: the sum over ranks ----
+
+
+def parallel(**changes):
+    """Return a FusedMoEParallelConfig of two tensor-parallel ranks, but for the changes."""
+    values = {"tp_size": 2, "ep_size": 1, "dp_size": 1, "pcp_size": 1}
+    return SimpleNamespace(**values | {"is_sequence_parallel": False} | changes)
+
+
+CANNOT_SUM = {
+    "one rank": {"tp_size": 1},
+    "tokens of their own": {"dp_size": 2},
+    "a part of the tokens": {"is_sequence_parallel": True},
+}
+
+
+@pytest.fixture
+def check_can_sum(vllm, adapter, package, monkeypatch):
+    """The check of a package that can sum, on FusedMoEConfig's parallel config."""
+    adapter("vllm")
+    module = importlib.import_module(f"{package}.for_vllm_sum")
+    monkeypatch.setattr(module, "has_sum", lambda: True)
+
+    def check(moe_parallel_config, skip_final_all_reduce=False):
+        module.check_can_sum(
+            SimpleNamespace(
+                moe_parallel_config=moe_parallel_config,
+                skip_final_all_reduce=skip_final_all_reduce,
+            )
+        )
+
+    check.module = module
+    return check
+
+
+def test_ranks_with_the_same_tokens_can_sum(check_can_sum):
+    check_can_sum(parallel())
+    check_can_sum(parallel(tp_size=1, ep_size=2))
+
+
+@pytest.mark.parametrize("name", CANNOT_SUM)
+def test_ranks_that_cannot_sum_are_refused(check_can_sum, name):
+    """Ranks that wait for each other without end, or a sum that is made twice."""
+    with pytest.raises(ValueError, match="^experts_sum_over_ranks: got true"):
+        check_can_sum(parallel(**CANNOT_SUM[name]))
+
+
+def test_a_model_that_sums_behind_the_layer_is_refused(check_can_sum):
+    with pytest.raises(ValueError, match="^experts_sum_over_ranks: got true"):
+        check_can_sum(parallel(), skip_final_all_reduce=True)
+
+
+def test_a_package_that_cannot_sum_is_refused(check_can_sum, monkeypatch):
+    monkeypatch.setattr(check_can_sum.module, "has_sum", lambda: False)
+    with pytest.raises(ValueError, match="triton_fused_v2 has no run_allreduce"):
+        check_can_sum(parallel())
+
+
+# ---- SGLang: scales of MXFP4 ----
+
+
+def test_powers_of_two_become_their_bytes(adapter, package):
+    """All of E8M0, the smallest of which float32 has only below its normal numbers."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    module = mxfp4_module(package, adapter)
+    assert torch.equal(module.e8m0(codes.view(torch.float8_e8m0fnu).float()), codes)
+
+
+@pytest.mark.parametrize("number", [0.0, -1.0, 1.5, 2.0**-128, float("inf")])
+def test_other_scales_of_mxfp4_are_refused(adapter, package, number):
+    with pytest.raises(ValueError, match="^weight scales: got "):
+        mxfp4_module(package, adapter).e8m0(torch.tensor([1.0, number]))
+
+
+def mxfp4_module(package, adapter):
+    adapter("sglang")
+    return importlib.import_module(f"{package}.for_sglang_mxfp4")
 
 
 # ---- vLLM: what is refused ----
@@ -474,15 +592,14 @@ FAULTS = {
     "has_bias": {"has_bias": True},
     "is_lora_enabled": {"is_lora_enabled": True},
     "apply_router_weight_on_input": {"apply_router_weight_on_input": True},
-    "sizes": {"intermediate_size_per_partition": INTER // 2},
+    "sizes": {"intermediate_size": 2 * INTER, "num_local_experts": 2 * LOCAL},
+    "intermediate_size": {"intermediate_size_per_partition": INTER // 4},
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_vllm_is_refused_what_is_not_served(method_of, name):
-    """A model whose clamp or bias is left out, or experts that tensor
-    parallelism has split.
-    """
+    """A model whose clamp or bias is left out, or a slice of an expert that cuts a block."""
     with pytest.raises(ValueError, match=f"^{name}: got "):
         method_of(**FAULTS[name])
 
@@ -494,14 +611,14 @@ def test_vllm_is_refused_a_parallelism_that_is_not_served(method_of):
 
 
 def test_a_refused_layer_is_told_how_to_pack_its_own(method_of, tmp_path):
-    """The file, the number of ranks, the solution and the definition, which can be typed."""
+    """The file, the numbers of ranks, the solution and the definition, which can be typed."""
     (tmp_path / "config.json").touch()
     with pytest.raises(ValueError) as refusal:
-        method_of(**FAULTS["sizes"])
+        method_of(intermediate_size=4 * INTER, intermediate_size_per_partition=2 * INTER)
 
-    commands = r"model (\S+) --ep (\d+) --add KEY .*pack (\S+) .*--definition (\S+)"
+    commands = r"model (\S+) --ep (\d+) --tp (\d+) --add KEY .*pack (\S+) .*--definition (\S+)"
     values = re.search(commands, str(refusal.value)).groups()
-    assert values == (f"{tmp_path}/config.json", str(RANKS), "triton_fused_v2", "KEY-routed")
+    assert values == (f"{tmp_path}/config.json", str(RANKS), "2", "triton_fused_v2", "KEY-routed")
 
 
 def test_vllm_gets_the_activation_of_its_model(vllm, method_of, compiled_for):

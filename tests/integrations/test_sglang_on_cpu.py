@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 from every_solution import expected_output
+from installed_plugin import install as install_plugin
 from layer_inputs import arguments as layer_arguments
 from moebench.core import paths
 from moebench.operators import catalogue
-from moebench.packing import python_package
+from two_ranks import two_ranks
 
 # One worker installs SGLang, which is kept, and runs these tests.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sglang")]
@@ -33,12 +34,21 @@ SIZES = catalogue.layer_sizes()[GEOMETRY]
 RANKS = SIZES["num_experts"] // SIZES["num_local_experts"]
 RANK = 2
 FACTOR = 2.5
+SECONDS = 400
+EXPERT_PARALLEL = {"tp_size": 2, "attn_tp_size": 2, "moe_ep_size": 2}
+EXPERT_PARALLEL |= {"moe_tp_size": 1, "moe_tp_rank": 0}
+TENSOR_PARALLEL = {"tp_size": 2, "attn_tp_size": 2, "moe_tp_size": 2}
+TENSOR_PARALLEL |= {"moe_ep_size": 1, "moe_ep_rank": 0}
 FAULTS = {
     "swiglu_limit": {"swiglu_limit": 10.0},
     "gemm1_clamp_limit": {"gemm1_clamp_limit": 7.0},
     "apply_router_weight_on_input": {"apply_router_weight_on_input": True},
     "no_combine": {"no_combine": True},
     "sizes": {"intermediate_size": 128},
+}
+SPLITS = {  # definition -> the ranks, and which of their numbers differs
+    "small-renorm-routed": (TENSOR_PARALLEL, "moe_tp_rank"),
+    "small-mxfp4": (EXPERT_PARALLEL, "moe_ep_rank"),
 }
 
 
@@ -86,33 +96,49 @@ def x():
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
     """A package that is installed as a plugin of SGLang."""
-    parent = tmp_path_factory.mktemp("package")
-    (folder,) = python_package.pack_packages(["triton_fused_v2"], parent, [GEOMETRY])
-    metadata = parent / "moe-1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: moe\nVersion: 1\n")
-    plugin = f"[sglang.srt.plugins]\nmoe = {folder.name}.for_sglang:register\n"
-    (metadata / "entry_points.txt").write_text(plugin)
-    return folder
+    return install_plugin("triton_fused_v2", GEOMETRY, tmp_path_factory.mktemp("package"))
+
+
+def run_ranks(sglang, package, request, ranks, folder):
+    """Return what sglang_layer.py answers on each of these ranks, and its `log`."""
+    torch.save(request | {"model": str(folder)}, folder / "request")
+    in_reach = os.pathsep.join([str(sglang), str(package.parent)])
+    environment = os.environ | {"PYTHONPATH": in_reach, "CUDA_VISIBLE_DEVICES": ""}
+
+    programs = []
+    for rank in ranks:
+        command = [sys.executable, PROGRAM, folder / "request", folder / f"answer{rank}", str(rank)]
+        program = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        programs.append(program)
+
+    answers = []
+    for rank, program in zip(ranks, programs, strict=True):
+        _, log = program.communicate(timeout=SECONDS)
+        assert program.returncode == 0, log[-2000:]
+        answers.append(torch.load(folder / f"answer{rank}") | {"log": log})
+    return answers
 
 
 @pytest.fixture(scope="module")
 def answer(sglang, package, arguments, x, tmp_path_factory):
-    """What sglang_layer.py answers, and `log`."""
-    folder = tmp_path_factory.mktemp("layer")
+    """What one of eight ranks answers, each with some of the experts."""
     layer = {"routed_scaling_factor": FACTOR}
     for name in ("num_experts", "hidden_size", "intermediate_size", "top_k"):
         layer[name] = SIZES[name]
-    request = {"x": x, "layer": layer, "rank": RANK, "tokens": [5, 0], "faults": FAULTS}
-    torch.save(arguments | request | {"model": str(folder)}, folder / "request")
-    in_reach = os.pathsep.join([str(sglang), str(package.parent)])
-    environment = os.environ | {"PYTHONPATH": in_reach, "CUDA_VISIBLE_DEVICES": ""}
-
-    command = [sys.executable, PROGRAM, folder / "request", folder / "answer"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-
-    assert done.returncode == 0, done.stderr[-2000:]
-    return torch.load(folder / "answer") | {"log": done.stderr}
+    request = {
+        "x": x,
+        "layer": layer,
+        "is_mxfp4": False,
+        "first_expert": RANK * SIZES["num_local_experts"],
+        "ranks": {**EXPERT_PARALLEL, "tp_size": RANKS, "attn_tp_size": RANKS, "moe_ep_size": RANKS},
+        "rank_of": "moe_ep_rank",
+        "rendezvous": None,
+        "tokens": [5, 0],
+        "faults": FAULTS,
+    }
+    folder = tmp_path_factory.mktemp("layer")
+    (answer,) = run_ranks(sglang, package, arguments | request, [RANK], folder)
+    return answer
 
 
 def test_the_package_computes(answer, package):
@@ -146,3 +172,34 @@ def test_what_is_not_served_is_refused(answer, name):
     assert answer[name].startswith(f"{name}: got ")
     if name == "sizes":
         assert f"--ep {RANKS} --add" in answer[name]
+
+
+@pytest.mark.parametrize("geometry", SPLITS)
+def test_the_sum_of_two_ranks_is_the_layer(sglang, geometry, tmp_path):
+    """A rank that computes another one's slice or experts, or scales of MXFP4 read as numbers."""
+    layer = two_ranks(geometry)
+    ranks, rank_of = SPLITS[geometry]
+    is_mxfp4 = geometry in catalogue.mxfp4()
+    checkpoint = layer.checkpoint()
+    if is_mxfp4:
+        for name in ("gemm1_weights_scale", "gemm2_weights_scale"):
+            checkpoint[name] = checkpoint[name].view(torch.float8_e8m0fnu)
+    request = {
+        "x": layer.x,
+        "topk_ids": layer.ranks[0]["topk_ids"],
+        "topk_weights": layer.ranks[0]["topk_weights"],
+        "layer": layer.layer,
+        "is_mxfp4": is_mxfp4,
+        "first_expert": 0,
+        "ranks": ranks,
+        "rank_of": rank_of,
+        "rendezvous": f"file://{tmp_path}/rendezvous",
+        "tokens": [5],
+        "faults": {},
+    }
+
+    package = install_plugin("triton_fused_v2", geometry, tmp_path / "package")
+    first, second = run_ranks(sglang, package, checkpoint | request, [0, 1], tmp_path)
+
+    assert torch.equal(first[5], second[5])
+    assert 0.01 < layer.error(first[5]) < 0.06  # as above

@@ -3,6 +3,8 @@ nothing is left.
 """
 
 import importlib
+import sys
+from types import ModuleType
 
 import psutil
 import pytest
@@ -41,6 +43,44 @@ def test_checkpoints_hold_the_same_numbers(example, tmp_path):
             weight *= torch.kron(scale, torch.ones(128, 128))
         assert expected.any()
         assert torch.equal(weight, expected.float())
+
+
+@pytest.fixture
+def tensor_parallel(example, monkeypatch):
+    """tensor_parallel.py, without vLLM's client."""
+    for name in ("vllm", "vllm.benchmarks", "vllm.utils", "vllm.utils.argparse_utils"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["vllm.benchmarks"].serve = None
+    sys.modules["vllm.utils.argparse_utils"].FlexibleArgumentParser = None
+    return example("tensor_parallel")
+
+
+def test_a_layer_takes_the_bytes_that_are_reckoned(example, tensor_parallel, tmp_path):
+    """A model that is too large for its GPUs."""
+    example("checkpoint").write(tmp_path, "tiny", layers=1)
+    written = (tmp_path / "0.safetensors").stat().st_size
+    reckoned = tensor_parallel.bytes_of_layer(example("checkpoint").MODELS["tiny"])
+    assert reckoned == pytest.approx(written, rel=0.02)
+
+
+def test_as_many_layers_are_written_as_fit(example, tensor_parallel):
+    """GPUs that are too small, a disk that is, and a model with fewer layers."""
+    sizes = example("checkpoint").MODELS["qwen3-235b"]
+    layers_that_fit = tensor_parallel.layers_that_fit
+    assert layers_that_fit(sizes, 2, 85_000_000_000, 10**12) == 47
+    assert layers_that_fit(sizes, 4, 85_000_000_000, 10**12) == 94
+    assert layers_that_fit(sizes, 2, 85_000_000_000, 34_000_000_000) == 10
+    assert layers_that_fit(sizes, 2, 8_000_000_000, 10**12) == 0
+
+
+def test_the_sum_over_ranks_has_to_be_in_the_log(example):
+    """A server that leaves the sum to vLLM, measured as one that does not."""
+    proof = example("server").proof
+    line = "experts by moe.x: solution hopper_fused, definition y"
+    with pytest.raises(RuntimeError, match="^log: got "):
+        proof(f"FP8 {line}", "solution_sum")
+    record = proof(f"FP8 {line}\nSum over ranks by moe.x: solution x, definition y", "solution_sum")
+    assert record["kernels"] == "moe.x: solution x, definition y"
 
 
 @pytest.fixture

@@ -17,12 +17,22 @@ NAMES = {  # of a file
         "FusedMoEExperts",
         "FusedMoEExpertsModular",
         "FusedMoEActivationFormat",
+        "FusedMoEKernel",
     ],
+    f"{MOE}/prepare_finalize/no_dp_ep.py": ["MoEPrepareAndFinalizeNoDPEPModular"],
     f"{MOE}/activation.py": ["MoEActivation"],
     f"{MOE}/config.py": ["FusedMoEConfig"],
     f"{MOE}/oracle/fp8.py": ["Fp8MoeBackend"],
+    f"{MOE}/oracle/mxfp4.py": ["Mxfp4MoeBackend", "make_mxfp4_moe_kernel"],
     f"{QUANTIZATION}/__init__.py": ["register_quantization_config"],
-    f"{QUANTIZATION}/utils/quant_utils.py": ["kFp8Dynamic128Sym", "kFp8Static128BlockSym"],
+    f"{QUANTIZATION}/mxfp4.py": ["Mxfp4MoEMethod"],
+    f"{QUANTIZATION}/utils/quant_utils.py": [
+        "is_layer_skipped",
+        "kFp8Dynamic128Sym",
+        "kFp8Static128BlockSym",
+        "kMxfp4Static",
+    ],
+    "models/deepseek_v4/quant_config.py": ["DeepseekV4FP8Config"],
 }
 DECORATORS = {"abstractmethod", "staticmethod", "property", "classmethod"}
 

@@ -1,13 +1,15 @@
-"""One FP8 layer of SGLang's own classes, as of one of eight ranks, without a GPU.
+"""One MoE layer of SGLang's own classes on one of several ranks, without a GPU.
 
-python sglang_layer.py REQUEST ANSWER, with SGLang in reach: test_sglang_on_cpu.py writes the one
-and reads the other.
+python sglang_layer.py REQUEST ANSWER RANK, with SGLang in reach: test_sglang_on_cpu.py writes the
+one and reads the other. Ranks that are here add up their outputs by gloo, as SGLang's models do
+behind the layer.
 """
 
 import logging
 import sys
 
 import torch
+import torch.distributed as dist
 from moebench.core import interpreter  # noqa: F401  put right, before SGLang imports Triton
 
 try:
@@ -15,6 +17,7 @@ try:
 except RuntimeError:  # its operators are another torch's; SGLang wants this one's name alone
     torch.library.define("torchvision::nms", "(Tensor boxes, Tensor scores, float iou) -> Tensor")
 
+from sglang.kernels.ops.quantization import fp8_kernel
 from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
 from sglang.srt.layers.moe.moe_runner.base import FusedOpPool
 from sglang.srt.layers.moe.token_dispatcher import standard
@@ -24,17 +27,25 @@ from sglang.srt.layers.quantization.fp8 import Fp8Config
 from sglang.srt.plugins import load_plugins
 from sglang.srt.runtime_context import get_context, get_flags, get_parallel
 
-RANKS = {"tp_size": 8, "attn_tp_size": 8, "moe_ep_size": 8, "moe_tp_size": 1}
+
+def quantise_tokens(x, group):
+    """Return x in FP8 and its scales; stands in for SGLang's kernel, which is for GPUs."""
+    groups = x.float().unflatten(1, (-1, group))
+    scale = groups.abs().amax(2, keepdim=True).clamp(min=1e-10) / 448
+    return (groups / scale).flatten(1).to(torch.float8_e4m3fn), scale.squeeze(2)
 
 
 def new_layer(request, **changes):
-    config = Fp8Config(True, weight_block_size=[128, 128])
+    is_mxfp4 = request["is_mxfp4"]
+    config = Fp8Config(True, weight_block_size=[128, 128], is_fp4_experts=is_mxfp4)
     return FusedMoE(layer_id=0, quant_config=config, **request["layer"] | changes)
 
 
 def load_weights(layer, request):
-    """Load the rank's experts as from a checkpoint: w1 is gate, w3 up."""
-    first = request["local_expert_offset"]
+    """Load experts as from a checkpoint, of which SGLang takes this rank's part: w1 is gate, w3
+    up.
+    """
+    first = request["first_expert"]
     for ours, theirs in (("", ""), ("_scale", "_scale_inv")):
         w13 = getattr(layer, f"w13_weight{theirs}")
         w2 = getattr(layer, f"w2_weight{theirs}")
@@ -53,7 +64,10 @@ def output_of(layer, request, num_tokens):
     ids = request["topk_ids"][:num_tokens]
     routed = StandardTopKOutput(weights, ids, None)
     dispatched = layer.dispatcher.dispatch(request["x"][:num_tokens], routed)
-    return layer.dispatcher.combine(layer.run_moe_core(dispatched))
+    output = layer.dispatcher.combine(layer.run_moe_core(dispatched))
+    if dist.is_initialized():
+        dist.all_reduce(output)
+    return output
 
 
 def refusal_of(request, changes):
@@ -64,12 +78,12 @@ def refusal_of(request, changes):
     return "served"
 
 
-def answer(request):
+def answer(request, ranks):
     """Return the output for each number of tokens, a refusal for each fault, and the name of the
-    function that computes.
+    function that computes. ranks: as SGLang calls their numbers.
     """
     answers = {}
-    with get_parallel().override(moe_ep_rank=request["rank"], moe_tp_rank=0, **RANKS):
+    with get_parallel().override(**ranks):
         for num_tokens in request["tokens"]:
             layer = new_layer(request)
             load_weights(layer, request)
@@ -83,13 +97,19 @@ def answer(request):
 
 
 def main():
-    request = torch.load(sys.argv[1])
+    request_file, answer_file, rank = sys.argv[1:]
+    request = torch.load(request_file)
+    if request["rendezvous"]:
+        dist.init_process_group("gloo", request["rendezvous"], rank=int(rank), world_size=2)
+    ranks = request["ranks"] | {request["rank_of"]: int(rank)}
+
+    fp8_kernel.sglang_per_token_group_quant_fp8 = quantise_tokens
     standard.get_device = lambda: "cpu"  # a GPU's, or an error
     get_context().override_server_args(model_path=request["model"]).install()
     get_flags().moe.runner_backend = MoeRunnerBackend.DEEP_GEMM  # --moe-runner-backend deep_gemm
     logging.basicConfig(level=logging.INFO)
     load_plugins()
-    torch.save(answer(request), sys.argv[2])
+    torch.save(answer(request, ranks), answer_file)
 
 
 if __name__ == "__main__":

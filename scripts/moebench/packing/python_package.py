@@ -19,7 +19,6 @@ from moebench.operators import catalogue
 from moebench.packing.gather import COMMON
 from moebench.packing.manifest import readable
 from moebench.packing.pack import pack_all
-from moebench.packing.references import outline
 
 MARK = "# by moebench pack --package"  # pyproject.toml begins with it
 SUMMARY = "Written by moebench pack --package"  # of the distribution that pip makes of it
@@ -34,6 +33,7 @@ ADAPTERS = {  # group of entry points, in which an engine looks for plugins -> m
 # Of functions beside the solution's own: for tokens in bf16, and for a sum over GPUs with PEERS.
 ENDINGS = ("_bf16", "_allreduce", "_allreduce_bf16")
 PEERS = ("Peers", "RankMissing")
+FP8_ADAPTERS = ("for_transformers", "for_vllm_fp8", "for_vllm_sum")  # of tokens in bf16
 CHECKED_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")  # by adapters
 
 
@@ -61,9 +61,19 @@ class Package:
         return exports
 
     @property
+    def has_bf16(self) -> bool:
+        """Whether there is a function for tokens in bf16."""
+        return "run_bf16" in self.exports.values()
+
+    @property
+    def has_mxfp4(self) -> bool:
+        """Whether experts are in MXFP4. Engines quantise its tokens themselves."""
+        return self.layer_key in catalogue.mxfp4()
+
+    @property
     def has_adapters(self) -> bool:
         """Whether engines can call it: they route themselves, and their tokens are bf16."""
-        return "run_bf16" in self.exports.values() and self.layer_key in catalogue.routed()
+        return self.has_mxfp4 or (self.has_bf16 and self.layer_key in catalogue.routed())
 
 
 def pack_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list[Path]:
@@ -164,7 +174,8 @@ def write_package(package: Package) -> None:
 
     if package.has_adapters:
         for adapter in paths.INTEGRATIONS.rglob("for_*.py"):
-            write_atomically(package.folder / adapter.name, adapter_text(adapter))
+            if not package.has_mxfp4 or adapter.stem not in FP8_ADAPTERS:
+                write_atomically(package.folder / adapter.name, adapter_text(adapter))
 
     write_atomically(package.folder / "__init__.py", init_text(package))
 

@@ -1,0 +1,86 @@
+"""for_vllm_sum: experts whose output this package sums over the ranks.
+
+vLLM then leaves out its own all-reduce behind the layer. It is for those who ask for it:
+`--additional-config '{"experts_sum_over_ranks": true}'`. That is a part of the hash of vLLM's cache
+of compiled models, as it must be: whether there is an all-reduce is compiled in.
+"""
+
+# pyright: reportMissingImports=false
+# vLLM is installed where a package is used, not here.
+
+from functools import cache, partial
+
+import vllm.model_executor.layers.fused_moe.modular_kernel as mk
+from vllm.config import get_current_vllm_config
+from vllm.distributed import get_tp_group
+from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import (
+    MoEPrepareAndFinalizeNoDPEPModular,
+)
+
+from integrations.for_engines import SOLUTION
+
+OPTION = "experts_sum_over_ranks"
+
+
+class SumIsDone(MoEPrepareAndFinalizeNoDPEPModular):
+    """Tells vLLM that the layer's output is the sum over ranks, as those of expert parallelism do
+    whose exchange adds up.
+    """
+
+    def output_is_reduced(self):
+        return True
+
+    def supports_deferred_moe_finalize(self):
+        return False  # of newer releases, whose models may sum behind the layer
+
+
+def is_asked_for():
+    """Return whether the server's additional config has OPTION."""
+    options = get_current_vllm_config().additional_config
+    return isinstance(options, dict) and bool(options.get(OPTION))
+
+
+def check_can_sum(moe):
+    """Raise ValueError where ranks do not make the same calls, with the same tokens, in one order,
+    or where vLLM wants the sum elsewhere. moe: FusedMoEConfig.
+    """
+    parallel = moe.moe_parallel_config
+    own_tokens = parallel.dp_size > 1 or parallel.pcp_size > 1 or parallel.is_sequence_parallel
+    reasons = {
+        f"solution {SOLUTION} has no run_allreduce": not has_sum(),
+        "there is one rank": parallel.tp_size == 1 and parallel.ep_size == 1,
+        "ranks have tokens of their own": own_tokens,
+        "batches are cut, for two streams": get_current_vllm_config().parallel_config.use_ubatching,
+        "the model sums behind the layer": moe.skip_final_all_reduce,
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise ValueError(f"{OPTION}: got true, but {reason}; leave it out")
+
+
+def has_sum():
+    """Return whether this package has the function that sums over ranks."""
+    try:
+        from integrations import Peers, run_allreduce_bf16  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def summing_kernel(experts):
+    """Return vLLM's kernel around these experts, whose output is then the sum over ranks."""
+    from integrations import run_allreduce_bf16
+
+    experts.run = partial(run_allreduce_bf16, peers=shared_peers())
+    return mk.FusedMoEKernel(SumIsDone(), experts)
+
+
+@cache
+def shared_peers():
+    """Return what the ranks of this process's group share, the same for all layers.
+
+    All ranks must call it, as they do while they load weights.
+    """
+    from integrations import Peers
+
+    return Peers(get_tp_group().device_group)

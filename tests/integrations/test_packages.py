@@ -1,0 +1,76 @@
+"""Which adapters a package has, and the figures that integrations/deepseek_v4.md computes."""
+
+import importlib
+import re
+
+import pytest
+from moebench.core import paths
+from moebench.operators.layers import models
+from moebench.packing import python_package
+
+PAGE = paths.ROOT / "integrations" / "deepseek_v4.md"
+MXFP4_BYTES = 17 / 32  # of a weight, with its part of a scale
+FP8_BYTES = 1 + 4 / 128**2
+GPUS = 8
+BANDWIDTH = 4460  # GB/s
+TOKENS = (1, 8, 32, 128)
+
+
+def test_a_package_of_mxfp4_experts_has_its_adapters(tmp_path, monkeypatch):
+    """A plugin that cannot be imported, since there is no function for tokens in bf16."""
+    (folder,) = python_package.pack_packages(["triton_fused_v2"], tmp_path / "pk", ["small-mxfp4"])
+    monkeypatch.syspath_prepend(tmp_path / "pk")
+
+    names = {path.stem for path in folder.glob("for_*.py")}
+    assert {"for_engines", "for_vllm_mxfp4", "for_sglang_mxfp4"} <= names
+    assert not {"for_transformers", "for_vllm_fp8"} & names
+    adapter = importlib.import_module(f"{folder.name}.for_engines")
+    assert adapter.SOLUTION == "triton_fused_v2"
+    commands = adapter.commands("org/model", adapter.Split(experts=2, width=4))
+    assert "--ep 2 --tp 4 --add KEY && " in commands
+    assert commands.endswith("--definition KEY && pip install ./moe")
+
+
+@pytest.mark.parametrize(("solution", "can_sum"), [("hopper_fused", True), ("mma_fused", False)])
+def test_a_package_has_the_sum_of_its_solution(solution, can_sum, tmp_path):
+    (folder,) = python_package.pack_packages([solution], tmp_path, ["qwen3-30b-routed"])
+    text = (folder / "__init__.py").read_text()
+    assert ("as run_allreduce_bf16" in text) == can_sum
+    assert ("import Peers" in text) == can_sum
+
+
+def experts_bytes(model, bytes_of_weight):
+    """Return the bytes of one expert in all layers."""
+    weights = 3 * model["hidden_size"] * model["intermediate_size"]
+    return model["layers"] * weights * bytes_of_weight
+
+
+def numbers_of(line):
+    return [float(number) for number in re.findall(r"\d+\.\d+", line)]
+
+
+@pytest.mark.parametrize(("name", "label"), [("flash", "V4-Flash"), ("pro", "V4-Pro")])
+def test_the_page_says_what_a_server_holds(name, label):
+    model = models()[f"deepseek-v4-{name}"]
+    expected = []
+    for bytes_of_weight in (MXFP4_BYTES, FP8_BYTES):
+        total = model["num_experts"] * experts_bytes(model, bytes_of_weight) / 1e9
+        expected += [total, total / GPUS]
+
+    (line,) = re.findall(rf"^\| {label}: .*$", PAGE.read_text(), re.MULTILINE)
+    assert numbers_of(line) == pytest.approx(expected, abs=0.051)
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_the_page_says_what_a_step_reads(tokens):
+    expected = []
+    for name in ("flash", "pro"):
+        model = models()[f"deepseek-v4-{name}"]
+        experts = model["num_experts"]
+        active = experts * (1 - (1 - model["top_k"] / experts) ** tokens)
+        for bytes_of_weight in (MXFP4_BYTES, FP8_BYTES):
+            gigabytes = active * experts_bytes(model, bytes_of_weight) / GPUS / 1e9
+            expected += [gigabytes, 1000 * gigabytes / BANDWIDTH]
+
+    (line,) = re.findall(rf"^\| {tokens} \| .*$", PAGE.read_text(), re.MULTILINE)
+    assert numbers_of(line) == pytest.approx(expected, abs=0.0051)

@@ -1,0 +1,101 @@
+"""Two ranks of vLLM's own MoE layer on a CPU, where it has no experts of its own for such weights:
+no other kernel can have answered.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+import vllm_environment
+from installed_plugin import install
+from moebench.core import paths
+from moebench.operators import catalogue
+from two_ranks import RANKS, two_ranks
+
+# one worker installs vLLM, which is kept, and runs these tests
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
+PROGRAM = paths.ROOT / "tests" / "support" / "vllm_layer.py"
+SECONDS = 400
+SLICES = "small-renorm-routed"
+MXFP4 = "small-mxfp4"
+SUM = {"experts_sum_over_ranks": True}
+# name -> definition, the server's additional config
+CASES = {"slices": (SLICES, {}), "mxfp4": (MXFP4, {}), "slices, summed": (SLICES, SUM)}
+FAULTS = {
+    "sizes": {"hidden_size": 512},
+    "intermediate_size": {"intermediate_size": 320},
+    "swiglu_limit": {"swiglu_limit": 3.0},
+}
+
+
+@pytest.fixture(scope="module", params=[vllm_environment.OLDER, vllm_environment.VERSION])
+def in_reach(request):
+    """Folders of this release."""
+    is_older = request.param == vllm_environment.OLDER
+    return [vllm_environment.older()] if is_older else []
+
+
+def run_ranks(request, package, in_reach, folder):
+    """Return what vllm_layer.py answers on each rank."""
+    torch.save(request, folder / "request")
+    search_path = [*in_reach, package.parent, paths.ROOT / "scripts"]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, search_path)),
+        "VLLM_DIST_IDENT": "moebench",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+    programs = []
+    for rank in range(RANKS):
+        command = [vllm_environment.python(), PROGRAM, folder / "request", folder / f"answer{rank}"]
+        with (folder / f"log{rank}").open("w") as log:
+            command.append(str(rank))
+            programs.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+
+    for rank, program in enumerate(programs):
+        status = program.wait(SECONDS)
+        assert status == 0, (folder / f"log{rank}").read_text()[-3000:]
+    return [torch.load(folder / f"answer{rank}") for rank in range(RANKS)]
+
+
+def request_of(layer, additional_config, folder: Path):
+    """Return what vllm_layer.py reads."""
+    is_mxfp4 = layer.geometry in catalogue.mxfp4()
+    checkpoint = layer.checkpoint()
+    if is_mxfp4:
+        checkpoint = {name: tensor.view(torch.uint8) for name, tensor in checkpoint.items()}
+    scales = "weight_scale" if is_mxfp4 else "weight_scale_inv"
+    return checkpoint | {
+        "x": layer.x,
+        "topk_ids": layer.ranks[0]["topk_ids"],
+        "topk_weights": layer.ranks[0]["topk_weights"],
+        "layer": layer.layer,
+        "names": {"weights": "weight", "weights_scale": scales},
+        "quantisation": "deepseek_v4_fp8" if is_mxfp4 else "fp8",
+        "expert_parallel": not layer.has_slices,
+        "additional_config": additional_config,
+        "model": str(folder),
+        "rendezvous": str(folder / "rendezvous"),
+        "faults": FAULTS,
+    }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_sum_of_two_ranks_is_the_layer(in_reach, case, tmp_path):
+    """A rank that computes another one's slice or experts, or a sum that is made twice or not."""
+    geometry, additional_config = CASES[case]
+    layer = two_ranks(geometry)
+    package = install("triton_fused_v2", geometry, tmp_path / "package")
+    request = request_of(layer, additional_config, tmp_path) | {"package": package.name}
+
+    first, second = run_ranks(request, package, in_reach, tmp_path)
+
+    assert torch.equal(first["output"], second["output"])
+    # FP8 has 3 bits beside the leading one: x and h are off by 0.026 each in the mean
+    assert 0.01 < layer.error(first["output"]) < 0.06
+    assert first["calls_that_sum"] == (1 if additional_config else 0)
+    for name in FAULTS:
+        assert first[name].startswith(f"{name}: got "), first[name]
