@@ -19,6 +19,7 @@ from moebench.operators import catalogue
 from moebench.packing.gather import COMMON
 from moebench.packing.manifest import readable
 from moebench.packing.pack import pack_all
+from moebench.packing.references import outline
 
 MARK = "# by moebench pack --package"  # pyproject.toml begins with it
 SUMMARY = "Written by moebench pack --package"  # of the distribution that pip makes of it
