@@ -174,13 +174,13 @@ static void launch_converted(const LayerArgs& layer, DLDevice device, const void
 
 // ---- the layer ----
 
-// option: FP8 parts of h above kHiLoTokens tokens, 1 or 2; or what open_peers() has returned, and then the output of
-// one launch is summed over the ranks.
-void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2, int64_t option) {
-  const Peers* peers = peers_of(option);
-  const int64_t t = layer.num_tokens, many_h_split = option;
-  if (!peers && many_h_split != 1 && many_h_split != 2)
+// options: FP8 parts of h above kHiLoTokens tokens, 1 or 2; and what open_peers() has returned, if the output of one
+// launch is summed over ranks.
+void launch_layer(const LayerArgs& layer, const Weights& weights, DLDevice device, ffi::PackedArgs options) {
+  const int64_t t = layer.num_tokens, many_h_split = option(options, 0, 0);
+  if (many_h_split != 1 && many_h_split != 2)
     TVM_FFI_THROW(ValueError) << "many_h_split: got " << many_h_split << ", want 1 or 2";
+  const Peers* peers = peers_of(option(options, 1, kNoPeers));
   constexpr int kMaxSummed = kOneLaunch && !kMxfp4Weights ? kFusedMaxTokens : 0;
   if (peers && t > kMaxSummed)
     TVM_FFI_THROW(ValueError) << "output: got " << t << " tokens to sum over the ranks, want " << kMaxSummed
@@ -193,12 +193,12 @@ void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, f
     auto* kept = static_cast<Scratch*>(memory);
     if constexpr (kMxfp4Weights) {
       if (t >= kConvertTokens)
-        launch_converted(layer, device, w1.data_ptr(), w2.data_ptr(), kept, h_split, sms, stream);
-      else launch_in_batches(layer, device, w1.data_ptr(), w2.data_ptr(), &kept->fused, sms, stream, nullptr);
+        launch_converted(layer, device, weights.w1, weights.w2, kept, h_split, sms, stream);
+      else launch_in_batches(layer, device, weights.w1, weights.w2, &kept->fused, sms, stream, nullptr);
     } else if (kOneLaunch && t <= kFusedMaxTokens) {
-      launch_few_tokens(layer, w1.data_ptr(), w2.data_ptr(), peers, &kept->fused, sms, stream);
+      launch_few_tokens(layer, weights.w1, weights.w2, peers, &kept->fused, sms, stream);
     } else {
-      launch_many_tokens(layer, device, w1.data_ptr(), w2.data_ptr(), &kept->grouped, h_split, sms, stream);
+      launch_many_tokens(layer, device, weights.w1, weights.w2, &kept->grouped, h_split, sms, stream);
     }
   });
 }

@@ -38,19 +38,18 @@ static void prepare(int device, int) {
   check_cuda(prepare_fused_layer(), "asking for shared memory");
 }
 
-// ctas: of the launch, 0 for one per SM.
-void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2, int64_t ctas) {
+// options: CTAs of the launch, 0 for one per SM.
+void launch_layer(const LayerArgs& layer, const Weights& weights, DLDevice device, ffi::PackedArgs options) {
   const DeviceGuard guard(device.device_id);
   const int sms = prepared_sm_count(device.device_id, prepare);
+  const int64_t ctas = option(options, 0, 0);
   if (ctas < 0 || ctas > sms) TVM_FFI_THROW(ValueError) << "ctas: got " << ctas << ", want 0 to " << sms;
   const int grid = ctas == 0 ? sms : (int)ctas;
   const cudaStream_t stream = current_stream(device);
   const size_t bytes = sizeof(FusedScratch) + sums_bytes(grid);  // the sums come last
   with_stream_scratch(device, stream, bytes, kZeroedBytes, [&](void* memory) {
     auto* scratch = static_cast<FusedScratch*>(memory);
-    const FusedArgs args = {layer, static_cast<const uint8_t*>(w1.data_ptr()),
-                            static_cast<const uint8_t*>(w2.data_ptr()), scratch,
-                            reinterpret_cast<float*>(scratch + 1)};
+    const FusedArgs args = {layer, weights.w1, weights.w2, scratch, reinterpret_cast<float*>(scratch + 1)};
     check_cuda(launch_fused_layer(tensor_maps(args), args, grid, stream), "launching fused_layer");
   });
 }

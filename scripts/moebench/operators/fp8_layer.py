@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from moebench.operators import swiglu as activations
-from moebench.operators.definition_parts import const, module_source, tensor, var
+from moebench.operators.definition_parts import const, module_source, var
 from moebench.operators.layers import Sizes
 from moebench.operators.roofline import Bound, Counts
 from moebench.operators.swiglu import silu as swiglu
@@ -114,41 +114,6 @@ CONSTRAINTS = [
     f"gemm1_out_size == {BLOCK} * num_gemm1_out_blocks",
     "num_local_experts <= num_experts",
 ]
-EXPERT_INPUTS = {
-    "hidden_states": tensor(["seq_len", "hidden_size"], "float8_e4m3fn", "Quantised activations."),
-    "hidden_states_scale": tensor(
-        ["num_hidden_blocks", "seq_len"],
-        "float32",
-        "One scale per token and 128 columns; note that the block axis comes first.",
-    ),
-    "gemm1_weights": tensor(
-        ["num_local_experts", "gemm1_out_size", "hidden_size"],
-        "float8_e4m3fn",
-        "First projections: rows of `up`, then rows of `gate`.",
-    ),
-    "gemm1_weights_scale": tensor(
-        ["num_local_experts", "num_gemm1_out_blocks", "num_hidden_blocks"],
-        "float32",
-        "One scale per 128 x 128 block; any sign.",
-    ),
-    "gemm2_weights": tensor(
-        ["num_local_experts", "hidden_size", "intermediate_size"],
-        "float8_e4m3fn",
-        "Second projection.",
-    ),
-    "gemm2_weights_scale": tensor(
-        ["num_local_experts", "num_hidden_blocks", "num_intermediate_blocks"],
-        "float32",
-        "One scale per 128 x 128 block; any sign.",
-    ),
-}
-OUTPUT = {
-    "output": tensor(
-        ["seq_len", "hidden_size"],
-        "bfloat16",
-        "Weighted sum over local experts; zero where a token has none.",
-    )
-}
 
 
 def without_num_experts(sizes: Sizes) -> tuple[dict, list[str]]:

@@ -14,11 +14,9 @@ from flashinfer_bench import Definition, Trace, Workload
 from moebench.operators import layers
 from moebench.operators import swiglu as activations
 from moebench.operators.case import uuid_of
-from moebench.operators.definition_parts import tensor
+from moebench.operators.fp8_arguments import DS_ROUTING, inputs, outputs
 from moebench.operators.fp8_layer import (
     CONSTRAINTS,
-    EXPERT_INPUTS,
-    OUTPUT,
     axes,
     dequantize,
     layer_bound,
@@ -142,22 +140,8 @@ def definition(geometry: str) -> Definition:
         tags=tags(geometry, sizes),
         axes=axes(sizes),
         constraints=CONSTRAINTS,
-        inputs={
-            "routing_logits": tensor(
-                ["seq_len", "num_experts"], "float32", "Router output before the sigmoid."
-            ),
-            "routing_bias": tensor(
-                ["num_experts"], "bfloat16", "Added to the scores for selection only."
-            ),
-            **EXPERT_INPUTS,
-            "local_expert_offset": tensor(
-                None, "int32", "Global index of this rank's first expert."
-            ),
-            "routed_scaling_factor": tensor(
-                None, "float32", "Multiplies the normalised routing weights."
-            ),
-        },
-        outputs=OUTPUT,
+        inputs=inputs(DS_ROUTING),
+        outputs=outputs(),
         reference=reference_source(geometry),
     )
 

@@ -12,10 +12,8 @@ from flashinfer_bench import Definition, Trace, Workload
 from moebench.operators import layers
 from moebench.operators import swiglu as activations
 from moebench.operators.case import uuid_of
-from moebench.operators.definition_parts import tensor
+from moebench.operators.fp8_arguments import RENORM_ROUTING, inputs, outputs
 from moebench.operators.fp8_layer import (
-    EXPERT_INPUTS,
-    OUTPUT,
     dequantize,
     layer_bound,
     local_experts,
@@ -115,13 +113,8 @@ def definition(geometry: str) -> Definition:
         tags=tags(geometry, sizes),
         axes=axes,
         constraints=constraints,
-        inputs={
-            "routing_logits": tensor(
-                ["seq_len", "num_local_experts"], "bfloat16", "Router output."
-            ),
-            **EXPERT_INPUTS,
-        },
-        outputs=OUTPUT,
+        inputs=inputs(RENORM_ROUTING),
+        outputs=outputs(),
         reference=reference_source(geometry),
     )
 

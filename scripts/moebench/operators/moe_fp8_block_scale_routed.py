@@ -27,12 +27,11 @@ from flashinfer_bench import Definition, Trace, Workload
 from moebench.operators import layers, moe_fp8_block_scale, moe_fp8_block_scale_renorm
 from moebench.operators import swiglu as activations
 from moebench.operators.case import uuid_of
-from moebench.operators.definition_parts import const, tensor
+from moebench.operators.definition_parts import const
+from moebench.operators.fp8_arguments import ROUTED, inputs, outputs
 from moebench.operators.fp8_layer import (
     BLOCK,
-    EXPERT_INPUTS,
     EXPERTS_AT_ONCE,
-    OUTPUT,
     dequantize,
     layer_bound,
     self_contained,
@@ -161,43 +160,10 @@ def definition(geometry: str) -> Definition:
         tags=tags(geometry, sizes),
         axes=axes,
         constraints=constraints,
-        inputs=inputs(),
-        outputs=OUTPUT,
+        inputs=inputs(ROUTED),
+        outputs=outputs(),
         reference=reference_source(geometry),
     )
-
-
-def inputs() -> dict:
-    """Return the inputs of every definition of this form, in their order."""
-    return {
-        "hidden_states": EXPERT_INPUTS["hidden_states"],
-        "hidden_states_scale": tensor(
-            ["seq_len", "num_hidden_blocks"],
-            "float32",
-            "One scale per token and 128 columns, row-major.",
-        ),
-        "topk_ids": tensor(
-            ["seq_len", "top_k"],
-            "int32",
-            "Global ids of a token's experts. Those that are not local, -1 and any other number "
-            "cost nothing; an id that comes twice counts twice.",
-        ),
-        "topk_weights": tensor(
-            ["seq_len", "top_k"],
-            "float32",
-            "Factors on the experts' results, with any scaling of the model's; not read where the "
-            "id is not local.",
-        ),
-        "gemm1_weights": tensor(
-            ["num_local_experts", "gemm1_out_size", "hidden_size"],
-            "float8_e4m3fn",
-            "First projections: rows of `gate`, then rows of `up`.",
-        ),
-        "gemm1_weights_scale": EXPERT_INPUTS["gemm1_weights_scale"],
-        "gemm2_weights": EXPERT_INPUTS["gemm2_weights"],
-        "gemm2_weights_scale": EXPERT_INPUTS["gemm2_weights_scale"],
-        "local_expert_offset": tensor(None, "int32", "Global id of this rank's first expert."),
-    }
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from moebench.core import paths
 from moebench.operators import layers, moe_fp8_block_scale_routed
 from moebench.operators import swiglu as activations
 from moebench.operators.case import bits, trace, uuid_of
-from moebench.operators.definition_parts import const, module_source, tensor, var
+from moebench.operators.definition_parts import const, module_source, var
+from moebench.operators.fp8_arguments import ROUTED_MXFP4, inputs, outputs
 from moebench.operators.fp8_layer import (
     BLOCK,
-    OUTPUT,
     dequantize,
     layer_bound,
     size_suffix,
@@ -160,15 +160,9 @@ def axes(sizes: Sizes) -> dict:
     }
 
 
-TOKEN_INPUTS = ("hidden_states", "hidden_states_scale", "topk_ids", "topk_weights")
-PACKED = "E2M1, two to a byte along K, the first in the low half"
-E8M0 = "E8M0 bits: the byte, read as unsigned, less 127 is the exponent of two; 255 is NaN"
-
-
 def definition(geometry: str) -> Definition:
     """Return the FIB Definition of a key."""
     sizes = geometries()[geometry]
-    tokens = moe_fp8_block_scale_routed.inputs()
     return Definition(
         name=definition_name(geometry),
         op_type="moe",
@@ -188,31 +182,8 @@ def definition(geometry: str) -> Definition:
             f"hidden_size == {GROUP} * num_hidden_groups",
             f"intermediate_size == {GROUP} * num_intermediate_groups",
         ],
-        inputs={
-            **{name: tokens[name] for name in TOKEN_INPUTS},
-            "gemm1_weights": tensor(
-                ["num_local_experts", "gemm1_out_size", "hidden_bytes"],
-                "int8",
-                f"First projections, rows of `gate`, then rows of `up`: {PACKED}.",
-            ),
-            "gemm1_weights_scale": tensor(
-                ["num_local_experts", "gemm1_out_size", "num_hidden_groups"],
-                "int8",
-                f"Scales of groups of 32. {E8M0}.",
-            ),
-            "gemm2_weights": tensor(
-                ["num_local_experts", "hidden_size", "intermediate_bytes"],
-                "int8",
-                f"Second projection: {PACKED}.",
-            ),
-            "gemm2_weights_scale": tensor(
-                ["num_local_experts", "hidden_size", "num_intermediate_groups"],
-                "int8",
-                f"Scales of groups of 32. {E8M0}.",
-            ),
-            "local_expert_offset": tokens["local_expert_offset"],
-        },
-        outputs=OUTPUT,
+        inputs=inputs(ROUTED_MXFP4),
+        outputs=outputs(),
         reference=reference_source(geometry),
     )
 

@@ -7,17 +7,18 @@
 #include "common/cuda/host/check_cuda.cuh"
 #include "hopper_fused/regimes.cuh"
 
-// A number in launch_layer's option is one of these, from kFirstPeers on.
 static std::mutex lock;
 static auto* opened = new std::vector<const Peers*>;  // never freed, as graphs may be replayed to the end
 
-const Peers* peers_of(int64_t option) {
+const Peers* peers_of(int64_t handle) {
+  if (handle == kNoPeers) return nullptr;
   const std::lock_guard<std::mutex> guard(lock);
-  const int64_t at = option - kFirstPeers;
-  return at >= 0 && at < (int64_t)opened->size() ? (*opened)[at] : nullptr;
+  if (handle < 1 || handle > (int64_t)opened->size())
+    TVM_FFI_THROW(ValueError) << "peers: got " << handle << ", want what open_peers has returned";
+  return (*opened)[handle - 1];
 }
 
-// Returns the option that stands for these ranks. buffers: addresses of all ranks' buffers of peer_buffer_bytes each,
+// Returns the handle that stands for these ranks. buffers: addresses of all ranks' buffers of peer_buffer_bytes each,
 // in this process; failure: of 8 bytes of the host's memory. Peers has the rest.
 static int64_t open_peers(ffi::Array<int64_t> buffers, int64_t failure, int64_t rank, int64_t direct_tokens,
                           int64_t patience) {
@@ -39,7 +40,7 @@ static int64_t open_peers(ffi::Array<int64_t> buffers, int64_t failure, int64_t 
   peers->patience = (unsigned)patience;
   const std::lock_guard<std::mutex> guard(lock);
   opened->push_back(peers);
-  return kFirstPeers + opened->size() - 1;
+  return opened->size();
 }
 
 static int64_t peer_buffer_bytes(int64_t ranks, int64_t direct_tokens) {

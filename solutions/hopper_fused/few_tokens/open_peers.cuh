@@ -1,8 +1,8 @@
-// open_peers: groups of ranks by the number that stands for them in launch_layer's option.
+// open_peers: groups of ranks by the handle that stands for them among launch_layer's options.
 #pragma once
 #include "hopper_fused/few_tokens/peers.cuh"
 
-constexpr int64_t kFirstPeers = 16;  // smaller ones are FP8 parts of h
+constexpr int64_t kNoPeers = 0;
 
-// Those of an option, or null.
-const Peers* peers_of(int64_t option);
+// Those of a handle; null for kNoPeers. Raises ValueError for one that open_peers has not returned.
+const Peers* peers_of(int64_t handle);
