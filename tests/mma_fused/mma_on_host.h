@@ -49,7 +49,7 @@ struct WarpState {
   Operands given[2][kLanes];  // of this exchange and the one before, which slower lanes may still read
   char order[2];              // of __syncwarp
 };
-struct Barrier {
+struct NamedBarrierState {
   int arrived = 0;
   unsigned phase = 0;
   char order[2];  // of this phase and the one before, which slower threads may still leave
@@ -57,7 +57,7 @@ struct Barrier {
 struct Cta {
   std::vector<Fiber> fibers = std::vector<Fiber>(kThreads);
   std::vector<WarpState> warps = std::vector<WarpState>(kWarps);
-  std::map<int, Barrier> barriers;
+  std::map<int, NamedBarrierState> barriers;
   uint8_t* smem;
 };
 struct Index {
@@ -127,7 +127,7 @@ inline const Operands* exchange(const Operands& mine) {
 // Returns the barrier's phase, which is over once it has changed.
 inline unsigned named_barrier_arrive(int id, int threads) {
   const Unseen machinery;
-  Barrier& barrier = cta().barriers[id];
+  NamedBarrierState& barrier = cta().barriers[id];
   const unsigned phase = barrier.phase;
   idle = 0;
   release(&barrier.order[phase % 2]);
@@ -136,11 +136,12 @@ inline unsigned named_barrier_arrive(int id, int threads) {
 }
 inline void named_barrier_sync(int id, int threads) {
   const Unseen machinery;
-  Barrier& barrier = cta().barriers[id];
+  NamedBarrierState& barrier = cta().barriers[id];
   const unsigned phase = named_barrier_arrive(id, threads);
   while (barrier.phase == phase) pass_turn(false);
   acquire(&barrier.order[phase % 2]);
 }
+inline void named_barrier_sync_unaligned(int id, int threads) { named_barrier_sync(id, threads); }
 inline void __syncthreads() { named_barrier_sync(0, kThreads); }
 inline void __syncwarp() {
   const Unseen machinery;
@@ -324,6 +325,17 @@ inline void mbar_arrive_expect_tx(uint64_t* bar, int bytes) {
   Mbarrier& of = mbarriers.at(bar);
   if (of.armed) fprintf(stderr, "mbarrier: armed twice in a phase\n"), abort();
   of.armed = true, of.expected = bytes;
+}
+// Barrier's methods that the kernel does not call.
+inline void mbar_arrive(uint64_t*) { abort(); }
+inline void mbar_expect_tx(uint64_t*, int) { abort(); }
+template <class... Read>
+void release_stage(uint64_t*, const Read&...) {
+  abort();
+}
+template <class... Read>
+void release_stage_of_warp(uint64_t*, const Read&...) {
+  abort();
 }
 template <class... Read>
 uint32_t read_bits(const Read&...) {

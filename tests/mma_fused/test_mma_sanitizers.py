@@ -50,7 +50,7 @@ def with_mbarriers(sources):
 def without_row_maxima(sources):
     """In place: as with_mbarriers, but for one barrier that is needed."""
     with_mbarriers(sources)
-    barrier = "  named_barrier_sync(kBarAmax, kMTiles * kWarp);\n"
+    barrier = "  AmaxBarrier::sync();\n"
     sources["gemm1_swiglu.cuh"] = with_one(sources["gemm1_swiglu.cuh"], barrier, "")
 
 

@@ -32,17 +32,17 @@
 //   (2) Waits for the phase before; the first time there is none.
 //   Parities of the waits: for `full` the pipeline's phase, for `empty` the opposite, else the phase's number % 2.
 //
-//   named barrier     threads   who arrives           who waits         what it protects
-//   kBarWarpgroup0/1  128       warpgroup 0 / 1       the same          amax: the maxima of all four warps are written
-//   kBarConsumers     256       warps 0 - 7           the same          rows quantised from bf16; pool between gemm1
-//                                                                       and gemm2; sums: zeroed, complete
-//   kBarRowsRead      288       warps 0 - 7           warp 8            no data: rows of x are requested before
-//                                                                       weights; bf16 ones, which are in L2, after
-//   kBarGathered      288       warps 0 - 7           warp 9            x and x_scale: stored, before they are counted
-//   kBarPartials      288       warps 0 - 7           warp 9            partial sums: stored, before they are counted
-//   kBarAllPartials   288       warp 9                warps 0 - 7       partial sums of all CTAs: stored
-//   kBarHStored0/1    160       warpgroup 0 / 1, and  the same          h of an n_block: stored, before it is counted;
-//                               warp 10 / 11                            amax: may be overwritten
+//   named barrier      threads   who arrives           who waits         what it protects
+//   WarpgroupBarrier   128       warpgroup 0 / 1       the same          amax: the maxima of all four warps are written
+//   ConsumersBarrier   256       warps 0 - 7           the same          rows quantised from bf16; pool between gemm1
+//                                                                        and gemm2; sums: zeroed, complete
+//   RowsReadBarrier    288       warps 0 - 7           warp 8            no data: rows of x are requested before
+//                                                                        weights; bf16 ones, which are in L2, after
+//   GatheredBarrier    288       warps 0 - 7           warp 9            x and x_scale: stored, before they are counted
+//   PartialsBarrier    288       warps 0 - 7           warp 9            partial sums: stored, before they are counted
+//   AllPartialsBarrier 288       warp 9                warps 0 - 7       partial sums of all CTAs: stored
+//   HStoredBarrier     160       warpgroup 0 / 1, and  the same          h of an n_block: stored, before it is counted;
+//                                warp 10 / 11                            amax: may be overwritten
 //
 //   global counter    arrivals                        who waits                    what it protects
 //   kRouted           every CTA                       every CTA (a grid barrier)   masks and weights in scratch
@@ -58,7 +58,7 @@
 // ones, warp 9 also for warp 8, the consumers for both; when they have gathered, and at the end, it waits for them.
 #include <type_traits>
 
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
@@ -80,14 +80,14 @@
 // For one thread.
 __device__ __forceinline__ void init_barriers(FusedSmem& s) {
   for (int i = 0; i < kFusedStages; i++) {
-    mbar_init(&s.full[i], 2);
-    mbar_init(&s.empty[i], kConsumerThreads);
+    s.full[i].init(2);
+    s.empty[i].init(kConsumerThreads);
   }
-  mbar_init(&s.split_k_full, kWarpgroupThreads);
-  mbar_init(&s.split_k_empty, kWarpgroupThreads);
-  for (int i = 0; i < kConsumerWarpgroups; i++) mbar_init(&s.sums_added[i], kWarpgroupThreads);
-  mbar_init(&s.bypass_loaded, 1);
-  mbar_init(&s.bypass_skipped, 1);
+  s.split_k_full.init(kWarpgroupThreads);
+  s.split_k_empty.init(kWarpgroupThreads);
+  for (int i = 0; i < kConsumerWarpgroups; i++) s.sums_added[i].init(kWarpgroupThreads);
+  s.bypass_loaded.init(1);
+  s.bypass_skipped.init(1);
   fence_barrier_init();
 }
 
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if (warp >= kConsumerWarps) {
     warpgroup_reg_dealloc<kFusedProducerRegs>();
     if (warp == kConsumerWarps) {
-      named_barrier_sync(kBarRowsRead, kConsumerThreads + kWarp);
+      RowsReadBarrier::sync();
       if (threadIdx.x % kWarp == 0) load_weights<kBf16>(s, maps, args, has_column_tile);
     }
     if (warp == kConsumerWarps + 1) {
@@ -158,16 +158,16 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   } else {
     warpgroup_reg_alloc<kFusedConsumerRegs>();
     PipelineState<kFusedStages> pipe;
-    unsigned epoch = 0;  // of the ranks' exchange; read before kBarGathered, and so before a CTA has finished
+    unsigned epoch = 0;  // of the ranks' exchange; read before GatheredBarrier, and so before a CTA has finished
     if constexpr (std::is_same_v<Args, ReducedArgs>) epoch = *epoch_place(args.peers) + 1;
     const int warpgroup = __shfl_sync(kFullWarp, warp / kWarpgroupWarps, 0);  // uniform, and the compiler knows it
     if constexpr (kBf16) {
-      named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp);
+      RowsReadBarrier::arrive();
       quantise(s, args);
-      named_barrier_sync(kBarConsumers, kConsumerThreads);
+      ConsumersBarrier::sync();
     }
     gather_rows<kBf16>(s, args);
-    named_barrier_arrive(kBarGathered, kConsumerThreads + kWarp);
+    GatheredBarrier::arrive();
     gemm1_swiglu_quant<kBf16>(s, args, pipe, warpgroup);
     if (has_column_tile) gemm2_combine(s, args, pipe, warpgroup, epoch);
   }

@@ -20,6 +20,7 @@
 #include <cstdint>
 
 #include "common/cuda/arguments.cuh"
+#include "common/cuda/barriers.cuh"
 #include "common/cuda/ptx/registers.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/weights.cuh"
@@ -249,10 +250,10 @@ struct FusedSmem {
   int first_row[kPaddedLocalExperts];
   int num_m_blocks, num_rows;  // num_rows includes padding
   // mbarriers: see the table in fused_layer.cu
-  uint64_t full[kFusedStages], empty[kFusedStages];
-  uint64_t split_k_full, split_k_empty;
-  uint64_t sums_added[kConsumerWarpgroups];
-  uint64_t bypass_loaded, bypass_skipped;
+  Barrier full[kFusedStages], empty[kFusedStages];
+  Barrier split_k_full, split_k_empty;
+  Barrier sums_added[kConsumerWarpgroups];
+  Barrier bypass_loaded, bypass_skipped;
 
   __device__ uint8_t* stage(int i) { return pool + i * kStageBytes; }
   __device__ uint8_t* bypass_row(int nth_tile) { return pool + kStagesBytes + nth_tile % kBypassRows * kHidden; }
@@ -269,17 +270,14 @@ static_assert(kStagesBytes + kSumBytes <= kPoolBytes, "the stages and gemm2's su
 
 // ---- barriers ----
 
-enum FusedBarrier {  // named barriers: see the table in fused_layer.cu
-  kBarWarpgroup0 = 1,
-  kBarWarpgroup1,
-  kBarConsumers,
-  kBarRowsRead,
-  kBarGathered,
-  kBarPartials,
-  kBarAllPartials,
-  kBarHStored0,
-  kBarHStored1
-};
+// Named barriers: see the table in fused_layer.cu.
+using WarpgroupBarrier = NamedBarrier<1, kWarpgroupThreads>;  // and 2: one a warpgroup
+using ConsumersBarrier = NamedBarrier<3, kConsumerThreads>;
+using RowsReadBarrier = NamedBarrier<4, kConsumerThreads + kWarp>;
+using GatheredBarrier = NamedBarrier<5, kConsumerThreads + kWarp>;
+using PartialsBarrier = NamedBarrier<6, kConsumerThreads + kWarp>;
+using AllPartialsBarrier = NamedBarrier<7, kConsumerThreads + kWarp>;
+using HStoredBarrier = NamedBarrier<8, kWarpgroupThreads + kWarp>;  // and 9: one a warpgroup
 
 // ---- launch ----
 

@@ -2,7 +2,7 @@
 // wgmma reads. So one bulk copy loads a K block of an m_block.
 #pragma once
 #include "common/cuda/arguments.cuh"
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "common/cuda/ptx/l2.cuh"
 #include "hopper_fused/sizes.cuh"
@@ -21,7 +21,7 @@ __device__ __forceinline__ void prefetch_tokens(const FusedArgs& args) {
 }
 
 // For the consumer warps, one warp a row: copies this CTA's share of the rows and their scales, but not m_blocks that
-// bypass the gather. Padding becomes zero. Arrives at kBarRowsRead when this warp's first row is requested, not yet
+// bypass the gather. Padding becomes zero. Arrives at RowsReadBarrier when this warp's first row is requested, not yet
 // there: weights requested earlier would delay the rows. Only speed depends on it. kBf16: rows are in shared memory,
 // and the caller has arrived.
 template <bool kBf16>
@@ -53,7 +53,7 @@ __device__ __forceinline__ void gather_rows(FusedSmem& s, const FusedArgs& args)
     for (int i = 0; i < kScalesPerLane; i++)
       if (t != kNoToken && kWarp * i + lane < kNumKBlocks1)
         scale[i] = x_scale[x_scale_index(kWarp * i + lane, t, args.num_tokens)];
-    if (!arrived) named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp), arrived = true;
+    if (!arrived) RowsReadBarrier::arrive(), arrived = true;
     const int in_k_block =
         in_block / kAtomRows * kAtomBytes + swizzle_128b(in_block % kAtomRows, lane % kVectorsPerKBlock * 16);
 #pragma unroll
@@ -77,5 +77,5 @@ __device__ __forceinline__ void gather_rows(FusedSmem& s, const FusedArgs& args)
       if (k < kFusedKBlocks1) args.scratch->x_scale[m_block.x_scale_offset(k) + in_block] = scale[i] * kWeightFactor;
     }
   }
-  if (!arrived) named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp);
+  if (!arrived) RowsReadBarrier::arrive();
 }

@@ -12,7 +12,7 @@
 // SwiGLU stays in registers.
 #pragma once
 #include "common/cuda/arguments.cuh"
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "hopper_fused/few_tokens/consumer_pipeline.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "hopper_fused/few_tokens/mxfp4_mainloops.cuh"
@@ -74,7 +74,7 @@ __device__ __forceinline__ void gemm1_mainloop(
   float2 x_scale[2][N / 8];
   const int stage_k = split_k ? 2 : 1, my_k = split_k ? warpgroup : 0;  // K blocks of a stage; this warpgroup's
   auto issue = [&](int stage, int phase, int k, float (&r)[N / 2]) {
-    mbar_wait(&s.full[stage], phase);
+    s.full[stage].wait(phase);
     const uint64_t desc_a = make_smem_desc(s.stage(stage) + warpgroup * kWeightTileBytes, kAtomBytes);
     const uint64_t desc_b =
         kRows != Rows::kStaged
@@ -120,18 +120,18 @@ __device__ __forceinline__ void reduce_split_k(FusedSmem& s, float (&acc)[N / 2]
 #pragma unroll
   for (int j = 0; j < N / 8; j++, rounds++) {
     if (warpgroup == 1) {
-      if (rounds > 0) mbar_wait(&s.split_k_empty, (rounds - 1) % 2);
+      if (rounds > 0) s.split_k_empty.wait((rounds - 1) % 2);
 #pragma unroll
       for (int i = 0; i < 4; i++) s.split_k_sums[i][thread] = acc[4 * j + i];
-      mbar_arrive(&s.split_k_full);
+      s.split_k_full.arrive();
     } else {
-      mbar_wait(&s.split_k_full, rounds % 2);
+      s.split_k_full.wait(rounds % 2);
       float sums[4];
 #pragma unroll
       for (int i = 0; i < 4; i++) sums[i] = s.split_k_sums[i][thread];
 #pragma unroll
       for (int i = 0; i < 4; i++) acc[4 * j + i] += sums[i];
-      release_stage(&s.split_k_empty, sums);
+      s.split_k_empty.release(sums);
     }
   }
 }
@@ -167,7 +167,7 @@ __device__ __forceinline__ void swiglu_quant(
       if (lane < kQuad) amax[warp][8 * j + 2 * lane + p] = m;
     }
   }
-  named_barrier_sync(kBarWarpgroup0 + warpgroup, kWarpgroupThreads);
+  WarpgroupBarrier::sync(warpgroup);
   // where the four bytes of this lane go after transpose4
   // (with MXFP4 weights in the order that they want: even columns first)
   const int column = n_block * kNBlockColumns + (kMxfp4Weights ? 4 * warp + lane / 16 * 16 : 8 * warp + lane / 16 * 4);
@@ -197,7 +197,7 @@ __device__ __forceinline__ void swiglu_quant(
     *reinterpret_cast<uint32_t*>(to + j * 2 * kAtomBytes) = transpose4(q[0] | (uint32_t)q[1] << 16);
   }
   // h is stored, and amax may be overwritten; see signal_stored_h
-  named_barrier_sync_unaligned(kBarHStored0 + warpgroup, kWarpgroupThreads + kWarp);
+  HStoredBarrier::sync_unaligned(warpgroup);
 }
 
 // ---- work tiles ----

@@ -10,7 +10,7 @@
 #pragma once
 #include <type_traits>
 
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "hopper_fused/few_tokens/consumer_pipeline.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "hopper_fused/few_tokens/mxfp4_mainloops.cuh"
@@ -82,14 +82,14 @@ __device__ __forceinline__ void gemm2_mainloop(
     const int stage = pipe.stage;
     if (kSplitK || i % 2 == warpgroup) {
       const float w_scale = __shfl_sync(kFullWarp, w_scales, kStageK * i + my_k);
-      mbar_wait(&s.full[stage], pipe.phase);
+      s.full[stage].wait(pipe.phase);
       const uint32_t read =
           gemm2_k_block<N>(acc, s.stage(stage) + my_k * kWeightTileBytes,
                            s.stage(stage) + kStageK * kWeightTileBytes + my_k * atoms * 2 * kAtomBytes,
                            s.scales[stage] + my_k * atoms * kNBlocksPerKBlock * kAtomRows, w_scale);
       consumer_release(s, stage, read);
     } else {
-      mbar_wait(&s.full[stage], pipe.phase);
+      s.full[stage].wait(pipe.phase);
       consumer_release(s, stage);
     }
   }
@@ -101,7 +101,7 @@ __device__ __forceinline__ void gemm2_mainloop_alone(
     FusedSmem& s, PipelineState<kFusedStages>& pipe, float (&acc)[N / 2], int atoms, float w_scales) {
   for (int i = 0; i < kFusedKBlocks2 / 2; i++, pipe.advance()) {
     const int stage = pipe.stage;
-    mbar_wait(&s.full[stage], pipe.phase);
+    s.full[stage].wait(pipe.phase);
     uint32_t read = 0;
 #pragma unroll
     for (int k = 0; k < 2; k++)
@@ -123,8 +123,8 @@ __device__ __forceinline__ void store_rows(
   const int column = kWarpRows * warp + lane / kQuad, column_tile = blockIdx.x % kNumColumnTiles;
   float* half = s.sums(kMBlockRows) + column;
   float* y = args.y + (size_t)m_block.first_row * kHidden + column_tile * kColumnTile + column;
-  if (warpgroup == 1) mbar_wait(&s.sums_added[0], nth % 2);
-  else if (nth > 0) mbar_wait(&s.sums_added[1], (nth - 1) % 2);
+  if (warpgroup == 1) s.sums_added[0].wait(nth % 2);
+  else if (nth > 0) s.sums_added[1].wait((nth - 1) % 2);
   uint32_t read = 0;
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
@@ -144,7 +144,7 @@ __device__ __forceinline__ void store_rows(
       }
     }
   }
-  release_stage(&s.sums_added[warpgroup], read);
+  s.sums_added[warpgroup].release(read);
 }
 
 // nth: of the m_block among those of this CTA; with kMBlocksAlone the number of times that a warpgroup has added to the
@@ -169,11 +169,11 @@ __device__ __forceinline__ void gemm2_m_block(
   // warpgroup 0, 1, 0, 1, ...: one at a time adds to the sums
   if constexpr (kMBlocksAlone) {
     const int turn = nth % 2 == 0 ? nth + warpgroup : nth + 1 - warpgroup;
-    if (turn > 0) mbar_wait(&s.sums_added[1 - warpgroup], (turn - 1) / 2 % 2);
+    if (turn > 0) s.sums_added[1 - warpgroup].wait((turn - 1) / 2 % 2);
   } else if (warpgroup == 1) {
-    mbar_wait(&s.sums_added[0], nth % 2);
+    s.sums_added[0].wait(nth % 2);
   } else if (nth > 0) {
-    mbar_wait(&s.sums_added[1], (nth - 1) % 2);
+    s.sums_added[1].wait((nth - 1) % 2);
   }
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
@@ -186,7 +186,7 @@ __device__ __forceinline__ void gemm2_m_block(
       sum[8] += acc[4 * j + 2 + p];
     }
   }
-  mbar_arrive(&s.sums_added[warpgroup]);
+  s.sums_added[warpgroup].arrive();
 }
 
 __device__ __forceinline__ uint4 octet_in_bf16(float4 u, float4 v) {
@@ -221,8 +221,8 @@ __device__ __forceinline__ void reduce_column_tile(const Args& args, unsigned ep
     __stcg(
         reinterpret_cast<float4*>(&scratch.partial[rank][i / kVectors][column_tile * kColumnTile + i % kVectors * 4]),
         *reinterpret_cast<const float4*>(sums + i / kVectors * kSumPitch + i % kVectors * 4));
-  named_barrier_arrive(kBarPartials, kConsumerThreads + kWarp);
-  named_barrier_sync(kBarAllPartials, kConsumerThreads + kWarp);  // after exchange_partials
+  PartialsBarrier::arrive();
+  AllPartialsBarrier::sync();  // after exchange_partials
   const int first = args.num_tokens * rank / kCtasPerColumnTile;
   const int end = args.num_tokens * (rank + 1) / kCtasPerColumnTile;
   float4 u, v;
@@ -257,11 +257,11 @@ __device__ __forceinline__ void gemm2_combine(
     return args.w2_scale[block * kNumKBlocks2 + thread % kWarp % kNumKBlocks2];
   };
   float next_scales = scales_of(rank);
-  named_barrier_sync(kBarConsumers, kConsumerThreads);  // gemm1 is over: the sums may overwrite Gemm1Smem
+  ConsumersBarrier::sync();  // gemm1 is over: the sums may overwrite Gemm1Smem
   const int sum_tokens = kMxfp4Weights && args.y ? 0 : args.num_tokens;
   for (int i = thread; i < sum_tokens * kVectors; i += kConsumerThreads)
     *reinterpret_cast<float4*>(sums + i / kVectors * kSumPitch + i % kVectors * 4) = make_float4(0, 0, 0, 0);
-  named_barrier_sync(kBarConsumers, kConsumerThreads);
+  ConsumersBarrier::sync();
 
   for (int n = rank, i = 0; n < s.num_m_blocks; n += kCtasPerColumnTile) {
     const MBlock m_block = s.m_block[n];
@@ -274,7 +274,7 @@ __device__ __forceinline__ void gemm2_combine(
     i += kMBlocksAlone && !m_block.split_k() ? 2 : 1;
   }
   if (kMxfp4Weights && args.y) return;
-  named_barrier_sync(kBarConsumers, kConsumerThreads);
+  ConsumersBarrier::sync();
   if constexpr (kCtasPerColumnTile > 1) {
     reduce_column_tile(args, epoch, sums, column_tile, rank);
   } else if constexpr (std::is_same_v<Args, ReducedArgs>) {

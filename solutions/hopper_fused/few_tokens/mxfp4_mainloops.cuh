@@ -5,7 +5,7 @@
 // are kept apart and added to fp32 sums times their scales.
 #pragma once
 #include "common/cuda/arguments.cuh"
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "hopper_fused/few_tokens/consumer_pipeline.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "hopper_fused/few_tokens/mxfp4_weights.cuh"
@@ -88,7 +88,7 @@ __device__ __forceinline__ void gemm1_mainloop_mxfp4(
   Packed packed;
   Converted a[kStepBlocks];
   float raw[kGroups][N / 2];
-  mbar_wait(&s.full[pipe.stage], pipe.phase);
+  s.full[pipe.stage].wait(pipe.phase);
   load_packed(packed, smem_addr(s.stage(pipe.stage)) + my_tile, offsets, 0);
   convert(a[0], packed);
   for (int i = 0; i < steps; i++) {
@@ -107,7 +107,7 @@ __device__ __forceinline__ void gemm1_mainloop_mxfp4(
     issue_k_block<N, false>(raw, a[1], x + atoms * kAtomBytes, kAtomBytes);
     pipe.advance();
     if (i + 1 < steps) {
-      mbar_wait(&s.full[pipe.stage], pipe.phase);
+      s.full[pipe.stage].wait(pipe.phase);
       load_packed(packed, smem_addr(s.stage(pipe.stage)) + my_tile, offsets, 0);
       convert(a[0], packed);
     }
@@ -170,7 +170,7 @@ __device__ __forceinline__ void gemm2_mainloop_mxfp4(
 
   // Where the warpgroups take turns: passes over the other one's stage.
   const auto skip = [&] {
-    mbar_wait(&s.full[pipe.stage], pipe.phase);
+    s.full[pipe.stage].wait(pipe.phase);
     consumer_release(s, pipe.stage);
     pipe.advance();
   };
@@ -180,7 +180,7 @@ __device__ __forceinline__ void gemm2_mainloop_mxfp4(
   Converted a[kStepBlocks];
   float raw[kGroups][N / 2];
   if (!kSplitK && warpgroup == 1) skip();
-  mbar_wait(&s.full[pipe.stage], pipe.phase);
+  s.full[pipe.stage].wait(pipe.phase);
   load_packed(packed, smem_addr(s.stage(pipe.stage)) + my_tile, offsets, 0);
   convert(a[0], packed);
   for (int i = 0; i < kSteps; i++) {
@@ -201,7 +201,7 @@ __device__ __forceinline__ void gemm2_mainloop_mxfp4(
     pipe.advance();
     if (i + 1 < kSteps) {
       if (!kSplitK) skip();
-      mbar_wait(&s.full[pipe.stage], pipe.phase);
+      s.full[pipe.stage].wait(pipe.phase);
       load_packed(packed, smem_addr(s.stage(pipe.stage)) + my_tile, offsets, 0);
       convert(a[0], packed);
     }

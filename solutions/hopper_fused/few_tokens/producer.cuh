@@ -9,7 +9,7 @@
 #pragma once
 #include <type_traits>
 
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "common/cuda/ptx/l2.cuh"
@@ -66,24 +66,24 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
     }
     for (int i = 0; i < tile.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage, k = tile.k_block((1 + next_k) * i);
-      mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      s.empty[stage].wait(pipe.phase ^ 1);
       if constexpr (kMxfp4Weights) fence_proxy_async_shared();  // consumers read these weights by generic loads
       if (!kBf16 && bypass && i == 0) {
         // The row of two tiles ago lay in this buffer. Nobody reads it any more: the previous tile has filled this
         // stage, and both warpgroups have released it.
-        mbar_expect_tx(&s.full[stage], kHidden);
+        s.full[stage].expect(kHidden);
         bulk_load(s.bypass_row(tile.nth), args.x + (size_t)s.token[tile.m_block.first_row] * kHidden, kHidden,
-                  &s.full[stage], l2_evict_last());
+                  s.full[stage], l2_evict_last());
       }
-      if (bypass) mbar_arrive(&s.full[stage]);
-      mbar_arrive_expect_tx(&s.full[stage], boxes * kWeightTileBytes);
+      if (bypass) s.full[stage].arrive();
+      s.full[stage].arrive_and_expect(boxes * kWeightTileBytes);
       for (int b = 0; b < boxes; b++)
-        tma_load_5d(s.stage(stage) + b * kWeightTileBytes, &maps.w1, &s.full[stage], (k + b * next_k) * kBlockK, 0, 0,
+        tma_load_5d(s.stage(stage) + b * kWeightTileBytes, &maps.w1, s.full[stage], (k + b * next_k) * kBlockK, 0, 0,
                     (tile.n_block + b * next_n_block) * kNBlockGroups, tile.m_block.expert, policy);
     }
     if (bypass) {
-      if (bypass_tiles > 0) mbar_wait(&s.bypass_skipped, (bypass_tiles - 1) % 2);
-      mbar_arrive(&s.bypass_loaded);
+      if (bypass_tiles > 0) s.bypass_skipped.wait((bypass_tiles - 1) % 2);
+      s.bypass_loaded.arrive();
       bypass_tiles++;
     }
   }
@@ -96,11 +96,11 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
                       kColumnTile, kIntermediate / 32);
     for (int i = 0; i < m_block.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage;
-      mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      s.empty[stage].wait(pipe.phase ^ 1);
       if constexpr (kMxfp4Weights) fence_proxy_async_shared();
-      mbar_arrive_expect_tx(&s.full[stage], stage_k * kWeightTileBytes);
+      s.full[stage].arrive_and_expect(stage_k * kWeightTileBytes);
       for (int k = 0; k < stage_k; k++)
-        tma_load_2d(s.stage(stage) + k * kWeightTileBytes, &maps.w2, &s.full[stage], (stage_k * i + k) * kBlockK,
+        tma_load_2d(s.stage(stage) + k * kWeightTileBytes, &maps.w2, s.full[stage], (stage_k * i + k) * kBlockK,
                     m_block.expert * kHidden + blockIdx.x % kNumColumnTiles * kColumnTile, policy);
     }
   }
@@ -112,7 +112,7 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
 // barrier's order is not enough between the two: a proxy fence must follow. The rest of a stage is read by wgmma, in
 // the async proxy itself, so load_weights needs none.
 __device__ __forceinline__ void wait_for_empty_scales(FusedSmem& s, const PipelineState<kFusedStages>& pipe) {
-  mbar_wait(&s.empty[pipe.stage], pipe.phase ^ 1);
+  s.empty[pipe.stage].wait(pipe.phase ^ 1);
   fence_proxy_async_shared();
 }
 
@@ -124,7 +124,7 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
   const bool copies = threadIdx.x % kWarp == 0;
   // The named barrier orders the stores of all consumers before the release. At the other end a proxy fence comes
   // between the acquire and the bulk copy.
-  named_barrier_sync(kBarGathered, kConsumerThreads + kWarp);
+  GatheredBarrier::sync();
   if (copies) counter_arrive(&args.scratch->counters[kGathered]);
   bool gathered = false;
   int bypass_tiles = 0;
@@ -137,8 +137,8 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
     if (m_block.bypasses_gather(args.num_tokens)) {
       // load_weights alone fills these stages, and this warp skips them once it has. Sooner or much later, its next
       // wait for `empty` could mistake the pass over the ring: passes 1 and 3 have the same parity.
-      mbar_wait(&s.bypass_loaded, bypass_tiles++ % 2);
-      mbar_arrive(&s.bypass_skipped);
+      s.bypass_loaded.wait(bypass_tiles++ % 2);
+      s.bypass_skipped.arrive();
       pipe.advance(tile.k_iters());
       continue;
     }
@@ -150,10 +150,10 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
     for (int i = 0; i < tile.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage, scale_bytes = m_block.atoms() * stage_k * kAtomRows * (int)sizeof(float);
       wait_for_empty_scales(s, pipe);
-      mbar_arrive_expect_tx(&s.full[stage], bytes + scale_bytes);
+      s.full[stage].arrive_and_expect(bytes + scale_bytes);
       const int k = kStepBlocks * tile.k_block(stage_k / kStepBlocks * i);
-      bulk_load(s.stage(stage) + kStageWeightBytes, scratch.x + m_block.x_offset(k), bytes, &s.full[stage], policy);
-      bulk_load(s.scales[stage], scratch.x_scale + m_block.x_scale_offset(k), scale_bytes, &s.full[stage], policy);
+      bulk_load(s.stage(stage) + kStageWeightBytes, scratch.x + m_block.x_offset(k), bytes, s.full[stage], policy);
+      bulk_load(s.scales[stage], scratch.x_scale + m_block.x_scale_offset(k), scale_bytes, s.full[stage], policy);
     }
   }
   if (!has_column_tile) return;
@@ -168,10 +168,10 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
       const int stage = pipe.stage;
       const int scale_bytes = m_block.atoms() * stage_k * kAtomRows * kNBlocksPerKBlock * (int)sizeof(float);
       wait_for_empty_scales(s, pipe);
-      mbar_arrive_expect_tx(&s.full[stage], bytes + scale_bytes);
+      s.full[stage].arrive_and_expect(bytes + scale_bytes);
       bulk_load(s.stage(stage) + tiles * kWeightTileBytes, scratch.h + m_block.h_offset(stage_k * i), bytes,
-                &s.full[stage], policy);
-      bulk_load(s.scales[stage], scratch.h_scale + m_block.h_scale_offset(stage_k * i), scale_bytes, &s.full[stage],
+                s.full[stage], policy);
+      bulk_load(s.scales[stage], scratch.h_scale + m_block.h_scale_offset(stage_k * i), scale_bytes, s.full[stage],
                 policy);
     }
   }
@@ -182,13 +182,13 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
 // For a whole warp, beside reduce_column_tile: waits until each CTA of the column tile has stored its sums.
 __device__ __forceinline__ void exchange_partials(const FusedArgs& args) {
   unsigned* stored = &args.scratch->partials_stored[blockIdx.x % kNumColumnTiles];
-  named_barrier_sync(kBarPartials, kConsumerThreads + kWarp);
+  PartialsBarrier::sync();
   if (threadIdx.x % kWarp == 0) {
     counter_arrive(stored);
     counter_wait(stored, kCtasPerColumnTile);
   }
   __syncwarp();
-  named_barrier_arrive(kBarAllPartials, kConsumerThreads + kWarp);
+  AllPartialsBarrier::arrive();
 }
 
 // For a whole warp, when its CTA reads no counter any more: the last CTA leaves them at zero for the next launch. None
@@ -218,7 +218,7 @@ __device__ __forceinline__ void signal_stored_h(const FusedSmem& s, const FusedA
   Gemm1Tile tile;
   for (NBlockScheduler scheduler(s); scheduler.get_next_tile(tile);) {
     if (warpgroup == 1 && tile.num_n_blocks == 1) continue;
-    named_barrier_sync_unaligned(kBarHStored0 + warpgroup, kWarpgroupThreads + kWarp);
+    HStoredBarrier::sync_unaligned(warpgroup);
     if (threadIdx.x % kWarp == 0) counter_arrive(&args.scratch->n_blocks_stored[tile.m_block_index]);
   }
 }

@@ -34,8 +34,8 @@
 //                                                                           tokens: written;
 //                                                                           warp_sums: read before, written now;
 //                                                                           amax: read before; slabs: zeroed, complete
-//   kBarAmax            128        warps 0 - 3               the same       amax: the maxima of all four are written
-//   kBarStored          160 (1)    warps 0 - 3, last warp    the last warp  h of a tile, or the sums of a first part:
+//   AmaxBarrier         128        warps 0 - 3               the same       amax: the maxima of all four are written
+//   StoredBarrier       160 (1)    warps 0 - 3, last warp    the last warp  h of a tile, or the sums of a first part:
 //                                                                           stored, before they are counted
 //
 //   global counter      arrivals, who arrives                 who waits                    what it protects
@@ -54,7 +54,7 @@
 // second parts (a CTA has one part at most, and it is the last of its tiles); slabs.
 //
 // Code that runs once or twice is not unrolled (`#pragma unroll 1`): its instructions are fetched cold from memory.
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
 #include "mma_fused/one_launch/fused_layer.cuh"
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x % kWarp == 0) {
     prefetch_tma_descriptor(&maps.w1);
     prefetch_tma_descriptor(&maps.w2);
-    for (int i = 0; i < kStages; i++) mbar_init(&s.full[threadIdx.x / kWarp][i], 1);
+    for (int i = 0; i < kStages; i++) s.full[threadIdx.x / kWarp][i].init(1);
     fence_barrier_init();
   }
   pdl_wait();

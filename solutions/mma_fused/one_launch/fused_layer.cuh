@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "common/cuda/arguments.cuh"
+#include "common/cuda/barriers.cuh"
 #include "mma_fused/one_launch/sizes.cuh"
 #include "mma_fused/one_launch/tile_scheduler.cuh"
 
@@ -77,7 +78,7 @@ struct Smem {
   uint8_t stages[kWarps][kStages][kWeightTileBytes];  // first, as the swizzle wants multiples of 1024 bytes
   float4 warp_sums[kWarps][kMTiles][kWarp];           // each warp's sums for 8 rows, as the MMAs leave them
   float amax[kMTiles][kMmaN];
-  uint64_t full[kWarps][kStages];  // mbarriers
+  Barrier full[kWarps][kStages];  // mbarriers
   MBlock m_blocks[kMaxMBlocks];
   float row_weight[kRouteAllRows];  // where every CTA routes all tokens, else it is in the scratch
   TokenIndex token[kMaxRows];       // not written for padding
@@ -93,7 +94,10 @@ static_assert(sizeof(Routing) <= sizeof(Smem::stages), "routing fits where the s
 
 // ---- barriers ----
 
-constexpr int kBarAmax = 1, kBarStored = 2;  // named barriers
+// Named barriers: see the table in fused_layer.cu.
+constexpr int kSignalWarp = kWarps - 1;  // counts what warps 0 to 3 have stored
+using AmaxBarrier = NamedBarrier<1, kMTiles * kWarp>;
+using StoredBarrier = NamedBarrier<2, (kSignalWarp < kMTiles ? kMTiles : kMTiles + 1) * kWarp>;
 
 // ---- host ----
 

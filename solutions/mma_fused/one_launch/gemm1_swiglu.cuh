@@ -10,7 +10,7 @@
 // epilogue    sums over warps; warps 0 to 3, 8 columns of h each: SwiGLU, maximum of a row, h to global memory
 #pragma once
 #include "common/cuda/arguments.cuh"
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "mma_fused/one_launch/fp16.cuh"
 #include "mma_fused/one_launch/fused_layer.cuh"
@@ -134,7 +134,7 @@ __device__ __forceinline__ void store_h(Smem& s, const FusedArgs& args, int firs
     for (int d = 4; d < kWarp; d *= 2) amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, d));  // lanes of this row
     if (g == 0) s.amax[warp][2 * t + p] = amax;
   }
-  named_barrier_sync(kBarAmax, kMTiles * kWarp);
+  AmaxBarrier::sync();
 #pragma unroll
   for (int p = 0; p < 2; p++) {
     const int r = 2 * t + p;
@@ -150,12 +150,11 @@ __device__ __forceinline__ void store_h(Smem& s, const FusedArgs& args, int firs
 // Counts a tile, or a first part, when warps 0 to 3 have stored it. The last warp waits for them and counts; where it
 // is not one of them, they go on; not to the next count, as sum_over_warps() comes before and needs the last warp.
 __device__ __forceinline__ void signal_stored(unsigned* counter, int warp, int lane) {
-  constexpr int kLast = kWarps - 1, kArrivals = (kLast < kMTiles ? kMTiles : kMTiles + 1) * kWarp;
-  if (warp == kLast) {
-    named_barrier_sync(kBarStored, kArrivals);
+  if (warp == kSignalWarp) {
+    StoredBarrier::sync();
     if (lane == 0) counter_arrive(counter);
   } else if (warp < kMTiles) {
-    named_barrier_arrive(kBarStored, kArrivals);
+    StoredBarrier::arrive();
   }
 }
 

@@ -6,7 +6,7 @@
 //
 // A weight tile lies in its stage in TMA's 128-byte swizzle: 16-byte chunk c of row r is chunk c ^ r % 8.
 #pragma once
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
 #include "mma_fused/one_launch/fused_layer.cuh"
 #include "common/cuda/ptx/l2.cuh"
@@ -73,7 +73,7 @@ struct WeightPipeline {
   // Waits for the next weight tile. Returns its stage.
   __device__ const uint8_t* consumer_wait() const {
 #if MMA_FUSED_TMA
-    mbar_wait(&s.full[warp][stage], phase);
+    s.full[warp][stage].wait(phase);
 #else
     cp_async_wait<kStages - 1>();
     __syncwarp();  // the other lanes' copies
@@ -114,10 +114,10 @@ struct WeightPipeline {
         if (lane == 0) prefetch_scales(m_block.expert, n_block);
       }
 #if MMA_FUSED_TMA
-      uint64_t* full = &s.full[warp][into];
+      Barrier& full = s.full[warp][into];
       if (lane == 0) {
         fence_proxy_async_shared();  // TMA writes through the async proxy what was read by generic loads
-        refill_stage(full, kWeightTileBytes, read);
+        full.refill(kWeightTileBytes, read);
         if (loaded.gemm2)
           tma_load_2d(to, &maps.w2, full, loaded.k * kBlockK, m_block.expert * kHidden + w2_row_of_expert(),
                       l2_evict_first());  // else W2 pushes h and the output sums out of L2
