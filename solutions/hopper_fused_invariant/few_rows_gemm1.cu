@@ -266,7 +266,7 @@ __device__ __forceinline__ void few_rows_swiglu_quant(
       if (column == 0) h_scale_tile(args, tile)[row] = scale * weight[j][p];
     }
     uint16_t q[kHSplit];  // of two rows
-    quantize_fp8<kHSplit>(q, sum[4 * j] * inverse[0], sum[4 * j + 1] * inverse[1]);
+    quantise_fp8<kHSplit>(q, sum[4 * j] * inverse[0], sum[4 * j + 1] * inverse[1]);
 #pragma unroll
     for (int part = 0; part < kHSplit; part++) {
       uint8_t* h = h_tile<kHSplit>(args, tile, part) + j * kAtomBytes;

@@ -10,22 +10,25 @@
 #include "common/cuda/host/sm_count.cuh"
 #include "common/cuda/host/weight_maps.cuh"
 
+using namespace mma_fused;
+
 const char kSolutionName[] = "mma_fused";
-const int64_t kTokenLimit = kMaxTokens, kQuantiseLimit = 0;
+const int64_t kTokenLimit = Config::kMaxTokens, kQuantiseLimit = 0;
 
 // Empty without TMA: the kernel does not read them.
 static TensorMaps tensor_maps(const FusedArgs& args) {
   TensorMaps maps = {};
-  if constexpr (kTma) {
-    encode_w1_map(&maps.w1, args.w1, kNBlockColumns / 8);
-    encode_w2_map(&maps.w2, args.w2, kWeightTileRows);
+  if constexpr (Config::kTma) {
+    encode_w1_map(&maps.w1, args.w1, Config::kNBlockColumns / 8);
+    encode_w2_map(&maps.w2, args.w2, Config::kWeightTileRows);
   }
   return maps;
 }
 
 // Slabs of output sums, for the most tokens.
 static size_t sums_bytes(int ctas) {
-  return (size_t)ColumnTilePartition(ctas).max_local_tiles() * ctas * kMaxTokens * kColumnTile * sizeof(float);
+  return (size_t)ColumnTilePartition(ctas).max_local_tiles() * ctas * Config::kMaxTokens * Config::kColumnTile *
+         sizeof(float);
 }
 
 static void prepare(int device, int) {

@@ -39,7 +39,7 @@ BARRIERS = {
         "    StoredBarrier::sync();\n",
         "",
     ),
-    "sums": (TMA, "gemm2_combine.cuh", "  if constexpr (!kShortTiles) __syncwarp();", ""),
+    "sums": (TMA, "gemm2_combine.cuh", "  if constexpr (!Config::kShortTiles) __syncwarp();", ""),
     "row maxima": (
         TMA,
         "gemm1_swiglu.cuh",

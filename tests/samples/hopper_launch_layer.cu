@@ -124,7 +124,7 @@ static int allocate_tensor(DLTensor* prototype, DLManagedTensorVersioned** out, 
   tensor->dl_tensor.shape = new int64_t[1]{prototype->shape[0]};
   tensor->dl_tensor.strides = nullptr;
   tensor->dl_tensor.data = aligned_alloc(1024, (prototype->shape[0] + 1023) / 1024 * 1024);
-  memset(tensor->dl_tensor.data, 0xff, offsetof(Scratch, fused) + offsetof(FusedScratch, mask));
+  memset(tensor->dl_tensor.data, 0xff, offsetof(Scratch, fused) + offsetof(RoutingScratch, mask));
   alive.insert(tensor->dl_tensor.data);
   *out = tensor;
   return 0;

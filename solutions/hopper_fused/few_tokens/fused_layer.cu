@@ -1,5 +1,5 @@
-// fused_layer: the whole MoE layer in one cooperative launch for up to kFusedMaxTokens tokens. One persistent CTA per
-// SM: two consumer warpgroups (wgmma) and a producer warpgroup. fused_layer.cuh explains m_block, n_block and tiles.
+// fused_layer: the whole MoE layer in one cooperative launch for up to kMaxTokens tokens. One persistent CTA per
+// SM: two consumer warpgroups (wgmma) and a producer warpgroup. config.cuh explains m_block, n_block and tiles.
 //
 //   warps    file                     work, in order of time
 //   all      route.cuh                masks of each token's local experts: every CTA for all tokens up to
@@ -15,7 +15,7 @@
 //                                     other CTAs' partial sums awaited, the counters zeroed
 //   10, 11   producer.cuh             count, for each m_block, the n_blocks of h that warpgroup 0 or 1 has stored
 //
-// Both GEMMs use one ring of kFusedStages stages, without a break between them.
+// Both GEMMs use one ring of kStages stages, without a break between them.
 //
 //   mbarrier          arrivals    who arrives            who waits     what it protects
 //   full[stage]       2 + bytes   warps 8 and 9 (1)      warps 0 - 7   a stage and its scales: loaded
@@ -62,24 +62,24 @@
 #include "common/cuda/ptx/counter.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
-#include "hopper_fused/few_tokens/gather.cuh"
-#include "hopper_fused/few_tokens/gemm1_swiglu_quant.cuh"
-#include "hopper_fused/few_tokens/gemm2_combine.cuh"
+#include "hopper_fused/few_tokens/rows/gather.cuh"
+#include "hopper_fused/few_tokens/gemms/gemm1_swiglu_quant.cuh"
+#include "hopper_fused/few_tokens/gemms/gemm2_combine.cuh"
 #include "common/cuda/host/launch.cuh"
 #include "common/cuda/ptx/pdl.cuh"
-#include "hopper_fused/few_tokens/permute.cuh"
+#include "hopper_fused/few_tokens/rows/permute.cuh"
 #include "common/cuda/pipeline.cuh"
-#include "hopper_fused/few_tokens/producer.cuh"
-#include "hopper_fused/few_tokens/quantise.cuh"
+#include "hopper_fused/few_tokens/gemms/producer.cuh"
+#include "hopper_fused/few_tokens/rows/quantise.cuh"
 #include "common/cuda/ptx/registers.cuh"
 #include "common/cuda/route.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/tma.cuh"
-#include "hopper_fused/few_tokens/peers.cuh"
+#include "hopper_fused/few_tokens/all_reduce/peers.cuh"
 
 // For one thread.
 __device__ __forceinline__ void init_barriers(FusedSmem& s) {
-  for (int i = 0; i < kFusedStages; i++) {
+  for (int i = 0; i < Config::kStages; i++) {
     s.full[i].init(2);
     s.empty[i].init(kConsumerThreads);
   }
@@ -95,13 +95,13 @@ __device__ __forceinline__ void init_barriers(FusedSmem& s) {
 __device__ __forceinline__ void route(FusedSmem& s, const FusedArgs& args, const TensorMaps& maps) {
   const int warp = threadIdx.x / kWarp;
   FusedScratch& scratch = *args.scratch;
-  if (args.num_tokens <= kRouteAllTokens) {
-    for (int t = warp; t < args.num_tokens; t += kFusedWarps)
-      route_token(args, t, &s.mask[t], 32, s.gemm1_smem().weight[t]);
+  if (args.num_tokens <= Config::kRouteAllTokens) {
+    for (int t = warp; t < args.num_tokens; t += Config::kWarps)
+      route_token(args, t, &s.mask[t], 32, s.gemm1_smem().token_weight(t));
     __syncthreads();
     return;
   }
-  for (int t = blockIdx.x + gridDim.x * warp; t < args.num_tokens; t += gridDim.x * kFusedWarps)
+  for (int t = blockIdx.x + gridDim.x * warp; t < args.num_tokens; t += gridDim.x * Config::kWarps)
     route_token(args, t, &scratch.mask[t / 32 * kPaddedLocalExperts + t % 32], 32, scratch.weight[t]);
   __syncthreads();
   if (threadIdx.x == kConsumerThreads) prefetch_first_weights(maps);
@@ -110,7 +110,7 @@ __device__ __forceinline__ void route(FusedSmem& s, const FusedArgs& args, const
     counter_wait(&scratch.counters[kRouted], gridDim.x);
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocalExperts; i += kFusedThreads)
+  for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocalExperts; i += Config::kThreads)
     s.mask[i] = __ldcg(&scratch.mask[i]);
   __syncthreads();
 }
@@ -118,12 +118,12 @@ __device__ __forceinline__ void route(FusedSmem& s, const FusedArgs& args, const
 // kBf16: x is bf16, of kQuantiseTokens tokens at most; without x_scale. Args: FusedArgs, or ReducedArgs for the output
 // summed over the ranks.
 template <bool kBf16, class Args>
-__global__ void __launch_bounds__(kFusedThreads, 1)
+__global__ void __launch_bounds__(Config::kThreads, 1)
     fused_layer(const __grid_constant__ TensorMaps maps, const __grid_constant__ Args args) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
   FusedSmem& s = *reinterpret_cast<FusedSmem*>(smem_base);
   const int warp = threadIdx.x / kWarp;
-  if (threadIdx.x == kFusedThreads - 1) {  // while the kernel before ends
+  if (threadIdx.x == Config::kThreads - 1) {  // while the kernel before ends
     prefetch_tma_descriptor(&maps.w1);
     prefetch_tma_descriptor(&maps.w2);
     init_barriers(s);
@@ -133,17 +133,17 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if (kMxfp4Weights && args.only_if && *args.only_if == 0) return;
   prefetch_tokens<kBf16>(args);
 
-  if (!kBf16 && args.num_tokens <= kBypassTokens)  // in flight while the tokens are routed
-    for (int i = threadIdx.x; i < args.num_tokens * kNumKBlocks1; i += kFusedThreads)
-      cp_async_4(&s.gemm1_smem().x_scale[i], args.x_scale + i);
+  if (!kBf16 && args.num_tokens <= Config::kBypassTokens)  // in flight while the tokens are routed
+    for (int i = threadIdx.x; i < args.num_tokens * kNumKBlocks1; i += Config::kThreads)
+      cp_async_4(&s.gemm1_smem().x_scale()[i], args.x_scale + i);
   if constexpr (kTopKGiven) mark_tokens(s, args);
   else route(s, args, maps);
   cp_async_wait_all();
   permute(s, args);
 
-  const bool has_column_tile = blockIdx.x < kGemm2Ctas;
+  const bool has_column_tile = blockIdx.x < Config::kGemm2Ctas;
   if (warp >= kConsumerWarps) {
-    warpgroup_reg_dealloc<kFusedProducerRegs>();
+    warpgroup_reg_dealloc<Config::kProducerRegisters>();
     if (warp == kConsumerWarps) {
       RowsReadBarrier::sync();
       if (threadIdx.x % kWarp == 0) load_weights<kBf16>(s, maps, args, has_column_tile);
@@ -151,13 +151,13 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     if (warp == kConsumerWarps + 1) {
       load_activations(s, args, has_column_tile);
       __syncwarp();
-      if (kCtasPerColumnTile > 1 && has_column_tile && !(kMxfp4Weights && args.y)) exchange_partials(args);
+      if (Config::kCtasPerColumnTile > 1 && has_column_tile && !(kMxfp4Weights && args.y)) exchange_partials(args);
       reset_counters(s, args);
     }
     if (warp >= kConsumerWarps + 2) signal_stored_h(s, args, warp - kConsumerWarps - 2);
   } else {
-    warpgroup_reg_alloc<kFusedConsumerRegs>();
-    PipelineState<kFusedStages> pipe;
+    warpgroup_reg_alloc<Config::kConsumerRegisters>();
+    PipelineState<Config::kStages> pipe;
     unsigned epoch = 0;  // of the ranks' exchange; read before GatheredBarrier, and so before a CTA has finished
     if constexpr (std::is_same_v<Args, ReducedArgs>) epoch = *epoch_place(args.peers) + 1;
     const int warpgroup = __shfl_sync(kFullWarp, warp / kWarpgroupWarps, 0);  // uniform, and the compiler knows it
@@ -200,7 +200,7 @@ cudaError_t prepare_fused_layer() {
 
 template <class Args>
 static cudaError_t launch(const TensorMaps& maps, const Args& args, int ctas, cudaStream_t stream) {
-  return launch_with_pdl(kernel_for<Args>(args.x_scale == nullptr), ctas, kFusedThreads, cooperative(),
+  return launch_with_pdl(kernel_for<Args>(args.x_scale == nullptr), ctas, Config::kThreads, cooperative(),
                          sizeof(FusedSmem), stream, maps, args);
 }
 

@@ -1,6 +1,6 @@
 // open_peers: groups of ranks by the handle that stands for them among launch_layer's options.
 #pragma once
-#include "hopper_fused/few_tokens/peers.cuh"
+#include "hopper_fused/few_tokens/all_reduce/peers.cuh"
 
 constexpr int64_t kNoPeers = 0;
 

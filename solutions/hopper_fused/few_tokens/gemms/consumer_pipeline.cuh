@@ -13,7 +13,7 @@ __device__ __forceinline__ void consumer_release(FusedSmem& s, int stage, const 
 }
 
 // For stages that only the other warpgroup reads. Waits for each, so that this thread keeps to the barriers' phases.
-__device__ __forceinline__ void skip_stages(FusedSmem& s, PipelineState<kFusedStages>& pipe, int count) {
+__device__ __forceinline__ void skip_stages(FusedSmem& s, PipelineState<Config::kStages>& pipe, int count) {
   for (int i = 0; i < count; i++, pipe.advance()) {
     s.full[pipe.stage].wait(pipe.phase);
     consumer_release(s, pipe.stage);
