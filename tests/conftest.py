@@ -55,18 +55,18 @@ def no_gpu(monkeypatch):
 
 @pytest.fixture
 def packed_module(tmp_path_factory):
-    """Solution, dotted name and geometry (None: its first) -> that module of the packed solution,
+    """Solution, dotted name and layer key (None: its first) -> that module of the packed solution,
     new in each test.
     """
     from moebench.packing import pack
 
     parent, names = tmp_path_factory.mktemp("packed"), {}
 
-    def get(solution, dotted, geometry=None):
-        name = names.setdefault((solution, geometry), f"packed_{solution}_{len(names)}")
+    def get(solution, dotted, layer_key=None):
+        name = names.setdefault((solution, layer_key), f"packed_{solution}_{len(names)}")
         if not (parent / name).exists():
             packed = pack.pack(solution)
-            for source in packed[geometry or next(iter(packed))].sources:
+            for source in packed[layer_key or next(iter(packed))].sources:
                 path = parent / name / source.path
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(source.content, encoding="utf-8")

@@ -22,7 +22,7 @@ for folder in ("scripts", "", "tests/support"):
 
 from ahead_of_time import compiled  # noqa: E402
 from moebench.core.errors import exit_with  # noqa: E402
-from moebench.operators.catalogue import geometry_named  # noqa: E402
+from moebench.operators.catalogue import layer_key_named  # noqa: E402
 
 TOKENS = (1, 7, 80, 300, 901, 2000, 14107)  # multiples of 16 and others; every choice of kernels
 SHOWN = ("MMA", "UTMALDG", "LDGSTS")  # ends of opcodes: of tensor cores and asynchronous copies
@@ -44,7 +44,7 @@ def instructions(opcodes: Iterable[str] | None) -> str:
     return " ".join(sorted(opcode for opcode in opcodes if opcode.endswith(SHOWN)))
 
 
-def resources(solutions: list[str], geometry: str, architecture: str) -> dict[tuple, list[tuple]]:
+def resources(solutions: list[str], layer_key: str, architecture: str) -> dict[tuple, list[tuple]]:
     """Return (registers, shared bytes, stack bytes) of each variant.
 
     They are listed by solution, kernel and instructions.
@@ -52,7 +52,7 @@ def resources(solutions: list[str], geometry: str, architecture: str) -> dict[tu
     variants = defaultdict(list)
     for name in track(solutions, "compiling", console=Console(stderr=True)):
         with tempfile.TemporaryDirectory() as folder:
-            for kernel in compiled(name, geometry, architecture, TOKENS, Path(folder)):
+            for kernel in compiled(name, layer_key, architecture, TOKENS, Path(folder)):
                 key = (name, kernel["kernel"], instructions(kernel["instructions"]))
                 used = (kernel["registers"], kernel["shared"], kernel["stack"])
                 variants[key].append(used)
@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("solutions", nargs="+", metavar="SOLUTION")
-    parser.add_argument("--definition", type=geometry_named, default="full", metavar="KEY")
+    parser.add_argument("--definition", type=layer_key_named, default="full", metavar="KEY")
     parser.add_argument(
         "--architecture",
         default="sm_100",

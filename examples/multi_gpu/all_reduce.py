@@ -24,7 +24,7 @@ from local_layer import REFERENCE, arguments_of, local_layer, output_for
 from moebench.core import interpreter  # noqa: F401  before anything imports Triton
 from moebench.core.errors import UserError
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
-from moebench.operators.catalogue import geometries, geometry_named
+from moebench.operators.catalogue import layer_key_named, layer_sizes
 from moebench.operators.fp8_layer import BLOCK
 from moebench.packing import pack
 from ranks import join, on_all_ranks, print_tables, run_ranks
@@ -62,7 +62,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def check_arguments(args: argparse.Namespace) -> None:
     """Raise UserError where a solution does not serve the layer, or the layer does not split."""
-    sizes = geometries()[args.definition]
+    sizes = layer_sizes()[args.definition]
     if args.shares < dist.get_world_size():
         raise UserError(f"--shares: got {args.shares}, want the ranks' number or more")
     if args.split == "width" and sizes["intermediate_size"] % (args.shares * BLOCK):
@@ -109,7 +109,7 @@ def with_first_experts(layer: str, count: int, device: str) -> Tokens:
     row where experts are split.
     """
     tokens = tokens_of(layer, [count], 0, device)
-    sizes = geometries()[layer]
+    sizes = layer_sizes()[layer]
     groups = sizes["num_groups"] // sizes["kept_groups"]
     first = max(sizes["num_experts"] // groups // 2, 2 * sizes["top_k"])
     logits = tokens.logits.clone()
@@ -270,7 +270,7 @@ def record(args: argparse.Namespace, tokens: int, layers: int, us: dict[str, flo
 def work() -> bool:
     """Do what every rank does, print the tables, and return whether all checks passed."""
     args = parse_arguments()
-    args.definition = geometry_named(args.definition)
+    args.definition = layer_key_named(args.definition)
     device = join(args.definition)
     args.shares = args.shares or dist.get_world_size()
     check_arguments(args)

@@ -19,7 +19,7 @@ from local_layer import REFERENCE, local_layer
 from moebench.core import interpreter  # noqa: F401  before anything imports Triton
 from moebench.core.errors import UserError
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
-from moebench.operators.catalogue import geometries, geometry_named
+from moebench.operators.catalogue import layer_key_named, layer_sizes
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.packing import pack
 from ranks import join, on_all_ranks, print_tables, run_ranks
@@ -100,7 +100,7 @@ def run_way(way: Callable, args: argparse.Namespace, device: str) -> Callable:
 def check_ways(args: argparse.Namespace, device: str) -> tuple[Table, bool]:
     """Return the table of all checks, and whether all passed."""
     layer = args.definition
-    experts = geometries()[layer]["num_experts"]
+    experts = layer_sizes()[layer]["num_experts"]
     ranks = f"{dist.get_world_size()} ranks, {dist.get_backend()}"
     title = f"{args.solution}: {experts} experts on {ranks}"
     table = Table("way", "tokens", "matched", "same bits twice", "result", title=title)
@@ -140,7 +140,7 @@ def times_of(args: argparse.Namespace, device: str) -> Table:
 def work() -> bool:
     """Do what every rank does, print the tables, and return whether all checks passed."""
     args = parse_arguments()
-    args.definition = geometry_named(args.definition)
+    args.definition = layer_key_named(args.definition)
     check_solution(args.solution, args.definition)
     device = join(args.definition)
 

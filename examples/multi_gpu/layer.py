@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from moebench.operators.catalogue import geometries, router
+from moebench.operators.catalogue import layer_sizes, router
 from moebench.operators.fp8_layer import BLOCK
 from moebench.operators.moe_fp8_block_scale_routed import router_inside
 
@@ -13,7 +13,7 @@ FP8 = torch.float8_e4m3fn
 def layers_with_bias() -> list[str]:
     """Return the layers that have two definitions: a router with a bias inside, and none."""
     layers = router_inside().values()
-    return [layer for layer in layers if geometries()[layer]["routing"] == "sigmoid-bias"]
+    return [layer for layer in layers if layer_sizes()[layer]["routing"] == "sigmoid-bias"]
 
 
 LAYERS = layers_with_bias()
@@ -34,14 +34,14 @@ def part_of(size: int, rank: int, ranks: int) -> range:
 
 def expert_share(layer: str, rank: int, ranks: int) -> Share:
     """Return a rank's part of a layer whose experts are split: expert parallelism."""
-    sizes = geometries()[layer]
+    sizes = layer_sizes()[layer]
     experts = part_of(sizes["num_experts"], rank, ranks)
     return Share(layer, experts, range(sizes["intermediate_size"]))
 
 
 def width_share(layer: str, rank: int, ranks: int) -> Share:
     """Return a rank's part of a layer whose width is split: tensor parallelism."""
-    sizes = geometries()[layer]
+    sizes = layer_sizes()[layer]
     columns = part_of(sizes["intermediate_size"], rank, ranks)
     return Share(layer, range(sizes["num_experts"]), columns)
 
@@ -67,8 +67,8 @@ class Tokens:
 
 def tokens_of(layer: str, counts: list[int], rank: int, device: str, seed: int = 0) -> Tokens:
     """Return a rank's tokens, drawn at random, with the experts that the model's router chooses."""
-    experts = geometries()[layer]["num_experts"]
-    hidden = geometries()[layer]["hidden_size"]
+    experts = layer_sizes()[layer]["num_experts"]
+    hidden = layer_sizes()[layer]["hidden_size"]
     count = counts[rank]
     source = torch.Generator(device).manual_seed(1_000 * seed + rank)
     bias_source = torch.Generator(device).manual_seed(1_000)
@@ -82,7 +82,7 @@ def tokens_of(layer: str, counts: list[int], rank: int, device: str, seed: int =
 
 def routed_tokens(layer, x, scale, logits, bias, counts) -> Tokens:
     """Return tokens with the experts that the model's router chooses by these logits."""
-    ids, weights = router(layer)(logits, bias, geometries()[layer]["routed_scaling_factor"])
+    ids, weights = router(layer)(logits, bias, layer_sizes()[layer]["routed_scaling_factor"])
     return Tokens(x, scale, logits, bias, ids.to(torch.int32), weights.contiguous(), counts)
 
 
@@ -107,7 +107,7 @@ def weights_of(share: Share, device: str, gate_first: bool, seed: int = 0) -> We
 
     gate_first: rows of `gate` before those of `up`, as the routed definitions have them.
     """
-    hidden = geometries()[share.layer]["hidden_size"]
+    hidden = layer_sizes()[share.layer]["hidden_size"]
     count = len(share.experts)
     width = len(share.columns)
     w13 = torch.empty(count, 2, width, hidden, dtype=FP8, device=device)
@@ -134,8 +134,8 @@ def weights_of(share: Share, device: str, gate_first: bool, seed: int = 0) -> We
 
 def random_matrix(layer, name, source, device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return an expert's whole W13 [2, I, H] or W2 [H, I], and its scales; both fp32."""
-    hidden = geometries()[layer]["hidden_size"]
-    width = geometries()[layer]["intermediate_size"]
+    hidden = layer_sizes()[layer]["hidden_size"]
+    width = layer_sizes()[layer]["intermediate_size"]
     shape = (2, width, hidden) if name == "w13" else (hidden, width)
     scale_shape = (*shape[:-2], shape[-2] // BLOCK, shape[-1] // BLOCK)
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import torch
 from flashinfer_bench.compile import BuilderRegistry
 from layer import Share, Weights
-from moebench.operators.catalogue import definition, geometries
+from moebench.operators.catalogue import definition, layer_sizes
 from moebench.operators.moe_fp8_block_scale_routed import routed_key
 from moebench.packing import pack
 
@@ -22,7 +22,7 @@ EXPERTS = re.compile(r"\b(NUM_LOCAL_EXPERTS|kNumLocalExperts) = \d+")
 COLUMNS = re.compile(r"\b(INTERMEDIATE_SIZE|kIntermediate) = \d+")
 
 
-def geometry_of(share: Share, routed: bool) -> str:
+def layer_key_of(share: Share, routed: bool) -> str:
     return routed_key(share.layer) if routed else share.layer
 
 
@@ -33,7 +33,7 @@ def function_of(name: str, share: Share, routed: bool) -> Callable:
     sizes from the weights.
     """
     if name == REFERENCE:
-        layer = definition(geometry_of(share, routed))
+        layer = definition(layer_key_of(share, routed))
         reference = BuilderRegistry.get_instance().build_reference(layer)
         return reference.call_destination_passing
 
@@ -54,7 +54,7 @@ def summed_function_of(name: str, share: Share) -> tuple[Callable, type] | None:
 
 def import_solution(name: str, share: Share, routed: bool) -> tuple[ModuleType, str]:
     """Return the solution's module, packed for the sizes of this share, and its function's name."""
-    solution = pack.pack(name)[geometry_of(share, routed)]
+    solution = pack.pack(name)[layer_key_of(share, routed)]
     entry_file, function = solution.spec.entry_point.split("::")
     form = "routed" if routed else "whole"
     package = f"{name}_{form}_e{len(share.experts)}_i{len(share.columns)}"
@@ -77,13 +77,13 @@ def arguments_of(weights: Weights, share: Share, routed: bool) -> list:
     """Return the arguments of a definition behind the tokens' and before the output."""
     arguments = [*weights.tensors(), share.experts.start]
     if not routed:
-        arguments.append(geometries()[share.layer]["routed_scaling_factor"])
+        arguments.append(layer_sizes()[share.layer]["routed_scaling_factor"])
     return arguments
 
 
 def output_for(tokens: torch.Tensor, layer: str) -> torch.Tensor:
     """Return memory for the output of so many tokens, NaN all over."""
-    size = (len(tokens), geometries()[layer]["hidden_size"])
+    size = (len(tokens), layer_sizes()[layer]["hidden_size"])
     return torch.full(size, float("nan"), dtype=torch.bfloat16, device=tokens.device)
 
 

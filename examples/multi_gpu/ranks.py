@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from layer import LAYERS
 from moebench.core.errors import CannotRun, UserError
-from moebench.operators.catalogue import full, geometries
+from moebench.operators.catalogue import full, layer_sizes
 from rich.console import Console
 from rich.table import Table
 
@@ -45,7 +45,7 @@ def check_layer(layer: str, ranks: int) -> None:
     """Raise UserError where a layer has no form that the examples need, or does not split."""
     if layer not in LAYERS:
         raise UserError(f"--definition: got {layer}, want one of {', '.join(LAYERS)}")
-    experts = geometries()[layer]["num_experts"]
+    experts = layer_sizes()[layer]["num_experts"]
     if experts % ranks:
         raise UserError(f"ranks: got {ranks}, want a divisor of {experts} experts")
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from layer import Share
 from local_layer import function_of, summed_function_of
-from moebench.operators.catalogue import geometries
+from moebench.operators.catalogue import layer_sizes
 
 GROUP_SUM = "group's all-reduce"
 ONE_SHOT = "symmetric memory, one-shot"
@@ -35,7 +35,7 @@ def ways_of(solution: str, share: Share, most_tokens: int, device: str) -> Ways:
     if device == "cpu":
         return Ways(layer, sums)
 
-    rows = symmetric_rows(most_tokens, geometries()[share.layer]["hidden_size"], device)
+    rows = symmetric_rows(most_tokens, layer_sizes()[share.layer]["hidden_size"], device)
     sums[ONE_SHOT] = symmetric_sum(layer, rows, torch.ops.symm_mem.one_shot_all_reduce_out)
     sums[TWO_SHOT] = symmetric_sum(layer, rows, torch.ops.symm_mem.two_shot_all_reduce_out)
 

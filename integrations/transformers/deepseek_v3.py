@@ -28,13 +28,13 @@ BF16 = "grouped_mm"  # transformers' own implementation for experts in bf16
 MEAN_SCALE = 0.02
 
 
-def build(geometry: str, moe_layers: int, device: str) -> DeepseekV3ForCausalLM:
+def build(layer_key: str, moe_layers: int, device: str) -> DeepseekV3ForCausalLM:
     """Return a model of a routed definition's sizes; its local experts are all experts.
 
     Each `mlp` of MoE has both: `fp8`, `bf16`. A layer of DeepSeek-V3 takes 11.3 GB in FP8 and 22.5
     GB in bf16.
     """
-    config = config_of(geometry, moe_layers, device)
+    config = config_of(layer_key, moe_layers, device)
     torch.manual_seed(0)
     with torch.device(device):
         model = DeepseekV3ForCausalLM._from_config(config, dtype=torch.bfloat16)
@@ -55,9 +55,9 @@ def build(geometry: str, moe_layers: int, device: str) -> DeepseekV3ForCausalLM:
     return model
 
 
-def config_of(geometry: str, moe_layers: int, device: str) -> DeepseekV3Config:
+def config_of(layer_key: str, moe_layers: int, device: str) -> DeepseekV3Config:
     """Return transformers' config of these sizes, with one dense layer before those of MoE."""
-    sizes = catalogue.geometries()[geometry]
+    sizes = catalogue.layer_sizes()[layer_key]
     return DeepseekV3Config(
         hidden_size=sizes["hidden_size"],
         moe_intermediate_size=sizes["intermediate_size"],

@@ -58,7 +58,7 @@ class Setting:
     """What a machine does by default."""
 
     solution: str
-    geometry: str
+    layer_key: str
     rounds: int
     points: list[Point]
 
@@ -78,12 +78,12 @@ ON_CPU = Setting(
 )
 
 
-def registered(name: str, geometry: str, folder: Path) -> str:
+def registered(name: str, layer_key: str, folder: Path) -> str:
     """Pack a solution for the layer, and make it known to transformers.
 
     It is imported as an engine does. Returns its name there.
     """
-    (package,) = python_package.pack_packages([name], folder, [geometry])
+    (package,) = python_package.pack_packages([name], folder, [layer_key])
     sys.path.insert(0, str(folder))
     return importlib.import_module(f"{package.name}.for_transformers").register()
 
@@ -150,8 +150,8 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         implementations = {}
         for name in chosen:
-            implementations[name] = registered(name, setting.geometry, Path(folder) / name)
-        model = build(setting.geometry, args.layers, device)
+            implementations[name] = registered(name, setting.layer_key, Path(folder) / name)
+        model = build(setting.layer_key, args.layers, device)
         all_pass = check(model, implementations, setting.points[0].tokens, checks)
         console.print(checks)
 

@@ -18,13 +18,13 @@ SPILLED = re.compile(r"(\d+) bytes spill stores")
 QUICK = ("combine.cu", "route_permute.cu")  # a few seconds each; the others are in the slow set
 SOURCES = [
     pytest.param(
-        geometry,
+        layer_key,
         name,
-        marks=() if geometry == "full" and name.endswith(QUICK) else pytest.mark.slow,
+        marks=() if layer_key == "full" and name.endswith(QUICK) else pytest.mark.slow,
     )
     # no output columns shared; most shared; top-k given; widths of odd blocks; I 3072 and another
     # activation; MXFP4 weights
-    for geometry in (
+    for layer_key in (
         "full",
         "qwen3-next",
         "deepseek-v3-ep8-routed",
@@ -38,8 +38,8 @@ MOST_SPILLED = 64  # bytes: the loading threads keep a few addresses in memory
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-@pytest.mark.parametrize(("geometry", "source"), SOURCES)
-def test_compiles_without_giving_up_speed(geometry, source, tmp_path):
+@pytest.mark.parametrize(("layer_key", "source"), SOURCES)
+def test_compiles_without_giving_up_speed(layer_key, source, tmp_path):
     """A change that serialises the products or spills their sums would show only as a slower table,
     on a GPU.
     """
@@ -54,7 +54,7 @@ def test_compiles_without_giving_up_speed(geometry, source, tmp_path):
         "-gencode=arch=compute_90a,code=sm_90a",
     ]
     command += ["-Xptxas", "-v"]
-    for file in pack.pack("hopper_fused")[geometry].sources:
+    for file in pack.pack("hopper_fused")[layer_key].sources:
         path = tmp_path / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file.content)

@@ -19,7 +19,7 @@ SMS = st.sampled_from(
 BLOCK_M = 128
 # 36 experts, and two CTAs for each column tile; I and H no whole pairs of tiles, 13 CTAs for each
 # column tile
-GEOMETRIES = ("full", "step-3.5-flash-ep8", "small-one-group")
+LAYER_SIZES = ("full", "step-3.5-flash-ep8", "small-one-group")
 
 pytestmark = pytest.mark.xdist_group("division")  # one worker builds the program
 
@@ -30,10 +30,10 @@ WorkTile = namedtuple("WorkTile", "cta expert n_block m_first m_rows normal mult
 class Asked:
     """A definition's sizes, and what its headers answer."""
 
-    def __init__(self, geometry, folder):
+    def __init__(self, layer_key, folder):
         of, self.program = (
-            catalogue.geometries()[geometry],
-            host_program.of_packed("hopper_fused", geometry, *folder),
+            catalogue.layer_sizes()[layer_key],
+            host_program.of_packed("hopper_fused", layer_key, *folder),
         )
         self.experts = of["num_local_experts"]
         pairs = (
@@ -59,7 +59,7 @@ class Asked:
         return [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
 
 
-@pytest.fixture(scope="module", params=GEOMETRIES)
+@pytest.fixture(scope="module", params=LAYER_SIZES)
 def ask(request, tmp_path_factory):
     return Asked(request.param, ("hopper_division.cc", tmp_path_factory.mktemp("division")))
 

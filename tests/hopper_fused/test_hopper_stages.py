@@ -30,20 +30,20 @@ def libraries():
     """Definition -> compiled test build."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs sm_90")
-    return stages.build_all(lambda geometry: stages.build(stages.sources(geometry)), COUNTS)
+    return stages.build_all(lambda layer_key: stages.build(stages.sources(layer_key)), COUNTS)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("geometry", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]]
+    ("layer_key", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]]
 )
-def test_every_stage_is_right(libraries, geometry, num_tokens):
+def test_every_stage_is_right(libraries, layer_key, num_tokens):
     """A user would miss: which stage of a wrong layer to look at, at the real widths of several
     models.
     """
-    of = stages.sizes(geometry)
-    arguments = stages.tokens(of, num_tokens, DEVICE) | stages.weights_once(geometry)
-    output, arrays, numbers = stages.call(libraries[geometry], of, arguments, H_SPLIT)
+    of = stages.sizes(layer_key)
+    arguments = stages.tokens(of, num_tokens, DEVICE) | stages.weights_once(layer_key)
+    output, arrays, numbers = stages.call(libraries[layer_key], of, arguments, H_SPLIT)
     assert ("mask" in arrays) == (num_tokens <= numbers["few_tokens"])
     assert (fault := stages.first_fault(arrays, numbers, of, arguments, output)) is None, fault
 

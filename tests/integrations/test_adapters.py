@@ -30,7 +30,7 @@ from signatures import recorded, signature_of
 from solutions.common.triton.quantise_tokens import quantise_tokens_ref
 
 GEOMETRY = "small-routed"
-SIZES = catalogue.geometries()[GEOMETRY]
+SIZES = catalogue.layer_sizes()[GEOMETRY]
 LOCAL = SIZES["num_local_experts"]
 TOP_K = SIZES["top_k"]
 HIDDEN = SIZES["hidden_size"]

@@ -29,7 +29,7 @@ ALONE = [  # they would bring a torch
 ]
 PROGRAM = paths.ROOT / "tests" / "support" / "sglang_layer.py"
 GEOMETRY = "small-routed"
-SIZES = catalogue.geometries()[GEOMETRY]
+SIZES = catalogue.layer_sizes()[GEOMETRY]
 RANKS = SIZES["num_experts"] // SIZES["num_local_experts"]
 RANK = 2
 FACTOR = 2.5

@@ -18,13 +18,13 @@ def host(packed_module):
     return packed_module("triton_fused_v2", "common.host.arguments", "small")
 
 
-@pytest.mark.parametrize(("geometry", "interface"), INTERFACES)
-def test_an_interface_is_its_definitions(packed_module, geometry, interface):
+@pytest.mark.parametrize(("layer_key", "interface"), INTERFACES)
+def test_an_interface_is_its_definitions(packed_module, layer_key, interface):
     """Arguments in an order or of a shape that FlashInfer-Bench does not call
     with.
     """
-    host = packed_module("triton_fused_v2", "common.host.arguments", geometry)
-    arguments = layer_arguments(geometry, 3, "cpu")
+    host = packed_module("triton_fused_v2", "common.host.arguments", layer_key)
+    arguments = layer_arguments(layer_key, 3, "cpu")
     interface = getattr(host, interface)
 
     checked = vars(host.check_arguments(interface, tuple(arguments.values())))

@@ -31,9 +31,9 @@ STANDS_IN_FOR = (
 SHARED_MEMORY = "extern __shared__ __align__(1024) uint8_t smem_base[];"
 
 
-def sources(of, geometry="full"):
+def sources(of, layer_key="full"):
     """File name -> text of the device code. of: a layer's sizes, or None for the definition's."""
-    packed = small.cuda_files(geometry)
+    packed = small.cuda_files(layer_key)
     texts = {
         name: text for name, text in packed.items() if name.endswith(".cuh")
     } | small.size_files(of)

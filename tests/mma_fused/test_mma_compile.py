@@ -39,21 +39,21 @@ def test_hardware_is_what_it_is_compiled_for():
 @NEEDS
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("geometry", "architecture"), [*(("full", name) for name in small.ARCHITECTURES), *OTHERS]
+    ("layer_key", "architecture"), [*(("full", name) for name in small.ARCHITECTURES), *OTHERS]
 )
-def test_one_launch_compiles_and_fits(architecture, geometry, tmp_path):
+def test_one_launch_compiles_and_fits(architecture, layer_key, tmp_path):
     """A user would miss: sums spilled to memory, lists of rows that do not fit beside the stages,
     or other instructions than the page says, on a GPU that is not here."""
     of = small.ARCHITECTURES[architecture]
     (tmp_path / "size.cc").write_text(SIZE)
-    program = mma_host.build(mma_host.sources(None, geometry), tmp_path / "size.cc", of, tmp_path)
+    program = mma_host.build(mma_host.sources(None, layer_key), tmp_path / "size.cc", of, tmp_path)
     assert int(subprocess.run([program], capture_output=True, check=True).stdout) <= most_shared(
         architecture
     )
 
     folder = tmp_path / "device"
     folder.mkdir()
-    for name, text in small.cuda_files(geometry).items():
+    for name, text in small.cuda_files(layer_key).items():
         (folder / name).write_text(text)
     built, target = folder / "kernel.o", architecture.removeprefix("sm_")
     flags = [
@@ -73,7 +73,7 @@ def test_one_launch_compiles_and_fits(architecture, geometry, tmp_path):
         return  # newer than the disassembler
     assert set(re.findall(r"\b(?:HMMA|QMMA|IMMA|OMMA)\.[\w.]+", code)) == {"HMMA.16816.F32"}
     copies = set(re.findall(r"\b(?:UTMALDG|LDGSTS)\b", code))
-    staged = (geometry, architecture) == (
+    staged = (layer_key, architecture) == (
         "qwen3-next",
         "sm_90",
     )  # tokens too: short rows, and room for them
@@ -100,9 +100,9 @@ def test_many_tokens_compile_and_fit(architecture, form, tmp_path):
     """A user would miss: sums spilled to memory, or a launch that asks for more shared memory than
     there is.
     """
-    entry_point, geometry = form
+    entry_point, layer_key = form
     kernels = ahead_of_time.compiled(
-        "mma_fused", geometry, architecture, small.MANY_TOKENS, tmp_path, entry_point
+        "mma_fused", layer_key, architecture, small.MANY_TOKENS, tmp_path, entry_point
     )
     assert any(kernel["kernel"].startswith("gemm") for kernel in kernels)
     for kernel in kernels:

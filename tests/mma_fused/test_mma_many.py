@@ -168,8 +168,8 @@ def test_unpacking_is_exact(module):
 def test_every_token_count_has_tiles(module, architecture):
     """A user would miss: an architecture that is listed, and refused above 256 tokens."""
     choose, most = module("choose_tiles").choose_many, ahead_of_time.MULTIPROCESSORS[architecture]
-    for geometry in manifest.read_manifest("mma_fused").definitions:
-        of = catalogue.geometries()[geometry]
+    for layer_key in manifest.read_manifest("mma_fused").definitions:
+        of = catalogue.layer_sizes()[layer_key]
         sizes = of["num_local_experts"], of["hidden_size"], of["intermediate_size"]
         share = of["top_k"] / of["num_experts"]
         choices = {
@@ -178,7 +178,7 @@ def test_every_token_count_has_tiles(module, architecture):
         }
         for gemm1, gemm2, *_ in choices:
             assert gemm1.block_m % gemm2.block_m == 0 and gemm1.programs and gemm2.programs
-        if geometry == "full":  # what test_mma_compile.py compiles are all of them
+        if layer_key == "full":  # what test_mma_compile.py compiles are all of them
             assert choices == {
                 choose(architecture, "", most, sizes, share, t) for t in small.MANY_TOKENS
             }

@@ -20,7 +20,7 @@ COUNTS |= dict.fromkeys(
 )
 FORCED = [configuration for configuration in small.CONFIGURATIONS if configuration != OWN]
 GRIDS = (58, 66, 84, 108, 114)
-BUILDS = [(geometry, OWN) for geometry in COUNTS] + [
+BUILDS = [(layer_key, OWN) for layer_key in COUNTS] + [
     ("full", configuration) for configuration in FORCED
 ]
 
@@ -30,18 +30,18 @@ def libraries():
     """Definition and configuration -> compiled test build."""
 
     def build(of):
-        geometry, configuration = of
+        layer_key, configuration = of
         flags = small.flags(configuration)
         return build_library(
-            "mma_stages", small.stage_sources(geometry), architecture=small.HERE, flags=flags
+            "mma_stages", small.stage_sources(layer_key), architecture=small.HERE, flags=flags
         )
 
     return stages.build_all(build, BUILDS, small.HERE)
 
 
-def drawn(geometry, num_tokens):
-    of = stages.sizes(geometry)
-    return of, stages.tokens(of, num_tokens, DEVICE) | stages.weights_once(geometry)
+def drawn(layer_key, num_tokens):
+    of = stages.sizes(layer_key)
+    return of, stages.tokens(of, num_tokens, DEVICE) | stages.weights_once(layer_key)
 
 
 def check(library, of, arguments, ctas=0):
@@ -55,13 +55,13 @@ def check(library, of, arguments, ctas=0):
 
 
 @pytest.mark.parametrize(
-    ("geometry", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]]
+    ("layer_key", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]]
 )
-def test_every_stage_is_right(libraries, geometry, num_tokens):
+def test_every_stage_is_right(libraries, layer_key, num_tokens):
     """A user would miss: which stage of a wrong layer to look at, at the real widths of six
     models.
     """
-    check(libraries[geometry, OWN], *drawn(geometry, num_tokens))
+    check(libraries[layer_key, OWN], *drawn(layer_key, num_tokens))
 
 
 @pytest.mark.parametrize("num_tokens", [7, 80, 256])

@@ -15,7 +15,7 @@ given, settings, st = hypothesis.given, hypothesis.settings, hypothesis.strategi
 # L4, test grids, A10, RTX 30 and 40, A100, H100 PCIe and SXM, L40S, B200, RTX 5090, RTX PRO 6000;
 # grids of few, and of more than may split tiles along K
 SMS = (1, 3, 7, 58, 66, 72, 80, 84, 108, 114, 128, 132, 142, 148, 160, 170, 188, 300)
-GEOMETRIES = (
+LAYER_SIZES = (
     "full",
     "qwen3-next",
     "qwen3.5-397b",
@@ -31,21 +31,21 @@ pytestmark = pytest.mark.xdist_group("mma tile scheduler")  # one worker builds 
 
 @pytest.fixture(scope="module")
 def schedule(tmp_path_factory):
-    """geometry, CTAs, m_blocks -> gemm1's work items and gemm2's.
+    """layer key, CTAs, m_blocks -> gemm1's work items and gemm2's.
 
     gemm1: [(CTA, tile, first K block, end, number of the split-K tile or -1)], gemm2: [(CTA, local
     tile, column tile, m_block)].
     """
     built = {
-        geometry: host_program.of_packed(
-            "mma_fused", geometry, "mma_tile_scheduler.cc", tmp_path_factory.mktemp(geometry)
+        layer_key: host_program.of_packed(
+            "mma_fused", layer_key, "mma_tile_scheduler.cc", tmp_path_factory.mktemp(layer_key)
         )
-        for geometry in GEOMETRIES
+        for layer_key in LAYER_SIZES
     }
 
-    def answer(geometry, ctas, m_blocks):
+    def answer(layer_key, ctas, m_blocks):
         done = subprocess.run(
-            [built[geometry], str(ctas), str(m_blocks)], check=True, capture_output=True, text=True
+            [built[layer_key], str(ctas), str(m_blocks)], check=True, capture_output=True, text=True
         )
         found = defaultdict(list)
         for line in done.stdout.splitlines():
@@ -56,17 +56,17 @@ def schedule(tmp_path_factory):
     return answer
 
 
-def sizes(geometry):
+def sizes(layer_key):
     """Column tiles and n_blocks."""
-    of = catalogue.geometries()[geometry]
+    of = catalogue.layer_sizes()[layer_key]
     return of["hidden_size"] // (64 if of["intermediate_size"] > 512 else 128), of[
         "intermediate_size"
     ] // 32
 
 
-def k_blocks(geometry):
+def k_blocks(layer_key):
     """Of gemm1 and of gemm2."""
-    of = catalogue.geometries()[geometry]
+    of = catalogue.layer_sizes()[layer_key]
     return of["hidden_size"] // 128, of["intermediate_size"] // 128
 
 
@@ -79,17 +79,17 @@ def warp_times(*counts):
 
 @settings(deadline=None)
 @given(
-    geometry=st.sampled_from(GEOMETRIES),
+    layer_key=st.sampled_from(LAYER_SIZES),
     ctas=st.sampled_from(SMS),
     m_blocks=st.integers(0, MOST_M_BLOCKS),
 )
-def test_all_is_done_once_and_in_order(schedule, geometry, ctas, m_blocks):
+def test_all_is_done_once_and_in_order(schedule, layer_key, ctas, m_blocks):
     """A user would miss: columns that nobody computes, or adds twice, on a GPU of another size; a
     launch that never ends, as gemm2 waits for an m_block whose tiles come last or parts wait for
     each other; time, if few CTAs work."""
-    items, gemm2 = schedule(geometry, ctas, m_blocks)
-    columns, n_blocks = sizes(geometry)
-    end_k, _ = k_blocks(geometry)
+    items, gemm2 = schedule(layer_key, ctas, m_blocks)
+    columns, n_blocks = sizes(layer_key)
+    end_k, _ = k_blocks(layer_key)
 
     done, last, parts = defaultdict(list), {cta: tile for cta, tile, *_ in items}, defaultdict(list)
     for cta, tile, first, end, split in items:
@@ -131,9 +131,9 @@ def test_all_is_done_once_and_in_order(schedule, geometry, ctas, m_blocks):
         assert max(work.values()) == own * m_blocks + shared
 
 
-def last_end(geometry, items, gemm2):
+def last_end(layer_key, items, gemm2):
     """When the last CTA is done: each takes its work items, then its m_blocks as h is complete."""
-    (_, tile_time), (_, n_blocks) = warp_times(*k_blocks(geometry)), sizes(geometry)
+    (_, tile_time), (_, n_blocks) = warp_times(*k_blocks(layer_key)), sizes(layer_key)
     ends, part_at, h_at = Counter(), Counter(), Counter()
     for cta, tile, first, end, _ in sorted(items, key=lambda item: item[2]):  # second parts last
         ends[cta] = max(ends[cta] + warp_times(end - first, 0)[0], part_at[tile])

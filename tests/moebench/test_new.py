@@ -75,7 +75,7 @@ def test_a_start_passes_for_every_routing(solutions, start, small, workloads):
     assert packed[served[0]].name == "mine"
 
     outcomes = judged.outcomes(
-        {"mine": packed[small]}, workloads, geometry=small, timeout_seconds=300
+        {"mine": packed[small]}, workloads, layer_key=small, timeout_seconds=300
     )
     assert all(outcome.passed for outcome in outcomes)
 

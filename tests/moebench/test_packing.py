@@ -61,9 +61,9 @@ def folder(tmp_path, monkeypatch):
     return paths.SOLUTIONS
 
 
-def packed_sources(name="tiny", geometry="small"):
+def packed_sources(name="tiny", layer_key="small"):
     """Path -> text of what is packed."""
-    return {source.path: source.content for source in pack.pack(name)[geometry].sources}
+    return {source.path: source.content for source in pack.pack(name)[layer_key].sources}
 
 
 def based(folder, name, base, more=""):
@@ -298,8 +298,8 @@ def test_a_definition_takes_its_own_rows_of_a_table_alone(folder):
     }
     header = "gpu,sizes,tokens\n"
     (folder / "tiny" / "tiles.csv").write_text(header + "".join(rows.values()))
-    for geometry in ("full", "small"):
-        assert packed_sources("tiny", geometry)["tiles.csv"] == header + rows[geometry]
+    for layer_key in ("full", "small"):
+        assert packed_sources("tiny", layer_key)["tiles.csv"] == header + rows[layer_key]
 
 
 def test_each_interface_has_its_function(folder):
@@ -327,12 +327,12 @@ def test_constants_beside_the_kernels_are_the_first_definitions(name):
 
 @pytest.mark.parametrize("solution", ["hopper_fused", "triton_fused_v2"])
 def test_constants_that_are_packed_are_the_definitions(solution):
-    for geometry in pack.pack(solution):
-        sources = packed_sources(solution, geometry)
+    for layer_key in pack.pack(solution):
+        sources = packed_sources(solution, layer_key)
         constants = [path for path in problem.FILES if path in sources]
         assert constants
         for path in constants:
-            assert sources[path] == problem.source(path, geometry)
+            assert sources[path] == problem.source(path, layer_key)
 
 
 def test_constants_follow_the_interface():

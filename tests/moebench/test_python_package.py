@@ -57,8 +57,8 @@ def folder(tmp_path, monkeypatch):
     return paths.SOLUTIONS
 
 
-def write(parent, geometries=()):
-    return python_package.pack_packages(["tiny"], parent, list(geometries))
+def write(parent, layer_keys=()):
+    return python_package.pack_packages(["tiny"], parent, list(layer_keys))
 
 
 def project(parent):

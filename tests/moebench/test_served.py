@@ -63,7 +63,7 @@ def chosen_experts(layer, num_tokens, sizes):
 )
 def test_the_bound_of_a_pass_is_the_sum_over_its_layers(layer_key):
     model = resident.make(layer_key, 2, 8, "cpu")
-    sizes = catalogue.geometries()[layer_key]
+    sizes = catalogue.layer_sizes()[layer_key]
     expected = 0
     for layer in model.layers:
         chosen = chosen_experts(layer, 5, sizes) - layer.get("local_expert_offset", 0)

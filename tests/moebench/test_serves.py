@@ -33,7 +33,7 @@ RULES = [
         num_experts=Range(multiple_of=128),
     ),
 ]
-LAYER = catalogue.geometries()["full"]
+LAYER = catalogue.layer_sizes()["full"]
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,12 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize("geometry", [*catalogue.fp8_moe(), *catalogue.routed()])
-def test_a_definitions_name_axes_and_inputs_are_the_public_ones(geometry):
+@pytest.mark.parametrize("layer_key", [*catalogue.fp8_moe(), *catalogue.routed()])
+def test_a_definitions_name_axes_and_inputs_are_the_public_ones(layer_key):
     """A solution of the public data set must fit: FIB finds it by name and passes inputs by
     position.
     """
-    definition = catalogue.definition(geometry)
+    definition = catalogue.definition(layer_key)
     kind = definition.name.removeprefix("moe_fp8_block_scale_").partition("_")[0]
     numbers = re.findall(r"_(topk|ng|kg|e|h|i)(\d+)", definition.name)
     named = {key: int(number) for key, number in numbers}
@@ -61,7 +61,7 @@ def test_a_definitions_name_axes_and_inputs_are_the_public_ones(geometry):
         "num_gemm1_out_blocks": 2 * named["i"] // 128,
     }
     if kind == "ds":
-        wanted["num_experts"] = catalogue.geometries()[geometry]["num_experts"]
+        wanted["num_experts"] = catalogue.layer_sizes()[layer_key]["num_experts"]
     if kind == "routed":
         wanted["top_k"] = named["topk"]
     constant = {axis: spec.value for axis, spec in definition.axes.items() if spec.type == "const"}
@@ -77,10 +77,10 @@ def test_a_definitions_name_axes_and_inputs_are_the_public_ones(geometry):
         assert f"NUM_GROUPS = {named['ng']}\nKEPT_GROUPS = {named['kg']}\n" in definition.reference
 
 
-def inputs(seq_len, offset=64, geometry="small"):
+def inputs(seq_len, offset=64, layer_key="small"):
     """Return FIB's random inputs of a definition with the router inside."""
-    family = catalogue.operator(geometry)
-    definition = family.definition(geometry)
+    family = catalogue.operator(layer_key)
+    definition = family.definition(layer_key)
     specs = {name: {"type": "random"} for name in definition.inputs}
     if family is moe:
         specs["local_expert_offset"] = {"type": "scalar", "value": offset}
@@ -122,11 +122,11 @@ def dequantised(values, scales):
     return values.double() * torch.kron(scales.double(), torch.ones(128, 128).double())
 
 
-def one_row_at_a_time(geometry, args):
+def one_row_at_a_time(layer_key, args):
     """Return the output again, straight from the description, in fp64 and without any sharing."""
-    sizes = catalogue.geometries()[geometry]
+    sizes = catalogue.layer_sizes()[layer_key]
     offset = 0
-    if geometry in renorm.geometries():
+    if layer_key in renorm.layer_sizes():
         logits, x8, x_scale, w13, w13_scale, w2, w2_scale = args
     else:
         logits, bias, x8, x_scale, w13, w13_scale, w2, w2_scale, offset, factor = args
@@ -135,7 +135,7 @@ def one_row_at_a_time(geometry, args):
     output = torch.zeros(*x8.shape, dtype=torch.float64)
     for token in range(len(x8)):
         x = x8[token].double() * x_scale[:, token].double().repeat_interleave(128)
-        if geometry in renorm.geometries():
+        if layer_key in renorm.layer_sizes():
             chosen = chosen_by_softmax(sizes, logits[token])
         else:
             chosen = chosen_by_sigmoid(sizes, logits[token], bias, factor)
@@ -149,7 +149,7 @@ def one_row_at_a_time(geometry, args):
 
 
 @pytest.mark.parametrize(
-    ("geometry", "seq_len", "offset"),
+    ("layer_key", "seq_len", "offset"),
     [
         ("small", 1, 40),
         ("small", 6, 40),
@@ -158,25 +158,25 @@ def one_row_at_a_time(geometry, args):
         ("small-renorm", 6, 0),
     ],
 )
-def test_reference_computes_what_the_design_describes(geometry, seq_len, offset):
-    args = inputs(seq_len, offset, geometry)
-    wanted = one_row_at_a_time(geometry, args)
+def test_reference_computes_what_the_design_describes(layer_key, seq_len, offset):
+    args = inputs(seq_len, offset, layer_key)
+    wanted = one_row_at_a_time(layer_key, args)
     assert wanted.abs().max() > 0
-    error = (built(geometry)(*args).double() - wanted).norm() / wanted.norm()
+    error = (built(layer_key)(*args).double() - wanted).norm() / wanted.norm()
     assert error < 4e-3  # bf16 rounds to 2^-9
 
 
-def built(geometry):
+def built(layer_key):
     """FIB's build of the committed JSON: a module of its own, with nothing of this repository in
     reach.
     """
-    text = paths.definition_file(definition_name(geometry)).read_text()
+    text = paths.definition_file(definition_name(layer_key)).read_text()
     return BuilderRegistry.get_instance().build_reference(Definition.model_validate_json(text))
 
 
 def test_fib_judges_it_as_low_bit():
-    for geometry in (*catalogue.fp8_moe(), *catalogue.routed()):
-        assert resolve_evaluator(catalogue.definition(geometry)) is LowBitEvaluator, geometry
+    for layer_key in (*catalogue.fp8_moe(), *catalogue.routed()):
+        assert resolve_evaluator(catalogue.definition(layer_key)) is LowBitEvaluator, layer_key
 
 
 def test_the_committed_json_is_what_the_command_writes(tmp_path, monkeypatch):
@@ -184,7 +184,7 @@ def test_the_committed_json_is_what_the_command_writes(tmp_path, monkeypatch):
     folder = paths.ROOT / "definitions"
     committed = {path.name: path.read_text() for path in folder.glob("*/*.json")}
     monkeypatch.setattr(paths, "definition_file", lambda name: tmp_path / f"{name}.json")
-    monkeypatch.setattr(add_model.workloads, "make", lambda geometry: (0, 0))
+    monkeypatch.setattr(add_model.workloads, "make", lambda layer_key: (0, 0))
     assert cli.main(["data", "--write"]) == 0
     assert {path.name: path.read_text() for path in tmp_path.glob("*.json")} == committed
 

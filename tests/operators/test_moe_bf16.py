@@ -35,15 +35,15 @@ def test_reference_computes_what_the_definition_describes():
 
 
 def test_solutions_go_with_their_operator():
-    bf16 = set(manifest.solutions_of(moe_bf16.geometries()))
-    fp8 = set(manifest.solutions_of(moe_fp8_block_scale.geometries()))
+    bf16 = set(manifest.solutions_of(moe_bf16.layer_sizes()))
+    fp8 = set(manifest.solutions_of(moe_fp8_block_scale.layer_sizes()))
     assert set(SOLUTIONS) <= bf16
     assert not bf16 & fp8
 
     of_fp8_layers = {*catalogue.fp8_moe(), *catalogue.routed(), *catalogue.mxfp4()}
     assert set(manifest.read_manifest("triton_fused_v2").definitions) <= of_fp8_layers
     packed = {solution.definition for solution in pack.pack(SOLUTIONS[0]).values()}
-    assert packed == {moe_bf16.definition_name(key) for key in moe_bf16.geometries()}
+    assert packed == {moe_bf16.definition_name(key) for key in moe_bf16.layer_sizes()}
 
 
 # ---- workloads ----
@@ -51,7 +51,7 @@ def test_solutions_go_with_their_operator():
 
 def expected_active(seq_len):
     """Active experts if all were equally popular: an upper bound on the average of any routing."""
-    sizes = moe_bf16.geometries()["bf16"]
+    sizes = moe_bf16.layer_sizes()["bf16"]
     return sizes["num_experts"] * (1 - (1 - sizes["top_k"] / sizes["num_experts"]) ** seq_len)
 
 

@@ -45,7 +45,7 @@ def test_it_computes_what_the_definition_describes():
     given = arguments(SMALL, 5, "cpu", offset=16)
     x = given["hidden_states"].double()
     x *= given["hidden_states_scale"].double().repeat_interleave(128, 1)
-    inter = catalogue.geometries()[SMALL]["intermediate_size"]
+    inter = catalogue.layer_sizes()[SMALL]["intermediate_size"]
     expected = torch.zeros_like(x)
     for token in range(len(x)):
         for slot, expert in enumerate(given["topk_ids"][token].long() - 16):

@@ -25,25 +25,25 @@ def test_every_layer_with_the_router_inside_has_this_form():
     full = set(catalogue.full())
     inside = [routed.router_inside().get(key) for key in full & set(catalogue.routed())]
     assert {key for key in inside if key} == full & set(catalogue.fp8_moe())
-    assert catalogue.geometry_named("full-routed") == "deepseek-v3-ep8-routed"
+    assert catalogue.layer_key_named("full-routed") == "deepseek-v3-ep8-routed"
 
 
 # ---- the reference ----
 
 
-def built(geometry):
+def built(layer_key):
     """FIB's build of the committed JSON: a module of its own, with nothing of this repository in
     reach.
     """
-    text = paths.definition_file(catalogue.definition_name(geometry)).read_text()
+    text = paths.definition_file(catalogue.definition_name(layer_key)).read_text()
     return BuilderRegistry.get_instance().build_reference(Definition.model_validate_json(text))
 
 
-def drawn(geometry, seq_len, offset):
+def drawn(layer_key, seq_len, offset):
     """FIB's random inputs by name; experts are chosen at random, half of them local, and none
     twice.
     """
-    definition, of = catalogue.definition(geometry), catalogue.geometries()[geometry]
+    definition, of = catalogue.definition(layer_key), catalogue.layer_sizes()[layer_key]
     specs = {name: {"type": "random"} for name in definition.inputs}
     specs["local_expert_offset"] = {"type": "scalar", "value": offset}
     torch.manual_seed(seq_len)
@@ -57,11 +57,11 @@ def drawn(geometry, seq_len, offset):
 
 
 @pytest.mark.parametrize(
-    ("geometry", "inside", "kept"),
+    ("layer_key", "inside", "kept"),
     [("small-routed", "small", (4, 8)), ("small-renorm-routed", "small-renorm", None)],
 )
-def test_it_is_the_layer_with_the_router_inside(geometry, inside, kept):
-    given, offset = drawn(geometry, 7, 64 if kept else 0), 64 if kept else 0
+def test_it_is_the_layer_with_the_router_inside(layer_key, inside, kept):
+    given, offset = drawn(layer_key, 7, 64 if kept else 0), 64 if kept else 0
     x = {
         "hidden_states": given["hidden_states"],
         "hidden_states_scale": given["hidden_states_scale"].t().contiguous(),
@@ -71,7 +71,7 @@ def test_it_is_the_layer_with_the_router_inside(geometry, inside, kept):
         gate, up = given[name].chunk(2, dim=1)
         experts[name] = torch.cat([up, gate], 1)
     experts |= {name: given[name] for name in ("gemm2_weights", "gemm2_weights_scale")}
-    logits = torch.randn(7, catalogue.geometries()[inside]["num_experts"])
+    logits = torch.randn(7, catalogue.layer_sizes()[inside]["num_experts"])
     if kept:
         bias = torch.zeros(256).bfloat16()
         ids, weights = ds_routing.route(logits, bias, 2.5)
@@ -83,7 +83,7 @@ def test_it_is_the_layer_with_the_router_inside(geometry, inside, kept):
         exec(renorm.reference_source(inside), scope)
         ids, weights = scope["route"](logits.bfloat16())
         wanted = scope["run"](logits.bfloat16(), **x, **experts)
-    got = built(geometry)(
+    got = built(layer_key)(
         *(given | {"topk_ids": ids.to(torch.int32), "topk_weights": weights}).values()
     )
     assert wanted.any() and torch.equal(got, wanted)
@@ -116,34 +116,34 @@ def test_an_expert_that_comes_twice_counts_twice():
 
 @pytest.fixture(scope="module", params=[*SMALL])
 def made(request, tmp_path_factory):
-    """A small geometry, and a data set with its tensors."""
+    """A small layer_key, and a data set with its tensors."""
     return request.param, make_below(tmp_path_factory.mktemp("data_set"), request.param)
 
 
-@pytest.mark.parametrize("geometry", routed.router_inside())
-def test_workloads_are_those_with_the_router_inside(geometry):
-    inside = routed.router_inside()[geometry]
+@pytest.mark.parametrize("layer_key", routed.router_inside())
+def test_workloads_are_those_with_the_router_inside(layer_key):
+    inside = routed.router_inside()[layer_key]
     ours = [
         (case.name, case.seq_len, case.offset)
-        for case in routed.cases(geometry)
+        for case in routed.cases(layer_key)
         if case.ids == "chosen"
     ]
     theirs = workloads.cases_by_uuid(inside).values()
     assert ours == [(case.name, case.seq_len, case.offset) for case in theirs]
-    uuids = {case.uuid for case in routed.cases(geometry)}
-    assert len(uuids) == len(routed.cases(geometry)) and not uuids & {case.uuid for case in theirs}
-    for case in routed.cases(geometry)[:3]:
-        pairs = (geometry, case.uuid), (inside, case.like.uuid)
+    uuids = {case.uuid for case in routed.cases(layer_key)}
+    assert len(uuids) == len(routed.cases(layer_key)) and not uuids & {case.uuid for case in theirs}
+    for case in routed.cases(layer_key)[:3]:
+        pairs = (layer_key, case.uuid), (inside, case.like.uuid)
         least, other = (committed_workloads.bound(*pair) for pair in pairs)
         assert (least.rows, least.active, least.flops) == (other.rows, other.active, other.flops)
 
 
-@pytest.mark.parametrize("geometry", SMALL)
-def test_routing_is_the_references(geometry):
-    inside = routed.router_inside()[geometry]
+@pytest.mark.parametrize("layer_key", SMALL)
+def test_routing_is_the_references(layer_key):
+    inside = routed.router_inside()[layer_key]
     scope = {}
     exec(catalogue.operator(inside).reference_source(inside), scope)
-    for case in routed.cases(geometry):
+    for case in routed.cases(layer_key):
         if case.ids != "chosen":
             continue
         stored = routed.form_inside(inside).tensors(case.like)
@@ -163,12 +163,12 @@ def test_routing_is_the_references(geometry):
 
 
 def test_hard_cases_are_as_hard_as_they_say(made):
-    geometry, root = made
+    layer_key, root = made
     definition, by_name = (
-        catalogue.definition(geometry),
-        {case.name: case for case in routed.cases(geometry)},
+        catalogue.definition(layer_key),
+        {case.name: case for case in routed.cases(layer_key)},
     )
-    recorded = {w.uuid: w for w in workloads.recorded(geometry)}
+    recorded = {w.uuid: w for w in workloads.recorded(layer_key)}
 
     def stored(name):
         return load_safetensors(definition, recorded[by_name[name].uuid], root)
@@ -176,11 +176,11 @@ def test_hard_cases_are_as_hard_as_they_say(made):
     padded = stored("padded-batch")
     assert (padded["topk_ids"][-1] == -1).all() and padded["topk_weights"][-1].isnan().all()
     spoilt = stored("slots-without-expert")["topk_ids"].flatten().tolist()
-    assert {*routed.NO_EXPERT, catalogue.geometries()[geometry]["num_experts"]} <= set(spoilt)
+    assert {*routed.NO_EXPERT, catalogue.layer_sizes()[layer_key]["num_experts"]} <= set(spoilt)
     ids = stored("experts-twice")["topk_ids"]
     first, end = (
         by_name["experts-twice"].offset,
-        by_name["experts-twice"].offset + catalogue.geometries()[geometry]["num_local_experts"],
+        by_name["experts-twice"].offset + catalogue.layer_sizes()[layer_key]["num_local_experts"],
     )
     twice = ids[::2, 0]
     assert torch.equal(twice, ids[::2, -1]) and ((twice >= first) & (twice < end)).any()

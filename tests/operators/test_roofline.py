@@ -9,9 +9,9 @@ from moebench.operators import moe_fp8_block_scale, workloads
 from moebench.operators.workloads import cases_by_uuid
 
 
-def routed(geometry, name):
-    case = next(case for case in moe_fp8_block_scale.cases(geometry) if case.name == name)
-    return committed_workloads.bound(geometry, case.uuid)
+def routed(layer_key, name):
+    case = next(case for case in moe_fp8_block_scale.cases(layer_key) if case.name == name)
+    return committed_workloads.bound(layer_key, case.uuid)
 
 
 def test_an_active_expert_is_44_megabytes():
@@ -40,14 +40,14 @@ def test_logits_of_the_wrong_width_are_named():
 
 
 @pytest.mark.parametrize(
-    "geometry", ["qwen3-next", "bf16_small", "mxfp8", "deepseek-v3-ep8-routed"]
+    "layer_key", ["qwen3-next", "bf16_small", "mxfp8", "deepseek-v3-ep8-routed"]
 )
-def test_the_command_has_each_workloads_bound(geometry, capsys):
-    assert cli.main(["data", geometry]) == 0
+def test_the_command_has_each_workloads_bound(layer_key, capsys):
+    assert cli.main(["data", layer_key]) == 0
     shown = capsys.readouterr().out
     assert all(
-        f"{committed_workloads.bound(geometry, uuid).ms:.4f}" in shown
-        for uuid in cases_by_uuid(geometry)
+        f"{committed_workloads.bound(layer_key, uuid).ms:.4f}" in shown
+        for uuid in cases_by_uuid(layer_key)
     )
 
 

@@ -23,10 +23,10 @@ SHARDS = {
 @pytest.mark.parametrize("key", SHARDS)
 def test_a_rank_has_all_experts_and_a_slice_of_each(key):
     name, experts, width = SHARDS[key]
-    sizes = catalogue.geometries()[key]
+    sizes = catalogue.layer_sizes()[key]
     assert (sizes["num_experts"], sizes["num_local_experts"]) == (experts, experts)
     assert sizes["intermediate_size"] == width
-    assert [layer.name for layer in layers() if layer.geometry == key] == [name]
+    assert [layer.name for layer in layers() if layer.key == key] == [name]
 
 
 @pytest.mark.parametrize("key", [*SHARDS, *(f"{key}-routed" for key in SHARDS)])

@@ -16,7 +16,7 @@ from moebench.core import paths
 from moebench.core.errors import CannotRun, UserError
 from moebench.operators import catalogue, moe_fp8_block_scale, moe_fp8_block_scale_renorm, workloads
 from moebench.operators.fp8_workloads import stored_scales
-from moebench.operators.moe_fp8_block_scale import cases, definition_name, geometries, route
+from moebench.operators.moe_fp8_block_scale import cases, definition_name, layer_sizes, route
 from moebench.operators.routing import model as routing_model
 from rich.console import Console
 from terminal import rows_of
@@ -25,11 +25,11 @@ FULL = cases("full")
 SMALL = cases("small")
 OTHERS = ("small-one-group", "small-renorm")
 MADE = ("full", "small", *OTHERS)
-QUICK = {"full", "bf16", "mxfp8", *catalogue.geometries().keys() - set(catalogue.full())}
+QUICK = {"full", "bf16", "mxfp8", *catalogue.layer_sizes().keys() - set(catalogue.full())}
 MODELS = [
     key
     for family in (moe_fp8_block_scale, moe_fp8_block_scale_renorm)
-    for key in family.geometries()
+    for key in family.layer_sizes()
     if key not in MADE
 ]
 
@@ -40,51 +40,52 @@ pytestmark = pytest.mark.xdist_group("workloads")  # one worker draws them
 def made(tmp_path_factory):
     """A data set with the committed records and freshly generated tensors."""
     root = tmp_path_factory.mktemp("data_set")
-    for geometry in MADE:
-        make_below(root, geometry)
+    for layer_key in MADE:
+        make_below(root, layer_key)
     return root
 
 
 def stored_routing(made, case):
     """Logits and bias, float32, from the case's file: drawing them again takes seconds."""
     found = safetensors.torch.load_file(
-        made / paths.blob_file(definition_name(case.geometry), case.uuid)
+        made / paths.blob_file(definition_name(case.layer_key), case.uuid)
     )
     return found["routing_logits"].numpy(), found["routing_bias"].float().numpy()
 
 
 def local(made, case):
     chosen = (
-        routing_model.select(*stored_routing(made, case), geometries()[case.geometry]) - case.offset
+        routing_model.select(*stored_routing(made, case), layer_sizes()[case.layer_key])
+        - case.offset
     )
     return chosen[(chosen >= 0) & (chosen < 32)]
 
 
 @pytest.mark.parametrize(
-    "geometry",
+    "layer_key",
     [
         key if key in QUICK else pytest.param(key, marks=pytest.mark.slow)
-        for key in catalogue.geometries()
+        for key in catalogue.layer_sizes()
     ],
 )
-def test_generated_files_are_the_committed_ones(made, geometry):
+def test_generated_files_are_the_committed_ones(made, layer_key):
     """Results are comparable only on the same tensors, whose sha256 make() checks; bounds read the
     counts alone.
     """
-    if geometry not in MADE:
-        make_below(made, geometry)
-    assert_committed(geometry, made)
+    if layer_key not in MADE:
+        make_below(made, layer_key)
+    assert_committed(layer_key, made)
 
 
-@pytest.mark.parametrize("geometry", MODELS)
-def test_models_have_decode_and_prefill_workloads_of_average_load(geometry):
+@pytest.mark.parametrize("layer_key", MODELS)
+def test_models_have_decode_and_prefill_workloads_of_average_load(layer_key):
     """The first few: bounds hang on how many experts have rows, and 5% more of them than average is
     a harder case.
     """
-    of, cases = catalogue.geometries()[geometry], workloads.cases_by_uuid(geometry).values()
+    of, cases = catalogue.layer_sizes()[layer_key], workloads.cases_by_uuid(layer_key).values()
     assert [case.seq_len for case in cases] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192]
     for case in list(cases)[1:7]:
-        bound = committed_workloads.bound(geometry, case.uuid)
+        bound = committed_workloads.bound(layer_key, case.uuid)
         average = case.seq_len * of["top_k"] * of["num_local_experts"] / of["num_experts"]
         expected = of["num_local_experts"] * (1 - math.exp(-average / of["num_local_experts"]))
         assert abs(bound.rows - average) <= max(2, 0.1 * average)
@@ -95,20 +96,20 @@ def test_models_have_decode_and_prefill_workloads_of_average_load(geometry):
         )
 
 
-@pytest.mark.parametrize("geometry", OTHERS)
-def test_other_routings_choose_alike_in_fp32(made, geometry):
+@pytest.mark.parametrize("layer_key", OTHERS)
+def test_other_routings_choose_alike_in_fp32(made, layer_key):
     """As for the first operator: a choice that hangs on rounding has two right answers."""
-    name = catalogue.definition_name(geometry)
-    family = catalogue.operator(geometry)
+    name = catalogue.definition_name(layer_key)
+    family = catalogue.operator(layer_key)
     scope = {}
-    exec(family.reference_source(geometry), scope)
-    for case in family.cases(geometry):
+    exec(family.reference_source(layer_key), scope)
+    for case in family.cases(layer_key):
         found = safetensors.torch.load_file(made / paths.blob_file(name, case.uuid))
         logits, bias = found["routing_logits"], found.get("routing_bias")
         exact = routing_model.select(
             logits.float().numpy(),
             None if bias is None else bias.float().numpy(),
-            family.geometries()[geometry],
+            family.layer_sizes()[layer_key],
         )
         experts, _ = scope["route"](logits) if bias is None else scope["route"](logits, bias, 2.5)
         assert np.array_equal(np.sort(experts.numpy(), axis=1), np.sort(exact, axis=1)), case.name
@@ -218,7 +219,7 @@ def keys_of(lines):
 def test_a_narrow_terminal_cuts_no_key_and_no_name(capsys, monkeypatch, width):
     monkeypatch.setattr(data, "console", lambda: Console(width=width))
     assert cli.main(["data"]) == 0
-    assert keys_of(capsys.readouterr().out.splitlines()) == list(catalogue.geometries())
+    assert keys_of(capsys.readouterr().out.splitlines()) == list(catalogue.layer_sizes())
 
     assert cli.main(["data", "small-routed"]) == 0
     cases = workloads.cases_by_uuid("small-routed").values()
@@ -244,7 +245,7 @@ def test_each_layer_has_its_models_scaling_factor():
 def test_weights_that_are_given_have_the_models_factor_in_them(made):
     make_below(made, "kimi-k2-ep8-routed")
     case = catalogue.operator("kimi-k2-ep8-routed").cases("kimi-k2-ep8-routed")[0]
-    name = catalogue.definition_name(case.geometry)
+    name = catalogue.definition_name(case.layer_key)
     stored = safetensors.torch.load_file(made / paths.blob_file(name, case.uuid))
     assert stored["topk_weights"].sum(1).tolist() == pytest.approx([2.827])
 
@@ -264,10 +265,10 @@ def test_no_choice_hangs_on_rounding(made, case):
     """fp32 routing must agree with fp64 routing, or two right solutions would disagree."""
     logits, bias = stored_routing(made, case)
     assert (
-        routing_model.margin(logits, bias, geometries()[case.geometry]) >= routing_model.MARGIN
+        routing_model.margin(logits, bias, layer_sizes()[case.layer_key]) >= routing_model.MARGIN
     ).all()
     fp32, _ = route(torch.from_numpy(logits), torch.from_numpy(bias).bfloat16(), 2.5)
-    fp64 = routing_model.select(logits, bias, geometries()[case.geometry])
+    fp64 = routing_model.select(logits, bias, layer_sizes()[case.layer_key])
     assert np.array_equal(np.sort(fp32.numpy(), axis=1), np.sort(fp64, axis=1))
 
 
@@ -279,6 +280,6 @@ def test_hard_cases_are_as_hard_as_they_say(made):
     assert np.bincount(local(made, by_name["one-expert-takes-all"]), minlength=32)[3] == 70
     assert by_name["offset-across-groups"].offset % 32
     assert {case.offset for case in SMALL} >= {0, 224}
-    scales = stored_scales(by_name["harsh-scales"], geometries()["small"])
+    scales = stored_scales(by_name["harsh-scales"], layer_sizes()["small"])
     for array in scales.values():
         assert array.min() < -16 and array.max() > 16 and (array == 0).any()

@@ -37,7 +37,7 @@ def check(lines):
 def test_data_shows_every_key(narrow):
     lines = narrow("data")
     check(lines)
-    assert [row[0] for row in rows_of(lines) if row[0]] == list(catalogue.geometries())
+    assert [row[0] for row in rows_of(lines) if row[0]] == list(catalogue.layer_sizes())
 
 
 def test_data_shows_the_bound_of_every_workload(narrow):

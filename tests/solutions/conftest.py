@@ -22,29 +22,29 @@ class Records:
 
 @pytest.fixture(scope="session")
 def records(tmp_path_factory):
-    """A function of a geometry that returns its Records, made once."""
+    """A function of a layer key that returns its Records, made once."""
     records_of = {}
 
-    def get(geometry):
-        if geometry not in records_of:
-            root = tmp_path_factory.mktemp(geometry)
-            workloads.make(geometry, root)
-            path = paths.workload_file(catalogue.definition_name(geometry), root)
+    def get(layer_key):
+        if layer_key not in records_of:
+            root = tmp_path_factory.mktemp(layer_key)
+            workloads.make(layer_key, root)
+            path = paths.workload_file(catalogue.definition_name(layer_key), root)
             traces = load_jsonl_file(Trace, path)
-            records_of[geometry] = Records(root, [trace.workload for trace in traces])
-        return records_of[geometry]
+            records_of[layer_key] = Records(root, [trace.workload for trace in traces])
+        return records_of[layer_key]
 
     return get
 
 
 @pytest.fixture
-def layer(solution, geometry):
+def layer(solution, layer_key):
     """The runnable that FIB builds of a packed solution."""
-    packed = pack.pack(solution)[geometry]
+    packed = pack.pack(solution)[layer_key]
     reason = eligibility.why_skipped(packed, eligibility.here())
     if reason:
         pytest.skip(f"{solution} {reason}")
 
-    runnable = BuilderRegistry.get_instance().build(catalogue.definition(geometry), packed)
+    runnable = BuilderRegistry.get_instance().build(catalogue.definition(layer_key), packed)
     assert runnable.metadata.destination_passing_style
     return runnable

@@ -1,6 +1,6 @@
 """Every packed solution that this machine can run, built by FIB, gives right answers.
 
-Without a GPU that is the small geometry through Triton's interpreter; tests marked `gpu` run the
+Without a GPU that is the small layer_key through Triton's interpreter; tests marked `gpu` run the
 full one. Solutions that are made for other hardware are skipped.
 """
 
@@ -62,11 +62,11 @@ SECONDS_EACH = ("same-eight-local", "last-rank-odd-length")  # in the interprete
 @pytest.mark.parametrize(
     "case", [slow(name) if name in SECONDS_EACH else name for name in SMALL_CASES]
 )
-def test_small_workloads(layer, geometry, case, records):
+def test_small_workloads(layer, layer_key, case, records):
     """A wrong answer on a workload chosen to hurt, which would be seen on a GPU only."""
-    small = records(geometry)
+    small = records(layer_key)
     workload = small.workloads[SMALL_CASES.index(case)]
-    check_workload(layer, catalogue.definition(geometry), workload, small.root)
+    check_workload(layer, catalogue.definition(layer_key), workload, small.root)
 
 
 # The slow set has all cases of the other small definitions.
@@ -80,32 +80,32 @@ QUICK_CASES = {
 
 @serving(*QUICK_CASES)
 @pytest.mark.parametrize("quick", [True, slow(False)])
-def test_small_workloads_of_the_other_definitions(layer, geometry, quick, records):
+def test_small_workloads_of_the_other_definitions(layer, layer_key, quick, records):
     """Sizes or a routing of the first definition in what every definition shares.
 
     Behind a router: an empty slot that is computed, ids taken for local numbers, gate and up
     swapped.
     """
-    small = records(geometry)
-    cases = catalogue.operator(geometry).cases(geometry)
+    small = records(layer_key)
+    cases = catalogue.operator(layer_key).cases(layer_key)
     for case, workload in zip(cases, small.workloads, strict=True):
-        if (case.name in QUICK_CASES[geometry]) == quick:
-            check_workload(layer, catalogue.definition(geometry), workload, small.root)
+        if (case.name in QUICK_CASES[layer_key]) == quick:
+            check_workload(layer, catalogue.definition(layer_key), workload, small.root)
 
 
 @serving(*LAYERS, flashinfer_mono_moe="it takes 8 tokens at most")
 @pytest.mark.parametrize("num_tokens", [slow(1), 64, slow(256), slow(1024)])  # the traces have more
-def test_workloads_of_every_definition(layer, geometry, num_tokens, records):
+def test_workloads_of_every_definition(layer, layer_key, num_tokens, records):
     """A wrong answer at the sizes of another model."""
-    definition = catalogue.definition(geometry)
-    recorded = records(geometry)
+    definition = catalogue.definition(layer_key)
+    recorded = records(layer_key)
     workload = min(recorded.workloads, key=lambda w: abs(w.axes["seq_len"] - num_tokens))
 
     gc.collect()  # weights of the test before, which another layer's caches may hold
     torch.cuda.empty_cache()
     needed = 5 * sum(input_bytes(definition, workload.axes).values())
     if torch.cuda.mem_get_info()[0] < needed:
-        pytest.skip(f"{geometry} needs {needed / 1e9:.1f} GB of GPU memory")
+        pytest.skip(f"{layer_key} needs {needed / 1e9:.1f} GB of GPU memory")
 
     check_workload(layer, definition, workload, recorded.root)
 
@@ -117,24 +117,24 @@ def test_workloads_of_every_definition(layer, geometry, num_tokens, records):
 @pytest.mark.parametrize(
     ("num_tokens", "local_every"), [(130, 32), slow(300, 8), slow(400, 8), slow(1100, 32)]
 )
-def test_more_tokens_than_one_chunk_or_tile_choice(layer, geometry, num_tokens, local_every):
+def test_more_tokens_than_one_chunk_or_tile_choice(layer, layer_key, num_tokens, local_every):
     """What only happens above 128, 256 or 1024 tokens, at any width."""
-    arguments = layer_arguments(geometry, num_tokens)
+    arguments = layer_arguments(layer_key, num_tokens)
     # few pairs are local, as an interpreter is slow
     elsewhere = torch.arange(num_tokens, device=DEVICE) % local_every > 0
     arguments["routing_logits"][elsewhere, FIRST_EXPERT : FIRST_EXPERT + 32] -= 4
-    assert_close(run(layer, arguments), expected_output(geometry, arguments))
+    assert_close(run(layer, arguments), expected_output(layer_key, arguments))
 
 
 @serving("full")
 @pytest.mark.parametrize("last", [224, 256, 1024, 8192])
-def test_neighbours_where_kernels_change(layer, geometry, last):
+def test_neighbours_where_kernels_change(layer, layer_key, last):
     """A wrong answer at the last count of one kernel or the first of the next, of CUDA
     solutions.
     """
     for num_tokens in (last, last + 1):
-        arguments = layer_arguments(geometry, num_tokens)
-        expected = expected_output(geometry, arguments)
+        arguments = layer_arguments(layer_key, num_tokens)
+        expected = expected_output(layer_key, arguments)
         assert_close(run(layer, arguments), expected, f"T={num_tokens}")
 
 
@@ -144,18 +144,18 @@ MANY_CALLS = ((33, 64), (1, 0), (16, 224), (2, 33), (33, 64))
 
 @serving("full", "small")
 @pytest.mark.parametrize("calls", [FEW_CALLS, slow(MANY_CALLS)], ids=["few", "many"])
-def test_many_sizes_in_one_process(layer, geometry, calls):
+def test_many_sizes_in_one_process(layer, layer_key, calls):
     """A call that takes over what a call of another size left behind."""
     for num_tokens, offset in calls:
-        arguments = layer_arguments(geometry, num_tokens, seed=num_tokens, offset=offset)
-        expected = expected_output(geometry, arguments)
+        arguments = layer_arguments(layer_key, num_tokens, seed=num_tokens, offset=offset)
+        expected = expected_output(layer_key, arguments)
         assert_close(run(layer, arguments), expected, f"T={num_tokens}")
 
 
 @serving("full", "small")
-def test_no_tokens(layer, geometry):
+def test_no_tokens(layer, layer_key):
     """A launch of an empty grid, which CUDA refuses."""
-    assert run(layer, layer_arguments(geometry, 0)).shape[0] == 0
+    assert run(layer, layer_arguments(layer_key, 0)).shape[0] == 0
 
 
 @serving(
@@ -164,9 +164,9 @@ def test_no_tokens(layer, geometry):
     "on an H200; 0.9 is wanted",
 )
 @pytest.mark.parametrize("num_tokens", [131_072, 131_073])
-def test_a_huge_batch_is_right_or_refused(layer, geometry, num_tokens):
+def test_a_huge_batch_is_right_or_refused(layer, layer_key, num_tokens):
     """An offset that no longer fits in 32 bits, hence wrong rows or a crash in the GPU."""
-    arguments = layer_arguments(geometry, num_tokens)
+    arguments = layer_arguments(layer_key, num_tokens)
     try:
         output = run(layer, arguments)
     except ValueError as error:
@@ -181,7 +181,7 @@ def test_a_huge_batch_is_right_or_refused(layer, geometry, num_tokens):
     sampled["routing_logits"] = arguments["routing_logits"][sample]
     sampled["hidden_states"] = arguments["hidden_states"][sample]
     sampled["hidden_states_scale"] = arguments["hidden_states_scale"][:, sample]
-    assert_close(output[sample], expected_output(geometry, sampled))
+    assert_close(output[sample], expected_output(layer_key, sampled))
 
 
 # ---- what a call leaves ----
@@ -192,13 +192,13 @@ def test_a_huge_batch_is_right_or_refused(layer, geometry, num_tokens):
 @pytest.mark.parametrize(
     "num_tokens", [9, *(pytest.param(t, marks=pytest.mark.gpu) for t in (700, 9000))]
 )
-def test_rows_without_a_local_expert_are_zero(layer, geometry, num_tokens, every_second):
+def test_rows_without_a_local_expert_are_zero(layer, layer_key, num_tokens, every_second):
     """Old memory, here NaN, in rows that this rank adds nothing to."""
-    arguments = layer_arguments(geometry, num_tokens)
-    rank = slice(FIRST_EXPERT, FIRST_EXPERT + local_experts_of(geometry))
+    arguments = layer_arguments(layer_key, num_tokens)
+    rank = slice(FIRST_EXPERT, FIRST_EXPERT + local_experts_of(layer_key))
     lowered = slice(1, None, 2) if every_second else slice(None)
     arguments["routing_logits"][lowered, rank] = -20
-    nowhere = without_local_expert(geometry, arguments)
+    nowhere = without_local_expert(layer_key, arguments)
     assert nowhere[lowered].all()
     assert nowhere.all() != every_second
 
@@ -209,19 +209,19 @@ def test_rows_without_a_local_expert_are_zero(layer, geometry, num_tokens, every
 
 
 @serving("full", "small")
-def test_same_call_same_bits(layer, geometry):
+def test_same_call_same_bits(layer, layer_key):
     """Results that differ from run to run, as sums by atomics do."""
     on_cpu = DEVICE == "cpu"
-    arguments = layer_arguments(geometry, 5 if on_cpu else 21)
+    arguments = layer_arguments(layer_key, 5 if on_cpu else 21)
     first = run(layer, arguments)
     for _ in range(1 if on_cpu else 20):
         assert_same_bits(run(layer, arguments), first)
 
 
 @serving("full", "small")
-def test_inputs_are_left_alone(layer, geometry):
+def test_inputs_are_left_alone(layer, layer_key):
     """An argument that a kernel scribbled on."""
-    arguments = layer_arguments(geometry, 5)
+    arguments = layer_arguments(layer_key, 5)
     tensors = [name for name in arguments if name != OUTPUT and torch.is_tensor(arguments[name])]
     before = {name: arguments[name].clone() for name in tensors}
 
@@ -237,11 +237,11 @@ OTHER_SCALARS = {"local_expert_offset": 80, "routed_scaling_factor": 1.25}
 
 @serving("full", "small")
 @pytest.mark.parametrize("together", [True, slow(False)], ids=["together", "one by one"])
-def test_tensors_changed_in_place_change_the_answer(layer, geometry, together):
+def test_tensors_changed_in_place_change_the_answer(layer, layer_key, together):
     """An answer remembered by address, wrong from the second call on."""
     num_tokens = 2 if together else 5
-    arguments = layer_arguments(geometry, num_tokens)
-    other = layer_arguments(geometry, num_tokens, seed=1) | OTHER_SCALARS
+    arguments = layer_arguments(layer_key, num_tokens)
+    other = layer_arguments(layer_key, num_tokens, seed=1) | OTHER_SCALARS
     names = [name for name in arguments if name != OUTPUT]
 
     before = run(layer, arguments)
@@ -253,7 +253,7 @@ def test_tensors_changed_in_place_change_the_answer(layer, geometry, together):
                 arguments[name] = other[name]
         after = run(layer, arguments)
         assert not torch.equal(after, before), f"a change of {changed} changed nothing"
-        assert_close(after, expected_output(geometry, arguments), changed)
+        assert_close(after, expected_output(layer_key, arguments), changed)
         before = after
 
 
@@ -264,28 +264,28 @@ def test_tensors_changed_in_place_change_the_answer(layer, geometry, together):
 @serving("small")
 @pytest.mark.parametrize("code", [0x7F, 0xFF])
 @pytest.mark.parametrize("name", ["hidden_states", "gemm1_weights", "gemm2_weights"])
-def test_nan_reaches_the_output(layer, geometry, name, code):
+def test_nan_reaches_the_output(layer, layer_key, name, code):
     """A broken activation or weight that turns into a finite answer, here the code read as 480."""
-    arguments = layer_arguments(geometry, 3)
-    token, expert = a_local_pair(geometry, arguments)
+    arguments = layer_arguments(layer_key, 3)
+    token, expert = a_local_pair(layer_key, arguments)
     place = (token, 5) if name == "hidden_states" else (expert, 130, 5)
     arguments[name].view(torch.uint8)[place] = code
 
-    expected = expected_output(geometry, arguments).isnan()
+    expected = expected_output(layer_key, arguments).isnan()
 
     assert expected[token].any()
     assert not expected.all()
     assert torch.equal(run(layer, arguments).isnan(), expected)
 
 
-def a_local_pair(geometry, arguments):
+def a_local_pair(layer_key, arguments):
     """A token, and the number on this rank of one of its experts."""
-    chosen = ~without_local_expert(geometry, arguments)
+    chosen = ~without_local_expert(layer_key, arguments)
     token = int(chosen.nonzero()[0])
 
     bias = arguments["routing_bias"]
     logits = arguments["routing_logits"][token : token + 1]
-    experts, _ = reference(geometry).route(logits, bias, 1.0)
+    experts, _ = reference(layer_key).route(logits, bias, 1.0)
     local = experts[0] - arguments["local_expert_offset"]
-    on_rank = local[(local >= 0) & (local < local_experts_of(geometry))]
+    on_rank = local[(local >= 0) & (local < local_experts_of(layer_key))]
     return token, int(on_rank[0])

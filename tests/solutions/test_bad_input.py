@@ -43,9 +43,9 @@ FAULTS = {
 }
 
 
-def assert_refused(layer, geometry, arguments, name):
+def assert_refused(layer, layer_key, arguments, name):
     """Check that the call raises ValueError about `name` and touches no output."""
-    hidden = catalogue.geometries()[geometry]["hidden_size"]
+    hidden = catalogue.layer_sizes()[layer_key]["hidden_size"]
     output = torch.full((NUM_TOKENS, hidden), 7, dtype=torch.bfloat16, device=DEVICE)
     if name != OUTPUT:
         arguments = arguments | {OUTPUT: output}
@@ -58,20 +58,20 @@ def assert_refused(layer, geometry, arguments, name):
 
 @serving("full", "small")
 @pytest.mark.parametrize("fault", FAULTS)
-def test_wrong_tensors_are_refused(layer, geometry, fault):
+def test_wrong_tensors_are_refused(layer, layer_key, fault):
     """A crash in the GPU, or a wrong answer, instead of a line that says why."""
-    right = layer_arguments(geometry, NUM_TOKENS)
+    right = layer_arguments(layer_key, NUM_TOKENS)
     for name in TENSORS:
         arguments = right | {name: FAULTS[fault](right[name])}
-        assert_refused(layer, geometry, arguments, name)
+        assert_refused(layer, layer_key, arguments, name)
         if name == OUTPUT and fault in ("contiguity", "alignment"):
             assert arguments[OUTPUT].isnan().all()
 
 
 @serving("full", "small")
-def test_wrong_sizes_are_refused(layer, geometry):
+def test_wrong_sizes_are_refused(layer, layer_key):
     """Reads beyond the end of a tensor that is shorter than the others say."""
-    right = layer_arguments(geometry, NUM_TOKENS)
+    right = layer_arguments(layer_key, NUM_TOKENS)
     for name in TENSORS:
         for axis in range(right[name].dim()):
             # The logits say how many tokens there are; the next tensor that has them disagrees.
@@ -81,10 +81,10 @@ def test_wrong_sizes_are_refused(layer, geometry):
                 shape = list(right[name].shape)
                 shape[axis] += change
                 wrong = torch.empty(shape, dtype=right[name].dtype, device=DEVICE)
-                assert_refused(layer, geometry, right | {name: wrong}, blamed)
+                assert_refused(layer, layer_key, right | {name: wrong}, blamed)
 
 
-SIZES = catalogue.geometries()["full"]
+SIZES = catalogue.layer_sizes()["full"]
 FIRST_EXPERT_TOO_LATE = SIZES["num_experts"] - local_experts_of("full") + 1  # in "small" as well
 WRONG_SCALARS = [
     ("local_expert_offset", -1),
@@ -101,7 +101,7 @@ WRONG_SCALARS = [
 
 @serving("full", "small")
 @pytest.mark.parametrize(("name", "value"), WRONG_SCALARS)
-def test_wrong_scalars_are_refused(layer, geometry, name, value):
+def test_wrong_scalars_are_refused(layer, layer_key, name, value):
     """Experts outside this rank's weights, that is reads out of bounds."""
-    arguments = layer_arguments(geometry, NUM_TOKENS) | {name: value}
-    assert_refused(layer, geometry, arguments, name)
+    arguments = layer_arguments(layer_key, NUM_TOKENS) | {name: value}
+    assert_refused(layer, layer_key, arguments, name)

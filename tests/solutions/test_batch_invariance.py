@@ -43,9 +43,9 @@ class Batches:
     pool: the layer's arguments for MOST tokens.
     """
 
-    def __init__(self, geometry):
-        self.inputs = catalogue.definition(geometry).inputs
-        self.pool = layer_arguments(geometry, MOST, offset=8)
+    def __init__(self, layer_key):
+        self.inputs = catalogue.definition(layer_key).inputs
+        self.pool = layer_arguments(layer_key, MOST, offset=8)
         self.generator = torch.Generator().manual_seed(0)
 
     def token_counts(self, first, last):
@@ -78,12 +78,12 @@ class Batches:
         return arguments
 
 
-def check_bits(layer, solution, geometry):
+def check_bits(layer, solution, layer_key):
     ranges = promised_ranges(solution)
     if not ranges:
         pytest.skip(f"{solution} does not promise it")
 
-    batches = Batches(geometry)
+    batches = Batches(layer_key)
     for first, last in ranges:
         expected = {}
         for number, count in enumerate(batches.token_counts(first, last)):
@@ -97,12 +97,12 @@ def check_bits(layer, solution, geometry):
 
 
 @serving("small-one-group", *FULL)
-def test_bits_do_not_depend_on_the_batch(layer, solution, geometry):
+def test_bits_do_not_depend_on_the_batch(layer, solution, layer_key):
     """Another answer to the same prompt because of what others asked."""
-    check_bits(layer, solution, geometry)
+    check_bits(layer, solution, layer_key)
 
 
 @pytest.mark.slow
 @serving("small", "small-renorm-routed")
-def test_bits_do_not_depend_on_the_batch_in_other_small_layers(layer, solution, geometry):
-    check_bits(layer, solution, geometry)
+def test_bits_do_not_depend_on_the_batch_in_other_small_layers(layer, solution, layer_key):
+    check_bits(layer, solution, layer_key)

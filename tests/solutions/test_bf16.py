@@ -1,6 +1,6 @@
 """The bf16 layer: both styles of Triton kernels, and torch's grouped GEMM.
 
-Without a GPU the kernels run through Triton's interpreter at the small geometry; tests marked `gpu`
+Without a GPU the kernels run through Triton's interpreter at the small layer_key; tests marked `gpu`
 run the full one.
 """
 
@@ -90,11 +90,11 @@ def test_stages_on_padded_rows(packed_module, sizes):
 # ---- whole layers ----
 
 
-def check_layer(layer, geometry, arguments):
+def check_layer(layer, layer_key, arguments):
     """Check that the output is right, and as exact as bf16 intermediates let it be."""
     output = run(layer, arguments)
 
-    expected = expected_output(geometry, arguments)
+    expected = expected_output(layer_key, arguments)
     assert_close(output, expected)
     if expected.numel():
         assert relative_error(output, expected) < 8e-3
@@ -103,30 +103,30 @@ def check_layer(layer, geometry, arguments):
 
 @serving("bf16_small")
 @pytest.mark.parametrize("num_tokens", [0, 1, 16, 37, slow(250)])
-def test_layer(layer, geometry, num_tokens):
+def test_layer(layer, layer_key, num_tokens):
     """The reference's answer at every kind of tile, on FIB's build of what is packed, and the same
     bits again.
     """
-    arguments = layer_arguments(geometry, num_tokens, seed=num_tokens)
-    output = check_layer(layer, geometry, arguments)
+    arguments = layer_arguments(layer_key, num_tokens, seed=num_tokens)
+    output = check_layer(layer, layer_key, arguments)
     assert_same_bits(run(layer, arguments), output)
 
 
 @serving("bf16")
 @pytest.mark.parametrize("num_tokens", [2, 64, 129, 256, 511, 1024, 1025, 2048, 4097])
-def test_layer_at_full_width(layer, geometry, num_tokens):
+def test_layer_at_full_width(layer, layer_key, num_tokens):
     """Every tile of the table, one program that sorts and many, and sizes that are no powers of
     two.
     """
-    check_layer(layer, geometry, layer_arguments(geometry, num_tokens, seed=num_tokens))
+    check_layer(layer, layer_key, layer_arguments(layer_key, num_tokens, seed=num_tokens))
 
 
 @both_layers
-def test_all_tokens_on_the_same_experts(layer, geometry):
+def test_all_tokens_on_the_same_experts(layer, layer_key):
     num_tokens = 70 if DEVICE == "cpu" else 3000
-    arguments = layer_arguments(geometry, num_tokens)
+    arguments = layer_arguments(layer_key, num_tokens)
     arguments["expert_ids"] = arguments["expert_ids"][:1].repeat(num_tokens, 1)
-    check_layer(layer, geometry, arguments)
+    check_layer(layer, layer_key, arguments)
 
 
 FAULTS = [
@@ -144,8 +144,8 @@ FAULTS = [
 
 @both_layers
 @pytest.mark.parametrize(("name", "change"), FAULTS)
-def test_bad_input_is_named(layer, geometry, name, change):
-    arguments = layer_arguments(geometry, 3)
+def test_bad_input_is_named(layer, layer_key, name, change):
+    arguments = layer_arguments(layer_key, 3)
     arguments[name] = change(arguments[name])
     with pytest.raises(ValueError, match=f"^{name}: "):
         layer(*arguments.values())

@@ -32,13 +32,13 @@ every_regime = pytest.mark.parametrize(
 
 
 @cache
-def built(geometry, solution="hopper_fused"):
+def built(layer_key, solution="hopper_fused"):
     """Return what FIB builds of the packed solution."""
-    packed = pack.pack(solution)[geometry]
+    packed = pack.pack(solution)[layer_key]
     reason = eligibility.why_skipped(packed, eligibility.here())
     if reason:
         pytest.skip(reason)
-    return BuilderRegistry.get_instance().build(catalogue.definition(geometry), packed)
+    return BuilderRegistry.get_instance().build(catalogue.definition(layer_key), packed)
 
 
 def random_arguments(sizes, num_tokens, seed=0):
@@ -87,11 +87,11 @@ def choose_by_groups(sizes, arguments):
     return experts, weights * arguments["routed_scaling_factor"]
 
 
-def expected_output(geometry, sizes, arguments):
+def expected_output(layer_key, sizes, arguments):
     """Return the layer's output where of equal groups and of equal experts the lower one is
     chosen.
     """
-    definition = reference(geometry)
+    definition = reference(layer_key)
     choose = choose_renorm if sizes["renorm"] else choose_by_groups
     experts, weights = choose(sizes, arguments)
     local = experts - arguments["local_expert_offset"]
@@ -127,34 +127,34 @@ def infinite_logits(logits, bias):
     logits[3, 1::2] = torch.inf
 
 
-TIES = [(geometry, spoil) for geometry in RENORM for spoil in (all_equal, equal_pairs)]
-for geometry in DS:
+TIES = [(layer_key, spoil) for layer_key in RENORM for spoil in (all_equal, equal_pairs)]
+for layer_key in DS:
     for spoil in (all_equal, equal_pairs, bias_undoes_a_difference, infinite_logits):
-        TIES.append((geometry, spoil))
+        TIES.append((layer_key, spoil))
 
 
 @every_regime
-@pytest.mark.parametrize(("geometry", "spoil"), TIES)
-def test_the_lower_of_equal_experts_is_chosen(geometry, spoil, solution, num_tokens):
+@pytest.mark.parametrize(("layer_key", "spoil"), TIES)
+def test_the_lower_of_equal_experts_is_chosen(layer_key, spoil, solution, num_tokens):
     """A token with an expert fewer or one twice, where logits are equal, as in
     padding.
     """
-    sizes = stages.sizes(geometry)
+    sizes = stages.sizes(layer_key)
     arguments = random_arguments(sizes, num_tokens)
     spoil(arguments["routing_logits"], arguments["routing_bias"])
 
-    output = run(built(geometry, solution), sizes, arguments)
+    output = run(built(layer_key, solution), sizes, arguments)
 
-    assert_close(output, expected_output(geometry, sizes, arguments))
+    assert_close(output, expected_output(layer_key, sizes, arguments))
 
 
 @every_regime
-@pytest.mark.parametrize("geometry", [*DS, *RENORM])
-def test_nan_logits_spoil_their_token_only(geometry, solution, num_tokens):
+@pytest.mark.parametrize("layer_key", [*DS, *RENORM])
+def test_nan_logits_spoil_their_token_only(layer_key, solution, num_tokens):
     """A hang, reads out of bounds or wrong rows of other tokens, after one bad
     router output.
     """
-    sizes = stages.sizes(geometry)
+    sizes = stages.sizes(layer_key)
     arguments = random_arguments(sizes, num_tokens)
     logits = arguments["routing_logits"]
     logits[1, 3] = torch.nan
@@ -164,9 +164,9 @@ def test_nan_logits_spoil_their_token_only(geometry, solution, num_tokens):
     spoilt = torch.zeros(num_tokens, dtype=torch.bool, device=DEVICE)
     spoilt[1 : 4 if sizes["renorm"] else 3] = True
 
-    output = run(built(geometry, solution), sizes, arguments)
+    output = run(built(layer_key, solution), sizes, arguments)
 
-    assert_close(output[~spoilt], expected_output(geometry, sizes, arguments)[~spoilt])
+    assert_close(output[~spoilt], expected_output(layer_key, sizes, arguments)[~spoilt])
     is_nan = output[spoilt].isnan()
     assert (is_nan.all(1) | ~is_nan.any(1)).all(), "part of a row is NaN"
     if sizes["num_groups"] == 1:  # else a group that has a NaN need not be kept
@@ -174,17 +174,17 @@ def test_nan_logits_spoil_their_token_only(geometry, solution, num_tokens):
 
 
 @every_regime
-@pytest.mark.parametrize("geometry", CLAMPED)
-def test_nan_passes_the_clamp(geometry, solution, num_tokens):
+@pytest.mark.parametrize("layer_key", CLAMPED)
+def test_nan_passes_the_clamp(layer_key, solution, num_tokens):
     """A NaN that becomes the limit, and with it a wrong token that looks
     right.
     """
-    sizes = stages.sizes(geometry)
+    sizes = stages.sizes(layer_key)
     arguments = random_arguments(sizes, num_tokens)
     stages.token_scales(sizes, arguments)[1] = torch.nan
     chosen, _ = stages.reference_choice(sizes, arguments)
 
-    is_nan = run(built(geometry, solution), sizes, arguments).isnan()
+    is_nan = run(built(layer_key, solution), sizes, arguments).isnan()
 
     assert is_nan[1].all() == chosen[1].any()
     assert not is_nan[0].any()
@@ -205,13 +205,13 @@ THREADS = [
 
 @pytest.mark.parametrize(("solution", "counts"), THREADS)
 @pytest.mark.parametrize("shared", [False, True], ids=["two streams", "one stream"])
-@pytest.mark.parametrize("geometry", ["full", "qwen3-next"])
-def test_two_host_threads(geometry, shared, solution, counts):
+@pytest.mark.parametrize("layer_key", ["full", "qwen3-next"])
+def test_two_host_threads(layer_key, shared, solution, counts):
     """Wrong sums when launches of two threads mix, as calls do not hold Python's
     lock.
     """
-    layer = built(geometry, solution)
-    sizes = stages.sizes(geometry)
+    layer = built(layer_key, solution)
+    sizes = stages.sizes(layer_key)
     weights = stages.weights(sizes, DEVICE)
     first_stream = torch.cuda.Stream()
     streams = [first_stream, first_stream if shared else torch.cuda.Stream()]

@@ -92,10 +92,10 @@ TILES = [
 ]
 
 
-@pytest.mark.parametrize(("geometry", "num_tokens", "tile"), TILES)
-def test_tiles_go_by_the_rows_of_an_expert(geometry, num_tokens, tile, packed_module):
+@pytest.mark.parametrize(("layer_key", "num_tokens", "tile"), TILES)
+def test_tiles_go_by_the_rows_of_an_expert(layer_key, num_tokens, tile, packed_module):
     """Tiles of 128 rows for experts with a few, or the other way round."""
-    assert packed_module(NAME, "tiles", geometry).choose_tiles(num_tokens) == (tile, tile)
+    assert packed_module(NAME, "tiles", layer_key).choose_tiles(num_tokens) == (tile, tile)
 
 
 # ---- what is compiled ----
@@ -104,13 +104,13 @@ def test_tiles_go_by_the_rows_of_an_expert(geometry, num_tokens, tile, packed_mo
 @pytest.mark.slow
 @needs_nvcc
 @pytest.mark.parametrize(
-    "geometry", ["full", "kimi-k2-ep1", "minimax-m2", "qwen3-next"]
+    "layer_key", ["full", "kimi-k2-ep1", "minimax-m2", "qwen3-next"]
 )  # both routings, 32 to 384 experts
-def test_stages_compile_for_hopper_and_do_not_spill(geometry, tmp_path):
+def test_stages_compile_for_hopper_and_do_not_spill(layer_key, tmp_path):
     """The first call dies in the compiler. The GEMMs take minutes and are tested
     below.
     """
-    write_sources(pack.pack(NAME)[geometry], tmp_path)
+    write_sources(pack.pack(NAME)[layer_key], tmp_path)
     folders = {path.parent for path in tmp_path.rglob("*.cuh")}
     folders |= {find_include_path(), find_dlpack_include_path()}
     includes = [f"-I{folder}" for folder in folders]

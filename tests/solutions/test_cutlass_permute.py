@@ -15,7 +15,7 @@ from every_solution import slow
 from moebench.operators import catalogue
 
 BLOCK = 128
-GEOMETRIES = ("kimi-k2-ep1", "qwen3-next")  # 384 local experts; top-k 10 with renorm routing
+LAYER_SIZES = ("kimi-k2-ep1", "qwen3-next")  # 384 local experts; top-k 10 with renorm routing
 OTHERS = ("kimi-k2-ep8", "full", "minimax-m2")  # 48 local experts: no whole words of 32
 MOST = 1 << 14  # rows, more than any call here has
 FACTOR = 2.5
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.xdist_group("cutlass permute")  # one worker builds the
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """A function of a geometry that returns the program."""
+    """A function of a layer key that returns the program."""
 
     @cache
-    def get(geometry):
-        folder = tmp_path_factory.mktemp(geometry)
-        return host_program.of_packed("cutlass_grouped", geometry, "cutlass_permute.cc", folder)
+    def get(layer_key):
+        folder = tmp_path_factory.mktemp(layer_key)
+        return host_program.of_packed("cutlass_grouped", layer_key, "cutlass_permute.cc", folder)
 
     return get
 
@@ -101,8 +101,8 @@ class Answer:
 class Call:
     """Inputs of a call, and for each local expert its tokens by the definition's own routing."""
 
-    def __init__(self, geometry, num_tokens):
-        self.sizes = catalogue.geometries()[geometry]
+    def __init__(self, layer_key, num_tokens):
+        self.sizes = catalogue.layer_sizes()[layer_key]
         self.num_tokens = num_tokens
         hidden = self.sizes["hidden_size"]
         experts = self.sizes["num_experts"]
@@ -117,12 +117,12 @@ class Call:
         self.x = x.numpy()
         self.x_scale = torch.randn(hidden // BLOCK, num_tokens, generator=generator).numpy()
         self.offset = (experts - local) // 2 // 8 * 8
-        if geometry in catalogue.renorm():
+        if layer_key in catalogue.renorm():
             self.routing = [logits.bfloat16()]
-            chosen, weights = catalogue.router(geometry)(*self.routing)
+            chosen, weights = catalogue.router(layer_key)(*self.routing)
         else:
             self.routing = [logits, bias]
-            chosen, weights = catalogue.router(geometry)(*self.routing, FACTOR)
+            chosen, weights = catalogue.router(layer_key)(*self.routing, FACTOR)
 
         rank_experts = slice(self.offset, self.offset + local)
         no_weights = torch.zeros(num_tokens, experts)
@@ -219,26 +219,26 @@ def check(call, program, options):
 
 # in permute; either way with 384 experts; in a kernel of its own
 @pytest.mark.parametrize("num_tokens", [1, 16, 33, 70])
-@pytest.mark.parametrize("geometry", [*GEOMETRIES, *map(slow, OTHERS)])
-def test_rows_are_where_the_gemms_and_combine_look(program, geometry, num_tokens):
+@pytest.mark.parametrize("layer_key", [*LAYER_SIZES, *map(slow, OTHERS)])
+def test_rows_are_where_the_gemms_and_combine_look(program, layer_key, num_tokens):
     """Rows of another token or expert, at a number of experts that has no GPU
     test.
     """
-    check(Call(geometry, num_tokens), program(geometry), Options())
+    check(Call(layer_key, num_tokens), program(layer_key), Options())
 
 
 @pytest.mark.parametrize(
-    ("geometry", "window"), [("kimi-k2-ep1", 128), ("qwen3-next", 128), ("kimi-k2-ep8", 100)]
+    ("layer_key", "window"), [("kimi-k2-ep1", 128), ("qwen3-next", 128), ("kimi-k2-ep8", 100)]
 )
-def test_windows_share_the_rows(program, geometry, window):
+def test_windows_share_the_rows(program, layer_key, window):
     """Wrong sums above the tokens whose rows fit scratch, or rows of a window
     added twice.
     """
-    windows = check(Call(geometry, 65), program(geometry), Options(window=window))
+    windows = check(Call(layer_key, 65), program(layer_key), Options(window=window))
 
     assert len(windows) > 4
     has_rows = [window.num_rows > 0 for window in windows]
-    assert has_rows[-1] == (geometry in GEOMETRIES)  # the other's last ones are empty
+    assert has_rows[-1] == (layer_key in LAYER_SIZES)  # the other's last ones are empty
 
 
 @pytest.mark.parametrize("options", [Options(swap_ab=True), Options(by_row=True)], ids=str)

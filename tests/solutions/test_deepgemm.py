@@ -33,7 +33,7 @@ QUICK = ("small", "full", "kimi-k2-ep1", "qwen3-next")
 SERVED = [
     name if name in QUICK else slow(name) for name in manifest.read_manifest("deepgemm").definitions
 ]
-SLOW = [slow(geometry) for geometry in (*moe.small()[1:], *renorm.small())]
+SLOW = [slow(layer_key) for layer_key in (*moe.small()[1:], *renorm.small())]
 OPERAND_DTYPES = [  # of x, w, d, x_scale, w_scale and the layout
     *(torch.float8_e4m3fn, torch.float8_e4m3fn, torch.bfloat16),
     *(torch.float32, torch.float32, torch.int32),
@@ -139,51 +139,53 @@ def deep_gemm(monkeypatch):
 
 @pytest.fixture
 def module(deep_gemm, packed_module):
-    """A function of a name and a geometry that returns that module of the packed solution."""
-    return lambda name="main", geometry="small": packed_module("deepgemm", name, geometry)
+    """A function of a name and a layer key that returns that module of the packed solution."""
+    return lambda name="main", layer_key="small": packed_module("deepgemm", name, layer_key)
 
 
-def inputs(geometry, num_tokens):
-    return layer_arguments(geometry, num_tokens, "cpu", offset=FIRST_EXPERT)
+def inputs(layer_key, num_tokens):
+    return layer_arguments(layer_key, num_tokens, "cpu", offset=FIRST_EXPERT)
 
 
-def run(main, geometry, arguments):
+def run(main, layer_key, arguments):
     """Return the layer's output, fp32."""
     if "topk_ids" in arguments:
         main.run_routed(*arguments.values())
-    elif geometry in renorm.geometries():
+    elif layer_key in renorm.layer_sizes():
         main.run_renorm(*arguments.values())
     else:
         main.run(*arguments.values())
     return arguments["output"].float()
 
 
-def assert_close(output, geometry, arguments):
-    expected = expected_output(geometry, arguments).float()
+def assert_close(output, layer_key, arguments):
+    expected = expected_output(layer_key, arguments).float()
     assert torch.isclose(output, expected, rtol=0.1, atol=0.1).float().mean() > 0.85
     assert (output - expected).norm() < 0.05 * expected.norm()
 
 
 @pytest.mark.parametrize("function", [MASKED, CONTIGUOUS])
-@pytest.mark.parametrize("geometry", ["small", "small-routed", *SLOW])
-def test_the_layer_gives_the_definitions_answer(module, deep_gemm, monkeypatch, geometry, function):
+@pytest.mark.parametrize("layer_key", ["small", "small-routed", *SLOW])
+def test_the_layer_gives_the_definitions_answer(
+    module, deep_gemm, monkeypatch, layer_key, function
+):
     """Gate taken for up, another row's scale, a row of another expert, an expert
     without rows.
     """
     if function == CONTIGUOUS:  # at a few tokens as well
-        rows = module("rows", geometry)
+        rows = module("rows", layer_key)
         monkeypatch.setattr(rows, "MOST_MASKED_TOKENS", 0)
         rows.arrange.cache_clear()
 
     # Later calls find the counters that the first left, the last one larger scratch.
     for num_tokens in (1, 5, 1):
-        arguments = inputs(geometry, num_tokens)
+        arguments = inputs(layer_key, num_tokens)
         if "topk_ids" in arguments:
             arguments["topk_ids"][-1, :2] = FIRST_EXPERT + 1  # twice the same
 
-        output = run(module(geometry=geometry), geometry, arguments)
+        output = run(module(layer_key=layer_key), layer_key, arguments)
 
-        assert_close(output, geometry, arguments)
+        assert_close(output, layer_key, arguments)
     assert deep_gemm.calls == [function] * 6
     assert deep_gemm.overlapping
 
@@ -253,11 +255,11 @@ def test_captures_and_threads_have_counters_of_their_own(module, monkeypatch):
 TOKENS = (1, 7, 64, 127, 128, 129, 256, 901, 1024, 1025, 4096, 14107, 16384)
 
 
-@pytest.mark.parametrize("geometry", SERVED)
-def test_rows_have_room_for_any_routing(module, geometry):
+@pytest.mark.parametrize("layer_key", SERVED)
+def test_rows_have_room_for_any_routing(module, layer_key):
     """A write past an operand when routing is uneven."""
-    rows = module("rows", geometry)
-    sizes = catalogue.geometries()[geometry]
+    rows = module("rows", layer_key)
+    sizes = catalogue.layer_sizes()[layer_key]
     num_local = sizes["num_local_experts"]
 
     for num_tokens in TOKENS:

@@ -31,35 +31,35 @@ FIRST_EXPERT = 29  # no multiple of the number of local experts
 SMALL = [*moe.small(), *renorm.small()]
 
 both_functions = pytest.mark.parametrize("function", MODULES)
-small_layers = pytest.mark.parametrize("geometry", SMALL)
+small_layers = pytest.mark.parametrize("layer_key", SMALL)
 
 
 def installed(function):
     return inspect.signature(getattr(importlib.import_module("flashinfer.fused_moe"), function))
 
 
-def inputs(geometry="small", num_tokens=19, device="cpu"):
+def inputs(layer_key="small", num_tokens=19, device="cpu"):
     """Return the layer's arguments, as check_arguments returns them."""
     absent = {"routing_bias": None, "local_expert_offset": 0, "routed_scaling_factor": 1.0}
-    arguments = layer_arguments(geometry, num_tokens, device, offset=FIRST_EXPERT)
+    arguments = layer_arguments(layer_key, num_tokens, device, offset=FIRST_EXPERT)
     return SimpleNamespace(**absent | arguments)
 
 
-def problem(geometry):
+def problem(layer_key):
     """Return a layer's sizes as problem.py has them."""
-    sizes = {key.upper(): value for key, value in catalogue.geometries()[geometry].items()}
-    return SimpleNamespace(**sizes, RENORM=geometry in catalogue.renorm())
+    sizes = {key.upper(): value for key, value in catalogue.layer_sizes()[layer_key].items()}
+    return SimpleNamespace(**sizes, RENORM=layer_key in catalogue.renorm())
 
 
-def keywords_of_call(function, parameters, geometry, layer):
+def keywords_of_call(function, parameters, layer_key, layer):
     """Return what our solution hands to the function."""
     if function == TRTLLM:
-        return trtllm.keywords(parameters, problem(geometry), layer)
+        return trtllm.keywords(parameters, problem(layer_key), layer)
 
     routing = [layer.routing_logits]
     if layer.routing_bias is not None:
         routing += [layer.routing_bias, layer.routed_scaling_factor]
-    experts, weights = reference(geometry).route(*routing)
+    experts, weights = reference(layer_key).route(*routing)
     local = experts - layer.local_expert_offset
     is_local = (local >= 0) & (local < len(layer.gemm1_weights))
     local = torch.where(is_local, local, -1).int()
@@ -74,26 +74,26 @@ def keywords_of_call(function, parameters, geometry, layer):
 # ---- signatures ----
 
 
-def assert_call_fits(signature, function, geometry):
+def assert_call_fits(signature, function, layer_key):
     MODULES[function].check_signature(signature.parameters)
-    keywords = keywords_of_call(function, signature.parameters, geometry, inputs(geometry))
+    keywords = keywords_of_call(function, signature.parameters, layer_key, inputs(layer_key))
     bound = signature.bind(**keywords)
     if OUTPUT in signature.parameters:
         assert OUTPUT in bound.arguments
 
 
-@pytest.mark.parametrize("geometry", ["small", "small-renorm"])
+@pytest.mark.parametrize("layer_key", ["small", "small-renorm"])
 @both_functions
 @pytest.mark.parametrize("release", RELEASES)
-def test_our_call_fits_a_recorded_release(release, function, geometry):
+def test_our_call_fits_a_recorded_release(release, function, layer_key):
     """A TypeError on the GPU, after a rename or a removal."""
-    assert_call_fits(signature_of(RELEASES[release][function]), function, geometry)
+    assert_call_fits(signature_of(RELEASES[release][function]), function, layer_key)
 
 
 @small_layers
 @both_functions
-def test_our_call_fits_what_is_installed(function, geometry):
-    assert_call_fits(installed(function), function, geometry)
+def test_our_call_fits_what_is_installed(function, layer_key):
+    assert_call_fits(installed(function), function, layer_key)
 
 
 @both_functions
@@ -137,10 +137,10 @@ def test_our_constants_are_flashinfers():
 
 
 @small_layers
-def test_cutlass_gets_the_checked_dtypes(geometry):
+def test_cutlass_gets_the_checked_dtypes(layer_key):
     """A refusal in FlashInfer's C++, on the GPU only."""
     parameters = installed(CUTLASS).parameters
-    keywords = keywords_of_call(CUTLASS, parameters, geometry, inputs(geometry))
+    keywords = keywords_of_call(CUTLASS, parameters, layer_key, inputs(layer_key))
     assert keywords["token_selected_experts"].dtype == torch.int32
     assert keywords["input"].dtype == torch.bfloat16
     assert keywords["output"].dtype == torch.bfloat16
@@ -150,18 +150,18 @@ def test_cutlass_gets_the_checked_dtypes(geometry):
 
 
 @small_layers
-def test_cutlass_gets_numbers_of_this_ranks_experts(geometry):
+def test_cutlass_gets_numbers_of_this_ranks_experts(layer_key):
     """Reads beyond the weights."""
-    sizes = catalogue.geometries()[geometry]
+    sizes = catalogue.layer_sizes()[layer_key]
     parameters = installed(CUTLASS).parameters
 
-    keywords = keywords_of_call(CUTLASS, parameters, geometry, inputs(geometry))
+    keywords = keywords_of_call(CUTLASS, parameters, layer_key, inputs(layer_key))
 
     experts = keywords["token_selected_experts"]
     assert keywords["ep_rank"] == 0  # for which they are numbered from this rank's first
     assert keywords["ep_size"] * len(keywords["fc1_expert_weights"]) == sizes["num_experts"]
     assert experts.shape[1] == sizes["top_k"]
-    assert experts.min() == (0 if geometry in catalogue.renorm() else -1)
+    assert experts.min() == (0 if layer_key in catalogue.renorm() else -1)
     assert 0 <= experts.max() < sizes["num_local_experts"]
 
 
@@ -209,12 +209,12 @@ def share_of_equal(output, expected):
 
 @small_layers
 @both_functions
-def test_flashinfers_statement_of_our_call_is_our_definition(function, geometry):
+def test_flashinfers_statement_of_our_call_is_our_definition(function, layer_key):
     """Gate taken for up, scales of other columns, another rank's experts."""
-    layer = inputs(geometry)
-    definition_inputs = catalogue.definition(geometry).inputs
-    expected = expected_output(geometry, {name: vars(layer)[name] for name in definition_inputs})
-    keywords = keywords_of_call(function, installed(function).parameters, geometry, layer)
+    layer = inputs(layer_key)
+    definition_inputs = catalogue.definition(layer_key).inputs
+    expected = expected_output(layer_key, {name: vars(layer)[name] for name in definition_inputs})
+    keywords = keywords_of_call(function, installed(function).parameters, layer_key, layer)
     statement = statement_of(function, keywords.get("routing_method_type"))
     gemm1 = ["gemm1_weights", "gemm1_weights_scale"]
     if function == CUTLASS:

@@ -54,12 +54,12 @@ def assert_same_values(output, expected):
 # ---- the definition ----
 
 
-@pytest.mark.parametrize("geometry", mx.geometries())
-def test_the_reference_computes_the_product(geometry):
+@pytest.mark.parametrize("layer_key", mx.layer_sizes())
+def test_the_reference_computes_the_product(layer_key):
     """FIB runs it as a module of its own, with nothing of this repository in reach."""
-    inputs = layer_arguments(geometry, 5, "cpu")
+    inputs = layer_arguments(layer_key, 5, "cpu")
     expected_dtype = inputs.pop("output").dtype
-    run = BuilderRegistry.get_instance().build_reference(catalogue.definition(geometry))
+    run = BuilderRegistry.get_instance().build_reference(catalogue.definition(layer_key))
 
     output = run(*inputs.values())
 
@@ -258,7 +258,7 @@ def test_linear_is_its_two_steps(module, device, rows, dtype):
 @pytest.mark.parametrize("rows", [1, 16, 64, 512, 2048, 8192])
 def test_full_width(module, rows):
     """A wrong result at the sizes that the pages quote."""
-    sizes = mx.geometries()["mxfp8"]
+    sizes = mx.layer_sizes()["mxfp8"]
     x, weight, scale = operands(rows, sizes["n"], sizes["k"], "cuda")
     output = torch.full((rows, sizes["n"]), torch.nan, dtype=torch.bfloat16, device="cuda")
 

@@ -13,10 +13,10 @@ LAYERS = ("full", "deepseek-v3-ep8-routed", "bf16")
 
 
 @serving(*LAYERS)
-def test_runs_on_the_current_stream(layer, geometry):
+def test_runs_on_the_current_stream(layer, layer_key):
     """Kernels that start before their inputs, made on a stream, are there."""
-    arguments = layer_arguments(geometry, 80)
-    other = layer_arguments(geometry, 80, seed=1)["hidden_states"]
+    arguments = layer_arguments(layer_key, 80)
+    other = layer_arguments(layer_key, 80, seed=1)["hidden_states"]
     expected = run(layer, arguments | {"hidden_states": other})
     output = torch.full_like(expected, torch.nan)
     torch.cuda.synchronize()
@@ -33,10 +33,10 @@ def test_runs_on_the_current_stream(layer, geometry):
 
 @serving(*LAYERS)
 @pytest.mark.parametrize("num_tokens", [7, 80, 300, 1100])
-def test_cuda_graph(layer, geometry, num_tokens):
+def test_cuda_graph(layer, layer_key, num_tokens):
     """A serving engine that captures its model cannot capture a layer that waits."""
-    arguments = layer_arguments(geometry, num_tokens)
-    inputs = catalogue.definition(geometry).inputs.items()
+    arguments = layer_arguments(layer_key, num_tokens)
+    inputs = catalogue.definition(layer_key).inputs.items()
     names = [name for name, spec in inputs if spec.shape and "seq_len" in spec.shape]
     output = torch.full_like(arguments[OUTPUT], torch.nan)
     run(layer, arguments)
@@ -45,7 +45,7 @@ def test_cuda_graph(layer, geometry, num_tokens):
         layer(*(arguments | {OUTPUT: output}).values())
 
     for seed in (0, 1, 2):
-        other = layer_arguments(geometry, num_tokens, seed=seed)
+        other = layer_arguments(layer_key, num_tokens, seed=seed)
         for name in names:
             arguments[name].copy_(other[name])
         output.fill_(torch.nan)
@@ -63,15 +63,15 @@ MOST_SCRATCH = 1.5e9  # bytes beside a model that fills the device
     deepgemm="its GEMMs want all rows in one operand, T x 8 of them in the worst case: y alone "
     "takes 1.6 GB",
 )
-def test_scratch_of_the_largest_workload(layer, geometry, records):
+def test_scratch_of_the_largest_workload(layer, layer_key, records):
     """Out of memory next to a model that fills the device."""
-    recorded = records(geometry)
+    recorded = records(layer_key)
     workload = max(recorded.workloads, key=lambda workload: workload.axes["seq_len"])
-    definition = catalogue.definition(geometry)
+    definition = catalogue.definition(layer_key)
     stored = load_safetensors(definition, workload, recorded.root)
     (values,) = seeded_inputs(definition, workload, 1, DEVICE, stored)
     values = [value.clone() if torch.is_tensor(value) else value for value in values]
-    shape = workload.axes["seq_len"], catalogue.geometries()[geometry]["hidden_size"]
+    shape = workload.axes["seq_len"], catalogue.layer_sizes()[layer_key]["hidden_size"]
     output = torch.empty(shape, dtype=torch.bfloat16, device=DEVICE)
 
     torch.cuda.synchronize()
@@ -85,9 +85,9 @@ def test_scratch_of_the_largest_workload(layer, geometry, records):
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 @serving("full")
-def test_second_device(layer, geometry):
+def test_second_device(layer, layer_key):
     """Tensors of one GPU handed to kernels on another."""
-    arguments = layer_arguments(geometry, 80, "cuda:0")
+    arguments = layer_arguments(layer_key, 80, "cuda:0")
     expected = run(layer, arguments)
     elsewhere = {}
     for name, value in arguments.items():

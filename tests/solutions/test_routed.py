@@ -39,12 +39,12 @@ some_tokens = pytest.mark.parametrize(
 )
 
 
-def built(solution, geometry):
-    packed = pack.pack(solution)[geometry]
+def built(solution, layer_key):
+    packed = pack.pack(solution)[layer_key]
     reason = eligibility.why_skipped(packed, eligibility.here())
     if reason:
         pytest.skip(f"{solution} {reason}")
-    return BuilderRegistry.get_instance().build(catalogue.definition(geometry), packed)
+    return BuilderRegistry.get_instance().build(catalogue.definition(layer_key), packed)
 
 
 def in_bf16(layer):
@@ -73,11 +73,11 @@ def up_first(weights):
 
 @routed
 @some_tokens
-def test_both_forms_agree(layer, solution, geometry, num_tokens):
+def test_both_forms_agree(layer, solution, layer_key, num_tokens):
     """Two answers for one layer, depending on who routes. Of triton_fused_v2 bit
     for bit.
     """
-    arguments = layer_arguments(geometry, num_tokens)
+    arguments = layer_arguments(layer_key, num_tokens)
     logits = normal((num_tokens, NUM_EXPERTS), seed=1)
     logits[:, FIRST_EXPERT : FIRST_EXPERT + LOCAL] += 1.5
     bias = torch.zeros(NUM_EXPERTS, dtype=torch.bfloat16, device=DEVICE)
@@ -92,7 +92,7 @@ def test_both_forms_agree(layer, solution, geometry, num_tokens):
         "gemm1_weights_scale": up_first(arguments["gemm1_weights_scale"]),
         "routed_scaling_factor": FACTOR,
     }
-    form_inside = LAYERS[geometry]
+    form_inside = LAYERS[layer_key]
     names = [*catalogue.definition(form_inside).inputs, OUTPUT]
     inside = {name: inside[name] for name in names}
 
@@ -108,11 +108,11 @@ def test_both_forms_agree(layer, solution, geometry, num_tokens):
 
 @routed
 @some_tokens
-def test_tokens_in_bf16_are_quantised_per_128(layer, geometry, num_tokens):
+def test_tokens_in_bf16_are_quantised_per_128(layer, layer_key, num_tokens):
     """An engine's own quantisation and ours that differ by more than a
     rounding.
     """
-    arguments = layer_arguments(geometry, num_tokens)
+    arguments = layer_arguments(layer_key, num_tokens)
     x = normal(arguments["hidden_states"].shape, seed=2).bfloat16()
     x[0, :128] = 0
     values, scale = quantise_tokens_ref(x)
@@ -128,13 +128,13 @@ def test_tokens_in_bf16_are_quantised_per_128(layer, geometry, num_tokens):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_tokens", [1, 3, 8, 9, 80, 300])
-@pytest.mark.parametrize("geometry", ["full", "qwen3.5-35b"])
-def test_tokens_in_bf16_with_the_router_inside(geometry, num_tokens):
+@pytest.mark.parametrize("layer_key", ["full", "qwen3.5-35b"])
+def test_tokens_in_bf16_with_the_router_inside(layer_key, num_tokens):
     """Other answers where the layer's one launch quantises, up to 6 and 8 tokens
     of these.
     """
-    layer = built("hopper_fused", geometry)
-    arguments = layer_arguments(geometry, num_tokens)
+    layer = built("hopper_fused", layer_key)
+    arguments = layer_arguments(layer_key, num_tokens)
     x = normal(arguments["hidden_states"].shape, seed=2).bfloat16()
     values, scale = quantise_tokens_ref(x)
     scale = scale.t().contiguous()
@@ -150,9 +150,9 @@ def test_tokens_in_bf16_with_the_router_inside(geometry, num_tokens):
 
 @routed
 @some_tokens
-def test_rows_of_no_token_are_zero_and_read_nothing(layer, geometry, num_tokens):
+def test_rows_of_no_token_are_zero_and_read_nothing(layer, layer_key, num_tokens):
     """NaN from the padding of a captured batch, or old memory in its rows."""
-    arguments = layer_arguments(geometry, num_tokens)
+    arguments = layer_arguments(layer_key, num_tokens)
     padding = slice(num_tokens * 2 // 3, None)
     arguments["topk_ids"][padding] = -1
     arguments["topk_weights"][padding] = torch.nan
@@ -180,18 +180,18 @@ FAULTS = {
 
 @routed
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_wrong_argument_is_named(layer, geometry, name):
+def test_a_wrong_argument_is_named(layer, layer_key, name):
     """A wrong answer, or a crash in the GPU, instead of a line that says why."""
-    arguments = layer_arguments(geometry, 3)
+    arguments = layer_arguments(layer_key, 3)
     arguments[name] = FAULTS[name](arguments[name])
     with pytest.raises(ValueError, match=f"^{name}: "):
         layer(*arguments.values())
 
 
 @routed
-def test_tokens_in_fp8_are_not_taken_for_bf16(layer, geometry):
+def test_tokens_in_fp8_are_not_taken_for_bf16(layer, layer_key):
     """Bytes of one format read as the other."""
-    arguments = layer_arguments(geometry, 3)
+    arguments = layer_arguments(layer_key, 3)
     del arguments["hidden_states_scale"]
     with pytest.raises(ValueError, match="^hidden_states: .*float8_e4m3fn"):
         in_bf16(layer)(*arguments.values())
@@ -202,20 +202,20 @@ def test_tokens_in_fp8_are_not_taken_for_bf16(layer, geometry):
 
 @serving("deepseek-v3-ep8-routed")
 @some_tokens
-def test_random_ids_of_a_trial_run(layer, geometry, num_tokens):
+def test_random_ids_of_a_trial_run(layer, layer_key, num_tokens):
     """Engines measure their memory with random ids, in which an expert comes
     twice.
     """
-    arguments = layer_arguments(geometry, num_tokens)
+    arguments = layer_arguments(layer_key, num_tokens)
     generator = torch.Generator(DEVICE).manual_seed(3)
     arguments["topk_ids"].random_(FIRST_EXPERT, FIRST_EXPERT + LOCAL // 4, generator=generator)
-    assert_close(run(layer, arguments), expected_output(geometry, arguments))
+    assert_close(run(layer, arguments), expected_output(layer_key, arguments))
 
 
 @pytest.fixture(scope="module")
 def whole_weights():
     """Weights of a whole layer by name, 11.3 GB, as a call takes them."""
-    sizes = catalogue.geometries()[WHOLE]
+    sizes = catalogue.layer_sizes()[WHOLE]
     experts = sizes["num_local_experts"]
     hidden = sizes["hidden_size"]
     inter = sizes["intermediate_size"]

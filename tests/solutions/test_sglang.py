@@ -26,8 +26,8 @@ needs_sglang = pytest.mark.skipif(
 
 @pytest.fixture
 def module(packed_module):
-    """A function of a name and a geometry that returns that module of the packed solution."""
-    return lambda name, geometry="small": packed_module("sglang_triton", name, geometry)
+    """A function of a name and a layer key that returns that module of the packed solution."""
+    return lambda name, layer_key="small": packed_module("sglang_triton", name, layer_key)
 
 
 # ---- loading the kernel ----
@@ -111,17 +111,17 @@ def test_both_gemms_share_the_order_of_rows(module, intermediate):
 # ---- our stages ----
 
 
-@pytest.mark.parametrize("geometry", SMALL)
-def test_routing_one_token_is_routing_and_sorting_it(module, geometry):
+@pytest.mark.parametrize("layer_key", SMALL)
+def test_routing_one_token_is_routing_and_sorting_it(module, layer_key):
     """Rows of a decode step at batch 1, which has a launch of its own."""
-    route_one = module("route_one", geometry).route_one
-    route = module("common.triton.route", geometry).route
-    permute = module("common.triton.permute", geometry).permute
+    route_one = module("route_one", layer_key).route_one
+    route = module("common.triton.route", layer_key).route
+    permute = module("common.triton.permute", layer_key).permute
     absent = {"routing_bias": None, "local_expert_offset": 0, "routed_scaling_factor": 1.0}
     names = ("routing_logits", "routing_bias", "local_expert_offset", "routed_scaling_factor")
 
     for seed in range(3):
-        arguments = absent | layer_arguments(geometry, 1, seed=seed)
+        arguments = absent | layer_arguments(layer_key, 1, seed=seed)
         routing = [arguments[name] for name in names]
         local = len(arguments["gemm2_weights"])
         expert, expected_weight = route(*routing, local)
@@ -199,22 +199,22 @@ def test_swiglu_quant_rows_is_the_shared_stage(module, num_tokens):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @needs_sglang
-@pytest.mark.parametrize("geometry", ["small", *map(slow, SMALL[1:])])
+@pytest.mark.parametrize("layer_key", ["small", *map(slow, SMALL[1:])])
 @pytest.mark.parametrize(("num_tokens", "tiles"), [(1, None), (9, None), (9, 2)])
-def test_kernel_gives_the_definitions_answer(module, geometry, num_tokens, tiles, monkeypatch):
+def test_kernel_gives_the_definitions_answer(module, layer_key, num_tokens, tiles, monkeypatch):
     """A parameter of the installed kernel that means something else; rows beyond
     its grid.
     """
-    main = module("main", geometry)
+    main = module("main", layer_key)
     if tiles:
         monkeypatch.setattr(main, "usual_tiles", lambda *sizes: tiles)
-    arguments = layer_arguments(geometry, num_tokens)
-    run = main.run_renorm if geometry in renorm.small() else main.run
+    arguments = layer_arguments(layer_key, num_tokens)
+    run = main.run_renorm if layer_key in renorm.small() else main.run
 
     run(*arguments.values())
 
     output = arguments["output"].float()
-    expected = expected_output(geometry, arguments).float()
+    expected = expected_output(layer_key, arguments).float()
     assert torch.isclose(output, expected, rtol=0.1, atol=0.1).float().mean() > 0.8
 
 

@@ -174,7 +174,7 @@ def differs(output, call):
 
 def calls_alone(solution, layer, weights):
     """Return a call for each token count with what the solution makes of it alone, twice alike."""
-    hidden_size = layer_inputs.catalogue.geometries()[layer]["hidden_size"]
+    hidden_size = layer_inputs.catalogue.layer_sizes()[layer]["hidden_size"]
     calls = []
     for num_tokens in TOKENS:
         output = torch.full(

@@ -46,16 +46,16 @@ SHARED_MEMORY = dict.fromkeys(("sm_90", "sm_100", "sm_103"), LARGE_SHARED_MEMORY
 SHARED_MEMORY["sm_120"] = 99 * 1024
 
 
-def compiled(name, geometry, architecture, token_counts, folder, entry_point=None):
+def compiled(name, layer_key, architecture, token_counts, folder, entry_point=None):
     """Return what `compile_all` yields for a solution and "sm_90" or "sm_90:NVIDIA H200"; its
     sources are put into folder.
 
     entry_point: FILE::FUNCTION, if it is not the definition's.
     """
-    solution = pack(name)[geometry]
+    solution = pack(name)[layer_key]
     write_sources(solution, folder / name)
     entry_point = entry_point or solution.spec.entry_point
-    command = [sys.executable, __file__, folder / name, entry_point, geometry, architecture]
+    command = [sys.executable, __file__, folder / name, entry_point, layer_key, architecture]
     command += token_counts
 
     # What is compiled does not depend on the GPU that is here.
@@ -74,11 +74,11 @@ def write_sources(solution, folder):
         path.write_text(source.content)
 
 
-def arguments_of(run, geometry, num_tokens):
+def arguments_of(run, layer_key, num_tokens):
     """Return what `run` takes of the layer at full width, without storage; tokens in bf16 where it
     takes no scales of them.
     """
-    arguments = layer_inputs.arguments(geometry, num_tokens, "meta", offset=96)
+    arguments = layer_inputs.arguments(layer_key, num_tokens, "meta", offset=96)
     parameters = inspect.signature(run).parameters
     if "hidden_states" in parameters and "hidden_states_scale" not in parameters:
         arguments.pop("hidden_states_scale", None)
@@ -112,7 +112,7 @@ def instructions(cubin):
     return Counter(COUNTED.findall(listing)) if "EXIT" in listing else None
 
 
-def compile_all(run, geometry, architecture, token_counts, gpu):
+def compile_all(run, layer_key, architecture, token_counts, gpu):
     """Compile what `run` launches for these token counts on a GPU of this name; yield a dict a
     distinct kernel.
     """
@@ -131,7 +131,7 @@ def compile_all(run, geometry, architecture, token_counts, gpu):
     triton.JITFunction.run = compile_only
     for num_tokens in token_counts:
         descriptions.clear()
-        run(*arguments_of(run, geometry, num_tokens))
+        run(*arguments_of(run, layer_key, num_tokens))
         for description in descriptions:
             yield {"num_tokens": num_tokens} | description
 
@@ -187,7 +187,7 @@ def main(leave_out=("ptx",)):
     """Print what `compile_all` yields for the program's arguments, a constant that is a dtype by
     its name.
     """
-    sources, entry_point, geometry, machine, *token_counts = sys.argv[1:]
+    sources, entry_point, layer_key, machine, *token_counts = sys.argv[1:]
     architecture, _, gpu = machine.partition(":")
     path, function = entry_point.split("::")
     root = Path(sources)
@@ -195,7 +195,7 @@ def main(leave_out=("ptx",)):
     module = importlib.import_module(f"{root.name}.{path.removesuffix('.py').replace('/', '.')}")
 
     run = getattr(module, function)
-    for kernel in compile_all(run, geometry, architecture, map(int, token_counts), gpu):
+    for kernel in compile_all(run, layer_key, architecture, map(int, token_counts), gpu):
         for name in leave_out:
             del kernel[name]
         print(json.dumps(kernel, default=str), flush=True)

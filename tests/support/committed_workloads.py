@@ -4,23 +4,23 @@ from moebench.core import paths
 from moebench.operators import catalogue, workloads
 
 
-def make_below(root, geometry):
-    """The workloads of a geometry; make() checks every tensor against the committed sha256. Returns
+def make_below(root, layer_key):
+    """The workloads of a layer key; make() checks every tensor against the committed sha256. Returns
     root.
     """
-    name = catalogue.definition_name(geometry)
+    name = catalogue.definition_name(layer_key)
     target = paths.workload_file(name, root, "sha256")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(paths.workload_file(name, suffix="sha256").read_bytes())
-    workloads.make(geometry, root)
+    workloads.make(layer_key, root)
     return root
 
 
-def assert_committed(geometry, root):
+def assert_committed(layer_key, root):
     """The files that stand beside the tensors are the committed ones, byte for byte; a user's own
     lines come last.
     """
-    name = catalogue.definition_name(geometry)
+    name = catalogue.definition_name(layer_key)
     for suffix in ("csv", "sha256"):
         committed = paths.workload_file(name, suffix=suffix).read_bytes()
         assert paths.workload_file(name, root, suffix).read_bytes() == committed
@@ -31,7 +31,7 @@ def assert_committed(geometry, root):
     )
 
 
-def bound(geometry, uuid):
+def bound(layer_key, uuid):
     """The roofline bound of a committed workload."""
-    workload = next(workload for workload in workloads.recorded(geometry) if workload.uuid == uuid)
-    return workloads.recorded_bound(catalogue.definition_name(geometry), workload)
+    workload = next(workload for workload in workloads.recorded(layer_key) if workload.uuid == uuid)
+    return workloads.recorded_bound(catalogue.definition_name(layer_key), workload)

@@ -17,24 +17,24 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-def serving(*geometries, **allowed_to_fail):
-    """Parametrise a test with every (solution, geometry) of which the solution serves the geometry.
+def serving(*layer_keys, **allowed_to_fail):
+    """Parametrise a test with every (solution, layer_key) of which the solution serves the layer key.
 
     allowed_to_fail: solution -> why it may fail, for what another project's kernels do or want.
     """
     parameters = []
     for name in SOLUTIONS:
         served = manifest.read_manifest(name).definitions
-        for geometry in geometries:
-            if geometry in served:
-                marks = marks_of(name, geometry, allowed_to_fail.get(name))
-                parameters.append(pytest.param(name, geometry, marks=marks))
-    return pytest.mark.parametrize(("solution", "geometry"), parameters)
+        for layer_key in layer_keys:
+            if layer_key in served:
+                marks = marks_of(name, layer_key, allowed_to_fail.get(name))
+                parameters.append(pytest.param(name, layer_key, marks=marks))
+    return pytest.mark.parametrize(("solution", "layer_key"), parameters)
 
 
-def marks_of(solution, geometry, why_it_may_fail):
+def marks_of(solution, layer_key, why_it_may_fail):
     marks = []
-    if geometry in catalogue.full():
+    if layer_key in catalogue.full():
         marks.append(pytest.mark.gpu)
     if why_it_may_fail:
         expected = AssertionError, ValueError
@@ -51,9 +51,9 @@ def run(layer, arguments):
     return output
 
 
-def expected_output(geometry, arguments):
+def expected_output(layer_key, arguments):
     inputs = {name: value for name, value in arguments.items() if name != OUTPUT}
-    return reference(geometry).run(**inputs)
+    return reference(layer_key).run(**inputs)
 
 
 def assert_close(output, expected, label=""):
@@ -69,14 +69,14 @@ def assert_same_bits(output, expected, label=""):
     assert differing == 0, f"{label}: {differing} values differ"
 
 
-def local_experts_of(geometry):
-    return catalogue.geometries()[geometry]["num_local_experts"]
+def local_experts_of(layer_key):
+    return catalogue.layer_sizes()[layer_key]["num_local_experts"]
 
 
-def without_local_expert(geometry, arguments):
+def without_local_expert(layer_key, arguments):
     """[T] bool: tokens that route to no expert of this rank."""
-    route = reference(geometry).route
+    route = reference(layer_key).route
     experts, _ = route(arguments["routing_logits"], arguments["routing_bias"], 1.0)
     local = experts - arguments["local_expert_offset"]
-    elsewhere = (local < 0) | (local >= local_experts_of(geometry))
+    elsewhere = (local < 0) | (local >= local_experts_of(layer_key))
     return elsewhere.all(1)

@@ -41,9 +41,9 @@ BLOCK_N = 256  # many tokens: weight rows of a tile
 H_ERROR, BF16_ERROR = {1: 0.05, 2: 0.01}, 5e-3
 
 
-def sources(geometry):
+def sources(layer_key):
     """Path -> text of the test build for a definition."""
-    packed = {file.path: file.content for file in pack("hopper_fused")[geometry].sources}
+    packed = {file.path: file.content for file in pack("hopper_fused")[layer_key].sources}
     texts = {path: text for path, text in packed.items() if path.endswith((".cu", ".cuh"))}
     texts["launch_layer_cu.cuh"] = texts.pop("launch_layer.cu")  # stages.cu includes it
     return texts | {"stages.cu": SAMPLE.read_text()}
@@ -73,9 +73,9 @@ def build_all(build, keys, architecture=ARCHITECTURE):
 
 
 @lru_cache(maxsize=1)
-def weights_once(geometry):
+def weights_once(layer_key):
     """A definition's weights on the device; those of one at a time, as they are gigabytes."""
-    return weights(sizes(geometry), "cuda")
+    return weights(sizes(layer_key), "cuda")
 
 
 def call(library, of, arguments, h_split):
@@ -101,10 +101,10 @@ def call(library, of, arguments, h_split):
 # ---- the layer's arguments ----
 
 
-def sizes(geometry):
+def sizes(layer_key):
     """The definition's sizes, whether its routing is renorm, and whether top-k is given."""
-    forms = {"renorm": geometry in catalogue.renorm(), "routed": geometry in catalogue.routed()}
-    return catalogue.geometries()[geometry] | forms
+    forms = {"renorm": layer_key in catalogue.renorm(), "routed": layer_key in catalogue.routed()}
+    return catalogue.layer_sizes()[layer_key] | forms
 
 
 def names(of):

@@ -12,11 +12,11 @@ SAMPLES = Path(__file__).parents[1] / "samples"
 CUDA_H = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
 
 
-def of_packed(solution, geometry, sample, folder):
+def of_packed(solution, layer_key, sample, folder):
     """Return the program of a file of tests/samples and a packed solution's headers, which are put
     into one folder.
     """
-    for source in pack.pack(solution)[geometry].sources:
+    for source in pack.pack(solution)[layer_key].sources:
         if source.path.endswith(".cuh"):
             (folder / Path(source.path).name).write_text(source.content)
     return compiled(sample, folder, folder)

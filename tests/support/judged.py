@@ -20,13 +20,13 @@ def plan(
     workloads=(),
     tolerance="relaxed",
     device=CPU,
-    geometry="small",
+    layer_key="small",
     clock="events",
     verbose=False,
     **how,
 ):
     """Return a plan of name -> solution. workloads: as --workloads. how: of FIB's config."""
-    full = definition(geometry)
+    full = definition(layer_key)
     tasks = []
     for label, workload in labelled(full.name, wanted=list(workloads)):
         tasks.append(Task(full.name, label, workload, tuple(packed)))

@@ -25,14 +25,14 @@ class Rank:
     top_k: int
 
 
-def arguments(geometry, num_tokens, device=DEVICE, seed=0, offset=64):
+def arguments(layer_key, num_tokens, device=DEVICE, seed=0, offset=64):
     """Return the definition's inputs by name, then `output`, full of NaN; no values on "meta".
 
     offset: the first local expert, where a rank has some of them. About half of the pairs are
     local; of a router's ids some are empty.
     """
-    definition = catalogue.definition(geometry)
-    rank = rank_of(catalogue.geometries()[geometry], offset)
+    definition = catalogue.definition(layer_key)
+    rank = rank_of(catalogue.layer_sizes()[layer_key], offset)
     generator = None if device == "meta" else torch.Generator(device).manual_seed(seed)
     random = {"generator": generator, "device": device}
     scalars = {"local_expert_offset": rank and rank.first, "routed_scaling_factor": 2.5}
@@ -100,8 +100,8 @@ def routing_logits(shape, dtype, rank, random):
 
 
 @cache
-def reference(geometry):
+def reference(layer_key):
     """Return what the definition's reference defines: `run`, `route`, ..."""
     names = {}
-    exec(catalogue.definition(geometry).reference, names)
+    exec(catalogue.definition(layer_key).reference, names)
     return SimpleNamespace(**names)

@@ -80,11 +80,11 @@ def size_files(of):
     }
 
 
-def cuda_files(geometry):
+def cuda_files(layer_key):
     """File name -> text of the packed CUDA sources; two folders have no file of one name."""
     paths = {
         file.path: file.content
-        for file in pack("mma_fused")[geometry].sources
+        for file in pack("mma_fused")[layer_key].sources
         if ".cu" in file.path
     }
     named = {Path(path).name: text for path, text in paths.items()}
@@ -141,11 +141,11 @@ def first_fault(of, arguments, output, h, h_scale):
     return f"gemm2 + combine: {fault}" if fault else None
 
 
-def stage_sources(geometry, of=None):
+def stage_sources(layer_key, of=None):
     """File name -> text of the test build for a definition, which hands out its scratch. of: other
     sizes.
     """
-    texts = cuda_files(geometry) | size_files(of)
+    texts = cuda_files(layer_key) | size_files(of)
     texts["launch_layer_cu.cuh"] = texts.pop("launch_layer.cu")
     return texts | {"stages.cu": (SAMPLES / "mma_stages.cu").read_text()}
 

@@ -38,7 +38,7 @@ def workload(seq_len, definition=NAME):
 
 
 def solution(name):
-    """A Solution of the full geometry, whose hash its traces may name."""
+    """A Solution of the full layer, whose hash its traces may name."""
     spec = BuildSpec(language="python", target_hardware=["cpu"], entry_point="main.py::run")
     source = SourceFile(path="main.py", content=f"def run(): return {name!r}")
     return Solution(name=name, definition=NAME, author="tests", spec=spec, sources=[source])

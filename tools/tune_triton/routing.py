@@ -13,38 +13,38 @@ from moebench.operators.routing import model as routing_model
 from moebench.operators.routing.kinds import offset_of
 
 
-def local(expert: torch.Tensor, first: int, geometry: str) -> torch.Tensor:
+def local(expert: torch.Tensor, first: int, layer_key: str) -> torch.Tensor:
     """Return local expert numbers [T, top-k] int32 of the rank with this first expert.
 
     -1 stands for another rank's.
     """
     number = expert.long() - first
-    is_local = (number >= 0) & (number < catalogue.geometries()[geometry]["num_local_experts"])
+    is_local = (number >= 0) & (number < catalogue.layer_sizes()[layer_key]["num_local_experts"])
     return torch.where(is_local, number, -1).to(torch.int32)
 
 
-def drawn(geometry: str, num_tokens: int, layer_count: int) -> list[torch.Tensor]:
+def drawn(layer_key: str, num_tokens: int, layer_count: int) -> list[torch.Tensor]:
     """Return the experts of so many layers, as seen from a rank in the middle.
 
     They are the same in every run.
     """
-    sizes = catalogue.geometries()[geometry]
-    first = offset_of(geometry)
+    sizes = catalogue.layer_sizes()[layer_key]
+    first = offset_of(layer_key)
     layers = []
     for number in range(layer_count):
         seed = f"tune/{num_tokens}/{number}"
         logits, bias = routing_model.draw_typical(seed, num_tokens, first, sizes)
         chosen = torch.from_numpy(routing_model.select(logits, bias, sizes))
-        layers.append(local(chosen, first, geometry))
+        layers.append(local(chosen, first, layer_key))
     return layers
 
 
-def recorded(folder: Path, geometry: str, num_tokens: int, most: int) -> list[torch.Tensor]:
+def recorded(folder: Path, layer_key: str, num_tokens: int, most: int) -> list[torch.Tensor]:
     """Return so many shares at most: each rank's of the first tokens of each file.
 
     Raises UserError where there is none.
     """
-    sizes = catalogue.geometries()[geometry]
+    sizes = catalogue.layer_sizes()[layer_key]
     batches = []
     for path in sorted(folder.glob("*.pt")):
         ids = expert_ids(path, sizes["top_k"])
@@ -54,7 +54,7 @@ def recorded(folder: Path, geometry: str, num_tokens: int, most: int) -> list[to
     shares = []
     for first in range(0, sizes["num_experts"], sizes["num_local_experts"]):
         for ids in batches:
-            share = local(ids, first, geometry)
+            share = local(ids, first, layer_key)
             if (share >= 0).any():
                 shares.append(share)
     if not shares:

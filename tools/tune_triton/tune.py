@@ -41,7 +41,7 @@ from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun, exit_with
 from moebench.judging.calling import first_line
 from moebench.operators import catalogue
-from moebench.operators.catalogue import definition, geometry_named
+from moebench.operators.catalogue import definition, layer_key_named
 from moebench.packing.pack import pack
 from pebble import ProcessPool
 from prune import left_out, start
@@ -174,13 +174,13 @@ class Tuning:
 
     packed: Solution
     solution: ModuleType
-    geometry: str
+    layer_key: str
     sizes: tuple[int, int, int]
     name: str
 
     @property
     def top_k(self) -> int:
-        return catalogue.geometries()[self.geometry]["top_k"]
+        return catalogue.layer_sizes()[self.layer_key]["top_k"]
 
     @property
     def gpu(self):
@@ -189,7 +189,7 @@ class Tuning:
 
     def present_choice(self, num_tokens: int):
         """Return the solution's Choice as it is now."""
-        share = self.top_k / catalogue.geometries()[self.geometry]["num_experts"]
+        share = self.top_k / catalogue.layer_sizes()[self.layer_key]["num_experts"]
         return self.solution.choose(*self.gpu, self.sizes, share, num_tokens)
 
     def digest(self, routing_folder: Path | None, layer_count: int) -> str:
@@ -209,15 +209,15 @@ class Tuning:
         return hashlib.sha1(repr(conditions).encode()).hexdigest()[:8]
 
 
-def tuning_of(geometry: str) -> Tuning:
+def tuning_of(layer_key: str) -> Tuning:
     """Build the solution for a definition."""
-    packed = pack(SOLUTION)[geometry]
-    built = BuilderRegistry.get_instance().build(definition(geometry), packed)
+    packed = pack(SOLUTION)[layer_key]
+    built = BuilderRegistry.get_instance().build(definition(layer_key), packed)
     solution = import_module(built.metadata.misc["module_name"])
-    layer = catalogue.geometries()[geometry]
+    layer = catalogue.layer_sizes()[layer_key]
     sizes = (layer["num_local_experts"], layer["hidden_size"], layer["intermediate_size"])
     name = import_module(solution.choose.__module__).sizes_of(*sizes)
-    return Tuning(packed, solution, geometry, sizes, name)
+    return Tuning(packed, solution, layer_key, sizes, name)
 
 
 def rows_per_expert(routings: list[torch.Tensor]) -> float:
@@ -256,7 +256,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("tune.py", description=__doc__, formatter_class=layout)
     parser.add_argument(
         "--definition",
-        type=geometry_named,
+        type=layer_key_named,
         choices=catalogue.fp8_moe(),
         default="full",
         metavar="KEY",

@@ -9,7 +9,7 @@ import argparse
 from moebench.core import paths
 from moebench.models.add_model import write
 from moebench.operators import workloads
-from moebench.operators.catalogue import definition_name, geometries, geometry_named
+from moebench.operators.catalogue import definition_name, layer_key_named, layer_sizes
 from moebench.operators.roofline import MEASURED_ON, Bound
 from moebench.reports.table import Table, console, decimal
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "definition",
         nargs="*",
-        type=geometry_named,
+        type=layer_key_named,
         metavar="KEY",
         help="list their workloads; default: definitions",
     )
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     if args.write:
-        for key in args.definition or geometries():
+        for key in args.definition or layer_sizes():
             print(write(key))
         return 0
 
@@ -44,7 +44,7 @@ def main(args: argparse.Namespace) -> int:
 def definitions_table() -> Table:
     """Return a row for each definition of this data set."""
     rows = []
-    for key, sizes in geometries().items():
+    for key, sizes in layer_sizes().items():
         recorded = workloads.recorded(key)
         lengths = sorted({workload.axes["seq_len"] for workload in recorded}) or ["-"]
         parts = [f"{short} {sizes[name]}" for name, short in SIZES.items() if name in sizes]

@@ -208,7 +208,7 @@ def solutions(layer: Layer) -> list[Serving]:
     recorded = {form: over_bound(key) for form, key in layer.keys.items() if key}
     elsewhere = {}
     if not any(recorded.values()):
-        first_key = next(iter(catalogue.geometries()))
+        first_key = next(iter(catalogue.layer_sizes()))
         elsewhere = over_bound(first_key)
 
     servings = []

@@ -23,7 +23,7 @@ from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import UserError
 from moebench.core.names import installed_as, is_pythons_own, unknown
 from moebench.operators import catalogue
-from moebench.operators.catalogue import form, geometry_named, operator, small_like
+from moebench.operators.catalogue import form, layer_key_named, operator, small_like
 from moebench.packing.manifest import (
     MANIFEST,
     NOT_SOLUTIONS,
@@ -64,7 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--from", dest="original", metavar="START", default="torch", help=from_help)
 
     served_help = "what it shall serve; default: full and small, or what the original serves"
-    add("--definition", nargs="+", type=geometry_named, default=[], metavar="KEY", help=served_help)
+    add(
+        "--definition", nargs="+", type=layer_key_named, default=[], metavar="KEY", help=served_help
+    )
     add("--author", metavar="NAME", help="default: git's user.name, else your login name")
 
 
@@ -154,7 +156,7 @@ def check_definitions(keys: list[str], original: Original) -> None:
         able = catalogue.fp8_moe()
     else:
         first = read_manifest(original.name).definitions[0]
-        able = tuple(operator(first).geometries())
+        able = tuple(operator(first).layer_sizes())
         if form(first):
             able = (*catalogue.fp8_moe(), *catalogue.routed())
 

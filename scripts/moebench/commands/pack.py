@@ -13,7 +13,7 @@ from pathlib import Path
 
 from moebench.core.arguments import output_folder
 from moebench.core.errors import UserError
-from moebench.operators.catalogue import geometry_named
+from moebench.operators.catalogue import layer_key_named
 from moebench.packing import build_ahead, pack, python_package
 
 DEFINITION_HELP = (
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--definition",
         nargs="+",
-        type=geometry_named,
+        type=layer_key_named,
         default=[],
         metavar="KEY",
         help=DEFINITION_HELP,

@@ -16,8 +16,8 @@ from moebench.core.arguments import count, output_folder
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun
 from moebench.judging.calling import device_here
-from moebench.judging.selection import choose_geometry, select
-from moebench.operators.catalogue import geometry_named
+from moebench.judging.selection import choose_layer, select
+from moebench.operators.catalogue import layer_key_named
 from moebench.operators.routing.kinds import KINDS
 from moebench.profiling.calls import choose
 from moebench.profiling.profile import Job, profile_all
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("solutions", nargs="+", metavar="NAME", help="several stand in one table")
 
     definition_help = "default: the first solution's own"
-    add("--definition", type=geometry_named, metavar="KEY", help=definition_help)
+    add("--definition", type=layer_key_named, metavar="KEY", help=definition_help)
 
     kinds = ", ".join(KINDS)
     workloads_help = (
@@ -58,7 +58,7 @@ class Progress:
 
 
 def main(args: argparse.Namespace) -> int:
-    layer_key = choose_geometry(args.definition, True, args.solutions)
+    layer_key = choose_layer(args.definition, True, args.solutions)
     workloads = choose(args.workloads, layer_key)
     if not torch.cuda.is_available():
         raise CannotRun("moebench profile needs a CUDA device; torch sees none")

@@ -19,10 +19,10 @@ from moebench.core.arguments import count, output_file
 from moebench.core.errors import CannotRun, UserError
 from moebench.core.schema import write_record
 from moebench.judging.calling import device_here
-from moebench.judging.selection import choose_geometry, select
+from moebench.judging.selection import choose_layer, select
 from moebench.judging.tolerances import TOLERANCES
 from moebench.models.layer import layer_of
-from moebench.operators.catalogue import definition_name, form, geometry_named
+from moebench.operators.catalogue import definition_name, form, layer_key_named
 from moebench.packing.fingerprint import fingerprint
 from moebench.reports.served import table
 from moebench.reports.table import console
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--solutions", nargs="+", default=[], metavar="NAME", help="default: every solution")
 
     definition_help = "an FP8 MoE layer; default: full with a GPU, else small"
-    add("--definition", type=geometry_named, metavar="KEY", help=definition_help)
+    add("--definition", type=layer_key_named, metavar="KEY", help=definition_help)
 
     tokens_help = "default: 14 counts from 1 to 16384; 1 and 4 without GPU"
     add("--tokens", nargs="+", type=count(), metavar="T", help=tokens_help)
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     screen = console()
     on_gpu = torch.cuda.is_available()
-    layer_key = choose_geometry(args.definition, on_gpu, args.solutions)
+    layer_key = choose_layer(args.definition, on_gpu, args.solutions)
     if not form(layer_key):
         raise UserError(f"--definition: got {layer_key}, want an FP8 MoE layer")
 

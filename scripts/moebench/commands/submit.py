@@ -20,7 +20,7 @@ from flashinfer_bench import Solution
 from moebench.core import paths
 from moebench.core.arguments import output_folder
 from moebench.core.errors import UserError
-from moebench.operators.catalogue import definition_name, geometry_named
+from moebench.operators.catalogue import definition_name, layer_key_named
 from moebench.packing import manifest, pack
 from moebench.submission import contest, pull_request
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--into", type=output_folder, metavar="FOLDER", required=True, help=into_help)
     add(
         "--definition",
-        type=geometry_named,
+        type=layer_key_named,
         nargs="+",
         default=["full"],
         metavar="KEY",

@@ -12,7 +12,7 @@ from moebench.core.errors import UserError
 from moebench.core.names import unknown
 from moebench.core.schema import read_json
 from moebench.operators import catalogue, workloads
-from moebench.operators.catalogue import geometry_named
+from moebench.operators.catalogue import layer_key_named
 
 LFS = b"version https://git-lfs"  # how a pointer of Git LFS begins
 LARGEST_POINTER = 1024  # bytes
@@ -45,7 +45,7 @@ def definition(name: str, root: Path) -> Definition:
     none.
     """
     if root == paths.ROOT:
-        return catalogue.definition(geometry_named(name))
+        return catalogue.definition(layer_key_named(name))
 
     there = files(root)
     if name not in there:

@@ -19,7 +19,7 @@ from moebench.judging.plan import Part, Plan, Task
 from moebench.judging.second_look import SecondLook
 from moebench.judging.selection import Say, build_slow, survey
 from moebench.packing import pack
-from moebench.packing.fingerprint import source_of
+from moebench.packing.fingerprint import source_hashes
 
 PASSED = EvaluationStatus.PASSED
 HEADING = "diagnosis:"  # before the sentences in a trace's log
@@ -181,7 +181,7 @@ class Evaluator:
     def provenance_of(self, packed: Solution) -> provenance.Provenance:
         return provenance.here(
             self.device,
-            **source_of(packed),
+            **source_hashes(packed),
             packages=provenance.packages(tuple(packed.spec.dependencies)),
             host=self.host,
             tolerance=str(self.plan.tolerance),

@@ -98,7 +98,7 @@ def wanted_definitions(
     there: definitions of the data set. Raises UserError for an unknown solution.
     """
     if request.definitions and EVERY not in request.definitions:
-        return list(dict.fromkeys(map(definition_called, request.definitions)))
+        return list(dict.fromkeys(map(definition_named, request.definitions)))
 
     wants_every = bool(request.definitions)
     served = served_definitions(request, third_party)
@@ -113,7 +113,7 @@ def wanted_definitions(
     return for_device[:1] or in_both[:1] or served[:1]
 
 
-def definition_called(text: str) -> str:
+def definition_named(text: str) -> str:
     """Return the name of the definition that a user means by its key, or by that name."""
     keys = catalogue.keys()
     return definition_name(keys[text]) if text in keys else text

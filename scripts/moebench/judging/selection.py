@@ -43,7 +43,7 @@ def survey() -> Device:
     return Device(env_snapshot(device_here()).hardware, eligibility.here(), free)
 
 
-def choose_geometry(wanted: str | None, on_gpu: bool, solutions: list[str]) -> str:
+def choose_layer(wanted: str | None, on_gpu: bool, solutions: list[str]) -> str:
     """Return the layer key that is wanted, or what the first solution serves, or the first of all.
 
     Raises UserError for an unknown solution, CannotRun as `check_device`.
@@ -57,7 +57,7 @@ def choose_geometry(wanted: str | None, on_gpu: bool, solutions: list[str]) -> s
         first = manifest.choose(solutions)[0]
         served = manifest.read_manifest(first).definitions
     needs_gpu = catalogue.full()
-    return next(key for key in [*served, *catalogue.geometries()] if (key in needs_gpu) == on_gpu)
+    return next(key for key in [*served, *catalogue.layer_sizes()] if (key in needs_gpu) == on_gpu)
 
 
 def check_device(layer_key: str | None, on_gpu: bool) -> None:
@@ -94,7 +94,7 @@ def eligible(
     """
     check_cache()
     all_packed, left_out = pack.pack_all(names)
-    of_operator = operator(layer_key).geometries().keys()
+    of_operator = operator(layer_key).layer_sizes().keys()
     solutions = {}
     skipped = [line.replace(": ", ": SKIPPED: ", 1) for line in left_out]
     for name, packed in all_packed.items():
@@ -127,7 +127,7 @@ def why_not_run(
     needs_gpu = catalogue.full()
     of_this_size = [key for key in packed if (key in needs_gpu) == (layer_key in needs_gpu)]
     served = (of_this_size or list(packed))[0]
-    sizes = catalogue.geometries()[layer_key]
+    sizes = catalogue.layer_sizes()[layer_key]
     why = why_not(manifest.read_manifest(name).serves, form(layer_key), sizes)
     return f"does not serve {layer_key} ({why}), as it does --definition {served}"
 

@@ -24,14 +24,14 @@ RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?$")
 SMALL_BYTES = 32_000_000  # of a layer that a CPU can run
 
 
-def write(geometry: str) -> str:
+def write(layer_key: str) -> str:
     """Write a definition's JSON, its workloads and their tensors; return what was done."""
-    definition = catalogue.definition(geometry)
+    definition = catalogue.definition(layer_key)
     content = definition.model_dump_json(indent=2, exclude_unset=True) + "\n"
     write_atomically(paths.definition_file(definition.name), content)
 
-    written, good = workloads.make(geometry)
-    users = len(workloads.recorded(geometry)) - written - good
+    written, good = workloads.make(layer_key)
+    users = len(workloads.recorded(layer_key)) - written - good
     line = f"{definition.name}: {written} tensor files written, {good} already good"
     if users:
         line += f"; {users} of your own"
@@ -124,7 +124,7 @@ def with_layer(text: str, key: str, checkpoint: Checkpoint, sizes: Sizes) -> str
     entry = f"{json.dumps(key)} = {split.in_table()}"
     table = model_of(checkpoint)
     if table:
-        return with_geometry(text, table, entry)
+        return with_layer_key(text, table, entry)
 
     name = RANKS_SUFFIX.sub("", key)
     if name in models():
@@ -143,8 +143,8 @@ def model_of(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def with_geometry(text: str, table: str, entry: str) -> str:
-    """Return layers.toml with one more entry in a table's geometries."""
+def with_layer_key(text: str, table: str, entry: str) -> str:
+    """Return layers.toml with one more entry in a table's layers."""
     lines = text.split("\n")
     headers = (f"[{table}]", f"[{json.dumps(table)}]")
     inside = False
@@ -158,7 +158,7 @@ def with_geometry(text: str, table: str, entry: str) -> str:
 
 
 def new_table(name: str, entry: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
-    """Return TOML of a model. entry: of its geometries.
+    """Return TOML of a model. entry: of its `geometries`.
 
     What is small enough for a CPU, with a router inside, is for machines without a GPU.
     """

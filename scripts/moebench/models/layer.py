@@ -14,12 +14,12 @@ from moebench.operators.moe_fp8_block_scale_routed import routed_key, router_ins
 class Layer:
     """A model's MoE layer on one of its ranks.
 
-    model: its table in definitions/layers.toml. geometry: its key in the catalogue.
+    model: its table in definitions/layers.toml. key: it in the catalogue.
     """
 
     model: dict
     split: Split
-    geometry: str
+    key: str
 
     @property
     def name(self) -> str:
@@ -39,11 +39,11 @@ class Layer:
 
     @property
     def sizes(self) -> Sizes:
-        return catalogue.geometries()[self.geometry]
+        return catalogue.layer_sizes()[self.key]
 
     @property
     def definition(self) -> str:
-        return catalogue.definition_name(self.geometry)
+        return catalogue.definition_name(self.key)
 
 
 @cached
@@ -57,7 +57,7 @@ def layers() -> list[Layer]:
             continue
         splits = {key: Split.of_table(value) for key, value in model["geometries"].items()}
         for key, split in sorted(splits.items(), key=many_ranks_first):
-            has_router = key in catalogue.geometries()
+            has_router = key in catalogue.layer_sizes()
             every_layer.append(Layer(model, split, key if has_router else routed_key(key)))
     return every_layer
 
@@ -68,12 +68,12 @@ def many_ranks_first(item: tuple[str, Split]) -> tuple:
     return split.tensor > 1, -split.experts, -split.tensor, key
 
 
-def layer_of(geometry: str) -> Layer | None:
+def layer_of(layer_key: str) -> Layer | None:
     """Return the model's layer, with its router inside or before it; None where it is of no whole
     model.
     """
-    inside = router_inside().get(geometry, geometry)
-    return next((layer for layer in layers() if layer.geometry == inside), None)
+    inside = router_inside().get(layer_key, layer_key)
+    return next((layer for layer in layers() if layer.key == inside), None)
 
 
 def weight_bytes(layer: Layer) -> int:

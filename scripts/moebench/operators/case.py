@@ -28,7 +28,7 @@ PER_STD = 1 / 53509.9
 class Case:
     """An operator adds what else its tensors are made from. uuid: the seed of every tensor, too."""
 
-    geometry: str
+    layer_key: str
     name: str
     uuid: str
     seq_len: int

@@ -1,11 +1,11 @@
-"""The operators of this data set, and their definitions by a short key ("geometry") that no other
+"""The operators of this data set, and their definitions by a short key ("layer key") that no other
 definition has.
 
 A module here states one operator: its reference, its sizes, its workloads and their roofline bound.
 The rest of the harness asks this catalogue, unless it is about one operator alone. Every answer is
 made from definitions/layers.toml as it was last read.
 
-What an operator's module has: geometries(), key -> sizes, the one with a plain name first, and
+What an operator's module has: layer_sizes(), key -> sizes, the one with a plain name first, and
 small(), the keys for machines without a GPU; definition(key), definition_name(key) and
 reference_source; cases(key), its workloads in the order in which they are run; tensors(case), what
 goes into its safetensors file; record(case), the FIB workload trace; counts(workload, its stored
@@ -41,36 +41,36 @@ OPERATORS = (
 
 
 @cached
-def geometries() -> dict[str, Sizes]:
+def layer_sizes() -> dict[str, Sizes]:
     """Return key -> sizes, of every definition."""
     sizes = {}
     for family in OPERATORS:
-        sizes |= family.geometries()
+        sizes |= family.layer_sizes()
     return sizes
 
 
 @cached
 def renorm() -> tuple[str, ...]:
     """Return the keys of FP8 layers with softmax routing inside."""
-    return tuple(moe_fp8_block_scale_renorm.geometries())
+    return tuple(moe_fp8_block_scale_renorm.layer_sizes())
 
 
 @cached
 def fp8_moe() -> tuple[str, ...]:
     """Return the keys of FP8 layers with the router inside."""
-    return (*moe_fp8_block_scale.geometries(), *renorm())
+    return (*moe_fp8_block_scale.layer_sizes(), *renorm())
 
 
 @cached
 def routed() -> tuple[str, ...]:
     """Return the keys of FP8 layers with top-k given."""
-    return tuple(moe_fp8_block_scale_routed.geometries())
+    return tuple(moe_fp8_block_scale_routed.layer_sizes())
 
 
 @cached
 def mxfp4() -> tuple[str, ...]:
     """Return the keys of layers with MXFP4 experts and top-k given."""
-    return tuple(moe_mxfp4_fp8_routed.geometries())
+    return tuple(moe_mxfp4_fp8_routed.layer_sizes())
 
 
 @cached
@@ -79,40 +79,40 @@ def full() -> tuple[str, ...]:
     keys = []
     for family in OPERATORS:
         small = family.small()
-        keys += [key for key in family.geometries() if key not in small]
+        keys += [key for key in family.layer_sizes() if key not in small]
     return tuple(keys)
 
 
 @cached
 def by_name() -> dict[str, str]:
     """Return a definition's name -> its key."""
-    return {definition_name(geometry): geometry for geometry in geometries()}
+    return {definition_name(layer_key): layer_key for layer_key in layer_sizes()}
 
 
 @cached
 def keys() -> dict[str, str]:
     """Return every name that a user may give -> key."""
-    names = {geometry: geometry for geometry in geometries()}
+    names = {layer_key: layer_key for layer_key in layer_sizes()}
     # what the first layer would be called beside the others of its model, and its routed form
     # after it
     names |= {"deepseek-v3-ep8": "full", "full-routed": "deepseek-v3-ep8-routed"}
     return names | by_name()
 
 
-def operator(geometry: str) -> ModuleType:
+def operator(layer_key: str) -> ModuleType:
     """Return the module of OPERATORS that has this key."""
-    return next(family for family in OPERATORS if geometry in family.geometries())
+    return next(family for family in OPERATORS if layer_key in family.layer_sizes())
 
 
-def form(geometry: str) -> str | None:
+def form(layer_key: str) -> str | None:
     """Return the routing inside an FP8 layer, "routed" where top-k is given, or "mxfp4" for MXFP4
     experts; None of another operator.
     """
-    if geometry in moe_mxfp4_fp8_routed.geometries():
+    if layer_key in moe_mxfp4_fp8_routed.layer_sizes():
         return "mxfp4"
-    if geometry in moe_fp8_block_scale_routed.geometries():
+    if layer_key in moe_fp8_block_scale_routed.layer_sizes():
         return "routed"
-    return geometries()[geometry].get("routing")
+    return layer_sizes()[layer_key].get("routing")
 
 
 def names(sizes: Sizes) -> dict[str, str]:
@@ -126,30 +126,30 @@ def names(sizes: Sizes) -> dict[str, str]:
     return by_form
 
 
-def definition_name(geometry: str) -> str:
+def definition_name(layer_key: str) -> str:
     """Return the name of the FIB Definition of a key."""
-    return operator(geometry).definition_name(geometry)
+    return operator(layer_key).definition_name(layer_key)
 
 
-def definition(geometry: str) -> Definition:
+def definition(layer_key: str) -> Definition:
     """Return the FIB Definition of a key."""
-    return operator(geometry).definition(geometry)
+    return operator(layer_key).definition(layer_key)
 
 
-def router_sizes(geometry: str) -> Sizes:
+def router_sizes(layer_key: str) -> Sizes:
     """Return an FP8 layer's sizes as its router knows them, also where top-k is given."""
     routers = moe_fp8_block_scale_routed.routers()
-    return routers.get(geometry) or geometries()[geometry]
+    return routers.get(layer_key) or layer_sizes()[layer_key]
 
 
 @cached
-def router(geometry: str) -> Callable:
+def router(layer_key: str) -> Callable:
     """Return the router of a layer, also where top-k is given.
 
     It takes logits, and with sigmoid routing bias and factor; it returns experts and weights, both
     [T, top_k].
     """
-    sizes = router_sizes(geometry)
+    sizes = router_sizes(layer_key)
     renorm_router = sizes["routing"] == "renorm"
     family = moe_fp8_block_scale_renorm if renorm_router else moe_fp8_block_scale
 
@@ -158,26 +158,26 @@ def router(geometry: str) -> Callable:
     return scope["route"]
 
 
-def geometry_named(name: str) -> str:
+def layer_key_named(name: str) -> str:
     """Return the key that a user names, by itself or by its definition's name.
 
     Raises UserError for neither.
     """
     if name not in keys():
-        raise UserError(unknown("definition", name, list(keys()), ", ".join(geometries())))
+        raise UserError(unknown("definition", name, list(keys()), ", ".join(layer_sizes())))
     return keys()[name]
 
 
-def small_like(geometry: str) -> str:
+def small_like(layer_key: str) -> str:
     """Return the key for machines without a GPU whose routing is most like this one's; itself if it
     is such a one.
     """
-    small = operator(geometry).small()
-    if geometry in small:
-        return geometry
+    small = operator(layer_key).small()
+    if layer_key in small:
+        return layer_key
 
-    groups = geometries()[geometry].get("num_groups")
+    groups = layer_sizes()[layer_key].get("num_groups")
     for key in small:
-        if geometries()[key].get("num_groups") == groups:
+        if layer_sizes()[key].get("num_groups") == groups:
             return key
     return small[0]

@@ -67,7 +67,7 @@ def size_suffix(sizes: Sizes) -> str:
     return f"{experts}_{widths}{activations.suffix(sizes)}"
 
 
-def tags(geometry: str, sizes: Sizes) -> list[str]:
+def tags(layer_key: str, sizes: Sizes) -> list[str]:
     """Return a definition's tags: its models, quantisation, ranks and key."""
     ranks = sizes["num_experts"] // sizes["num_local_experts"]
     parallelism = [f"parallelism:ep{ranks}"]
@@ -77,7 +77,7 @@ def tags(geometry: str, sizes: Sizes) -> list[str]:
         *(f"model:{model}" for model in sizes["model"]),
         "quantization:fp8_block_scale",
         *parallelism,
-        f"geometry:{geometry}",
+        f"geometry:{layer_key}",
     ]
 
 

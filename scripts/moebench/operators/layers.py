@@ -92,7 +92,7 @@ def models() -> dict[str, dict]:
 
 
 @cached
-def geometries(*routings: str) -> dict[str, Sizes]:
+def layer_sizes(*routings: str) -> dict[str, Sizes]:
     """Return key -> sizes on one rank, of the models with one of these routings."""
     sizes = {}
     for name, model in models().items():

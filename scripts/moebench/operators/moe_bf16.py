@@ -1,6 +1,6 @@
 """Qwen3-30B-A3B's mixture of experts in bf16 (W16A16), with the experts of every token given.
 
-`run` is the reference that every solution is judged against, GEOMETRIES has the sizes it is judged
+`run` is the reference that every solution is judged against, LAYER_SIZES has the sizes it is judged
 at. `moebench data --write` writes FIB's JSON of each key, whose `reference` is that function.
 Nothing here is fast on purpose. Everything is computed in fp32, so that no solution is judged by
 another's rounding.
@@ -48,15 +48,15 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights)
 
 
 # Keys are unlike those of every other operator.
-GEOMETRIES = {
+LAYER_SIZES = {
     "bf16": {"num_experts": 128, "top_k": 8, "hidden_size": 2048, "intermediate_size": 768},
     "bf16_small": {"num_experts": 16, "top_k": 4, "hidden_size": 256, "intermediate_size": 128},
 }
 
 
-def geometries() -> dict[str, dict]:
+def layer_sizes() -> dict[str, dict]:
     """Return key -> sizes."""
-    return GEOMETRIES
+    return LAYER_SIZES
 
 
 def small() -> tuple[str, ...]:
@@ -64,9 +64,9 @@ def small() -> tuple[str, ...]:
     return ("bf16_small",)
 
 
-def definition_name(geometry: str) -> str:
+def definition_name(layer_key: str) -> str:
     """Return the name of the FIB Definition of a key."""
-    sizes = GEOMETRIES[geometry]
+    sizes = LAYER_SIZES[layer_key]
     widths = f"h{sizes['hidden_size']}_i{sizes['intermediate_size']}"
     return f"moe_bf16_topk{sizes['top_k']}_e{sizes['num_experts']}_{widths}"
 
@@ -76,17 +76,17 @@ def reference_source() -> str:
     return "import torch\n\n\n" + inspect.getsource(run)
 
 
-def definition(geometry: str) -> Definition:
+def definition(layer_key: str) -> Definition:
     """Return the FIB Definition of a key."""
-    sizes = GEOMETRIES[geometry]
+    sizes = LAYER_SIZES[layer_key]
     return Definition(
-        name=definition_name(geometry),
+        name=definition_name(layer_key),
         op_type="moe",
         description=(
             "Mixture of experts with bf16 weights and activations (W16A16), experts given: GEMM1, "
             "SwiGLU, GEMM2, weighted sum over each token's experts."
         ),
-        tags=["model:qwen3-30b-a3b", "quantization:none", f"geometry:{geometry}"],
+        tags=["model:qwen3-30b-a3b", "quantization:none", f"geometry:{layer_key}"],
         axes={
             "seq_len": var("Tokens in the batch; 0 is legal."),
             "num_experts": const(
@@ -151,21 +151,21 @@ class RoutedCase(Case):
     popularity: float = POPULARITY
 
 
-def cases(geometry: str) -> list[RoutedCase]:
+def cases(layer_key: str) -> list[RoutedCase]:
     """Return the workloads of a key in the order in which they are run."""
     listed = HARD
-    if geometry not in small():
+    if layer_key not in small():
         listed = [(f"T={tokens}", tokens, POPULARITY) for tokens in TOKENS]
-    definition = definition_name(geometry)
-    return [RoutedCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in listed]
+    definition = definition_name(layer_key)
+    return [RoutedCase(layer_key, name, uuid_of(definition, name), *rest) for name, *rest in listed]
 
 
 def tensors(case: RoutedCase) -> dict[str, torch.Tensor]:
     """Return expert ids [T, top_k] int32, best first, and their weights [T, top_k] float32, which
     sum to one.
     """
-    num_experts = GEOMETRIES[case.geometry]["num_experts"]
-    top_k = GEOMETRIES[case.geometry]["top_k"]
+    num_experts = LAYER_SIZES[case.layer_key]["num_experts"]
+    top_k = LAYER_SIZES[case.layer_key]["top_k"]
 
     popularity = case.popularity * normal(f"{case.uuid}/popularity", (num_experts,))
     scores = popularity + normal(f"{case.uuid}/noise", (case.seq_len, num_experts))
@@ -189,10 +189,10 @@ def record(case: RoutedCase) -> Trace:
     """Return a case as a FIB workload trace."""
     random = ("hidden_states", "gemm1_weights", "gemm2_weights")
     stored = ("expert_ids", "expert_weights")
-    return trace(case, definition_name(case.geometry), random, stored)
+    return trace(case, definition_name(case.layer_key), random, stored)
 
 
-def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
+def counts(workload: Workload, stored: dict[str, torch.Tensor], layer_key: str) -> Counts | None:
     """Return a workload's counts, where every expert is local, or None where it lacks the routing.
 
     Raises ValueError for expert_ids of another shape than [T, top_k].
@@ -200,17 +200,17 @@ def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -
     if "expert_ids" not in stored:
         return None
     ids = stored["expert_ids"].numpy()
-    top_k = GEOMETRIES[geometry]["top_k"]
+    top_k = LAYER_SIZES[layer_key]["top_k"]
     if ids.ndim != 2 or ids.shape[1] != top_k:
         raise ValueError(f"expert_ids: got shape {ids.shape}, want [T, {top_k}]")
     return Counts(rows=ids.size, tokens=len(ids), active=len(np.unique(ids)))
 
 
-def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
+def bound(seq_len: int, counts: Counts, layer_key: str) -> Bound:
     """Return the roofline bound: the active experts' weights, tokens, ids and weights read once,
     the output written once.
     """
-    sizes = GEOMETRIES[geometry]
+    sizes = LAYER_SIZES[layer_key]
     weights = 3 * sizes["intermediate_size"] * sizes["hidden_size"]
     token_bytes = 2 * 2 * sizes["hidden_size"] + sizes["top_k"] * (4 + 4)
     moved = counts.active * 2 * weights + seq_len * token_bytes

@@ -97,9 +97,9 @@ def run(
     )
 
 
-def geometries() -> dict[str, Sizes]:
+def layer_sizes() -> dict[str, Sizes]:
     """Return key -> sizes, of every layer of this form."""
-    return layers.geometries("sigmoid-bias")
+    return layers.layer_sizes("sigmoid-bias")
 
 
 def small() -> tuple[str, ...]:
@@ -107,9 +107,9 @@ def small() -> tuple[str, ...]:
     return layers.small("sigmoid-bias")
 
 
-def definition_name(geometry: str) -> str:
+def definition_name(layer_key: str) -> str:
     """Return the name of the FIB Definition of a key."""
-    return name_of(geometries()[geometry])
+    return name_of(layer_sizes()[layer_key])
 
 
 def name_of(sizes: Sizes) -> str:
@@ -119,30 +119,30 @@ def name_of(sizes: Sizes) -> str:
     return f"moe_fp8_block_scale_{routing}_{size_suffix(sizes)}"
 
 
-def reference_source(geometry: str) -> str:
+def reference_source(layer_key: str) -> str:
     """Return one self-contained module with `run`, for the `reference` field of the JSON."""
     names = (*ROUTER_SIZES, "experts_at_once")
-    return self_contained(geometries()[geometry], names, (dequantize, route, local_experts, run))
+    return self_contained(layer_sizes()[layer_key], names, (dequantize, route, local_experts, run))
 
 
-def definition(geometry: str) -> Definition:
+def definition(layer_key: str) -> Definition:
     """Return the FIB Definition of a key."""
-    sizes = geometries()[geometry]
+    sizes = layer_sizes()[layer_key]
     ranks = sizes["num_experts"] // sizes["num_local_experts"]
     return Definition(
-        name=definition_name(geometry),
+        name=definition_name(layer_key),
         op_type="moe",
         description=(
             "FP8 block-scale mixture of experts with DeepSeek-V3 routing, as seen by one "
             f"expert-parallel rank of {ranks}: route, GEMM1, {activations.description(sizes)}, "
             "GEMM2, weighted sum over the local experts." + slice_of_experts(sizes)
         ),
-        tags=tags(geometry, sizes),
+        tags=tags(layer_key, sizes),
         axes=axes(sizes),
         constraints=CONSTRAINTS,
         inputs=inputs(DS_ROUTING),
         outputs=outputs(),
-        reference=reference_source(geometry),
+        reference=reference_source(layer_key),
     )
 
 
@@ -187,24 +187,24 @@ def hard_cases(sizes: Sizes) -> list[tuple]:
     ]
 
 
-def cases(geometry: str) -> list[MoeCase]:
+def cases(layer_key: str) -> list[MoeCase]:
     """Return the workloads of a key in the order in which they are run."""
-    if geometry == FIRST:
+    if layer_key == FIRST:
         return public_cases()
 
-    sizes = geometries()[geometry]
-    if geometry in small():
+    sizes = layer_sizes()[layer_key]
+    if layer_key in small():
         listed = hard_cases(sizes)
     else:
         listed = [(f"T={tokens}", tokens, middle_rank(sizes)) for tokens in MODEL_TOKENS]
 
-    definition = definition_name(geometry)
-    return [MoeCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in listed]
+    definition = definition_name(layer_key)
+    return [MoeCase(layer_key, name, uuid_of(definition, name), *rest) for name, *rest in listed]
 
 
 def tensors(case: MoeCase) -> dict[str, torch.Tensor]:
     """Return what goes into a case's safetensors file."""
-    sizes = geometries()[case.geometry]
+    sizes = layer_sizes()[case.layer_key]
     return router_outputs(case, sizes) | stored_scales(case, sizes)
 
 
@@ -212,13 +212,13 @@ def record(case: MoeCase) -> Trace:
     """Return a case as a FIB workload trace."""
     scalars = {
         "local_expert_offset": case.offset,
-        "routed_scaling_factor": geometries()[case.geometry]["routed_scaling_factor"],
+        "routed_scaling_factor": layer_sizes()[case.layer_key]["routed_scaling_factor"],
     }
     routing = ("routing_logits", "routing_bias")
-    return layer_trace(case, definition_name(case.geometry), routing, scalars)
+    return layer_trace(case, definition_name(case.layer_key), routing, scalars)
 
 
-def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
+def counts(workload: Workload, stored: dict[str, torch.Tensor], layer_key: str) -> Counts | None:
     """Return a workload's counts, or None where it lacks the routing.
 
     Raises ValueError for logits of another width.
@@ -229,7 +229,7 @@ def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -
     if offset is None or offset.type != "scalar":
         return None
 
-    sizes = geometries()[geometry]
+    sizes = layer_sizes()[layer_key]
     logits = stored["routing_logits"].to(torch.float32).numpy()
     bias = stored["routing_bias"].to(torch.float32).numpy()
     if logits.ndim != 2 or logits.shape[1] != sizes["num_experts"]:
@@ -239,8 +239,8 @@ def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -
     return routing_model.local_counts(chosen, sizes)
 
 
-def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
+def bound(seq_len: int, counts: Counts, layer_key: str) -> Bound:
     """Return the roofline bound of a workload with these counts."""
-    sizes = geometries()[geometry]
+    sizes = layer_sizes()[layer_key]
     routing_bytes = seq_len * sizes["num_experts"] * 4 + sizes["num_experts"] * 2
     return layer_bound(seq_len, counts, routing_bytes, sizes)

@@ -71,9 +71,9 @@ def run(
 
 
 @layers.cached
-def geometries() -> dict[str, Sizes]:
+def layer_sizes() -> dict[str, Sizes]:
     """Return key -> sizes, of every layer of this form: those whose rank has all experts."""
-    on_ranks = layers.geometries("renorm")
+    on_ranks = layers.layer_sizes("renorm")
     return {key: sizes for key, sizes in on_ranks.items() if layers.has_all_experts(sizes)}
 
 
@@ -82,9 +82,9 @@ def small() -> tuple[str, ...]:
     return layers.small("renorm")
 
 
-def definition_name(geometry: str) -> str:
+def definition_name(layer_key: str) -> str:
     """Return the name of the FIB Definition of a key."""
-    return name_of(geometries()[geometry])
+    return name_of(layer_sizes()[layer_key])
 
 
 def name_of(sizes: Sizes) -> str:
@@ -92,30 +92,30 @@ def name_of(sizes: Sizes) -> str:
     return f"moe_fp8_block_scale_renorm_topk{sizes['top_k']}_{size_suffix(sizes)}"
 
 
-def reference_source(geometry: str) -> str:
+def reference_source(layer_key: str) -> str:
     """Return one self-contained module with `run`, for the `reference` field of the JSON."""
     names = (*ROUTER_SIZES, "experts_at_once")
-    return self_contained(geometries()[geometry], names, (dequantize, route, local_experts, run))
+    return self_contained(layer_sizes()[layer_key], names, (dequantize, route, local_experts, run))
 
 
-def definition(geometry: str) -> Definition:
+def definition(layer_key: str) -> Definition:
     """Return the FIB Definition of a key."""
-    sizes = geometries()[geometry]
+    sizes = layer_sizes()[layer_key]
     axes, constraints = without_num_experts(sizes)
     return Definition(
-        name=definition_name(geometry),
+        name=definition_name(layer_key),
         op_type="moe",
         description=(
             "FP8 block-scale mixture of experts with softmax over the top-k logits, all experts on "
             f"one GPU: route, GEMM1, {activations.description(sizes)}, GEMM2, weighted sum."
             + slice_of_experts(sizes)
         ),
-        tags=tags(geometry, sizes),
+        tags=tags(layer_key, sizes),
         axes=axes,
         constraints=constraints,
         inputs=inputs(RENORM_ROUTING),
         outputs=outputs(),
-        reference=reference_source(geometry),
+        reference=reference_source(layer_key),
     )
 
 
@@ -138,38 +138,38 @@ def hard_cases(sizes: Sizes) -> list[tuple]:
     ]
 
 
-def cases(geometry: str) -> list[MoeCase]:
+def cases(layer_key: str) -> list[MoeCase]:
     """Return the workloads of a key in the order in which they are run."""
-    if geometry in small():
-        listed = hard_cases(geometries()[geometry])
+    if layer_key in small():
+        listed = hard_cases(layer_sizes()[layer_key])
     else:
         listed = [(f"T={tokens}", tokens, 0) for tokens in MODEL_TOKENS]
 
-    definition = definition_name(geometry)
-    return [MoeCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in listed]
+    definition = definition_name(layer_key)
+    return [MoeCase(layer_key, name, uuid_of(definition, name), *rest) for name, *rest in listed]
 
 
 def tensors(case: MoeCase) -> dict[str, torch.Tensor]:
     """Return what goes into a case's safetensors file."""
-    sizes = geometries()[case.geometry]
+    sizes = layer_sizes()[case.layer_key]
     return router_outputs(case, sizes) | stored_scales(case, sizes)
 
 
 def record(case: MoeCase) -> Trace:
     """Return a case as a FIB workload trace."""
-    return layer_trace(case, definition_name(case.geometry), ["routing_logits"], {})
+    return layer_trace(case, definition_name(case.layer_key), ["routing_logits"], {})
 
 
-def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
+def counts(workload: Workload, stored: dict[str, torch.Tensor], layer_key: str) -> Counts | None:
     """Return a workload's counts, or None where it lacks the routing."""
     if "routing_logits" not in stored:
         return None
-    sizes = geometries()[geometry]
+    sizes = layer_sizes()[layer_key]
     logits = stored["routing_logits"].to(torch.float32).numpy()
     return routing_model.local_counts(routing_model.select(logits, None, sizes), sizes)
 
 
-def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
+def bound(seq_len: int, counts: Counts, layer_key: str) -> Bound:
     """Return the roofline bound of a workload with these counts."""
-    sizes = geometries()[geometry]
+    sizes = layer_sizes()[layer_key]
     return layer_bound(seq_len, counts, 2 * seq_len * sizes["num_experts"], sizes)

@@ -103,19 +103,19 @@ def routed_key(key: str) -> str:
 @cached
 def router_inside() -> dict[str, str]:
     """Return key -> the one that states its layer with the router inside, where there is one."""
-    keys = [*moe_fp8_block_scale.geometries(), *moe_fp8_block_scale_renorm.geometries()]
+    keys = [*moe_fp8_block_scale.layer_sizes(), *moe_fp8_block_scale_renorm.layer_sizes()]
     return {routed_key(key): key for key in keys if key not in NOT_ROUTED}
 
 
 @cached
 def routers() -> dict[str, Sizes]:
     """Return key -> its layer's sizes as the router knows them, groups included."""
-    inside = layers.geometries("sigmoid-bias", "renorm", "given")
+    inside = layers.layer_sizes("sigmoid-bias", "renorm", "given")
     return {routed_key(key): sizes for key, sizes in inside.items() if key not in NOT_ROUTED}
 
 
 @cached
-def geometries() -> dict[str, Sizes]:
+def layer_sizes() -> dict[str, Sizes]:
     """Return key -> sizes, of every layer of this form."""
     ungrouped = {"num_groups": 1, "kept_groups": 1}
     return {key: sizes | ungrouped for key, sizes in routers().items()}
@@ -127,9 +127,9 @@ def small() -> tuple[str, ...]:
     return tuple(routed_key(key) for key in keys if key not in NOT_ROUTED)
 
 
-def definition_name(geometry: str) -> str:
+def definition_name(layer_key: str) -> str:
     """Return the name of the FIB Definition of a key."""
-    return name_of(geometries()[geometry])
+    return name_of(layer_sizes()[layer_key])
 
 
 def name_of(sizes: Sizes) -> str:
@@ -137,19 +137,19 @@ def name_of(sizes: Sizes) -> str:
     return f"moe_fp8_block_scale_routed_topk{sizes['top_k']}_{size_suffix(sizes)}"
 
 
-def reference_source(geometry: str) -> str:
+def reference_source(layer_key: str) -> str:
     """Return one self-contained module with `run`, for the `reference` field of the JSON."""
-    return self_contained(geometries()[geometry], ("experts_at_once",), (dequantize, run))
+    return self_contained(layer_sizes()[layer_key], ("experts_at_once",), (dequantize, run))
 
 
-def definition(geometry: str) -> Definition:
+def definition(layer_key: str) -> Definition:
     """Return the FIB Definition of a key."""
-    sizes = geometries()[geometry]
+    sizes = layer_sizes()[layer_key]
     axes, constraints = without_num_experts(sizes)
     axes["top_k"] = const(sizes["top_k"], "Experts of a token.")
     axes["gemm1_out_size"] = const(2 * sizes["intermediate_size"], "GEMM1's output: gate, then up.")
     return Definition(
-        name=definition_name(geometry),
+        name=definition_name(layer_key),
         op_type="moe",
         description=(
             "FP8 block-scale mixture of experts behind a router, as seen by one expert-parallel "
@@ -157,12 +157,12 @@ def definition(geometry: str) -> Definition:
             f"{activations.description(sizes)}, GEMM2, weighted sum over the local experts. Rows "
             "of gate come first, activation scales are row-major." + slice_of_experts(sizes)
         ),
-        tags=tags(geometry, sizes),
+        tags=tags(layer_key, sizes),
         axes=axes,
         constraints=constraints,
         inputs=inputs(ROUTED),
         outputs=outputs(),
-        reference=reference_source(geometry),
+        reference=reference_source(layer_key),
     )
 
 
@@ -201,18 +201,18 @@ def twice(ids: np.ndarray, weights: np.ndarray, sizes: Sizes) -> None:
 SPOILT = {"padded-batch": padded, "slots-without-expert": without_expert, "experts-twice": twice}
 
 
-def form_inside(geometry: str) -> ModuleType:
+def form_inside(layer_key: str) -> ModuleType:
     """Return the module of a key with the router inside."""
-    renorm = geometry in moe_fp8_block_scale_renorm.geometries()
+    renorm = layer_key in moe_fp8_block_scale_renorm.layer_sizes()
     return moe_fp8_block_scale_renorm if renorm else moe_fp8_block_scale
 
 
-def case_like(geometry: str, name: str, like: MoeCase, ids: str = "chosen") -> RoutedCase:
+def case_like(layer_key: str, name: str, like: MoeCase, ids: str = "chosen") -> RoutedCase:
     """Return a case with the tokens, rank and routing of another one."""
     return RoutedCase(
-        geometry,
+        layer_key,
         name,
-        uuid_of(definition_name(geometry), name),
+        uuid_of(definition_name(layer_key), name),
         like.seq_len,
         like.offset,
         like.raised,
@@ -222,35 +222,35 @@ def case_like(geometry: str, name: str, like: MoeCase, ids: str = "chosen") -> R
     )
 
 
-def cases(geometry: str) -> list[RoutedCase]:
+def cases(layer_key: str) -> list[RoutedCase]:
     """Return the workloads of a key in the order in which they are run."""
-    inside = router_inside().get(geometry)
+    inside = router_inside().get(layer_key)
     if inside is None:
-        return cases_of_tokens(geometry)
+        return cases_of_tokens(layer_key)
 
     likes = {case.name: case for case in form_inside(inside).cases(inside)}
-    all_cases = [case_like(geometry, name, like) for name, like in likes.items()]
-    if geometry in small():
-        all_cases += [case_like(geometry, name, likes["harsh-scales"], name) for name in SPOILT]
+    all_cases = [case_like(layer_key, name, like) for name, like in likes.items()]
+    if layer_key in small():
+        all_cases += [case_like(layer_key, name, likes["harsh-scales"], name) for name in SPOILT]
     return all_cases
 
 
-def cases_of_tokens(geometry: str) -> list[RoutedCase]:
+def cases_of_tokens(layer_key: str) -> list[RoutedCase]:
     """Return the workloads of a layer that has no form with the router inside."""
-    definition = definition_name(geometry)
-    offset = middle_rank(geometries()[geometry])
+    definition = definition_name(layer_key)
+    offset = middle_rank(layer_sizes()[layer_key])
     all_cases = []
     for tokens in MODEL_TOKENS:
         name = f"T={tokens}"
-        all_cases.append(RoutedCase(geometry, name, uuid_of(definition, name), tokens, offset))
+        all_cases.append(RoutedCase(layer_key, name, uuid_of(definition, name), tokens, offset))
     return all_cases
 
 
 def tensors(case: RoutedCase) -> dict[str, torch.Tensor]:
     """Return what goes into a case's safetensors file."""
-    router_sizes = routers()[case.geometry]
+    router_sizes = routers()[case.layer_key]
     if case.like:
-        stored = form_inside(case.like.geometry).tensors(case.like)
+        stored = form_inside(case.like.layer_key).tensors(case.like)
     else:
         stored = router_outputs(case, router_sizes)
 
@@ -266,19 +266,19 @@ def tensors(case: RoutedCase) -> dict[str, torch.Tensor]:
 
 def record(case: RoutedCase) -> Trace:
     """Return a case as a FIB workload trace."""
-    name = definition_name(case.geometry)
+    name = definition_name(case.layer_key)
     scalars = {"local_expert_offset": case.offset}
     return layer_trace(case, name, ("topk_ids", "topk_weights"), scalars)
 
 
-def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
+def counts(workload: Workload, stored: dict[str, torch.Tensor], layer_key: str) -> Counts | None:
     """Return a workload's counts, or None where it lacks the routing."""
-    return counts_after_router(workload, stored, geometries()[geometry])
+    return counts_after_router(workload, stored, layer_sizes()[layer_key])
 
 
-def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
+def bound(seq_len: int, counts: Counts, layer_key: str) -> Bound:
     """Return the roofline bound of a workload with these counts."""
-    sizes = geometries()[geometry]
+    sizes = layer_sizes()[layer_key]
     return layer_bound(seq_len, counts, routing_bytes(seq_len, sizes), sizes)
 
 

@@ -103,7 +103,7 @@ def run(
 
 
 @cached
-def geometries() -> dict[str, Sizes]:
+def layer_sizes() -> dict[str, Sizes]:
     """Return key -> sizes on one rank, of the models whose table has `mxfp4`."""
     sizes = {}
     for name, model in layers.models().items():
@@ -122,13 +122,13 @@ def small() -> tuple[str, ...]:
     return tuple(keys)
 
 
-def definition_name(geometry: str) -> str:
+def definition_name(layer_key: str) -> str:
     """Return the name of the FIB Definition of a key."""
-    sizes = geometries()[geometry]
+    sizes = layer_sizes()[layer_key]
     return f"moe_mxfp4_fp8_block_scale_routed_topk{sizes['top_k']}_{size_suffix(sizes)}"
 
 
-def reference_source(geometry: str) -> str:
+def reference_source(layer_key: str) -> str:
     """Return one self-contained module with `run`, for the `reference` field of the JSON."""
     constants = {
         "BLOCK": BLOCK,
@@ -138,7 +138,7 @@ def reference_source(geometry: str) -> str:
         "E2M1": E2M1,
     }
     functions = [inspect.getsource(function) for function in (dequantize, dequantize_mxfp4, run)]
-    return module_source(constants, [activations.source(geometries()[geometry]), *functions])
+    return module_source(constants, [activations.source(layer_sizes()[layer_key]), *functions])
 
 
 def axes(sizes: Sizes) -> dict:
@@ -160,11 +160,11 @@ def axes(sizes: Sizes) -> dict:
     }
 
 
-def definition(geometry: str) -> Definition:
+def definition(layer_key: str) -> Definition:
     """Return the FIB Definition of a key."""
-    sizes = geometries()[geometry]
+    sizes = layer_sizes()[layer_key]
     return Definition(
-        name=definition_name(geometry),
+        name=definition_name(layer_key),
         op_type="moe",
         description=(
             "Mixture of experts with MXFP4 weights and FP8 activations behind a router: the caller "
@@ -172,7 +172,7 @@ def definition(geometry: str) -> Definition:
             "GEMM2, weighted sum over the local experts. Rows of gate come first, activation "
             "scales are row-major." + slice_of_experts(sizes)
         ),
-        tags=[tag.replace("fp8_block_scale", "mxfp4") for tag in tags(geometry, sizes)],
+        tags=[tag.replace("fp8_block_scale", "mxfp4") for tag in tags(layer_key, sizes)],
         axes=axes(sizes),
         constraints=[
             "gemm1_out_size == 2 * intermediate_size",
@@ -184,7 +184,7 @@ def definition(geometry: str) -> Definition:
         ],
         inputs=inputs(ROUTED_MXFP4),
         outputs=outputs(),
-        reference=reference_source(geometry),
+        reference=reference_source(layer_key),
     )
 
 
@@ -213,18 +213,18 @@ class Mxfp4Case(MoeCase):
     spoilt: bool = False
 
 
-def cases(geometry: str) -> list[Mxfp4Case]:
+def cases(layer_key: str) -> list[Mxfp4Case]:
     """Return the workloads of a key in the order in which they are run."""
     listed = HARD
-    if geometry not in small():
+    if layer_key not in small():
         listed = [(f"T={tokens}", tokens, "random", False) for tokens in MODEL_TOKENS]
 
-    definition = definition_name(geometry)
-    offset = middle_rank(geometries()[geometry])
+    definition = definition_name(layer_key)
+    offset = middle_rank(layer_sizes()[layer_key])
     all_cases = []
     for name, tokens, scales, spoilt in listed:
         uuid = uuid_of(definition, name)
-        case = Mxfp4Case(geometry, name, uuid, tokens, offset, scales=scales, spoilt=spoilt)
+        case = Mxfp4Case(layer_key, name, uuid, tokens, offset, scales=scales, spoilt=spoilt)
         all_cases.append(case)
     return all_cases
 
@@ -237,7 +237,7 @@ def case_with_scales(case: Mxfp4Case) -> Mxfp4Case:
     """
     if case.scales == "harsh":
         return case
-    return next(other for other in cases(case.geometry) if other.scales == "random")
+    return next(other for other in cases(case.layer_key) if other.scales == "random")
 
 
 def weight_scales(case: Mxfp4Case) -> dict[str, torch.Tensor]:
@@ -246,7 +246,7 @@ def weight_scales(case: Mxfp4Case) -> dict[str, torch.Tensor]:
     Typical ones vary by two steps in a row, and rows by one more. Of harsh ones a sixteenth are the
     least that there is, so that their weights vanish beside the others.
     """
-    sizes = geometries()[case.geometry]
+    sizes = layer_sizes()[case.layer_key]
     local = sizes["num_local_experts"]
     hidden = sizes["hidden_size"]
     inter = sizes["intermediate_size"]
@@ -285,7 +285,7 @@ def spoil(ids: torch.Tensor, weights: torch.Tensor, num_experts: int) -> None:
 
 def tensors(case: Mxfp4Case) -> dict[str, torch.Tensor]:
     """Return what goes into a case's safetensors file."""
-    sizes = geometries()[case.geometry]
+    sizes = layer_sizes()[case.layer_key]
     stored = after_router(router_outputs(case, sizes), sizes)
     if case.spoilt:
         spoil(stored["topk_ids"], stored["topk_weights"], sizes["num_experts"])
@@ -296,7 +296,7 @@ def tensors(case: Mxfp4Case) -> dict[str, torch.Tensor]:
 
 def record(case: Mxfp4Case) -> Trace:
     """Return a case as a FIB workload trace."""
-    definition = definition_name(case.geometry)
+    definition = definition_name(case.layer_key)
     random = ("hidden_states", "hidden_states_scale", "gemm1_weights", "gemm2_weights")
     stored = ("topk_ids", "topk_weights", *SCALES)
     workload_trace = trace(case, definition, random, stored, {"local_expert_offset": case.offset})
@@ -307,9 +307,9 @@ def record(case: Mxfp4Case) -> Trace:
     return workload_trace
 
 
-def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts | None:
+def counts(workload: Workload, stored: dict[str, torch.Tensor], layer_key: str) -> Counts | None:
     """Return a workload's counts, or None where it lacks the routing."""
-    return counts_after_router(workload, stored, geometries()[geometry])
+    return counts_after_router(workload, stored, layer_sizes()[layer_key])
 
 
 def expert_bytes(sizes: Sizes) -> int:
@@ -318,11 +318,11 @@ def expert_bytes(sizes: Sizes) -> int:
     return weights // 2 + weights // GROUP
 
 
-def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
+def bound(seq_len: int, counts: Counts, layer_key: str) -> Bound:
     """Return the roofline bound of a workload with these counts.
 
     The GEMMs count at the dense FP8 rate, as Hopper multiplies no FP4.
     """
-    sizes = geometries()[geometry]
+    sizes = layer_sizes()[layer_key]
     routing_bytes = moe_fp8_block_scale_routed.routing_bytes(seq_len, sizes)
     return layer_bound(seq_len, counts, routing_bytes, sizes, expert_bytes(sizes))

@@ -1,7 +1,7 @@
 """A linear layer in MXFP8: bf16 activations quantised on the way in, weights given as E4M3 with
 E8M0 scales.
 
-`product` is the reference that every solution is judged against, GEOMETRIES has the sizes it is
+`product` is the reference that every solution is judged against, LAYER_SIZES has the sizes it is
 judged at. `moebench data --write` writes FIB's JSON of each key, whose `reference` is assembled
 from the functions below. Nothing here is fast on purpose: both operands are expanded to fp32 and
 multiplied in fp32. Scales of the weights and hard activations of a workload are made from its uuid.
@@ -60,16 +60,16 @@ def product(x, weight, weight_scale):
 
 
 # out: the dtype of the output where that is not bfloat16
-GEOMETRIES = {
+LAYER_SIZES = {
     "mxfp8": {"n": 4096, "k": 7168},
     "mxfp8_small": {"n": 256, "k": 512},
     "mxfp8_fp16": {"n": 128, "k": 384, "out": "float16"},
 }
 
 
-def geometries() -> dict[str, dict]:
+def layer_sizes() -> dict[str, dict]:
     """Return key -> sizes."""
-    return GEOMETRIES
+    return LAYER_SIZES
 
 
 def small() -> tuple[str, ...]:
@@ -77,13 +77,13 @@ def small() -> tuple[str, ...]:
     return ("mxfp8_small", "mxfp8_fp16")
 
 
-def definition_name(geometry: str) -> str:
+def definition_name(layer_key: str) -> str:
     """Return the name of the FIB Definition of a key."""
-    sizes = GEOMETRIES[geometry]
+    sizes = LAYER_SIZES[layer_key]
     return f"mxfp8_linear_n{sizes['n']}_k{sizes['k']}" + ("_fp16" if "out" in sizes else "")
 
 
-def reference_source(geometry: str) -> str:
+def reference_source(layer_key: str) -> str:
     """Return one self-contained module with `run`, for the `reference` field of the JSON."""
     constants = {
         "GROUP": GROUP,
@@ -93,7 +93,7 @@ def reference_source(geometry: str) -> str:
         "NAN_SCALE": NAN_SCALE,
     }
     functions = [inspect.getsource(function) for function in (quantise, dequantise, product)]
-    dtype = GEOMETRIES[geometry].get("out", "bfloat16")
+    dtype = LAYER_SIZES[layer_key].get("out", "bfloat16")
     run = (
         "@torch.no_grad()\n"
         "def run(x, weight, weight_scale):\n"
@@ -103,18 +103,18 @@ def reference_source(geometry: str) -> str:
     return module_source(constants, [*functions, run])
 
 
-def definition(geometry: str) -> Definition:
+def definition(layer_key: str) -> Definition:
     """Return the FIB Definition of a key."""
-    sizes = GEOMETRIES[geometry]
+    sizes = LAYER_SIZES[layer_key]
     out = sizes.get("out", "bfloat16")
     return Definition(
-        name=definition_name(geometry),
+        name=definition_name(layer_key),
         op_type="linear",
         description=(
             "Linear layer in MXFP8: activations quantised to E4M3 in groups of 32 with E8M0 scales "
             "as OCP MX v1.0 says, multiplied with weights given so, summed in fp32."
         ),
-        tags=["quantization:mxfp8", f"geometry:{geometry}"],
+        tags=["quantization:mxfp8", f"geometry:{layer_key}"],
         axes={
             "seq_len": var("Tokens, the rows of x; 0 is legal."),
             "n": const(sizes["n"], "Outputs of the layer, the rows of weight."),
@@ -133,7 +133,7 @@ def definition(geometry: str) -> Definition:
             ),
         },
         outputs={"output": tensor(["seq_len", "n"], out, "x times the transposed weight.")},
-        reference=reference_source(geometry),
+        reference=reference_source(layer_key),
     )
 
 
@@ -159,13 +159,13 @@ class LinearCase(Case):
     kind: str = "plain"
 
 
-def cases(geometry: str) -> list[LinearCase]:
+def cases(layer_key: str) -> list[LinearCase]:
     """Return the workloads of a key in the order in which they are run."""
     listed = HARD
-    if geometry not in small():
+    if layer_key not in small():
         listed = [(f"T={rows}", rows, "plain") for rows in ROWS]
-    definition = definition_name(geometry)
-    return [LinearCase(geometry, name, uuid_of(definition, name), *rest) for name, *rest in listed]
+    definition = definition_name(layer_key)
+    return [LinearCase(layer_key, name, uuid_of(definition, name), *rest) for name, *rest in listed]
 
 
 def harsh_x(case: LinearCase) -> np.ndarray:
@@ -174,7 +174,7 @@ def harsh_x(case: LinearCase) -> np.ndarray:
 
     A fifth of the groups are zeros; in every seventh group the largest saturates.
     """
-    groups = case.seq_len * GEOMETRIES[case.geometry]["k"] // GROUP
+    groups = case.seq_len * LAYER_SIZES[case.layer_key]["k"] // GROUP
     top = integers(f"{case.uuid}/top", groups, 131)[:, None]
     below = integers(f"{case.uuid}/below", groups * GROUP, 13).reshape(groups, GROUP)
     low_bits = integers(f"{case.uuid}/bits", groups * GROUP, 256).reshape(groups, GROUP)
@@ -193,8 +193,8 @@ def harsh_x(case: LinearCase) -> np.ndarray:
 def tensors(case: LinearCase) -> dict[str, torch.Tensor]:
     """Return what goes into a case's safetensors file."""
     low, high = HARSH if case.kind == "harsh" else TYPICAL
-    n = GEOMETRIES[case.geometry]["n"]
-    groups = GEOMETRIES[case.geometry]["k"] // GROUP
+    n = LAYER_SIZES[case.layer_key]["n"]
+    groups = LAYER_SIZES[case.layer_key]["k"] // GROUP
 
     scale = low + integers(f"{case.uuid}/weight_scale", n * groups, high - low)
     bits = torch.from_numpy(scale.astype(np.uint8).reshape(n, groups))
@@ -207,22 +207,22 @@ def tensors(case: LinearCase) -> dict[str, torch.Tensor]:
 def record(case: LinearCase) -> Trace:
     """Return a case as a FIB workload trace."""
     stored = ("weight_scale", "x") if case.kind == "harsh" else ("weight_scale",)
-    return trace(case, definition_name(case.geometry), ("x", "weight"), stored)
+    return trace(case, definition_name(case.layer_key), ("x", "weight"), stored)
 
 
-def counts(workload: Workload, stored: dict[str, torch.Tensor], geometry: str) -> Counts:
+def counts(workload: Workload, stored: dict[str, torch.Tensor], layer_key: str) -> Counts:
     """Return a workload's counts: a linear layer is one expert, which takes every row."""
     rows = workload.axes["seq_len"]
     return Counts(rows=rows, tokens=rows, active=1)
 
 
-def bound(seq_len: int, counts: Counts, geometry: str) -> Bound:
+def bound(seq_len: int, counts: Counts, layer_key: str) -> Bound:
     """Return the roofline bound: everything read once, the output written once, the GEMM at the
     dense FP8 rate.
 
     Only the rows matter.
     """
-    n = GEOMETRIES[geometry]["n"]
-    k = GEOMETRIES[geometry]["k"]
+    n = LAYER_SIZES[layer_key]["n"]
+    k = LAYER_SIZES[layer_key]["k"]
     moved = n * k + n * k // GROUP + seq_len * 2 * (k + n)
     return Bound(counts.rows, counts.active, moved, 2 * seq_len * n * k)

@@ -23,11 +23,11 @@ from moebench.operators.roofline import Bound, Counts
 
 
 @cached
-def cases_by_uuid(geometry: str) -> dict[str, Case]:
+def cases_by_uuid(layer_key: str) -> dict[str, Case]:
     """Return the workloads that this repository makes for a key, in the order in which they are
     run.
     """
-    return {case.uuid: case for case in catalogue.operator(geometry).cases(geometry)}
+    return {case.uuid: case for case in catalogue.operator(layer_key).cases(layer_key)}
 
 
 def size(workload: Workload) -> str:
@@ -43,19 +43,19 @@ def tokens(workload: Workload) -> int:
     return workload.axes.get("seq_len", max(workload.axes.values(), default=0))
 
 
-def label(workload: Workload, geometry: str) -> str:
+def label(workload: Workload, layer_key: str) -> str:
     """Return 'one-token T=1 offset=32', 'T=7', or the uuid of a user's workload and T.
 
     It is for a line of progress or a table. offset: the rank's first expert, where it has not all
     of them.
     """
     shown = size(workload)
-    case = cases_by_uuid(geometry).get(workload.uuid)
+    case = cases_by_uuid(layer_key).get(workload.uuid)
     if case is None:
         return f"{workload.uuid} {shown}"
 
     offset = workload.inputs.get("local_expert_offset")
-    if offset is not None and not has_all_experts(catalogue.geometries()[geometry]):
+    if offset is not None and not has_all_experts(catalogue.layer_sizes()[layer_key]):
         shown += f" offset={offset.value}"
     return shown if case.name.startswith("T=") else f"{case.name} {shown}"
 
@@ -107,16 +107,16 @@ def of_data_set(definition: str, root: Path) -> list[Workload]:
     return recorded
 
 
-def recorded(geometry: str, root: Path = paths.ROOT) -> list[Workload]:
+def recorded(layer_key: str, root: Path = paths.ROOT) -> list[Workload]:
     """Return the workloads in a key's file, in the order in which they are run: this repository's
     and the user's own.
 
     Raises UserError for a missing file and a line that is no workload of the definition.
     """
-    definition = catalogue.definition_name(geometry)
+    definition = catalogue.definition_name(layer_key)
     if not paths.workload_file(definition, root).exists():
         raise UserError(
-            f"{geometry}: its workloads are not written: run `moebench data {geometry} --write`"
+            f"{layer_key}: its workloads are not written: run `moebench data {layer_key} --write`"
         )
     return of_data_set(definition, root)
 
@@ -146,11 +146,11 @@ def read_lines(path: Path, definition: str) -> list[tuple[Workload, str]]:
 
 
 @cached
-def recorded_counts(geometry: str) -> dict[str, Counts]:
+def recorded_counts(layer_key: str) -> dict[str, Counts]:
     """Return uuid -> counts of a workload of this repository, as `make` writes them: drawing its
     routing takes seconds.
     """
-    file = paths.workload_file(catalogue.definition_name(geometry), suffix="csv")
+    file = paths.workload_file(catalogue.definition_name(layer_key), suffix="csv")
     counts = {}
     with file.open(encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
@@ -167,29 +167,29 @@ def recorded_bound(definition: str, workload: Workload, root: Path | None = None
     (root: None) is taken to be of this repository's workloads. All others have their routing in the
     stored tensors.
     """
-    geometry = catalogue.by_name().get(definition)
-    if geometry is None:
+    layer_key = catalogue.by_name().get(definition)
+    if layer_key is None:
         return None
 
-    if root in (None, paths.ROOT) and workload.uuid in cases_by_uuid(geometry):
-        counts = recorded_counts(geometry)[workload.uuid]
+    if root in (None, paths.ROOT) and workload.uuid in cases_by_uuid(layer_key):
+        counts = recorded_counts(layer_key)[workload.uuid]
     else:
-        counts = stored_counts(geometry, workload, root or paths.ROOT)
+        counts = stored_counts(layer_key, workload, root or paths.ROOT)
     if counts is None:
         return None
-    return catalogue.operator(geometry).bound(workload.axes["seq_len"], counts, geometry)
+    return catalogue.operator(layer_key).bound(workload.axes["seq_len"], counts, layer_key)
 
 
-def stored_counts(geometry: str, workload: Workload, root: Path) -> Counts | None:
+def stored_counts(layer_key: str, workload: Workload, root: Path) -> Counts | None:
     """Return the counts of a workload from its stored tensors, None where they lack the routing."""
     try:
         tensors = stored_tensors(workload, root)
-        return catalogue.operator(geometry).counts(workload, tensors, geometry)
+        return catalogue.operator(layer_key).counts(workload, tensors, layer_key)
     except (ValueError, safetensors.SafetensorError):
         return None  # somebody else's tensors; FIB says what is wrong with them
 
 
-def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:
+def make(layer_key: str, root: Path = paths.ROOT) -> tuple[int, int]:
     """Write the workloads of a key and their counts below root; return (blobs written, blobs found
     good).
 
@@ -197,21 +197,21 @@ def make(geometry: str, root: Path = paths.ROOT) -> tuple[int, int]:
     Raises CannotRun when a generated blob differs from its recorded checksum, UserError as
     `recorded`.
     """
-    definition = catalogue.definition_name(geometry)
+    definition = catalogue.definition_name(layer_key)
     workload_file = paths.workload_file(definition, root)
     checksum_file = paths.workload_file(definition, root, "sha256")
     recorded_sums = read_checksums(checksum_file)
-    users_lines = lines_of_user(geometry, workload_file, recorded_sums)
+    users_lines = lines_of_user(layer_key, workload_file, recorded_sums)
 
-    checksums, written = write_blobs(geometry, root, recorded_sums, checksum_file.name)
+    checksums, written = write_blobs(layer_key, root, recorded_sums, checksum_file.name)
 
-    family = catalogue.operator(geometry)
-    traces = [family.record(case) for case in cases_by_uuid(geometry).values()]
+    family = catalogue.operator(layer_key)
+    traces = [family.record(case) for case in cases_by_uuid(layer_key).values()]
     lines = [trace.model_dump_json() for trace in traces] + users_lines
     write_atomically(workload_file, "".join(f"{line}\n" for line in lines))
 
     counts_file = paths.workload_file(definition, root, "csv")
-    write_atomically(counts_file, counts_table(geometry, traces, root))
+    write_atomically(counts_file, counts_table(layer_key, traces, root))
 
     sums = [f"{digest}  {name}\n" for name, digest in checksums.items()]
     write_atomically(checksum_file, "".join(sums))
@@ -229,12 +229,12 @@ def read_checksums(file: Path) -> dict[str, str]:
     return sums
 
 
-def lines_of_user(geometry: str, workload_file: Path, recorded_sums: dict[str, str]) -> list[str]:
+def lines_of_user(layer_key: str, workload_file: Path, recorded_sums: dict[str, str]) -> list[str]:
     """Return the lines of a workload file that this repository has not made, now or before."""
     if not workload_file.exists():
         return []
-    definition = catalogue.definition_name(geometry)
-    ours = cases_by_uuid(geometry)
+    definition = catalogue.definition_name(layer_key)
+    ours = cases_by_uuid(layer_key)
 
     lines = []
     for workload, line in read_lines(workload_file, definition):
@@ -245,17 +245,17 @@ def lines_of_user(geometry: str, workload_file: Path, recorded_sums: dict[str, s
 
 
 def write_blobs(
-    geometry: str, root: Path, recorded_sums: dict[str, str], checksum_file: str
+    layer_key: str, root: Path, recorded_sums: dict[str, str], checksum_file: str
 ) -> tuple[dict[str, str], int]:
     """Write the tensors of a key's cases; return blob's name -> sha256, and how many were written.
 
     Raises CannotRun when one differs from its recorded checksum.
     """
-    family = catalogue.operator(geometry)
-    definition = catalogue.definition_name(geometry)
+    family = catalogue.operator(layer_key)
+    definition = catalogue.definition_name(layer_key)
     checksums = {}
     written = 0
-    for case in cases_by_uuid(geometry).values():
+    for case in cases_by_uuid(layer_key).values():
         name = paths.blob_file(definition, case.uuid)
         path = root / name
         wanted = recorded_sums.get(name)
@@ -275,13 +275,13 @@ def write_blobs(
     return checksums, written
 
 
-def counts_table(geometry: str, traces: list[Trace], root: Path) -> str:
+def counts_table(layer_key: str, traces: list[Trace], root: Path) -> str:
     """Return CSV: uuid and counts of each workload."""
-    family = catalogue.operator(geometry)
+    family = catalogue.operator(layer_key)
     names = [field.name for field in fields(Counts)]
     rows = [["uuid", *names]]
     for trace in traces:
         stored = stored_tensors(trace.workload, root)
-        counts = family.counts(trace.workload, stored, geometry)
+        counts = family.counts(trace.workload, stored, layer_key)
         rows.append([trace.workload.uuid, *map(str, astuple(counts))])
     return "".join(f"{','.join(row)}\n" for row in rows)

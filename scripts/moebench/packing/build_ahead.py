@@ -25,17 +25,17 @@ from moebench.packing.eligibility import missing_dependencies
 GRACE = 5  # seconds that compilers have to remove their files and end
 
 
-def build(names: list[str], geometries: Collection[str] = ()) -> int:
+def build(names: list[str], layer_keys: Collection[str] = ()) -> int:
     """Let FIB build them one after the other; print a line for each. Returns 1 if one does not
     build, else 0.
 
-    geometries: the definitions to build them for; without any, all that they serve. Raises as
+    layer_keys: the definitions to build them for; without any, all that they serve. Raises as
     `pack_all`.
     """
     check_cache()
 
     status = 0
-    for solution in chosen_solutions(names, geometries):
+    for solution in chosen_solutions(names, layer_keys):
         missing = missing_dependencies(solution)
         if missing:
             print(f"{solution.name}: SKIPPED: needs {', '.join(missing)}, not installed here")
@@ -50,17 +50,17 @@ def build(names: list[str], geometries: Collection[str] = ()) -> int:
     return status
 
 
-def chosen_solutions(names: list[str], geometries: Collection[str]) -> list[Solution]:
-    """Return what to build. Raises UserError where none of them serves a geometry."""
+def chosen_solutions(names: list[str], layer_keys: Collection[str]) -> list[Solution]:
+    """Return what to build. Raises UserError where none of them serves a layer key."""
     packed, _ = pack.pack_all(names)
     chosen = []
     for solutions in packed.values():
-        for geometry, solution in solutions.items():
-            if not geometries or geometry in geometries:
+        for layer_key, solution in solutions.items():
+            if not layer_keys or layer_key in layer_keys:
                 chosen.append(solution)
 
-    if geometries and not chosen:
-        raise UserError(f"--definition: got {', '.join(geometries)}, which none of these serves")
+    if layer_keys and not chosen:
+        raise UserError(f"--definition: got {', '.join(layer_keys)}, which none of these serves")
     return chosen
 
 

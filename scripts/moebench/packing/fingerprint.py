@@ -63,7 +63,7 @@ def fingerprint(solution: Solution) -> str:
     return hashlib.sha1(json.dumps(counted).encode()).hexdigest()
 
 
-def source_of(solution: Solution) -> dict[str, str]:
+def source_hashes(solution: Solution) -> dict[str, str]:
     """Return Provenance's fields of a solution's source."""
     return {"source_sha1": solution.hash(), "source_fingerprint": fingerprint(solution)}
 

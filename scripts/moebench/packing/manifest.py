@@ -48,7 +48,7 @@ class Manifest(Strict):
     for definitions with renorm routing, for routed ones and for MXFP4 experts. FUNCTION_bf16 beside
     one of them, for tokens in bf16, is exported by packages as run_bf16. units: .cu files of
     solutions/common/ that no file includes, as "common/cuda/host/binding.cu". definitions: keys of
-    catalogue.geometries(); once it is read, those that `serves` takes, too. based_on: the solution
+    catalogue.layer_sizes(); once it is read, those that `serves` takes, too. based_on: the solution
     whose files this one's replace. first_use: what the first use takes. start: what
     `moebench new --from` calls a copy. stages: pattern of a kernel's plain name -> stage.
     """
@@ -65,7 +65,7 @@ class Manifest(Strict):
     destination_passing_style: StrictBool = True
     dependencies: list[Text] = []
     units: list[Text] = []
-    definitions: list[Literal[*catalogue.geometries()]] = []
+    definitions: list[Literal[*catalogue.layer_sizes()]] = []
     serves: list[Rule] = []
     based_on: Text | None = None
     first_use: Text | None = None
@@ -117,9 +117,9 @@ def choose(names: list[str]) -> list[str]:
     return list(dict.fromkeys(names)) or list(readable())
 
 
-def solutions_of(geometries: Collection[str]) -> list[str]:
-    """Return the names of the readable solutions that serve one of these geometries."""
-    wanted = set(geometries)
+def solutions_of(layer_keys: Collection[str]) -> list[str]:
+    """Return the names of the readable solutions that serve one of these layer keys."""
+    wanted = set(layer_keys)
     return [name for name, manifest in readable().items() if wanted & set(manifest.definitions)]
 
 

@@ -25,7 +25,7 @@ ENTRY_POINT_KEYS = {
 
 
 def pack(name: str) -> dict[str, Solution]:
-    """Return geometry -> Solution, for each that the solution serves.
+    """Return layer key -> Solution, for each that the solution serves.
 
     Raises PackingError for whatever its folder holds.
     """
@@ -45,47 +45,47 @@ def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
         texts[path] = gathering.packed_text(file)
 
     solutions = {}
-    for geometry in manifest.definitions:
+    for layer_key in manifest.definitions:
         sources = []
         for path, text in texts.items():
-            sources.append({"path": path, "content": problem.source(path, geometry, text)})
-        solutions[geometry] = Solution(
-            name=packed_name(manifest.name, geometry, manifest.definitions[0]),
-            definition=catalogue.definition_name(geometry),
+            sources.append({"path": path, "content": problem.source(path, layer_key, text)})
+        solutions[layer_key] = Solution(
+            name=packed_name(manifest.name, layer_key, manifest.definitions[0]),
+            definition=catalogue.definition_name(layer_key),
             author=manifest.author,
             description=manifest.description,
-            spec=build_spec(manifest, geometry, texts),
+            spec=build_spec(manifest, layer_key, texts),
             sources=sources,
         )
     return solutions
 
 
-def packed_name(name: str, geometry: str, first: str) -> str:
+def packed_name(name: str, layer_key: str, first: str) -> str:
     """Return the name of a packed solution. FIB wants names that are unique in a data set.
 
-    For `first`, the solution's first geometry, that is the plain name. Others add what their
+    For `first`, the solution's first layer_key, that is the plain name. Others add what their
     definition's name has beyond that one's: mine_ng1_kg1_e48.
     """
     first_parts = catalogue.definition_name(first).split("_")
-    for part in catalogue.definition_name(geometry).split("_"):
+    for part in catalogue.definition_name(layer_key).split("_"):
         if part not in first_parts:
             name += f"_{part}"
     return name
 
 
-def build_spec(manifest: Manifest, geometry: str, texts: dict[str, str]) -> BuildSpec:
-    """Return what FIB has to know in order to build, with the function of the geometry's form."""
+def build_spec(manifest: Manifest, layer_key: str, texts: dict[str, str]) -> BuildSpec:
+    """Return what FIB has to know in order to build, with the function of the layer key's form."""
     fields = manifest.model_dump(include=set(BuildSpec.model_fields))
-    fields["entry_point"] = entry_point(manifest, geometry, texts)
+    fields["entry_point"] = entry_point(manifest, layer_key, texts)
     return BuildSpec(**fields)
 
 
-def entry_point(manifest: Manifest, geometry: str, texts: dict[str, str]) -> str:
-    """Return FILE::FUNCTION for a geometry.
+def entry_point(manifest: Manifest, layer_key: str, texts: dict[str, str]) -> str:
+    """Return FILE::FUNCTION for a layer key.
 
     Raises PackingError where the manifest's value names no function of a packed file.
     """
-    key = ENTRY_POINT_KEYS.get(catalogue.form(geometry), "entry_point")
+    key = ENTRY_POINT_KEYS.get(catalogue.form(layer_key), "entry_point")
     if getattr(manifest, key) is None:
         key = "entry_point"
     value = getattr(manifest, key)

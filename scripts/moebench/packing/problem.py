@@ -49,41 +49,41 @@ FILES = [*CONSTANTS, *TABLES]
 NOTE = "Packing writes this file for other definitions."
 
 
-def facts(file: str, geometry: str) -> dict[str, tuple[str, float]]:
+def facts(file: str, layer_key: str) -> dict[str, tuple[str, float]]:
     """Return name in Python -> name in C++ and value, of `problem`, `interface` or `weights`."""
     if file == "interface":
-        routed = catalogue.form(geometry) in ("routed", "mxfp4")  # today these have all three
+        routed = catalogue.form(layer_key) in ("routed", "mxfp4")  # today these have all three
         return {name: (symbol, routed) for name, symbol in INTERFACE.items()}
     if file == "weights":
-        return {"MXFP4_WEIGHTS": ("kMxfp4Weights", geometry in catalogue.mxfp4())}
+        return {"MXFP4_WEIGHTS": ("kMxfp4Weights", layer_key in catalogue.mxfp4())}
 
-    layer = catalogue.geometries()[geometry]
+    layer = catalogue.layer_sizes()[layer_key]
     activation = swiglu.constants(layer)
 
     constants = {}
     for key, symbol in NAMES.items():
         constants[key.upper()] = (symbol, layer[key])
-    constants["RENORM"] = ("kRenorm", geometry in catalogue.renorm())
+    constants["RENORM"] = ("kRenorm", layer_key in catalogue.renorm())
     for key, symbol in ACTIVATION.items():
         constants[key.upper()] = (symbol, activation[key])
     return constants
 
 
-def source(path: str, geometry: str, text: str = "") -> str:
+def source(path: str, layer_key: str, text: str = "") -> str:
     """Return what is packed of a file with this text."""
     if path in TABLES:
         return argument_tables.source(path)
     if path in CONSTANTS:
-        return constants_source(PurePosixPath(path), geometry)
+        return constants_source(PurePosixPath(path), layer_key)
     if path.endswith(".csv"):
-        return table_source(text, geometry)
+        return table_source(text, layer_key)
     return text
 
 
-def constants_source(path: PurePosixPath, geometry: str) -> str:
+def constants_source(path: PurePosixPath, layer_key: str) -> str:
     """Return one of CONSTANTS for a definition."""
-    definition = catalogue.definition_name(geometry)
-    constants = facts(path.stem, geometry)
+    definition = catalogue.definition_name(layer_key)
+    constants = facts(path.stem, layer_key)
 
     if path.suffix == ".cuh":
         lines = [f"// {path.stem}: {definition}. {NOTE}", "#pragma once", ""]
@@ -100,14 +100,14 @@ def cpp_literal(value: float) -> str:
     return f"{value}f" if isinstance(value, float) else str(value).lower()
 
 
-def table_source(text: str, geometry: str) -> str:
+def table_source(text: str, layer_key: str) -> str:
     """Return a table's rows for a definition; all of a table without a column `sizes`."""
     columns = text.partition("\n")[0].strip().split(",")
     if "sizes" not in columns:
         return text
 
     column = columns.index("sizes")
-    definition = f"{catalogue.definition_name(geometry)}_"
+    definition = f"{catalogue.definition_name(layer_key)}_"
     header, *rows = text.splitlines()
     kept = [header]
     for row in rows:

@@ -40,7 +40,7 @@ class Package:
 
     folder: Path
     solution: Solution
-    geometry: str
+    layer_key: str
 
     @property
     def has_bf16(self) -> bool:
@@ -52,22 +52,22 @@ class Package:
     @property
     def has_adapters(self) -> bool:
         """Whether engines can call it: they route themselves, and their tokens are bf16."""
-        return self.has_bf16 and self.geometry in catalogue.routed()
+        return self.has_bf16 and self.layer_key in catalogue.routed()
 
 
-def pack_packages(names: list[str], parent: Path, geometries: list[str]) -> list[Path]:
-    """Write parent/<packed name>/ for each solution and geometry, and a pyproject.toml for pip.
+def pack_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list[Path]:
+    """Write parent/<packed name>/ for each solution and layer_key, and a pyproject.toml for pip.
 
     Such a package has the packed sources and exports the solution's function as `run`, the one for
-    tokens in bf16 as `run_bf16`; for engines also the sizes and the adapters. geometries: [] for
+    tokens in bf16 as `run_bf16`; for engines also the sizes and the adapters. layer_keys: [] for
     each solution's first. Returns the folders. If it is interrupted, none of them stays.
 
     Raises as `pack_all`; UserError where a folder exists, since older sources would be compiled
-    along, where none of the geometries is served, or where parent has a name that is taken.
+    along, where none of the layer_keys is served, or where parent has a name that is taken.
     """
     check_name(parent)
     check_project(parent)
-    packages = chosen_packages(names, parent, geometries)
+    packages = chosen_packages(names, parent, layer_keys)
     for package in packages:
         if package.folder.exists():
             raise UserError(
@@ -125,21 +125,21 @@ def check_project(parent: Path) -> None:
         raise UserError(f"--package: {file} is not of this command; name another folder")
 
 
-def chosen_packages(names: list[str], parent: Path, geometries: list[str]) -> list[Package]:
-    """Return the packages of these solutions, or of all, for these geometries or each one's first.
+def chosen_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list[Package]:
+    """Return the packages of these solutions, or of all, for these layer keys or each one's first.
 
-    Raises as `pack_all`, and UserError where a solution serves none of the geometries.
+    Raises as `pack_all`, and UserError where a solution serves none of the layer_keys.
     """
     packed, _ = pack_all(names)
     packages = []
     for name, solutions in packed.items():
-        wanted = [key for key in solutions if key in geometries]
-        if not geometries:
+        wanted = [key for key in solutions if key in layer_keys]
+        if not layer_keys:
             wanted = list(solutions)[:1]
         if not wanted:
             served = ", ".join(solutions)
             raise UserError(
-                f"--definition: got {', '.join(geometries)}, want of {name}'s: {served}"
+                f"--definition: got {', '.join(layer_keys)}, want of {name}'s: {served}"
             )
         for key in wanted:
             solution = solutions[key]
@@ -184,7 +184,7 @@ def init_text(package: Package) -> str:
     if package.has_bf16:
         lines.append(export(f"{entry_point}_bf16", "run_bf16"))
     if package.has_adapters:
-        layer = catalogue.geometries()[package.geometry]
+        layer = catalogue.layer_sizes()[package.layer_key]
         sizes = {key: layer[key] for key in CHECKED_SIZES}
         lines += ["", f'DEFINITION = "{solution.definition}"', f"SIZES = {sizes}"]
     return "\n".join([*lines, ""])

@@ -107,7 +107,7 @@ def why_not(rules: list[Rule], form: str | None, layer: dict) -> str | None:
 def served(rules: list[Rule]) -> list[str]:
     """Return the keys of the definitions of FP8 layers that one of the rules takes."""
     keys = []
-    for key, layer in catalogue.geometries().items():
+    for key, layer in catalogue.layer_sizes().items():
         form = catalogue.form(key)
         if form and why_not(rules, form, layer) is None:
             keys.append(key)

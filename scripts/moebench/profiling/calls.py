@@ -107,7 +107,7 @@ def main(argv: list[str]) -> int:
     """Call a solution under ncu. Returns the exit status: 0, or 2 for bad arguments."""
     parser = argparse.ArgumentParser("python -m moebench.profiling.calls", description=__doc__)
     parser.add_argument("solution")
-    parser.add_argument("layer_key", choices=list(catalogue.geometries()))
+    parser.add_argument("layer_key", choices=list(catalogue.layer_sizes()))
     workloads_help = "as for moebench profile --workloads"
     parser.add_argument("workloads", nargs="+", metavar="W", help=workloads_help)
     args = parser.parse_args(argv)

@@ -14,7 +14,7 @@ from moebench.judging.calling import first_line
 from moebench.judging.fib import time_runnable
 from moebench.operators.catalogue import definition, definition_name
 from moebench.operators.workloads import recorded_bound
-from moebench.packing.fingerprint import source_of
+from moebench.packing.fingerprint import source_hashes
 from moebench.packing.manifest import read_manifest
 from moebench.profiling import ncu, torch_profiler
 from moebench.profiling.calls import WARMUP_RUNS, arguments, build, call_repeatedly
@@ -76,7 +76,7 @@ def profile_all(job: Job) -> Iterator[ProfileRecord]:
 
 def record_of(name: str, job: Job, profiles: list[WorkloadProfile]) -> ProfileRecord:
     """Return a solution's record, with where its figures come from."""
-    source = source_of(job.solutions[name])
+    source = source_hashes(job.solutions[name])
     measured_by = provenance.here(job.device, **source, protocol=job.protocol, command=job.command)
     return ProfileRecord(
         solution=name, definition=job.definition.name, provenance=measured_by, workloads=profiles

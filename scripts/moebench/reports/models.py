@@ -78,7 +78,7 @@ def speeds(rows: pd.DataFrame) -> Table:
     """
     table_rows = []
     for layer, of_layer in measured(rows):
-        table_rows.append([layer.name, *speed_texts(of_layer, layer.geometry)])
+        table_rows.append([layer.name, *speed_texts(of_layer, layer.key)])
     head = ["model", *(f"T={tokens}" for tokens in TOKENS)]
     return Table(head=head, sections=[table_rows], caption=SPEEDS_CAPTION)
 

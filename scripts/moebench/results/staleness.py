@@ -15,7 +15,7 @@ from moebench.core.errors import UserError
 from moebench.core.provenance import Provenance, of_trace
 from moebench.judging.plan import Part, Plan
 from moebench.packing import manifest, pack, solution_files
-from moebench.packing.fingerprint import source_of
+from moebench.packing.fingerprint import source_hashes
 from moebench.results import trace_files
 from moebench.results.trace_files import Recorded
 
@@ -44,7 +44,7 @@ def hashes(solutions: Iterable[Solution]) -> set[str]:
     """Return of each solution FIB's hash of every byte and the fingerprint of what runs."""
     both = set()
     for solution in solutions:
-        both.update(source_of(solution).values())
+        both.update(source_hashes(solution).values())
     return both
 
 

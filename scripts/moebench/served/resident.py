@@ -48,7 +48,7 @@ class Resident:
 
     def bound_ms(self, num_tokens: int) -> float:
         """Return the sum of the layers' roofline bounds in ms."""
-        sizes = catalogue.geometries()[self.layer_key]
+        sizes = catalogue.layer_sizes()[self.layer_key]
         total = 0.0
         for experts in self.local_experts:
             chosen = experts[:num_tokens].cpu().numpy()
@@ -85,7 +85,7 @@ def layer_bytes(layer_key: str, num_tokens: int) -> int:
 
 def scratch_bytes(layer_key: str, num_tokens: int) -> int:
     """Return what a solution may need: gemm1's output, h and y in bf16 for each expanded token."""
-    sizes = catalogue.geometries()[layer_key]
+    sizes = catalogue.layer_sizes()[layer_key]
     columns = sizes["hidden_size"] + 3 * sizes["intermediate_size"]
     return 2 * num_tokens * sizes["top_k"] * columns
 
@@ -95,7 +95,7 @@ def reference_bytes(layer_key: str, num_tokens: int) -> int:
 
     That is three fp32 copies of the tokens and of the weights that are dequantised at once.
     """
-    sizes = catalogue.geometries()[layer_key]
+    sizes = catalogue.layer_sizes()[layer_key]
     hidden = sizes["hidden_size"]
     intermediate = sizes["intermediate_size"]
     weights = 24 * sizes["experts_at_once"] * intermediate * hidden
@@ -116,7 +116,7 @@ def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resi
     shared = shared_inputs(shapes, scalars, device, source)
 
     # The means of the weights' scales, with which products keep their size.
-    sizes = catalogue.geometries()[layer_key]
+    sizes = catalogue.layer_sizes()[layer_key]
     means = {
         "gemm1_weights": sizes["hidden_size"] ** -0.5,
         "gemm2_weights": sizes["intermediate_size"] ** -0.5,

@@ -24,19 +24,19 @@ KINDS = ("skewed", "uniform", "one-expert")
 EIGHT = (5, 9, 13, 40, 44, 101, 200, 204)
 
 
-def offset_of(geometry: str) -> int:
+def offset_of(layer_key: str) -> int:
     """Return the first expert of a rank in the middle.
 
     Of the first definition, whose 32 experts are one group, it is 96.
     """
-    sizes = catalogue.geometries()[geometry]
+    sizes = catalogue.layer_sizes()[layer_key]
     local = sizes["num_local_experts"]
     return sizes["num_experts"] * 3 // 8 // local * local
 
 
-def same_experts(geometry: str) -> dict[int, float]:
+def same_experts(layer_key: str) -> dict[int, float]:
     """Return logits to add so that every token picks the same experts."""
-    sizes = catalogue.router_sizes(geometry)
+    sizes = catalogue.router_sizes(layer_key)
     experts = sizes["num_experts"]
     if sizes["top_k"] == len(EIGHT) and sizes["routing"] != "renorm":
         chosen = [each * experts // 256 for each in EIGHT]
@@ -45,43 +45,43 @@ def same_experts(geometry: str) -> dict[int, float]:
     return {expert: 9.0 if expert in chosen else -9.0 for expert in range(experts)}
 
 
-def kinds_of(geometry: str) -> list[str]:
+def kinds_of(layer_key: str) -> list[str]:
     """Return the kinds that a definition can have: all, or [] if it is no FP8 MoE layer."""
-    return [*KINDS] if catalogue.form(geometry) else []
+    return [*KINDS] if catalogue.form(layer_key) else []
 
 
-def tensors(kind: str, num_tokens: int, geometry: str) -> dict[str, torch.Tensor]:
+def tensors(kind: str, num_tokens: int, layer_key: str) -> dict[str, torch.Tensor]:
     """Return the definition's routing inputs; the same ones each time."""
-    sizes = catalogue.router_sizes(geometry)
+    sizes = catalogue.router_sizes(layer_key)
     if kind == "skewed":
         seed = f"sweep/{num_tokens}"
-        drawn = routing_model.draw_typical(seed, num_tokens, offset_of(geometry), sizes)
+        drawn = routing_model.draw_typical(seed, num_tokens, offset_of(layer_key), sizes)
     elif kind == "uniform":
         seed = f"sweep/uniform/{num_tokens}"
         drawn = routing_model.draw(seed, num_tokens, {}, sizes, spread=0)
     else:
         seed = f"sweep/one/{num_tokens}"
-        drawn = routing_model.draw(seed, num_tokens, same_experts(geometry), sizes, spread=0)
+        drawn = routing_model.draw(seed, num_tokens, same_experts(layer_key), sizes, spread=0)
 
     inputs = routing_model.as_inputs(*drawn)
-    if catalogue.form(geometry) == "routed":
+    if catalogue.form(layer_key) == "routed":
         return after_router(inputs, sizes)
     return inputs
 
 
-def workload(kind: str, num_tokens: int, geometry: str) -> tuple[str, Workload]:
+def workload(kind: str, num_tokens: int, layer_key: str) -> tuple[str, Workload]:
     """Return (label, workload), whose routing is written below blob/.
 
     Raises CannotRun for a definition without such kinds.
     """
-    if kind not in kinds_of(geometry):
-        raise CannotRun(f"--tokens: {geometry} has no routing to choose; it is for FP8 MoE layers")
+    if kind not in kinds_of(layer_key):
+        raise CannotRun(f"--tokens: {layer_key} has no routing to choose; it is for FP8 MoE layers")
 
-    name = catalogue.definition_name(geometry)
+    name = catalogue.definition_name(layer_key)
     label = f"T={num_tokens} {kind}"
     uuid = uuid_of(name, f"{kind}:{num_tokens}")
-    case = MoeCase(geometry, label, uuid, num_tokens, offset_of(geometry))
+    case = MoeCase(layer_key, label, uuid, num_tokens, offset_of(layer_key))
 
-    content = safetensors.torch.save(tensors(kind, num_tokens, geometry))
+    content = safetensors.torch.save(tensors(kind, num_tokens, layer_key))
     write_atomically(paths.ROOT / paths.blob_file(name, case.uuid), content)
-    return label, catalogue.operator(geometry).record(case).workload
+    return label, catalogue.operator(layer_key).record(case).workload

@@ -63,7 +63,7 @@ def place(solution: str) -> int:
     if solution not in solution_names():
         return crc32(solution.encode())
     first_definition = read_manifest(solution).definitions[0]
-    return solutions_of(operator(first_definition).geometries()).index(solution)
+    return solutions_of(operator(first_definition).layer_sizes()).index(solution)
 
 
 def look(solution: str, size: float = 5) -> dict:
