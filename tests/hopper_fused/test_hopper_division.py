@@ -19,7 +19,7 @@ SMS = st.sampled_from(
 BLOCK_M = 128
 # 36 experts, and two CTAs for each column tile; I and H no whole pairs of tiles, 13 CTAs for each
 # column tile
-LAYER_KEYS = ("full", "step-3.5-flash-ep8", "small-one-group")
+LAYER_SIZES = ("full", "step-3.5-flash-ep8", "small-one-group")
 
 pytestmark = pytest.mark.xdist_group("division")  # one worker builds the program
 
@@ -59,7 +59,7 @@ class Asked:
         return [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
 
 
-@pytest.fixture(scope="module", params=LAYER_KEYS)
+@pytest.fixture(scope="module", params=LAYER_SIZES)
 def ask(request, tmp_path_factory):
     return Asked(request.param, ("hopper_division.cc", tmp_path_factory.mktemp("division")))
 

@@ -38,7 +38,7 @@ def sources(of, layer_key="full"):
         name: text for name, text in packed.items() if name.endswith(".cuh")
     } | small.size_files(of)
     kernel = packed["fused_layer.cu"]
-    kernel = kernel[: kernel.index("cudaError_t prepare_fused_layer")]
+    kernel = kernel[: kernel.index("cudaError_t prepare_fused_layer")] + "}\n"  # its namespace's
     assert kernel.count(SHARED_MEMORY) == 1
     texts["fused_layer_on_host.cuh"] = kernel.replace(
         SHARED_MEMORY, "uint8_t* smem_base = shared_memory();"

@@ -36,14 +36,14 @@ BARRIERS = {
     "h before its signal": (
         TMA,
         "gemm1_swiglu.cuh",
-        "    named_barrier_sync(kBarStored, kArrivals);\n",
+        "    StoredBarrier::sync();\n",
         "",
     ),
-    "sums": (TMA, "gemm2_combine.cuh", "  if constexpr (!kShortTiles) __syncwarp();", ""),
+    "sums": (TMA, "gemm2_combine.cuh", "  if constexpr (!Config::kShortTiles) __syncwarp();", ""),
     "row maxima": (
         TMA,
         "gemm1_swiglu.cuh",
-        "  named_barrier_sync(kBarAmax, kMTiles * kWarp);\n",
+        "  AmaxBarrier::sync();\n",
         "",
     ),
     "a first part's sums": (TMA, "gemm1_swiglu.cuh", "counter_wait(", "//"),

@@ -14,7 +14,10 @@ KERNEL = ("--kernel-name", "kernel_substring=fused_layer")
 CONFIGURATIONS = [(227, 1, 1), (163, 0, 0)]
 LAYERS = len(small.COUNTS)
 MBARRIERS = Path(__file__).with_name("mma_mbarriers.cuh")
-INIT = "named_barriers_init(kMTiles * kWarp, (kWarps > kMTiles ? kMTiles + 1 : kMTiles) * kWarp);"
+INIT = (
+    "named_barriers_init(Config::kMTiles * kWarp, (Config::kWarps > Config::kMTiles ? "
+    "Config::kMTiles + 1 : Config::kMTiles) * kWarp);"
+)
 NAMED = "__device__ __forceinline__ void named_barrier_"
 ZERO_SLABS = "  zero_slabs("
 
@@ -50,7 +53,7 @@ def with_mbarriers(sources):
 def without_row_maxima(sources):
     """In place: as with_mbarriers, but for one barrier that is needed."""
     with_mbarriers(sources)
-    barrier = "  named_barrier_sync(kBarAmax, kMTiles * kWarp);\n"
+    barrier = "  AmaxBarrier::sync();\n"
     sources["gemm1_swiglu.cuh"] = with_one(sources["gemm1_swiglu.cuh"], barrier, "")
 
 

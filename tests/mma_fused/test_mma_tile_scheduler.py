@@ -15,7 +15,7 @@ given, settings, st = hypothesis.given, hypothesis.settings, hypothesis.strategi
 # L4, test grids, A10, RTX 30 and 40, A100, H100 PCIe and SXM, L40S, B200, RTX 5090, RTX PRO 6000;
 # grids of few, and of more than may split tiles along K
 SMS = (1, 3, 7, 58, 66, 72, 80, 84, 108, 114, 128, 132, 142, 148, 160, 170, 188, 300)
-LAYER_KEYS = (
+LAYER_SIZES = (
     "full",
     "qwen3-next",
     "qwen3.5-397b",
@@ -40,7 +40,7 @@ def schedule(tmp_path_factory):
         layer_key: host_program.of_packed(
             "mma_fused", layer_key, "mma_tile_scheduler.cc", tmp_path_factory.mktemp(layer_key)
         )
-        for layer_key in LAYER_KEYS
+        for layer_key in LAYER_SIZES
     }
 
     def answer(layer_key, ctas, m_blocks):
@@ -79,7 +79,7 @@ def warp_times(*counts):
 
 @settings(deadline=None)
 @given(
-    layer_key=st.sampled_from(LAYER_KEYS),
+    layer_key=st.sampled_from(LAYER_SIZES),
     ctas=st.sampled_from(SMS),
     m_blocks=st.integers(0, MOST_M_BLOCKS),
 )

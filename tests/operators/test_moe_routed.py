@@ -115,7 +115,7 @@ def test_an_expert_that_comes_twice_counts_twice():
 
 @pytest.fixture(scope="module", params=[*SMALL])
 def made(request, tmp_path_factory):
-    """A small layer, and a data set with its tensors."""
+    """A small layer_key, and a data set with its tensors."""
     return request.param, make_below(tmp_path_factory.mktemp("data_set"), request.param)
 
 

@@ -98,7 +98,7 @@ def wanted_definitions(
     there: definitions of the data set. Raises UserError for an unknown solution.
     """
     if request.definitions and EVERY not in request.definitions:
-        return list(dict.fromkeys(map(catalogue.definition_named, request.definitions)))
+        return list(dict.fromkeys(map(definition_named, request.definitions)))
 
     wants_every = bool(request.definitions)
     served = served_definitions(request, third_party)
@@ -111,6 +111,12 @@ def wanted_definitions(
         return for_device
     # one alone; if none fits, one whose error says what is wrong
     return for_device[:1] or in_both[:1] or served[:1]
+
+
+def definition_named(text: str) -> str:
+    """Return the name of the definition that a user means by its key, or by that name."""
+    keys = catalogue.keys()
+    return definition_name(keys[text]) if text in keys else text
 
 
 def served_definitions(request: RunRequest, third_party: dict[str, Solution]) -> list[str]:

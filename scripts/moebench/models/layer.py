@@ -14,7 +14,7 @@ from moebench.operators.layers import Sizes, Split, cached, models
 class Layer:
     """A model's MoE layer on one of its ranks.
 
-    model: its table in definitions/layers.toml. key: its key in the catalogue.
+    model: its table in definitions/layers.toml. key: it in the catalogue.
     """
 
     model: dict

@@ -67,7 +67,7 @@ class Package:
 
 
 def pack_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list[Path]:
-    """Write parent/<packed name>/ for each solution and layer key, and a pyproject.toml for pip.
+    """Write parent/<packed name>/ for each solution and layer_key, and a pyproject.toml for pip.
 
     Such a package has the packed sources and exports the solution's function as `run`, with those
     of ENDINGS and PEERS that there are; for engines also the sizes and the adapters. layer_keys: []

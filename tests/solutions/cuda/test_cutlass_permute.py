@@ -15,7 +15,7 @@ from every_solution import slow
 from moebench.operators import catalogue
 
 BLOCK = 128
-LAYER_KEYS = ("kimi-k2-ep1", "qwen3-next")  # 384 local experts; top-k 10 with renorm routing
+LAYER_SIZES = ("kimi-k2-ep1", "qwen3-next")  # 384 local experts; top-k 10 with renorm routing
 OTHERS = ("kimi-k2-ep8", "full", "minimax-m2")  # 48 local experts: no whole words of 32
 MOST = 1 << 14  # rows, more than any call here has
 FACTOR = 2.5
@@ -204,7 +204,7 @@ def check(call, program, options):
 
 # in permute; either way with 384 experts; in a kernel of its own
 @pytest.mark.parametrize("num_tokens", [1, 16, 33, 70])
-@pytest.mark.parametrize("layer_key", [*LAYER_KEYS, *map(slow, OTHERS)])
+@pytest.mark.parametrize("layer_key", [*LAYER_SIZES, *map(slow, OTHERS)])
 def test_rows_are_where_the_gemms_and_combine_look(program, layer_key, num_tokens):
     """Rows of another token or expert, at a number of experts that has no GPU
     test.
@@ -223,7 +223,7 @@ def test_windows_share_the_rows(program, layer_key, window):
 
     assert len(windows) > 4
     has_rows = [window.num_rows > 0 for window in windows]
-    assert has_rows[-1] == (layer_key in LAYER_KEYS)  # the other's last ones are empty
+    assert has_rows[-1] == (layer_key in LAYER_SIZES)  # the other's last ones are empty
 
 
 @pytest.mark.parametrize("options", [Options(swap_ab=True), Options(by_row=True)], ids=str)
