@@ -81,7 +81,7 @@ def inputs(seq_len, offset=64, layer_key="small"):
     family = catalogue.operator(layer_key)
     definition = family.definition(layer_key)
     specs = {name: {"type": "random"} for name in definition.inputs}
-    if family is moe:
+    if family is catalogue.SIGMOID_BIAS:
         specs["local_expert_offset"] = {"type": "scalar", "value": offset}
         specs["routed_scaling_factor"] = {"type": "scalar", "value": 2.5}
 
