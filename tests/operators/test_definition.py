@@ -15,7 +15,6 @@ from moebench.core import paths
 from moebench.models import add_model
 from moebench.operators import catalogue
 from moebench.operators.catalogue import definition_name
-from moebench.operators.fp8 import sigmoid_bias as moe
 
 EXPERTS = ["gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale"]
 TOKENS = ["hidden_states", "hidden_states_scale"]
