@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(kSwigluThreads) swiglu_quant_kernel(const __gr
     for (int i = 0; i < 2; i++) {
       const float* v = h + 4 * i;
       uint16_t low[1], high[1];
-      quantize_fp8<1>(low, v[0] * inverse, v[1] * inverse);
-      quantize_fp8<1>(high, v[2] * inverse, v[3] * inverse);
+      quantise_fp8<1>(low, v[0] * inverse, v[1] * inverse);
+      quantise_fp8<1>(high, v[2] * inverse, v[3] * inverse);
       packed[i] = low[0] | (uint32_t)high[0] << 16;
     }
     if (!inside) continue;

@@ -84,7 +84,8 @@ def route_token(
 def load_token(x_ptr, x_scale_ptr, num_tokens):
     """Return this program's token, [WIDTH] fp8, and its scales [BLOCKS]."""
     token = tl.program_id(0)
-    column, block = tl.arange(0, WIDTH), tl.arange(0, BLOCKS)
+    column = tl.arange(0, WIDTH)
+    block = tl.arange(0, BLOCKS)
     values = tl.load(x_ptr + token.to(tl.int64) * H + column, mask=column < H)
     scale = token * (H // 128) + block if ROW_MAJOR else block * num_tokens + token
     return values, tl.load(x_scale_ptr + scale, mask=block < H // 128)
@@ -101,7 +102,8 @@ def store_token(
 ):
     """Write what `load_token` read to every row of this program's token."""
     tl.debug_barrier()
-    column, block = tl.arange(0, WIDTH), tl.arange(0, BLOCKS)
+    column = tl.arange(0, WIDTH)
+    block = tl.arange(0, BLOCKS)
     for k in tl.static_range(TOP_K):
         row = tl.load(row_ptr + tl.program_id(0) * TOP_K + k)
         if row >= 0:

@@ -68,7 +68,7 @@ class Peers:
         self._failure = torch.zeros(1, dtype=torch.int64, pin_memory=True)
         self._failure_word = self._failure.numpy()
 
-        self._option = load_kernels().open_peers(
+        self._handle = load_kernels().open_peers(
             addresses, self._failure.data_ptr(), self.rank, direct_tokens, patience
         )
 
@@ -94,7 +94,7 @@ class Peers:
         tokens = output.shape[0]
 
         if tokens <= self.launch_tokens:
-            kernel(*arguments, self._option)
+            kernel(*arguments, H_SPLIT, self._handle)
         elif tokens <= self.max_tokens:
             rows = self._rows.view(-1, HIDDEN_SIZE)[:tokens]
             if output.shape != rows.shape or output.dtype != rows.dtype:

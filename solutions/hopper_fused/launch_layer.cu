@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "hopper_fused/few_tokens/add_rows.cuh"
+#include "hopper_fused/few_tokens/mxfp4/add_rows.cuh"
 #include "common/cuda/host/check_cuda.cuh"
 #include "common/cuda/host/device_guard.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
@@ -13,7 +13,7 @@
 #include "common/cuda/host/scratch.cuh"
 #include "common/cuda/host/sm_count.cuh"
 #include "common/cuda/host/weight_maps.cuh"
-#include "hopper_fused/few_tokens/open_peers.cuh"
+#include "hopper_fused/few_tokens/all_reduce/open_peers.cuh"
 
 const char kSolutionName[] = "hopper_fused";
 
@@ -31,14 +31,14 @@ static_assert((kMaxTokens * kMaxTokenExperts + kNumLocalExperts * kRowAlign) / k
 static_assert(kMaxTokens / kRowAlign < 1 << kRowsBits && kMaxTokens / kClusterM < 1 << (32 - kMFirstShift),
               "an expert's rows fit a tile's entry");
 static_assert(kMaxTokens * kHidden < (int64_t)1 << 32, "gemm1 addresses x with 32 bits");
-const int64_t kTokenLimit = kMaxTokens, kQuantiseLimit = kOneLaunch ? kQuantiseTokens : 0;
+const int64_t kTokenLimit = kMaxTokens, kQuantiseLimit = kOneLaunch ? Config::kQuantiseTokens : 0;
 
 // What the calls of a stream share. What stands before `fused.mask` is zero between calls.
 struct Scratch {
   alignas(1024) Counters grouped;
   FusedScratch fused;
 };
-constexpr size_t kZeroedBytes = offsetof(Scratch, fused) + offsetof(FusedScratch, mask);
+constexpr size_t kZeroedBytes = offsetof(Scratch, fused) + offsetof(RoutingScratch, mask);
 
 // Sets the pointers of the scratch arrays, for the most rows that so many tokens can have. Returns the bytes.
 static size_t place_grouped_scratch(GroupedArgs& args, uint8_t* base, int h_split, int ctas) {
@@ -62,9 +62,9 @@ static size_t place_grouped_scratch(GroupedArgs& args, uint8_t* base, int h_spli
 }
 
 static void prepare(int, int sms) {
-  if (sms < std::max(kMinSms, kGemm2Ctas))
+  if (sms < std::max(kMinSms, Config::kGemm2Ctas))
     TVM_FFI_THROW(RuntimeError) << kSolutionName << ": the device has " << sms << " multiprocessors, want "
-                                << std::max(kMinSms, kGemm2Ctas) << " or more";
+                                << std::max(kMinSms, Config::kGemm2Ctas) << " or more";
   check_cuda(prepare_fused_layer(), "asking for shared memory");
   check_cuda(prepare_route_permute(), "asking for shared memory");
   check_cuda(prepare_gemm1(), "asking for shared memory");
@@ -75,8 +75,8 @@ static void prepare(int, int sms) {
 static void launch_few_tokens(const LayerArgs& layer, const void* w1, const void* w2, const Peers* peers,
                               FusedScratch* scratch, int sms, cudaStream_t stream) {
   TensorMaps maps;
-  encode_w1_map(&maps.w1, w1, kNBlockColumns / kAtomRows);
-  encode_w2_map(&maps.w2, w2, kColumnTile);
+  encode_w1_map(&maps.w1, w1, Config::kNBlockColumns / kAtomRows);
+  encode_w2_map(&maps.w2, w2, Config::kColumnTile);
   const FusedArgs args = {layer, scratch};
   check_cuda(peers ? launch_reduced_layer(maps, {args, *peers}, sms, stream)
                    : launch_fused_layer(maps, args, sms, stream),
@@ -106,7 +106,7 @@ static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const vo
 // ---- MXFP4 weights ----
 
 // From so many tokens on the weights are converted to FP8 first, for the kernels for many tokens: measured.
-constexpr int kConvertTokens = 4 * kFusedMaxTokens + 1;
+constexpr int kConvertTokens = 4 * Config::kMaxTokens + 1;
 static_assert(!kMxfp4Weights || (kTopKGiven && kScalesRowMajor), "launch_in_batches: tokens are rows everywhere");
 
 // The one launch for as many tokens as it takes, then for the next ones: batches, each of which reads its experts'
@@ -114,11 +114,11 @@ static_assert(!kMxfp4Weights || (kTopKGiven && kScalesRowMajor), "launch_in_batc
 static void launch_in_batches(LayerArgs layer, DLDevice device, const void* w1, const void* w2, FusedScratch* scratch,
                               int sms, cudaStream_t stream, const unsigned* only_if) {
   TensorMaps maps;
-  encode_w1_map<kHidden / kStepBlocks>(&maps.w1, w1, kNBlockColumns / kAtomRows);
-  encode_w2_map<kIntermediate / kStepBlocks>(&maps.w2, w2, kColumnTile);
-  const int tokens = layer.num_tokens, batches = (tokens + kFusedMaxTokens - 1) / kFusedMaxTokens;
+  encode_w1_map<kHidden / Config::kStepBlocks>(&maps.w1, w1, Config::kNBlockColumns / kAtomRows);
+  encode_w2_map<kIntermediate / Config::kStepBlocks>(&maps.w2, w2, Config::kColumnTile);
+  const int tokens = layer.num_tokens, batches = (tokens + Config::kMaxTokens - 1) / Config::kMaxTokens;
   const int batch = (tokens + batches - 1) / batches;
-  const bool stores_y = batch > kSumTokens;
+  const bool stores_y = batch > Config::kSumTokens;
   const size_t y_bytes = (size_t)rows_of(batch) * kHidden * sizeof(float);
   ffi::Tensor rows;
   if (stores_y) rows = allocate(device, y_bytes + (size_t)batch * kTopK * sizeof(int));
@@ -174,14 +174,14 @@ static void launch_converted(const LayerArgs& layer, DLDevice device, const void
 
 // ---- the layer ----
 
-// option: FP8 parts of h above kHiLoTokens tokens, 1 or 2; or what open_peers() has returned, and then the output of
-// one launch is summed over the ranks.
-void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2, int64_t option) {
-  const Peers* peers = peers_of(option);
-  const int64_t t = layer.num_tokens, many_h_split = option;
-  if (!peers && many_h_split != 1 && many_h_split != 2)
+// options: FP8 parts of h above kHiLoTokens tokens, 1 or 2; and what open_peers() has returned, if the output of one
+// launch is summed over ranks.
+void launch_layer(const LayerArgs& layer, const Weights& weights, DLDevice device, ffi::PackedArgs options) {
+  const int64_t t = layer.num_tokens, many_h_split = option(options, 0, 0);
+  if (many_h_split != 1 && many_h_split != 2)
     TVM_FFI_THROW(ValueError) << "many_h_split: got " << many_h_split << ", want 1 or 2";
-  constexpr int kMaxSummed = kOneLaunch && !kMxfp4Weights ? kFusedMaxTokens : 0;
+  const Peers* peers = peers_of(option(options, 1, kNoPeers));
+  constexpr int kMaxSummed = kOneLaunch && !kMxfp4Weights ? Config::kMaxTokens : 0;
   if (peers && t > kMaxSummed)
     TVM_FFI_THROW(ValueError) << "output: got " << t << " tokens to sum over the ranks, want " << kMaxSummed
                               << " or fewer";
@@ -193,12 +193,12 @@ void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, f
     auto* kept = static_cast<Scratch*>(memory);
     if constexpr (kMxfp4Weights) {
       if (t >= kConvertTokens)
-        launch_converted(layer, device, w1.data_ptr(), w2.data_ptr(), kept, h_split, sms, stream);
-      else launch_in_batches(layer, device, w1.data_ptr(), w2.data_ptr(), &kept->fused, sms, stream, nullptr);
-    } else if (kOneLaunch && t <= kFusedMaxTokens) {
-      launch_few_tokens(layer, w1.data_ptr(), w2.data_ptr(), peers, &kept->fused, sms, stream);
+        launch_converted(layer, device, weights.w1, weights.w2, kept, h_split, sms, stream);
+      else launch_in_batches(layer, device, weights.w1, weights.w2, &kept->fused, sms, stream, nullptr);
+    } else if (kOneLaunch && t <= Config::kMaxTokens) {
+      launch_few_tokens(layer, weights.w1, weights.w2, peers, &kept->fused, sms, stream);
     } else {
-      launch_many_tokens(layer, device, w1.data_ptr(), w2.data_ptr(), &kept->grouped, h_split, sms, stream);
+      launch_many_tokens(layer, device, weights.w1, weights.w2, &kept->grouped, h_split, sms, stream);
     }
   });
 }

@@ -4,7 +4,7 @@
 #include "common/cuda/host/weight_maps.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
-constexpr bool kOneLaunch = true;  // up to kFusedMaxTokens
+constexpr bool kOneLaunch = true;  // up to kMaxTokens
 
 inline cudaError_t prepare_gemm1() { return prepare_grouped_gemm1(); }
 

@@ -20,7 +20,7 @@
 //   Parities are those of pipeline.cuh; of maxima_full tile / 2 % 2.
 //
 //   named barrier   threads   what it protects
-//   kBarStored      128       h of all tiles is stored before it is counted
+//   StoredBarrier   128       h of all tiles is stored before it is counted
 //
 //   global counters           who arrives                          who waits   what it protects
 //   h_ready_except_last_wave  every CTA when all its h is stored;  gemm2       h of all tiles
@@ -35,7 +35,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "common/cuda/ptx/cluster.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
 #include "hopper_fused/many_tokens/gemm1_tile.cuh"
@@ -68,13 +68,13 @@ struct FewRowsSmem {
   uint8_t x[kFewRowsStages][kXBytes];
   float x_scale[kFewRowsStages][kRows];
   int maxima[2][kCtas * kWarpgroupWarps][kRows];  // floats' bits: [tile % 2][warp of the cluster][row]
-  uint64_t full[kFewRowsStages], empty[kFewRowsStages];
-  uint64_t maxima_full[2];
+  Barrier full[kFewRowsStages], empty[kFewRowsStages];
+  Barrier maxima_full[2];
 };
 static_assert(sizeof(FewRowsSmem) <= kSmemLimit, "a CTA has 227 KB of shared memory");
 using FewRowsPipeline = PipelineState<kFewRowsStages>;
 
-enum FewRowsBarrier { kBarStored = 1 };
+using StoredBarrier = NamedBarrier<1, kWarpgroupThreads>;
 
 // ---- tiles ----
 
@@ -101,10 +101,10 @@ __device__ __forceinline__ void load_w_and_scales(
     const float* x_scale = args.row_x_scale + (size_t)tile.expert_first * kNumKBlocks1;
     const int group = (weight_n_block(tile) * kCtas + rank) * (kCtaColumns / kAtomRows);
     for (int k = 0; k < kNumKBlocks1; k++, pipe.advance()) {
-      uint64_t* full = &smem.full[pipe.stage];
-      mbar_wait(&smem.empty[pipe.stage], pipe.phase ^ 1);
+      Barrier& full = smem.full[pipe.stage];
+      smem.empty[pipe.stage].wait(pipe.phase ^ 1);
       fence_proxy_async_shared();  // the scales of x that were here were read by generic loads
-      mbar_arrive_expect_tx(full, kWBytes + kRows * 4);
+      full.arrive_and_expect(kWBytes + kRows * 4);
       tma_load_5d(smem.w[pipe.stage], &map, full, k * kBlockK, 0, 0, group, tile.expert, weight_policy);
       bulk_load(smem.x_scale[pipe.stage], x_scale + (size_t)k * tile.expert_rows, kRows * 4, full, scale_policy);
     }
@@ -121,7 +121,7 @@ __device__ __forceinline__ void gather_x(FewRowsSmem& smem, const GroupedArgs& a
   WorkTile tile;
   const auto arrive = [&](int k_block) {
     fence_proxy_async_shared();
-    mbar_arrive(&smem.full[k_block % kFewRowsStages]);
+    smem.full[k_block % kFewRowsStages].arrive();
   };
   for (int nth = 0; get_tile(args, queues, nth, tile); nth++) {
     const uint8_t* x[kRows / kRowsAtOnce];
@@ -133,7 +133,7 @@ __device__ __forceinline__ void gather_x(FewRowsSmem& smem, const GroupedArgs& a
       x[i] = r == 0 || token > 0 ? args.x + (size_t)token * kHidden + 16 * vector : nullptr;
     }
     for (int k = 0; k < kNumKBlocks1; k++, pipe.advance(), issued++) {
-      mbar_wait(&smem.empty[pipe.stage], pipe.phase ^ 1);
+      smem.empty[pipe.stage].wait(pipe.phase ^ 1);
 #pragma unroll
       for (int i = 0; i < kRows / kRowsAtOnce; i++) {
         const int r = i * kRowsAtOnce + row;
@@ -161,7 +161,7 @@ __device__ __forceinline__ void few_rows_mainloop(FewRowsSmem& smem, const Group
 #pragma unroll
   for (int i = 0; i < kRows / 2; i++) sum[i] = 0.0f;
   const auto issue = [&](int stage, int phase, float(&accum)[kRows / 2]) {
-    mbar_wait(&smem.full[stage], phase);
+    smem.full[stage].wait(phase);
     warpgroup_arrive();
     mma_k_block<kRows>(accum, make_smem_desc(smem.w[stage], kAtomBytes), make_smem_desc(smem.x[stage], kAtomBytes),
                        true);
@@ -194,11 +194,11 @@ __device__ __forceinline__ void few_rows_mainloop(FewRowsSmem& smem, const Group
     read_scales(pipe.stage, a[1]);
     warpgroup_wait<1>();
     warpgroup_fence_operand(accum[0]);
-    release_stage_of_warp(&smem.empty[stage], a);
+    smem.empty[stage].release_by_warp(a);
     promote(k, accum[0], a[0]);
     warpgroup_wait<0>();
     warpgroup_fence_operand(accum[1]);
-    release_stage_of_warp(&smem.empty[pipe.stage], a);
+    smem.empty[pipe.stage].release_by_warp(a);
     promote(k + 1, accum[1], a[1]);
     pipe.advance();
   }
@@ -207,7 +207,7 @@ __device__ __forceinline__ void few_rows_mainloop(FewRowsSmem& smem, const Group
     read_scales(pipe.stage, a[0]);
     warpgroup_wait<0>();
     warpgroup_fence_operand(accum[0]);
-    release_stage_of_warp(&smem.empty[pipe.stage], a[0]);
+    smem.empty[pipe.stage].release_by_warp(a[0]);
     promote(kNumKBlocks1 - 1, accum[0], a[0]);
     pipe.advance();
   }
@@ -233,7 +233,7 @@ __device__ __forceinline__ void few_rows_swiglu_quant(
     FewRowsSmem& smem, const GroupedArgs& args, const WorkTile& tile, float (&sum)[kRows / 2],
     const float (&weight)[kRows / 8][2], int rank, int nth) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, buffer = nth % 2;
-  if (threadIdx.x == 0) mbar_arrive_expect_tx(&smem.maxima_full[buffer], kMaximaBytes);
+  if (threadIdx.x == 0) smem.maxima_full[buffer].arrive_and_expect(kMaximaBytes);
   float amax[kRows / 8][2];
 #pragma unroll
   for (int j = 0; j < kRows / 8; j++) {
@@ -246,10 +246,10 @@ __device__ __forceinline__ void few_rows_swiglu_quant(
       // the lanes of a quad send their rows; of the eight quads four do, each to one CTA
       if (lane / kQuad < kCtas)
         st_async_cluster(&smem.maxima[buffer][kWarpgroupWarps * rank + warp][8 * j + 2 * (lane % kQuad) + p],
-                         __float_as_int(amax[j][p]), &smem.maxima_full[buffer], lane / kQuad);
+                         __float_as_int(amax[j][p]), smem.maxima_full[buffer], lane / kQuad);
     }
   }
-  mbar_wait(&smem.maxima_full[buffer], nth / 2 % 2);
+  smem.maxima_full[buffer].wait(nth / 2 % 2);
   const int column = column_in_tile(rank);
 #pragma unroll
   for (int j = 0; j < kRows / 8; j++) {
@@ -266,7 +266,7 @@ __device__ __forceinline__ void few_rows_swiglu_quant(
       if (column == 0) h_scale_tile(args, tile)[row] = scale * weight[j][p];
     }
     uint16_t q[kHSplit];  // of two rows
-    quantize_fp8<kHSplit>(q, sum[4 * j] * inverse[0], sum[4 * j + 1] * inverse[1]);
+    quantise_fp8<kHSplit>(q, sum[4 * j] * inverse[0], sum[4 * j + 1] * inverse[1]);
 #pragma unroll
     for (int part = 0; part < kHSplit; part++) {
       uint8_t* h = h_tile<kHSplit>(args, tile, part) + j * kAtomBytes;
@@ -295,10 +295,10 @@ __global__ void __launch_bounds__(kFewRowsThreads, 1)
   if (threadIdx.x == 0) {
     prefetch_tma_descriptor(&map);
     for (int i = 0; i < kFewRowsStages; i++) {
-      mbar_init(&smem.full[i], 1 + kWarp);
-      mbar_init(&smem.empty[i], kWarpgroupWarps);
+      smem.full[i].init(1 + kWarp);
+      smem.empty[i].init(kWarpgroupWarps);
     }
-    for (int i = 0; i < 2; i++) mbar_init(&smem.maxima_full[i], 1);
+    for (int i = 0; i < 2; i++) smem.maxima_full[i].init(1);
     fence_barrier_init();
   }
   __syncthreads();
@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(kFewRowsThreads, 1)
       few_rows_mainloop(smem, args, tile, pipe, sum);
       few_rows_swiglu_quant<kHSplit>(smem, args, tile, sum, weight, rank, nth);
     }
-    named_barrier_sync(kBarStored, kWarpgroupThreads);
+    StoredBarrier::sync();
     if (threadIdx.x == 0) signal_all_h_ready(args);
   }
   __syncwarp();

@@ -10,22 +10,25 @@
 #include "common/cuda/host/sm_count.cuh"
 #include "common/cuda/host/weight_maps.cuh"
 
+using namespace mma_fused;
+
 const char kSolutionName[] = "mma_fused";
-const int64_t kTokenLimit = kMaxTokens, kQuantiseLimit = 0;
+const int64_t kTokenLimit = Config::kMaxTokens, kQuantiseLimit = 0;
 
 // Empty without TMA: the kernel does not read them.
 static TensorMaps tensor_maps(const FusedArgs& args) {
   TensorMaps maps = {};
-  if constexpr (kTma) {
-    encode_w1_map(&maps.w1, args.w1, kNBlockColumns / 8);
-    encode_w2_map(&maps.w2, args.w2, kWeightTileRows);
+  if constexpr (Config::kTma) {
+    encode_w1_map(&maps.w1, args.w1, Config::kNBlockColumns / 8);
+    encode_w2_map(&maps.w2, args.w2, Config::kWeightTileRows);
   }
   return maps;
 }
 
 // Slabs of output sums, for the most tokens.
 static size_t sums_bytes(int ctas) {
-  return (size_t)ColumnTilePartition(ctas).max_local_tiles() * ctas * kMaxTokens * kColumnTile * sizeof(float);
+  return (size_t)ColumnTilePartition(ctas).max_local_tiles() * ctas * Config::kMaxTokens * Config::kColumnTile *
+         sizeof(float);
 }
 
 static void prepare(int device, int) {
@@ -38,19 +41,18 @@ static void prepare(int device, int) {
   check_cuda(prepare_fused_layer(), "asking for shared memory");
 }
 
-// ctas: of the launch, 0 for one per SM.
-void launch_layer(const LayerArgs& layer, DLDevice device, ffi::TensorView w1, ffi::TensorView w2, int64_t ctas) {
+// options: CTAs of the launch, 0 for one per SM.
+void launch_layer(const LayerArgs& layer, const Weights& weights, DLDevice device, ffi::PackedArgs options) {
   const DeviceGuard guard(device.device_id);
   const int sms = prepared_sm_count(device.device_id, prepare);
+  const int64_t ctas = option(options, 0, 0);
   if (ctas < 0 || ctas > sms) TVM_FFI_THROW(ValueError) << "ctas: got " << ctas << ", want 0 to " << sms;
   const int grid = ctas == 0 ? sms : (int)ctas;
   const cudaStream_t stream = current_stream(device);
   const size_t bytes = sizeof(FusedScratch) + sums_bytes(grid);  // the sums come last
   with_stream_scratch(device, stream, bytes, kZeroedBytes, [&](void* memory) {
     auto* scratch = static_cast<FusedScratch*>(memory);
-    const FusedArgs args = {layer, static_cast<const uint8_t*>(w1.data_ptr()),
-                            static_cast<const uint8_t*>(w2.data_ptr()), scratch,
-                            reinterpret_cast<float*>(scratch + 1)};
+    const FusedArgs args = {layer, weights.w1, weights.w2, scratch, reinterpret_cast<float*>(scratch + 1)};
     check_cuda(launch_fused_layer(tensor_maps(args), args, grid, stream), "launching fused_layer");
   });
 }

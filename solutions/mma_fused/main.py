@@ -17,7 +17,7 @@ from ..common.host.arguments import (
 from .build import load_kernels
 from .many_tokens.many_tokens import many_tokens, many_tokens_renorm, many_tokens_routed
 
-MOST_TOKENS = 256  # of the one launch, as kMaxTokens in one_launch/sizes.cuh
+MOST_TOKENS = 256  # of the one launch, as Config::kMaxTokens in one_launch/config.cuh
 
 _kernels = load_kernels()  # compiled on import, when the solution is built, not at its first call
 

@@ -55,7 +55,8 @@ def overflow_gemm_kernel(
     for index in range(
         tl.program_id(0), (num_tiles - first_tile) * (N // BLOCK), tl.num_programs(0)
     ):
-        m, n = first_tile + index // (N // BLOCK), index % (N // BLOCK)
+        m = first_tile + index // (N // BLOCK)
+        n = index % (N // BLOCK)
         expert = tl.load(tile_expert_ptr + m).to(tl.int64)
         row = m * BLOCK_M + tl.arange(0, BLOCK_M)
         pair = tl.load(pair_of_row_ptr + row)

@@ -71,18 +71,14 @@ def run_mxfp4(given):
 
 def layer(given):
     """Launch the layer: the router and the quantisation only where the caller leaves them to us."""
-    x, x_scale, w1, w2 = (
-        given.hidden_states,
-        given.hidden_states_scale,
-        given.gemm1_weights,
-        given.gemm2_weights,
-    )
-    num_tokens, hidden = x.shape
+    x = given.hidden_states
+    x_scale = given.hidden_states_scale
+    num_tokens = len(x)
     if num_tokens == 0:
         return
-    choice = choose(
-        *gpu_of(x.device), (len(w1), hidden, w2.shape[2]), TOP_K / NUM_EXPERTS, num_tokens
-    )
+
+    geometry = tuple(given.gemm2_weights.shape)  # E_local, H, I
+    choice = choose(*gpu_of(x.device), geometry, TOP_K / NUM_EXPERTS, num_tokens)
     with torch.cuda.device_of(x):
         if x_scale is None:
             x, x_scale = quantise_tokens(x)

@@ -44,6 +44,7 @@ def sources(layer, layer_key="full"):
     packed = small.cuda_files(layer_key, layer)
     texts = {name: text for name, text in packed.items() if name.endswith(".cuh")}
     kernel, _, _ = packed["fused_layer.cu"].partition("cudaError_t prepare_fused_layer")
+    kernel += "}\n"  # its namespace's
     texts["fused_layer_on_host.cuh"] = with_one_replaced(
         kernel, SHARED_MEMORY, "uint8_t* smem_base = shared_memory();"
     )

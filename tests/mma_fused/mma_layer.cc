@@ -3,6 +3,8 @@
 // are. Exit status 1 if the counters are not zero again.
 #include "fused_layer_on_host.cuh"
 
+using namespace mma_fused;
+
 static const uint8_t* take(const std::vector<uint8_t>& from, size_t& at, size_t bytes) {
   const uint8_t* found = from.data() + at;
   at += (bytes + 15) / 16 * 16;
@@ -42,7 +44,7 @@ int main(int, char** arguments) {
   memset(static_cast<void*>(args.scratch), 0xff, sizeof(FusedScratch));  // NaN
   memset(static_cast<void*>(args.scratch), 0, offsetof(FusedScratch, mask));
   const size_t slabs = (size_t)ColumnTilePartition(ctas).max_local_tiles() * ctas;
-  std::vector<float> sums(slabs * tokens * kColumnTile, NAN);
+  std::vector<float> sums(slabs * tokens * Config::kColumnTile, NAN);
   args.sums = sums.data();
   TensorMaps maps;
   maps.w1.base = args.w1, maps.w2.base = args.w2;

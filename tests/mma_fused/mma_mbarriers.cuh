@@ -24,3 +24,4 @@ __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
       "l"(phase)
       : "memory");
 }
+__device__ __forceinline__ void named_barrier_sync_unaligned(int id, int threads) { named_barrier_sync(id, threads); }

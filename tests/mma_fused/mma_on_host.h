@@ -23,7 +23,9 @@
 #include "../samples/cuda_on_host/warp.h"
 #include "interface.cuh"
 #include "../samples/cuda_on_host/races_on_host.h"
-#include "sizes.cuh"
+#include "config.cuh"
+
+using namespace mma_fused;
 
 struct CUtensorMap {
   const uint8_t* base;
@@ -49,15 +51,15 @@ struct WarpState {
   Operands given[2][kLanes];  // of this exchange and the one before, which slower lanes may still read
   char order[2];              // of __syncwarp
 };
-struct Barrier {
+struct NamedBarrierState {
   int arrived = 0;
   unsigned phase = 0;
   char order[2];  // of this phase and the one before, which slower threads may still leave
 };
 struct Cta {
-  std::vector<Fiber> fibers = std::vector<Fiber>(kThreads);
-  std::vector<WarpState> warps = std::vector<WarpState>(kWarps);
-  std::map<int, Barrier> barriers;
+  std::vector<Fiber> fibers = std::vector<Fiber>(Config::kThreads);
+  std::vector<WarpState> warps = std::vector<WarpState>(Config::kWarps);
+  std::map<int, NamedBarrierState> barriers;
   uint8_t* smem;
 };
 struct Index {
@@ -127,7 +129,7 @@ inline const Operands* exchange(const Operands& mine) {
 // Returns the barrier's phase, which is over once it has changed.
 inline unsigned named_barrier_arrive(int id, int threads) {
   const Unseen machinery;
-  Barrier& barrier = cta().barriers[id];
+  NamedBarrierState& barrier = cta().barriers[id];
   const unsigned phase = barrier.phase;
   idle = 0;
   release(&barrier.order[phase % 2]);
@@ -136,12 +138,13 @@ inline unsigned named_barrier_arrive(int id, int threads) {
 }
 inline void named_barrier_sync(int id, int threads) {
   const Unseen machinery;
-  Barrier& barrier = cta().barriers[id];
+  NamedBarrierState& barrier = cta().barriers[id];
   const unsigned phase = named_barrier_arrive(id, threads);
   while (barrier.phase == phase) pass_turn(false);
   acquire(&barrier.order[phase % 2]);
 }
-inline void __syncthreads() { named_barrier_sync(0, kThreads); }
+inline void named_barrier_sync_unaligned(int id, int threads) { named_barrier_sync(id, threads); }
+inline void __syncthreads() { named_barrier_sync(0, Config::kThreads); }
 inline void __syncwarp() {
   const Unseen machinery;
   const char* order = &cta().warps[threadIdx.x / kLanes].order[fiber().exchanges % 2];
@@ -167,10 +170,10 @@ inline void run_grid(int ctas, std::function<void()> body) {
   grid = std::vector<Cta>(ctas);
   std::vector<std::unique_ptr<char[]>> stacks;
   for (Cta& c : grid) {
-    c.smem = static_cast<uint8_t*>(aligned_alloc(1024, kSmemLimit));
-    memset(c.smem, 0xff, kSmemLimit);
-    stacks.emplace_back(new char[kStack * kThreads]);
-    for (int i = 0; i < kThreads; i++) {
+    c.smem = static_cast<uint8_t*>(aligned_alloc(1024, Config::kSmemLimit));
+    memset(c.smem, 0xff, Config::kSmemLimit);
+    stacks.emplace_back(new char[kStack * Config::kThreads]);
+    for (int i = 0; i < Config::kThreads; i++) {
       ucontext_t& start = c.fibers[i].start;
       getcontext(&start);
       start.uc_stack.ss_sp = stacks.back().get() + kStack * i;
@@ -186,7 +189,7 @@ inline void run_grid(int ctas, std::function<void()> body) {
   for (bool running = true; running;) {
     running = false;
     for (unsigned b = 0; b < grid.size(); b++) {
-      for (int w = 0; w < kWarps; w++) {
+      for (int w = 0; w < Config::kWarps; w++) {
         for (bool again = true; again;) {  // while lanes wait for each other and for nothing else, stay with the warp
           bool waits_otherwise = false;
           again = false;
@@ -325,6 +328,17 @@ inline void mbar_arrive_expect_tx(uint64_t* bar, int bytes) {
   if (of.armed) fprintf(stderr, "mbarrier: armed twice in a phase\n"), abort();
   of.armed = true, of.expected = bytes;
 }
+// Barrier's methods that the kernel does not call.
+inline void mbar_arrive(uint64_t*) { abort(); }
+inline void mbar_expect_tx(uint64_t*, int) { abort(); }
+template <class... Read>
+void release_stage(uint64_t*, const Read&...) {
+  abort();
+}
+template <class... Read>
+void release_stage_of_warp(uint64_t*, const Read&...) {
+  abort();
+}
 template <class... Read>
 uint32_t read_bits(const Read&...) {
   return 0;
@@ -350,11 +364,11 @@ inline void mbar_wait(uint64_t* bar, int phase) {
 template <class Source>
 void tma_load(void* smem, uint64_t* bar, Source source) {
   uint8_t* to = static_cast<uint8_t*>(smem);
-  spoil(to, kWeightTileBytes);
+  spoil(to, Config::kWeightTileBytes);
   const Unseen machinery;
   release(bar);
   if ((uintptr_t)to % 1024) fprintf(stderr, "TMA: misaligned\n"), abort();
-  for (int row = 0; row < kWeightTileRows; row++)
+  for (int row = 0; row < Config::kWeightTileRows; row++)
     for (int chunk = 0; chunk < 8; chunk++)
       mbarriers.at(bar).pending.push_back({to + row * 128 + (chunk ^ row % 8) * 16, source(row) + 16 * chunk});
 }

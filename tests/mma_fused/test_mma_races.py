@@ -41,13 +41,11 @@ BARRIERS = {
     "sums are read": Barrier(
         "sum_over_warps.cuh", "  __syncthreads();  // the sums before are read\n"
     ),
-    "h before its signal": Barrier(
-        "gemm1_swiglu.cuh", "    named_barrier_sync(kBarStored, kArrivals);\n"
-    ),
+    "h before its signal": Barrier("gemm1_swiglu.cuh", "    StoredBarrier::sync();\n"),
     "sums": Barrier(
-        "gemm2_combine.cuh", "  if constexpr (!kShortTiles) __syncwarp();", layer="long"
+        "gemm2_combine.cuh", "  if constexpr (!Config::kShortTiles) __syncwarp();", layer="long"
     ),
-    "row maxima": Barrier("gemm1_swiglu.cuh", "  named_barrier_sync(kBarAmax, kMTiles * kWarp);\n"),
+    "row maxima": Barrier("gemm1_swiglu.cuh", "  AmaxBarrier::sync();\n"),
     "a first part's sums": Barrier(
         "gemm1_swiglu.cuh", "counter_wait(", without="//", layer="tiny-split-k"
     ),

@@ -15,10 +15,13 @@ KERNEL = ("--kernel-name", "kernel_substring=fused_layer")
 CONFIGURATIONS = [(227, 1, 1), (163, 0, 0)]
 LAYERS = len(small.COUNTS)
 MBARRIERS = Path(__file__).with_name("mma_mbarriers.cuh")
-INIT = "named_barriers_init(kMTiles * kWarp, (kWarps > kMTiles ? kMTiles + 1 : kMTiles) * kWarp);"
+INIT = (
+    "named_barriers_init(Config::kMTiles * kWarp, (Config::kWarps > Config::kMTiles ? "
+    "Config::kMTiles + 1 : Config::kMTiles) * kWarp);"
+)
 NAMED = "__device__ __forceinline__ void named_barrier_"
 ZERO_SLABS = "  zero_slabs("
-ROW_MAXIMA = "  named_barrier_sync(kBarAmax, kMTiles * kWarp);\n"
+ROW_MAXIMA = "  AmaxBarrier::sync();\n"
 
 each_configuration = pytest.mark.parametrize(
     "configuration", CONFIGURATIONS, ids=small.CONFIGURATIONS.get

@@ -74,7 +74,7 @@ static void before_last_wave(const Queues& queues) {
 
 int main(int count, char** arguments) {
   const char* question = arguments[1];
-  if (!strcmp(question, "most")) return printf("%d\n", kMaxMBlocks) < 0;
+  if (!strcmp(question, "most")) return printf("%d\n", Config::kMaxMBlocks) < 0;
   gridDim.x = atoi(arguments[2]);
   if (!strcmp(question, "few")) {
     few_tokens(atoi(arguments[3]));

@@ -124,24 +124,21 @@ static int allocate_tensor(DLTensor* prototype, DLManagedTensorVersioned** out, 
   tensor->dl_tensor.shape = new int64_t[1]{prototype->shape[0]};
   tensor->dl_tensor.strides = nullptr;
   tensor->dl_tensor.data = aligned_alloc(1024, (prototype->shape[0] + 1023) / 1024 * 1024);
-  memset(tensor->dl_tensor.data, 0xff, offsetof(Scratch, fused) + offsetof(FusedScratch, mask));
+  memset(tensor->dl_tensor.data, 0xff, offsetof(Scratch, fused) + offsetof(RoutingScratch, mask));
   alive.insert(tensor->dl_tensor.data);
   *out = tensor;
   return 0;
 }
 
 static void call(int tokens) {
-  int64_t shape[1] = {1};
-  DLTensor tensor = {};
-  tensor.data = &shape;
-  tensor.device = {kDLCUDA, 0};
-  tensor.ndim = 1;
-  tensor.shape = shape;
+  const float scale = 1.0f;
+  const uint8_t weight = 0;
+  const ffi::AnyView h_split = 2;
   LayerArgs layer = {};
   layer.num_tokens = tokens;
-  layer.x_scale = reinterpret_cast<const float*>(&shape);
+  layer.x_scale = &scale;
   try {
-    launch_layer(layer, {kDLCUDA, 0}, ffi::TensorView(&tensor), ffi::TensorView(&tensor), 2);
+    launch_layer(layer, {&weight, &weight}, {kDLCUDA, 0}, ffi::PackedArgs(&h_split, 1));
     printf("done\n");
   } catch (const std::exception&) {
     printf("raised\n");

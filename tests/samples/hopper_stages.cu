@@ -103,24 +103,24 @@ __global__ void route_tokens(const FusedArgs args) {
 }
 
 struct RowLists {
-  uint16_t token[kFusedMaxRows];
-  MBlock m_block[kMaxMBlocks];
+  uint16_t token[Config::kMaxRows];
+  MBlock m_block[Config::kMaxMBlocks];
   int num_m_blocks, num_rows;
 };
 
-__global__ void __launch_bounds__(kFusedThreads, 1) permute_tokens(const FusedArgs args, RowLists* lists) {
+__global__ void __launch_bounds__(Config::kThreads, 1) permute_tokens(const FusedArgs args, RowLists* lists) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
   FusedSmem& s = *reinterpret_cast<FusedSmem*>(smem_base);
   if constexpr (kTopKGiven) {
     mark_tokens(s, args);
   } else {
-    for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocalExperts; i += kFusedThreads)
+    for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocalExperts; i += Config::kThreads)
       s.mask[i] = args.scratch->mask[i];
     __syncthreads();
   }
   permute(s, args);
-  for (int i = threadIdx.x; i < s.num_rows; i += kFusedThreads) lists->token[i] = s.token[i];
-  for (int i = threadIdx.x; i < s.num_m_blocks; i += kFusedThreads) lists->m_block[i] = s.m_block[i];
+  for (int i = threadIdx.x; i < s.num_rows; i += Config::kThreads) lists->token[i] = s.token[i];
+  for (int i = threadIdx.x; i < s.num_m_blocks; i += Config::kThreads) lists->m_block[i] = s.m_block[i];
   if (threadIdx.x == 0) lists->num_m_blocks = s.num_m_blocks, lists->num_rows = s.num_rows;
 }
 
@@ -128,16 +128,16 @@ static cudaError_t launch_fused_and_read_out(const TensorMaps& maps, const Fused
                                              cudaStream_t stream) {
   arrays.clear();
   FusedScratch& scratch = *args.scratch;
-  uint8_t* from_mask = reinterpret_cast<uint8_t*>(args.scratch) + offsetof(FusedScratch, mask);
-  check_cuda(cudaMemsetAsync(from_mask, 0xff, sizeof(FusedScratch) - offsetof(FusedScratch, mask), stream),
+  uint8_t* from_mask = reinterpret_cast<uint8_t*>(args.scratch) + offsetof(RoutingScratch, mask);
+  check_cuda(cudaMemsetAsync(from_mask, 0xff, sizeof(FusedScratch) - offsetof(RoutingScratch, mask), stream),
              "filling the scratch with NaN");
   if (const cudaError_t error = launch_fused_layer(maps, args, ctas, stream)) return error;
-  if (kTopKGiven || args.num_tokens <= kRouteAllTokens) route_tokens<<<args.num_tokens, kWarp, 0, stream>>>(args);
+  if (kTopKGiven || args.num_tokens <= Config::kRouteAllTokens) route_tokens<<<args.num_tokens, kWarp, 0, stream>>>(args);
   RowLists* lists = static_cast<RowLists*>(fresh_array("lists", sizeof(RowLists)));
   check_cuda(
       cudaFuncSetAttribute(permute_tokens, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(FusedSmem)),
       "asking for shared memory");
-  permute_tokens<<<1, kFusedThreads, sizeof(FusedSmem), stream>>>(args, lists);
+  permute_tokens<<<1, Config::kThreads, sizeof(FusedSmem), stream>>>(args, lists);
   check_cuda(cudaGetLastError(), "launching permute_tokens");
   copy_out("token", lists->token, sizeof(lists->token), stream);
   copy_out("m_blocks", lists->m_block, sizeof(lists->m_block), stream);
@@ -148,7 +148,8 @@ static cudaError_t launch_fused_and_read_out(const TensorMaps& maps, const Fused
   copy_out("x_scale", scratch.x_scale, sizeof(scratch.x_scale), stream);
   copy_out("h", scratch.h, sizeof(scratch.h), stream);
   copy_out("h_scale", scratch.h_scale, sizeof(scratch.h_scale), stream);
-  if (kCtasPerColumnTile > 1) copy_out("partial", scratch.partial, sizeof(scratch.partial), stream);
+  if (Config::kCtasPerColumnTile > 1)
+    copy_out("partial", scratch.partial(0, 0), sizeof(Partials<Config::kCtasPerColumnTile>), stream);
   numbers["h_split"] = 2;
   numbers["sms"] = ctas;
   return cudaSuccess;
@@ -165,9 +166,9 @@ static ffi::Map<ffi::String, ffi::Tensor> read_arrays() {
 static ffi::Map<ffi::String, int64_t> read_numbers() {
   ffi::Map<ffi::String, int64_t> found;
   for (const auto& [name, number] : numbers) found.Set(name, number);
-  found.Set("few_tokens", kFusedMaxTokens);
-  found.Set("bypass_tokens", kBypassTokens);
-  found.Set("ctas_per_column_tile", kCtasPerColumnTile);
+  found.Set("few_tokens", Config::kMaxTokens);
+  found.Set("bypass_tokens", Config::kBypassTokens);
+  found.Set("ctas_per_column_tile", Config::kCtasPerColumnTile);
   found.Set("most_tokens", kMaxTokens);
   return found;
 }

@@ -32,7 +32,7 @@ static void print_rows(const FusedArgs& args, const std::vector<uint32_t>& mask)
   for (int t = 0; t < args.num_tokens; t++)
     for (int w = 0; w < kMaskWords; w++)
       s->mask[t / 32 * kPaddedLocalExperts + 32 * w + t % 32] = mask[w * args.num_tokens + t];
-  run_cta(kFusedThreads, [&] {
+  run_cta(Config::kThreads, [&] {
     if constexpr (kTopKGiven) mark_tokens(*s, args);
     permute(*s, args);
   });
@@ -40,7 +40,7 @@ static void print_rows(const FusedArgs& args, const std::vector<uint32_t>& mask)
   for (int row = 0; row < s->num_rows; row++) {
     output<int>(s->m_block[s->m_block_of_atom[row / kAtomRows]].expert);
     output(s->token[row] == kNoToken ? -1 : s->token[row]);
-    output(kTopKGiven ? s->gemm1_smem().row_weight[row] : 0.0f);
+    output(kTopKGiven ? s->gemm1_smem().row_weight()[row] : 0.0f);
   }
 }
 
@@ -62,6 +62,6 @@ int main(int, char** arguments) {
   for (int t = 0; t < tokens; t++)
     for (int w = 0; w < kMaskWords; w++) output(mask[w * tokens + t]);
   fwrite(weight.data(), 4, weight.size(), stdout);
-  if (tokens <= kFusedMaxTokens) print_rows(args, mask);
+  if (tokens <= Config::kMaxTokens) print_rows(args, mask);
   else output(-1);
 }

@@ -4,6 +4,8 @@
 
 #include "fused_layer.cuh"
 
+using namespace mma_fused;
+
 static cudaError_t launch_and_read_out(const TensorMaps& maps, const FusedArgs& args, int ctas, cudaStream_t stream);
 #define launch_fused_layer launch_and_read_out
 #include "launch_layer_cu.cuh"  // launch_layer.cu, under a name that is not compiled by itself
@@ -43,7 +45,7 @@ static ffi::Map<ffi::String, ffi::Tensor> read_arrays() {
 
 static ffi::Map<ffi::String, int64_t> read_numbers() {
   ffi::Map<ffi::String, int64_t> found;
-  found.Set("most_tokens", kMaxTokens);
+  found.Set("most_tokens", Config::kMaxTokens);
   found.Set("smem", sizeof(Smem));
   return found;
 }

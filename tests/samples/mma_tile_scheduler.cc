@@ -6,6 +6,8 @@
 
 #include "tile_scheduler.cuh"
 
+using namespace mma_fused;
+
 int main(int, char** arguments) {
   const int ctas = atoi(arguments[1]), m_blocks = atoi(arguments[2]);
   for (int cta = 0; cta < ctas; cta++) {

@@ -2,8 +2,9 @@
 branches on a size.
 
 problem.cuh, problem.py: sizes and the routing that is inside; interface.cuh, interface.py: how the
-caller hands over routing, weights and scales; weights.cuh: the weights' format. Beside the kernels
-lie those of the first definition of the FP8 MoE family. Of a table, *.csv, the rows whose column
+caller hands over routing, weights and scales; weights.cuh: the weights' format; argument_table.cuh,
+argument_table.py: the arguments. Beside the kernels lie those of the first definition of the FP8
+MoE family. Of a table, *.csv, the rows whose column
 `sizes` is the definition's, as e32_h7168_i2048, are packed: tuning for one definition leaves the
 others current.
 """
@@ -12,6 +13,7 @@ from pathlib import PurePosixPath
 
 from moebench.operators import catalogue
 from moebench.operators.fp8 import swiglu
+from moebench.packing import argument_tables
 
 # size -> its name in C++; in Python it is the key in capitals
 NAMES = {
@@ -37,13 +39,15 @@ INTERFACE = {
     "SCALES_ROW_MAJOR": "kScalesRowMajor",
 }
 CPP_TYPES = {bool: "bool", int: "int", float: "float"}
-FILES = [
+CONSTANTS = [
     "common/host/problem.py",
     "common/cuda/problem.cuh",
     "common/host/interface.py",
     "common/cuda/interface.cuh",
     "common/cuda/weights.cuh",
 ]
+TABLES = [argument_tables.PYTHON_FILE, argument_tables.CPP_FILE]
+FILES = [*CONSTANTS, *TABLES]
 NOTE = "Packing writes this file for other definitions."
 
 
@@ -67,7 +71,9 @@ def facts(file: str, layer_key: str) -> dict[str, tuple[str, float]]:
 
 def source(path: str, layer_key: str, text: str = "") -> str:
     """Return what is packed of a file with this text."""
-    if path in FILES:
+    if path in TABLES:
+        return argument_tables.source(path)
+    if path in CONSTANTS:
         return constants_source(PurePosixPath(path), layer_key)
     if path.endswith(".csv"):
         return table_source(text, layer_key)
@@ -75,7 +81,7 @@ def source(path: str, layer_key: str, text: str = "") -> str:
 
 
 def constants_source(path: PurePosixPath, layer_key: str) -> str:
-    """Return one of FILES for a definition."""
+    """Return one of CONSTANTS for a definition."""
     definition = catalogue.definition_name(layer_key)
     constants = facts(path.stem, layer_key)
 

@@ -49,7 +49,7 @@ __device__ __forceinline__ float row_scale(float amax) { return fmaxf(amax * (1.
 
 // Two values v as FP8. q[0] is hi = fp8(v); q[1], with kHSplit 2, lo = fp8(v - hi).
 template <int kHSplit>
-__device__ __forceinline__ void quantize_fp8(uint16_t (&q)[kHSplit], float v0, float v1) {
+__device__ __forceinline__ void quantise_fp8(uint16_t (&q)[kHSplit], float v0, float v1) {
   q[0] = __nv_cvt_float2_to_fp8x2(make_float2(v0, v1), __NV_SATFINITE, __NV_E4M3);
   if constexpr (kHSplit == 2) {
     const float2 high = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(q[0], __NV_E4M3)));

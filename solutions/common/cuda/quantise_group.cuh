@@ -33,7 +33,7 @@ __device__ __forceinline__ float quantise_group(
 #pragma unroll
   for (int i = 0; i < kLaneColumns / 2; i++) {
     uint16_t one[1];
-    quantize_fp8<1>(one, divided(v[i].x), divided(v[i].y));
+    quantise_fp8<1>(one, divided(v[i].x), divided(v[i].y));
     pairs[i] = one[0];
   }
   return scale;

@@ -1,69 +1,29 @@
-"""arguments: what the FP8 layer's entry points take, and its check.
+"""arguments: the check of what the FP8 layer's entry points take.
 
-An interface has the names, shapes and dtypes of the arguments of one kind of definition.
-Every tensor is contiguous, starts at a multiple of 16 bytes and lies on the device of the first.
+An interface, as argument_table.py has one for each form of the layer, is the names of its arguments
+and what can be said of each. Every tensor is contiguous, starts at a multiple of 16 bytes and lies
+on the device of the first.
 """
 
+from dataclasses import replace
 from functools import wraps
 from inspect import Parameter, Signature
 from types import SimpleNamespace
 
 import torch
 
+from .argument import Integer, Tensor
+from .argument_table import DS_ROUTING, RENORM_ROUTING, ROUTED, ROUTED_MXFP4
 from .check_tensors import check_rank, check_tensors
-from .problem import HIDDEN_SIZE as H
-from .problem import INTERMEDIATE_SIZE as I
-from .problem import NUM_EXPERTS as E
-from .problem import NUM_LOCAL_EXPERTS as E_LOCAL
-from .problem import NUM_SHARED_EXPERTS, RENORM, TOP_K
-
-T = "tokens of a call"
-FP8 = torch.float8_e4m3fn
-FP32 = torch.float32
-BF16 = torch.bfloat16
-INT32 = torch.int32
-
-WEIGHTS = {
-    "gemm1_weights": ((E_LOCAL, 2 * I, H), FP8),
-    "gemm1_weights_scale": ((E_LOCAL, 2 * I // 128, H // 128), FP32),
-    "gemm2_weights": ((E_LOCAL, H, I), FP8),
-    "gemm2_weights_scale": ((E_LOCAL, H // 128, I // 128), FP32),
-}
-# An interface: name -> shape and dtype of a tensor, range of an int, float for any number. Numbers
-# stand before output.
-DS_ROUTING = {
-    "routing_logits": ((T, E), BF16 if RENORM else FP32),
-    "routing_bias": ((E,), BF16),
-    "hidden_states": ((T, H), FP8),
-    "hidden_states_scale": ((H // 128, T), FP32),
-    **WEIGHTS,
-    "local_expert_offset": range(E - (E_LOCAL - NUM_SHARED_EXPERTS) + 1),
-    "routed_scaling_factor": float,
-    "output": ((T, H), BF16),
-}
-RENORM_ROUTING = {
-    "routing_logits": DS_ROUTING["routing_logits"],
-    "hidden_states": DS_ROUTING["hidden_states"],
-    "hidden_states_scale": DS_ROUTING["hidden_states_scale"],
-    **WEIGHTS,
-    "output": DS_ROUTING["output"],
-}
-ROUTED = {
-    "hidden_states": ((T, H), FP8),
-    "hidden_states_scale": ((T, H // 128), FP32),
-    "topk_ids": ((T, TOP_K), INT32),
-    "topk_weights": ((T, TOP_K), FP32),
-    **WEIGHTS,
-    "local_expert_offset": range(2**31 - E_LOCAL),  # ids are int32
-    "output": ((T, H), BF16),
-}
 
 
 def _with_bf16_tokens(interface):
     """Return an interface like another, for tokens in bf16, which have no scales."""
-    fields = dict(interface)
-    fields["hidden_states"] = ((T, H), BF16)
-    del fields["hidden_states_scale"]
+    fields = {}
+    for name, argument in interface.items():
+        if not (isinstance(argument, Tensor) and argument.optional):
+            fields[name] = argument
+    fields["hidden_states"] = replace(interface["hidden_states"], dtype=torch.bfloat16)
     return fields
 
 
@@ -72,7 +32,7 @@ RENORM_ROUTING_BF16 = _with_bf16_tokens(RENORM_ROUTING)
 ROUTED_BF16 = _with_bf16_tokens(ROUTED)
 
 # what an interface that lacks an argument has in its place
-_ABSENT = dict.fromkeys(DS_ROUTING | ROUTED)
+_ABSENT = dict.fromkeys(DS_ROUTING | ROUTED | ROUTED_MXFP4)
 _ABSENT["local_expert_offset"] = 0
 _ABSENT["routed_scaling_factor"] = 1.0
 
@@ -81,7 +41,7 @@ def check_arguments(interface, arguments):
     """Check all that the host can see of a call. Ids and routing are on the device.
 
     Args:
-        interface: one of those above.
+        interface: one of argument_table.py's or of those above.
         arguments: its arguments, in its order.
 
     Returns:
@@ -99,26 +59,25 @@ def check_arguments(interface, arguments):
 
     num_tokens = first.shape[0]
     tensors = []
-    for (name, want), value in zip(interface.items(), arguments, strict=True):
-        if want is float or isinstance(want, range):
-            _check_number(name, value, want)
+    for (name, argument), value in zip(interface.items(), arguments, strict=True):
+        if isinstance(argument, Tensor):
+            shape = tuple(num_tokens if isinstance(size, str) else size for size in argument.shape)
+            tensors.append((name, value, shape, (argument.dtype,)))
         else:
-            shape, dtype = want
-            shape = tuple(num_tokens if size is T else size for size in shape)
-            tensors.append((name, value, shape, (dtype,)))
+            _check_number(name, value, argument)
     check_tensors(tensors, like=(first_name, first))
 
     by_name = dict(zip(interface, arguments, strict=True))
     return SimpleNamespace(**_ABSENT | by_name)
 
 
-def _check_number(name, value, want):
-    """Raise ValueError where a value is not an int of the range `want`, or a number for float."""
-    if want is float:
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            raise ValueError(f"{name}: got {type(value).__name__}, want a number")
-    elif type(value) is not int or value not in want:
-        raise ValueError(f"{name}: got {value!r}, want an int, {want[0]} to {want[-1]}")
+def _check_number(name, value, argument):
+    """Raise ValueError where a value is not a number as `argument` says."""
+    if isinstance(argument, Integer):
+        if type(value) is not int or not 0 <= value <= argument.at_most:
+            raise ValueError(f"{name}: got {value!r}, want an int, 0 to {argument.at_most}")
+    elif not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise ValueError(f"{name}: got {type(value).__name__}, want a number")
 
 
 def takes(interface):
@@ -135,6 +94,11 @@ def takes(interface):
     """
     count = len(interface)
     first_name = next(iter(interface))
+    numbers = [
+        place
+        for place, argument in enumerate(interface.values())
+        if not isinstance(argument, Tensor)
+    ]
     kind = Parameter.POSITIONAL_OR_KEYWORD
     signature = Signature([Parameter(name, kind) for name in interface])
 
@@ -143,9 +107,9 @@ def takes(interface):
         def call(*arguments, **named):
             if named or len(arguments) != count:
                 arguments = signature.bind(*arguments, **named).args
-            # numbers stand here; a binding takes True for 1
-            if type(arguments[-3]) is bool or type(arguments[-2]) is bool:
-                check_arguments(interface, arguments)
+            for place in numbers:
+                if type(arguments[place]) is bool:  # a binding takes True for 1
+                    check_arguments(interface, arguments)
 
             try:
                 return function(arguments)

@@ -30,9 +30,11 @@ BLOCK = 128
 def scales_of_tokens(scale_ptr, token, num_tokens, NUM_K: tl.constexpr, ROW_MAJOR: tl.constexpr):
     """Return where the first scales of tokens are, and how far apart those of a token are."""
     if ROW_MAJOR:
-        first, step = scale_ptr + token * NUM_K, 1
+        first = scale_ptr + token * NUM_K
+        step = 1
     else:
-        first, step = scale_ptr + token, num_tokens
+        first = scale_ptr + token
+        step = num_tokens
     return first, step
 
 

@@ -1,5 +1,5 @@
-// fused_layer: the whole MoE layer in one cooperative launch for up to kFusedMaxTokens tokens. One persistent CTA per
-// SM: two consumer warpgroups (wgmma) and a producer warpgroup. fused_layer.cuh explains m_block, n_block and tiles.
+// fused_layer: the whole MoE layer in one cooperative launch for up to kMaxTokens tokens. One persistent CTA per
+// SM: two consumer warpgroups (wgmma) and a producer warpgroup. config.cuh explains m_block, n_block and tiles.
 //
 //   warps    file                     work, in order of time
 //   all      route.cuh                masks of each token's local experts: every CTA for all tokens up to
@@ -15,7 +15,7 @@
 //                                     other CTAs' partial sums awaited, the counters zeroed
 //   10, 11   producer.cuh             count, for each m_block, the n_blocks of h that warpgroup 0 or 1 has stored
 //
-// Both GEMMs use one ring of kFusedStages stages, without a break between them.
+// Both GEMMs use one ring of kStages stages, without a break between them.
 //
 //   mbarrier          arrivals    who arrives            who waits     what it protects
 //   full[stage]       2 + bytes   warps 8 and 9 (1)      warps 0 - 7   a stage and its scales: loaded
@@ -32,17 +32,17 @@
 //   (2) Waits for the phase before; the first time there is none.
 //   Parities of the waits: for `full` the pipeline's phase, for `empty` the opposite, else the phase's number % 2.
 //
-//   named barrier     threads   who arrives           who waits         what it protects
-//   kBarWarpgroup0/1  128       warpgroup 0 / 1       the same          amax: the maxima of all four warps are written
-//   kBarConsumers     256       warps 0 - 7           the same          rows quantised from bf16; pool between gemm1
-//                                                                       and gemm2; sums: zeroed, complete
-//   kBarRowsRead      288       warps 0 - 7           warp 8            no data: rows of x are requested before
-//                                                                       weights; bf16 ones, which are in L2, after
-//   kBarGathered      288       warps 0 - 7           warp 9            x and x_scale: stored, before they are counted
-//   kBarPartials      288       warps 0 - 7           warp 9            partial sums: stored, before they are counted
-//   kBarAllPartials   288       warp 9                warps 0 - 7       partial sums of all CTAs: stored
-//   kBarHStored0/1    160       warpgroup 0 / 1, and  the same          h of an n_block: stored, before it is counted;
-//                               warp 10 / 11                            amax: may be overwritten
+//   named barrier      threads   who arrives           who waits         what it protects
+//   WarpgroupBarrier   128       warpgroup 0 / 1       the same          amax: the maxima of all four warps are written
+//   ConsumersBarrier   256       warps 0 - 7           the same          rows quantised from bf16; pool between gemm1
+//                                                                        and gemm2; sums: zeroed, complete
+//   RowsReadBarrier    288       warps 0 - 7           warp 8            no data: rows of x are requested before
+//                                                                        weights; bf16 ones, which are in L2, after
+//   GatheredBarrier    288       warps 0 - 7           warp 9            x and x_scale: stored, before they are counted
+//   PartialsBarrier    288       warps 0 - 7           warp 9            partial sums: stored, before they are counted
+//   AllPartialsBarrier 288       warp 9                warps 0 - 7       partial sums of all CTAs: stored
+//   HStoredBarrier     160       warpgroup 0 / 1, and  the same          h of an n_block: stored, before it is counted;
+//                                warp 10 / 11                            amax: may be overwritten
 //
 //   global counter    arrivals                        who waits                    what it protects
 //   kRouted           every CTA                       every CTA (a grid barrier)   masks and weights in scratch
@@ -58,36 +58,36 @@
 // ones, warp 9 also for warp 8, the consumers for both; when they have gathered, and at the end, it waits for them.
 #include <type_traits>
 
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
-#include "hopper_fused/few_tokens/gather.cuh"
-#include "hopper_fused/few_tokens/gemm1_swiglu_quant.cuh"
-#include "hopper_fused/few_tokens/gemm2_combine.cuh"
+#include "hopper_fused/few_tokens/rows/gather.cuh"
+#include "hopper_fused/few_tokens/gemms/gemm1_swiglu_quant.cuh"
+#include "hopper_fused/few_tokens/gemms/gemm2_combine.cuh"
 #include "common/cuda/host/launch.cuh"
 #include "common/cuda/ptx/pdl.cuh"
-#include "hopper_fused/few_tokens/permute.cuh"
+#include "hopper_fused/few_tokens/rows/permute.cuh"
 #include "common/cuda/pipeline.cuh"
-#include "hopper_fused/few_tokens/producer.cuh"
-#include "hopper_fused/few_tokens/quantise.cuh"
+#include "hopper_fused/few_tokens/gemms/producer.cuh"
+#include "hopper_fused/few_tokens/rows/quantise.cuh"
 #include "common/cuda/ptx/registers.cuh"
 #include "common/cuda/route.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/tma.cuh"
-#include "hopper_fused/few_tokens/peers.cuh"
+#include "hopper_fused/few_tokens/all_reduce/peers.cuh"
 
 // For one thread.
 __device__ __forceinline__ void init_barriers(FusedSmem& s) {
-  for (int i = 0; i < kFusedStages; i++) {
-    mbar_init(&s.full[i], 2);
-    mbar_init(&s.empty[i], kConsumerThreads);
+  for (int i = 0; i < Config::kStages; i++) {
+    s.full[i].init(2);
+    s.empty[i].init(kConsumerThreads);
   }
-  mbar_init(&s.split_k_full, kWarpgroupThreads);
-  mbar_init(&s.split_k_empty, kWarpgroupThreads);
-  for (int i = 0; i < kConsumerWarpgroups; i++) mbar_init(&s.sums_added[i], kWarpgroupThreads);
-  mbar_init(&s.bypass_loaded, 1);
-  mbar_init(&s.bypass_skipped, 1);
+  s.split_k_full.init(kWarpgroupThreads);
+  s.split_k_empty.init(kWarpgroupThreads);
+  for (int i = 0; i < kConsumerWarpgroups; i++) s.sums_added[i].init(kWarpgroupThreads);
+  s.bypass_loaded.init(1);
+  s.bypass_skipped.init(1);
   fence_barrier_init();
 }
 
@@ -95,13 +95,13 @@ __device__ __forceinline__ void init_barriers(FusedSmem& s) {
 __device__ __forceinline__ void route(FusedSmem& s, const FusedArgs& args, const TensorMaps& maps) {
   const int warp = threadIdx.x / kWarp;
   FusedScratch& scratch = *args.scratch;
-  if (args.num_tokens <= kRouteAllTokens) {
-    for (int t = warp; t < args.num_tokens; t += kFusedWarps)
-      route_token(args, t, &s.mask[t], 32, s.gemm1_smem().weight[t]);
+  if (args.num_tokens <= Config::kRouteAllTokens) {
+    for (int t = warp; t < args.num_tokens; t += Config::kWarps)
+      route_token(args, t, &s.mask[t], 32, s.gemm1_smem().token_weight(t));
     __syncthreads();
     return;
   }
-  for (int t = blockIdx.x + gridDim.x * warp; t < args.num_tokens; t += gridDim.x * kFusedWarps)
+  for (int t = blockIdx.x + gridDim.x * warp; t < args.num_tokens; t += gridDim.x * Config::kWarps)
     route_token(args, t, &scratch.mask[t / 32 * kPaddedLocalExperts + t % 32], 32, scratch.weight[t]);
   __syncthreads();
   if (threadIdx.x == kConsumerThreads) prefetch_first_weights(maps);
@@ -110,7 +110,7 @@ __device__ __forceinline__ void route(FusedSmem& s, const FusedArgs& args, const
     counter_wait(&scratch.counters[kRouted], gridDim.x);
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocalExperts; i += kFusedThreads)
+  for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * kPaddedLocalExperts; i += Config::kThreads)
     s.mask[i] = __ldcg(&scratch.mask[i]);
   __syncthreads();
 }
@@ -118,12 +118,12 @@ __device__ __forceinline__ void route(FusedSmem& s, const FusedArgs& args, const
 // kBf16: x is bf16, of kQuantiseTokens tokens at most; without x_scale. Args: FusedArgs, or ReducedArgs for the output
 // summed over the ranks.
 template <bool kBf16, class Args>
-__global__ void __launch_bounds__(kFusedThreads, 1)
+__global__ void __launch_bounds__(Config::kThreads, 1)
     fused_layer(const __grid_constant__ TensorMaps maps, const __grid_constant__ Args args) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
   FusedSmem& s = *reinterpret_cast<FusedSmem*>(smem_base);
   const int warp = threadIdx.x / kWarp;
-  if (threadIdx.x == kFusedThreads - 1) {  // while the kernel before ends
+  if (threadIdx.x == Config::kThreads - 1) {  // while the kernel before ends
     prefetch_tma_descriptor(&maps.w1);
     prefetch_tma_descriptor(&maps.w2);
     init_barriers(s);
@@ -133,41 +133,41 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if (kMxfp4Weights && args.only_if && *args.only_if == 0) return;
   prefetch_tokens<kBf16>(args);
 
-  if (!kBf16 && args.num_tokens <= kBypassTokens)  // in flight while the tokens are routed
-    for (int i = threadIdx.x; i < args.num_tokens * kNumKBlocks1; i += kFusedThreads)
-      cp_async_4(&s.gemm1_smem().x_scale[i], args.x_scale + i);
+  if (!kBf16 && args.num_tokens <= Config::kBypassTokens)  // in flight while the tokens are routed
+    for (int i = threadIdx.x; i < args.num_tokens * kNumKBlocks1; i += Config::kThreads)
+      cp_async_4(&s.gemm1_smem().x_scale()[i], args.x_scale + i);
   if constexpr (kTopKGiven) mark_tokens(s, args);
   else route(s, args, maps);
   cp_async_wait_all();
   permute(s, args);
 
-  const bool has_column_tile = blockIdx.x < kGemm2Ctas;
+  const bool has_column_tile = blockIdx.x < Config::kGemm2Ctas;
   if (warp >= kConsumerWarps) {
-    warpgroup_reg_dealloc<kFusedProducerRegs>();
+    warpgroup_reg_dealloc<Config::kProducerRegisters>();
     if (warp == kConsumerWarps) {
-      named_barrier_sync(kBarRowsRead, kConsumerThreads + kWarp);
+      RowsReadBarrier::sync();
       if (threadIdx.x % kWarp == 0) load_weights<kBf16>(s, maps, args, has_column_tile);
     }
     if (warp == kConsumerWarps + 1) {
       load_activations(s, args, has_column_tile);
       __syncwarp();
-      if (kCtasPerColumnTile > 1 && has_column_tile && !(kMxfp4Weights && args.y)) exchange_partials(args);
+      if (Config::kCtasPerColumnTile > 1 && has_column_tile && !(kMxfp4Weights && args.y)) exchange_partials(args);
       reset_counters(s, args);
     }
     if (warp >= kConsumerWarps + 2) signal_stored_h(s, args, warp - kConsumerWarps - 2);
   } else {
-    warpgroup_reg_alloc<kFusedConsumerRegs>();
-    PipelineState<kFusedStages> pipe;
-    unsigned epoch = 0;  // of the ranks' exchange; read before kBarGathered, and so before a CTA has finished
+    warpgroup_reg_alloc<Config::kConsumerRegisters>();
+    PipelineState<Config::kStages> pipe;
+    unsigned epoch = 0;  // of the ranks' exchange; read before GatheredBarrier, and so before a CTA has finished
     if constexpr (std::is_same_v<Args, ReducedArgs>) epoch = *epoch_place(args.peers) + 1;
     const int warpgroup = __shfl_sync(kFullWarp, warp / kWarpgroupWarps, 0);  // uniform, and the compiler knows it
     if constexpr (kBf16) {
-      named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp);
+      RowsReadBarrier::arrive();
       quantise(s, args);
-      named_barrier_sync(kBarConsumers, kConsumerThreads);
+      ConsumersBarrier::sync();
     }
     gather_rows<kBf16>(s, args);
-    named_barrier_arrive(kBarGathered, kConsumerThreads + kWarp);
+    GatheredBarrier::arrive();
     gemm1_swiglu_quant<kBf16>(s, args, pipe, warpgroup);
     if (has_column_tile) gemm2_combine(s, args, pipe, warpgroup, epoch);
   }
@@ -200,7 +200,7 @@ cudaError_t prepare_fused_layer() {
 
 template <class Args>
 static cudaError_t launch(const TensorMaps& maps, const Args& args, int ctas, cudaStream_t stream) {
-  return launch_with_pdl(kernel_for<Args>(args.x_scale == nullptr), ctas, kFusedThreads, cooperative(),
+  return launch_with_pdl(kernel_for<Args>(args.x_scale == nullptr), ctas, Config::kThreads, cooperative(),
                          sizeof(FusedSmem), stream, maps, args);
 }
 

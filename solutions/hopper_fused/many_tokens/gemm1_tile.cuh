@@ -92,7 +92,7 @@ __device__ __forceinline__ void gemm1_normal(
 #pragma unroll
     for (int i = 2 * r; i < kNormalSums; i += 8) {
       uint16_t q[kHSplit];
-      quantize_fp8<kHSplit>(q, sum[i] * inverse[r], sum[i + 1] * inverse[r]);
+      quantise_fp8<kHSplit>(q, sum[i] * inverse[r], sum[i + 1] * inverse[r]);
       const int at = row / kAtomRows * kAtomBytes + swizzle_128b(row % kAtomRows, i / 8 * 8 + 2 * (lane % kQuad));
 #pragma unroll
       for (int part = 0; part < kHSplit; part++)
@@ -162,7 +162,7 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
 #pragma unroll
     for (int m = 0; m < 2; m++) {
       uint16_t q[kHSplit];
-      quantize_fp8<kHSplit>(q, sum[m][4 * j] * inv[j].x, sum[m][4 * j + 1] * inv[j].y);
+      quantise_fp8<kHSplit>(q, sum[m][4 * j] * inv[j].x, sum[m][4 * j + 1] * inv[j].y);
 #pragma unroll
       for (int part = 0; part < kHSplit; part++) word[part] |= (uint32_t)q[part] << 16 * m;
     }

@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+namespace mma_fused {
+
 // Two E4M3 values, the low one first, as two fp16. Exact. From sm_89 on.
 __device__ __forceinline__ uint32_t cvt_e4m3x2_to_f16x2(uint16_t pair) {
   uint32_t halves;
@@ -19,3 +21,5 @@ __device__ __forceinline__ uint16_t cvt_f32_to_f16(float value) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   return bits;
 }
+
+}  // namespace mma_fused

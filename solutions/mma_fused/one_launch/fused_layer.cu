@@ -1,4 +1,4 @@
-// fused_layer: the whole MoE layer in one cooperative launch, for up to kMaxTokens tokens. sizes.cuh explains m_block,
+// fused_layer: the whole MoE layer in one cooperative launch, for up to kMaxTokens tokens. config.cuh explains m_block,
 // n_block, column tile and weight tile.
 //
 // One persistent CTA per SM. There are no producer warps: each warp fills its own stages with weight tiles and
@@ -34,8 +34,8 @@
 //                                                                           tokens: written;
 //                                                                           warp_sums: read before, written now;
 //                                                                           amax: read before; slabs: zeroed, complete
-//   kBarAmax            128        warps 0 - 3               the same       amax: the maxima of all four are written
-//   kBarStored          160 (1)    warps 0 - 3, last warp    the last warp  h of a tile, or the sums of a first part:
+//   AmaxBarrier         128        warps 0 - 3               the same       amax: the maxima of all four are written
+//   StoredBarrier       160 (1)    warps 0 - 3, last warp    the last warp  h of a tile, or the sums of a first part:
 //                                                                           stored, before they are counted
 //
 //   global counter      arrivals, who arrives                 who waits                    what it protects
@@ -54,7 +54,7 @@
 // second parts (a CTA has one part at most, and it is the last of its tiles); slabs.
 //
 // Code that runs once or twice is not unrolled (`#pragma unroll 1`): its instructions are fetched cold from memory.
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
 #include "mma_fused/one_launch/fused_layer.cuh"
@@ -68,16 +68,18 @@
 #include "common/cuda/token_experts.cuh"
 #include "mma_fused/one_launch/weight_pipeline.cuh"
 
+namespace mma_fused {
+
 // For all threads: masks and routing weights of all tokens; the masks also in shared memory.
 __device__ __forceinline__ void route(Smem& s, const FusedArgs& args) {
   const int warp = threadIdx.x / kWarp;
   Routing& routing = s.routing();
-  if (args.num_tokens <= kRouteAllTokens) {
-    for (int t = warp; t < args.num_tokens; t += kWarps)
+  if (args.num_tokens <= Config::kRouteAllTokens) {
+    for (int t = warp; t < args.num_tokens; t += Config::kWarps)
       token_experts(args, t, &routing.mask[t], 32, routing.weight[t]);
   } else {
     FusedScratch& scratch = *args.scratch;
-    for (int t = blockIdx.x + gridDim.x * warp; t < args.num_tokens; t += gridDim.x * kWarps)
+    for (int t = blockIdx.x + gridDim.x * warp; t < args.num_tokens; t += gridDim.x * Config::kWarps)
       token_experts(args, t, &scratch.mask[t / 32 * (32 * kMaskWords) + t % 32], 32, scratch.weight[t]);
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -85,7 +87,7 @@ __device__ __forceinline__ void route(Smem& s, const FusedArgs& args) {
       counter_wait(&scratch.counters[kRouted], gridDim.x);
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * (32 * kMaskWords); i += kThreads)
+    for (int i = threadIdx.x; i < (args.num_tokens + 31) / 32 * (32 * kMaskWords); i += Config::kThreads)
       routing.mask[i] = __ldcg(&scratch.mask[i]);
   }
   __syncthreads();
@@ -96,13 +98,13 @@ __device__ __forceinline__ void route(Smem& s, const FusedArgs& args) {
 __device__ __forceinline__ void load_tokens(Smem& s, const FusedArgs& args) {
   constexpr int kLine = 128, kVectors = kHidden / 16;
   const int lines = args.num_tokens * kNumKBlocks1, scale_lines = (lines * 4 + kLine - 1) / kLine;
-  if (kStagedTokens > 0 && args.num_tokens <= kStagedTokens) {
+  if (Config::kStagedTokens > 0 && args.num_tokens <= Config::kStagedTokens) {
 #pragma unroll 1
-    for (int i = threadIdx.x; i < args.num_tokens * kVectors; i += kThreads)
-      cp_async_16(&s.x[i / kVectors][i % kVectors * 16], args.x + i * 16);
-    for (int i = threadIdx.x; i < lines; i += kThreads) cp_async_4(&s.x_scale[i], args.x_scale + i);
+    for (int i = threadIdx.x; i < args.num_tokens * kVectors; i += Config::kThreads)
+      cp_async_16(s.x(i / kVectors) + i % kVectors * 16, args.x + i * 16);
+    for (int i = threadIdx.x; i < lines; i += Config::kThreads) cp_async_4(s.x_scale() + i, args.x_scale + i);
   } else {
-    const int thread = blockIdx.x * kThreads + threadIdx.x, threads = gridDim.x * kThreads;
+    const int thread = blockIdx.x * Config::kThreads + threadIdx.x, threads = gridDim.x * Config::kThreads;
     for (int i = thread; i < lines; i += threads) prefetch_l2(args.x + i * kLine);
     if (thread < scale_lines) prefetch_l2(reinterpret_cast<const uint8_t*>(args.x_scale) + thread * kLine);
   }
@@ -119,7 +121,7 @@ __device__ __forceinline__ void reset_counters(const FusedArgs& args) {
   for (int i = lane; i < int(kZeroedBytes / sizeof(unsigned)); i += kWarp) counters[i] = 0;
 }
 
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(Config::kThreads, 1)
     fused_layer(const __grid_constant__ TensorMaps maps, const __grid_constant__ FusedArgs args) {
   extern __shared__ __align__(1024) uint8_t smem_base[];
   Smem& s = *reinterpret_cast<Smem*>(smem_base);
@@ -128,21 +130,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x % kWarp == 0) {
     prefetch_tma_descriptor(&maps.w1);
     prefetch_tma_descriptor(&maps.w2);
-    for (int i = 0; i < kStages; i++) mbar_init(&s.full[threadIdx.x / kWarp][i], 1);
+    for (int i = 0; i < Config::kStages; i++) s.full[threadIdx.x / kWarp][i].init(1);
     fence_barrier_init();
   }
   pdl_wait();
   pdl_launch_dependents();  // the next kernel may begin on SMs whose CTA has ended
 #endif
-  if constexpr (kShortTiles) load_tokens(s, args);
+  if constexpr (Config::kShortTiles) load_tokens(s, args);
   zero_slabs(args, scheduler);
   route(s, args);
   permute(s, args.num_tokens);
-  if (threadIdx.x == kThreads - 1) {  // the last warp, which permute() gives the fewest rows
+  if (threadIdx.x == Config::kThreads - 1) {  // the last warp, which permute() gives the fewest rows
     s.scheduler = scheduler;
     s.scheduler.schedule_gemm1(s.num_m_blocks);
   }
-  if constexpr (kStagedTokens > 0) cp_async_wait_all();
+  if constexpr (Config::kStagedTokens > 0) cp_async_wait_all();
 #if MMA_FUSED_TMA
   fence_proxy_async_shared();  // permute() wrote where TMA will
 #endif
@@ -151,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();  // orders nothing: without it nvcc 13.0 spills 32 bytes on sm_120
   gemm1_swiglu(s, args, weights);
   gemm2_combine(s, args, weights);
-  if (threadIdx.x >= kThreads - kWarp) reset_counters(args);
+  if (threadIdx.x >= Config::kThreads - kWarp) reset_counters(args);
 }
 
 cudaError_t prepare_fused_layer() {
@@ -160,10 +162,12 @@ cudaError_t prepare_fused_layer() {
 
 cudaError_t launch_fused_layer(const TensorMaps& maps, const FusedArgs& args, int ctas, cudaStream_t stream) {
 #if MMA_FUSED_TMA
-  return launch_with_pdl(fused_layer, ctas, kThreads, cooperative(), sizeof(Smem), stream, maps, args);
+  return launch_with_pdl(fused_layer, ctas, Config::kThreads, cooperative(), sizeof(Smem), stream, maps, args);
 #else
   void* parameters[] = {const_cast<TensorMaps*>(&maps), const_cast<FusedArgs*>(&args)};
-  return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(fused_layer), dim3(ctas), dim3(kThreads), parameters,
-                                     sizeof(Smem), stream);
+  return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(fused_layer), dim3(ctas), dim3(Config::kThreads),
+                                     parameters, sizeof(Smem), stream);
 #endif
 }
+
+}  // namespace mma_fused

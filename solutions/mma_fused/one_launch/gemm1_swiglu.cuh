@@ -10,7 +10,7 @@
 // epilogue    sums over warps; warps 0 to 3, 8 columns of h each: SwiGLU, maximum of a row, h to global memory
 #pragma once
 #include "common/cuda/arguments.cuh"
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "mma_fused/one_launch/fp16.cuh"
 #include "mma_fused/one_launch/fused_layer.cuh"
@@ -20,14 +20,19 @@
 #include "mma_fused/one_launch/tiled_mma.cuh"
 #include "mma_fused/one_launch/weight_pipeline.cuh"
 
-static_assert(kNumKBlocks1 <= kWarps * kWarp, "a lane prefetches the weight scales of one of the warp's K blocks");
+namespace mma_fused {
+
+static_assert(kNumKBlocks1 <= Config::kWarps * kWarp,
+              "a lane prefetches the weight scales of one of the warp's K blocks");
 
 // A work item, and which block of h it is.
 struct Gemm1Tile : WorkItem {
   MBlock m_block;
   int n_block;
   __device__ Gemm1Tile(const Smem& s, const WorkItem& item)
-      : WorkItem(item), m_block(s.m_blocks[item.tile / kNumNBlocks]), n_block(item.tile % kNumNBlocks) {}
+      : WorkItem(item),
+        m_block(s.m_blocks[item.tile / Config::kNumNBlocks]),
+        n_block(item.tile % Config::kNumNBlocks) {}
 };
 
 // ---- producer: x to registers ----
@@ -40,12 +45,12 @@ struct XFragment {
   __device__ void load(const Smem& s, const FusedArgs& args, const MBlock& m_block, int n, int k) {
     const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
     // beyond the last row it is repeated, and the sums are not used
-    const int token = s.token[m_block.first_row + min(kMmaN * n + g, m_block.rows - 1)];
-    if constexpr (kStagedTokens > 0) {
-      const bool staged = args.num_tokens <= kStagedTokens;
-      const uint8_t* from = (staged ? s.x[token] : args.x + token * kHidden) + k * kBlockK + 32 * t;
+    const int token = s.token[m_block.first_row + min(Config::kMmaN * n + g, m_block.rows - 1)];
+    if constexpr (Config::kStagedTokens > 0) {
+      const bool staged = args.num_tokens <= Config::kStagedTokens;
+      const uint8_t* from = (staged ? s.x(token) : args.x + token * kHidden) + k * kBlockK + 32 * t;
       x[0] = ld_v4(from), x[1] = ld_v4(from + 16);
-      scale = ld_f32((staged ? s.x_scale : args.x_scale) + x_scale_index(k, token, args.num_tokens));
+      scale = ld_f32((staged ? s.x_scale() : args.x_scale) + x_scale_index(k, token, args.num_tokens));
     } else {
       const uint8_t* from = args.x + token * kHidden + k * kBlockK + 32 * t;
       x[0] = ld_global_v4(from), x[1] = ld_global_v4(from + 16);
@@ -60,20 +65,21 @@ struct XFragment {
 //
 // W13's scales come in the same way with kShortTiles. Else each lane loads those of one K block, a tile ahead.
 struct PrefetchedX {
-  XFragment x[kMaxNTiles];
+  XFragment x[Config::kMaxNTiles];
   float w_first = 0.0f, w_second = 0.0f;  // W13's scales for its first and second half
 
   // A tile's first K block, for 8-row tiles from `first_n` on.
   __device__ void load_first(const Smem& s, const FusedArgs& args, const Gemm1Tile& tile, int warp, int first_n) {
     const int k = tile.first_k + warp;
 #pragma unroll
-    for (int n = 0; n < kMaxNTiles; n++)
-      if (n >= first_n && kMmaN * n < tile.m_block.rows && k < kNumKBlocks1) x[n].load(s, args, tile.m_block, n, k);
-    if (kShortTiles && first_n == 0 && k < kNumKBlocks1) load_weight_scales(args, tile, k);
+    for (int n = 0; n < Config::kMaxNTiles; n++)
+      if (n >= first_n && Config::kMmaN * n < tile.m_block.rows && k < kNumKBlocks1)
+        x[n].load(s, args, tile.m_block, n, k);
+    if (Config::kShortTiles && first_n == 0 && k < kNumKBlocks1) load_weight_scales(args, tile, k);
   }
   __device__ void load_weight_scales(const FusedArgs& args, const Gemm1Tile& tile, int k) {
     const float* first = args.w1_scales(tile.m_block.expert, tile.n_block);
-    if (!kShortTiles && k >= kNumKBlocks1) return;
+    if (!Config::kShortTiles && k >= kNumKBlocks1) return;
     w_first = ld_global_f32(first + k), w_second = ld_global_f32(first + k + args.kSecondScales);
   }
 };
@@ -84,25 +90,25 @@ struct PrefetchedX {
 // and weight scales, and afterwards those of `next`.
 template <int kNTiles>
 __device__ __forceinline__ void gemm1_mainloop(const Smem& s, const FusedArgs& args, WeightPipeline& weights,
-                                               const Gemm1Tile& tile, const Gemm1Tile& next,
-                                               PrefetchedX& prefetched, float (&acc)[kNTiles][kMTiles][4]) {
+                                               const Gemm1Tile& tile, const Gemm1Tile& next, PrefetchedX& prefetched,
+                                               float (&acc)[kNTiles][Config::kMTiles][4]) {
   const int warp = weights.warp, lane = weights.lane, t = lane % 4;
   constexpr float kUnpackScales = kUnpackScale * kUnpackScale;  // both operands are unpacked
   const float lane_first = kUnpackScales * prefetched.w_first, lane_second = kUnpackScales * prefetched.w_second;
-  if constexpr (!kShortTiles) prefetched.load_weight_scales(args, next, warp + kWarps * lane);
-  for (int k = tile.first_k + warp; k < tile.end_k; k += kWarps) {
-    const bool last = k + kWarps >= tile.end_k;
+  if constexpr (!Config::kShortTiles) prefetched.load_weight_scales(args, next, warp + Config::kWarps * lane);
+  for (int k = tile.first_k + warp; k < tile.end_k; k += Config::kWarps) {
+    const bool last = k + Config::kWarps >= tile.end_k;
     const MBlock next_m_block = last ? next.m_block : tile.m_block;
-    const int next_k = last ? next.first_k + warp : k + kWarps;
+    const int next_k = last ? next.first_k + warp : k + Config::kWarps;
     const float short_first = kUnpackScales * prefetched.w_first, short_second = kUnpackScales * prefetched.w_second;
     XFragment next_x[kNTiles];
 #pragma unroll
     for (int n = 0; n < kNTiles; n++) next_x[n].load(s, args, next_m_block, n, next_k);
-    if constexpr (kShortTiles) prefetched.load_weight_scales(args, last ? next : tile, next_k);
+    if constexpr (Config::kShortTiles) prefetched.load_weight_scales(args, last ? next : tile, next_k);
 
     const uint8_t* weight_tile = weights.consumer_wait();
-    const float w_first = kShortTiles ? short_first : __shfl_sync(kFullWarp, lane_first, k / kWarps);
-    const float w_second = kShortTiles ? short_second : __shfl_sync(kFullWarp, lane_second, k / kWarps);
+    const float w_first = Config::kShortTiles ? short_first : __shfl_sync(kFullWarp, lane_first, k / Config::kWarps);
+    const float w_second = Config::kShortTiles ? short_second : __shfl_sync(kFullWarp, lane_second, k / Config::kWarps);
     multiply_weight_tile(
         weights, weight_tile, acc,
         [&](int n, int i, uint32_t& b0, uint32_t& b1) { unpack(word_of(prefetched.x[n].x[i / 4], i % 4), b0, b1); },
@@ -134,14 +140,14 @@ __device__ __forceinline__ void store_h(Smem& s, const FusedArgs& args, int firs
     for (int d = 4; d < kWarp; d *= 2) amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, d));  // lanes of this row
     if (g == 0) s.amax[warp][2 * t + p] = amax;
   }
-  named_barrier_sync(kBarAmax, kMTiles * kWarp);
+  AmaxBarrier::sync();
 #pragma unroll
   for (int p = 0; p < 2; p++) {
     const int r = 2 * t + p;
     const float amax = fmaxf(fmaxf(s.amax[0][r], s.amax[1][r]), fmaxf(s.amax[2][r], s.amax[3][r]));
     const float scale = fp16_scale(amax);
-    const int chunk = 4 * warp + n_block % kNBlocksPerKBlock;  // of 16 bytes, as FusedScratch has them
-    args.scratch->h[first_row + r][n_block / kNBlocksPerKBlock * kBlockK + 8 * chunk + g] =
+    const int chunk = 4 * warp + n_block % Config::kNBlocksPerKBlock;  // of 16 bytes, as FusedScratch has them
+    args.scratch->h[first_row + r][n_block / Config::kNBlocksPerKBlock * kBlockK + 8 * chunk + g] =
         cvt_f32_to_f16(h[p] * inverse_power_of_two(scale));
     if (warp == 0 && g == 0) args.scratch->h_scale[first_row + r][n_block] = scale;
   }
@@ -150,12 +156,11 @@ __device__ __forceinline__ void store_h(Smem& s, const FusedArgs& args, int firs
 // Counts a tile, or a first part, when warps 0 to 3 have stored it. The last warp waits for them and counts; where it
 // is not one of them, they go on; not to the next count, as sum_over_warps() comes before and needs the last warp.
 __device__ __forceinline__ void signal_stored(unsigned* counter, int warp, int lane) {
-  constexpr int kLast = kWarps - 1, kArrivals = (kLast < kMTiles ? kMTiles : kMTiles + 1) * kWarp;
-  if (warp == kLast) {
-    named_barrier_sync(kBarStored, kArrivals);
+  if (warp == Config::kSignalWarp) {
+    StoredBarrier::sync();
     if (lane == 0) counter_arrive(counter);
-  } else if (warp < kMTiles) {
-    named_barrier_arrive(kBarStored, kArrivals);
+  } else if (warp < Config::kMTiles) {
+    StoredBarrier::arrive();
   }
 }
 
@@ -168,25 +173,26 @@ __device__ __forceinline__ void gemm1_swiglu_tile(Smem& s, const FusedArgs& args
   const int warp = weights.warp, lane = weights.lane;
   const MBlock& m_block = tile.m_block;
   float row_weight[kNTiles][2] = {};  // for warps 0 to 3: of rows 2 t and 2 t + 1 of each 8
-  if (warp < kMTiles) {
+  if (warp < Config::kMTiles) {
 #pragma unroll
     for (int n = 0; n < kNTiles; n++) {
 #pragma unroll
       for (int p = 0; p < 2; p++) {
-        const int row = m_block.first_row + min(kMmaN * n + lane % 4 * 2 + p, m_block.rows - 1);  // as XFragment
-        row_weight[n][p] = args.num_tokens <= kRouteAllTokens
+        const int row =
+            m_block.first_row + min(Config::kMmaN * n + lane % 4 * 2 + p, m_block.rows - 1);  // as XFragment
+        row_weight[n][p] = args.num_tokens <= Config::kRouteAllTokens
                                ? s.row_weight[row]
                                : ld_global_cg_f32(&args.scratch->weight[s.token[row]][m_block.expert]);
       }
     }
   }
-  float acc[kNTiles][kMTiles][4] = {};
+  float acc[kNTiles][Config::kMTiles][4] = {};
   gemm1_mainloop<kNTiles>(s, args, weights, tile, next, prefetched, acc);
 #pragma unroll
   for (int n = 0; n < kNTiles; n++) {
-    if (kMmaN * n >= m_block.rows) break;
-    float4 sum = sum_over_warps<kWarps>(s, acc[n], warp, lane);
-    if (warp >= kMTiles) continue;
+    if (Config::kMmaN * n >= m_block.rows) break;
+    float4 sum = sum_over_warps<Config::kWarps>(s, acc[n], warp, lane);
+    if (warp >= Config::kMTiles) continue;
     if (tile.is_first_part()) {
       __stcg(&args.scratch->split_k_sums[s.scheduler.split_index][n][warp][lane], sum);
       continue;
@@ -196,29 +202,31 @@ __device__ __forceinline__ void gemm1_swiglu_tile(Smem& s, const FusedArgs& args
       const float4 first = __ldcg(&args.scratch->split_k_sums[s.scheduler.split_index][n][warp][lane]);
       sum = make_float4(first.x + sum.x, first.y + sum.y, first.z + sum.z, first.w + sum.w);
     }
-    store_h(s, args, m_block.first_row + kMmaN * n, tile.n_block, sum, row_weight[n], warp, lane);
+    store_h(s, args, m_block.first_row + Config::kMmaN * n, tile.n_block, sum, row_weight[n], warp, lane);
   }
 }
 
 __device__ __forceinline__ void gemm1_swiglu(Smem& s, const FusedArgs& args, WeightPipeline& weights) {
   PrefetchedX prefetched;
   WorkItem item = s.scheduler.work_item(0);
-  if constexpr (kShortTiles) {  // first rows and scales in front of the weights, behind which they would arrive
+  if constexpr (Config::kShortTiles) {  // first rows and scales in front of the weights, behind which they would arrive
     if (item.tile >= 0) prefetched.load_first(s, args, Gemm1Tile(s, item), weights.warp, 0);
     weights.fill();
   }
   for (int i = 0; item.tile >= 0; i++) {
     const WorkItem next_item = s.scheduler.work_item(i + 1);
     const Gemm1Tile tile(s, item), next(s, next_item.tile >= 0 ? next_item : item);
-    if (!kShortTiles && i == 0) {
-      prefetched.load_weight_scales(args, tile, weights.warp + kWarps * weights.lane);
+    if (!Config::kShortTiles && i == 0) {
+      prefetched.load_weight_scales(args, tile, weights.warp + Config::kWarps * weights.lane);
       prefetched.load_first(s, args, tile, weights.warp, 0);
     }
-    if (tile.m_block.rows <= kMmaN) gemm1_swiglu_tile<1>(s, args, weights, tile, next, prefetched);
+    if (tile.m_block.rows <= Config::kMmaN) gemm1_swiglu_tile<1>(s, args, weights, tile, next, prefetched);
     else gemm1_swiglu_tile<2>(s, args, weights, tile, next, prefetched);
     unsigned* counter = tile.is_first_part() ? &args.scratch->split_k_stored[s.scheduler.split_index]
-                                             : &args.scratch->n_blocks_stored[tile.tile / kNumNBlocks];
+                                             : &args.scratch->n_blocks_stored[tile.tile / Config::kNumNBlocks];
     signal_stored(counter, weights.warp, weights.lane);
     item = next_item;
   }
 }
+
+}  // namespace mma_fused

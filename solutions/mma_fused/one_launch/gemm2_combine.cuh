@@ -18,7 +18,10 @@
 #include "common/cuda/wait_for_h.cuh"
 #include "mma_fused/one_launch/weight_pipeline.cuh"
 
-static_assert(kNumKBlocks2 <= kGemm2Warps * kWarp, "a lane prefetches the weight scale of one of the warp's K blocks");
+namespace mma_fused {
+
+static_assert(kNumKBlocks2 <= Config::kGemm2Warps * kWarp,
+              "a lane prefetches the weight scale of one of the warp's K blocks");
 
 // ---- producer: h to registers ----
 
@@ -31,25 +34,27 @@ struct HFragment {
   // kShortTiles beyond the last row of a token: lanes that read the same row take fewer bytes from L2.
   __device__ void load(const FusedArgs& args, const MBlock& m_block, int n, int k) {
     const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
-    const int rows = kShortTiles ? m_block.rows : (m_block.rows + kMmaN - 1) / kMmaN * kMmaN;
-    const int row = m_block.first_row + min(kMmaN * n + g, rows - 1);
+    const int rows =
+        Config::kShortTiles ? m_block.rows : (m_block.rows + Config::kMmaN - 1) / Config::kMmaN * Config::kMmaN;
+    const int row = m_block.first_row + min(Config::kMmaN * n + g, rows - 1);
     const uint16_t* from = args.scratch->h[row] + k * kBlockK + 8 * t;
 #pragma unroll
     for (int j = 0; j < 4; j++) h[j] = ld_global_cg_v4(from + 32 * j);
-    scale = ld_global_cg_f32(&args.scratch->h_scale[row][k * kNBlocksPerKBlock + t]);
+    scale = ld_global_cg_f32(&args.scratch->h_scale[row][k * Config::kNBlocksPerKBlock + t]);
   }
 };
 
 // What the lane multiplies next, as gemm1's PrefetchedX.
 struct PrefetchedH {
-  HFragment h[kMaxNTiles];
+  HFragment h[Config::kMaxNTiles];
   float w_scale = 0.0f;  // W2's, as W13's
 
   // An m_block's first K block, for 8-row tiles from `first_n` on.
   __device__ void load_first(const FusedArgs& args, const MBlock& m_block, int first_k, int first_n) {
 #pragma unroll
-    for (int n = 0; n < kMaxNTiles; n++)
-      if (n >= first_n && kMmaN * n < m_block.rows && first_k < kNumKBlocks2) h[n].load(args, m_block, n, first_k);
+    for (int n = 0; n < Config::kMaxNTiles; n++)
+      if (n >= first_n && Config::kMmaN * n < m_block.rows && first_k < kNumKBlocks2)
+        h[n].load(args, m_block, n, first_k);
   }
   __device__ void load_weight_scale(const FusedArgs& args, int expert, int column_tile, int k) {
     const float* scales = args.w2_scales(expert, column_tile);
@@ -64,23 +69,23 @@ struct PrefetchedH {
 // kShortTiles instead: scales, next_scales, of this m_block and of the next, from K block 0 on.
 template <int kNTiles>
 __device__ __forceinline__ void gemm2_mainloop(const FusedArgs& args, WeightPipeline& weights, const MBlock& m_block,
-                                               const MBlock& next, bool next_ready, float w_scale,
-                                               const float* scales, const float* next_scales, PrefetchedH& prefetched,
-                                               float (&acc)[kNTiles][kMTiles][4]) {
+                                               const MBlock& next, bool next_ready, float w_scale, const float* scales,
+                                               const float* next_scales, PrefetchedH& prefetched,
+                                               float (&acc)[kNTiles][Config::kMTiles][4]) {
   const int first_k = gemm2_warp(weights.warp), t = weights.lane % 4;
-  for (int k = first_k, i = 0; k < kNumKBlocks2; k += kGemm2Warps, i++) {
-    const bool last = k + kGemm2Warps >= kNumKBlocks2;
+  for (int k = first_k, i = 0; k < kNumKBlocks2; k += Config::kGemm2Warps, i++) {
+    const bool last = k + Config::kGemm2Warps >= kNumKBlocks2;
     // Unconditional, even if there is none: in this loop a load under a condition was waited for at once.
     const MBlock next_m_block = last && next_ready ? next : m_block;
     const float short_scale = prefetched.w_scale;
     HFragment next_h[kNTiles];
 #pragma unroll
-    for (int n = 0; n < kNTiles; n++) next_h[n].load(args, next_m_block, n, last ? first_k : k + kGemm2Warps);
-    if constexpr (kShortTiles)
-      prefetched.w_scale = ld_global_f32(last ? next_scales + first_k : scales + k + kGemm2Warps);
+    for (int n = 0; n < kNTiles; n++) next_h[n].load(args, next_m_block, n, last ? first_k : k + Config::kGemm2Warps);
+    if constexpr (Config::kShortTiles)
+      prefetched.w_scale = ld_global_f32(last ? next_scales + first_k : scales + k + Config::kGemm2Warps);
 
     const uint8_t* weight_tile = weights.consumer_wait();
-    const float k_scale = kUnpackScale * (kShortTiles ? short_scale : __shfl_sync(kFullWarp, w_scale, i));
+    const float k_scale = kUnpackScale * (Config::kShortTiles ? short_scale : __shfl_sync(kFullWarp, w_scale, i));
     // An MMA adds up columns with four scales: the lane's h is brought to the largest of them. The factor is a power of
     // two, so only what becomes subnormal is rounded.
     float largest[kNTiles];
@@ -119,7 +124,7 @@ __device__ __forceinline__ void zero_slabs(const FusedArgs& args, const TileSche
   for (int local_tile = 0; local_tile < scheduler.num_local_tiles(); local_tile++) {
     float4* slab = reinterpret_cast<float4*>(args.slab(local_tile, scheduler.cta, scheduler.ctas));
 #pragma unroll 1
-    for (int i = threadIdx.x; i < args.num_tokens * kColumnTile / 4; i += kThreads)
+    for (int i = threadIdx.x; i < args.num_tokens * Config::kColumnTile / 4; i += Config::kThreads)
       __stcg(slab + i, make_float4(0, 0, 0, 0));
   }
 }
@@ -129,11 +134,11 @@ __device__ __forceinline__ void zero_slabs(const FusedArgs& args, const TileSche
 template <int kMostSlabs, class Slab>
 __device__ __forceinline__ void store_output(const FusedArgs& args, int column_tile, int first, int end, int num_slabs,
                                              Slab slab) {
-  constexpr int kOctets = kColumnTile / 8;
+  constexpr int kOctets = Config::kColumnTile / 8;
 #pragma unroll 1
-  for (int i = first * kOctets + threadIdx.x; i < end * kOctets; i += kThreads) {
+  for (int i = first * kOctets + threadIdx.x; i < end * kOctets; i += Config::kThreads) {
     float4 u = make_float4(0, 0, 0, 0), v = u;
-    if constexpr (kShortTiles && kMostSlabs > 1) {
+    if constexpr (Config::kShortTiles && kMostSlabs > 1) {
       float4 x[kMostSlabs], y[kMostSlabs];
 #pragma unroll
       for (int p = 0; p < kMostSlabs; p++) {
@@ -155,7 +160,7 @@ __device__ __forceinline__ void store_output(const FusedArgs& args, int column_t
         v.x += y.x, v.y += y.y, v.z += y.z, v.w += y.w;
       }
     }
-    *reinterpret_cast<uint4*>(args.output + (size_t)(i / kOctets) * kHidden + column_tile * kColumnTile +
+    *reinterpret_cast<uint4*>(args.output + (size_t)(i / kOctets) * kHidden + column_tile * Config::kColumnTile +
                               i % kOctets * 8) =
         make_uint4(pack_bf16(u.x, u.y), pack_bf16(u.z, u.w), pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
   }
@@ -171,35 +176,36 @@ __device__ __forceinline__ void gemm2_combine_tile(Smem& s, const FusedArgs& arg
   const int warp = weights.warp, g = weights.lane / 4, t = weights.lane % 4;
   // Warps 0 to 3, or all, add to columns 16 warp + g and the eighth after it, of rows 2 t + p, p = 0 and 1, of each 8.
   const auto exists = [&](int n, int p) {
-    return warp < kMTiles * kColumnHalves && kMmaN * n + 2 * t + p < m_block.rows;
+    return warp < Config::kMTiles * Config::kColumnHalves && Config::kMmaN * n + 2 * t + p < m_block.rows;
   };
   const auto sums = [&](int n, int p) {
-    return slab + s.token[m_block.first_row + kMmaN * n + 2 * t + p] * kColumnTile + kMmaM * warp + g;
+    return slab + s.token[m_block.first_row + Config::kMmaN * n + 2 * t + p] * Config::kColumnTile +
+           Config::kMmaM * warp + g;
   };
   float before[kNTiles][2][2] = {};  // read here, as it takes as long as a K block
 #pragma unroll
   for (int n = 0; n < kNTiles; n++) {
 #pragma unroll
     for (int p = 0; p < 2; p++) {
-      if (kShortTiles || !exists(n, p)) continue;
+      if (Config::kShortTiles || !exists(n, p)) continue;
       const float* sum = sums(n, p);
       before[n][p][0] = ld_global_cg_f32(sum), before[n][p][1] = ld_global_cg_f32(sum + 8);
     }
   }
-  float acc[kNTiles][kMTiles][4] = {};
+  float acc[kNTiles][Config::kMTiles][4] = {};
   gemm2_mainloop<kNTiles>(args, weights, m_block, next, next_ready, w_scale, scales, next_scales, prefetched, acc);
   const auto add = [&](int n, int p, float first, float eighth) {
-    if constexpr (kShortTiles) atomicAdd(sums(n, p), first), atomicAdd(sums(n, p) + 8, eighth);
+    if constexpr (Config::kShortTiles) atomicAdd(sums(n, p), first), atomicAdd(sums(n, p) + 8, eighth);
     else __stcg(sums(n, p), before[n][p][0] + first), __stcg(sums(n, p) + 8, before[n][p][1] + eighth);
   };
 #pragma unroll
   for (int n = 0; n < kNTiles; n++) {
-    if (kMmaN * n >= m_block.rows) break;
-    const float4 added = sum_over_warps<kGemm2Warps>(s, acc[n], warp, weights.lane);
+    if (Config::kMmaN * n >= m_block.rows) break;
+    const float4 added = sum_over_warps<Config::kGemm2Warps>(s, acc[n], warp, weights.lane);
     if (exists(n, 0)) add(n, 0, added.x, added.z);
     if (exists(n, 1)) add(n, 1, added.y, added.w);
   }
-  if constexpr (!kShortTiles) __syncwarp();  // in the next m_block a token has other lanes
+  if constexpr (!Config::kShortTiles) __syncwarp();  // in the next m_block a token has other lanes
 }
 
 __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, WeightPipeline& weights) {
@@ -207,7 +213,7 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, We
   const int first_k = gemm2_warp(weights.warp);
   const auto load_weight_scale = [&](PrefetchedH& prefetched, int m, int local_tile) {
     prefetched.load_weight_scale(args, s.m_blocks[m].expert, scheduler.column_tile(local_tile),
-                                 kShortTiles ? first_k : first_k + kGemm2Warps * weights.lane);
+                                 Config::kShortTiles ? first_k : first_k + Config::kGemm2Warps * weights.lane);
   };
   PrefetchedH prefetched;
   int ready = 0, m = 0, local_tile = -1;  // h of m_blocks below `ready` is complete
@@ -218,19 +224,22 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, We
     const MBlock m_block = s.m_blocks[m];
     float* slab = args.slab(local_tile, scheduler.cta, scheduler.ctas);
     const float w_scale = prefetched.w_scale;
-    const float* scales = kShortTiles ? args.w2_scales(m_block.expert, scheduler.column_tile(local_tile)) : nullptr;
-    if (m >= ready) ready = wait_for_h<false>(args.scratch->n_blocks_stored, kNumNBlocks, m, scheduler.num_m_blocks);
+    const float* scales =
+        Config::kShortTiles ? args.w2_scales(m_block.expert, scheduler.column_tile(local_tile)) : nullptr;
+    if (m >= ready)
+      ready = wait_for_h<false>(args.scratch->n_blocks_stored, Config::kNumNBlocks, m, scheduler.num_m_blocks);
     if (!loaded) prefetched.load_first(args, m_block, first_k, 0);
     more = scheduler.next_gemm2(m, local_tile);
-    if (!kShortTiles && more) load_weight_scale(prefetched, m, local_tile);
+    if (!Config::kShortTiles && more) load_weight_scale(prefetched, m, local_tile);
     loaded = more && m < ready;
     const MBlock next = s.m_blocks[more ? m : 0];
-    const float* next_scales = kShortTiles ? args.w2_scales(next.expert, scheduler.column_tile(local_tile)) : nullptr;
+    const float* next_scales =
+        Config::kShortTiles ? args.w2_scales(next.expert, scheduler.column_tile(local_tile)) : nullptr;
     const auto multiply = [&](auto n_tiles) {
       gemm2_combine_tile<n_tiles>(s, args, weights, m_block, next, loaded, w_scale, scales, next_scales, prefetched,
                                   slab);
     };
-    if (m_block.rows <= kMmaN) multiply(std::integral_constant<int, 1>());
+    if (m_block.rows <= Config::kMmaN) multiply(std::integral_constant<int, 1>());
     else multiply(std::integral_constant<int, 2>());
   }
   __syncthreads();  // sums are stored
@@ -248,10 +257,12 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, We
     }
     __syncthreads();
   }
-  store_output<kMaxSharingCtas>(
+  store_output<Config::kMaxSharingCtas>(
       args, scheduler.shared_tile, args.num_tokens * rank / sharing_ctas, args.num_tokens * (rank + 1) / sharing_ctas,
       sharing_ctas, [&](int p) {
         return args.slab(scheduler.own_tiles, scheduler.first_sharing_cta + p * scheduler.sharing_stride,
                          scheduler.ctas);
       });
 }
+
+}  // namespace mma_fused

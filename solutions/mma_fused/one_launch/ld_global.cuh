@@ -5,6 +5,8 @@
 #pragma once
 #include <cuda_runtime.h>
 
+namespace mma_fused {
+
 __device__ __forceinline__ uint4 ld_global_v4(const void* p) {
   uint4 v;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -43,3 +45,5 @@ __device__ __forceinline__ float ld_global_cg_f32(const float* p) {
   asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
   return v;
 }
+
+}  // namespace mma_fused

@@ -12,7 +12,9 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include "mma_fused/one_launch/sizes.cuh"
+#include "mma_fused/one_launch/config.cuh"
+
+namespace mma_fused {
 
 // How a grid divides the column tiles.
 struct ColumnTilePartition {
@@ -20,8 +22,8 @@ struct ColumnTilePartition {
   int shared;        // the rest, fewer than CTAs
   int sharing_ctas;  // of each shared column tile
   __host__ __device__ explicit ColumnTilePartition(int ctas)
-      : own(kNumColumnTiles / ctas), shared(kNumColumnTiles % ctas), sharing_ctas(1) {
-    if (shared > 0) sharing_ctas = ctas / shared < kMaxSharingCtas ? ctas / shared : kMaxSharingCtas;
+      : own(Config::kNumColumnTiles / ctas), shared(Config::kNumColumnTiles % ctas), sharing_ctas(1) {
+    if (shared > 0) sharing_ctas = ctas / shared < Config::kMaxSharingCtas ? ctas / shared : Config::kMaxSharingCtas;
   }
   // Column tiles that a CTA works on, at most: its own, then a shared one.
   __host__ __device__ int max_local_tiles() const { return own + (shared > 0); }
@@ -70,14 +72,16 @@ struct TileScheduler {
     // Times are relative. A K block of gemm2, with its waits for h and more sums over warps, as 5/4 of one of gemm1:
     // measured on an H200, where that takes 1 to 2% off a call from 14 tokens on.
     constexpr int kKBlockTime1 = 4, kKBlockTime2 = 5;
-    constexpr int kTileTime = (kNumKBlocks1 + kWarps - 1) / kWarps * kKBlockTime1;
-    constexpr int kFirstPartTime = kSplitKBlocks * kKBlockTime1;
-    constexpr int kColumnTileTime = (kNumKBlocks2 + kGemm2Warps - 1) / kGemm2Warps * kKBlockTime2;  // of an m_block
-    const int tiles = num_m_blocks * kNumNBlocks, sharing = sharing_stride * sharing_ctas, others = ctas - sharing;
+    constexpr int kTileTime = (kNumKBlocks1 + Config::kWarps - 1) / Config::kWarps * kKBlockTime1;
+    constexpr int kFirstPartTime = Config::kSplitKBlocks * kKBlockTime1;
+    constexpr int kColumnTileTime =
+        (kNumKBlocks2 + Config::kGemm2Warps - 1) / Config::kGemm2Warps * kKBlockTime2;  // of an m_block
+    const int tiles = num_m_blocks * Config::kNumNBlocks, sharing = sharing_stride * sharing_ctas,
+              others = ctas - sharing;
     const auto sharing_time = [&](int n) {  // of a sharing CTA in gemm2, for n m_blocks
       return (own_tiles * n + (sharing > 0 ? (n + sharing_ctas - 1) / sharing_ctas : 0)) * kColumnTileTime;
     };
-    const int last_m_blocks = (others + kNumNBlocks - 1) / kNumNBlocks;  // of the others' last tiles
+    const int last_m_blocks = (others + Config::kNumNBlocks - 1) / Config::kNumNBlocks;  // of the others' last tiles
     const int last_time = sharing_time(last_m_blocks < num_m_blocks ? last_m_blocks : num_m_blocks);
     const int sharing_after = sharing_time(num_m_blocks), own_time = own_tiles * num_m_blocks * kColumnTileTime;
     const int others_after = own_time > last_time ? own_time : last_time;
@@ -85,7 +89,7 @@ struct TileScheduler {
     // Binary search for the least `time` of the launch in which all tiles fit. The mean of the CTAs' times is the least
     // there can be, and with a tile's time more all fit, as a CTA leaves less than that unused. Two CTAs that have time
     // for a part besides their whole tiles take a split-K tile.
-    const bool may_split = kSplitKBlocks > 0 && ctas <= 2 * kMaxSplitTiles;
+    const bool may_split = Config::kSplitKBlocks > 0 && ctas <= 2 * Config::kMaxSplitTiles;
     int time = (tiles * kTileTime + sharing * sharing_after + others * others_after) / ctas;
     const auto fit = [&](int after) { return time > after ? (time - after) / kTileTime : 0; };  // whole tiles of a CTA
     const auto split_fit = [&](int n, int after) {  // split-K tiles of n CTAs
@@ -133,7 +137,8 @@ struct TileScheduler {
     if (i < num_whole_tiles)
       return {i < full_waves ? i * ctas + cta : first_tail_tile + (i - full_waves) * tail_stride, 0, kNumKBlocks1};
     if (i > num_whole_tiles || split_index < 0) return {-1, 0, 0};
-    return {split_tile, split_part * kSplitKBlocks * kWarps, split_part == 0 ? kSplitKBlocks * kWarps : kNumKBlocks1};
+    return {split_tile, split_part * Config::kSplitKBlocks * Config::kWarps,
+            split_part == 0 ? Config::kSplitKBlocks * Config::kWarps : kNumKBlocks1};
   }
 
   // gemm2: the CTA's column tiles are numbered 0 to num_local_tiles() - 1; the last may be a shared one.
@@ -145,7 +150,7 @@ struct TileScheduler {
   // one in this CTA's turn. Begin with m_block 0 and local_tile -1; false: there is none.
   __host__ __device__ bool next_gemm2(int& m_block, int& local_tile) const {
     if (num_local_tiles() == 0) return false;
-    if (kShortTiles && own_tiles == 0) {  // without divisions, of which a tile has no time for one each m_block
+    if (Config::kShortTiles && own_tiles == 0) {  // without divisions, of which a tile has no time for one each m_block
       m_block = local_tile < 0 ? sharing_rank : m_block + sharing_ctas;
       local_tile = 0;
       return m_block < num_m_blocks;
@@ -156,3 +161,5 @@ struct TileScheduler {
     return m_block < num_m_blocks;
   }
 };
+
+}  // namespace mma_fused

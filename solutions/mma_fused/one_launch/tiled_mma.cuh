@@ -8,8 +8,10 @@
 #include "mma_fused/one_launch/fp16.cuh"
 #include "common/cuda/ptx/mma.cuh"
 #include "common/cuda/ptx/read_bits.cuh"
-#include "mma_fused/one_launch/sizes.cuh"
+#include "mma_fused/one_launch/config.cuh"
 #include "mma_fused/one_launch/weight_pipeline.cuh"
+
+namespace mma_fused {
 
 // Four E4M3 values as two pairs of fp16, in order. Times kUnpackScale, they are the values; NaN is 480 without cvt.
 __device__ __forceinline__ void unpack(uint32_t four, uint32_t& low, uint32_t& high) {
@@ -23,7 +25,7 @@ __device__ __forceinline__ void unpack(uint32_t four, uint32_t& low, uint32_t& h
   high = (two[1] & 0x80008000u) | (two[1] >> 1 & 0x3f803f80u);
 #endif
 }
-constexpr float kUnpackScale = kCvt ? 1.0f : 256.0f;  // fp16's exponent has 8 more of bias
+constexpr float kUnpackScale = Config::kCvt ? 1.0f : 256.0f;  // fp16's exponent has 8 more of bias
 
 __device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
@@ -31,7 +33,7 @@ __device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
 
 // A of four MMAs for each 16 rows of a weight tile: half of a lane's K.
 struct WeightFragments {
-  uint32_t a[kMTiles][4][4];  // [16 weight rows][MMA][register]
+  uint32_t a[Config::kMTiles][4][4];  // [16 weight rows][MMA][register]
 };
 
 // k_half: 0 or 1, of the lane's K. A quarter of the warp reads two rows at a time, 16-byte chunks 0, 2, 4, 6 of one and
@@ -41,9 +43,9 @@ __device__ __forceinline__ uint32_t load_weights(WeightFragments& w, const uint8
   const uint8_t* from = weight_tile + g * kBlockK + ((2 * t + k_half) ^ g) * 16;
   uint32_t read = 0;
 #pragma unroll
-  for (int m = 0; m < kMTiles; m++) {
-    const uint4 upper = *reinterpret_cast<const uint4*>(from + m * kMmaM * kBlockK);
-    const uint4 lower = *reinterpret_cast<const uint4*>(from + (m * kMmaM + 8) * kBlockK);
+  for (int m = 0; m < Config::kMTiles; m++) {
+    const uint4 upper = *reinterpret_cast<const uint4*>(from + m * Config::kMmaM * kBlockK);
+    const uint4 lower = *reinterpret_cast<const uint4*>(from + (m * Config::kMmaM + 8) * kBlockK);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       unpack(word_of(upper, i), w.a[m][i][0], w.a[m][i][2]);
@@ -60,7 +62,7 @@ __device__ __forceinline__ uint32_t load_weights(WeightFragments& w, const uint8
 // take as many registers as acc.
 template <int kNTiles, class GetRows, class GetScale>
 __device__ __forceinline__ void multiply_weight_tile(WeightPipeline& weights, const uint8_t* weight_tile,
-                                                     float (&acc)[kNTiles][kMTiles][4], const GetRows& get_rows,
+                                                     float (&acc)[kNTiles][Config::kMTiles][4], const GetRows& get_rows,
                                                      const GetScale& get_scale) {
   uint32_t read = 0;
 #pragma unroll
@@ -75,17 +77,19 @@ __device__ __forceinline__ void multiply_weight_tile(WeightPipeline& weights, co
       for (int i = 0; i < 4; i++) get_rows(n, 4 * k_half + i, b[i][0], b[i][1]);
       const float4 s = get_scale(n);
       const float scale[4] = {s.x, s.y, s.z, s.w};
-      float sum[kMTiles][4] = {};
+      float sum[Config::kMTiles][4] = {};
 #pragma unroll
       for (int i = 0; i < 4; i++) {
 #pragma unroll
-        for (int m = 0; m < kMTiles; m++) mma_m16n8k16(sum[m], w.a[m][i], b[i][0], b[i][1]);
+        for (int m = 0; m < Config::kMTiles; m++) mma_m16n8k16(sum[m], w.a[m][i], b[i][0], b[i][1]);
       }
 #pragma unroll
-      for (int m = 0; m < kMTiles; m++) {
+      for (int m = 0; m < Config::kMTiles; m++) {
 #pragma unroll
         for (int c = 0; c < 4; c++) acc[n][m][c] += sum[m][c] * scale[c];
       }
     }
   }
 }
+
+}  // namespace mma_fused

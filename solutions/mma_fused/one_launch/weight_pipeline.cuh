@@ -6,19 +6,25 @@
 //
 // A weight tile lies in its stage in TMA's 128-byte swizzle: 16-byte chunk c of row r is chunk c ^ r % 8.
 #pragma once
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
 #include "mma_fused/one_launch/fused_layer.cuh"
 #include "common/cuda/ptx/l2.cuh"
 #include "common/cuda/ptx/tma.cuh"
+
+namespace mma_fused {
 
 // On an H200 a call is 1 to 3% faster with evict_first at 1 and 7 tokens, 2% with evict_unchanged at 16 to 128. The
 // bound is between.
 constexpr int kEvictFirstMBlocks = 12;
 
 // Which of the warps that divide K in gemm2 a warp is, and which 64 columns of the column tile it has.
-__device__ __forceinline__ int gemm2_warp(int warp) { return kColumnHalves == 1 ? warp : warp % kGemm2Warps; }
-__device__ __forceinline__ int column_half(int warp) { return kColumnHalves == 1 ? 0 : warp / kGemm2Warps; }
+__device__ __forceinline__ int gemm2_warp(int warp) {
+  return Config::kColumnHalves == 1 ? warp : warp % Config::kGemm2Warps;
+}
+__device__ __forceinline__ int column_half(int warp) {
+  return Config::kColumnHalves == 1 ? 0 : warp / Config::kGemm2Warps;
+}
 
 // Which weight tile a warp loads next: K blocks warp, warp + kWarps, ... of each of the CTA's tiles.
 struct WeightTileIterator {
@@ -29,7 +35,7 @@ struct WeightTileIterator {
   int k = 0, end_k = 0;              // K block, and the end of the tile's: at first as if a tile had ended
 
   __device__ void advance(const TileScheduler& scheduler, int warp) {
-    k += kWarps;
+    k += Config::kWarps;
     while (!done && k >= end_k) {
       if (!gemm2) {
         const WorkItem next = scheduler.work_item(++item);
@@ -63,19 +69,19 @@ struct WeightPipeline {
         args(args_),
         warp(__shfl_sync(kFullWarp, threadIdx.x / kWarp, 0)),  // uniform, and the compiler knows it
         lane(threadIdx.x % kWarp) {
-    if constexpr (!kShortTiles) fill();
+    if constexpr (!Config::kShortTiles) fill();
   }
   __device__ void fill() {
 #pragma unroll 1
-    for (int i = 0; i < kStages; i++) load(i, 0);
+    for (int i = 0; i < Config::kStages; i++) load(i, 0);
   }
 
   // Waits for the next weight tile. Returns its stage.
   __device__ const uint8_t* consumer_wait() const {
 #if MMA_FUSED_TMA
-    mbar_wait(&s.full[warp][stage], phase);
+    s.full[warp][stage].wait(phase);
 #else
-    cp_async_wait<kStages - 1>();
+    cp_async_wait<Config::kStages - 1>();
     __syncwarp();  // the other lanes' copies
 #endif
     return s.stages[warp][stage];
@@ -86,12 +92,14 @@ struct WeightPipeline {
   __device__ void consumer_release(uint32_t read) {
     __syncwarp();
     load(stage, read);
-    if (++stage == kStages) stage = 0, phase ^= 1;
+    if (++stage == Config::kStages) stage = 0, phase ^= 1;
   }
 
  private:
   // gemm2: the weight tile's first row of the expert's W2.
-  __device__ int w2_row_of_expert() const { return loaded.tile * kColumnTile + column_half(warp) * kWeightTileRows; }
+  __device__ int w2_row_of_expert() const {
+    return loaded.tile * Config::kColumnTile + column_half(warp) * Config::kWeightTileRows;
+  }
   // The weight tile's scales to L2 at the same time, as they are to be there when they are read, a tile before they are
   // needed: from memory they take as long as weights, behind all that are in flight.
   __device__ void prefetch_scales(int expert, int n_block) const {
@@ -108,33 +116,34 @@ struct WeightPipeline {
     if (!loaded.done) loaded.advance(s.scheduler, warp);
     uint8_t* to = s.stages[warp][into];
     if (!loaded.done) {
-      const MBlock& m_block = s.m_blocks[loaded.gemm2 ? loaded.m_block : loaded.tile / kNumNBlocks];
-      const int n_block = loaded.tile % kNumNBlocks;  // gemm1
-      if constexpr (kShortTiles) {
+      const MBlock& m_block = s.m_blocks[loaded.gemm2 ? loaded.m_block : loaded.tile / Config::kNumNBlocks];
+      const int n_block = loaded.tile % Config::kNumNBlocks;  // gemm1
+      if constexpr (Config::kShortTiles) {
         if (lane == 0) prefetch_scales(m_block.expert, n_block);
       }
 #if MMA_FUSED_TMA
-      uint64_t* full = &s.full[warp][into];
+      Barrier& full = s.full[warp][into];
       if (lane == 0) {
         fence_proxy_async_shared();  // TMA writes through the async proxy what was read by generic loads
-        refill_stage(full, kWeightTileBytes, read);
+        full.refill(Config::kWeightTileBytes, read);
         if (loaded.gemm2)
           tma_load_2d(to, &maps.w2, full, loaded.k * kBlockK, m_block.expert * kHidden + w2_row_of_expert(),
                       l2_evict_first());  // else W2 pushes h and the output sums out of L2
         else
-          tma_load_5d(to, &maps.w1, full, loaded.k * kBlockK, 0, 0, n_block * (kNBlockColumns / 8), m_block.expert,
-                      w1_policy);
+          tma_load_5d(to, &maps.w1, full, loaded.k * kBlockK, 0, 0, n_block * (Config::kNBlockColumns / 8),
+                      m_block.expert, w1_policy);
       }
 #else
       // Eight lanes copy a row of 128 bytes: a lane chunk lane % 8 of rows lane / 8, 4 + lane / 8, ...
       const int chunk = lane % 8, first = lane / 8;
       const size_t pitch = loaded.gemm2 ? kIntermediate : kHidden;
-      const size_t first_row = loaded.gemm2 ? (size_t)m_block.expert * kHidden + w2_row_of_expert()
-                                            : (size_t)m_block.expert * 2 * kIntermediate + n_block * kNBlockColumns;
+      const size_t first_row = loaded.gemm2
+                                   ? (size_t)m_block.expert * kHidden + w2_row_of_expert()
+                                   : (size_t)m_block.expert * 2 * kIntermediate + n_block * Config::kNBlockColumns;
       const uint8_t* from = (loaded.gemm2 ? args.w2 : args.w1) + first_row * pitch;
       from += loaded.k * kBlockK + chunk * 16;
 #pragma unroll
-      for (int i = 0; i < kWeightTileRows / 4; i++) {
+      for (int i = 0; i < Config::kWeightTileRows / 4; i++) {
         const int row = 4 * i + first;
         // gemm1: eight rows of W13's first half, then eight of its second, as in TensorMaps
         const size_t source = loaded.gemm2 ? row : row / 16 * 8 + row % 8 + row / 8 % 2 * kIntermediate;
@@ -147,3 +156,5 @@ struct WeightPipeline {
 #endif
   }
 };
+
+}  // namespace mma_fused

@@ -11,9 +11,10 @@ import torch
 from flashinfer_bench import Trace, Workload
 
 from moebench.operators.fp8 import swiglu
+from moebench.operators.fp8.arguments import outputs
 from moebench.operators.fp8.reference import BLOCK
 from moebench.operators.layers import Sizes, expert_ranks, routed_experts
-from moebench.operators.operator import Case, Operator, const, module_source, tensor, var
+from moebench.operators.operator import Case, Operator, const, module_source, var
 from moebench.operators.roofline import Bound, Counts
 from moebench.operators.routing import model as routing_model
 from moebench.operators.routing.numbers import integers, normal, sigmoid
@@ -27,39 +28,6 @@ CONSTRAINTS = [
     f"intermediate_size == {BLOCK} * num_intermediate_blocks",
     f"gemm1_out_size == {BLOCK} * num_gemm1_out_blocks",
 ]
-EXPERT_INPUTS = {
-    "hidden_states": tensor("seq_len hidden_size", "float8_e4m3fn", "Quantised activations."),
-    "hidden_states_scale": tensor(
-        "num_hidden_blocks seq_len",
-        "float32",
-        "One scale per token and 128 columns; note that the block axis comes first.",
-    ),
-    "gemm1_weights": tensor(
-        "num_local_experts gemm1_out_size hidden_size",
-        "float8_e4m3fn",
-        "First projections: rows of `up`, then rows of `gate`.",
-    ),
-    "gemm1_weights_scale": tensor(
-        "num_local_experts num_gemm1_out_blocks num_hidden_blocks",
-        "float32",
-        "One scale per 128 x 128 block; any sign.",
-    ),
-    "gemm2_weights": tensor(
-        "num_local_experts hidden_size intermediate_size", "float8_e4m3fn", "Second projection."
-    ),
-    "gemm2_weights_scale": tensor(
-        "num_local_experts num_hidden_blocks num_intermediate_blocks",
-        "float32",
-        "One scale per 128 x 128 block; any sign.",
-    ),
-}
-OUTPUTS = {
-    "output": tensor(
-        "seq_len hidden_size",
-        "bfloat16",
-        "Weighted sum over local experts; zero where a token has none.",
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -128,7 +96,7 @@ class Fp8Layer(Operator):
         }
 
     def outputs(self, sizes: Sizes) -> dict:
-        return OUTPUTS
+        return outputs()
 
     def usual_case(self, sizes: Sizes) -> tuple:
         """Return the first expert of a rank in the middle; 0 where one rank holds all."""

@@ -18,12 +18,13 @@ from flashinfer_bench import Trace
 from moebench.core import paths
 from moebench.operators import layers
 from moebench.operators.fp8 import swiglu as activations
+from moebench.operators.fp8.arguments import ROUTED_MXFP4, inputs
 from moebench.operators.fp8.layer import MoeCase, after_router, router_outputs, slice_of_experts
 from moebench.operators.fp8.reference import BLOCK, dequantize
 from moebench.operators.fp8.routed import Routed
 from moebench.operators.fp8.swiglu import silu_clamp as swiglu
 from moebench.operators.layers import Sizes, Split, cached
-from moebench.operators.operator import Operator, const, module_source, tensor, var
+from moebench.operators.operator import Operator, const, module_source, var
 from moebench.operators.routing.numbers import bits
 
 GROUP = 32  # of K, with one scale
@@ -85,9 +86,6 @@ SCALES = ("gemm1_weights_scale", "gemm2_weights_scale")
 TYPICAL = 120  # 2^-7 to 2^-5: products are of the order of one, and a few exceed the clamp
 NEAREST = 96  # of harsh scales, from 2^-31 to 1, whose spread no block of FP8 could hold
 
-PACKED = "E2M1, two to a byte along K, the first in the low half"
-E8M0 = "E8M0 bits: the byte, read as unsigned, less 127 is the exponent of two; 255 is NaN"
-
 
 @cached
 def layer_sizes() -> dict[str, Sizes]:
@@ -120,28 +118,7 @@ class Mxfp4(Routed):
         f"hidden_size == {GROUP} * num_hidden_groups",
         f"intermediate_size == {GROUP} * num_intermediate_groups",
     ]
-    inputs = Routed.inputs | {
-        "gemm1_weights": tensor(
-            "num_local_experts gemm1_out_size hidden_bytes",
-            "int8",
-            f"First projections, rows of `gate`, then rows of `up`: {PACKED}.",
-        ),
-        "gemm1_weights_scale": tensor(
-            "num_local_experts gemm1_out_size num_hidden_groups",
-            "int8",
-            f"Scales of groups of 32. {E8M0}.",
-        ),
-        "gemm2_weights": tensor(
-            "num_local_experts hidden_size intermediate_bytes",
-            "int8",
-            f"Second projection: {PACKED}.",
-        ),
-        "gemm2_weights_scale": tensor(
-            "num_local_experts hidden_size num_intermediate_groups",
-            "int8",
-            f"Scales of groups of 32. {E8M0}.",
-        ),
-    }
+    inputs = inputs(ROUTED_MXFP4)
 
     def layer_sizes(self) -> dict[str, Sizes]:
         return layer_sizes()

@@ -10,10 +10,10 @@ import torch
 
 from moebench.operators import layers
 from moebench.operators.fp8 import swiglu
-from moebench.operators.fp8.layer import EXPERT_INPUTS, Fp8Layer, MoeCase, slice_of_experts
+from moebench.operators.fp8.arguments import RENORM_ROUTING, inputs
+from moebench.operators.fp8.layer import Fp8Layer, MoeCase, slice_of_experts
 from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.layers import Sizes
-from moebench.operators.operator import tensor
 
 TOP_K = 8  # of the first layer
 
@@ -66,10 +66,7 @@ class Renorm(Fp8Layer):
     router_functions = (route,)
     reference_sizes = (*router_sizes, "experts_at_once")
     reference_functions = (dequantize, route, local_experts, run)
-    inputs = {
-        "routing_logits": tensor("seq_len num_local_experts", "bfloat16", "Router output."),
-        **EXPERT_INPUTS,
-    }
+    inputs = inputs(RENORM_ROUTING)
 
     def layer_sizes(self) -> dict[str, Sizes]:
         return layer_sizes()

@@ -27,8 +27,8 @@ import torch
 
 from moebench.operators import layers
 from moebench.operators.fp8 import swiglu as activations
+from moebench.operators.fp8.arguments import ROUTED, inputs
 from moebench.operators.fp8.layer import (
-    EXPERT_INPUTS,
     SCALE_NAMES,
     Fp8Layer,
     MoeCase,
@@ -43,7 +43,7 @@ from moebench.operators.fp8.shared import SharedExperts
 from moebench.operators.fp8.sigmoid_bias import SigmoidBias
 from moebench.operators.fp8.swiglu import silu as swiglu
 from moebench.operators.layers import Sizes, cached, expert_ranks
-from moebench.operators.operator import const, tensor, uuid_of
+from moebench.operators.operator import const, uuid_of
 
 ROUTERS_INSIDE = (SigmoidBias(), Renorm(), SharedExperts())
 NOT_ROUTED = {"small-one-group"}  # experts that are no multiple of 32 are in small-renorm
@@ -172,35 +172,7 @@ class Routed(Fp8Layer):
     case = RoutedCase
     routing_inputs = ("topk_ids", "topk_weights")
     reference_functions = (dequantize, run)
-    inputs = {
-        "hidden_states": EXPERT_INPUTS["hidden_states"],
-        "hidden_states_scale": tensor(
-            "seq_len num_hidden_blocks",
-            "float32",
-            "One scale per token and 128 columns, row-major.",
-        ),
-        "topk_ids": tensor(
-            "seq_len top_k",
-            "int32",
-            "Global ids of a token's experts. Those that are not local, -1 and any other number "
-            "cost nothing; an id that comes twice counts twice.",
-        ),
-        "topk_weights": tensor(
-            "seq_len top_k",
-            "float32",
-            "Factors on the experts' results, with any scaling of the model's; not read where the "
-            "id is not local.",
-        ),
-        "gemm1_weights": tensor(
-            "num_local_experts gemm1_out_size hidden_size",
-            "float8_e4m3fn",
-            "First projections: rows of `gate`, then rows of `up`.",
-        ),
-        "gemm1_weights_scale": EXPERT_INPUTS["gemm1_weights_scale"],
-        "gemm2_weights": EXPERT_INPUTS["gemm2_weights"],
-        "gemm2_weights_scale": EXPERT_INPUTS["gemm2_weights_scale"],
-        "local_expert_offset": tensor(None, "int32", "Global id of this rank's first expert."),
-    }
+    inputs = inputs(ROUTED)
 
     def layer_sizes(self) -> dict[str, Sizes]:
         return ungrouped()

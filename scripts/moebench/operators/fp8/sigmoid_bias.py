@@ -12,16 +12,16 @@ import torch
 
 from moebench.operators import layers
 from moebench.operators.fp8 import swiglu
+from moebench.operators.fp8.arguments import DS_ROUTING, inputs
 from moebench.operators.fp8.layer import (
     CONSTRAINTS,
-    EXPERT_INPUTS,
     Fp8Layer,
     MoeCase,
     slice_of_experts,
 )
 from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.layers import Sizes, expert_ranks, routed_experts
-from moebench.operators.operator import const, tensor
+from moebench.operators.operator import const
 
 # Of the first layer; `reference_source` has every other's. Routing is fixed by the model and cannot
 # be read off a tensor's shape.
@@ -90,19 +90,7 @@ class SigmoidBias(Fp8Layer):
     reference_sizes = (*router_sizes, "experts_at_once")
     reference_functions = (dequantize, route, local_experts, run)
     constraints = [*CONSTRAINTS, "num_local_experts <= num_experts"]
-    inputs = {
-        "routing_logits": tensor(
-            "seq_len num_experts", "float32", "Router output before the sigmoid."
-        ),
-        "routing_bias": tensor(
-            "num_experts", "bfloat16", "Added to the scores for selection only."
-        ),
-        **EXPERT_INPUTS,
-        "local_expert_offset": tensor(None, "int32", "Global index of this rank's first expert."),
-        "routed_scaling_factor": tensor(
-            None, "float32", "Multiplies the normalised routing weights."
-        ),
-    }
+    inputs = inputs(DS_ROUTING)
 
     def layer_sizes(self) -> dict[str, Sizes]:
         return layers.routed_alone("sigmoid-bias")

@@ -1,46 +1,52 @@
-// binding: the layer as Python calls it: run_layer or run_renorm, where the top-k is given (kTopKGiven) run_routed, and
-// each of them for tokens in bf16. They check the arguments and hand them to the solution's launch_layer. Nothing waits
-// for the device.
+// binding: the layer as Python calls it, a function for each form in argument_table.cuh and tokens in FP8 or bf16:
+//
+//   run_layer    run_layer_bf16     DeepSeek-V3's routing inside
+//   run_renorm   run_renorm_bf16    softmax routing inside
+//   run_routed   run_routed_bf16    top-k given
+//   run_mxfp4                       that with MXFP4 experts
+//
+// They take the form's arguments and then the solution's own options, check the former and hand all to launch_layer. A
+// library is built for one form, and the others' functions refuse. Nothing waits for the device.
 #include <tvm/ffi/tvm_ffi.h>
 
+#include <string_view>
+
 #include "common/cuda/arguments.cuh"
+#include "common/cuda/host/check_arguments.cuh"
 #include "common/cuda/host/check_cuda.cuh"
-#include "common/cuda/host/check_inputs.cuh"
 #include "common/cuda/host/device_guard.cuh"
 #include "common/cuda/host/launch_layer.cuh"
+#include "common/cuda/host/scratch.cuh"
 #include "common/cuda/layer_sizes.cuh"
 #include "common/cuda/quantise_tokens.cuh"
-#include "common/cuda/host/scratch.cuh"
+#include "common/cuda/weights.cuh"
 
-using ffi::TensorView;
+// The function of the form that this library is built for.
+constexpr std::string_view kForm = kMxfp4Weights ? "run_mxfp4"
+                                   : kTopKGiven  ? "run_routed"
+                                   : kRenorm     ? "run_renorm"
+                                                 : "run_layer";
 
-static void check_interface(bool topk_given, const char* other) {
-  if (topk_given != kTopKGiven)
-    TVM_FFI_THROW(RuntimeError) << kSolutionName << ": built for the other interface: call " << other;
-}
-
-static void check_tokens(const char* name, int64_t tokens) {
-  if (tokens > kTokenLimit)
-    TVM_FFI_THROW(ValueError) << name << ": got " << tokens << " tokens, want " << kTokenLimit << " or fewer";
-}
-
-static LayerArgs layer_args(TensorView x, const TensorView* x_scale, TensorView w1_scale, TensorView w2_scale,
-                            TensorView output, int64_t local_expert_offset) {
+static LayerArgs layer_args(const CheckedArguments& checked) {
   LayerArgs layer = {};
-  layer.x = static_cast<const uint8_t*>(x.data_ptr());
-  layer.x_scale = x_scale ? static_cast<const float*>(x_scale->data_ptr()) : nullptr;
-  layer.w1_scale = static_cast<const float*>(w1_scale.data_ptr());
-  layer.w2_scale = static_cast<const float*>(w2_scale.data_ptr());
-  layer.output = static_cast<uint16_t*>(output.data_ptr());
-  layer.num_tokens = (int)output.size(0);
-  layer.local_expert_offset = (int)local_expert_offset;
-  layer.routed_scaling_factor = 1.0f;
+  layer.logits = checked.data[argument::routing_logits];
+  layer.bias = static_cast<const uint16_t*>(checked.data[argument::routing_bias]);
+  layer.x = static_cast<const uint8_t*>(checked.data[argument::hidden_states]);
+  layer.x_scale = static_cast<const float*>(checked.data[argument::hidden_states_scale]);
+  layer.w1_scale = static_cast<const float*>(checked.data[argument::gemm1_weights_scale]);
+  layer.w2_scale = static_cast<const float*>(checked.data[argument::gemm2_weights_scale]);
+  layer.topk_ids = static_cast<const int*>(checked.data[argument::topk_ids]);
+  layer.topk_weights = static_cast<const float*>(checked.data[argument::topk_weights]);
+  layer.output = static_cast<uint16_t*>(checked.data[argument::output]);
+  layer.num_tokens = (int)checked.num_tokens;
+  layer.local_expert_offset = (int)checked.local_expert_offset;
+  layer.routed_scaling_factor = (float)checked.routed_scaling_factor;
   return layer;
 }
 
 // Without x_scale, x is bf16: quantised by a kernel of its own where the layer's kernels do not do it.
-static void launch(LayerArgs layer, DLDevice device, TensorView w1, TensorView w2, int64_t option) {
-  if (layer.x_scale || layer.num_tokens <= kQuantiseLimit) return launch_layer(layer, device, w1, w2, option);
+static void launch(LayerArgs layer, const Weights& weights, DLDevice device, ffi::PackedArgs options) {
+  if (layer.x_scale || layer.num_tokens <= kQuantiseLimit) return launch_layer(layer, weights, device, options);
   const DeviceGuard guard(device.device_id);
   const size_t t = layer.num_tokens;
   const ffi::Tensor quantised = allocate(device, t * (kHidden + kNumKBlocks1 * sizeof(float)));
@@ -49,77 +55,41 @@ static void launch(LayerArgs layer, DLDevice device, TensorView w1, TensorView w
   check_cuda(launch_quantise_tokens(layer.x, (int)t, q, scales, current_stream(device)), "launching quantise_tokens");
   layer.x = q;
   layer.x_scale = scales;
-  launch_layer(layer, device, w1, w2, option);
+  launch_layer(layer, weights, device, options);
 }
 
-static void run_layer_of(TensorView logits, TensorView bias, TensorView x, const TensorView* x_scale, TensorView w1,
-                         TensorView w1_scale, TensorView w2, TensorView w2_scale, int64_t local_expert_offset,
-                         double routed_scaling_factor, TensorView output, int64_t option) {
-  check_interface(false, "run_routed");
-  check_inputs(logits, bias, x, x_scale, w1, w1_scale, w2, w2_scale, local_expert_offset, output);
-  if (logits.size(0) == 0) return;
-  check_tokens("routing_logits", logits.size(0));
-  LayerArgs layer = layer_args(x, x_scale, w1_scale, w2_scale, output, local_expert_offset);
-  layer.logits = logits.data_ptr();
-  layer.bias = static_cast<const uint16_t*>(bias.data_ptr());
-  layer.routed_scaling_factor = (float)routed_scaling_factor;
-  launch(layer, logits.device(), w1, w2, option);
+// name: of the form's function for tokens in FP8.
+template <int kCount>
+static void run(std::string_view name, const Argument (&form)[kCount], bool bf16_tokens, ffi::PackedArgs given) {
+  if (name != kForm)
+    TVM_FFI_THROW(RuntimeError) << kSolutionName << ": built for another form of the layer: call " << kForm;
+  const int count = count_arguments(form, bf16_tokens);
+  if (given.size() < count)
+    TVM_FFI_THROW(TypeError) << name << ": got " << given.size() << " arguments, want " << count << " or more";
+
+  const CheckedArguments checked = check_arguments(form, bf16_tokens, given);
+  if (checked.num_tokens == 0) return;
+  if (checked.num_tokens > kTokenLimit)
+    TVM_FFI_THROW(ValueError) << argument::kNames[form[0].name] << ": got " << checked.num_tokens << " tokens, want "
+                              << kTokenLimit << " or fewer";
+  const Weights weights = {static_cast<const uint8_t*>(checked.data[argument::gemm1_weights]),
+                           static_cast<const uint8_t*>(checked.data[argument::gemm2_weights])};
+  launch(layer_args(checked), weights, checked.device, given.Slice(count));
 }
 
-static void run_layer(TensorView logits, TensorView bias, TensorView x, TensorView x_scale, TensorView w1,
-                      TensorView w1_scale, TensorView w2, TensorView w2_scale, int64_t local_expert_offset,
-                      double routed_scaling_factor, TensorView output, int64_t option) {
-  run_layer_of(logits, bias, x, &x_scale, w1, w1_scale, w2, w2_scale, local_expert_offset, routed_scaling_factor,
-               output, option);
-}
+// As TVM_FFI_DLL_EXPORT_TYPED_FUNC does, for functions whose arguments a table lists.
+#define EXPORT_LAYER(name, suffix, form, bf16_tokens)                                                     \
+  extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_##name##suffix(void*, const TVMFFIAny* given, int32_t count, \
+                                                             TVMFFIAny*) {                                \
+    TVM_FFI_SAFE_CALL_BEGIN();                                                                            \
+    run(#name, form, bf16_tokens, {reinterpret_cast<const ffi::AnyView*>(given), count});                 \
+    TVM_FFI_SAFE_CALL_END();                                                                              \
+  }
 
-static void run_layer_bf16(TensorView logits, TensorView bias, TensorView x, TensorView w1, TensorView w1_scale,
-                           TensorView w2, TensorView w2_scale, int64_t local_expert_offset,
-                           double routed_scaling_factor, TensorView output, int64_t option) {
-  run_layer_of(logits, bias, x, nullptr, w1, w1_scale, w2, w2_scale, local_expert_offset, routed_scaling_factor,
-               output, option);
-}
-
-// With renorm routing there is no bias (the logits stand in for it and are not read as such), and every expert is
-// local.
-static void run_renorm(TensorView logits, TensorView x, TensorView x_scale, TensorView w1, TensorView w1_scale,
-                       TensorView w2, TensorView w2_scale, TensorView output, int64_t option) {
-  run_layer_of(logits, logits, x, &x_scale, w1, w1_scale, w2, w2_scale, 0, 1.0, output, option);
-}
-
-static void run_renorm_bf16(TensorView logits, TensorView x, TensorView w1, TensorView w1_scale, TensorView w2,
-                            TensorView w2_scale, TensorView output, int64_t option) {
-  run_layer_of(logits, logits, x, nullptr, w1, w1_scale, w2, w2_scale, 0, 1.0, output, option);
-}
-
-static void run_routed_of(TensorView x, const TensorView* x_scale, TensorView topk_ids, TensorView topk_weights,
-                          TensorView w1, TensorView w1_scale, TensorView w2, TensorView w2_scale,
-                          int64_t local_expert_offset, TensorView output, int64_t option) {
-  check_interface(true, "run_layer");
-  check_routed_inputs(x, x_scale, topk_ids, topk_weights, w1, w1_scale, w2, w2_scale, local_expert_offset, output);
-  if (x.size(0) == 0) return;
-  check_tokens("hidden_states", x.size(0));
-  LayerArgs layer = layer_args(x, x_scale, w1_scale, w2_scale, output, local_expert_offset);
-  layer.topk_ids = static_cast<const int*>(topk_ids.data_ptr());
-  layer.topk_weights = static_cast<const float*>(topk_weights.data_ptr());
-  launch(layer, x.device(), w1, w2, option);
-}
-
-static void run_routed(TensorView x, TensorView x_scale, TensorView topk_ids, TensorView topk_weights, TensorView w1,
-                       TensorView w1_scale, TensorView w2, TensorView w2_scale, int64_t local_expert_offset,
-                       TensorView output, int64_t option) {
-  run_routed_of(x, &x_scale, topk_ids, topk_weights, w1, w1_scale, w2, w2_scale, local_expert_offset, output, option);
-}
-
-static void run_routed_bf16(TensorView x, TensorView topk_ids, TensorView topk_weights, TensorView w1,
-                            TensorView w1_scale, TensorView w2, TensorView w2_scale, int64_t local_expert_offset,
-                            TensorView output, int64_t option) {
-  run_routed_of(x, nullptr, topk_ids, topk_weights, w1, w1_scale, w2, w2_scale, local_expert_offset, output, option);
-}
-
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_layer, run_layer);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_layer_bf16, run_layer_bf16);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_renorm, run_renorm);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_renorm_bf16, run_renorm_bf16);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_routed, run_routed);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(run_routed_bf16, run_routed_bf16);
+EXPORT_LAYER(run_layer, , kDsRouting, false)
+EXPORT_LAYER(run_layer, _bf16, kDsRouting, true)
+EXPORT_LAYER(run_renorm, , kRenormRouting, false)
+EXPORT_LAYER(run_renorm, _bf16, kRenormRouting, true)
+EXPORT_LAYER(run_routed, , kRouted, false)
+EXPORT_LAYER(run_routed, _bf16, kRouted, true)
+EXPORT_LAYER(run_mxfp4, , kRoutedMxfp4, false)

@@ -5,11 +5,11 @@
 // are kept apart and added to fp32 sums times their scales.
 #pragma once
 #include "common/cuda/arguments.cuh"
-#include "common/cuda/ptx/barrier.cuh"
-#include "hopper_fused/few_tokens/consumer_pipeline.cuh"
+#include "common/cuda/barriers.cuh"
+#include "hopper_fused/few_tokens/gemms/consumer_pipeline.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
-#include "hopper_fused/few_tokens/mxfp4_weights.cuh"
-#include "hopper_fused/few_tokens/n_block_scheduler.cuh"
+#include "hopper_fused/few_tokens/mxfp4/mxfp4_weights.cuh"
+#include "hopper_fused/few_tokens/gemms/n_block_scheduler.cuh"
 #include "common/cuda/pipeline.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
@@ -68,33 +68,33 @@ __device__ __forceinline__ uint32_t promote_gemm1(
 
 // As gemm1_mainloop: sums over K for this warpgroup's weight tile of each stage.
 template <int N>
-__device__ __forceinline__ void gemm1_mainloop_mxfp4(
-    FusedSmem& s, const FusedArgs& args, const Gemm1Tile& tile, PipelineState<kFusedStages>& pipe, float (&acc)[N / 2],
-    int warpgroup, bool split_k) {
+__device__ __forceinline__ void gemm1_mainloop_mxfp4(FusedSmem& s, const FusedArgs& args, const Gemm1Tile& tile,
+                                                     PipelineState<Config::kStages>& pipe, float (&acc)[N / 2],
+                                                     int warpgroup, bool split_k) {
   constexpr int kRowScales = kHidden / kGroupK;
   const int warp = threadIdx.x / kWarp % kWarpgroupWarps, row = w13_row(threadIdx.x % kWarp / kQuad);
   const int my_n_block = tile.n_block + (tile.num_n_blocks == 2 ? warpgroup : 0);
-  const bool padding = my_n_block >= kIntermediate / kNBlockColumns;  // its weights are zeros
-  const int w_row = (padding ? 0 : my_n_block) * kNBlockColumns + 8 * warp + row;
+  const bool padding = my_n_block >= kIntermediate / Config::kNBlockColumns;  // its weights are zeros
+  const int w_row = (padding ? 0 : my_n_block) * Config::kNBlockColumns + 8 * warp + row;
   const uint8_t* first_scales =
       args.w1_bytes() + ((size_t)tile.m_block.expert * 2 * kIntermediate + w_row) * kRowScales;
   const uint8_t* second_scales = first_scales + (size_t)kIntermediate * kRowScales;
   const int stage_k = split_k ? 2 : 1, my_k = split_k ? warpgroup : 0;  // steps of a stage; this warpgroup's
-  const int steps = kFusedKSteps1 / stage_k, atoms = tile.m_block.atoms();
+  const int steps = Config::kKSteps1 / stage_k, atoms = tile.m_block.atoms();
   const TileOffsets offsets(warp, row);
-  const uint32_t my_tile = warpgroup * kWeightTileBytes;
+  const uint32_t my_tile = warpgroup * Config::kWeightTileBytes;
 
   StepScales scales = load_scales<kRowScales>(first_scales, second_scales, my_k);
   Packed packed;
-  Converted a[kStepBlocks];
+  Converted a[Config::kStepBlocks];
   float raw[kGroups][N / 2];
-  mbar_wait(&s.full[pipe.stage], pipe.phase);
+  s.full[pipe.stage].wait(pipe.phase);
   load_packed(packed, smem_addr(s.stage(pipe.stage)) + my_tile, offsets, 0);
   convert(a[0], packed);
   for (int i = 0; i < steps; i++) {
     const int stage = pipe.stage;
-    const uint8_t* x = s.stage(stage) + kStageWeightBytes + my_k * kStepBlocks * atoms * kAtomBytes;
-    const float* x_scales = s.scales[stage] + my_k * kStepBlocks * atoms * kAtomRows;
+    const uint8_t* x = s.stage(stage) + Config::kStageWeightBytes + my_k * Config::kStepBlocks * atoms * kAtomBytes;
+    const float* x_scales = s.scales[stage] + my_k * Config::kStepBlocks * atoms * kAtomRows;
     StepScales next = scales;
     if (i + 1 < steps) next = load_scales<kRowScales>(first_scales, second_scales, (i + 1) * stage_k + my_k);
     const bool unusual = any_unusual(scales);
@@ -107,7 +107,7 @@ __device__ __forceinline__ void gemm1_mainloop_mxfp4(
     issue_k_block<N, false>(raw, a[1], x + atoms * kAtomBytes, kAtomBytes);
     pipe.advance();
     if (i + 1 < steps) {
-      mbar_wait(&s.full[pipe.stage], pipe.phase);
+      s.full[pipe.stage].wait(pipe.phase);
       load_packed(packed, smem_addr(s.stage(pipe.stage)) + my_tile, offsets, 0);
       convert(a[0], packed);
     }
@@ -124,7 +124,7 @@ template <int N>
 __device__ __forceinline__ uint32_t promote_gemm2(
     float (&acc)[N / 2], float (&raw)[kGroups][N / 2], const float* h_scales, uint32_t first, uint32_t second,
     bool unusual) {
-  static_assert(kGroups == kNBlocksPerKBlock, "a group of weights is an n_block of h");
+  static_assert(kGroups == Config::kNBlocksPerKBlock, "a group of weights is an n_block of h");
   float w[2][kGroups];
   scales_of(w[0], first, unusual);
   scales_of(w[1], second, unusual);
@@ -134,8 +134,8 @@ __device__ __forceinline__ uint32_t promote_gemm2(
   for (int j = 0; j < N / 8; j++) {
 #pragma unroll
     for (int p = 0; p < 2; p++) {
-      h[j][p] = *reinterpret_cast<const float4*>(
-          h_scales + kNBlocksPerKBlock * (kAtomRows * j + 2 * (threadIdx.x % kQuad) + p));
+      h[j][p] = *reinterpret_cast<const float4*>(h_scales + Config::kNBlocksPerKBlock *
+                                                                (kAtomRows * j + 2 * (threadIdx.x % kQuad) + p));
       bits |= __float_as_uint(h[j][p].x) | __float_as_uint(h[j][p].w);
     }
   }
@@ -154,40 +154,41 @@ __device__ __forceinline__ uint32_t promote_gemm2(
 
 // As gemm2_mainloop: sums over this warpgroup's half of the steps.
 template <int N>
-__device__ __forceinline__ void gemm2_mainloop_mxfp4(
-    FusedSmem& s, const FusedArgs& args, PipelineState<kFusedStages>& pipe, float (&acc)[N / 2], int warpgroup,
-    const MBlock& m_block) {
-  constexpr bool kSplitK = N <= kGemm2SplitKRows;
+__device__ __forceinline__ void gemm2_mainloop_mxfp4(FusedSmem& s, const FusedArgs& args,
+                                                     PipelineState<Config::kStages>& pipe, float (&acc)[N / 2],
+                                                     int warpgroup, const MBlock& m_block) {
+  constexpr bool kSplitK = N <= Config::kGemm2SplitKRows;
   constexpr int kStageK = kSplitK ? 2 : 1;  // steps of a stage
-  constexpr int kRowScales = kIntermediate / kGroupK, kSteps = kFusedKSteps2 / 2;
+  constexpr int kRowScales = kIntermediate / kGroupK, kSteps = Config::kKSteps2 / 2;
   const int warp = threadIdx.x / kWarp % kWarpgroupWarps, row = threadIdx.x % kWarp / kQuad;
   const int atoms = m_block.atoms(), my_k = kSplitK ? warpgroup : 0;
-  const int w_row = blockIdx.x % kNumColumnTiles * kColumnTile + kWarpRows * warp + row;
+  const int w_row = blockIdx.x % Config::kNumColumnTiles * Config::kColumnTile + kWarpRows * warp + row;
   const uint8_t* scales0 = args.w2_bytes() + ((size_t)m_block.expert * kHidden + w_row) * kRowScales;
   const uint8_t* scales1 = scales0 + kAtomRows * kRowScales;
   const TileOffsets offsets(warp, row);
-  const uint32_t my_tile = my_k * kWeightTileBytes;
+  const uint32_t my_tile = my_k * Config::kWeightTileBytes;
 
   // Where the warpgroups take turns: passes over the other one's stage.
   const auto skip = [&] {
-    mbar_wait(&s.full[pipe.stage], pipe.phase);
+    s.full[pipe.stage].wait(pipe.phase);
     consumer_release(s, pipe.stage);
     pipe.advance();
   };
 
   StepScales scales = load_scales<kRowScales>(scales0, scales1, warpgroup);
   Packed packed;
-  Converted a[kStepBlocks];
+  Converted a[Config::kStepBlocks];
   float raw[kGroups][N / 2];
   if (!kSplitK && warpgroup == 1) skip();
-  mbar_wait(&s.full[pipe.stage], pipe.phase);
+  s.full[pipe.stage].wait(pipe.phase);
   load_packed(packed, smem_addr(s.stage(pipe.stage)) + my_tile, offsets, 0);
   convert(a[0], packed);
   for (int i = 0; i < kSteps; i++) {
     const int stage = pipe.stage;
     const uint8_t* h =
-        s.stage(stage) + kStageK * kWeightTileBytes + my_k * kStepBlocks * atoms * 2 * kAtomBytes;
-    const float* h_scales = s.scales[stage] + my_k * kStepBlocks * atoms * kAtomRows * kNBlocksPerKBlock;
+        s.stage(stage) + kStageK * Config::kWeightTileBytes + my_k * Config::kStepBlocks * atoms * 2 * kAtomBytes;
+    const float* h_scales =
+        s.scales[stage] + my_k * Config::kStepBlocks * atoms * kAtomRows * Config::kNBlocksPerKBlock;
     StepScales next = scales;
     if (i + 1 < kSteps) next = load_scales<kRowScales>(scales0, scales1, 2 * (i + 1) + warpgroup);
     const bool unusual = any_unusual(scales);
@@ -201,11 +202,11 @@ __device__ __forceinline__ void gemm2_mainloop_mxfp4(
     pipe.advance();
     if (i + 1 < kSteps) {
       if (!kSplitK) skip();
-      mbar_wait(&s.full[pipe.stage], pipe.phase);
+      s.full[pipe.stage].wait(pipe.phase);
       load_packed(packed, smem_addr(s.stage(pipe.stage)) + my_tile, offsets, 0);
       convert(a[0], packed);
     }
-    read |= promote_gemm2<N>(acc, raw, h_scales + atoms * kAtomRows * kNBlocksPerKBlock, scales.row[0][1],
+    read |= promote_gemm2<N>(acc, raw, h_scales + atoms * kAtomRows * Config::kNBlocksPerKBlock, scales.row[0][1],
                              scales.row[1][1], unusual);
     consumer_release(s, stage, read);
     scales = next;

@@ -9,19 +9,20 @@
 #pragma once
 #include <type_traits>
 
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "common/cuda/ptx/l2.cuh"
-#include "hopper_fused/few_tokens/n_block_scheduler.cuh"
+#include "hopper_fused/few_tokens/gemms/n_block_scheduler.cuh"
 #include "common/cuda/pipeline.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/wait_for_h.cuh"
-#include "hopper_fused/few_tokens/peers.cuh"
+#include "hopper_fused/few_tokens/all_reduce/peers.cuh"
 #include "common/cuda/weights.cuh"
 
-constexpr int kNBlockGroups = kNBlockColumns / kAtomRows;  // groups of 8 rows of each half of W13: an n_block's box
+constexpr int kNBlockGroups =
+    Config::kNBlockColumns / kAtomRows;  // groups of 8 rows of each half of W13: an n_block's box
 
 // ---- weights ----
 
@@ -29,9 +30,9 @@ constexpr int kNBlockGroups = kNBlockColumns / kAtomRows;  // groups of 8 rows o
 // first if the first experts all have rows. A wrong guess costs bytes at a time when memory has little else to do.
 __device__ __forceinline__ void prefetch_first_weights(const TensorMaps& maps) {
   const uint64_t policy = l2_evict_unchanged();
-  const int expert = 2 * blockIdx.x / kNumNBlocks, n_block = 2 * blockIdx.x % kNumNBlocks;
+  const int expert = 2 * blockIdx.x / Config::kNumNBlocks, n_block = 2 * blockIdx.x % Config::kNumNBlocks;
   if (expert >= kNumLocalExperts) return;
-  for (int k = 0; k < kFusedStages; k++)
+  for (int k = 0; k < Config::kStages; k++)
     for (int b = 0; b < 2; b++)
       tma_prefetch_5d(&maps.w1, k * kBlockK, 0, 0, (n_block + b) * kNBlockGroups, expert, policy);
 }
@@ -48,7 +49,7 @@ template <bool kBf16>
 __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& maps, const FusedArgs& args,
                                              bool has_column_tile) {
   const uint64_t policy = s.num_m_blocks <= kEvictFirstExperts ? l2_evict_first() : l2_evict_unchanged();
-  PipelineState<kFusedStages> pipe;
+  PipelineState<Config::kStages> pipe;
   Gemm1Tile tile;
   int bypass_tiles = 0;
   for (NBlockScheduler scheduler(s); scheduler.get_next_tile(tile);) {
@@ -57,8 +58,9 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
     const int next_k = tile.split_k() ? 1 : 0, next_n_block = tile.num_n_blocks - 1;
     const bool bypass = tile.m_block.bypasses_gather(args.num_tokens);
     if constexpr (kMxfp4Weights) {
-      const int rows = min(tile.num_n_blocks * kNBlockColumns, kIntermediate - tile.n_block * kNBlockColumns);
-      const size_t first = (size_t)tile.m_block.expert * 2 * kIntermediate + tile.n_block * kNBlockColumns;
+      const int rows =
+          min(tile.num_n_blocks * Config::kNBlockColumns, kIntermediate - tile.n_block * Config::kNBlockColumns);
+      const size_t first = (size_t)tile.m_block.expert * 2 * kIntermediate + tile.n_block * Config::kNBlockColumns;
       if (rows > 0) {
         prefetch_scales(args.w1_bytes(), first, rows, kHidden / 32);
         prefetch_scales(args.w1_bytes(), first + kIntermediate, rows, kHidden / 32);
@@ -66,42 +68,43 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
     }
     for (int i = 0; i < tile.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage, k = tile.k_block((1 + next_k) * i);
-      mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      s.empty[stage].wait(pipe.phase ^ 1);
       if constexpr (kMxfp4Weights) fence_proxy_async_shared();  // consumers read these weights by generic loads
       if (!kBf16 && bypass && i == 0) {
         // The row of two tiles ago lay in this buffer. Nobody reads it any more: the previous tile has filled this
         // stage, and both warpgroups have released it.
-        mbar_expect_tx(&s.full[stage], kHidden);
+        s.full[stage].expect(kHidden);
         bulk_load(s.bypass_row(tile.nth), args.x + (size_t)s.token[tile.m_block.first_row] * kHidden, kHidden,
-                  &s.full[stage], l2_evict_last());
+                  s.full[stage], l2_evict_last());
       }
-      if (bypass) mbar_arrive(&s.full[stage]);
-      mbar_arrive_expect_tx(&s.full[stage], boxes * kWeightTileBytes);
+      if (bypass) s.full[stage].arrive();
+      s.full[stage].arrive_and_expect(boxes * Config::kWeightTileBytes);
       for (int b = 0; b < boxes; b++)
-        tma_load_5d(s.stage(stage) + b * kWeightTileBytes, &maps.w1, &s.full[stage], (k + b * next_k) * kBlockK, 0, 0,
-                    (tile.n_block + b * next_n_block) * kNBlockGroups, tile.m_block.expert, policy);
+        tma_load_5d(s.stage(stage) + b * Config::kWeightTileBytes, &maps.w1, s.full[stage], (k + b * next_k) * kBlockK,
+                    0, 0, (tile.n_block + b * next_n_block) * kNBlockGroups, tile.m_block.expert, policy);
     }
     if (bypass) {
-      if (bypass_tiles > 0) mbar_wait(&s.bypass_skipped, (bypass_tiles - 1) % 2);
-      mbar_arrive(&s.bypass_loaded);
+      if (bypass_tiles > 0) s.bypass_skipped.wait((bypass_tiles - 1) % 2);
+      s.bypass_loaded.arrive();
       bypass_tiles++;
     }
   }
   if (!has_column_tile) return;
-  for (int n = blockIdx.x / kNumColumnTiles; n < s.num_m_blocks; n += kCtasPerColumnTile) {
+  for (int n = blockIdx.x / Config::kNumColumnTiles; n < s.num_m_blocks; n += Config::kCtasPerColumnTile) {
     const MBlock m_block = s.m_block[n];
     const int stage_k = m_block.split_k() ? 2 : 1;  // K blocks of a stage
     if constexpr (kMxfp4Weights)
-      prefetch_scales(args.w2_bytes(), (size_t)m_block.expert * kHidden + blockIdx.x % kNumColumnTiles * kColumnTile,
-                      kColumnTile, kIntermediate / 32);
+      prefetch_scales(args.w2_bytes(),
+                      (size_t)m_block.expert * kHidden + blockIdx.x % Config::kNumColumnTiles * Config::kColumnTile,
+                      Config::kColumnTile, kIntermediate / 32);
     for (int i = 0; i < m_block.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage;
-      mbar_wait(&s.empty[stage], pipe.phase ^ 1);
+      s.empty[stage].wait(pipe.phase ^ 1);
       if constexpr (kMxfp4Weights) fence_proxy_async_shared();
-      mbar_arrive_expect_tx(&s.full[stage], stage_k * kWeightTileBytes);
+      s.full[stage].arrive_and_expect(stage_k * Config::kWeightTileBytes);
       for (int k = 0; k < stage_k; k++)
-        tma_load_2d(s.stage(stage) + k * kWeightTileBytes, &maps.w2, &s.full[stage], (stage_k * i + k) * kBlockK,
-                    m_block.expert * kHidden + blockIdx.x % kNumColumnTiles * kColumnTile, policy);
+        tma_load_2d(s.stage(stage) + k * Config::kWeightTileBytes, &maps.w2, s.full[stage], (stage_k * i + k) * kBlockK,
+                    m_block.expert * kHidden + blockIdx.x % Config::kNumColumnTiles * Config::kColumnTile, policy);
     }
   }
 }
@@ -111,8 +114,8 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
 // The consumers read a stage's scales by generic loads, and a bulk copy overwrites them through the async proxy. The
 // barrier's order is not enough between the two: a proxy fence must follow. The rest of a stage is read by wgmma, in
 // the async proxy itself, so load_weights needs none.
-__device__ __forceinline__ void wait_for_empty_scales(FusedSmem& s, const PipelineState<kFusedStages>& pipe) {
-  mbar_wait(&s.empty[pipe.stage], pipe.phase ^ 1);
+__device__ __forceinline__ void wait_for_empty_scales(FusedSmem& s, const PipelineState<Config::kStages>& pipe) {
+  s.empty[pipe.stage].wait(pipe.phase ^ 1);
   fence_proxy_async_shared();
 }
 
@@ -124,21 +127,21 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
   const bool copies = threadIdx.x % kWarp == 0;
   // The named barrier orders the stores of all consumers before the release. At the other end a proxy fence comes
   // between the acquire and the bulk copy.
-  named_barrier_sync(kBarGathered, kConsumerThreads + kWarp);
+  GatheredBarrier::sync();
   if (copies) counter_arrive(&args.scratch->counters[kGathered]);
   bool gathered = false;
   int bypass_tiles = 0;
-  PipelineState<kFusedStages> pipe;
+  PipelineState<Config::kStages> pipe;
   Gemm1Tile tile;
   for (NBlockScheduler scheduler(s); copies && scheduler.get_next_tile(tile);) {
     const MBlock& m_block = tile.m_block;
-    const int stage_k = tile.split_k() ? 2 * kStepBlocks : kStepBlocks;  // K blocks of a stage
+    const int stage_k = tile.split_k() ? 2 * Config::kStepBlocks : Config::kStepBlocks;  // K blocks of a stage
     const int bytes = m_block.atoms() * stage_k * kAtomBytes;
     if (m_block.bypasses_gather(args.num_tokens)) {
       // load_weights alone fills these stages, and this warp skips them once it has. Sooner or much later, its next
       // wait for `empty` could mistake the pass over the ring: passes 1 and 3 have the same parity.
-      mbar_wait(&s.bypass_loaded, bypass_tiles++ % 2);
-      mbar_arrive(&s.bypass_skipped);
+      s.bypass_loaded.wait(bypass_tiles++ % 2);
+      s.bypass_skipped.arrive();
       pipe.advance(tile.k_iters());
       continue;
     }
@@ -150,28 +153,30 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
     for (int i = 0; i < tile.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage, scale_bytes = m_block.atoms() * stage_k * kAtomRows * (int)sizeof(float);
       wait_for_empty_scales(s, pipe);
-      mbar_arrive_expect_tx(&s.full[stage], bytes + scale_bytes);
-      const int k = kStepBlocks * tile.k_block(stage_k / kStepBlocks * i);
-      bulk_load(s.stage(stage) + kStageWeightBytes, scratch.x + m_block.x_offset(k), bytes, &s.full[stage], policy);
-      bulk_load(s.scales[stage], scratch.x_scale + m_block.x_scale_offset(k), scale_bytes, &s.full[stage], policy);
+      s.full[stage].arrive_and_expect(bytes + scale_bytes);
+      const int k = Config::kStepBlocks * tile.k_block(stage_k / Config::kStepBlocks * i);
+      bulk_load(s.stage(stage) + Config::kStageWeightBytes, scratch.x + m_block.x_offset(k), bytes, s.full[stage],
+                policy);
+      bulk_load(s.scales[stage], scratch.x_scale + m_block.x_scale_offset(k), scale_bytes, s.full[stage], policy);
     }
   }
   if (!has_column_tile) return;
   __syncwarp();
-  for (int n = blockIdx.x / kNumColumnTiles, ready = 0; n < s.num_m_blocks; n += kCtasPerColumnTile) {
-    if (n >= ready) ready = wait_for_h<true>(scratch.n_blocks_stored, kNumNBlocks, n, s.num_m_blocks);
+  for (int n = blockIdx.x / Config::kNumColumnTiles, ready = 0; n < s.num_m_blocks; n += Config::kCtasPerColumnTile) {
+    if (n >= ready) ready = wait_for_h<true>(scratch.n_blocks_stored, Config::kNumNBlocks, n, s.num_m_blocks);
     if (!copies) continue;
     const MBlock m_block = s.m_block[n];
-    const int tiles = m_block.split_k() ? 2 : 1, stage_k = tiles * kStepBlocks;  // weight tiles, K blocks of a stage
+    const int tiles = m_block.split_k() ? 2 : 1,
+              stage_k = tiles * Config::kStepBlocks;  // weight tiles, K blocks of a stage
     const int bytes = m_block.atoms() * stage_k * 2 * kAtomBytes;
     for (int i = 0; i < m_block.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage;
-      const int scale_bytes = m_block.atoms() * stage_k * kAtomRows * kNBlocksPerKBlock * (int)sizeof(float);
+      const int scale_bytes = m_block.atoms() * stage_k * kAtomRows * Config::kNBlocksPerKBlock * (int)sizeof(float);
       wait_for_empty_scales(s, pipe);
-      mbar_arrive_expect_tx(&s.full[stage], bytes + scale_bytes);
-      bulk_load(s.stage(stage) + tiles * kWeightTileBytes, scratch.h + m_block.h_offset(stage_k * i), bytes,
-                &s.full[stage], policy);
-      bulk_load(s.scales[stage], scratch.h_scale + m_block.h_scale_offset(stage_k * i), scale_bytes, &s.full[stage],
+      s.full[stage].arrive_and_expect(bytes + scale_bytes);
+      bulk_load(s.stage(stage) + tiles * Config::kWeightTileBytes, scratch.h + m_block.h_offset(stage_k * i), bytes,
+                s.full[stage], policy);
+      bulk_load(s.scales[stage], scratch.h_scale + m_block.h_scale_offset(stage_k * i), scale_bytes, s.full[stage],
                 policy);
     }
   }
@@ -181,14 +186,14 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
 
 // For a whole warp, beside reduce_column_tile: waits until each CTA of the column tile has stored its sums.
 __device__ __forceinline__ void exchange_partials(const FusedArgs& args) {
-  unsigned* stored = &args.scratch->partials_stored[blockIdx.x % kNumColumnTiles];
-  named_barrier_sync(kBarPartials, kConsumerThreads + kWarp);
+  unsigned* stored = &args.scratch->partials_stored[blockIdx.x % Config::kNumColumnTiles];
+  PartialsBarrier::sync();
   if (threadIdx.x % kWarp == 0) {
     counter_arrive(stored);
-    counter_wait(stored, kCtasPerColumnTile);
+    counter_wait(stored, Config::kCtasPerColumnTile);
   }
   __syncwarp();
-  named_barrier_arrive(kBarAllPartials, kConsumerThreads + kWarp);
+  AllPartialsBarrier::arrive();
 }
 
 // For a whole warp, when its CTA reads no counter any more: the last CTA leaves them at zero for the next launch. None
@@ -206,7 +211,8 @@ __device__ __forceinline__ void reset_counters(const FusedSmem& s, const Args& a
     if (lane == 0) ++*epoch_place(args.peers);
   for (int i = kRouted + lane; i <= kFinished; i += kWarp) scratch.counters[i] = 0;
   for (int n = lane; n < s.num_m_blocks; n += kWarp) scratch.n_blocks_stored[n] = 0;
-  for (int n = lane; kCtasPerColumnTile > 1 && n < kNumColumnTiles; n += kWarp) scratch.partials_stored[n] = 0;
+  for (int n = lane; Config::kCtasPerColumnTile > 1 && n < Config::kNumColumnTiles; n += kWarp)
+    scratch.partials_stored[n] = 0;
 }
 
 // ---- signals ----
@@ -218,7 +224,7 @@ __device__ __forceinline__ void signal_stored_h(const FusedSmem& s, const FusedA
   Gemm1Tile tile;
   for (NBlockScheduler scheduler(s); scheduler.get_next_tile(tile);) {
     if (warpgroup == 1 && tile.num_n_blocks == 1) continue;
-    named_barrier_sync_unaligned(kBarHStored0 + warpgroup, kWarpgroupThreads + kWarp);
+    HStoredBarrier::sync_unaligned(warpgroup);
     if (threadIdx.x % kWarp == 0) counter_arrive(&args.scratch->n_blocks_stored[tile.m_block_index]);
   }
 }

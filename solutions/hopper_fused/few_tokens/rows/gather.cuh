@@ -2,7 +2,7 @@
 // wgmma reads. So one bulk copy loads a K block of an m_block.
 #pragma once
 #include "common/cuda/arguments.cuh"
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "common/cuda/ptx/l2.cuh"
 #include "hopper_fused/sizes.cuh"
@@ -13,7 +13,7 @@
 template <bool kBf16>
 __device__ __forceinline__ void prefetch_tokens(const FusedArgs& args) {
   constexpr int kLine = 128;
-  const int thread = blockIdx.x * kFusedThreads + threadIdx.x, threads = gridDim.x * kFusedThreads;
+  const int thread = blockIdx.x * Config::kThreads + threadIdx.x, threads = gridDim.x * Config::kThreads;
   const int lines = args.num_tokens * kNumKBlocks1 * (kBf16 ? 2 : 1);
   const int scale_lines = kBf16 ? 0 : (lines * 4 + kLine - 1) / kLine;
   for (int i = thread; i < lines; i += threads) prefetch_l2(args.x + i * kLine);
@@ -21,18 +21,18 @@ __device__ __forceinline__ void prefetch_tokens(const FusedArgs& args) {
 }
 
 // For the consumer warps, one warp a row: copies this CTA's share of the rows and their scales, but not m_blocks that
-// bypass the gather. Padding becomes zero. Arrives at kBarRowsRead when this warp's first row is requested, not yet
+// bypass the gather. Padding becomes zero. Arrives at RowsReadBarrier when this warp's first row is requested, not yet
 // there: weights requested earlier would delay the rows. Only speed depends on it. kBf16: rows are in shared memory,
 // and the caller has arrived.
 template <bool kBf16>
 __device__ __forceinline__ void gather_rows(FusedSmem& s, const FusedArgs& args) {
-  constexpr int kVectors = kFusedHidden / 16 / kWarp;  // of 16 bytes, of a row, for each lane
+  constexpr int kVectors = Config::kPaddedHidden / 16 / kWarp;  // of 16 bytes, of a row, for each lane
   constexpr int kVectorsPerKBlock = kBlockK / 16;
   constexpr int kScalesPerLane = 2;
-  static_assert(kFusedHidden % (16 * kWarp) == 0, "a row is whole vectors of each lane");
+  static_assert(Config::kPaddedHidden % (16 * kWarp) == 0, "a row is whole vectors of each lane");
   static_assert(kNumKBlocks1 <= kScalesPerLane * kWarp, "a row's scales fit a warp");
   const int lane = threadIdx.x % kWarp;
-  const auto exists = [&](int i) { return kHidden == kFusedHidden || kWarp * i + lane < kHidden / 16; };
+  const auto exists = [&](int i) { return kHidden == Config::kPaddedHidden || kWarp * i + lane < kHidden / 16; };
   bool arrived = kBf16;
   for (int row = blockIdx.x + gridDim.x * (threadIdx.x / kWarp); row < s.num_rows;
        row += gridDim.x * kConsumerThreads / kWarp) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void gather_rows(FusedSmem& s, const FusedArgs& args)
     if (m_block.bypasses_gather(args.num_tokens)) continue;
     const int t = s.token[row];
     const auto* x = reinterpret_cast<const uint4*>(kBf16 ? s.quantised_row(t) : args.x + t * kHidden);
-    const float* x_scale = kBf16 ? s.gemm1_smem().x_scale : args.x_scale;
+    const float* x_scale = kBf16 ? s.gemm1_smem().x_scale() : args.x_scale;
     uint4 v[kVectors];
     float scale[kScalesPerLane] = {0.0f, 0.0f};
 #pragma unroll
@@ -53,7 +53,7 @@ __device__ __forceinline__ void gather_rows(FusedSmem& s, const FusedArgs& args)
     for (int i = 0; i < kScalesPerLane; i++)
       if (t != kNoToken && kWarp * i + lane < kNumKBlocks1)
         scale[i] = x_scale[x_scale_index(kWarp * i + lane, t, args.num_tokens)];
-    if (!arrived) named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp), arrived = true;
+    if (!arrived) RowsReadBarrier::arrive(), arrived = true;
     const int in_k_block =
         in_block / kAtomRows * kAtomBytes + swizzle_128b(in_block % kAtomRows, lane % kVectorsPerKBlock * 16);
 #pragma unroll
@@ -74,8 +74,9 @@ __device__ __forceinline__ void gather_rows(FusedSmem& s, const FusedArgs& args)
 #pragma unroll
     for (int i = 0; i < kScalesPerLane; i++) {
       const int k = kWarp * i + lane;
-      if (k < kFusedKBlocks1) args.scratch->x_scale[m_block.x_scale_offset(k) + in_block] = scale[i] * kWeightFactor;
+      if (k < Config::kKBlocks1)
+        args.scratch->x_scale[m_block.x_scale_offset(k) + in_block] = scale[i] * Config::kWeightFactor;
     }
   }
-  if (!arrived) named_barrier_arrive(kBarRowsRead, kConsumerThreads + kWarp);
+  if (!arrived) RowsReadBarrier::arrive();
 }

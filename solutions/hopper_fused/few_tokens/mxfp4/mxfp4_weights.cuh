@@ -16,8 +16,8 @@
 
 constexpr int kGroupK = 32;       // values with one scale
 constexpr int kGroups = 4;        // of a K block
-constexpr int kStepScaleBytes = kGroups * kStepBlocks;  // scales of a row of a weight tile
-static_assert(!kMxfp4Weights || (kStepBlocks == 2 && kGroupK == kMmaK && kGroups * kGroupK == kBlockK),
+constexpr int kStepScaleBytes = kGroups * Config::kStepBlocks;  // scales of a row of a weight tile
+static_assert(!kMxfp4Weights || (Config::kStepBlocks == 2 && kGroupK == kMmaK && kGroups * kGroupK == kBlockK),
               "a weight tile is 256 of K, and a group is one wgmma's K");
 
 // The accumulator's row g of 8 stands for this row of an atom of W13, so that four lanes' columns of h lie together.
@@ -74,18 +74,18 @@ __device__ __forceinline__ void convert(Converted& a, const Packed& packed) {
 
 // The scales of two rows of a weight tile, a word for each K block.
 struct StepScales {
-  uint32_t row[2][kStepBlocks];
+  uint32_t row[2][Config::kStepBlocks];
 };
 
 // Of a row of kRowBytes scales those of step k; 1 beyond the end, where weights are zeros.
 template <int kRowBytes>
-__device__ __forceinline__ void load_step_scales(uint32_t (&scales)[kStepBlocks], const uint8_t* row, int k) {
+__device__ __forceinline__ void load_step_scales(uint32_t (&scales)[Config::kStepBlocks], const uint8_t* row, int k) {
   if constexpr (kRowBytes % kStepScaleBytes == 0) {
     const uint2 both = __ldg(reinterpret_cast<const uint2*>(row + k * kStepScaleBytes));
-    scales[0] = both.x, scales[kStepBlocks - 1] = both.y;
+    scales[0] = both.x, scales[Config::kStepBlocks - 1] = both.y;
   } else {
 #pragma unroll
-    for (int b = 0; b < kStepBlocks; b++) {
+    for (int b = 0; b < Config::kStepBlocks; b++) {
       const int at = k * kStepScaleBytes + b * kGroups;
       scales[b] = at < kRowBytes ? __ldg(reinterpret_cast<const uint32_t*>(row + at)) : 0x7F7F7F7Fu;
     }
@@ -104,7 +104,7 @@ __device__ __forceinline__ StepScales load_scales(const uint8_t* row0, const uin
 __device__ __forceinline__ bool any_unusual(const StepScales& scales) {
   uint32_t usual = 0x80808080u;  // the first two bits of a usual byte differ
 #pragma unroll
-  for (int b = 0; b < kStepBlocks; b++) {
+  for (int b = 0; b < Config::kStepBlocks; b++) {
     usual &= scales.row[0][b] ^ (scales.row[0][b] << 1);
     usual &= scales.row[1][b] ^ (scales.row[1][b] << 1);
   }

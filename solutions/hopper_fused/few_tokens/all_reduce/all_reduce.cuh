@@ -15,15 +15,15 @@
 #pragma once
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "common/cuda/numerics.cuh"
-#include "hopper_fused/few_tokens/packet.cuh"
-#include "hopper_fused/few_tokens/peers.cuh"
+#include "hopper_fused/few_tokens/all_reduce/packet.cuh"
+#include "hopper_fused/few_tokens/all_reduce/peers.cuh"
 
 // ---- packets ----
 
 // In the buffer of rank `to`: of rank `from`'s sums, or, with `from` the number of ranks, of the results.
 __device__ __forceinline__ Packet* packet_place(const Peers& peers, int to, unsigned epoch, int from, int octet) {
   auto* packets = reinterpret_cast<Packet*>(peers.buffer[to] + kPacketsOffset);
-  const int cta = epoch % 2 * kGemm2Ctas + blockIdx.x;
+  const int cta = epoch % 2 * Config::kGemm2Ctas + blockIdx.x;
   return packets + (size_t)cta * (peers.ranks * peers.rank_octets + kMaxOctets) + from * peers.rank_octets + octet;
 }
 
@@ -84,7 +84,7 @@ __device__ __forceinline__ void all_reduce(const FusedArgs& args, const Peers& p
                                            int end, int column_tile, Octet octet) {
   const int thread = threadIdx.x % kConsumerThreads, ranks = peers.ranks, count = (end - first) * kOctets;
   const auto token = [&](int i) { return first + i / kOctets; };
-  const auto column = [&](int i) { return column_tile * kColumnTile + i % kOctets * 8; };
+  const auto column = [&](int i) { return column_tile * Config::kColumnTile + i % kOctets * 8; };
   const auto store = [&](int i, uint4 sum) {
     *reinterpret_cast<uint4*>(args.output + (size_t)token(i) * kHidden + column(i)) = sum;
   };

@@ -12,7 +12,7 @@
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "hopper_fused/sizes.cuh"
 
-static_assert(kNumNBlocks % 2 == 0, "a work tile's two n_blocks belong to one m_block");
+static_assert(Config::kNumNBlocks % 2 == 0, "a work tile's two n_blocks belong to one m_block");
 
 struct Gemm1Tile {
   MBlock m_block;
@@ -20,8 +20,8 @@ struct Gemm1Tile {
   int n_block, num_n_blocks;  // the first one; 1 or 2
   int nth;                    // among this CTA's tiles
   // Whether a stage holds a K block for each warpgroup, and the number of stages that the tile takes.
-  __device__ bool split_k() const { return num_n_blocks == 1 && m_block.rows <= kGemm1SplitKRows; }
-  __device__ int k_iters() const { return split_k() ? kFusedKSteps1 / 2 : kFusedKSteps1; }
+  __device__ bool split_k() const { return num_n_blocks == 1 && m_block.rows <= Config::kGemm1SplitKRows; }
+  __device__ int k_iters() const { return split_k() ? Config::kKSteps1 / 2 : Config::kKSteps1; }
   // The i-th K block that the tile takes. i is even where a stage holds two.
   __device__ int k_block(int i) const { return gemm1_k_block(i, n_block); }
 };
@@ -32,26 +32,27 @@ struct NBlockScheduler {
   __device__ explicit NBlockScheduler(const FusedSmem& smem) : s(smem) {}
   // This CTA's next tile; false when there is none.
   __device__ bool get_next_tile(Gemm1Tile& t) {
-    const int cta = blockIdx.x, ctas = gridDim.x, gemm1_only_ctas = ctas - kGemm2Ctas;
-    const int n_blocks = s.num_m_blocks * kNumNBlocks;
+    const int cta = blockIdx.x, ctas = gridDim.x, gemm1_only_ctas = ctas - Config::kGemm2Ctas;
+    const int n_blocks = s.num_m_blocks * Config::kNumNBlocks;
     // n_blocks in the time of all but two of gemm2's m_blocks, as if both took as long as reading their weights
-    const int spare = max(1, (s.num_m_blocks / kCtasPerColumnTile - 2) * (kColumnTile * kIntermediate) /
-                                 (2 * kNBlockColumns * kHidden));
+    const int spare = max(1, (s.num_m_blocks / Config::kCtasPerColumnTile - 2) * (Config::kColumnTile * kIntermediate) /
+                                 (2 * Config::kNBlockColumns * kHidden));
     const int shared = max(0, n_blocks - gemm1_only_ctas * spare), full_waves = shared / ctas, pairs = full_waves / 2;
     int at = 2 * (taken * ctas + cta);
     t.num_n_blocks = 2;
     if (taken >= pairs) {
       const int extra = taken - pairs - full_waves % 2;  // n_blocks that this CTA has of the last wave
-      const int left = min(kGemm2Ctas, shared % ctas);   // for the CTAs with a column tile
+      const int left = min(Config::kGemm2Ctas, shared % ctas);  // for the CTAs with a column tile
       t.num_n_blocks = 1;
       if (extra < 0) at = 2 * pairs * ctas + cta;  // the odd one of the full waves
-      else if (cta >= kGemm2Ctas) at = full_waves * ctas + left + extra * gemm1_only_ctas + cta - kGemm2Ctas;
+      else if (cta >= Config::kGemm2Ctas)
+        at = full_waves * ctas + left + extra * gemm1_only_ctas + cta - Config::kGemm2Ctas;
       else at = extra == 0 && cta < left ? full_waves * ctas + cta : n_blocks;
       if (at >= n_blocks) return false;
     }
     t.nth = taken++;
-    t.m_block_index = at / kNumNBlocks;
-    t.n_block = at % kNumNBlocks;
+    t.m_block_index = at / Config::kNumNBlocks;
+    t.n_block = at % Config::kNumNBlocks;
     t.m_block = s.m_block[t.m_block_index];
     return true;
   }

@@ -12,11 +12,11 @@
 // SwiGLU stays in registers.
 #pragma once
 #include "common/cuda/arguments.cuh"
-#include "common/cuda/ptx/barrier.cuh"
-#include "hopper_fused/few_tokens/consumer_pipeline.cuh"
+#include "common/cuda/barriers.cuh"
+#include "hopper_fused/few_tokens/gemms/consumer_pipeline.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
-#include "hopper_fused/few_tokens/mxfp4_mainloops.cuh"
-#include "hopper_fused/few_tokens/n_block_scheduler.cuh"
+#include "hopper_fused/few_tokens/mxfp4/mxfp4_mainloops.cuh"
+#include "hopper_fused/few_tokens/gemms/n_block_scheduler.cuh"
 #include "common/cuda/numerics.cuh"
 #include "common/cuda/pipeline.cuh"
 #include "hopper_fused/sizes.cuh"
@@ -53,33 +53,33 @@ __device__ __forceinline__ void promote_halves(
 
 // Whether an n_block lies beyond I: its weights are zeros, and so are h and its scales.
 __device__ __forceinline__ bool is_padding(int n_block) {
-  return kFusedIntermediate > kIntermediate && n_block >= kIntermediate / kNBlockColumns;
+  return Config::kPaddedIntermediate > kIntermediate && n_block >= kIntermediate / Config::kNBlockColumns;
 }
 
 // Sums over K for this warpgroup's weight tile of each stage: its own n_block, or with split_k its own K block of one
 // n_block. Two stages at a time. The scales of x are read while the wgmmas run, and before the stage is released.
 template <int N, Rows kRows>
-__device__ __forceinline__ void gemm1_mainloop(
-    FusedSmem& s, const FusedArgs& args, const Gemm1Tile& tile, PipelineState<kFusedStages>& pipe, float (&acc)[N / 2],
-    int warpgroup, bool split_k) {
+__device__ __forceinline__ void gemm1_mainloop(FusedSmem& s, const FusedArgs& args, const Gemm1Tile& tile,
+                                               PipelineState<Config::kStages>& pipe, float (&acc)[N / 2], int warpgroup,
+                                               bool split_k) {
   const int n_block = is_padding(tile.n_block) ? 0 : tile.n_block;
-  const int block = (tile.m_block.expert * 2 * kIntermediate + n_block * kNBlockColumns) / kBlockK;
+  const int block = (tile.m_block.expert * 2 * kIntermediate + n_block * Config::kNBlockColumns) / kBlockK;
   const int atoms = tile.m_block.atoms();
   const WeightScales w_first(args.w1_scale + block * kNumKBlocks1);
   const WeightScales w_second(args.w1_scale + (block + kIntermediate / kBlockK) * kNumKBlocks1);
   const int token = s.token[tile.m_block.first_row];
   const uint8_t* row = kRows == Rows::kQuantised ? s.quantised_row(token) : s.bypass_row(tile.nth);
-  const float* row_scale = s.gemm1_smem().x_scale + x_scale_index(0, token, args.num_tokens);
+  const float* row_scale = s.gemm1_smem().x_scale() + x_scale_index(0, token, args.num_tokens);
   float raw[2][N / 2];
   float2 x_scale[2][N / 8];
   const int stage_k = split_k ? 2 : 1, my_k = split_k ? warpgroup : 0;  // K blocks of a stage; this warpgroup's
   auto issue = [&](int stage, int phase, int k, float (&r)[N / 2]) {
-    mbar_wait(&s.full[stage], phase);
-    const uint64_t desc_a = make_smem_desc(s.stage(stage) + warpgroup * kWeightTileBytes, kAtomBytes);
+    s.full[stage].wait(phase);
+    const uint64_t desc_a = make_smem_desc(s.stage(stage) + warpgroup * Config::kWeightTileBytes, kAtomBytes);
     const uint64_t desc_b =
         kRows != Rows::kStaged
             ? make_smem_desc_row(row + k * kBlockK)
-            : make_smem_desc(s.stage(stage) + kStageWeightBytes + my_k * atoms * kAtomBytes, kAtomBytes);
+            : make_smem_desc(s.stage(stage) + Config::kStageWeightBytes + my_k * atoms * kAtomBytes, kAtomBytes);
     warpgroup_arrive();
 #pragma unroll
     for (int i = 0; i < kMmasPerStep; i++) Wgmma<N>::mma(r, desc_a + kDescMmaK * i, desc_b + kDescMmaK * i, i > 0);
@@ -93,7 +93,7 @@ __device__ __forceinline__ void gemm1_mainloop(
                  ? make_float2(row_scale[k * x_scale_stride(args.num_tokens)], 0.0f)
                  : *reinterpret_cast<const float2*>(scales + j * kAtomRows);
   };
-  for (int i = 0; i < kFusedKBlocks1 / stage_k; i += 2) {
+  for (int i = 0; i < Config::kKBlocks1 / stage_k; i += 2) {
     const int first = pipe.stage, k = tile.k_block(i * stage_k) + my_k, next_k = tile.k_block((i + 1) * stage_k) + my_k;
     issue(first, pipe.phase, k, raw[0]);
     pipe.advance();
@@ -120,18 +120,18 @@ __device__ __forceinline__ void reduce_split_k(FusedSmem& s, float (&acc)[N / 2]
 #pragma unroll
   for (int j = 0; j < N / 8; j++, rounds++) {
     if (warpgroup == 1) {
-      if (rounds > 0) mbar_wait(&s.split_k_empty, (rounds - 1) % 2);
+      if (rounds > 0) s.split_k_empty.wait((rounds - 1) % 2);
 #pragma unroll
       for (int i = 0; i < 4; i++) s.split_k_sums[i][thread] = acc[4 * j + i];
-      mbar_arrive(&s.split_k_full);
+      s.split_k_full.arrive();
     } else {
-      mbar_wait(&s.split_k_full, rounds % 2);
+      s.split_k_full.wait(rounds % 2);
       float sums[4];
 #pragma unroll
       for (int i = 0; i < 4; i++) sums[i] = s.split_k_sums[i][thread];
 #pragma unroll
       for (int i = 0; i < 4; i++) acc[4 * j + i] += sums[i];
-      release_stage(&s.split_k_empty, sums);
+      s.split_k_empty.release(sums);
     }
   }
 }
@@ -139,8 +139,8 @@ __device__ __forceinline__ void reduce_split_k(FusedSmem& s, float (&acc)[N / 2]
 // ---- epilogue ----
 
 __device__ __forceinline__ float routing_weight(FusedSmem& s, const FusedArgs& args, int row, int token, int expert) {
-  if constexpr (kTopKGiven) return s.gemm1_smem().row_weight[row];
-  else if (args.num_tokens <= kRouteAllTokens) return s.gemm1_smem().weight[token][expert];
+  if constexpr (kTopKGiven) return s.gemm1_smem().row_weight()[row];
+  else if (args.num_tokens <= Config::kRouteAllTokens) return s.gemm1_smem().token_weight(token)[expert];
   else return __ldcg(&args.scratch->weight[token][expert]);
 }
 
@@ -153,7 +153,7 @@ __device__ __forceinline__ void swiglu_quant(
   const MBlock& m_block = tile.m_block;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
   const int n_block = tile.n_block + (tile.num_n_blocks == 2 ? warpgroup : 0);
-  float(*amax)[kMBlockRows] = s.amax[warpgroup];
+  float (*amax)[Config::kMBlockRows] = s.amax[warpgroup];
   float h[N / 4];
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
@@ -167,15 +167,16 @@ __device__ __forceinline__ void swiglu_quant(
       if (lane < kQuad) amax[warp][8 * j + 2 * lane + p] = m;
     }
   }
-  named_barrier_sync(kBarWarpgroup0 + warpgroup, kWarpgroupThreads);
+  WarpgroupBarrier::sync(warpgroup);
   // where the four bytes of this lane go after transpose4
   // (with MXFP4 weights in the order that they want: even columns first)
-  const int column = n_block * kNBlockColumns + (kMxfp4Weights ? 4 * warp + lane / 16 * 16 : 8 * warp + lane / 16 * 4);
+  const int column =
+      n_block * Config::kNBlockColumns + (kMxfp4Weights ? 4 * warp + lane / 16 * 16 : 8 * warp + lane / 16 * 4);
   const int row_in_atom = 2 * (lane % kQuad) + lane / kQuad % 2, part = lane / 8 % 2;
   uint8_t* to = args.scratch->h + m_block.h_offset(column / kBlockK) + part * kAtomBytes +
                 swizzle_128b(row_in_atom, column % kBlockK);
   float* scale_to =
-      args.scratch->h_scale + m_block.h_scale_offset(column / kBlockK) + n_block % kNBlocksPerKBlock;
+      args.scratch->h_scale + m_block.h_scale_offset(column / kBlockK) + n_block % Config::kNBlocksPerKBlock;
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
     if (j >= m_block.atoms()) break;
@@ -189,23 +190,22 @@ __device__ __forceinline__ void swiglu_quant(
         const int row = m_block.first_row + r, t = s.token[row];
         const bool none = t == kNoToken || is_padding(n_block);
         const float weight = none ? 0.0f : routing_weight(s, args, row, t, m_block.expert);
-        scale_to[kNBlocksPerKBlock * r] = scale * (weight * kWeightFactor);
+        scale_to[Config::kNBlocksPerKBlock * r] = scale * (weight * Config::kWeightFactor);
       }
     }
     uint16_t q[2];
-    quantize_fp8<2>(q, v[0], v[1]);
+    quantise_fp8<2>(q, v[0], v[1]);
     *reinterpret_cast<uint32_t*>(to + j * 2 * kAtomBytes) = transpose4(q[0] | (uint32_t)q[1] << 16);
   }
   // h is stored, and amax may be overwritten; see signal_stored_h
-  named_barrier_sync_unaligned(kBarHStored0 + warpgroup, kWarpgroupThreads + kWarp);
+  HStoredBarrier::sync_unaligned(warpgroup);
 }
 
 // ---- work tiles ----
 
 template <int N, Rows kRows>
-__device__ __forceinline__ void gemm1_tile(
-    FusedSmem& s, const FusedArgs& args, const Gemm1Tile& tile, PipelineState<kFusedStages>& pipe, int& split_k_rounds,
-    int warpgroup) {
+__device__ __forceinline__ void gemm1_tile(FusedSmem& s, const FusedArgs& args, const Gemm1Tile& tile,
+                                           PipelineState<Config::kStages>& pipe, int& split_k_rounds, int warpgroup) {
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
@@ -214,7 +214,7 @@ __device__ __forceinline__ void gemm1_tile(
     else gemm1_mainloop<N, kRows>(s, args, tile, pipe, acc, warpgroup, split_k);
   };
   if (!tile.split_k()) {
-    if (tile.num_n_blocks == 1 && warpgroup == 1) return skip_stages(s, pipe, kFusedKSteps1);
+    if (tile.num_n_blocks == 1 && warpgroup == 1) return skip_stages(s, pipe, Config::kKSteps1);
     mainloop(false);
     swiglu_quant<N>(s, args, tile, acc, warpgroup);
     return;
@@ -225,19 +225,19 @@ __device__ __forceinline__ void gemm1_tile(
 }
 
 template <bool kBf16>
-__device__ __forceinline__ void gemm1_swiglu_quant(
-    FusedSmem& s, const FusedArgs& args, PipelineState<kFusedStages>& pipe, int warpgroup) {
+__device__ __forceinline__ void gemm1_swiglu_quant(FusedSmem& s, const FusedArgs& args,
+                                                   PipelineState<Config::kStages>& pipe, int warpgroup) {
   constexpr Rows kOne = kBf16 ? Rows::kQuantised : Rows::kBypass;
   Gemm1Tile tile;
   int split_k_rounds = 0;
   for (NBlockScheduler scheduler(s); scheduler.get_next_tile(tile);) {
     const int rows = tile.m_block.rows;
-    if (kBypasses && tile.m_block.bypasses_gather(args.num_tokens))
+    if (Config::kBypasses && tile.m_block.bypasses_gather(args.num_tokens))
       gemm1_tile<8, kOne>(s, args, tile, pipe, split_k_rounds, warpgroup);
     else if (rows <= 8) gemm1_tile<8, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
     else if (rows <= 16) gemm1_tile<16, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
     else if (rows <= 32) gemm1_tile<32, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
-    else if constexpr (kMBlockRows == 64)
+    else if constexpr (Config::kMBlockRows == 64)
       gemm1_tile<64, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
   }
 }

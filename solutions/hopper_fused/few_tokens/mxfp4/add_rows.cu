@@ -1,5 +1,5 @@
 // add_rows: a thread adds up 8 columns of a token's rows, in order of its slots.
-#include "hopper_fused/few_tokens/add_rows.cuh"
+#include "hopper_fused/few_tokens/mxfp4/add_rows.cuh"
 
 #include "common/cuda/host/launch.cuh"
 #include "common/cuda/layer_sizes.cuh"

@@ -4,24 +4,24 @@
 #include <cstdint>
 
 #include "hopper_fused/few_tokens/fused_layer.cuh"
-#include "hopper_fused/few_tokens/packet.cuh"
+#include "hopper_fused/few_tokens/all_reduce/packet.cuh"
 
 constexpr int kMaxRanks = 8;
 
 // ---- octets ----
 
 // 8 columns of a token. A CTA with a column tile numbers those that it sums, token by token.
-constexpr int kOctets = kColumnTile / 8;  // of a token
+constexpr int kOctets = Config::kColumnTile / 8;  // of a token
 constexpr int octets_of(int tokens) {
-  return (tokens + kCtasPerColumnTile - 1) / kCtasPerColumnTile * kOctets;
+  return (tokens + Config::kCtasPerColumnTile - 1) / Config::kCtasPerColumnTile * kOctets;
 }
-constexpr int kMaxOctets = octets_of(kFusedMaxTokens);
+constexpr int kMaxOctets = octets_of(Config::kMaxTokens);
 
 // Up to so many tokens each rank sends its sums to all others. Of more, which would be more bytes, to the rank that
 // adds them up, which sends the result: with two ranks those are the same bytes. Estimated for more than two.
 constexpr int kDirectRows = 48;  // tokens times other ranks
 constexpr int direct_tokens_of(int ranks) {
-  return ranks <= 2 ? kFusedMaxTokens : smaller(kFusedMaxTokens, kDirectRows / (ranks - 1));
+  return ranks <= 2 ? Config::kMaxTokens : smaller(Config::kMaxTokens, kDirectRows / (ranks - 1));
 }
 
 // ---- buffer ----
@@ -38,7 +38,7 @@ constexpr int rank_octets_of(int ranks, int direct_tokens) {
 }
 constexpr size_t peer_buffer_bytes_of(int ranks, int direct_tokens) {
   const size_t octets = (size_t)ranks * rank_octets_of(ranks, direct_tokens) + kMaxOctets;
-  return kPacketsOffset + 2 * kGemm2Ctas * octets * sizeof(Packet);
+  return kPacketsOffset + 2 * Config::kGemm2Ctas * octets * sizeof(Packet);
 }
 
 // ---- arguments ----

@@ -1,6 +1,6 @@
 // consumer_pipeline: how consumer warps give a stage back to the producer warps.
 #pragma once
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/barriers.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "common/cuda/pipeline.cuh"
 
@@ -9,13 +9,13 @@
 // where it knows the warp to be converged.
 template <class... Read>
 __device__ __forceinline__ void consumer_release(FusedSmem& s, int stage, const Read&... read) {
-  release_stage(&s.empty[stage], read...);
+  s.empty[stage].release(read...);
 }
 
 // For stages that only the other warpgroup reads. Waits for each, so that this thread keeps to the barriers' phases.
-__device__ __forceinline__ void skip_stages(FusedSmem& s, PipelineState<kFusedStages>& pipe, int count) {
+__device__ __forceinline__ void skip_stages(FusedSmem& s, PipelineState<Config::kStages>& pipe, int count) {
   for (int i = 0; i < count; i++, pipe.advance()) {
-    mbar_wait(&s.full[pipe.stage], pipe.phase);
+    s.full[pipe.stage].wait(pipe.phase);
     consumer_release(s, pipe.stage);
   }
 }

@@ -1,5 +1,5 @@
 // open_peers: the host's list of groups of ranks that add up their outputs in the launch, and what Python asks of it.
-#include "hopper_fused/few_tokens/open_peers.cuh"
+#include "hopper_fused/few_tokens/all_reduce/open_peers.cuh"
 
 #include <mutex>
 #include <vector>
@@ -7,17 +7,18 @@
 #include "common/cuda/host/check_cuda.cuh"
 #include "hopper_fused/regimes.cuh"
 
-// A number in launch_layer's option is one of these, from kFirstPeers on.
 static std::mutex lock;
 static auto* opened = new std::vector<const Peers*>;  // never freed, as graphs may be replayed to the end
 
-const Peers* peers_of(int64_t option) {
+const Peers* peers_of(int64_t handle) {
+  if (handle == kNoPeers) return nullptr;
   const std::lock_guard<std::mutex> guard(lock);
-  const int64_t at = option - kFirstPeers;
-  return at >= 0 && at < (int64_t)opened->size() ? (*opened)[at] : nullptr;
+  if (handle < 1 || handle > (int64_t)opened->size())
+    TVM_FFI_THROW(ValueError) << "peers: got " << handle << ", want what open_peers has returned";
+  return (*opened)[handle - 1];
 }
 
-// Returns the option that stands for these ranks. buffers: addresses of all ranks' buffers of peer_buffer_bytes each,
+// Returns the handle that stands for these ranks. buffers: addresses of all ranks' buffers of peer_buffer_bytes each,
 // in this process; failure: of 8 bytes of the host's memory. Peers has the rest.
 static int64_t open_peers(ffi::Array<int64_t> buffers, int64_t failure, int64_t rank, int64_t direct_tokens,
                           int64_t patience) {
@@ -25,8 +26,8 @@ static int64_t open_peers(ffi::Array<int64_t> buffers, int64_t failure, int64_t 
   if (ranks < 1 || ranks > kMaxRanks)
     TVM_FFI_THROW(ValueError) << "ranks: got " << ranks << ", want 1 to " << kMaxRanks;
   if (rank < 0 || rank >= ranks) TVM_FFI_THROW(ValueError) << "rank: got " << rank << ", want 0 to " << ranks - 1;
-  if (direct_tokens < 0 || direct_tokens > kFusedMaxTokens)
-    TVM_FFI_THROW(ValueError) << "direct_tokens: got " << direct_tokens << ", want 0 to " << kFusedMaxTokens;
+  if (direct_tokens < 0 || direct_tokens > Config::kMaxTokens)
+    TVM_FFI_THROW(ValueError) << "direct_tokens: got " << direct_tokens << ", want 0 to " << Config::kMaxTokens;
   if (patience < 1 || patience > UINT32_MAX - 1)
     TVM_FFI_THROW(ValueError) << "patience: got " << patience << ", want 1 to " << UINT32_MAX - 1;
   auto* peers = new Peers{};
@@ -39,14 +40,14 @@ static int64_t open_peers(ffi::Array<int64_t> buffers, int64_t failure, int64_t 
   peers->patience = (unsigned)patience;
   const std::lock_guard<std::mutex> guard(lock);
   opened->push_back(peers);
-  return kFirstPeers + opened->size() - 1;
+  return opened->size();
 }
 
 static int64_t peer_buffer_bytes(int64_t ranks, int64_t direct_tokens) {
   return peer_buffer_bytes_of((int)ranks, (int)direct_tokens);
 }
 static int64_t direct_tokens(int64_t ranks) { return direct_tokens_of((int)ranks); }
-static int64_t tokens_of_one_launch() { return kOneLaunch ? kFusedMaxTokens : 0; }
+static int64_t tokens_of_one_launch() { return kOneLaunch ? Config::kMaxTokens : 0; }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(open_peers, open_peers);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(peer_buffer_bytes, peer_buffer_bytes);

@@ -33,7 +33,7 @@ __device__ __forceinline__ void quantise(FusedSmem& s, const FusedArgs& args) {
       const float scale = quantise_group<kLaneColumns>(loaded[n], two);
       const auto word = [&](int j) { return two[2 * j] | (unsigned)two[2 * j + 1] << 16; };
       *reinterpret_cast<uint4*>(s.quantised_row(t) + column) = make_uint4(word(0), word(1), word(2), word(3));
-      if (column % kBlockK == 0) s.gemm1_smem().x_scale[x_scale_index(column / kBlockK, t, args.num_tokens)] = scale;
+      if (column % kBlockK == 0) s.gemm1_smem().x_scale()[x_scale_index(column / kBlockK, t, args.num_tokens)] = scale;
     }
   }
   fence_proxy_async_shared();

@@ -1,0 +1,158 @@
+"""The layer's arguments as solutions read them: operators/fp8/arguments.py in Python and in C++.
+
+Both files say the same of every definition, as shapes are in terms of its constants: argument_table
+of common/host, by which arguments.py checks a call, and that of common/cuda/host, by which
+binding.cu does and what it exports.
+"""
+
+import re
+
+from moebench.operators.fp8.arguments import ARGUMENTS, AXES, NUM_TOKENS, Argument
+
+PYTHON_FILE = "common/host/argument_table.py"
+CPP_FILE = "common/cuda/host/argument_table.cuh"
+
+SIZE_NAME = re.compile("[a-z][a-z_]*")
+SIZES_IN_PYTHON = {
+    "num_experts": "E",
+    "num_local_experts": "E_LOCAL",
+    "num_shared_experts": "E_SHARED",
+    "top_k": "TOP_K",
+    "hidden_size": "H",
+    "intermediate_size": "I",
+}
+SIZES_IN_CPP = {
+    "num_experts": "kNumExperts",
+    "num_local_experts": "kNumLocalExperts",
+    "num_shared_experts": "kNumSharedExperts",
+    "top_k": "kTopK",
+    "hidden_size": "kHidden",
+    "intermediate_size": "kIntermediate",
+}
+DTYPES_IN_PYTHON = {
+    "float32": "FP32",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "FP8",
+    "int32": "INT32",
+    "int8": "INT8",
+}
+DTYPES_IN_CPP = {
+    "float32": "kFp32",
+    "bfloat16": "kBf16",
+    "float8_e4m3fn": "kFp8",
+    "int32": "kInt32",
+    "int8": "kInt8",
+}
+
+NOTE = "Packing writes this file."
+PYTHON_HEAD = f'''"""argument_table: the arguments of each form of the layer, in their order.
+
+{NOTE}
+"""
+
+import torch
+
+from .argument import Integer, Real, Tensor
+from .problem import HIDDEN_SIZE as H
+from .problem import INTERMEDIATE_SIZE as I
+from .problem import NUM_EXPERTS as E
+from .problem import NUM_LOCAL_EXPERTS as E_LOCAL
+from .problem import NUM_SHARED_EXPERTS as E_SHARED
+from .problem import TOP_K
+
+T = "tokens of a call"
+FP8 = torch.float8_e4m3fn
+FP32 = torch.float32
+BF16 = torch.bfloat16
+INT32 = torch.int32
+INT8 = torch.int8
+'''
+CPP_HEAD = f"""\
+// argument_table: the arguments of each form of the layer, in their order. {NOTE}
+#pragma once
+#include "common/cuda/host/argument.cuh"
+#include "common/cuda/problem.cuh"
+"""
+
+
+def source(path: str) -> str:
+    """Return PYTHON_FILE or CPP_FILE."""
+    return python_source() if path == PYTHON_FILE else cpp_source()
+
+
+def python_source() -> str:
+    lines = [PYTHON_HEAD]
+    for form, arguments in ARGUMENTS.items():
+        lines.append(f"{form} = {{")
+        lines += [f'    "{argument.name}": {in_python(argument)},' for argument in arguments]
+        lines.append("}")
+    return "\n".join([*lines, ""])
+
+
+def in_python(argument: Argument) -> str:
+    """Return one of argument.py's classes."""
+    if argument.at_most:
+        return f"Integer({with_sizes(argument.at_most, SIZES_IN_PYTHON)})"
+    if argument.shape is None:
+        return "Real()"
+
+    sizes = shape(argument, SIZES_IN_PYTHON, "T")
+    comma = "," if len(sizes) == 1 else ""
+    optional = ", optional=True" if argument.optional else ""
+    return f"Tensor(({', '.join(sizes)}{comma}), {DTYPES_IN_PYTHON[argument.dtype]}{optional})"
+
+
+def cpp_source() -> str:
+    names = list(dict.fromkeys(argument.name for each in ARGUMENTS.values() for argument in each))
+    lines = [CPP_HEAD]
+
+    lines.append("namespace argument {")
+    lines.append("enum Name {")
+    lines += [f"  {name}," for name in names]
+    lines.append("  kCount")
+    lines.append("};")
+    lines.append("constexpr const char* kNames[kCount] = {")
+    lines += [f'    "{name}",' for name in names]
+    lines.append("};")
+    lines.append("}  // namespace argument")
+
+    for form, arguments in ARGUMENTS.items():
+        lines.append("")
+        lines.append(f"constexpr Argument {array_name(form)}[] = {{")
+        lines += [f"    {in_cpp(argument)}," for argument in arguments]
+        lines.append("};")
+    return "\n".join([*lines, ""])
+
+
+def array_name(form: str) -> str:
+    """Return kDsRouting of DS_ROUTING."""
+    return "k" + form.title().replace("_", "")
+
+
+def in_cpp(argument: Argument) -> str:
+    """Return a call of one of argument.cuh's functions."""
+    name = f"argument::{argument.name}"
+    if argument.at_most:
+        return f"integer({name}, {with_sizes(argument.at_most, SIZES_IN_CPP)})"
+    if argument.shape is None:
+        return f"real({name})"
+
+    function = "optional_tensor" if argument.optional else "tensor"
+    sizes = ", ".join(shape(argument, SIZES_IN_CPP, "kTokens"))
+    return f"{function}({name}, {DTYPES_IN_CPP[argument.dtype]}, {{{sizes.replace('//', '/')}}})"
+
+
+def shape(argument: Argument, names: dict[str, str], num_tokens: str) -> list[str]:
+    """Return a tensor's sizes in terms of constants with these names."""
+    sizes = []
+    for axis in argument.shape:
+        if axis == NUM_TOKENS:
+            sizes.append(num_tokens)
+        else:
+            sizes.append(with_sizes(AXES[axis], names))
+    return sizes
+
+
+def with_sizes(expression: str, names: dict[str, str]) -> str:
+    """Return an expression with a constant's name for each size of a layer."""
+    return SIZE_NAME.sub(lambda match: names[match[0]], expression)

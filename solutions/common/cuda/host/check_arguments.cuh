@@ -1,0 +1,108 @@
+// check_arguments: the host's check of a call against the arguments of its form (argument_table.cuh).
+#pragma once
+#include <tvm/ffi/tvm_ffi.h>
+
+#include <cstdint>
+#include <string>
+
+#include "common/cuda/host/argument_table.cuh"
+
+namespace ffi = tvm::ffi;
+
+// The arguments of all forms. Those that a call lacks are null, or numbers that change nothing.
+struct CheckedArguments {
+  void* data[argument::kCount] = {};
+  int64_t local_expert_offset = 0;
+  double routed_scaling_factor = 1.0;
+  int64_t num_tokens = 0;
+  DLDevice device = {};
+};
+
+// The argument on whose device the others must be.
+struct First {
+  const char* name;
+  DLDevice device;
+};
+
+inline std::string listed(int count, const int64_t* values) {
+  std::string text = "[";
+  for (int i = 0; i < count; i++) text += (i ? ", " : "") + std::to_string(values[i]);
+  return text + "]";
+}
+
+inline std::string described(DLDataType dtype, int rank, const int64_t* size) {
+  return "torch." + std::string(ffi::DLDataTypeToString(dtype)) + " of shape " + listed(rank, size);
+}
+
+inline std::string named(DLDevice device) {
+  return device.device_type == kDLCUDA ? "cuda:" + std::to_string(device.device_id) : "another kind of device";
+}
+
+inline void check_tensor(const ffi::TensorView& t, const Argument& want, int64_t num_tokens, const First& first) {
+  const char* name = argument::kNames[want.name];
+  int64_t size[3] = {};
+  for (int i = 0; i < want.rank; i++) size[i] = want.size[i] == kTokens ? num_tokens : want.size[i];
+
+  bool same = t.dtype().code == want.dtype.code && t.dtype().bits == want.dtype.bits && t.ndim() == want.rank;
+  for (int i = 0; same && i < want.rank; i++) same = t.size(i) == size[i];
+  if (!same)
+    TVM_FFI_THROW(ValueError) << name << ": got " << described(t.dtype(), t.ndim(), t.shape().data()) << ", want "
+                              << described(want.dtype, want.rank, size);
+  if (t.device().device_type != first.device.device_type || t.device().device_id != first.device.device_id)
+    TVM_FFI_THROW(ValueError) << name << ": is on " << named(t.device()) << ", want " << named(first.device) << " as "
+                              << first.name;
+  if (!t.IsContiguous())
+    TVM_FFI_THROW(ValueError) << name << ": has strides " << listed(t.ndim(), t.strides().data())
+                              << ", want a contiguous tensor";
+  if (reinterpret_cast<uintptr_t>(t.data_ptr()) % 16)
+    TVM_FFI_THROW(ValueError) << name << ": starts at an address that is not a multiple of 16 bytes";
+}
+
+inline int64_t checked_integer(int64_t value, const Argument& want) {
+  if (value < 0 || value > want.at_most)
+    TVM_FFI_THROW(ValueError) << argument::kNames[want.name] << ": got " << value << ", want 0 to " << want.at_most;
+  return value;
+}
+
+// Checks the arguments of a form, with which `given` begins. In bf16 are the tokens where bf16_tokens says so; optional
+// arguments are left out then. Raises a ValueError that names the argument, what it is and what is wanted, and a
+// TypeError where it is of another kind.
+template <int kCount>
+CheckedArguments check_arguments(const Argument (&form)[kCount], bool bf16_tokens, ffi::PackedArgs given) {
+  const auto tokens = given[0].cast<ffi::TensorView>();
+  const First first = {argument::kNames[form[0].name], tokens.device()};
+  CheckedArguments checked;
+  checked.device = first.device;
+  checked.num_tokens = tokens.ndim() > 0 ? tokens.size(0) : 0;
+
+  int at = 0;
+  for (Argument want : form) {
+    if (bf16_tokens && want.optional) continue;
+    if (bf16_tokens && want.name == argument::hidden_states) want.dtype = kBf16;
+    const ffi::AnyView value = given[at++];
+    switch (want.kind) {
+      case ArgumentKind::kTensor: {
+        const auto t = value.cast<ffi::TensorView>();
+        check_tensor(t, want, checked.num_tokens, first);
+        checked.data[want.name] = t.data_ptr();
+        break;
+      }
+      case ArgumentKind::kInteger:
+        checked.local_expert_offset = checked_integer(value.cast<int64_t>(), want);
+        break;
+      case ArgumentKind::kReal:
+        checked.routed_scaling_factor = value.cast<double>();
+    }
+  }
+  if (first.device.device_type != kDLCUDA)
+    TVM_FFI_THROW(ValueError) << first.name << ": is on " << named(first.device) << ", want a CUDA device";
+  return checked;
+}
+
+// How many arguments check_arguments looks at.
+template <int kCount>
+int count_arguments(const Argument (&form)[kCount], bool bf16_tokens) {
+  int count = kCount;
+  for (const Argument& want : form) count -= bf16_tokens && want.optional;
+  return count;
+}
