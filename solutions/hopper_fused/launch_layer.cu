@@ -38,7 +38,8 @@ struct Scratch {
   alignas(1024) Counters grouped;
   FusedScratch fused;
 };
-constexpr size_t kZeroedBytes = offsetof(Scratch, fused) + offsetof(RoutingScratch, mask);
+constexpr size_t kFusedOffset = round_up(sizeof(Counters), alignof(FusedScratch));
+constexpr size_t kZeroedBytes = kFusedOffset + offsetof(RoutingScratch, mask);
 
 // Sets the pointers of the scratch arrays, for the most rows that so many tokens can have. Returns the bytes.
 static size_t place_grouped_scratch(GroupedArgs& args, uint8_t* base, int h_split, int ctas) {
