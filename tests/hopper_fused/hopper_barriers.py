@@ -67,7 +67,7 @@ SYNC = {
     "mbar_arrive_expect_tx bulk_load bulk_load publish __syncwarp",
     "grouped_gemm2.cu:grouped_gemm2": "pdl_wait pdl_wait __syncwarp cluster_sync",
     "gemm2_tile.cuh:gemm2_normal": "named_barrier_sync stmatrix named_barrier_sync store_rows",
-    "gemm2_tile.cuh:gemm2_swap_ab": "named_barrier_sync stmatrix named_barrier_sync store_rows",
+    "gemm2_tile.cuh:store_swap_ab": "named_barrier_sync stmatrix named_barrier_sync store_rows",
 }
 
 
@@ -537,7 +537,7 @@ def gemm2_producer(c, cta, copies):
 
 
 def gemm2_epilogue(c, actor, cta, warp, n):
-    """gemm2_tile.cuh:gemm2_normal and gemm2_tile.cuh:gemm2_swap_ab, for a half or an m64 of the
+    """gemm2_tile.cuh:gemm2_normal and gemm2_tile.cuh:store_swap_ab, for a half or an m64 of the
     columns.
     """
     group, lane = warp // 4, np.arange(32)

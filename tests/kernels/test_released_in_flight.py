@@ -37,6 +37,11 @@ FILES = {
 QUICK = ("full", "few_rows_gemm1.cu")
 # weights that consumers read themselves
 MXFP4 = ("deepseek-v4-flash-mxfp4", "deepseek-v4-pro-ep8-mxfp4", "small-mxfp4")
+MXFP4_FILES = (
+    "few_tokens/fused_layer.cu",
+    "many_tokens/mxfp4_gemm1.cu",
+    "many_tokens/mxfp4_gemm2.cu",
+)
 HOPPER = [
     pytest.param(
         solution,
@@ -49,8 +54,9 @@ HOPPER = [
     for file in files
 ]
 HOPPER += [
-    pytest.param("hopper_fused", definition, FILES["hopper_fused"][0], marks=pytest.mark.slow)
+    pytest.param("hopper_fused", definition, file, marks=pytest.mark.slow)
     for definition in MXFP4
+    for file in MXFP4_FILES
 ]
 
 

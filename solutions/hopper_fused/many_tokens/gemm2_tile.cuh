@@ -119,12 +119,11 @@ __device__ __forceinline__ void gemm2_normal(
 
 // ---- swap-AB tiles ----
 
-// For a warpgroup: stores its sums, 128 columns of y, by way of smem_d; stmatrix transposes 64 columns at a time. inverse:
+// For a warpgroup: stores its sums, half of a tile's columns, by way of smem_d; stmatrix transposes 64 columns at a time. inverse:
 // of the scales of rows 8 j + 2 (lane % 4) and the next one. rows: of N those that exist.
 template <int N, int kHSplit>
-__device__ __forceinline__ void store_swap_ab(uint8_t* smem_d, float (&sum)[2][N / 2], const float2 (&inverse)[N / 8],
-                                              uint16_t* y, int y_columns, int rows, int warpgroup) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
+__device__ __forceinline__ void store_swap_ab(uint8_t* smem_d, float (&sum)[2][N / 2], float2 (&inverse)[N / 8],
+                                              uint16_t* y, int y_columns, int rows, int warpgroup, int warp, int lane) {
 #pragma unroll
   for (int m = 0; m < 2; m++) {
     named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);
@@ -140,7 +139,7 @@ __device__ __forceinline__ void store_swap_ab(uint8_t* smem_d, float (&sum)[2][N
                    : "memory");
     }
     named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);
-    store_rows<N>(smem_d, y + m * kMmaM, y_columns, rows);
+    store_rows<N>(smem_d, y + warpgroup * 128 + m * kMmaM, y_columns, rows);
   }
 }
 
@@ -170,7 +169,7 @@ __device__ __forceinline__ void gemm2_swap_ab(
       }
     };
     swap_ab_mainloop<N, kHSplit, kNumKBlocks2, false>(smem, pipe, sum, warpgroup, read, add_to_bound);
-    [[maybe_unused]] const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
     float2 inverse[N / 8];  // of the scales of rows 8 j + 2 (lane % 4) and the next one
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
@@ -185,6 +184,6 @@ __device__ __forceinline__ void gemm2_swap_ab(
         inverse[j] = {inverse_power_of_two(scale.x), inverse_power_of_two(scale.y)};
       }
     }
-    store_swap_ab<N, kHSplit>(smem.d[warpgroup], sum, inverse, y + warpgroup * 128, y_columns, N, warpgroup);
+    store_swap_ab<N, kHSplit>(smem.d[warpgroup], sum, inverse, y, y_columns, N, warpgroup, warp, lane);
   });
 }

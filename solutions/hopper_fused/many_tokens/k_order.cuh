@@ -7,4 +7,4 @@
 #include <cuda_runtime.h>
 
 // Where value k of a K block lies.
-__device__ __forceinline__ int k_position(int k) { return k / 4 % 8 * 16 + k / 32 * 4 + k % 4; }
+__host__ __device__ __forceinline__ int k_position(int k) { return k / 4 % 8 * 16 + k / 32 * 4 + k % 4; }

@@ -172,13 +172,15 @@ __device__ __forceinline__ void mxfp4_gemm2_tile(
     float sum[2][N / 2];
     Mxfp4Mainloop<N, kHSplit, kNumKBlocks2, false, Mxfp4Gemm2Smem<kHSplit>> loop(smem, pipe, sum, warpgroup);
     loop.run();
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
     float2 inverse[N / 8];
 #pragma unroll
     for (int j = 0; j < N / 8; j++) inverse[j] = {1.0f, 1.0f};
     if constexpr (kHSplit == 2)
       find_fp16_scales<kHSplit, N>(smem, loop.bound, loop.largest, y_scale + warpgroup, y_columns, tile.m_rows, inverse,
                                    warpgroup);
-    store_swap_ab<N, kHSplit>(smem.d[warpgroup], sum, inverse, y + warpgroup * 128, y_columns, tile.m_rows, warpgroup);
+    store_swap_ab<N, kHSplit>(smem.d[warpgroup], sum, inverse, y, y_columns, tile.m_rows, warpgroup,
+                              warp, lane);
   });
 }
 

@@ -9,8 +9,8 @@
 
 #include <cuda_runtime.h>
 
-constexpr int kScaleGroup = 32;                                                  // values with one scale
-constexpr int kExponentsBelow = 8, kExponentsAbove = 6;                          // of the reference: the window
+constexpr int kScaleGroup = 32;                          // values with one scale
+constexpr int kExponentsBelow = 8, kExponentsAbove = 6;  // of the reference: the window
 constexpr int kExponents = kExponentsBelow + 1 + kExponentsAbove;
 constexpr int kE8M0Bias = 127, kE8M0NaN = 255;
 
@@ -34,20 +34,27 @@ __host__ __device__ __forceinline__ Magnitudes magnitudes_of(int power) {
 }
 
 // prmt: byte i is the one of {low, high} that the low three bits of the selector's nibble i name; where its fourth bit
-// is set, eight times that byte's sign.
-__device__ __forceinline__ uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
-  uint32_t bytes;
+// is set, eight times that byte's sign. On the host for tests.
+__host__ __device__ __forceinline__ uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+  uint32_t bytes = 0;
+#ifdef __CUDA_ARCH__
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(selector));
+#else
+  for (int i = 0; i < 4; i++) {
+    const uint32_t nibble = selector >> 4 * i & 15, byte = (nibble & 4 ? high : low) >> 8 * (nibble & 3) & 255;
+    bytes |= (nibble & 8 ? byte >> 7 ? 255u : 0u : byte) << 8 * i;
+  }
+#endif
   return bytes;
 }
 
 // The four values whose codes are in the low half of `packed`, in order of K.
-__device__ __forceinline__ uint32_t e4m3_of_four(uint32_t packed, uint32_t codes, const Magnitudes& magnitudes) {
+__host__ __device__ __forceinline__ uint32_t e4m3_of_four(uint32_t packed, uint32_t codes, const Magnitudes& magnitudes) {
   // a byte of 0x80, or 0xff where the code is negative: bit 6 is the sign
   const uint32_t signs = permute_bytes(0x80808080u, 0x80808080u, packed) << 1;
   return permute_bytes(magnitudes.low, magnitudes.high, codes) | (signs & 0x80808080u);
 }
-__device__ __forceinline__ uint2 e4m3_of_eight(uint32_t packed, const Magnitudes& magnitudes) {
+__host__ __device__ __forceinline__ uint2 e4m3_of_eight(uint32_t packed, const Magnitudes& magnitudes) {
   const uint32_t codes = packed & 0x77777777u;
   return {e4m3_of_four(packed, codes, magnitudes), e4m3_of_four(packed >> 16, codes >> 16, magnitudes)};
 }
