@@ -115,6 +115,7 @@ def test_a_release_that_depends_on_nothing_is_found(solution, file, tmp_path):
     "file",
     [
         "many_tokens/route_permute.cu",
+        "many_tokens/order_tokens.cu",
         pytest.param("few_tokens/fused_layer.cu", marks=pytest.mark.slow),
     ],
 )

@@ -17,7 +17,8 @@ __global__ void __launch_bounds__(kOrderThreads)
   const size_t piece = (size_t)blockIdx.x * kOrderThreads + threadIdx.x;
   if (piece < pieces) {
     const uint32_t* words = x + piece / kPieces * (kBlockK / 4) + piece % kPieces;
-    ordered[piece] = make_uint4(__ldg(words), __ldg(words + 8), __ldg(words + 16), __ldg(words + 24));
+    // From L2: L1 may be old before this kernel's own pdl_wait().
+    ordered[piece] = make_uint4(__ldcg(words), __ldcg(words + 8), __ldcg(words + 16), __ldcg(words + 24));
   }
   pdl_wait();
 }
