@@ -1,5 +1,5 @@
-// launch_layer: the layer as one kernel for few tokens, as four or six for many, one more with MXFP4 weights. Nothing here
-// waits for the device.
+// launch_layer: the layer as one kernel for few tokens, as four or six for many, one more with MXFP4 weights. Nothing
+// here waits for the device.
 #include "common/cuda/host/launch_layer.cuh"
 
 #include <algorithm>

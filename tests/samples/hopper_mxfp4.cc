@@ -1,7 +1,7 @@
 // hopper_fused's MXFP4 weights for many tokens, on the host.
 //
-//   values   writes E4M3 bytes to stdout: of each place in the window, for each of 2^16 pairs of bytes, eight values: those
-//            of the pair, and those of the pair with all bits flipped
+//   values   writes E4M3 bytes to stdout: of each place in the window, for each of 2^16 pairs of bytes, eight values:
+//            those of the pair, and those of the pair with all bits flipped
 //   order    writes where each value of a K block lies, 128 bytes
 #include <cuda_runtime.h>
 

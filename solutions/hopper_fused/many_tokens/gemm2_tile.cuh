@@ -119,8 +119,8 @@ __device__ __forceinline__ void gemm2_normal(
 
 // ---- swap-AB tiles ----
 
-// For a warpgroup: stores its sums, half of a tile's columns, by way of smem_d; stmatrix transposes 64 columns at a time. inverse:
-// of the scales of rows 8 j + 2 (lane % 4) and the next one. rows: of N those that exist.
+// For a warpgroup: stores its sums, half of a tile's columns, by way of smem_d; stmatrix transposes 64 columns at a
+// time. inverse: of the scales of rows 8 j + 2 (lane % 4) and the next one. rows: of N those that exist.
 template <int N, int kHSplit>
 __device__ __forceinline__ void store_swap_ab(uint8_t* smem_d, float (&sum)[2][N / 2], float2 (&inverse)[N / 8],
                                               uint16_t* y, int y_columns, int rows, int warpgroup, int warp, int lane) {

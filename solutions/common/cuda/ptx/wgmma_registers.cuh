@@ -1,5 +1,6 @@
 // wgmma_registers: FP8 wgmma with A in registers, for each N that is used. Thread (warp, lane) has of A's row
-// kWarpRows warp + lane / kQuad in a[0] K 4 (lane % kQuad) to + 3, in a[2] 16 more; in a[1] and a[3] those of 8 rows below.
+// kWarpRows warp + lane / kQuad in a[0] K 4 (lane % kQuad) to + 3, in a[2] 16 more; in a[1] and a[3] those of the row
+// 8 below.
 #pragma once
 #include <cstdint>
 
