@@ -1,4 +1,5 @@
-// launch_layer: the layer as one kernel for few tokens, as four or six for many. Nothing here waits for the device.
+// launch_layer: the layer as one kernel for few tokens, as four or six for many, one more with MXFP4 weights. Nothing
+// here waits for the device.
 #include "common/cuda/host/launch_layer.cuh"
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 #include "common/cuda/host/device_guard.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
-#include "hopper_fused/many_tokens/mxfp4_to_fp8.cuh"
+#include "hopper_fused/many_tokens/order_tokens.cuh"
 #include "hopper_fused/regimes.cuh"
 #include "common/cuda/host/scratch.cuh"
 #include "common/cuda/host/sm_count.cuh"
@@ -57,6 +58,11 @@ static size_t place_grouped_scratch(GroupedArgs& args, uint8_t* base, int h_spli
   scratch.allocate(args.row_x_scale, rows * kNumKBlocks1);
   scratch.allocate(args.h_scale, rows * kNumNBlocks1);
   scratch.allocate(args.h, rows * kGroupedIntermediate * h_split);
+  if (kMxfp4Weights) {
+    uint8_t* ordered;  // x in order of K, see k_order.cuh
+    scratch.allocate(ordered, tokens * kHidden);
+    args.x = ordered;
+  }
   scratch.allocate(args.y, rows * args.y_columns);
   if (h_split == 2) scratch.allocate(args.y_scale, rows * (args.y_columns / kBlockK));
   return scratch.bytes;
@@ -70,6 +76,8 @@ static void prepare(int, int sms) {
   check_cuda(prepare_route_permute(), "asking for shared memory");
   check_cuda(prepare_gemm1(), "asking for shared memory");
   check_cuda(prepare_grouped_gemm2(), "asking for shared memory");
+  check_cuda(prepare_mxfp4_gemm1(), "asking for shared memory");
+  check_cuda(prepare_mxfp4_gemm2(), "asking for shared memory");
 }
 
 // peers: null, or the ranks that the output is summed over.
@@ -84,6 +92,20 @@ static void launch_few_tokens(const LayerArgs& layer, const void* w1, const void
              "launching fused_layer");
 }
 
+// The boxes that a CTA loads at a time.
+static void encode_maps(const void* w1, const void* w2, const GroupedArgs& args, int h_split, CUtensorMap* w1_map,
+                        CUtensorMap* w2_map) {
+  if constexpr (kMxfp4Weights) {
+    constexpr int kBox = kBlockK / 2;  // bytes of a K block
+    constexpr auto kPromotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+    encode_w1_map<kHidden / 2, kBox>(w1_map, w1, kBlockN / (kClusterCtas * 2 * kAtomRows), kPromotion);
+    encode_w2_map<kIntermediate / 2, kBox>(w2_map, w2, kBlockN / kClusterCtas, kPromotion);
+  } else {
+    encode_gemm1_map(w1_map, w1, args, h_split);
+    encode_w2_map(w2_map, w2, kBlockN / kClusterCtas);
+  }
+}
+
 // The TMA descriptors are encoded before anything is launched: what fails there leaves nothing half done.
 static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const void* w1, const void* w2,
                                Counters* counters, int h_split, int sms, cudaStream_t stream) {
@@ -94,83 +116,42 @@ static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const vo
   const ffi::Tensor scratch = allocate(device, place_grouped_scratch(args, nullptr, h_split, sms));
   place_grouped_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), h_split, sms);
   CUtensorMap w1_map, w2_map;
-  encode_gemm1_map(&w1_map, w1, args, h_split);
-  encode_w2_map(&w2_map, w2, kBlockN / kClusterCtas);
+  encode_maps(w1, w2, args, h_split, &w1_map, &w2_map);
   check_cuda(launch_route_permute(args, sms, stream), "launching route_permute");
-  check_cuda(launch_gemm1(args, w1_map, h_split, stream), "launching gemm1");
+  if constexpr (kMxfp4Weights) {
+    check_cuda(launch_order_tokens(layer.x, const_cast<uint8_t*>(args.x), layer.num_tokens, stream),
+               "launching order_tokens");
+    check_cuda(launch_mxfp4_gemm1(args, w1_map, h_split, stream), "launching mxfp4_gemm1");
+  } else {
+    check_cuda(launch_gemm1(args, w1_map, h_split, stream), "launching gemm1");
+  }
+  const auto launch_gemm2 = kMxfp4Weights ? launch_mxfp4_gemm2 : launch_grouped_gemm2;
   for (; args.first_column < kHidden; args.first_column += args.y_columns) {
-    check_cuda(launch_grouped_gemm2(args, w2_map, h_split, stream), "launching grouped_gemm2");
+    check_cuda(launch_gemm2(args, w2_map, h_split, stream), "launching gemm2");
     check_cuda(launch_combine(args, h_split, sms, stream), "launching combine");
   }
 }
 
 // ---- MXFP4 weights ----
 
-// From so many tokens on the weights are converted to FP8 first, for the kernels for many tokens: measured.
-constexpr int kConvertTokens = 4 * Config::kMaxTokens + 1;
-static_assert(!kMxfp4Weights || (kTopKGiven && kScalesRowMajor), "launch_in_batches: tokens are rows everywhere");
+static_assert(!kMxfp4Weights || (kTopKGiven && kScalesRowMajor), "tokens are rows everywhere");
 
-// The one launch for as many tokens as it takes, then for the next ones: batches, each of which reads its experts'
-// weights. only_if: see FusedArgs.
-static void launch_in_batches(LayerArgs layer, DLDevice device, const void* w1, const void* w2, FusedScratch* scratch,
-                              int sms, cudaStream_t stream, const unsigned* only_if) {
+// Above kSumTokens tokens the one launch stores rows, and a second kernel adds them up.
+static void launch_few_tokens_mxfp4(const LayerArgs& layer, DLDevice device, const void* w1, const void* w2,
+                                    FusedScratch* scratch, int sms, cudaStream_t stream) {
   TensorMaps maps;
   encode_w1_map<kHidden / Config::kStepBlocks>(&maps.w1, w1, Config::kNBlockColumns / kAtomRows);
   encode_w2_map<kIntermediate / Config::kStepBlocks>(&maps.w2, w2, Config::kColumnTile);
-  const int tokens = layer.num_tokens, batches = (tokens + Config::kMaxTokens - 1) / Config::kMaxTokens;
-  const int batch = (tokens + batches - 1) / batches;
-  const bool stores_y = batch > Config::kSumTokens;
-  const size_t y_bytes = (size_t)rows_of(batch) * kHidden * sizeof(float);
+  FusedArgs args = {layer, scratch};
   ffi::Tensor rows;
-  if (stores_y) rows = allocate(device, y_bytes + (size_t)batch * kTopK * sizeof(int));
-
-  for (int first = 0; first < tokens; first += batch) {
-    FusedArgs args = {layer, scratch, only_if};
-    args.num_tokens = std::min(batch, tokens - first);
-    args.x += (size_t)first * kHidden;
-    args.x_scale += (size_t)first * kNumKBlocks1;
-    args.topk_ids += (size_t)first * kTopK;
-    args.topk_weights += (size_t)first * kTopK;
-    args.output += (size_t)first * kHidden;
-    if (stores_y) {
-      args.y = static_cast<float*>(rows.data_ptr());
-      args.token_rows = reinterpret_cast<int*>(static_cast<uint8_t*>(rows.data_ptr()) + y_bytes);
-    }
-    check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
-    if (stores_y) check_cuda(launch_add_rows(args, sms, stream), "launching add_rows");
+  if (layer.num_tokens > Config::kSumTokens) {
+    const size_t y_bytes = (size_t)rows_of(layer.num_tokens) * kHidden * sizeof(float);
+    rows = allocate(device, y_bytes + (size_t)layer.num_tokens * kTopK * sizeof(int));
+    args.y = static_cast<float*>(rows.data_ptr());
+    args.token_rows = reinterpret_cast<int*>(static_cast<uint8_t*>(rows.data_ptr()) + y_bytes);
   }
-}
-
-// The kernels for many tokens, on weights that are converted here. Where some cannot be, which only the device knows,
-// their output is overwritten by batches of the one launch; these end at once otherwise.
-static void launch_converted(const LayerArgs& layer, DLDevice device, const void* w1, const void* w2, Scratch* kept,
-                             int h_split, int sms, cudaStream_t stream) {
-  constexpr int kRows1 = kNumLocalExperts * 2 * kIntermediate, kRows2 = kNumLocalExperts * kHidden;
-  Mxfp4Matrix first = {static_cast<const uint8_t*>(w1), reinterpret_cast<const uint8_t*>(layer.w1_scale)};
-  Mxfp4Matrix second = {static_cast<const uint8_t*>(w2), reinterpret_cast<const uint8_t*>(layer.w2_scale)};
-  unsigned* out_of_range = nullptr;
-  first.rows = kRows1, first.k = kHidden;
-  second.rows = kRows2, second.k = kIntermediate;
-  const auto place = [&](uint8_t* base) {
-    BumpAllocator scratch{base};
-    scratch.allocate(first.fp8, (size_t)kRows1 * kHidden);
-    scratch.allocate(second.fp8, (size_t)kRows2 * kIntermediate);
-    scratch.allocate(first.fp8_scales, (size_t)kRows1 / kBlockK * kNumKBlocks1);
-    scratch.allocate(second.fp8_scales, (size_t)kRows2 / kBlockK * kNumKBlocks2);
-    scratch.allocate(out_of_range, 1);
-    return scratch.bytes;
-  };
-  const ffi::Tensor scratch = allocate(device, place(nullptr));
-  place(static_cast<uint8_t*>(scratch.data_ptr()));
-
-  check_cuda(cudaMemsetAsync(out_of_range, 0, sizeof(unsigned), stream), "zeroing a flag");
-  check_cuda(launch_mxfp4_to_fp8(first, out_of_range, sms, stream), "launching mxfp4_to_fp8");
-  check_cuda(launch_mxfp4_to_fp8(second, out_of_range, sms, stream), "launching mxfp4_to_fp8");
-  LayerArgs converted = layer;
-  converted.w1_scale = first.fp8_scales;
-  converted.w2_scale = second.fp8_scales;
-  launch_many_tokens(converted, device, first.fp8, second.fp8, &kept->grouped, h_split, sms, stream);
-  launch_in_batches(layer, device, w1, w2, &kept->fused, sms, stream, out_of_range);
+  check_cuda(launch_fused_layer(maps, args, sms, stream), "launching fused_layer");
+  if (args.y) check_cuda(launch_add_rows(args, sms, stream), "launching add_rows");
 }
 
 // ---- the layer ----
@@ -193,13 +174,11 @@ void launch_layer(const LayerArgs& layer, const Weights& weights, DLDevice devic
   with_stream_scratch(device, stream, sizeof(Scratch), kZeroedBytes, [&](void* memory) {
     auto* kept = static_cast<Scratch*>(memory);
     if constexpr (kMxfp4Weights) {
-      if (t >= kConvertTokens)
-        launch_converted(layer, device, weights.w1, weights.w2, kept, h_split, sms, stream);
-      else launch_in_batches(layer, device, weights.w1, weights.w2, &kept->fused, sms, stream, nullptr);
+      if (kOneLaunch && t <= Config::kMaxTokens)
+        return launch_few_tokens_mxfp4(layer, device, weights.w1, weights.w2, &kept->fused, sms, stream);
     } else if (kOneLaunch && t <= Config::kMaxTokens) {
-      launch_few_tokens(layer, weights.w1, weights.w2, peers, &kept->fused, sms, stream);
-    } else {
-      launch_many_tokens(layer, device, weights.w1, weights.w2, &kept->grouped, h_split, sms, stream);
+      return launch_few_tokens(layer, weights.w1, weights.w2, peers, &kept->fused, sms, stream);
     }
+    launch_many_tokens(layer, device, weights.w1, weights.w2, &kept->grouped, h_split, sms, stream);
   });
 }

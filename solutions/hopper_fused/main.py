@@ -90,7 +90,6 @@ run_routed_allreduce_bf16 = summed("run_routed_bf16", ROUTED_BF16)
 def run_mxfp4(arguments):
     """As `run_routed`, for experts in MXFP4: bytes of two E2M1, and E8M0 scales for each 32 of K.
 
-    More tokens than one launch takes go in batches, each of which reads its experts' weights; many
-    more are multiplied with FP8 copies of all weights, which are made in every call.
+    Weights are converted to FP8 as they are multiplied, exactly, whatever their scales.
     """
     _kernels.run_mxfp4(*arguments, H_SPLIT)

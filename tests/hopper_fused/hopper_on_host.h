@@ -196,7 +196,7 @@ inline float row_scale(float amax) { return amax; }
 inline unsigned pack_bf16(float low, float high) { return __float_as_uint(low) + __float_as_uint(high); }
 inline unsigned pack_fp16(float low, float high) { return pack_bf16(low, high); }
 template <int kHSplit>
-void quantize_fp8(uint16_t (&q)[kHSplit], float v0, float v1) {
+void quantise_fp8(uint16_t (&q)[kHSplit], float v0, float v1) {
   for (uint16_t& each : q) each = pack_bf16(v0, v1);
 }
 inline uint32_t transpose4(uint32_t mine) { return mine; }

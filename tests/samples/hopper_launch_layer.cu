@@ -42,6 +42,8 @@ cudaError_t prepare_fused_layer() { return cudaSuccess; }
 cudaError_t prepare_route_permute() { return cudaSuccess; }
 cudaError_t prepare_grouped_gemm1() { return cudaSuccess; }
 cudaError_t prepare_grouped_gemm2() { return cudaSuccess; }
+cudaError_t prepare_mxfp4_gemm1() { return cudaSuccess; }
+cudaError_t prepare_mxfp4_gemm2() { return cudaSuccess; }
 cudaError_t launch_fused_layer(const TensorMaps&, const FusedArgs& args, int, cudaStream_t) {
   auto* scratch = reinterpret_cast<uint8_t*>(args.scratch) - offsetof(Scratch, fused);
   printf("fused %u %d\n", args.scratch->counters[kRouted], number_of(scratch));
@@ -65,6 +67,8 @@ cudaError_t launch_grouped_gemm1(const GroupedArgs& args, const CUtensorMap&, in
   return error;
 }
 cudaError_t launch_grouped_gemm2(const GroupedArgs&, const CUtensorMap&, int, cudaStream_t) { return happens("gemm2"); }
+// Not of this layer, whose weights are FP8.
+cudaError_t launch_mxfp4_gemm2(const GroupedArgs&, const CUtensorMap&, int, cudaStream_t) { abort(); }
 cudaError_t launch_combine(const GroupedArgs&, int, int, cudaStream_t) { return happens("combine"); }
 
 // ---- CUDA ----

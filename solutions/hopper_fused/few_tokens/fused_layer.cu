@@ -130,7 +130,6 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   }
   pdl_wait();
   pdl_launch_dependents();
-  if (kMxfp4Weights && args.only_if && *args.only_if == 0) return;
   prefetch_tokens<kBf16>(args);
 
   if (!kBf16 && args.num_tokens <= Config::kBypassTokens)  // in flight while the tokens are routed

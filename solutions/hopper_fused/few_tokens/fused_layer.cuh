@@ -12,8 +12,6 @@
 
 struct FusedArgs : LayerArgs {
   FusedScratch* scratch;
-  // With MXFP4 weights: null, or the launch does nothing where this is zero.
-  const unsigned* only_if;
   // Above kSumTokens tokens, else null: [rows, H], a row of which has its routing weight, and [T, k], the row of a slot
   // or -1.
   float* y;

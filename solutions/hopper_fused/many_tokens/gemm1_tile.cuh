@@ -3,12 +3,15 @@
 #include <cstdint>
 
 #include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/ptx/counter.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
+#include "hopper_fused/many_tokens/k_order.cuh"
 #include "hopper_fused/many_tokens/normal_mainloop.cuh"
 #include "common/cuda/numerics.cuh"
 #include "hopper_fused/many_tokens/swap_ab_mainloop.cuh"
 #include "common/cuda/ptx/tma.cuh"
+#include "common/cuda/weights.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
 using Gemm1Smem = GemmSmem<1>;  // x has one part
@@ -30,6 +33,13 @@ __device__ __forceinline__ uint8_t* h_tile(const GroupedArgs& args, const WorkTi
 }
 __device__ __forceinline__ float* h_scale_tile(const GroupedArgs& args, const WorkTile& tile) {
   return args.h_scale + (size_t)tile.expert_first * kNumNBlocks1 + tile.n_block * tile.expert_rows + tile.m_first;
+}
+
+// For a warpgroup: signals that the h that it has stored so far is in memory. gemm2 has a proxy fence before it reads.
+__device__ __forceinline__ void signal_h_ready(unsigned* counter) {
+  if (threadIdx.x % kWarpgroupThreads != 0) return;
+  bulk_wait();
+  counter_arrive(counter);
 }
 
 // ---- normal tiles ----
@@ -112,17 +122,23 @@ __device__ __forceinline__ void gemm1_normal(
 
 // ---- swap-AB tiles ----
 
-// A thread has a few columns of h of several rows, so a row's maximum goes through shared memory.
-template <int N, int kHSplit>
+// Where a column's byte of h is in its 128: MXFP4 weights want another order of K (mxfp4_mainloop.cuh).
+__device__ __forceinline__ int h_position(int column) { return kMxfp4Weights ? k_position(column) : column; }
+
+// A thread has a few columns of h of several rows, so a row's maximum goes through shared memory. With MXFP4 weights the
+// tile may have fewer rows than N.
+template <int N, int kHSplit, class Smem>
 __device__ __forceinline__ void swiglu_quant_swap_ab(
-    Gemm1Smem& smem, const GroupedArgs& args, const WorkTile& tile, float (&sum)[2][N / 2], int warpgroup) {
-  static_assert((kConsumerWarps + 1) * kSwapAbRows * sizeof(float) <= sizeof(smem.d), "maxima and inverses fit");
+    Smem& smem, const GroupedArgs& args, const WorkTile& tile, float (&sum)[2][N / 2], int warpgroup) {
+  constexpr int kMaxima = N > kSwapAbRows ? N : kSwapAbRows;  // of a warp
+  static_assert((kConsumerWarps + 1) * kMaxima * sizeof(float) <= sizeof(smem.d), "maxima and inverses fit");
   static_assert(kHSplit <= 2, "one leader thread stores each part");
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   // smem.d holds maxima and inverse scales; when they are read, h in their place: [part][rows][128], swizzled
-  float* maxima = reinterpret_cast<float*>(smem.d);        // [8 warps][64 rows]
-  float* inverse = maxima + kConsumerWarps * kSwapAbRows;  // [64 rows]
-  const float weight = threadIdx.x < N ? args.row_weight[tile.expert_first + tile.m_first + threadIdx.x] : 0.0f;
+  float* maxima = reinterpret_cast<float*>(smem.d);    // [8 warps][rows]
+  float* inverse = maxima + kConsumerWarps * kMaxima;  // [rows]
+  const int rows = kMxfp4Weights ? tile.m_rows : N;
+  const float weight = threadIdx.x < rows ? args.row_weight[tile.expert_first + tile.m_first + threadIdx.x] : 0.0f;
   if (threadIdx.x % kWarpgroupThreads == 0) bulk_wait_read();  // the previous tile's h has been read from smem.d
   named_barrier_sync(kBarGemm1Consumers, kConsumerThreads);
 #pragma unroll
@@ -137,14 +153,14 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
       }
 #pragma unroll
       for (int d = kQuad; d < kWarp; d *= 2) amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, d));
-      if (lane < kQuad) maxima[warp * kSwapAbRows + 8 * j + 2 * lane + p] = amax;
+      if (lane < kQuad) maxima[warp * kMaxima + 8 * j + 2 * lane + p] = amax;
     }
   }
   named_barrier_sync(kBarGemm1Consumers, kConsumerThreads);
-  if (threadIdx.x < N) {
+  if (threadIdx.x < rows) {
     float amax = 0.0f;
 #pragma unroll
-    for (int w = 0; w < kConsumerWarps; w++) amax = fmaxf(amax, maxima[w * kSwapAbRows + threadIdx.x]);
+    for (int w = 0; w < kConsumerWarps; w++) amax = fmaxf(amax, maxima[w * kMaxima + threadIdx.x]);
     inverse[threadIdx.x] = store_scale(h_scale_tile(args, tile) + threadIdx.x, amax, weight);
   }
   named_barrier_sync(kBarGemm1Consumers, kConsumerThreads);
@@ -155,7 +171,7 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
   // After transpose4 a lane's word is four columns, of m64 number m_of, of row 8 j + in_row.
   const int parity = lane / kQuad % 2, m_of = lane / 8 % 2, in_row = 2 * (lane % kQuad) + parity;
   const int column = warpgroup * 64 + m_of * 32 + warp % kWarpgroupWarps * 8 + lane / 16 * 4;
-  const int at = swizzle_128b(in_row, column);
+  const int at = swizzle_128b(in_row, h_position(column));
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
     uint32_t word[kHSplit] = {};
@@ -175,7 +191,7 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
   // Warpgroup 0's leader stores hi, warpgroup 1's lo, so that each waits for its own store before a normal tile, which
   // may follow, overwrites smem.d[warpgroup].
   if (threadIdx.x % kWarpgroupThreads == 0) {
-    if (warpgroup < kHSplit) bulk_store(h_tile<kHSplit>(args, tile, warpgroup), smem.d[warpgroup], N * kBlockK);
+    if (warpgroup < kHSplit) bulk_store(h_tile<kHSplit>(args, tile, warpgroup), smem.d[warpgroup], rows * kBlockK);
     bulk_commit();
   }
 }

@@ -119,7 +119,30 @@ __device__ __forceinline__ void gemm2_normal(
 
 // ---- swap-AB tiles ----
 
-// stmatrix transposes 64 columns at a time.
+// For a warpgroup: stores its sums, half of a tile's columns, by way of smem_d; stmatrix transposes 64 columns at a
+// time. inverse: of the scales of rows 8 j + 2 (lane % 4) and the next one. rows: of N those that exist.
+template <int N, int kHSplit>
+__device__ __forceinline__ void store_swap_ab(uint8_t* smem_d, float (&sum)[2][N / 2], float2 (&inverse)[N / 8],
+                                              uint16_t* y, int y_columns, int rows, int warpgroup, int warp, int lane) {
+#pragma unroll
+  for (int m = 0; m < 2; m++) {
+    named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);
+#pragma unroll
+    for (int j = 0; j < N / 8; j += 2) {
+      const uint8_t* at =
+          smem_d + (j + lane / 16) * kAtomBytes + swizzle_128b(lane % 8, (2 * warp + lane / 8 % 2) * 16);
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem_addr(at)),
+                   "r"(pack_y<kHSplit>(sum[m][4 * j] * inverse[j].x, sum[m][4 * j + 1] * inverse[j].y)),
+                   "r"(pack_y<kHSplit>(sum[m][4 * j + 2] * inverse[j].x, sum[m][4 * j + 3] * inverse[j].y)),
+                   "r"(pack_y<kHSplit>(sum[m][4 * j + 4] * inverse[j + 1].x, sum[m][4 * j + 5] * inverse[j + 1].y)),
+                   "r"(pack_y<kHSplit>(sum[m][4 * j + 6] * inverse[j + 1].x, sum[m][4 * j + 7] * inverse[j + 1].y))
+                   : "memory");
+    }
+    named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);
+    store_rows<N>(smem_d, y + warpgroup * 128 + m * kMmaM, y_columns, rows);
+  }
+}
+
 template <int kHSplit>
 __device__ __forceinline__ void gemm2_swap_ab(
     Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, const GroupedArgs& args,
@@ -161,23 +184,6 @@ __device__ __forceinline__ void gemm2_swap_ab(
         inverse[j] = {inverse_power_of_two(scale.x), inverse_power_of_two(scale.y)};
       }
     }
-    uint8_t* smem_d = smem.d[warpgroup];
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
-      named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);
-#pragma unroll
-      for (int j = 0; j < N / 8; j += 2) {
-        const uint8_t* at =
-            smem_d + (j + lane / 16) * kAtomBytes + swizzle_128b(lane % 8, (2 * warp + lane / 8 % 2) * 16);
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem_addr(at)),
-                     "r"(pack_y<kHSplit>(sum[m][4 * j] * inverse[j].x, sum[m][4 * j + 1] * inverse[j].y)),
-                     "r"(pack_y<kHSplit>(sum[m][4 * j + 2] * inverse[j].x, sum[m][4 * j + 3] * inverse[j].y)),
-                     "r"(pack_y<kHSplit>(sum[m][4 * j + 4] * inverse[j + 1].x, sum[m][4 * j + 5] * inverse[j + 1].y)),
-                     "r"(pack_y<kHSplit>(sum[m][4 * j + 6] * inverse[j + 1].x, sum[m][4 * j + 7] * inverse[j + 1].y))
-                     : "memory");
-      }
-      named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);
-      store_rows<N>(smem_d, y + warpgroup * 128 + m * kMmaM, y_columns, N);
-    }
+    store_swap_ab<N, kHSplit>(smem.d[warpgroup], sum, inverse, y, y_columns, N, warpgroup, warp, lane);
   });
 }

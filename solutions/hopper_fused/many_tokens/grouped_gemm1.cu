@@ -47,6 +47,7 @@
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
+#include "common/cuda/weights.cuh"
 
 // ---- sizes ----
 
@@ -120,15 +121,6 @@ __device__ __forceinline__ void load_gemm1(
   }
 }
 
-// ---- consumer ----
-
-// For a warpgroup: signals that the h that it has stored so far is in memory. gemm2 has a proxy fence before it reads.
-__device__ __forceinline__ void signal_h_ready(unsigned* counter) {
-  if (threadIdx.x % kWarpgroupThreads != 0) return;
-  bulk_wait();
-  counter_arrive(counter);
-}
-
 // ---- kernel ----
 
 template <int kHSplit>
@@ -164,15 +156,26 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
 
 // ---- host ----
 
-cudaError_t prepare_grouped_gemm1() {
-  for (auto kernel : {grouped_gemm1<1>, grouped_gemm1<2>})
-    if (const cudaError_t error =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Gemm1Smem)))
-      return error;
+// Templates, so that no layer with MXFP4 weights compiles the kernels.
+template <bool kUsed>
+static cudaError_t prepare() {
+  if constexpr (kUsed) {
+    for (auto kernel : {grouped_gemm1<1>, grouped_gemm1<2>})
+      if (const cudaError_t error =
+              cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Gemm1Smem)))
+        return error;
+  }
   return cudaSuccess;
 }
+template <bool kUsed>
+static cudaError_t launch(const GroupedArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream) {
+  if constexpr (kUsed)
+    return launch_with_pdl(h_split == 1 ? grouped_gemm1<1> : grouped_gemm1<2>, kClusterCtas * args.clusters,
+                           kGemmThreads, clusters_of(kClusterCtas), sizeof(Gemm1Smem), stream, w1, args);
+  return cudaErrorNotSupported;
+}
 
+cudaError_t prepare_grouped_gemm1() { return prepare<!kMxfp4Weights>(); }
 cudaError_t launch_grouped_gemm1(const GroupedArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream) {
-  return launch_with_pdl(h_split == 1 ? grouped_gemm1<1> : grouped_gemm1<2>, kClusterCtas * args.clusters, kGemmThreads,
-                         clusters_of(kClusterCtas), sizeof(Gemm1Smem), stream, w1, args);
+  return launch<!kMxfp4Weights>(args, w1, h_split, stream);
 }

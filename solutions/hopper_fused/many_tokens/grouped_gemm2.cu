@@ -37,6 +37,7 @@
 #include "common/cuda/ptx/barrier.cuh"
 #include "common/cuda/ptx/cluster.cuh"
 #include "common/cuda/ptx/counter.cuh"
+#include "hopper_fused/many_tokens/gemm2_queue.cuh"
 #include "hopper_fused/many_tokens/gemm2_tile.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
@@ -47,14 +48,7 @@
 #include "common/cuda/ptx/registers.cuh"
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 #include "common/cuda/ptx/tma.cuh"
-
-// W2's L2 policy is evict_first up to so many rows per active expert, where few tiles share it. On an H200, DeepSeek-V3
-// on one of eight ranks, evict_unchanged costs 0.8 to 2.3% up to 3000 tokens and saves 0.1 to 0.7% from 8192.
-constexpr int kEvictFirstRows = 160;
-
-__device__ __forceinline__ int entries_of_pass(const TileQueues& queues, const GroupedArgs& args) {
-  return (queues.long_entries + queues.short_entries) * (args.y_columns / (2 * kBlockN));
-}
+#include "common/cuda/weights.cuh"
 
 // ---- producer ----
 
@@ -130,27 +124,6 @@ __device__ __forceinline__ void load_gemm2(
   }
 }
 
-// Where all experts are local every token has rows, but not where the caller may give ids of none, such as -1.
-constexpr bool kSomeWithoutRows = kTopKGiven || kNumRoutedLocalExperts < kNumExperts;
-
-// For the producer warps that do not load. A warp looks at kAtOnce tokens at a time.
-__device__ __forceinline__ void zero_tokens_without_rows(const GroupedArgs& args) {
-  constexpr int kWarps = kProducerThreads / kWarp - 1, kAtOnce = 8;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kProducerThreads / kWarp - 1;
-  for (int first = (blockIdx.x * kWarps + warp) * kAtOnce; first < args.num_tokens;
-       first += gridDim.x * kWarps * kAtOnce) {
-    const int t = first + lane;
-    // From L2, as the queues are: L1 may be old before this kernel's own pdl_wait(), which costs 1% at 4096 tokens.
-    const int* rows = args.token_rows + (size_t)t * kMaxTokenRows;
-    const bool without = lane < kAtOnce && t < args.num_tokens && __ldcg(rows) < 0;
-    for (unsigned left = __ballot_sync(kFullWarp, without); left; left &= left - 1) {
-      uint4* to = reinterpret_cast<uint4*>(args.output + (size_t)(first + __ffs(left) - 1) * kHidden);
-#pragma unroll 4
-      for (int i = lane; i < kHidden / 8; i += kWarp) __stcs(to + i, make_uint4(0, 0, 0, 0));
-    }
-  }
-}
-
 // ---- kernel ----
 
 template <int kHSplit>
@@ -187,20 +160,27 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
 
 // ---- host ----
 
-template <int kHSplit>
+// Templates, so that no layer with MXFP4 weights compiles the kernels.
+template <bool kUsed>
 static cudaError_t prepare() {
-  return cudaFuncSetAttribute(grouped_gemm2<kHSplit>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              sizeof(Gemm2Smem<kHSplit>));
+  if constexpr (kUsed) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(grouped_gemm2<1>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Gemm2Smem<1>));
+    if (error != cudaSuccess) return error;
+    return cudaFuncSetAttribute(grouped_gemm2<2>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Gemm2Smem<2>));
+  }
+  return cudaSuccess;
 }
-cudaError_t prepare_grouped_gemm2() {
-  const cudaError_t error = prepare<1>();
-  return error != cudaSuccess ? error : prepare<2>();
+template <bool kUsed>
+static cudaError_t launch(const GroupedArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream) {
+  if constexpr (kUsed)
+    return launch_with_pdl(h_split == 1 ? grouped_gemm2<1> : grouped_gemm2<2>, kClusterCtas * args.clusters,
+                           kGemmThreads, clusters_of(kClusterCtas),
+                           h_split == 1 ? sizeof(Gemm2Smem<1>) : sizeof(Gemm2Smem<2>), stream, w2, args);
+  return cudaErrorNotSupported;
 }
 
+cudaError_t prepare_grouped_gemm2() { return prepare<!kMxfp4Weights>(); }
 cudaError_t launch_grouped_gemm2(const GroupedArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream) {
-  const int ctas = kClusterCtas * args.clusters;
-  const cudaLaunchAttribute clusters = clusters_of(kClusterCtas);
-  return h_split == 1
-             ? launch_with_pdl(grouped_gemm2<1>, ctas, kGemmThreads, clusters, sizeof(Gemm2Smem<1>), stream, w2, args)
-             : launch_with_pdl(grouped_gemm2<2>, ctas, kGemmThreads, clusters, sizeof(Gemm2Smem<2>), stream, w2, args);
+  return launch<!kMxfp4Weights>(args, w2, h_split, stream);
 }

@@ -71,3 +71,8 @@ cudaError_t launch_route_permute(const GroupedArgs& args, int ctas, cudaStream_t
 cudaError_t launch_grouped_gemm1(const GroupedArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream);
 cudaError_t launch_grouped_gemm2(const GroupedArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream);
 cudaError_t launch_combine(const GroupedArgs& args, int h_split, int sms, cudaStream_t stream);
+// In their places with MXFP4 weights, whose x is in another order of K: order_tokens.cuh. Not launched with others.
+cudaError_t prepare_mxfp4_gemm1();
+cudaError_t prepare_mxfp4_gemm2();
+cudaError_t launch_mxfp4_gemm1(const GroupedArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream);
+cudaError_t launch_mxfp4_gemm2(const GroupedArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream);

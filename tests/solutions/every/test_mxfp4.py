@@ -9,7 +9,8 @@ from layer_inputs import arguments as layer_arguments
 FIRST_EXPERT = 16
 WEIGHTS = ("gemm1_weights", "gemm2_weights")
 SCALES = ("gemm1_weights_scale", "gemm2_weights_scale")
-FEW = [3] if DEVICE == "cpu" else [1, 8, 40, 500]
+FEW = [3] if DEVICE == "cpu" else [1, 8, 40, 500, 3000]
+BOTH_PATHS = [3] if DEVICE == "cpu" else [3, 2000]
 MANY = [3] if DEVICE == "cpu" else [1, 2, 5, 8, 9, 32, 33, 64, 65, 128, 300, 1025, 2000, 8192]
 
 mxfp4_layers = serving("deepseek-v4-flash-ep8-mxfp4", "small-mxfp4")
@@ -60,8 +61,27 @@ def test_bytes_of_any_name_are_taken(layer, layer_key):
 
 
 @mxfp4_layers
-def test_nan_scale_gives_nan(layer, layer_key):
-    values = arguments(layer_key)
+@pytest.mark.parametrize("num_tokens", BOTH_PATHS)
+def test_rows_whose_scales_drift_are_exact(layer, layer_key, num_tokens):
+    """A row of weights whose scales drift along K, or half of which is zero."""
+    values = arguments(layer_key, num_tokens)
+    generator = torch.Generator(DEVICE).manual_seed(num_tokens)
+    for weights, scales in zip(WEIGHTS, SCALES, strict=True):
+        shape = values[scales].shape
+        step = torch.randint(-12, 3, shape, generator=generator, device=DEVICE).clamp(max=0)
+        alike = step[..., ::4].repeat_interleave(4, -1)[..., : shape[-1]]
+        values[scales] += alike.to(torch.int8)
+        values[weights][:, ::3, : values[weights].shape[-1] // 2] = 0
+        values[scales][:, ::3, : shape[-1] // 2] = 0
+
+    expected = expected_output(layer_key, values)
+    assert_close(run(layer, values), expected, tolerances=["relaxed"])
+
+
+@mxfp4_layers
+@pytest.mark.parametrize("num_tokens", BOTH_PATHS)
+def test_nan_scale_gives_nan(layer, layer_key, num_tokens):
+    values = arguments(layer_key, num_tokens)
     values["topk_ids"][:] = FIRST_EXPERT
     values["gemm2_weights_scale"][0, 5, 1] = -1  # 255
 

@@ -4,8 +4,9 @@
 
 #include "common/cuda/host/check_cuda.cuh"
 
-// 8-bit elements; boxes are 128 bytes wide, swizzled. size, stride (bytes) and box are those of the fastest dimension
-// first; its stride is not read. l2_promotion: bytes that L2 requests from memory; the faster value is measured.
+// 8-bit elements; boxes are 128 bytes wide, swizzled, or narrower and not swizzled. size, stride (bytes) and box are
+// those of the fastest dimension first; its stride is not read. l2_promotion: bytes that L2 requests from memory; the
+// faster value is measured.
 template <int RANK>
 static void encode_tensor_map(CUtensorMap* map, const void* base, const cuuint64_t (&size)[RANK],
                               const cuuint64_t (&stride)[RANK], const cuuint32_t (&box)[RANK],
@@ -21,10 +22,10 @@ static void encode_tensor_map(CUtensorMap* map, const void* base, const cuuint64
   }();
   cuuint32_t ones[RANK];
   for (auto& one : ones) one = 1;
-  const CUresult e =
-      encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, RANK, const_cast<void*>(base), size, stride + 1, box, ones,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, l2_promotion,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUtensorMapSwizzle swizzle = box[0] == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE;
+  const CUresult e = encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, RANK, const_cast<void*>(base), size, stride + 1, box,
+                            ones, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, l2_promotion,
+                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (e != CUDA_SUCCESS)
     TVM_FFI_THROW(RuntimeError) << kSolutionName << ": cuTensorMapEncodeTiled failed with " << (int)e;
 }

@@ -11,7 +11,6 @@ constexpr int kAddThreads = 256, kAddCtas = 8;  // CTAs of an SM
 __global__ void __launch_bounds__(kAddThreads) add_rows(const FusedArgs args) {
   pdl_wait();
   pdl_launch_dependents();
-  if (args.only_if && *args.only_if == 0) return;
   constexpr int kOctets = kHidden / 8;
   for (int i = blockIdx.x * kAddThreads + threadIdx.x; i < args.num_tokens * kOctets; i += gridDim.x * kAddThreads) {
     const int t = i / kOctets, column = i % kOctets * 8;

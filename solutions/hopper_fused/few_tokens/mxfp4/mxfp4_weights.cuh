@@ -12,7 +12,7 @@
 
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "common/cuda/ptx/smem_addr.cuh"
-#include "common/cuda/ptx/wgmma.cuh"
+#include "common/cuda/ptx/wgmma_registers.cuh"
 
 constexpr int kGroupK = 32;       // values with one scale
 constexpr int kGroups = 4;        // of a K block
@@ -125,28 +125,7 @@ __device__ __forceinline__ void scales_of(float (&scale)[kGroups], uint32_t byte
     scale[j] = __uint_as_float((j == 3 ? bytes >> 1 : bytes << (23 - 8 * j)) & 0x7F800000u);
 }
 
-// ---- wgmma with A in registers ----
-
-template <int N>
-struct WgmmaRegisters;
-
-#define WGMMA_REGISTERS(N, NAMES, A0, A1, A2, A3, B, FLAG, ...)                                                       \
-  template <>                                                                                                          \
-  struct WgmmaRegisters<N> {                                                                                           \
-    static __device__ __forceinline__ void mma(                                                                        \
-        float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate) {                                       \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " FLAG                                                            \
-                   ", 0;\n"                                                                                            \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" NAMES "}, {" A0 ", " A1 ", " A2        \
-                   ", " A3 "}, " B ", p, 1, 1;\n}\n"                                                                   \
-                   : __VA_ARGS__                                                                                       \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                             \
-    }                                                                                                                  \
-  };
-WGMMA_REGISTERS(8, "%0, %1, %2, %3", "%4", "%5", "%6", "%7", "%8", "%9", D4(0))
-WGMMA_REGISTERS(16, NAMES0, "%8", "%9", "%10", "%11", "%12", "%13", D8(0))
-WGMMA_REGISTERS(32, NAMES0 ", " NAMES1, "%16", "%17", "%18", "%19", "%20", "%21", D16(0))
-#undef WGMMA_REGISTERS
+// ---- wgmma ----
 
 // Keeps the compiler from moving what writes these registers behind this point.
 template <int N>

@@ -1,0 +1,83 @@
+// mxfp4_gemm: what both grouped GEMMs with MXFP4 weights share: shared memory, and how weights' scales come into it.
+#pragma once
+#include <cstdint>
+
+#include "common/cuda/pipeline.cuh"
+#include "common/cuda/ptx/cp_async.cuh"
+#include "common/cuda/ptx/registers.cuh"
+#include "hopper_fused/many_tokens/grouped_gemm.cuh"
+#include "hopper_fused/many_tokens/mxfp4_values.cuh"
+#include "hopper_fused/sizes.cuh"
+
+// ---- sizes ----
+
+// A lane's sums of two m64n128 are 128 registers, the product that is being made 64, its weights 16.
+constexpr int kMxfp4ProducerRegs = 40, kMxfp4ConsumerRegs = 232;
+static_assert(registers_fit(kMxfp4ProducerRegs, kProducerThreads, kMxfp4ConsumerRegs, kConsumerThreads),
+              "one CTA per SM");
+
+constexpr int kPackedRowBytes = kBlockK / 2;  // of a weight row's K block
+constexpr int kPackedTileBytes = kBlockN * kPackedRowBytes, kPackedBoxBytes = kPackedTileBytes / kClusterCtas;
+constexpr int kGroupsPerKBlock = kBlockK / kScaleGroup;  // scales, a byte each, of a weight row's K block
+
+// ---- shared memory ----
+
+// kParts: of A, as in GemmSmem.
+template <int kParts, int kNumKBlocks>
+struct Mxfp4GemmSmem {
+  static constexpr int kStages = kParts == 1 ? 5 : 3;  // as many as fit
+  // Scales come for so many K blocks at once, where a copy of theirs is aligned.
+  static constexpr int kScaleBlocks = kNumKBlocks % 4 == 0 ? 4 : 1;
+  // A stage is filled when the K block kStages before is released, and with it all earlier ones. So of four K blocks'
+  // scales, two buffers serve up to five stages.
+  static constexpr int kScaleBuffers = kScaleBlocks == 4 ? 2 : kStages;
+  static constexpr int kScaleBytes = kScaleBlocks * kGroupsPerKBlock;  // of a weight row
+  static_assert(kStages <= kScaleBlocks + 1 || kScaleBlocks == 1, "a buffer's last K block is released");
+
+  struct Pipeline : PipelineState<kStages> {
+    PipelineState<kScaleBuffers> scales;
+    // k: the K block that is over, of its tile.
+    __device__ void advance(int k) {
+      PipelineState<kStages>::advance();
+      if ((k + 1) % kScaleBlocks == 0) scales.advance();
+    }
+  };
+
+  alignas(1024) uint8_t a[kStages][kParts][kATileBytes];  // as in GemmSmem, as are d and a_scale
+  uint8_t d[2][kATileBytes];
+  uint8_t w[kStages][kPackedTileBytes];
+  uint8_t w_scale[kScaleBuffers][kBlockN * kScaleBytes];
+  float a_scale[kStages][kBlockM];
+  Magnitudes magnitudes[kExponents];  // by exponent in the window
+  float bound[2][kBlockM];            // gemm2 with hi and lo: [warpgroup][row]
+  int largest_exponent[kConsumerWarps];
+  // mbarriers, see mxfp4_gemm1.cu and mxfp4_gemm2.cu
+  uint64_t full[kStages], empty[kStages];
+  uint64_t tile_full[kSchedulerStages];
+  int tile_entry[kSchedulerStages][2];
+};
+
+// For all threads, before init_gemm's barrier.
+template <class Smem>
+__device__ __forceinline__ void write_magnitudes() {
+  extern __shared__ __align__(1024) uint8_t gemm_smem[];
+  Smem& smem = *reinterpret_cast<Smem*>(gemm_smem);
+  if (threadIdx.x < kExponents) smem.magnitudes[threadIdx.x] = magnitudes_of(threadIdx.x - kExponentsBelow);
+}
+
+// Copies a weight row's scales of K block k and, with Smem::kScaleBlocks, those after it. scales: the row's, in memory.
+template <class Smem>
+__device__ __forceinline__ void cp_async_weight_scales(uint8_t* smem, const uint8_t* scales, int k) {
+  if constexpr (Smem::kScaleBlocks == 4) cp_async_16(smem, scales + k * kGroupsPerKBlock);
+  else cp_async_4(smem, scales + k * kGroupsPerKBlock);
+}
+
+// Calls f with a tile's rows, rounded up to an N of wgmma, as a type.
+template <class F>
+__device__ __forceinline__ void dispatch_mxfp4_rows(int m_rows, F f) {
+  static_assert(kBlockM == 128, "one case for each N");
+  if (m_rows <= 32) return f(RowCount<32>());
+  if (m_rows <= 64) return f(RowCount<64>());
+  if (m_rows <= 96) return f(RowCount<96>());
+  return f(RowCount<128>());
+}

@@ -1,0 +1,48 @@
+"""MXFP4 weights of the kernels for many tokens: every value at every place of a row's window, and
+the order of K. The sources run on the host.
+"""
+
+import subprocess
+
+import host_program
+import pytest
+import torch
+from moebench.operators.moe_mxfp4_fp8_routed import E2M1
+
+BELOW, EXPONENTS = 8, 15  # mxfp4_values.cuh's window
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mxfp4")
+    program = host_program.of_packed("hopper_fused", "small-mxfp4", "hopper_mxfp4.cc", folder)
+
+    def output_of(question):
+        done = subprocess.run([program, question], check=True, capture_output=True)
+        return torch.frombuffer(bytearray(done.stdout), dtype=torch.uint8)
+
+    return output_of
+
+
+def test_every_value_is_exact_at_every_place(ask):
+    values = ask("values").view(torch.float8_e4m3fn).float().view(EXPONENTS, 1 << 16, 8)
+
+    pairs = torch.arange(1 << 16)
+    codes = torch.stack([pairs >> 4 * i & 15 for i in range(4)], -1)
+    codes = torch.cat([codes, 15 - codes], -1)
+    table = torch.tensor([*E2M1, *(-value for value in E2M1)])
+    powers = torch.exp2(torch.arange(EXPONENTS) - BELOW)
+    assert torch.equal(values, table[codes] * powers[:, None, None])
+
+
+def test_a_lanes_group_is_where_wgmma_reads_it(ask):
+    """A lane has group `lane` of a K block: eight values for each wgmma, four in either half of its
+    32.
+    """
+    position = ask("order").tolist()
+    for lane in range(4):
+        for wgmma in range(4):
+            for half in range(2):
+                values = [32 * lane + 8 * wgmma + 4 * half + i for i in range(4)]
+                places = [32 * wgmma + 16 * half + 4 * lane + i for i in range(4)]
+                assert [position[value] for value in values] == places
