@@ -7,7 +7,7 @@ import subprocess
 import host_program
 import pytest
 import torch
-from moebench.operators.moe_mxfp4_fp8_routed import E2M1
+from moebench.operators.fp8.mxfp4 import E2M1
 
 BELOW, EXPONENTS = 8, 15  # mxfp4_values.cuh's window
 

@@ -325,7 +325,13 @@ def test_constants_that_are_packed_are_the_definitions(solution):
         constants = [source for source in packed.sources if source.path in problem.FILES]
         assert constants
         for source in constants:
-            assert source.content == problem.source(source.path, layer_key)
+            in_tree = problem.source(source.path, layer_key)
+            assert without_folders(source.content) == without_folders(in_tree)
+
+
+def without_folders(text):
+    """Return a header's text with the includes that it has in a packed solution."""
+    return re.sub(r'(#include ")[\w/]+/', r"\1", text)
 
 
 def test_constants_follow_the_interface():

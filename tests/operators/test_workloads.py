@@ -26,7 +26,8 @@ SMALL = catalogue.SIGMOID_BIAS.cases("small")
 OTHERS = ("small-one-group", "small-renorm")
 MADE = ("full", "small", *OTHERS)
 QUICK = {"full", "bf16", "mxfp8", *catalogue.layer_sizes().keys() - set(catalogue.full())}
-MODELS = [key for key in catalogue.fp8_moe() if key not in MADE]
+WITH_SHARED = catalogue.SHARED_EXPERTS.layer_sizes()
+MODELS = [key for key in catalogue.fp8_moe() if key not in {*MADE, *WITH_SHARED}]
 SLOW = [key for key in catalogue.layer_sizes() if key not in QUICK]
 KEYS = [*sorted(QUICK), *(pytest.param(key, marks=pytest.mark.slow) for key in SLOW)]
 

@@ -16,7 +16,7 @@ from flashinfer_bench import (
 )
 from flashinfer_bench.data import load_jsonl_file
 from moebench.core import paths
-from moebench.operators.moe_fp8_block_scale import definition_name
+from moebench.operators.catalogue import definition_name
 
 NAME = definition_name("full")
 

@@ -20,7 +20,6 @@ from moebench.core.errors import CannotRun, UserError
 from moebench.core.names import unknown
 from moebench.core.printable import printable
 from moebench.core.provenance import CLOCKS
-from moebench.judging.planning import definition_named
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
 from moebench.reports import comparison, files, html
@@ -157,7 +156,7 @@ def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
 def recorded_definition(wanted: str, rows: pd.DataFrame) -> str:
     """Return the name of the definition that a user means. Raises UserError without any row."""
     recorded = set(rows.definition)
-    name = definition_named(wanted)
+    name = catalogue.definition_named(wanted)
     if name in recorded:
         return name
     if wanted in catalogue.keys():

@@ -167,6 +167,13 @@ def layer_key_named(name: str) -> str:
     return keys()[name]
 
 
+def definition_named(name: str) -> str:
+    """Return the definition that a user means by its key or its name; another data set's as it
+    is.
+    """
+    return definition_name(keys()[name]) if name in keys() else name
+
+
 def small_like(layer_key: str) -> str:
     """Return the key for machines without a GPU whose routing is most like this one's; itself if it
     is such a one.

@@ -87,7 +87,7 @@ def undone_if_interrupted(solution: Solution) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            end_descendants()
+            end_descendants(spared=set())
             remove_from_fibs_cache(solution)
             raise
 

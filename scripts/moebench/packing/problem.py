@@ -70,9 +70,11 @@ def facts(file: str, layer_key: str) -> dict[str, tuple[str, float]]:
 
 
 def source(path: str, layer_key: str, text: str = "") -> str:
-    """Return what is packed of a file with this text."""
+    """Return what is packed of a file with this text; of a file of FILES, without it, what it is
+    in the tree for a key.
+    """
     if path in TABLES:
-        return argument_tables.source(path)
+        return text or argument_tables.source(path)
     if path in CONSTANTS:
         return constants_source(PurePosixPath(path), layer_key)
     if path.endswith(".csv"):
