@@ -12,6 +12,7 @@ from moebench.core.schema import read_record, write_record
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
 from moebench.operators.catalogue import definition, definition_name, operator
+from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
 from moebench.operators.routing import model as routing_model
 from moebench.packing import pack
 from moebench.reports import pages, served
@@ -34,6 +35,15 @@ def small():
 
 
 # The layers
+
+
+def test_weights_in_mxfp4_keep_the_size_of_what_they_multiply():
+    first, second = resident.make("small-mxfp4", 2, 8, "cpu").layers
+    assert not torch.equal(first["gemm1_weights"], second["gemm1_weights"])
+    for layer in (first, second):
+        values = dequantize_mxfp4(layer["gemm1_weights"][0], layer["gemm1_weights_scale"][0])
+        size = values.norm() / values.shape[0] ** 0.5  # of a row
+        assert 0.5 < size < 4
 
 
 @pytest.mark.parametrize("name", NAMES_OF_EACH_LAYER)
@@ -59,7 +69,7 @@ def chosen_experts(layer, num_tokens, sizes):
 
 
 @pytest.mark.parametrize(
-    "layer_key", ["small", "small-renorm", "small-routed", "small-renorm-routed"]
+    "layer_key", ["small", "small-renorm", "small-routed", "small-renorm-routed", "small-mxfp4"]
 )
 def test_the_bound_of_a_pass_is_the_sum_over_its_layers(layer_key):
     model = resident.make(layer_key, 2, 8, "cpu")
@@ -73,7 +83,7 @@ def test_the_bound_of_a_pass_is_the_sum_over_its_layers(layer_key):
     assert model.bound_ms(8) > expected
 
 
-@pytest.mark.parametrize("layer_key", ["small", "small-routed"])
+@pytest.mark.parametrize("layer_key", ["small", "small-routed", "small-mxfp4"])
 def test_a_pass_of_few_tokens_gets_their_inputs_alone(layer_key):
     """Scales have the tokens in another axis than the states, and it differs by definition."""
     model = resident.make(layer_key, 2, 8, "cpu")

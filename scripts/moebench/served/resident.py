@@ -2,6 +2,7 @@
 by all solutions.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,7 @@ from moebench.judging.calling import first_tokens, input_bytes, random_fp8
 from moebench.operators import catalogue
 from moebench.operators.catalogue import definition, operator, router, router_sizes
 from moebench.operators.fp8.layer import append_shared_experts
+from moebench.operators.fp8.mxfp4 import SCALE_BIAS
 from moebench.operators.layers import routed_experts
 from moebench.operators.routing import model as routing_model
 from moebench.operators.routing.kinds import offset_of
@@ -115,8 +117,13 @@ def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resi
         local_experts.append(routed.experts - first_expert)
         layer = shared | routed.inputs
         for name, mean in means.items():
-            layer[name] = random_fp8(shapes[name], device, source)
-            layer[f"{name}_scale"] = scales(shapes[f"{name}_scale"], mean, device, source)
+            scale_shape = shapes[f"{name}_scale"]
+            if layer_key in catalogue.mxfp4():
+                layer[name] = random_bytes(shapes[name], device, source)
+                layer[f"{name}_scale"] = powers_of_two(scale_shape, mean, device, source)
+            else:
+                layer[name] = random_fp8(shapes[name], device, source)
+                layer[f"{name}_scale"] = scales(scale_shape, mean, device, source)
         layers.append(layer)
     return Resident(layer_key, layers, local_experts)
 
@@ -126,6 +133,20 @@ def scales(
 ) -> torch.Tensor:
     """Return scales, uniform from half to one and a half times the mean."""
     return mean * (0.5 + torch.rand(shape, device=device, generator=source))
+
+
+def random_bytes(shape: tuple[int, ...], device: str, source: torch.Generator) -> torch.Tensor:
+    """Return int8 of any value: two weights of MXFP4 each."""
+    return torch.randint(-128, 128, shape, dtype=torch.int8, device=device, generator=source)
+
+
+def powers_of_two(
+    shape: tuple[int, ...], mean: float, device: str, source: torch.Generator
+) -> torch.Tensor:
+    """Return scales of MXFP4, int8 for E8M0: a power of two at or below the mean, or its half."""
+    exponent = SCALE_BIAS + math.floor(math.log2(mean))
+    halved = torch.randint(0, 2, shape, dtype=torch.int8, device=device, generator=source)
+    return exponent - halved
 
 
 @dataclass(frozen=True)
@@ -157,7 +178,7 @@ def routing(
         inputs = {"routing_logits": logits, "routing_bias": bias}
         experts, weights = router(layer_key)(logits, bias, sizes["routed_scaling_factor"])
 
-    if layer_key in catalogue.routed():
+    if layer_key in (*catalogue.routed(), *catalogue.mxfp4()):
         inputs = {"topk_ids": experts.int(), "topk_weights": weights}
         append_shared_experts(inputs, offset_of(layer_key), sizes, seed)
         experts = inputs["topk_ids"]
