@@ -1,8 +1,11 @@
 """`compare --html`: one file with a figure to hover over and a table to sort, without network.
 
-Its style is page.css, its behaviour page.js.
+Its style is page.css, its behaviour page.js. What is large lies in it compressed, as text that
+page.js inflates: plotly's library, the curves and the table's rows.
 """
 
+import base64
+import gzip
 from html import escape
 from pathlib import Path
 
@@ -61,7 +64,6 @@ PAGE = """<!doctype html>
 <title>Results</title>
 <style>
 {style}</style>
-<script>{plotly}</script>
 </head>
 <body>
 <h1>Results</h1>
@@ -73,12 +75,12 @@ PAGE = """<!doctype html>
 source. Rows in green: {level}. Click a heading to sort.</p>
 <div class="wide"><table>
 <thead><tr>{heads}</tr></thead>
-<tbody>
-{rows}
-</tbody>
+<tbody></tbody>
 </table></div>
 <script>
-const FIGURE = {figure};
+const PLOTLY = "{plotly}";
+const CURVES = "{curves}";
+const ROWS = "{rows}";
 {script}</script>
 </body>
 </html>
@@ -98,15 +100,20 @@ def page(rows: pd.DataFrame) -> str:
 
     return PAGE.format(
         style=(FOLDER / "page.css").read_text(encoding="utf-8"),
-        plotly=get_plotlyjs(),
+        plotly=compressed(get_plotlyjs()),
         options="\n".join(options),
         tolerance=shown(shown_tolerance(rows)),
         level=shown(LEVEL_WORDS),
         heads="".join(heads),
-        rows="\n".join(table_rows(rows, section)),
-        figure=curves(rows, section).to_json().replace("<", "\\u003c"),  # no name ends the script
+        rows=compressed("\n".join(table_rows(rows, section))),
+        curves=compressed(curves(rows, section).to_json()),
         script=(FOLDER / "page.js").read_text(encoding="utf-8"),
     )
+
+
+def compressed(text: str) -> str:
+    """Return a text as page.js's `inflate` reads it: gzip in base64, the same for the same text."""
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def sections(rows: pd.DataFrame, names: pd.Series) -> list[str]:

@@ -1,4 +1,11 @@
-// FIGURE, plotly's JSON, is defined before this script. A section is a definition on a GPU.
+// Defined before this script, each as gzip in base64: PLOTLY, the library; CURVES, a figure's JSON;
+// ROWS, the table's rows in HTML. A section is a definition on a GPU.
+async function inflate(text) {
+  const bytes = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
+}
+
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const figure = document.getElementById("figure");
 const chosen = document.getElementById("section");
@@ -7,10 +14,12 @@ const heads = [...document.querySelectorAll("th")];
 
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name);
 
+let curves;
+
 // The chosen section's curves and rows, in the colours of the viewer's scheme.
 function paint() {
   const section = Number(chosen.value);
-  const traces = FIGURE.data.map(trace => {
+  const traces = curves.data.map(trace => {
     const color = trace.meta.colours[dark.matches ? 1 : 0];
     return {
       ...trace,
@@ -22,12 +31,12 @@ function paint() {
 
   const axis = {gridcolor: css("--line"), linecolor: css("--line"), zerolinecolor: css("--line")};
   const layout = {
-    ...FIGURE.layout,
+    ...curves.layout,
     paper_bgcolor: css("--ground"),
     plot_bgcolor: css("--ground"),
     font: {color: css("--ink")},
-    xaxis: {...FIGURE.layout.xaxis, ...axis},
-    yaxis: {...FIGURE.layout.yaxis, ...axis},
+    xaxis: {...curves.layout.xaxis, ...axis},
+    yaxis: {...curves.layout.yaxis, ...axis},
   };
   Plotly.react(figure, traces, layout, {responsive: true, displaylogo: false});
 
@@ -54,7 +63,17 @@ function sort(column) {
   body.append(...rows);
 }
 
-heads.forEach((head, column) => { head.firstChild.onclick = () => sort(column); });
-chosen.onchange = paint;
-dark.onchange = paint;
-paint();
+async function open() {
+  const library = document.createElement("script");
+  library.textContent = await inflate(PLOTLY);
+  document.head.append(library);
+  curves = JSON.parse(await inflate(CURVES));
+  body.innerHTML = await inflate(ROWS);
+
+  heads.forEach((head, column) => { head.firstChild.onclick = () => sort(column); });
+  chosen.onchange = paint;
+  dark.onchange = paint;
+  paint();
+}
+
+open();
