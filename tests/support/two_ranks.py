@@ -26,7 +26,7 @@ class TwoRanks:
 
     @property
     def sizes(self) -> dict:
-        return catalogue.geometries()[self.geometry]
+        return catalogue.layer_sizes()[self.geometry]
 
     @property
     def has_slices(self) -> bool:
@@ -82,7 +82,7 @@ def joined(parts, dimension):
 
 def two_ranks(geometry) -> TwoRanks:
     """Return a layer of random weights, the same at each call."""
-    sizes = catalogue.geometries()[geometry]
+    sizes = catalogue.layer_sizes()[geometry]
     local = sizes["num_local_experts"]
     ranks = []
     for rank in range(RANKS):

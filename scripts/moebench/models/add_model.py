@@ -168,7 +168,7 @@ def model_of(checkpoint: Checkpoint) -> str | None:
 def with_entry(text: str, table: str, field: str, entry: str) -> str:
     """Return layers.toml with one more entry in a table's field, which is `geometries` or `mxfp4`.
 
-    The field comes behind `layer_keys` where the table has none of that name.
+    The field comes behind `geometries` where the table has none of that name.
     """
     lines = text.split("\n")
     at = line_of(lines, table, field)
@@ -207,7 +207,7 @@ def new_table(name: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
     lines = [f"[{json.dumps(name)}]"]
     for each, value in values.items():
         lines.append(f"{each} = {json.dumps(value)}")
-    lines.append("layer_keys = {}")
+    lines.append("geometries = {}")
     if runs_on_cpu(checkpoint, sizes):
         lines.append("small = true")
     return "\n".join([*lines, ""])

@@ -178,8 +178,8 @@ class Routed(Fp8Layer):
         return ungrouped()
 
     def small(self) -> tuple[str, ...]:
-        keys = [key for form in ROUTERS_INSIDE for key in form.small()]
-        return tuple(routed_key(key) for key in keys if key not in NOT_ROUTED)
+        keys = [routed_key(key) for form in ROUTERS_INSIDE for key in form.small()]
+        return tuple(key for key in keys if key in router_inside())  # by whose workloads theirs are
 
     def definition_name_of(self, sizes: Sizes) -> str:
         """Return the name of the FIB Definition of a layer of these sizes, or of the router's."""
