@@ -6,6 +6,7 @@ It follows the sources of 0.26.0 and 0.33.0, which agree in what is used here.
 # pyright: reportMissingImports=false
 # vLLM is installed where a package is used, not here.
 
+from abc import abstractmethod
 from functools import cache, partial
 
 import torch
@@ -24,13 +25,13 @@ class PackedExperts(mk.FusedMoEExpertsModular):
 
     waiting = None  # the call that `apply` left to what vLLM asks for next
 
+    @abstractmethod
     def layer(self, hidden_states, scale, *arguments):
         """Compute the layer of tokens, whose scale is None in bf16, into the last argument.
 
         The others are topk_ids, topk_weights, weights and scales of both GEMMs, and the number of
         this rank's first expert.
         """
-        raise NotImplementedError
 
     @staticmethod
     def activation_format():
