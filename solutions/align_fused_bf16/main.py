@@ -15,7 +15,7 @@ from ..common.host.replay import replayed
 from ..common.triton.bf16.gemm1_bf16 import gemm1_bf16, gemm1_bf16_kernel
 from ..common.triton.bf16.gemm2_bf16 import gemm2_bf16, gemm2_bf16_kernel
 from ..common.triton.bf16.sum_rows import sum_rows, sum_rows_kernel
-from ..common.triton.permute import count_kernel, permute, place_kernel
+from ..common.triton.rows.permute import count_kernel, permute, place_kernel
 from .silu_mul import silu_mul, silu_mul_kernel
 from .tiles import choose_tiles
 

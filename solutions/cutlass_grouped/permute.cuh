@@ -5,11 +5,11 @@
 // Masks of a chunk's tokens, a word for 32 experts, are transposed in place: then each local expert has a column, whose
 // bits are the chunk's tokens. Counting a column's bits counts rows.
 #pragma once
-#include "common/cuda/layer_sizes.cuh"
+#include "common/cuda/layer/layer_sizes.cuh"
 #include "common/cuda/ptx/pdl.cuh"
-#include "common/cuda/route.cuh"
+#include "common/cuda/tokens/route.cuh"
 #include "cutlass_grouped/stages.cuh"
-#include "common/cuda/threads.cuh"
+#include "common/cuda/pipeline/threads.cuh"
 
 constexpr int kPermuteThreads = kChunk * kWarp;
 constexpr int kCountParts = kPermuteThreads / kPaddedLocalExperts;  // threads that count an expert's rows together

@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "cutlass_grouped/gemms/grouped_gemm.cuh"
-#include "common/cuda/layer.cuh"
-#include "common/cuda/layer_sizes.cuh"
-#include "common/cuda/threads.cuh"
+#include "common/cuda/layer/layer.cuh"
+#include "common/cuda/layer/layer_sizes.cuh"
+#include "common/cuda/pipeline/threads.cuh"
 
 constexpr int kChunk = kWarp;        // tokens that a CTA routes or permutes, one warp each
 constexpr int kMaxTokens = 1 << 17;  // of a call

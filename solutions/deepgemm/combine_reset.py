@@ -7,9 +7,9 @@ own: program 0 does it. The plain statement is combine_ref.
 import triton
 import triton.language as tl
 
-from ..common.triton.combine import combine_kernel
 from ..common.triton.pdl import pdl_wait
-from ..common.triton.route import SLOTS, TOP_K
+from ..common.triton.rows.combine import combine_kernel
+from ..common.triton.rows.route import SLOTS, TOP_K
 from .gather import BINS, E_LOCAL, H
 from .pairs import pointers
 

@@ -18,7 +18,7 @@ import triton.language as tl
 
 from ..common.host import interface, problem
 from ..common.triton.pdl import pdl_wait
-from ..common.triton.route import SLOTS, TOP_K, route_kernel
+from ..common.triton.rows.route import SLOTS, TOP_K, route_kernel
 from .pairs import pointers
 from .rows import TILE
 

@@ -19,7 +19,7 @@ from ..common.host.problem import (
     NUM_LOCAL_EXPERTS,
     TOP_K,
 )
-from ..common.triton.permute import max_tiles
+from ..common.triton.rows.permute import max_tiles
 
 # rows: of contiguous tiles; masked ones have 64 or 128, and a store of one must not reach the next
 # expert

@@ -18,7 +18,7 @@ import triton.language as tl
 from ..common.host import interface
 from ..common.host.problem import INTERMEDIATE_SIZE, TOP_K
 from ..common.triton.pdl import pdl_wait
-from ..common.triton.swiglu_quant import swiglu_and_scale
+from ..common.triton.rows.swiglu_quant import swiglu_and_scale
 from .pairs import pointers
 
 BLOCK = 128

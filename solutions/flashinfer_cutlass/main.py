@@ -2,7 +2,7 @@
 
 It takes DeepSeek's block scales and bf16 activations, which it quantises again before each product:
 less exact than solutions that read the FP8 activations as they come. Ours are the routing
-(common/triton/route.py) and the way to bf16 (dequantise.py).
+(common/triton/rows/route.py) and the way to bf16 (dequantise.py).
 """
 
 import inspect
@@ -12,7 +12,7 @@ from flashinfer.fused_moe import cutlass_fused_moe
 
 from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, checked
 from ..common.host.launch import launch_quickly
-from ..common.triton.route import route_kernel, topk_of
+from ..common.triton.rows.route import route_kernel, topk_of
 from .build import load_runner
 from .dequantise import dequantise, dequantise_kernel
 from .keywords import check_signature, keywords

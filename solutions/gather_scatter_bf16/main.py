@@ -14,7 +14,7 @@ from ..common.host.replay import replayed
 from ..common.triton.bf16.gemm1_bf16 import gemm1_bf16, gemm1_bf16_kernel
 from ..common.triton.bf16.gemm2_bf16 import gemm2_bf16, gemm2_bf16_kernel
 from ..common.triton.bf16.sum_rows import sum_rows, sum_rows_kernel
-from ..common.triton.permute import count_kernel, permute, place_kernel
+from ..common.triton.rows.permute import count_kernel, permute, place_kernel
 from .tiles import choose_tiles
 
 launch_quickly(count_kernel, place_kernel, gemm1_bf16_kernel, gemm2_bf16_kernel, sum_rows_kernel)

@@ -3,7 +3,7 @@
 Both have one BLOCK_M, because the table of row tiles is made once.
 """
 
-from ..common.triton.expert_tiles import Tile, tile_chooser
+from ..common.triton.gemms.expert_tiles import Tile, tile_chooser
 
 # architecture -> rows: (largest mean of rows per expert it is for, gemm1's tile, gemm2's tile)
 TABLE = {

@@ -9,7 +9,7 @@
 #include "common/cuda/host/device_guard.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
-#include "hopper_fused/many_tokens/order_tokens.cuh"
+#include "hopper_fused/many_tokens/mxfp4/order_tokens.cuh"
 #include "hopper_fused/regimes.cuh"
 #include "common/cuda/host/scratch.cuh"
 #include "common/cuda/host/sm_count.cuh"

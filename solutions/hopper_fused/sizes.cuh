@@ -1,7 +1,7 @@
 // sizes: constants of few_tokens/ and many_tokens/, and what their kernels assume of the problem.
 #pragma once
-#include "common/cuda/layer_sizes.cuh"
-#include "common/cuda/threads.cuh"
+#include "common/cuda/layer/layer_sizes.cuh"
+#include "common/cuda/pipeline/threads.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
 // ---- threads ----

@@ -35,7 +35,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "common/cuda/barriers.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/cluster.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
 #include "hopper_fused/many_tokens/gemm1_tile.cuh"
@@ -44,7 +44,7 @@
 #include "common/cuda/host/launch.cuh"
 #include "common/cuda/numerics.cuh"
 #include "common/cuda/ptx/pdl.cuh"
-#include "common/cuda/pipeline.cuh"
+#include "common/cuda/pipeline/pipeline.cuh"
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/ptx/wgmma.cuh"

@@ -5,7 +5,7 @@
 #include "common/cuda/host/check_cuda.cuh"
 #include "common/cuda/host/device_guard.cuh"
 #include "mma_fused/one_launch/fused_layer.cuh"
-#include "common/cuda/quantise_tokens.cuh"
+#include "common/cuda/tokens/quantise_tokens.cuh"
 #include "common/cuda/host/scratch.cuh"
 #include "common/cuda/host/sm_count.cuh"
 #include "common/cuda/host/weight_maps.cuh"

@@ -9,10 +9,10 @@ import torch
 from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, checked
 from ..common.host.launch import launch_quickly
 from ..common.host.problem import NUM_SHARED_EXPERTS, TOP_K
-from ..common.triton.column_slices import column_slices
-from ..common.triton.combine import combine, combine_kernel
-from ..common.triton.permute import count_kernel, permute, place_kernel
-from ..common.triton.route import route, route_kernel
+from ..common.triton.gemms.column_slices import column_slices
+from ..common.triton.rows.combine import combine, combine_kernel
+from ..common.triton.rows.permute import count_kernel, permute, place_kernel
+from ..common.triton.rows.route import route, route_kernel
 from .grouped_gemm import grouped_gemm
 from .overflow_gemm import overflow_gemm_kernel
 from .overlap import overlap, replayed_or_captured

@@ -10,8 +10,8 @@ import triton.language as tl
 
 from ..common.host import problem
 from ..common.triton.pdl import pdl_wait
-from ..common.triton.permute import Permutation, max_tiles, place_kernel
-from ..common.triton.route import TOP_K, route_kernel
+from ..common.triton.rows.permute import Permutation, max_tiles, place_kernel
+from ..common.triton.rows.route import TOP_K, route_kernel
 
 GROUP = tl.constexpr(32)  # a pair a lane, at least TOP_K
 

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from ..common.host.gpu_of import gpu_of
 from ..common.triton.pdl import pdl_wait
-from ..common.triton.swiglu_quant import swiglu_quant_row
+from ..common.triton.rows.swiglu_quant import swiglu_quant_row
 
 BLOCK = 128
 PROGRAMS = 8  # of a multiprocessor and 8 blocks, at most

@@ -10,10 +10,10 @@ from ..common.host.launch import launch_quickly
 from ..common.host.mxfp4_arguments import ROUTED_MXFP4, as_int8
 from ..common.host.problem import NUM_EXPERTS, TOP_K
 from ..common.host.replay import replayed
+from ..common.triton.gemms.tiles import choose
 from ..common.triton.layer import launch_layer
 from ..common.triton.mxfp4.layer_mxfp4 import choose_mxfp4, launch_layer_mxfp4
-from ..common.triton.quantise_tokens import quantise_tokens, quantise_tokens_kernel
-from ..common.triton.tiles import choose
+from ..common.triton.rows.quantise_tokens import quantise_tokens, quantise_tokens_kernel
 
 launch_quickly(quantise_tokens_kernel)
 

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..common.triton.tile_order import tile_order
+from ..common.triton.gemms.tile_order import tile_order
 from .expand import expand, expand_ref
 from .group_quantise import quantise_groups, scale_value
 

@@ -21,7 +21,7 @@ MOST_SPILLED = 64  # bytes: the loading threads keep a few addresses in memory
 # scales spill more.
 MOST_SPILLED_MXFP4 = 1300
 
-MXFP4_GEMMS = ("many_tokens/mxfp4_gemm1.cu", "many_tokens/mxfp4_gemm2.cu")
+MXFP4_GEMMS = ("many_tokens/mxfp4/mxfp4_gemm1.cu", "many_tokens/mxfp4/mxfp4_gemm2.cu")
 FP8_GEMMS = ("many_tokens/grouped_gemm1.cu", "many_tokens/grouped_gemm2.cu")
 QUICK = "combine.cu"  # a few seconds; the others are in the slow set
 # no output columns shared; most shared; top-k given; widths of odd blocks; I 3072 and another

@@ -29,7 +29,7 @@ from moebench.operators.fp8 import swiglu
 from moebench.packing import python_package
 from signatures import recorded, signature_of
 
-from solutions.common.triton.quantise_tokens import quantise_tokens_ref
+from solutions.common.triton.rows.quantise_tokens import quantise_tokens_ref
 
 GEOMETRY = "small-routed"
 SIZES = catalogue.layer_sizes()[GEOMETRY]

@@ -12,7 +12,7 @@ from layer_inputs import DEVICE
 from layer_inputs import arguments as layer_arguments
 from moebench.packing import python_package
 
-from solutions.common.triton.quantise_tokens import quantise_tokens_ref
+from solutions.common.triton.rows.quantise_tokens import quantise_tokens_ref
 
 finegrained = pytest.importorskip(
     "transformers.integrations.finegrained_fp8", reason="transformers is not installed"

@@ -274,7 +274,7 @@ def test_a_kernel_is_compiled_for_its_architecture():
     """And not for the GPU that is here; the folder is named after the definition."""
     texts = {
         "a/fill.cu": KERNEL,
-        "common/cuda/problem.cuh": "// problem: moe_e8_h128. Packing writes this file.\n",
+        "common/cuda/layer/problem.cuh": "// problem: moe_e8_h128. Packing writes this file.\n",
     }
     library = built.build_library("tiny", texts, architecture="9.0a")
     built.load_library(library)
@@ -282,7 +282,15 @@ def test_a_kernel_is_compiled_for_its_architecture():
     assert library.parent.name.startswith("tiny_moe_e8_h128_")
     assert "arch=compute_90a,code=sm_90a" in (library.parent / "build.log").read_text()
     names = {path.relative_to(library.parent).as_posix() for path in library.parent.rglob("*")}
-    assert names == {*texts, "a", "common", "common/cuda", "build.log", "tiny.so"}
+    assert names == {
+        *texts,
+        "a",
+        "common",
+        "common/cuda",
+        "common/cuda/layer",
+        "build.log",
+        "tiny.so",
+    }
 
 
 def make_toolkit(folder, *more):

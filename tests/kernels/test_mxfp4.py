@@ -5,11 +5,11 @@ import torch
 import triton
 import triton.language as tl
 
+from solutions.common.triton.gemms.tiles import Tile
 from solutions.common.triton.mxfp4.gemm1_mxfp4 import gemm1_mxfp4, gemm1_mxfp4_ref
 from solutions.common.triton.mxfp4.gemm2_mxfp4 import gemm2_mxfp4, gemm2_mxfp4_ref
 from solutions.common.triton.mxfp4.weights import dequantised_ref, weight_tile
-from solutions.common.triton.permute import permute_ref
-from solutions.common.triton.tiles import Tile
+from solutions.common.triton.rows.permute import permute_ref
 
 interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"

@@ -7,7 +7,7 @@ import torch
 from every_solution import slow
 from layer_inputs import DEVICE
 
-from solutions.common.triton.permute import GROUP, max_tiles, permute, permute_ref
+from solutions.common.triton.rows.permute import GROUP, max_tiles, permute, permute_ref
 
 PADDING = 70000  # not a pair of any case here
 

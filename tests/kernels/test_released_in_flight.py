@@ -46,8 +46,8 @@ for solution, files in FILES.items():
             HOPPER.append(pytest.param(solution, definition, file, marks=marks))
 MXFP4_FILES = (
     "few_tokens/fused_layer.cu",
-    "many_tokens/mxfp4_gemm1.cu",
-    "many_tokens/mxfp4_gemm2.cu",
+    "many_tokens/mxfp4/mxfp4_gemm1.cu",
+    "many_tokens/mxfp4/mxfp4_gemm2.cu",
 )
 for definition in MXFP4:
     HOPPER += [slow("hopper_fused", definition, file) for file in MXFP4_FILES]
@@ -114,7 +114,7 @@ def test_a_release_that_depends_on_nothing_is_found(solution, file, tmp_path):
         slow("qwen3-30b-routed", "many_tokens/route_permute.cu"),
         slow("full", "few_tokens/fused_layer.cu"),
         slow("qwen3-30b-routed", "few_tokens/fused_layer.cu"),
-        slow("small-mxfp4", "many_tokens/order_tokens.cu"),
+        slow("small-mxfp4", "many_tokens/mxfp4/order_tokens.cu"),
     ],
 )
 def test_kernels_that_overlap_the_caller_read_coherently(definition, file, tmp_path):

@@ -23,22 +23,25 @@ from solutions.common.host.problem import (
     NUM_LOCAL_EXPERTS,
     TOP_K,
 )
-from solutions.common.triton.combine import combine, combine_ref
-from solutions.common.triton.gemm1 import gemm1, gemm1_ref
-from solutions.common.triton.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_ref
-from solutions.common.triton.gemm2 import gemm2, gemm2_ref
-from solutions.common.triton.permute import permute_ref
-from solutions.common.triton.quantise_tokens import quantise_tokens, quantise_tokens_ref
-from solutions.common.triton.swiglu import swiglu
-from solutions.common.triton.swiglu_quant import swiglu_quant, swiglu_quant_ref
-from solutions.common.triton.tiles import Tile
+from solutions.common.triton.gemms.gemm1 import gemm1, gemm1_ref
+from solutions.common.triton.gemms.gemm1_swiglu_quant import (
+    gemm1_swiglu_quant,
+    gemm1_swiglu_quant_ref,
+)
+from solutions.common.triton.gemms.gemm2 import gemm2, gemm2_ref
+from solutions.common.triton.gemms.tiles import Tile
+from solutions.common.triton.rows.combine import combine, combine_ref
+from solutions.common.triton.rows.permute import permute_ref
+from solutions.common.triton.rows.quantise_tokens import quantise_tokens, quantise_tokens_ref
+from solutions.common.triton.rows.swiglu import swiglu
+from solutions.common.triton.rows.swiglu_quant import swiglu_quant, swiglu_quant_ref
 
 BF16_STEP = 2.0**-7  # between neighbours, relative to the smaller one
 FP8_STEP = 2.0**-3
 SMALLEST_FP8 = 2.0**-9
 HIDDEN_SIZES = {"cpu": [256, 384, 512], "cuda": [7168]}
 INTERMEDIATE_SIZES = {"cpu": [128, 256], "cuda": [2048]}
-ROUTE = "solutions.common.triton.route"
+ROUTE = "solutions.common.triton.rows.route"
 QUICK = 2  # seeds: with a few tokens, which the interpreter does in seconds
 
 interpreted = pytest.mark.skipif(

@@ -14,7 +14,7 @@ import torch
 from moebench.operators import catalogue
 from moebench.packing import manifest
 
-from solutions.common.triton.permute import permute_ref
+from solutions.common.triton.rows.permute import permute_ref
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MOST_TOKENS = 256  # of the one launch

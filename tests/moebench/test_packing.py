@@ -336,7 +336,7 @@ def without_folders(text):
 
 def test_constants_follow_the_interface():
     routed = problem.source("common/host/interface.py", "small-routed")
-    inside = problem.source("common/cuda/interface.cuh", "qwen3-30b")
+    inside = problem.source("common/cuda/layer/interface.cuh", "qwen3-30b")
     assert "GATE_FIRST = True\n" in routed
     assert "constexpr bool kGateFirst = false;\n" in inside
 
@@ -427,7 +427,7 @@ def test_two_headers_of_one_name_are_refused(folder):
         folder,
         {
             "tiny/route.cuh": '#include "common/cuda/copy.cuh"\n',
-            "common/cuda/route.cuh": "// one\n",
+            "common/cuda/tokens/route.cuh": "// one\n",
             "common/cuda/copy.cuh": "// one\n",
         },
     )

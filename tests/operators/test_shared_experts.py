@@ -144,5 +144,5 @@ def test_kernels_get_the_number_as_a_constant():
     packed = pack.pack("mma_fused")
     for key, number in (("deepseek-v3-ep8-shared", 1), ("full", 0)):
         texts = {source.path: source.content for source in packed[key].sources}
-        assert f"kNumSharedExperts = {number};" in texts["common/cuda/problem.cuh"]
+        assert f"kNumSharedExperts = {number};" in texts["common/cuda/layer/problem.cuh"]
         assert f"NUM_SHARED_EXPERTS = {number}\n" in texts["common/host/problem.py"]

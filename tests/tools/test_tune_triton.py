@@ -19,7 +19,7 @@ from moebench.operators.catalogue import definition
 from moebench.packing.pack import pack
 from pebble import ProcessPool
 
-from solutions.common.triton import tiles
+from solutions.common.triton.gemms import tiles
 
 TOOL = paths.ROOT / "tools" / "tune_triton"
 sys.path.insert(0, str(TOOL))

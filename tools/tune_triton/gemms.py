@@ -66,7 +66,7 @@ def prepare(package: str, tensors: list, expert: torch.Tensor) -> PreparedLayer:
     [T, top-k] int32 on the CPU, local numbers, -1 for another rank's.
     """
     code = import_module(f"{package}.common.triton.layer")
-    permute = import_module(f"{package}.common.triton.permute")
+    permute = import_module(f"{package}.common.triton.rows.permute")
     (x, x_scale), w13, w2 = tensors
     num_tokens = len(expert)
 

@@ -2,7 +2,7 @@
 
 Tiles are compiled first, on all cores; those that do not compile, spill or do not fit are left out.
 The others are checked against the present tiles' result and timed, each GEMM apart. The best pair
-is kept where it is faster than the present one, in solutions/common/triton/tiles.csv, where all
+is kept where it is faster than the present one, in solutions/common/triton/gemms/tiles.csv; all
 other lines stay. A run that was stopped continues from its records, tune_<sizes>_t<T>_<hash of GPU,
 versions, kernels, routing>.json in the current folder. Exit status: 0, 1 without a GPU, 2 for bad
 arguments.
@@ -48,7 +48,7 @@ from prune import left_out, start
 from routing import drawn, recorded
 
 SOLUTION = "triton_fused_v2"
-TABLE = paths.SOLUTIONS / "common" / "triton" / "tiles.csv"
+TABLE = paths.SOLUTIONS / "common" / "triton" / "gemms" / "tiles.csv"
 TOKENS = [1, 8, 32, 128, 256, 1024, 4096, 14107]
 REPEATS = 3  # runs of a candidate with each routing
 ROUNDS = 9  # of the last comparison

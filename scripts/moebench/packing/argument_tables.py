@@ -71,7 +71,7 @@ CPP_HEAD = f"""\
 // argument_table: the arguments of each form of the layer, in their order. {NOTE}
 #pragma once
 #include "common/cuda/host/argument.cuh"
-#include "common/cuda/problem.cuh"
+#include "common/cuda/layer/problem.cuh"
 """
 
 

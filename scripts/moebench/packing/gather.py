@@ -5,10 +5,10 @@ what they need of solutions/common/: modules that are imported, headers that are
 manifest's `units`, and what lies beside one of these under the same name, as tiles.csv beside
 tiles.py and quantise_tokens.cu beside quantise_tokens.cuh.
 
-In solutions/ an editor can follow an import or include: `from ..common.triton.route import route`,
-`#include "common/cuda/route.cuh"`. The packed solution has its own files at the top and common/
-below it, so that the import becomes `from .common.triton.route import route`. Headers are included
-by their name alone there, since the folders of all of them are searched.
+In solutions/ an editor can follow an import or include: `from ..common.triton.layer import
+launch_layer`, `#include "common/cuda/tokens/route.cuh"`. The packed solution has its own files at
+the top and common/ below it, so that the import becomes `from .common.triton.layer import ...`.
+Headers are included by their name alone there, since the folders of all of them are searched.
 """
 
 from collections import Counter

@@ -41,10 +41,10 @@ INTERFACE = {
 CPP_TYPES = {bool: "bool", int: "int", float: "float"}
 CONSTANTS = [
     "common/host/problem.py",
-    "common/cuda/problem.cuh",
+    "common/cuda/layer/problem.cuh",
     "common/host/interface.py",
-    "common/cuda/interface.cuh",
-    "common/cuda/weights.cuh",
+    "common/cuda/layer/interface.cuh",
+    "common/cuda/layer/weights.cuh",
 ]
 TABLES = [argument_tables.PYTHON_FILE, argument_tables.CPP_FILE]
 FILES = [*CONSTANTS, *TABLES]

@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
-#include "common/cuda/interface.cuh"
-#include "common/cuda/problem.cuh"
-#include "common/cuda/threads.cuh"
+#include "common/cuda/layer/interface.cuh"
+#include "common/cuda/layer/problem.cuh"
+#include "common/cuda/pipeline/threads.cuh"
 
 // One instruction each: relative error below 2^-22, denormals count as zero.
 __device__ __forceinline__ float exp2_approx(float x) {

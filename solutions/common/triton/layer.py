@@ -6,14 +6,14 @@ They are route, permute, gemm1 with SwiGLU, gemm2 and combine.
 import torch
 
 from ..host.launch import launch_quickly
-from .column_slices import column_slices
-from .combine import combine, combine_kernel
-from .gemm1 import gemm1, gemm1_kernel
-from .gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_kernel
-from .gemm2 import gemm2, gemm2_kernel
-from .permute import count_kernel, permute, place_kernel
-from .route import route_kernel, topk_of
-from .swiglu_quant import swiglu_quant, swiglu_quant_kernel
+from .gemms.column_slices import column_slices
+from .gemms.gemm1 import gemm1, gemm1_kernel
+from .gemms.gemm1_swiglu_quant import gemm1_swiglu_quant, gemm1_swiglu_quant_kernel
+from .gemms.gemm2 import gemm2, gemm2_kernel
+from .rows.combine import combine, combine_kernel
+from .rows.permute import count_kernel, permute, place_kernel
+from .rows.route import route_kernel, topk_of
+from .rows.swiglu_quant import swiglu_quant, swiglu_quant_kernel
 
 launch_quickly(
     route_kernel,

@@ -18,10 +18,10 @@
 #pragma once
 #include <cstdint>
 
-#include "common/cuda/interface.cuh"
+#include "common/cuda/layer/interface.cuh"
 #include "common/cuda/ptx/registers.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
-#include "common/cuda/weights.cuh"
+#include "common/cuda/layer/weights.cuh"
 #include "hopper_fused/sizes.cuh"
 
 constexpr int smaller(int a, int b) { return a < b ? a : b; }

@@ -58,7 +58,7 @@
 // ones, warp 9 also for warp 8, the consumers for both; when they have gathered, and at the end, it waits for them.
 #include <type_traits>
 
-#include "common/cuda/barriers.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
@@ -68,11 +68,11 @@
 #include "common/cuda/host/launch.cuh"
 #include "common/cuda/ptx/pdl.cuh"
 #include "hopper_fused/few_tokens/rows/permute.cuh"
-#include "common/cuda/pipeline.cuh"
+#include "common/cuda/pipeline/pipeline.cuh"
 #include "hopper_fused/few_tokens/gemms/producer.cuh"
 #include "hopper_fused/few_tokens/rows/quantise.cuh"
 #include "common/cuda/ptx/registers.cuh"
-#include "common/cuda/route.cuh"
+#include "common/cuda/tokens/route.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/tma.cuh"
 #include "hopper_fused/few_tokens/all_reduce/peers.cuh"

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "common/cuda/arguments.cuh"
+#include "common/cuda/layer/arguments.cuh"
 #include "hopper_fused/few_tokens/config.cuh"
 #include "hopper_fused/few_tokens/fused_scratch.cuh"
 #include "hopper_fused/few_tokens/fused_smem.cuh"

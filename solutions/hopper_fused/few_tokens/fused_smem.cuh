@@ -2,8 +2,8 @@
 #pragma once
 #include <cstdint>
 
-#include "common/cuda/barriers.cuh"
-#include "common/cuda/threads.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
+#include "common/cuda/pipeline/threads.cuh"
 #include "hopper_fused/few_tokens/config.cuh"
 
 struct MBlock {

@@ -6,12 +6,12 @@
 #include "common/cuda/ptx/counter.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
-#include "hopper_fused/many_tokens/k_order.cuh"
+#include "hopper_fused/many_tokens/mxfp4/k_order.cuh"
 #include "hopper_fused/many_tokens/normal_mainloop.cuh"
 #include "common/cuda/numerics.cuh"
 #include "hopper_fused/many_tokens/swap_ab_mainloop.cuh"
 #include "common/cuda/ptx/tma.cuh"
-#include "common/cuda/weights.cuh"
+#include "common/cuda/layer/weights.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
 using Gemm1Smem = GemmSmem<1>;  // x has one part

@@ -1,7 +1,7 @@
 // gemm2_queue: what gemm2's CTAs share apart from tiles: how long its queue is, how W2 is cached, and what their warps
 // without tiles do.
 #pragma once
-#include "common/cuda/interface.cuh"
+#include "common/cuda/layer/interface.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 #include "hopper_fused/sizes.cuh"

@@ -6,7 +6,7 @@
 
 #include "common/cuda/ptx/barrier.cuh"
 #include "common/cuda/ptx/cluster.cuh"
-#include "common/cuda/pipeline.cuh"
+#include "common/cuda/pipeline/pipeline.cuh"
 #include "common/cuda/ptx/registers.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"

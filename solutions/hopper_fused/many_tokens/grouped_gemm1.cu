@@ -47,7 +47,7 @@
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
-#include "common/cuda/weights.cuh"
+#include "common/cuda/layer/weights.cuh"
 
 // ---- sizes ----
 

@@ -41,14 +41,14 @@
 #include "hopper_fused/many_tokens/gemm2_tile.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
-#include "common/cuda/interface.cuh"
+#include "common/cuda/layer/interface.cuh"
 #include "common/cuda/ptx/l2.cuh"
 #include "common/cuda/host/launch.cuh"
 #include "common/cuda/ptx/pdl.cuh"
 #include "common/cuda/ptx/registers.cuh"
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 #include "common/cuda/ptx/tma.cuh"
-#include "common/cuda/weights.cuh"
+#include "common/cuda/layer/weights.cuh"
 
 // ---- producer ----
 

@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-#include "common/cuda/arguments.cuh"
+#include "common/cuda/layer/arguments.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 

@@ -22,17 +22,17 @@
 // deadlock: all CTAs are resident, or none runs, and every CTA arrives before it waits.
 #include <cstdint>
 
-#include "common/cuda/arguments.cuh"
+#include "common/cuda/layer/arguments.cuh"
 #include "common/cuda/ptx/barrier.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
 #include "common/cuda/ptx/l2.cuh"
 #include "common/cuda/host/launch.cuh"
 #include "common/cuda/ptx/pdl.cuh"
-#include "common/cuda/route.cuh"
+#include "common/cuda/tokens/route.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
-#include "common/cuda/token_experts.cuh"
+#include "common/cuda/tokens/token_experts.cuh"
 
 // ---- sizes ----
 

@@ -9,8 +9,8 @@ sm_80 and sm_89 on an H200 alone.
 from functools import lru_cache
 from typing import NamedTuple
 
-from ...common.triton.expert_tiles import Tile
-from ...common.triton.tiles import choose
+from ...common.triton.gemms.expert_tiles import Tile
+from ...common.triton.gemms.tiles import choose
 
 FP16_GEMMS = ("sm_80", "sm_86", "sm_89")
 WITHOUT_FP8 = ("sm_80", "sm_86")

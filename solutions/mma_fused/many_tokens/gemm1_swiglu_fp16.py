@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 
 from ...common.host.interface import GATE_FIRST, SCALES_ROW_MAJOR
-from ...common.triton.gemm1 import gemm1_ref, scales_of_tokens
-from ...common.triton.swiglu import swiglu, swiglu_ref
-from ...common.triton.tile_order import tile_order
+from ...common.triton.gemms.gemm1 import gemm1_ref, scales_of_tokens
+from ...common.triton.gemms.tile_order import tile_order
+from ...common.triton.rows.swiglu import swiglu, swiglu_ref
 from .fp8_to_fp16 import UNPACKED_SCALE, fp8_to_fp16
 
 BLOCK = 128  # columns and K of a block scale

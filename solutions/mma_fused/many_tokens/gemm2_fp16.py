@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ...common.triton.gemm2 import gemm2_ref
-from ...common.triton.tile_order import tile_order
+from ...common.triton.gemms.gemm2 import gemm2_ref
+from ...common.triton.gemms.tile_order import tile_order
 from .fp8_to_fp16 import UNPACKED_SCALE, fp8_to_fp16
 
 BLOCK = 128

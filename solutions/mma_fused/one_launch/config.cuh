@@ -20,8 +20,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/cuda/layer_sizes.cuh"
-#include "common/cuda/threads.cuh"
+#include "common/cuda/layer/layer_sizes.cuh"
+#include "common/cuda/pipeline/threads.cuh"
 
 #ifndef MMA_FUSED_SMEM_KIB
 #define MMA_FUSED_SMEM_KIB 227  // shared memory that a CTA may have: 99, 163 or 227

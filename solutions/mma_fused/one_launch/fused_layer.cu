@@ -54,7 +54,7 @@
 // second parts (a CTA has one part at most, and it is the last of its tiles); slabs.
 //
 // Code that runs once or twice is not unrolled (`#pragma unroll 1`): its instructions are fetched cold from memory.
-#include "common/cuda/barriers.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
 #include "mma_fused/one_launch/fused_layer.cuh"
@@ -65,7 +65,7 @@
 #include "common/cuda/ptx/pdl.cuh"
 #include "mma_fused/one_launch/permute.cuh"
 #include "common/cuda/ptx/tma.cuh"
-#include "common/cuda/token_experts.cuh"
+#include "common/cuda/tokens/token_experts.cuh"
 #include "mma_fused/one_launch/weight_pipeline.cuh"
 
 namespace mma_fused {

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/cuda/arguments.cuh"
-#include "common/cuda/barriers.cuh"
+#include "common/cuda/layer/arguments.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "mma_fused/one_launch/config.cuh"
 #include "mma_fused/one_launch/tile_scheduler.cuh"
 

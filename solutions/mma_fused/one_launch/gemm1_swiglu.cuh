@@ -9,8 +9,8 @@
 //             them, one K block ahead
 // epilogue    sums over warps; warps 0 to 3, 8 columns of h each: SwiGLU, maximum of a row, h to global memory
 #pragma once
-#include "common/cuda/arguments.cuh"
-#include "common/cuda/barriers.cuh"
+#include "common/cuda/layer/arguments.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "mma_fused/one_launch/fp16.cuh"
 #include "mma_fused/one_launch/fused_layer.cuh"

@@ -15,7 +15,7 @@
 #include "common/cuda/numerics.cuh"
 #include "mma_fused/one_launch/sum_over_warps.cuh"
 #include "mma_fused/one_launch/tiled_mma.cuh"
-#include "common/cuda/wait_for_h.cuh"
+#include "common/cuda/pipeline/wait_for_h.cuh"
 #include "mma_fused/one_launch/weight_pipeline.cuh"
 
 namespace mma_fused {

@@ -2,8 +2,8 @@
 // Every CTA makes the same lists.
 #pragma once
 #include "mma_fused/one_launch/fused_layer.cuh"
-#include "common/cuda/route.cuh"
-#include "common/cuda/sum_experts.cuh"
+#include "common/cuda/tokens/route.cuh"
+#include "common/cuda/tokens/sum_experts.cuh"
 
 namespace mma_fused {
 

@@ -6,7 +6,7 @@
 //
 // A weight tile lies in its stage in TMA's 128-byte swizzle: 16-byte chunk c of row r is chunk c ^ r % 8.
 #pragma once
-#include "common/cuda/barriers.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
 #include "mma_fused/one_launch/fused_layer.cuh"
 #include "common/cuda/ptx/l2.cuh"

@@ -237,8 +237,8 @@ def test_what_decides_a_library(build_module, monkeypatch, hardware, architectur
 def test_the_gemms_do_not_depend_on_the_definition(build_module):
     """Minutes of compiling for each model, of the same GEMMs."""
     sources = build_module.sources("sm_90")
-    assert "common/cuda/problem.cuh" in sources[NAME]
-    assert "common/cuda/problem.cuh" not in sources[f"{NAME}_gemms"]
+    assert "common/cuda/layer/problem.cuh" in sources[NAME]
+    assert "common/cuda/layer/problem.cuh" not in sources[f"{NAME}_gemms"]
 
 
 def test_a_single_folder_has_the_same_libraries(build_module, monkeypatch):

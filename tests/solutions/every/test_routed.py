@@ -21,8 +21,8 @@ from moebench.judging.calling import random_fp8
 from moebench.judging.tolerances import matched_ratios
 from moebench.operators import catalogue
 
-from solutions.common.triton.quantise_tokens import quantise_tokens_ref
-from solutions.common.triton.route import route
+from solutions.common.triton.rows.quantise_tokens import quantise_tokens_ref
+from solutions.common.triton.rows.route import route
 
 LAYERS = {"deepseek-v3-ep8-routed": "full", "small-routed": "small"}  # the router inside
 WHOLE = "deepseek-v3-ep1-routed"  # every expert is local

@@ -14,8 +14,8 @@ from layer_inputs import arguments as layer_arguments
 from moebench.operators import catalogue
 from moebench.packing import eligibility, manifest
 
-from solutions.common.triton.permute import permute_ref
-from solutions.common.triton.swiglu_quant import swiglu_quant_ref
+from solutions.common.triton.rows.permute import permute_ref
+from solutions.common.triton.rows.swiglu_quant import swiglu_quant_ref
 
 SMALL = [*catalogue.SIGMOID_BIAS.small(), *catalogue.RENORM.small()]
 needs_sglang = pytest.mark.skipif(
@@ -114,8 +114,8 @@ def test_both_gemms_share_the_order_of_rows(module, intermediate):
 def test_routing_one_token_is_routing_and_sorting_it(module, layer_key):
     """Rows of a decode step at batch 1, which has a launch of its own."""
     route_one = module("route_one", layer_key).route_one
-    route = module("common.triton.route", layer_key).route
-    permute = module("common.triton.permute", layer_key).permute
+    route = module("common.triton.rows.route", layer_key).route
+    permute = module("common.triton.rows.permute", layer_key).permute
     absent = {"routing_bias": None, "local_expert_offset": 0, "routed_scaling_factor": 1.0}
     names = ("routing_logits", "routing_bias", "local_expert_offset", "routed_scaling_factor")
 

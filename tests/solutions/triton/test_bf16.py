@@ -15,8 +15,8 @@ from moebench.packing import manifest
 from solutions.common.triton.bf16.gemm1_bf16 import gemm1_bf16, gemm1_bf16_ref
 from solutions.common.triton.bf16.gemm2_bf16 import gemm2_bf16, gemm2_bf16_ref
 from solutions.common.triton.bf16.sum_rows import sum_rows, sum_rows_ref
-from solutions.common.triton.expert_tiles import Tile
-from solutions.common.triton.permute import permute, permute_ref
+from solutions.common.triton.gemms.expert_tiles import Tile
+from solutions.common.triton.rows.permute import permute, permute_ref
 
 GEMMS = ("gemm1_bf16_kernel", "gemm2_bf16_kernel")
 NUM_EXPERTS = 16  # of the small layer

@@ -4,7 +4,7 @@ import ahead_of_time
 import pytest
 from moebench.packing import manifest
 
-from solutions.common.triton.tiles import ARCHITECTURES, by_rule, tuned
+from solutions.common.triton.gemms.tiles import ARCHITECTURES, by_rule, tuned
 
 TENSOR_CORES = {"sm_90": "wgmma", "sm_100": "tcgen05", "sm_103": "tcgen05"}
 H200 = "sm_90:NVIDIA H200"  # has a table of its own

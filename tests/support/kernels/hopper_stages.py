@@ -24,11 +24,11 @@ from moebench.packing.problem import NAMES
 from torch.nn.functional import pad
 
 from solutions.common.host.build_library import build_library, find_toolkit, load_library
-from solutions.common.triton import gemm1 as gemm1_module
-from solutions.common.triton import route as route_module
-from solutions.common.triton.combine import combine_ref
-from solutions.common.triton.gemm2 import gemm2_ref
-from solutions.common.triton.permute import Permutation, permute_ref
+from solutions.common.triton.gemms import gemm1 as gemm1_module
+from solutions.common.triton.gemms.gemm2 import gemm2_ref
+from solutions.common.triton.rows import route as route_module
+from solutions.common.triton.rows.combine import combine_ref
+from solutions.common.triton.rows.permute import Permutation, permute_ref
 
 SAMPLE = Path(__file__).parents[2] / "samples" / "hopper_stages.cu"
 ARCHITECTURE = "9.0a"

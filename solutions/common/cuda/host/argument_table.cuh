@@ -1,7 +1,7 @@
 // argument_table: the arguments of each form of the layer, in their order. Packing writes this file.
 #pragma once
 #include "common/cuda/host/argument.cuh"
-#include "common/cuda/problem.cuh"
+#include "common/cuda/layer/problem.cuh"
 
 namespace argument {
 enum Name {

@@ -11,15 +11,15 @@
 
 #include <string_view>
 
-#include "common/cuda/arguments.cuh"
+#include "common/cuda/layer/arguments.cuh"
 #include "common/cuda/host/check_arguments.cuh"
 #include "common/cuda/host/check_cuda.cuh"
 #include "common/cuda/host/device_guard.cuh"
 #include "common/cuda/host/launch_layer.cuh"
 #include "common/cuda/host/scratch.cuh"
-#include "common/cuda/layer_sizes.cuh"
-#include "common/cuda/quantise_tokens.cuh"
-#include "common/cuda/weights.cuh"
+#include "common/cuda/layer/layer_sizes.cuh"
+#include "common/cuda/tokens/quantise_tokens.cuh"
+#include "common/cuda/layer/weights.cuh"
 
 // The function of the form that this library is built for.
 constexpr std::string_view kForm = kMxfp4Weights ? "run_mxfp4"

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "common/cuda/arguments.cuh"
+#include "common/cuda/layer/arguments.cuh"
 
 namespace ffi = tvm::ffi;
 

@@ -1,6 +1,6 @@
 // weight_maps: TMA descriptors of the two GEMMs' weights.
 #pragma once
-#include "common/cuda/layer_sizes.cuh"
+#include "common/cuda/layer/layer_sizes.cuh"
 #include "common/cuda/host/tensor_map.cuh"
 
 // W13 as [expert][group of 8 rows][half][row][bytes]: a box interleaves 8 rows of each half, row_groups times.

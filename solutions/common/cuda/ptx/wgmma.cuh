@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "common/cuda/ptx/smem_addr.cuh"
-#include "common/cuda/threads.cuh"
+#include "common/cuda/pipeline/threads.cuh"
 
 // ---- layouts ----
 

@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..permute import tiles_ref
-from ..tile_order import tile_order
+from ..gemms.tile_order import tile_order
+from ..rows.permute import tiles_ref
 
 
 @triton.jit

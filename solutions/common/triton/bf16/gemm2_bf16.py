@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..permute import tiles_ref
-from ..tile_order import tile_order
+from ..gemms.tile_order import tile_order
+from ..rows.permute import tiles_ref
 from .gemm1_bf16 import dot, zero_tile
 
 

@@ -7,8 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ..permute import tiles_ref
-from ..tile_order import tile_order
+from ..gemms.tile_order import tile_order
+from ..rows.permute import tiles_ref
 from .weights import BLOCK, dequantised_ref, weight_tile
 
 

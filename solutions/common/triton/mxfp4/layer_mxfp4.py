@@ -3,9 +3,9 @@ combine.
 """
 
 from ...host.launch import launch_quickly
+from ..gemms.tiles import Choice, Tile
 from ..layer import launch_layer
-from ..swiglu_quant import swiglu_quant
-from ..tiles import Choice, Tile
+from ..rows.swiglu_quant import swiglu_quant
 from .gemm1_mxfp4 import gemm1_mxfp4, gemm1_mxfp4_kernel
 from .gemm2_mxfp4 import gemm2_mxfp4, gemm2_mxfp4_kernel
 

@@ -1,8 +1,8 @@
 // consumer_pipeline: how consumer warps give a stage back to the producer warps.
 #pragma once
-#include "common/cuda/barriers.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
-#include "common/cuda/pipeline.cuh"
+#include "common/cuda/pipeline/pipeline.cuh"
 
 // Every consumer thread arrives for its own reads: of the stage's scales, as its wgmmas are over. One lane for its warp
 // is no faster, and racecheck would report false hazards: it wants a __syncwarp() in front, which the compiler drops

@@ -11,14 +11,14 @@
 // accumulator rows the first 8 are up (or gate) and the other 8 the same columns' gate (or up): a thread has both, and
 // SwiGLU stays in registers.
 #pragma once
-#include "common/cuda/arguments.cuh"
-#include "common/cuda/barriers.cuh"
+#include "common/cuda/layer/arguments.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "hopper_fused/few_tokens/gemms/consumer_pipeline.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "hopper_fused/few_tokens/mxfp4/mxfp4_mainloops.cuh"
 #include "hopper_fused/few_tokens/gemms/n_block_scheduler.cuh"
 #include "common/cuda/numerics.cuh"
-#include "common/cuda/pipeline.cuh"
+#include "common/cuda/pipeline/pipeline.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 

@@ -10,12 +10,12 @@
 #pragma once
 #include <type_traits>
 
-#include "common/cuda/barriers.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "hopper_fused/few_tokens/gemms/consumer_pipeline.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "hopper_fused/few_tokens/mxfp4/mxfp4_mainloops.cuh"
 #include "common/cuda/numerics.cuh"
-#include "common/cuda/pipeline.cuh"
+#include "common/cuda/pipeline/pipeline.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 #include "hopper_fused/few_tokens/all_reduce/all_reduce.cuh"

@@ -9,17 +9,17 @@
 #pragma once
 #include <type_traits>
 
-#include "common/cuda/barriers.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "common/cuda/ptx/l2.cuh"
 #include "hopper_fused/few_tokens/gemms/n_block_scheduler.cuh"
-#include "common/cuda/pipeline.cuh"
+#include "common/cuda/pipeline/pipeline.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/tma.cuh"
-#include "common/cuda/wait_for_h.cuh"
+#include "common/cuda/pipeline/wait_for_h.cuh"
 #include "hopper_fused/few_tokens/all_reduce/peers.cuh"
-#include "common/cuda/weights.cuh"
+#include "common/cuda/layer/weights.cuh"
 
 constexpr int kNBlockGroups =
     Config::kNBlockColumns / kAtomRows;  // groups of 8 rows of each half of W13: an n_block's box

@@ -2,7 +2,7 @@
 #include "hopper_fused/few_tokens/mxfp4/add_rows.cuh"
 
 #include "common/cuda/host/launch.cuh"
-#include "common/cuda/layer_sizes.cuh"
+#include "common/cuda/layer/layer_sizes.cuh"
 #include "common/cuda/numerics.cuh"
 #include "common/cuda/ptx/pdl.cuh"
 

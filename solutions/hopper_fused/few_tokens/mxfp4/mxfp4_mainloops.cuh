@@ -4,13 +4,13 @@
 // bytes are read before the wgmmas are issued where they lie in the same stage. Of each K block the four groups' sums
 // are kept apart and added to fp32 sums times their scales.
 #pragma once
-#include "common/cuda/arguments.cuh"
-#include "common/cuda/barriers.cuh"
+#include "common/cuda/layer/arguments.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "hopper_fused/few_tokens/gemms/consumer_pipeline.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "hopper_fused/few_tokens/mxfp4/mxfp4_weights.cuh"
 #include "hopper_fused/few_tokens/gemms/n_block_scheduler.cuh"
-#include "common/cuda/pipeline.cuh"
+#include "common/cuda/pipeline/pipeline.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 

@@ -1,12 +1,12 @@
 // gather: the CTAs copy the rows of x to scratch, each its share, in order of expert and in the swizzled layout that
 // wgmma reads. So one bulk copy loads a K block of an m_block.
 #pragma once
-#include "common/cuda/arguments.cuh"
-#include "common/cuda/barriers.cuh"
+#include "common/cuda/layer/arguments.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "common/cuda/ptx/l2.cuh"
 #include "hopper_fused/sizes.cuh"
-#include "common/cuda/weights.cuh"
+#include "common/cuda/layer/weights.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
 // Prefetches all tokens to L2 before it is known which have rows here, so that gather_rows finds them there.

@@ -1,13 +1,13 @@
 // permute: from masks of each token's local experts, or the caller's top-k ids, to row lists: rows in order of expert,
 // an expert's rows in order of token. Every CTA computes the same lists.
 #pragma once
-#include "common/cuda/arguments.cuh"
+#include "common/cuda/layer/arguments.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
-#include "common/cuda/route.cuh"
+#include "common/cuda/tokens/route.cuh"
 #include "hopper_fused/sizes.cuh"
-#include "common/cuda/sum_experts.cuh"
+#include "common/cuda/tokens/sum_experts.cuh"
 #include "common/cuda/ptx/tma.cuh"
-#include "common/cuda/token_experts.cuh"
+#include "common/cuda/tokens/token_experts.cuh"
 
 // With top-k given: writes mask, transposed, straight from the ids. That is so cheap that every CTA does it for all
 // tokens, without a grid barrier.

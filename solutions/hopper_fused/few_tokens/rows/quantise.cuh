@@ -1,9 +1,9 @@
 // quantise: tokens in bf16 as FP8 rows in shared memory. Every CTA quantises all tokens: a kernel before this one, or a
 // wait for other CTAs, would take longer.
 #pragma once
-#include "common/cuda/arguments.cuh"
+#include "common/cuda/layer/arguments.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
-#include "common/cuda/quantise_group.cuh"
+#include "common/cuda/tokens/quantise_group.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/tma.cuh"
 

@@ -1,9 +1,9 @@
 // token_experts: a token's local experts and their weights, chosen here or by the caller.
 #pragma once
-#include "common/cuda/arguments.cuh"
-#include "common/cuda/layer_sizes.cuh"
-#include "common/cuda/route.cuh"
-#include "common/cuda/threads.cuh"
+#include "common/cuda/layer/arguments.cuh"
+#include "common/cuda/layer/layer_sizes.cuh"
+#include "common/cuda/tokens/route.cuh"
+#include "common/cuda/pipeline/threads.cuh"
 
 // An id's local number; kNumLocalExperts or more if it is not local: one below the offset, such as -1, becomes large.
 __device__ __forceinline__ unsigned local_number(const LayerArgs& args, int id) {

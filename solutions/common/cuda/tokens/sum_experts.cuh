@@ -1,8 +1,8 @@
 // sum_experts: where each local expert's rows begin, for one batch of up to 32 tokens. By ballots: with scans by
 // shuffles row lists took 0.6 to 1.3 us more.
 #pragma once
-#include "common/cuda/layer_sizes.cuh"
-#include "common/cuda/threads.cuh"
+#include "common/cuda/layer/layer_sizes.cuh"
+#include "common/cuda/pipeline/threads.cuh"
 
 struct ExpertSums {
   int experts, atoms;  // that have rows; of their rows, each expert's rounded up to whole atoms

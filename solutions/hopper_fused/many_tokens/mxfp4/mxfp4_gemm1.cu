@@ -32,12 +32,12 @@
 #include "common/cuda/ptx/pdl.cuh"
 #include "common/cuda/ptx/registers.cuh"
 #include "common/cuda/ptx/tma.cuh"
-#include "common/cuda/weights.cuh"
+#include "common/cuda/layer/weights.cuh"
 #include "hopper_fused/many_tokens/gemm1_tile.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
-#include "hopper_fused/many_tokens/mxfp4_gemm.cuh"
-#include "hopper_fused/many_tokens/mxfp4_mainloop.cuh"
+#include "hopper_fused/many_tokens/mxfp4/mxfp4_gemm.cuh"
+#include "hopper_fused/many_tokens/mxfp4/mxfp4_mainloop.cuh"
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 
 using Mxfp4Gemm1Smem = Mxfp4GemmSmem<1, kNumKBlocks1>;

@@ -2,10 +2,10 @@
 //
 // It runs beside route_permute, whose results it does not need: that one lets it start when all kernels before are over.
 // It ends only when that one has, so that gemm1, which waits for this kernel, has both.
-#include "hopper_fused/many_tokens/order_tokens.cuh"
+#include "hopper_fused/many_tokens/mxfp4/order_tokens.cuh"
 
 #include "common/cuda/host/launch.cuh"
-#include "common/cuda/layer_sizes.cuh"
+#include "common/cuda/layer/layer_sizes.cuh"
 #include "common/cuda/ptx/pdl.cuh"
 
 constexpr int kOrderThreads = 256;

@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from ..rows.permute import tiles_ref
 from .gemm1 import by_column, dequantised
-from .permute import tiles_ref
 from .tile_order import tile_order
 
 BLOCK = 128

@@ -2,11 +2,11 @@
 #pragma once
 #include <cstdint>
 
-#include "common/cuda/pipeline.cuh"
+#include "common/cuda/pipeline/pipeline.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
 #include "common/cuda/ptx/registers.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
-#include "hopper_fused/many_tokens/mxfp4_values.cuh"
+#include "hopper_fused/many_tokens/mxfp4/mxfp4_values.cuh"
 #include "hopper_fused/sizes.cuh"
 
 // ---- sizes ----

@@ -2,9 +2,9 @@
 #pragma once
 #include <cstddef>
 
-#include "common/cuda/interface.cuh"
-#include "common/cuda/layer.cuh"
-#include "common/cuda/layer_sizes.cuh"
+#include "common/cuda/layer/interface.cuh"
+#include "common/cuda/layer/layer.cuh"
+#include "common/cuda/layer/layer_sizes.cuh"
 
 struct LayerArgs : Layer {
   const int* topk_ids;        // [T, k], with kTopKGiven; then logits and bias are not there

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..host import problem
+from ...host import problem
 
 # of the definition, for the kernels
 E = tl.constexpr(problem.NUM_EXPERTS)

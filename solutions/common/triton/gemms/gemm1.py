@@ -19,8 +19,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..host.interface import GATE_FIRST, SCALES_ROW_MAJOR
-from .permute import tiles_ref
+from ...host.interface import GATE_FIRST, SCALES_ROW_MAJOR
+from ..rows.permute import tiles_ref
 from .tile_order import tile_order
 
 BLOCK = 128

@@ -18,9 +18,9 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..host.interface import GATE_FIRST, SCALES_ROW_MAJOR
+from ...host.interface import GATE_FIRST, SCALES_ROW_MAJOR
+from ..rows.swiglu_quant import swiglu_and_scale, swiglu_quant_ref
 from .gemm1 import gemm1_ref, scales_of_tokens
-from .swiglu_quant import swiglu_and_scale, swiglu_quant_ref
 from .tile_order import tile_order
 
 BLOCK = 128  # columns and K of a block scale

@@ -14,7 +14,7 @@
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/ptx/wgmma_registers.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
-#include "hopper_fused/many_tokens/mxfp4_gemm.cuh"
+#include "hopper_fused/many_tokens/mxfp4/mxfp4_gemm.cuh"
 
 // + warpgroup; the GEMMs' own are lower.
 constexpr int kBarUnusual = 4;

@@ -1,6 +1,6 @@
 // layer_sizes: what follows from problem.cuh for every solution, and what routing assumes of it.
 #pragma once
-#include "common/cuda/problem.cuh"
+#include "common/cuda/layer/problem.cuh"
 
 constexpr int kBlockK = 128;                           // a K block: 128 bytes of FP8 with one scale
 constexpr int kNumKBlocks1 = kHidden / kBlockK;        // K blocks of gemm1, and scale blocks of a row of x

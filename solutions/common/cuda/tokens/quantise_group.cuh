@@ -2,9 +2,9 @@
 #pragma once
 #include <cuda_bf16.h>
 
-#include "common/cuda/layer_sizes.cuh"
+#include "common/cuda/layer/layer_sizes.cuh"
 #include "common/cuda/numerics.cuh"
-#include "common/cuda/threads.cuh"
+#include "common/cuda/pipeline/threads.cuh"
 
 constexpr float kLeastAmax = 1e-10f;  // keeps the scale of a group of zeros, or next to it, a normal number
 

@@ -3,9 +3,9 @@
 // equal groups the lower group. A token always gets kTopK experts: NaN without a sign bit is chosen first, and the
 // token's weights are then NaN; a group in which a choice is NaN may be kept or not.
 #pragma once
-#include "common/cuda/layer.cuh"
-#include "common/cuda/layer_sizes.cuh"
-#include "common/cuda/threads.cuh"
+#include "common/cuda/layer/layer.cuh"
+#include "common/cuda/layer/layer_sizes.cuh"
+#include "common/cuda/pipeline/threads.cuh"
 
 constexpr int kLaneExperts = (kNumExperts + kWarp - 1) / kWarp;
 

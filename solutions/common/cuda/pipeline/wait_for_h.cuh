@@ -1,7 +1,7 @@
 // wait_for_h: gemm2 waits for gemm1 of the same launch, m_block by m_block.
 #pragma once
 #include "common/cuda/ptx/counter.cuh"
-#include "common/cuda/threads.cuh"
+#include "common/cuda/pipeline/threads.cuh"
 #include "common/cuda/ptx/tma.cuh"
 
 // For a whole warp: waits until all n_blocks of h of m_block m are stored, as n_blocks_stored counts them. Returns the

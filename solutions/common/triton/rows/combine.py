@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .pdl import pdl_wait
+from ..pdl import pdl_wait
 
 
 @triton.jit

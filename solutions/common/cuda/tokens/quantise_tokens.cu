@@ -4,11 +4,11 @@
 // that it multiplies.
 //
 // A CTA has kColumns columns of one token. Half a warp has 128 of them, a lane 8: one 16-byte load.
-#include "common/cuda/arguments.cuh"
-#include "common/cuda/layer_sizes.cuh"
-#include "common/cuda/quantise_group.cuh"
-#include "common/cuda/quantise_tokens.cuh"
-#include "common/cuda/threads.cuh"
+#include "common/cuda/layer/arguments.cuh"
+#include "common/cuda/layer/layer_sizes.cuh"
+#include "common/cuda/tokens/quantise_group.cuh"
+#include "common/cuda/tokens/quantise_tokens.cuh"
+#include "common/cuda/pipeline/threads.cuh"
 
 constexpr int kLaneColumns = 8, kGroupLanes = kBlockK / kLaneColumns;
 constexpr int kQuantiseThreads = 128, kColumns = kQuantiseThreads * kLaneColumns;

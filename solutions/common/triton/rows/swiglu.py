@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..host import problem
+from ...host import problem
 
 # of the definition, for the kernels
 LIMIT = tl.constexpr(problem.SWIGLU_LIMIT)  # 0: none
