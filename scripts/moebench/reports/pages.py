@@ -9,7 +9,7 @@ from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.operators.roofline import H100, MEASURED_ON
 from moebench.profiling.record import read_records
-from moebench.reports import comparison, models, multi_gpu, profiles, served
+from moebench.reports import comparison, models, multi_gpu, profiles, served, versions
 from moebench.reports.docs import Figures, Tables
 from moebench.reports.figures import speed, stages
 from moebench.results import measurements
@@ -35,20 +35,36 @@ def main_definition(clock: str = "events", gpu: str = MEASURED_ON) -> pd.DataFra
     return measured[is_main & (measured.hardware == gpu)]
 
 
-def with_provenance(table: str, measured: pd.DataFrame) -> str:
-    return f"{table}\n\n<sub>{comparison.provenance(measured)}.</sub>"
+def solutions_block(measured: pd.DataFrame, docs: str = "") -> str:
+    """Return a row for each solution, without the caption, as the page explains it.
 
-
-def solutions_block(measured: pd.DataFrame) -> str:
-    """Return a row for each solution, without the caption, as the page explains it."""
+    docs: the folder docs/ as the page links to it.
+    """
     table = replace(comparison.solutions(measured), caption="")
-    return with_provenance(table.markdown(), measured)
+    return f"{table.markdown()}\n\n{versions.caption(measured, docs)}"
+
+
+def of_all_models() -> pd.DataFrame:
+    """Return the measurements of every layer of a model."""
+    return pd.concat([of_layer for _, of_layer in models.measured(rows())])
 
 
 def models_block() -> str:
     """Return a row for each model: which solution to use."""
-    measured = pd.concat([of_layer for _, of_layer in models.measured(rows())])
-    return with_provenance(models.recommended(rows()).markdown(), measured)
+    table = models.recommended(rows())
+    return f"{table.markdown()}\n\n{versions.caption(of_all_models(), 'docs/')}"
+
+
+def versions_block() -> str:
+    """Return what every table of solutions or models was measured with."""
+    return versions.block(
+        {
+            "README, DeepSeek-V3's layer": main_definition(),
+            "README, results by model": of_all_models(),
+            "Two clocks": main_definition("gpu"),
+            "On an H100": main_definition(gpu=H100),
+        }
+    )
 
 
 def served_block() -> str:
@@ -81,10 +97,11 @@ def profile_block() -> str:
 
 
 TABLES: Tables = {
-    ("README.md", "solutions"): lambda: solutions_block(main_definition()),
+    ("README.md", "solutions"): lambda: solutions_block(main_definition(), "docs/"),
     ("README.md", "models"): models_block,
     ("docs/compare.md", "clocks"): lambda: solutions_block(main_definition("gpu")),
     ("docs/compare.md", "h100"): lambda: solutions_block(main_definition(gpu=H100)),
+    ("docs/compare.md", "versions"): versions_block,
     ("docs/models.md", "speeds"): lambda: models.speeds(rows()).markdown(),
     ("docs/tolerances.md", "passes"): lambda: comparison.exactness(main_definition()).markdown(),
     ("docs/served.md", "served"): served_block,
