@@ -12,6 +12,7 @@ from moebench.profiling.record import read_records
 from moebench.reports import comparison, models, multi_gpu, profiles, served, versions
 from moebench.reports.docs import Figures, Tables
 from moebench.reports.figures import speed, stages
+from moebench.reports.versions import CLOCKS
 from moebench.results import measurements
 
 
@@ -35,36 +36,32 @@ def main_definition(clock: str = "events", gpu: str = MEASURED_ON) -> pd.DataFra
     return measured[is_main & (measured.hardware == gpu)]
 
 
-def solutions_block(measured: pd.DataFrame, docs: str = "") -> str:
-    """Return a row for each solution, without the caption, as the page explains it.
+def with_provenance(table: str, measured: pd.DataFrame) -> str:
+    """Return a table with the line below it that says what it was measured with."""
+    return f"{table}\n\n{versions.caption(measured)}"
 
-    docs: the folder docs/ as the page links to it.
-    """
+
+def versions_block() -> str:
+    """Return what the tables of solutions and of models were measured with, in full."""
+    measured = {}
+    for gpu in (MEASURED_ON, H100):
+        for clock in CLOCKS:
+            measured[f"DeepSeek-V3 EP8 on {gpu}, {CLOCKS[clock]}"] = main_definition(clock, gpu)
+    of_layers = [of_layer for _, of_layer in models.measured(rows())]
+    measured[f"All models on {MEASURED_ON}, {CLOCKS['events']}"] = pd.concat(of_layers)
+    return versions.block({name: rows for name, rows in measured.items() if len(rows)})
+
+
+def solutions_block(measured: pd.DataFrame) -> str:
+    """Return a row for each solution, without the caption, as the page explains it."""
     table = replace(comparison.solutions(measured), caption="")
-    return f"{table.markdown()}\n\n{versions.caption(measured, docs)}"
-
-
-def of_all_models() -> pd.DataFrame:
-    """Return the measurements of every layer of a model."""
-    return pd.concat([of_layer for _, of_layer in models.measured(rows())])
+    return with_provenance(table.markdown(), measured)
 
 
 def models_block() -> str:
     """Return a row for each model: which solution to use."""
-    table = models.recommended(rows())
-    return f"{table.markdown()}\n\n{versions.caption(of_all_models(), 'docs/')}"
-
-
-def versions_block() -> str:
-    """Return what every table of solutions or models was measured with."""
-    return versions.block(
-        {
-            "README, DeepSeek-V3's layer": main_definition(),
-            "README, results by model": of_all_models(),
-            "Two clocks": main_definition("gpu"),
-            "On an H100": main_definition(gpu=H100),
-        }
-    )
+    measured = pd.concat([of_layer for _, of_layer in models.measured(rows())])
+    return with_provenance(models.recommended(rows()).markdown(), measured)
 
 
 def served_block() -> str:
@@ -97,7 +94,7 @@ def profile_block() -> str:
 
 
 TABLES: Tables = {
-    ("README.md", "solutions"): lambda: solutions_block(main_definition(), "docs/"),
+    ("README.md", "solutions"): lambda: solutions_block(main_definition()),
     ("README.md", "models"): models_block,
     ("docs/compare.md", "clocks"): lambda: solutions_block(main_definition("gpu")),
     ("docs/compare.md", "h100"): lambda: solutions_block(main_definition(gpu=H100)),

@@ -1,5 +1,5 @@
 """What the tables of a page were measured with: in one line below a table, and in full on the page
-whose section PAGE names.
+whose section PAGE links to.
 """
 
 import re
@@ -9,14 +9,15 @@ import pandas as pd
 from moebench.reports import comparison
 from moebench.results.summary import SHOWN
 
-PAGE = "compare.md#versions"  # in docs/
+PAGE = "/docs/compare.md#versions"  # GitHub's link from the root of the repository
+CLOCKS = {"events": "by CUDA events", "gpu": "by the GPU's clock"}
 IN_CAPTION = ("torch", "triton")
 
 
-def caption(rows: pd.DataFrame, docs: str) -> str:
+def caption(rows: pd.DataFrame) -> str:
     """Return the line below a table: the versions that matter most, protocol, dates and a link.
 
-    rows: those of the table. docs: the folder of PAGE, as the table's page links to it.
+    rows: those of the table.
     """
     compared = rows[rows.comparable & (rows.tolerance == SHOWN)]
     if not len(compared):
@@ -30,7 +31,7 @@ def caption(rows: pd.DataFrame, docs: str) -> str:
     earlier = compared[compared.counts & compared.earlier_code.notna()]
     if len(earlier):
         parts.append(f"{earlier.solution.nunique()} solutions of earlier code")
-    return f"<sub>{'; '.join(parts)}; [in full]({docs}{PAGE}).</sub>"
+    return f"<sub>{'; '.join(parts)}; [in full]({PAGE}).</sub>"
 
 
 def main_versions(rows: pd.DataFrame) -> list[str]:
