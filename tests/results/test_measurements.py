@@ -133,6 +133,21 @@ def test_of_several_runs_of_the_current_source_the_median_counts(tmp_path):
     assert row.speedup == pytest.approx(10 / 2.5)
 
 
+@pytest.mark.parametrize(
+    ("times", "median"), [((3.0,), 3.0), ((3.0, 1.0), 3.0), ((3.0, 1.0, 2.0), 2.0)]
+)
+def test_the_run_that_stands_for_all_is_one_of_them(times, median):
+    rows = measurements.rows_from([*runs("fast", 1, *times), *runs("fast", 7, 9.0)])
+    chosen = measurements.median_runs(rows, ["tokens"]).set_index("tokens").ms
+    assert chosen.to_dict() == {1: median, 7: 9.0}
+
+
+def test_a_run_that_failed_stands_for_all():
+    failure = trace("fast", 1, status="RUNTIME_ERROR")
+    rows = measurements.rows_from([*runs("fast", 1, 1.0, 2.0), failure])
+    assert measurements.median_runs(rows, ["tokens"]).status.item() == "RUNTIME_ERROR"
+
+
 def test_one_run_that_failed_fails_the_cell(tmp_path):
     failure = trace("fast", 1, status="INCORRECT_NUMERICAL", matched=0.5)
     row = row_at(loaded(tmp_path, [failure, *runs("fast", 1, 1.0, 2.0)]), "fast", 1)

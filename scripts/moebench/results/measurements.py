@@ -289,6 +289,19 @@ def cells(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     return shown_last.drop_duplicates(key, keep="last").drop(columns="failed")
 
 
+def median_runs(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Return of the runs that agree in the columns of the key the one that stands for all.
+
+    It is one that failed, or the one with the median time, of two the slower.
+    """
+    chosen = []
+    for _, runs in rows.groupby(key):
+        slowest_last = runs.sort_values(["passed", "ms"], kind="stable")
+        all_passed = runs.passed.astype(bool).all()
+        chosen.append(slowest_last.index[len(runs) // 2 if all_passed else 0])
+    return rows.loc[chosen]
+
+
 def with_ranks(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with ranges, counts, over_bound, over_fastest and level, as in `load`."""
     rows = spread.with_ranges(rows)
