@@ -251,14 +251,39 @@ def sides(tmp_path):
 
 @pytest.mark.parametrize(("several", "where"), [(False, "relaxed"), (True, "full")])
 def test_a_change_names_its_definition_where_there_are_several(sides, several, where):
-    traces = [trace("a", 1)]
+    old = [trace("a", 1, 1.0)]
+    new = [trace("a", 1, 2.0)]
     if several:
-        traces.append(trace("a", 1, 2.0, definition=KIMI.stem))
-    before, after = sides(traces, traces)
+        old.append(trace("a", 1, 1.0, definition=KIMI.stem))
+        new.append(trace("a", 1, 2.0, definition=KIMI.stem))
+    before, after = sides(old, new)
     rows, _ = against.compare([before], [after])
 
     texts = [row[1] for row in comparison.changes(rows).sections[0]]
     assert sum(text.endswith(where) for text in texts) == 1
+
+
+def test_what_has_not_changed_is_no_row(sides):
+    before, after = sides(
+        [trace("a", 1, 1.0), trace("a", 7, 1.0)], [trace("a", 1, 1.01), trace("a", 7, 3.0)]
+    )
+    rows, _ = against.compare([before], [after])
+    (row,) = comparison.changes(rows).sections[0]
+    assert row[2] == 7
+
+
+def test_a_faster_solution_is_shown_and_no_failure(compare, sides):
+    before, after = sides([trace("a", 1, 2.0)], [trace("a", 1, 1.0), trace("a", 1, 1.2)])
+    status, out, _ = compare("--traces", after, "--against", before)
+    assert status == 0
+    assert "| a | NVIDIA H200, relaxed | 1 | 2.0000 | 1.1000 (2 runs) | -45.0% | faster |" in out
+
+
+def test_a_cell_of_several_runs_shows_its_median_and_half_its_range(compare, tmp_path):
+    traces = [trace("fast", 1, ms) for ms in (1.0, 1.5, 1.1)]
+    rows, _ = measurements.load([trace_set(tmp_path, [*traces, trace("slow", 1, 2.0)])])
+    texts = [cell.text for cell in comparison.workloads(rows).sections[0][0][2:]]
+    assert texts == ["1.100 \N{PLUS-MINUS SIGN}0.250", "2.000"]
 
 
 def test_a_change_shows_in_a_narrow_terminal_what_it_is(sides):

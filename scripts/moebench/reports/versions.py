@@ -10,7 +10,7 @@ from moebench.reports import comparison
 from moebench.results.summary import SHOWN
 
 PAGE = "/docs/compare.md#versions"  # GitHub's link from the root of the repository
-CLOCKS = {"events": "by CUDA events", "gpu": "by the GPU's clock"}
+TIMED = {"events": "by CUDA events", "gpu": "by the GPU's clock"}
 IN_CAPTION = ("torch", "triton")
 
 
