@@ -71,6 +71,13 @@ def profile_records() -> list[ProfileRecord]:
     return renewed
 
 
+def ranges_block() -> str:
+    """Return how far the runs of repeated cells of the main definition lie apart."""
+    measured = pd.concat([rows(clock)[rows(clock).geometry == "full"] for clock in CLOCKS])
+    table = comparison.ranges(measured)
+    return table.markdown() if any(table.sections) else "No cell was run more than once yet."
+
+
 def models_block() -> str:
     """Return a row for each model: which solution to use."""
     measured = pd.concat([of_layer for _, of_layer in models.measured(rows())])
@@ -110,6 +117,7 @@ TABLES: Tables = {
     ("README.md", "solutions"): lambda: solutions_block("gpu"),
     ("README.md", "models"): models_block,
     ("docs/compare.md", "solutions"): lambda: solutions_block("gpu"),
+    ("docs/compare.md", "ranges"): ranges_block,
     ("docs/compare.md", "clocks"): lambda: solutions_block("events"),
     ("docs/compare.md", "h100"): lambda: solutions_block("events", H100),
     ("docs/models.md", "speeds"): lambda: models.speeds(rows()).markdown(),
