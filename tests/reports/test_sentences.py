@@ -68,7 +68,7 @@ def test_a_template_fits_one_sentence(root, template):
     [
         ("1.5 GB and 3 times, 2x", ["1.5 GB", "3 times", "2x"]),
         ("1,300 us; 47.3, 195.5 and 399.2 us", ["1,300 us", "47.3, 195.5 and 399.2 us"]),
-        ("torch 2.11.0, T=57 ms, v1.2s, a/3 s", []),
+        ("torch 2.11.0, T=57 ms, v1.2s, a/3 s, 128 x 128", []),
         ("4.6 TB/s or 1522 TFLOP/s", ["4.6 TB/s", "1522 TFLOP/s"]),
     ],
 )

@@ -14,9 +14,9 @@ from moebench.core.atomic_file import write_atomically
 
 HOLE = "{}"
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
-UNITS = "%|x|ms|us|s|seconds?|minutes?|[TGM]B/s|TFLOP/s|[TGMK]i?B|times"
+UNITS = r"%|x(?!\s?\d)|ms|us|s|seconds?|minutes?|[TGM]B/s|TFLOP/s|[TGMK]i?B|times"
 
-# A number, or several, before a unit. Not within a name, a path or a version.
+# A number, or several, before a unit. Not within a name, a path or a version; 128 x 128 is a shape.
 FIGURE = re.compile(
     rf"(?<![\w.`/=-]){NUMBER}(?:(?:\s(?:to|and|or)\s|,\s|\s/\s){NUMBER})*\s?(?:{UNITS})(?!\w)"
 )

@@ -40,21 +40,30 @@ def less_per_token_in_vllm() -> list[str]:
 
     Against vLLM's Triton kernel, which ran before hopper_fused and after.
     """
-    points = [
-        point for point in json_lines("vllm.jsonl") if point["model"]["num_hidden_layers"] == 48
-    ]
-    triton = [point for point in points if point["backend"] == "triton"]
-    last = max(point["date"] for point in triton)
-    ours = [p for p in points if p["backend"] == "solution" and p["date"] < last]
+    triton = vllm_runs("triton")
+    last = max(run["date"] for run in triton)
+    ours = [run for run in vllm_runs("solution") if run["date"] < last]
 
     savings = []
-    for concurrency in sorted({point["concurrency"] for point in triton}):
-        before, after = (
-            median(p["median_tpot_ms"] for p in side if p["concurrency"] == concurrency)
-            for side in (triton, ours)
-        )
+    for concurrency in sorted({run["concurrency"] for run in triton}):
+        before = median_tpot_ms(triton, concurrency)
+        after = median_tpot_ms(ours, concurrency)
         savings.append(1 - after / before)
     return [percent(min(savings)), percent(max(savings))]
+
+
+def vllm_runs(backend: str) -> list[dict]:
+    """Return the recorded points of all layers of Qwen3-30B with a backend."""
+    runs = []
+    for run in json_lines("vllm.jsonl"):
+        if run["backend"] == backend and run["model"]["num_hidden_layers"] == 48:
+            runs.append(run)
+    return runs
+
+
+def median_tpot_ms(runs: list[dict], concurrency: int) -> float:
+    """Return the median over runs of the time an output token takes."""
+    return median(run["median_tpot_ms"] for run in runs if run["concurrency"] == concurrency)
 
 
 def less_in_sglang() -> list[str]:
@@ -327,8 +336,6 @@ RECOMPUTED |= dict(
 NOT_MEASURED: NotMeasured = {
     (GUIDE, "its range is taken to be 5%"): "a rule: results/spread.py",
     (GUIDE, "a read of 8 GiB"): "what tools/ceilings.py reads",
-    ("docs/models.md", "a scale per 128 x 128"): "a shape",
-    ("docs/models.md", "blocks of 128 x 128"): "a shape",
     ("docs/run.md", "4 GB of memory at most, files of 1 GB"): "limits: judging/isolation",
     ("docs/tolerances.md", "about 2.6% in the root mean square"): "computed: three mantissa bits",
 }
