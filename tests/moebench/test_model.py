@@ -311,7 +311,7 @@ def test_other_ranks_are_the_same_model(clone, config):
 
     models = tomllib.loads((copy / "definitions" / "layers.toml").read_text(encoding="utf-8"))
     assert models["tiny"]["name"] == "tiny"
-    assert models["tiny"]["geometries"] == {"tiny": 1, "tiny-ep2": 2, "tiny-tp2": {"tp": 2}}
+    assert models["tiny"]["ranks"] == {"tiny": 1, "tiny-ep2": 2, "tiny-tp2": {"tp": 2}}
     assert not {"tiny-ep2", "tiny-tp2"} & models.keys()
 
 
@@ -330,7 +330,7 @@ def test_experts_in_mxfp4_are_another_definition_of_the_same_model(clone, config
         assert done.returncode == 0, done.stderr
 
     models = tomllib.loads((copy / "definitions" / "layers.toml").read_text(encoding="utf-8"))
-    assert models["tiny"]["geometries"] == {"tiny": 1}
+    assert models["tiny"]["ranks"] == {"tiny": 1}
     assert models["tiny"]["mxfp4"] == {"tiny-mxfp4": 1, "tiny-tp2-mxfp4": {"tp": 2}}
     assert (
         copy / "definitions/moe/moe_mxfp4_fp8_block_scale_routed_topk2_e16_h256_i128.json"

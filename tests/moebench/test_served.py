@@ -14,7 +14,7 @@ from moebench.operators import catalogue
 from moebench.operators.catalogue import definition, definition_name, operator
 from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
-from moebench.operators.routing import model as routing_model
+from moebench.operators.routing import trained_router
 from moebench.packing import pack
 from moebench.reports import bounds, pages, served
 from moebench.served import record, resident, rounds
@@ -66,7 +66,7 @@ def chosen_experts(layer, num_tokens, sizes):
         return layer["topk_ids"][:num_tokens].numpy()
     bias = layer["routing_bias"].float().numpy() if "routing_bias" in layer else None
     logits = layer["routing_logits"][:num_tokens].float().numpy()
-    return routing_model.select(logits, bias, sizes)
+    return trained_router.select(logits, bias, sizes)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_the_bound_of_a_pass_is_the_sum_over_its_layers(layer_key):
     expected = 0
     for layer in model.layers:
         chosen = chosen_experts(layer, 5, sizes) - layer.get("local_expert_offset", 0)
-        counts = routing_model.local_counts(chosen, sizes)
+        counts = trained_router.local_counts(chosen, sizes)
         expected += operator(layer_key).bound(5, counts, layer_key).ms
     assert model.bound_ms(5) == pytest.approx(expected)
     assert model.bound_ms(8) > expected

@@ -93,3 +93,15 @@ def test_no_figure_of_this_repository_is_without_source():
         for template in sentences.templates_of(page, [*RECOMPUTED, *NOT_MEASURED]):
             covered += [match.span() for match in sentences.pattern_of(template).finditer(text)]
         assert sentences.without_source(page, text, covered) == []
+
+
+def missing():
+    raise KeyError("hopper_fused")
+
+
+@pytest.mark.parametrize("compute", [missing, lambda: ["nan"]])
+def test_what_a_figure_is_computed_from_may_be_gone(root, compute):
+    """Its traces are stale for instance. Nothing is written then."""
+    gone = {("docs/a.md", "takes {} us"): compute}
+    assert len(sentences.update(False, gone | OTHER, {}, root)) == 1
+    assert (root / "docs/a.md").read_text() == PAGE

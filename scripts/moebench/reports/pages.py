@@ -10,9 +10,10 @@ from moebench.core.errors import UserError
 from moebench.core.provenance import CLOCKS
 from moebench.operators.roofline import H100, MEASURED_ON
 from moebench.profiling.record import ProfileRecord, read_records
-from moebench.reports import bounds, comparison, models, multi_gpu, profiles, served
+from moebench.reports import bounds, comparison, models, multi_gpu, profiles, served, versions
 from moebench.reports.docs import Figures, Tables
 from moebench.reports.figures import speed, stages
+from moebench.reports.versions import TIMED
 from moebench.results import measurements
 
 
@@ -37,7 +38,19 @@ def main_definition(clock: str = "events", gpu: str = MEASURED_ON) -> pd.DataFra
 
 
 def with_provenance(table: str, measured: pd.DataFrame) -> str:
-    return f"{table}\n\n<sub>{comparison.provenance(measured)}.</sub>"
+    """Return a table with the line below it that says what it was measured with."""
+    return f"{table}\n\n{versions.caption(measured)}"
+
+
+def versions_block() -> str:
+    """Return what the tables of solutions and of models were measured with, in full."""
+    measured = {}
+    for gpu in (MEASURED_ON, H100):
+        for clock in CLOCKS:
+            measured[f"DeepSeek-V3 EP8 on {gpu}, {TIMED[clock]}"] = main_definition(clock, gpu)
+    of_layers = [of_layer for _, of_layer in models.measured(rows())]
+    measured[f"All models on {MEASURED_ON}, {TIMED['events']}"] = pd.concat(of_layers)
+    return versions.block({name: rows for name, rows in measured.items() if len(rows)})
 
 
 def solutions_block(clock: str, gpu: str = MEASURED_ON) -> str:
@@ -120,6 +133,7 @@ TABLES: Tables = {
     ("docs/compare.md", "ranges"): ranges_block,
     ("docs/compare.md", "clocks"): lambda: solutions_block("events"),
     ("docs/compare.md", "h100"): lambda: solutions_block("events", H100),
+    ("docs/compare.md", "versions"): versions_block,
     ("docs/models.md", "speeds"): lambda: models.speeds(rows()).markdown(),
     ("docs/tolerances.md", "passes"): lambda: comparison.exactness(main_definition()).markdown(),
     ("docs/served.md", "served"): served_block,

@@ -65,7 +65,11 @@ def update_page(
         match = matches[0]
         covered.append(match.span())
         if (page, template) in recomputed:
-            figures = recomputed[page, template]()
+            figures = figures_of(recomputed[page, template])
+            if figures is None:
+                where = f"{page}:{line_at(text, match.start())}"
+                problems.append(f"{where}: no current trace or record gives {template!r}")
+                continue
             for number, figure in enumerate(figures, 1):
                 if match[number] != figure:
                     changes[match.span(number)] = figure
@@ -80,6 +84,19 @@ def update_page(
     if changes and not check:
         write_atomically(root / page, replaced(text, changes))
     return problems
+
+
+def figures_of(compute: Callable[[], list[str]]) -> list[str] | None:
+    """Return what stands in a template's holes, None where what it is computed from is not there.
+
+    So it is with stale traces, which count for nothing.
+    """
+    try:
+        figures = compute()
+    except (LookupError, ValueError):
+        return None
+    is_complete = all(re.fullmatch(NUMBER, figure) for figure in figures)
+    return figures if is_complete else None
 
 
 def templates_of(page: str, places: Iterable[Place]) -> list[str]:
