@@ -2,7 +2,7 @@
 
 import pytest
 from moebench.reports import sentences
-from moebench.reports.stated import NOT_MEASURED, RECOMPUTED
+from moebench.reports.stated import FUNCTIONS as FUNCTIONS_OF_PAGES
 
 PAGE = """# A
 
@@ -19,8 +19,16 @@ It takes 4.4 us here, and 10 to
 sleep 5 s
 ```
 """
-ONE = {("docs/a.md", "takes {} us"): lambda: ["4.4"]}
-OTHER = {("docs/a.md", "{} to {}% less"): lambda: ["10", "18"]}
+FUNCTIONS = {"one": lambda us: [us], "other": lambda: ["10", "18"], "changed": lambda: ["9", "18"]}
+
+
+def sentence(text, computed_by=None, page="docs/a.md", **arguments):
+    fields = {"page": page, "text": text, "from": computed_by, "with": arguments}
+    return sentences.Sentence.model_validate(fields)
+
+
+ONE = sentence("takes {} us", "one", us="4.4")
+OTHER = sentence("{} to {}% less", "other")
 
 
 @pytest.fixture
@@ -31,36 +39,50 @@ def root(tmp_path):
     return tmp_path
 
 
+def problems_of(root, *listed, check=True, functions=FUNCTIONS):
+    return sentences.update(check, list(listed), functions, root)
+
+
 def test_a_page_whose_figures_all_have_a_source_is_in_order(root):
-    assert sentences.update(True, ONE | OTHER, {}, root) == []
+    assert problems_of(root, ONE, OTHER) == []
 
 
-@pytest.mark.parametrize(("known", "line"), [(ONE, 3), (OTHER, 3), ({}, 3)])
-def test_a_figure_that_nothing_gives_is_a_problem(root, known, line):
-    problems = sentences.update(True, known, {}, root)
-    assert len(problems) == 2 - len(known)
-    assert all(problem.startswith(f"docs/a.md:{line}: ") for problem in problems)
+@pytest.mark.parametrize("listed", [(ONE,), (OTHER,), ()])
+def test_a_figure_that_nothing_gives_is_a_problem(root, listed):
+    problems = problems_of(root, *listed)
+    assert len(problems) == 2 - len(listed)
+    assert all(problem.startswith("docs/a.md:3: ") for problem in problems)
 
 
 def test_a_figure_may_be_no_measurement(root):
-    rule = {("docs/a.md", "takes 4.4 us"): "a rule"}
-    assert sentences.update(True, OTHER, rule, root) == []
+    assert problems_of(root, sentence("takes 4.4 us"), OTHER) == []
 
 
 def test_a_figure_that_has_changed_is_found_and_written(root):
-    changed = ONE | {("docs/a.md", "{} to {}% less"): lambda: ["9", "18"]}
-    assert len(sentences.update(True, changed, {}, root)) == 1
+    changed = sentence("{} to {}% less", "changed")
+    assert len(problems_of(root, ONE, changed)) == 1
     assert (root / "docs/a.md").read_text() == PAGE
 
-    assert sentences.update(False, changed, {}, root) == []
+    assert problems_of(root, ONE, changed, check=False) == []
     assert (root / "docs/a.md").read_text() == PAGE.replace("10 to", "9 to")
-    assert sentences.update(True, changed, {}, root) == []
+    assert problems_of(root, ONE, changed) == []
 
 
-@pytest.mark.parametrize("template", ["took {} us", "{}"])
-def test_a_template_fits_one_sentence(root, template):
-    wrong = {("docs/a.md", template): lambda: ["1"]}
-    assert len(sentences.update(True, ONE | OTHER | wrong, {}, root)) == 1
+@pytest.mark.parametrize("text", ["took {} us", "{}"])
+def test_a_text_fits_one_sentence(root, text):
+    assert len(problems_of(root, ONE, OTHER, sentence(text, "one", us="1"))) == 1
+
+
+def missing(us):
+    raise KeyError("hopper_fused")
+
+
+@pytest.mark.parametrize("compute", [missing, lambda us: ["nan"]])
+def test_what_a_figure_is_computed_from_may_be_gone(root, compute):
+    """Its traces are stale for instance. Nothing is written then."""
+    functions = FUNCTIONS | {"one": compute}
+    assert len(problems_of(root, ONE, OTHER, check=False, functions=functions)) == 1
+    assert (root / "docs/a.md").read_text() == PAGE
 
 
 @pytest.mark.parametrize(
@@ -76,32 +98,13 @@ def test_what_a_figure_is(text, figures):
     assert [match[0] for match in sentences.FIGURE.finditer(text)] == figures
 
 
-def test_every_sentence_of_ours_is_in_its_page():
-    """Whether its figures are those of the records says `moebench docs --check`."""
-    for page, template in [*RECOMPUTED, *NOT_MEASURED]:
-        text = (sentences.paths.ROOT / page).read_text(encoding="utf-8")
-        matches = sentences.pattern_of(template).findall(text)
-        assert len(matches) == 1, (page, template)
+def test_every_listed_sentence_is_computed_by_a_function_or_is_no_measurement():
+    for each in sentences.listed():
+        assert (each.computed_by is None) != (each.not_measured is None)
+        assert each.computed_by is None or each.computed_by in FUNCTIONS_OF_PAGES
 
 
 def test_no_figure_of_this_repository_is_without_source():
-    root = sentences.paths.ROOT
-    for path in [*(root / "docs").glob("*.md"), root / "README.md"]:
-        page = path.relative_to(root).as_posix()
-        text = path.read_text(encoding="utf-8")
-        covered = []
-        for template in sentences.templates_of(page, [*RECOMPUTED, *NOT_MEASURED]):
-            covered += [match.span() for match in sentences.pattern_of(template).finditer(text)]
-        assert sentences.without_source(page, text, covered) == []
-
-
-def missing():
-    raise KeyError("hopper_fused")
-
-
-@pytest.mark.parametrize("compute", [missing, lambda: ["nan"]])
-def test_what_a_figure_is_computed_from_may_be_gone(root, compute):
-    """Its traces are stale for instance. Nothing is written then."""
-    gone = {("docs/a.md", "takes {} us"): compute}
-    assert len(sentences.update(False, gone | OTHER, {}, root)) == 1
-    assert (root / "docs/a.md").read_text() == PAGE
+    """Whether they are right says `moebench docs --check`; stale traces give none."""
+    nothing = dict.fromkeys(FUNCTIONS_OF_PAGES, lambda **arguments: [])
+    assert sentences.update(True, sentences.listed(), nothing) == []

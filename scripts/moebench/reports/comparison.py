@@ -13,7 +13,15 @@ from moebench.packing.manifest import read_manifest, solution_names
 from moebench.reports.table import Cell, Entry, Table, decimal
 from moebench.results.against import WORSE
 from moebench.results.measurements import ranked
-from moebench.results.spread import ALIKE, ASSUMED, NOT_KNOWN, OTHER_CELLS, OWN_RUNS, nearest
+from moebench.results.spread import (
+    ALIKE,
+    ASSUMED,
+    NOT_KNOWN,
+    OTHER_CELLS,
+    OWN_RUNS,
+    TRIALS,
+    nearest,
+)
 from moebench.results.summary import SHOWN, by_solution, shown_tolerance
 
 # Of the main definition; of others the workloads nearest to these.
@@ -69,6 +77,8 @@ def ranges_text(rows: pd.DataFrame) -> str:
         parts.append(f"medians of {counts} runs, ±: half of their range")
     if (timed.range_from == OTHER_CELLS).any():
         parts.append("a single run: the widest range among repeated cells of the nearest T")
+    if (timed.range_from == TRIALS).any():
+        parts.append("one run: the range of its trials")
     if (timed.range_from == NOT_KNOWN).any():
         parts.append(f"one run, whose range is taken to be {ASSUMED - 1:.0%}")
     return ", ".join(parts)

@@ -1,16 +1,19 @@
 """Figures in the sentences of README.md and docs/: each is recomputed from traces and records, or
 it is said why it is no measurement of ours.
 
-A template is a part of a sentence, word by word, with `{}` where a figure stands. Between its words
-the page may break lines.
+docs/figures.toml lists the sentences. Between the words of one the page may break lines.
 """
 
 import re
-from collections.abc import Callable, Iterable
+import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from pydantic import Field
 
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
+from moebench.core.schema import Strict
 
 HOLE = "{}"
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
@@ -28,51 +31,83 @@ NO_SENTENCE = re.compile(
     re.M | re.S,
 )
 
-Place = tuple[str, str]  # (page, template)
-Recomputed = dict[Place, Callable[[], list[str]]]  # what stands in the holes
-NotMeasured = dict[Place, str]  # why it is no measurement of ours; the template has no holes
+Functions = Mapping[str, Callable[..., list[str]]]
+
+
+class Sentence(Strict):
+    """A part of a sentence of a page, with HOLE where a figure stands.
+
+    computed_by: the name of the function that returns the figures; arguments: what it is called
+    with. not_measured: in place of both, why the figures in the text are no measurement of ours.
+    """
+
+    page: str
+    text: str
+    computed_by: str | None = Field(None, alias="from")
+    arguments: dict = Field({}, alias="with")
+    not_measured: str | None = None
+
+    def figures(self, functions: Functions) -> list[str] | None:
+        """Return what stands in the holes, None where what it is computed from is not there.
+
+        So it is with stale traces, which count for nothing.
+        """
+        if self.computed_by is None:
+            return []
+        try:
+            figures = functions[self.computed_by](**self.arguments)
+        except (LookupError, ValueError, StopIteration):
+            return None
+        is_complete = all(re.fullmatch(NUMBER, figure) for figure in figures)
+        return figures if is_complete else None
+
+
+def listed(root: Path = paths.ROOT) -> list[Sentence]:
+    """Return the sentences of docs/figures.toml."""
+    content = tomllib.loads((root / "docs" / "figures.toml").read_text(encoding="utf-8"))
+    return [Sentence.model_validate(each) for each in content["sentence"]]
 
 
 def update(
-    check: bool, recomputed: Recomputed, not_measured: NotMeasured, root: Path = paths.ROOT
+    check: bool, sentences: list[Sentence], functions: Functions, root: Path = paths.ROOT
 ) -> list[str]:
     """Write the figures that are recomputed, or only check them, and return problems, a line each.
 
-    Problems are figures that differ, that no template covers, and templates that no sentence fits.
+    Problems are figures that differ, that no sentence covers, and sentences that are not there.
     """
     problems = []
     for path in [*sorted((root / "docs").glob("*.md")), root / "README.md"]:
         page = path.relative_to(root).as_posix()
-        problems += update_page(page, check, recomputed, not_measured, root)
+        of_page = [sentence for sentence in sentences if sentence.page == page]
+        problems += update_page(path, page, check, of_page, functions)
     return problems
 
 
 def update_page(
-    page: str, check: bool, recomputed: Recomputed, not_measured: NotMeasured, root: Path
+    path: Path, page: str, check: bool, sentences: list[Sentence], functions: Functions
 ) -> list[str]:
     """Do for one page what `update` does for all."""
-    text = (root / page).read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
     problems = []
     covered = []
     changes = {}
-    for template in templates_of(page, [*recomputed, *not_measured]):
-        matches = list(pattern_of(template).finditer(text))
+    for sentence in sentences:
+        matches = list(pattern_of(sentence.text).finditer(text))
         if len(matches) != 1:
             count = len(matches) or "no"
-            problems.append(f"{page}: {count} sentences fit {template!r}, want one")
+            problems.append(f"{page}: {count} sentences fit {sentence.text!r}, want one")
             continue
 
         match = matches[0]
         covered.append(match.span())
-        if (page, template) in recomputed:
-            figures = figures_of(recomputed[page, template])
-            if figures is None:
-                where = f"{page}:{line_at(text, match.start())}"
-                problems.append(f"{where}: no current trace or record gives {template!r}")
-                continue
-            for number, figure in enumerate(figures, 1):
-                if match[number] != figure:
-                    changes[match.span(number)] = figure
+        figures = sentence.figures(functions)
+        if figures is None:
+            where = f"{page}:{line_at(text, match.start())}"
+            problems.append(f"{where}: no current trace or record gives {sentence.text!r}")
+            continue
+        for number, figure in enumerate(figures, 1):
+            if match[number] != figure:
+                changes[match.span(number)] = figure
 
     for (first, end), figure in changes.items():
         if check:
@@ -82,38 +117,21 @@ def update_page(
             )
     problems += without_source(page, text, covered)
     if changes and not check:
-        write_atomically(root / page, replaced(text, changes))
+        write_atomically(path, replaced(text, changes))
     return problems
 
 
-def figures_of(compute: Callable[[], list[str]]) -> list[str] | None:
-    """Return what stands in a template's holes, None where what it is computed from is not there.
-
-    So it is with stale traces, which count for nothing.
-    """
-    try:
-        figures = compute()
-    except (LookupError, ValueError):
-        return None
-    is_complete = all(re.fullmatch(NUMBER, figure) for figure in figures)
-    return figures if is_complete else None
-
-
-def templates_of(page: str, places: Iterable[Place]) -> list[str]:
-    return [template for of_page, template in places if of_page == page]
-
-
-def pattern_of(template: str) -> re.Pattern:
-    """Return what finds a template in a page, with a group for each hole."""
+def pattern_of(text: str) -> re.Pattern:
+    """Return what finds a sentence in a page, with a group for each hole."""
     words = []
-    for word in template.split():
+    for word in text.split():
         parts = map(re.escape, word.split(HOLE))
         words.append(f"({NUMBER})".join(parts))
     return re.compile(r"\s+".join(words))
 
 
 def without_source(page: str, text: str, covered: list[tuple[int, int]]) -> list[str]:
-    """Return a line for each figure of a page's sentences that no template covers."""
+    """Return a line for each figure of a page's sentences that is not covered."""
     sentences = NO_SENTENCE.sub(lambda match: re.sub(r"[^\n]", "_", match[0]), text)
     problems = []
     for match in FIGURE.finditer(sentences):

@@ -1,8 +1,10 @@
-"""What README.md and docs/ say in figures, sentence by sentence: how each is recomputed, or why it
-is no measurement of ours. `sentences` has what a template is.
+"""What figures in sentences are computed from: traces and records. docs/figures.toml names these
+functions, beside what they are called with. Each returns the texts of a sentence's figures, and
+raises LookupError where what it reads is not there.
 """
 
 import json
+from collections.abc import Callable
 from statistics import median
 
 import pandas as pd
@@ -10,16 +12,27 @@ import pandas as pd
 from moebench.core import paths
 from moebench.judging.gpu_memory import size_of_inputs
 from moebench.operators import catalogue
-from moebench.operators.roofline import CEILINGS, H100, MEASURED_ON
+from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.operators.workloads import recorded
+from moebench.profiling.record import WorkloadProfile
 from moebench.reports import multi_gpu, pages, served
-from moebench.reports.sentences import NotMeasured, Recomputed
 from moebench.results import measurements
 from moebench.results.summary import SHOWN
 
 ENGINES = paths.RECORDS / "engines"
-SAME_KERNEL_UP_TO = 64  # tokens: hopper_fused and hopper_fused_exact
-GUIDE = "docs/compare.md"
+CELL = ["definition", "tokens", "uuid"]
+
+
+def percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f}"
+
+
+def counted(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows whose times count, at the tolerance that pages show."""
+    return rows[(rows.tolerance == SHOWN) & rows.counts]
+
+
+# Engines
 
 
 def json_lines(name: str) -> list[dict]:
@@ -28,35 +41,28 @@ def json_lines(name: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def percent(share: float, digits: int = 0) -> str:
-    return f"{100 * share:.{digits}f}"
+def less_per_token_in_vllm(layers: int, backend: str) -> list[str]:
+    """Return the least and the greatest saving by concurrency in %, against a backend of vLLM.
 
-
-# README.md
-
-
-def less_per_token_in_vllm() -> list[str]:
-    """Return the least and the greatest saving by concurrency, with all layers of Qwen3-30B.
-
-    Against vLLM's Triton kernel, which ran before hopper_fused and after.
+    layers: of the model. The backend ran before ours and after.
     """
-    triton = vllm_runs("triton")
-    last = max(run["date"] for run in triton)
-    ours = [run for run in vllm_runs("solution") if run["date"] < last]
+    theirs = vllm_runs(layers, backend)
+    last = max(run["date"] for run in theirs)
+    ours = [run for run in vllm_runs(layers, "solution") if run["date"] < last]
 
     savings = []
-    for concurrency in sorted({run["concurrency"] for run in triton}):
-        before = median_tpot_ms(triton, concurrency)
+    for concurrency in sorted({run["concurrency"] for run in theirs}):
+        before = median_tpot_ms(theirs, concurrency)
         after = median_tpot_ms(ours, concurrency)
         savings.append(1 - after / before)
     return [percent(min(savings)), percent(max(savings))]
 
 
-def vllm_runs(backend: str) -> list[dict]:
-    """Return the recorded points of all layers of Qwen3-30B with a backend."""
+def vllm_runs(layers: int, backend: str) -> list[dict]:
+    """Return the recorded points of a model of so many layers with a backend."""
     runs = []
     for run in json_lines("vllm.jsonl"):
-        if run["backend"] == backend and run["model"]["num_hidden_layers"] == 48:
+        if run["backend"] == backend and run["model"]["num_hidden_layers"] == layers:
             runs.append(run)
     return runs
 
@@ -66,43 +72,57 @@ def median_tpot_ms(runs: list[dict], concurrency: int) -> float:
     return median(run["median_tpot_ms"] for run in runs if run["concurrency"] == concurrency)
 
 
-def less_in_sglang() -> list[str]:
-    """Return the savings of a decode step and of a prefill, medians over starts."""
+def less_in_sglang(runs: list[str], than: list[str]) -> list[str]:
+    """Return the savings of a decode step and of a prefill in %, medians over runs by name."""
+    by_name = {run["run_name"]: run for run in json_lines("sglang.jsonl")}
     savings = []
     for field in ("median_decode_latency", "prefill_latency"):
-        triton = []
-        ours = []
-        for run in json_lines("sglang.jsonl"):
-            name = run["run_name"]
-            if name.startswith("hopper_fused"):
-                ours.append(run[field])
-            elif not name.startswith("triton_fused_v2"):
-                triton.append(run[field])
-        savings.append(percent(1 - median(ours) / median(triton)))
+        ours = median(by_name[name][field] for name in runs)
+        theirs = median(by_name[name][field] for name in than)
+        savings.append(percent(1 - ours / theirs))
     return savings
 
 
-def one_token_on_four() -> dict[str, float]:
-    """Return way to sum -> us beyond the layer alone: 4 H200 split by width, one token."""
+# Several GPUs
+
+
+def beyond_layer(gpu: str, ranks: int, tokens: int) -> dict[str, float]:
+    """Return way to sum -> us beyond the layer alone, which is split by width over the ranks."""
     for point in multi_gpu.read(paths.MULTI_GPU):
-        if (point.gpu, point.ranks, point.split, point.tokens) == (MEASURED_ON, 4, "width", 1):
+        key = (point.gpu, point.ranks, point.shares, point.split, point.tokens)
+        if key == (gpu, ranks, ranks, "width", tokens):
             alone = point.us[multi_gpu.ALONE]
-            return {way: us - alone for way, us in point.us.items()}
-    raise LookupError("records/multi_gpu.jsonl: no point of 4 H200 split by width at T=1")
+            return {way: us - alone for way, us in point.us.items() if way != multi_gpu.ALONE}
+    raise LookupError(f"multi_gpu.jsonl: no point of {ranks} {gpu}, T={tokens}")
 
 
-def sums_on_four() -> list[str]:
-    """Return us of our sum, of the fastest and of the slowest other one."""
-    us = one_token_on_four()
+def all_reduce(gpu: str, ranks: int, tokens: int, ways: list[str]) -> list[str]:
+    """Return us beyond the layer alone of these ways to sum."""
+    us = beyond_layer(gpu, ranks, tokens)
+    return [f"{us[way]:.1f}" for way in ways]
+
+
+def all_reduce_and_others(gpu: str, ranks: int, tokens: int) -> list[str]:
+    """Return us of our way to sum, of the fastest and of the slowest other one."""
+    us = beyond_layer(gpu, ranks, tokens)
     ours = us.pop("run_allreduce")
-    del us[multi_gpu.ALONE]
     return [f"{each:.1f}" for each in (ours, min(us.values()), max(us.values()))]
 
 
-# docs/compare.md
+def all_reduces_apart(tokens: int, ways: list[str]) -> list[str]:
+    """Return how far two ways to sum lie apart at most at a token count, layer and sum, in %."""
+    first, second = ways
+    apart = []
+    for point in multi_gpu.read(paths.MULTI_GPU):
+        if point.tokens == tokens:
+            apart.append(abs(point.us[first] / point.us[second] - 1))
+    return [percent(max(apart), 1)]
 
 
-def ceilings(gpu: str, *rates: str) -> list[str]:
+# Comparisons
+
+
+def ceilings(gpu: str, rates: list[str]) -> list[str]:
     """Return the rates of a GPU that a bound divides by, in T/s; bytes/s with two digits more."""
     texts = []
     for rate in rates:
@@ -111,32 +131,40 @@ def ceilings(gpu: str, *rates: str) -> list[str]:
     return texts
 
 
-def same_kernel(gpu: str) -> pd.DataFrame:
-    """Return tokens, and hopper_fused's ms over hopper_fused_exact's where both are one kernel."""
+def times_over(gpu: str, solution: str, other: str) -> pd.DataFrame:
+    """Return a row for each workload on a GPU, with the ratio of two solutions' times."""
     rows = pages.rows()
-    timed = rows[(rows.hardware == gpu) & (rows.tolerance == SHOWN) & rows.counts]
-    few = timed[timed.tokens <= SAME_KERNEL_UP_TO]
-    ms = few.pivot(index=["definition", "tokens", "uuid"], columns="solution", values="ms")
-    return (ms["hopper_fused"] / ms["hopper_fused_exact"]).dropna().reset_index(name="ratio")
+    ms = counted(rows[rows.hardware == gpu]).pivot(index=CELL, columns="solution", values="ms")
+    return (ms[solution] / ms[other]).dropna().reset_index(name="ratio")
 
 
-def same_kernel_on_h200() -> list[str]:
-    """Return how many layers these are, the median and the greatest difference from 8 tokens on,
-    the least and the greatest median of fewer tokens, and the greatest difference of those.
+def same_kernel_apart(gpu: str, solutions: list[str], most_tokens: int) -> list[str]:
+    """Return how many layers there are of two solutions that are one kernel up to most_tokens, the
+    median and the greatest difference from 8 tokens on, the least and the greatest median of fewer
+    tokens, and the greatest difference of those; in %.
     """
-    both = same_kernel(MEASURED_ON)
+    both = times_over(gpu, *solutions)
+    both = both[both.tokens <= most_tokens]
     difference = (both.ratio - 1).abs()
     many = difference[both.tokens >= 8]
     few = difference[both.tokens < 8]
+
     medians = few.groupby(both.tokens).median()
     shares = [many.median(), many.max(), medians.min(), medians.max(), few.max()]
     return [str(both.definition.nunique()), *map(percent, shares)]
 
 
-def same_kernel_on_h100() -> list[str]:
-    """Return by how much hopper_fused took longer, in the median and at most."""
-    longer = same_kernel(H100).ratio - 1
+def same_kernel_longer(gpu: str, solutions: list[str], most_tokens: int) -> list[str]:
+    """Return by how much the first of two that are one kernel took longer, median and at most."""
+    both = times_over(gpu, *solutions)
+    longer = both.ratio[both.tokens <= most_tokens] - 1
     return [percent(longer.median(), 1), percent(longer.max())]
+
+
+def longer_at_most(solution: str, than: str, least_tokens: int) -> list[str]:
+    """Return what a solution takes longer than another one, at most over all layers, in %."""
+    both = times_over(MEASURED_ON, solution, than)
+    return [percent((both.ratio[both.tokens >= least_tokens] - 1).max())]
 
 
 def clocks_apart() -> list[str]:
@@ -145,198 +173,120 @@ def clocks_apart() -> list[str]:
     """
     ms = {}
     for clock in ("events", "gpu"):
-        rows = pages.main_definition(clock)
-        timed = rows[(rows.tolerance == SHOWN) & rows.counts]
-        ms[clock] = timed.set_index(["tokens", "solution"]).ms
+        ms[clock] = counted(pages.main_definition(clock)).set_index(["tokens", "solution"]).ms
     at_one = (ms["events"] - ms["gpu"]).dropna()[1]
     at_most = (1 - ms["gpu"] / ms["events"]).dropna()[14107].max()
     return [f"{at_one.min():.2f}", f"{at_one.max():.2f}", percent(at_most)]
 
 
 def fib_main_apart() -> list[str]:
-    """Return how far FIB's main branch is from the GPU's clock from 57 tokens on, and at one."""
+    """Return how far FIB's main branch is from the GPU's clock in %: from 57 tokens on, at one."""
     theirs, _ = measurements.load([paths.RECORDS / "fib_main.jsonl"])
     cell = ["solution", "uuid", "tokens"]
     by_them = theirs[theirs.clock == "gpu"].set_index(cell).ms
-    rows = pages.main_definition("gpu")
-    by_us = rows[rows.counts].set_index(cell).ms
+    by_us = counted(pages.main_definition("gpu")).set_index(cell).ms
     apart = (by_them / by_us - 1).abs().dropna().reset_index(name="share")
     at_one = apart.share[apart.tokens == 1].max()
     return [percent(apart.share[apart.tokens >= 57].max(), 1), percent(at_one)]
 
 
-def over_bound_on_h100() -> list[str]:
-    """Return hopper_fused's times the bound: least and greatest from 14 to 901 tokens, at one, and
-    least and greatest beyond.
+def over_bound(gpu: str, solution: str) -> list[str]:
+    """Return times the bound by events: least and greatest from 14 to 901 tokens, at one, and the
+    greatest beyond.
     """
-    rows = pages.main_definition("events", H100)
-    timed = rows[(rows.tolerance == SHOWN) & rows.counts]
-    ours = timed[timed.solution == "hopper_fused"]
-    over_bound = ours.set_index("tokens").over_bound
-    middle = over_bound[(over_bound.index >= 14) & (over_bound.index <= 901)]
-    many = over_bound[over_bound.index > 901]
-    values = (middle.min(), middle.max(), over_bound[1], many.max())
-    return [f"{value:.1f}" for value in values]
+    rows = counted(pages.main_definition("events", gpu))
+    over = rows[rows.solution == solution].set_index("tokens").over_bound
+    middle = over[(over.index >= 14) & (over.index <= 901)]
+    many = over[over.index > 901]
+    return [f"{value:.1f}" for value in (middle.min(), middle.max(), over[1], many.max())]
 
 
-# Other pages
+# Sizes
 
 
-def fastest_sums() -> list[str]:
-    """Return us beyond the layer alone: ours, NCCL's and torch's one-shot."""
-    us = one_token_on_four()
-    ways = ("run_allreduce", "group's all-reduce", "symmetric memory, one-shot")
-    return [f"{us[way]:.1f}" for way in ways]
-
-
-def off_two_shot() -> list[str]:
-    """Return how far run_allreduce is from torch's two-shot at 256 tokens, at most."""
-    apart = []
-    for point in multi_gpu.read(paths.MULTI_GPU):
-        if point.tokens == 256:
-            two_shot = point.us["symmetric memory, two-shot"]
-            apart.append(abs(point.us["run_allreduce"] / two_shot - 1))
-    return [percent(max(apart), 1)]
-
-
-def fp4_gigabytes(layer_key: str) -> list[str]:
-    """Return GB of a layer's weights in MXFP4."""
+def gigabytes_of_weights(layer_key: str) -> list[str]:
+    """Return GB of a layer's weights on a rank."""
     sizes = catalogue.layer_sizes()[layer_key]
     weights = sizes["num_local_experts"] * catalogue.operator(layer_key).expert_bytes(sizes)
     return [f"{weights / 1e9:.2f}"]
 
 
-def profiled(tokens: int) -> list:
-    """Return hopper_fused's profiles of so many tokens or more."""
-    (record,) = [each for each in pages.profile_records() if each.solution == "hopper_fused"]
-    return [profile for profile in record.workloads if tokens <= profile.T]
+def gigabytes_of_inputs() -> list[str]:
+    """Return GB of the inputs of the main definition's largest workload."""
+    full = catalogue.definition("full")
+    sizes = [size_of_inputs(full, workload) for workload in recorded("full")]
+    return [f"{max(sizes) / 1e9:.1f}"]
 
 
-def reading_at_57() -> list[str]:
-    """Return MB of the workload, us in which kernels run, and TB/s."""
-    profile = profiled(57)[0]
+# Profiles, served records, Ray
+
+
+def profiles_of(solution: str) -> list[WorkloadProfile]:
+    """Return a solution's profiles. Raises LookupError where there are none."""
+    for record in pages.profile_records():
+        if record.solution == solution:
+            return record.workloads
+    raise LookupError(f"records/profile: nothing of {solution}")
+
+
+def profiled_reading(solution: str, tokens: int) -> list[str]:
+    """Return MB that a call has to move, us in which kernels run, and TB/s."""
+    busy_us = next(each.busy_us for each in profiles_of(solution) if each.T == tokens)
     rows = pages.main_definition()
-    bound_ms = rows[rows.tokens == 57].bound_ms.max()
+    bound_ms = rows[rows.tokens == tokens].bound_ms.max()
     megabytes = bound_ms * CEILINGS[MEASURED_ON]["bytes"] / 1e9
-    rate = megabytes / profile.busy_us
-    return [f"{megabytes:.0f}", f"{profile.busy_us:.0f}", f"{rate:.2f}"]
+    return [f"{megabytes:.0f}", f"{busy_us:.0f}", f"{megabytes / busy_us:.2f}"]
 
 
-def tensor_cores_at_work() -> list[str]:
-    """Return the least and the greatest share of cycles in the GEMMs from 4096 tokens on."""
+def tensor_cores_at_work(solution: str, least_tokens: int) -> list[str]:
+    """Return the least and the greatest share of cycles in the GEMMs, in %."""
     shares = []
-    for profile in profiled(4096):
+    for profile in profiles_of(solution):
         for kernel in profile.kernels:
-            if "gemm" in kernel.stage:
+            if profile.T >= least_tokens and "gemm" in kernel.stage:
                 shares += [launch.tensor_percent for launch in kernel.counters]
     return [f"{min(shares):.0f}", f"{max(shares):.0f}"]
 
 
-def served_savings() -> list[str]:
-    """Return ms that hopper_fused saves, against each of two, at 32 and at 8192 tokens."""
+def served_savings(solution: str, others: list[str], tokens: list[int]) -> list[str]:
+    """Return ms of the first served record that a solution saves, against each of the others."""
     first = served.recorded()[0]
     texts = []
-    for tokens in (32, 8192):
-        ours = first.point(tokens, "hopper_fused").ms
-        for other in ("deepgemm", "sglang_triton"):
-            texts.append(f"{first.point(tokens, other).ms - ours:.1f}")
+    for count in tokens:
+        ms = {point.solution: point.ms for point in first.points_at(count)}
+        texts += [f"{ms[other] - ms[solution]:.1f}" for other in others]
     return texts
-
-
-def gigabytes_of_inputs() -> list[str]:
-    """Return GB of the inputs of the main definition's largest workload."""
-    full = catalogue.definition("full")
-    workloads = recorded("full")
-    return [f"{max(size_of_inputs(full, workload) for workload in workloads) / 1e9:.1f}"]
 
 
 def seconds_on_ray() -> list[str]:
     """Return seconds of 62 cells on two GPUs with actors, and on one without Ray."""
     text = (paths.RECORDS / "ray.md").read_text(encoding="utf-8")
-    wanted = ("| 104 s: 15 until Ray runs", "whole jobs | one GPU without Ray 156 s")
-    for words in wanted:
+    for words in ("| 104 s: 15 until Ray runs", "whole jobs | one GPU without Ray 156 s"):
         if words not in text:
             raise LookupError(f"records/ray.md: nothing says {words!r}")
     return ["104", "62", "156"]
 
 
-def cost_of_two_terms() -> list[str]:
-    """Return what hopper_fused_exact takes longer than hopper_fused, at most, in %."""
-    rows = pages.rows()
-    timed = rows[(rows.hardware == MEASURED_ON) & (rows.tolerance == SHOWN) & rows.counts]
-    ms = timed.pivot(index=["definition", "tokens", "uuid"], columns="solution", values="ms")
-    many = ms[ms.index.get_level_values("tokens") > 1024]
-    return [percent((many["hopper_fused_exact"] / many["hopper_fused"] - 1).max())]
-
-
-def layer_table(layer_key: str, *words: str) -> tuple[tuple[str, str], object]:
-    """Return the entry of RECOMPUTED for a row of the table of MXFP4 layers."""
-    template = " | ".join([f"| `{layer_key}`", *words, "{} GB |"])
-    return ("docs/models.md", template), lambda: fp4_gigabytes(layer_key)
-
-
-RECOMPUTED: Recomputed = {
-    ("README.md", "takes {} to {}% less time an output token"): less_per_token_in_vllm,
-    ("README.md", "{}% less, and {}% less for a"): less_in_sglang,
-    ("README.md", "costs {} us inside the launch, {} to {} us behind it"): sums_on_four,
-    (GUIDE, "moved once at {} TB/s, or every FP8 FLOP done at {} TFLOP/s"): (
-        lambda: ceilings(MEASURED_ON, "bytes", "fp8")
-    ),
-    (GUIDE, "reached {} TB/s, dense GEMMs reached {} TFLOP/s in FP8 and {} in bf16"): (
-        lambda: ceilings(H100, "bytes", "fp8", "bf16")
-    ),
-    (
-        GUIDE,
-        "over {} layers, their times differ by {}% in the median and {}% at most from 8 tokens on, "
-        "and by {} to {}% with fewer tokens, {}% in the worst case",
-    ): same_kernel_on_h200,
-    (GUIDE, "On the H100 `hopper_fused` took {}% longer, and {}% at most"): same_kernel_on_h100,
-    (
-        GUIDE,
-        "the host's time, {} to {} ms. At T = 14107 the GPU's clock, which took fewer calls, shows "
-        "up to {}% less",
-    ): clocks_apart,
-    (
-        GUIDE,
-        "[within {}%](../records/fib_main.jsonl) of this clock's times from 57 tokens on, and "
-        "within {}% at T = 1",
-    ): fib_main_apart,
-    (
-        GUIDE,
-        "takes {} to {} times that bound from 14 to 901 tokens, {} times at T = 1, and up to {} "
-        "times beyond",
-    ): over_bound_on_h100,
-    (
-        "docs/multi_gpu.md",
-        "costs {} us behind the width's part, where NCCL's costs {} and torch's one-shot {}.",
-    ): fastest_sums,
-    ("docs/multi_gpu.md", "torch's two-shot, and within {}% of that"): off_two_shot,
-    ("docs/profile.md", "at T = 57 it reads {} MB in {} us, {} TB/s"): reading_at_57,
-    ("docs/profile.md", "tensor cores work {} to {}% of its cycles"): tensor_cores_at_work,
-    (
-        "docs/served.md",
-        "saves {} ms against `deepgemm` and {} ms against `sglang_triton`; with a chunk of 8192 "
-        "tokens {} and {} ms",
-    ): served_savings,
-    (
-        "docs/run.md",
-        "took {} s for {} pairs of solution and workload, one H100 without Ray {} s",
-    ): seconds_on_ray,
-    ("docs/run.md", "takes many times its {} GB of inputs"): gigabytes_of_inputs,
-    ("docs/tolerances.md", "costs up to {}% with many tokens"): cost_of_two_terms,
-}
-RECOMPUTED |= dict(
-    [
-        layer_table("deepseek-v4-flash-mxfp4", "DeepSeek-V4-Flash, all experts"),
-        layer_table("deepseek-v4-flash-ep8-mxfp4", "one of 8 ranks"),
-        layer_table("deepseek-v4-flash-tp4-mxfp4", "a quarter of every expert"),
-        layer_table("deepseek-v4-pro-ep8-mxfp4", "DeepSeek-V4-Pro, one of 8 ranks"),
-    ]
-)
-
-NOT_MEASURED: NotMeasured = {
-    (GUIDE, "its range is taken to be 5%"): "a rule: results/spread.py",
-    (GUIDE, "a read of 8 GiB"): "what tools/ceilings.py reads",
-    ("docs/run.md", "4 GB of memory at most, files of 1 GB"): "limits: judging/isolation",
-    ("docs/tolerances.md", "about 2.6% in the root mean square"): "computed: three mantissa bits",
+FUNCTIONS: dict[str, Callable[..., list[str]]] = {
+    function.__name__: function
+    for function in (
+        all_reduce,
+        all_reduce_and_others,
+        all_reduces_apart,
+        ceilings,
+        clocks_apart,
+        fib_main_apart,
+        gigabytes_of_inputs,
+        gigabytes_of_weights,
+        less_in_sglang,
+        less_per_token_in_vllm,
+        longer_at_most,
+        over_bound,
+        profiled_reading,
+        same_kernel_apart,
+        same_kernel_longer,
+        seconds_on_ray,
+        served_savings,
+        tensor_cores_at_work,
+    )
 }
