@@ -88,18 +88,10 @@ def update_page(
 ) -> list[str]:
     """Do for one page what `update` does for all."""
     text = path.read_text(encoding="utf-8")
-    problems = []
-    covered = []
-    changes = {}
-    for sentence in sentences:
-        matches = list(pattern_of(sentence.text).finditer(text))
-        if len(matches) != 1:
-            count = len(matches) or "no"
-            problems.append(f"{page}: {count} sentences fit {sentence.text!r}, want one")
-            continue
+    matches, problems = located(page, text, sentences)
 
-        match = matches[0]
-        covered.append(match.span())
+    changes = {}
+    for sentence, match in matches:
         figures = sentence.figures(functions)
         if figures is None:
             where = f"{page}:{line_at(text, match.start())}"
@@ -109,15 +101,37 @@ def update_page(
             if match[number] != figure:
                 changes[match.span(number)] = figure
 
-    for (first, end), figure in changes.items():
-        if check:
-            problems.append(
-                f"{page}:{line_at(text, first)}: says {text[first:end]}, traces and records give "
-                f"{figure}: run `moebench docs`"
-            )
-    problems += without_source(page, text, covered)
-    if changes and not check:
+    if check:
+        problems += out_of_date(page, text, changes)
+    elif changes:
         write_atomically(path, replaced(text, changes))
+    return problems + without_source(page, text, [match.span() for _, match in matches])
+
+
+def located(
+    page: str, text: str, sentences: list[Sentence]
+) -> tuple[list[tuple[Sentence, re.Match]], list[str]]:
+    """Return where each sentence stands in a page, and a line for each that does not, or twice."""
+    matches = []
+    problems = []
+    for sentence in sentences:
+        places = list(pattern_of(sentence.text).finditer(text))
+        if len(places) == 1:
+            matches.append((sentence, places[0]))
+        else:
+            count = len(places) or "no"
+            problems.append(f"{page}: {count} sentences fit {sentence.text!r}, want one")
+    return matches, problems
+
+
+def out_of_date(page: str, text: str, changes: dict[tuple[int, int], str]) -> list[str]:
+    """Return a line for each figure that is another now. changes: place in the text -> figure."""
+    problems = []
+    for (first, end), figure in changes.items():
+        problems.append(
+            f"{page}:{line_at(text, first)}: says {text[first:end]}, traces and records give "
+            f"{figure}: run `moebench docs`"
+        )
     return problems
 
 
