@@ -148,6 +148,18 @@ def test_a_run_that_failed_stands_for_all():
     assert measurements.median_runs(rows, ["tokens"]).status.item() == "RUNTIME_ERROR"
 
 
+@pytest.mark.parametrize(
+    ("other", "range_from", "high"),
+    [((), "trials", 1.02), ((1.0, 1.21), "other cells", 1.1), ((1.0, 1.01), "other cells", 1.02)],
+)
+def test_the_trials_of_a_single_run_say_how_wide_its_range_is_at_least(
+    tmp_path, other, range_from, high
+):
+    single = trace("fast", 1, 1.0, trials_ms="0.98 1.019592 1.0")
+    row = row_at(loaded(tmp_path, [single, *runs("slow", 7, *other)]), "fast", 1)
+    assert (row.range_from, row.ms_high) == (range_from, pytest.approx(high))
+
+
 def test_one_run_that_failed_fails_the_cell(tmp_path):
     failure = trace("fast", 1, status="INCORRECT_NUMERICAL", matched=0.5)
     row = row_at(loaded(tmp_path, [failure, *runs("fast", 1, 1.0, 2.0)]), "fast", 1)

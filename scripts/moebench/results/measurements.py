@@ -50,6 +50,7 @@ PROVENANCE = (
     "timestamp",
     "command",
     "host",
+    "trials_ms",
 )
 
 
