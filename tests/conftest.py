@@ -55,21 +55,20 @@ def no_gpu(monkeypatch):
 
 @pytest.fixture
 def packed_module(tmp_path_factory):
-    """Solution, dotted name and layer key (None: its first) -> that module of the packed solution,
-    new in each test.
+    """A function of a solution, a dotted name and a layer key (None: its first) that returns that
+    module of the packed solution, new in each test.
     """
-    from moebench.packing import pack
+    from moebench.packing.manifest import read_manifest
+    from packed_sources import packed_texts, write_texts
 
-    parent, names = tmp_path_factory.mktemp("packed"), {}
+    parent = tmp_path_factory.mktemp("packed")
+    names = {}
 
     def get(solution, dotted, layer_key=None):
         name = names.setdefault((solution, layer_key), f"packed_{solution}_{len(names)}")
         if not (parent / name).exists():
-            packed = pack.pack(solution)
-            for source in packed[layer_key or next(iter(packed))].sources:
-                path = parent / name / source.path
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(source.content, encoding="utf-8")
+            first = read_manifest(solution).definitions[0]
+            write_texts(parent / name, packed_texts(solution, layer_key or first))
         return importlib.import_module(f"{name}.{dotted}")
 
     with pytest.MonkeyPatch.context() as patch:

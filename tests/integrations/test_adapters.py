@@ -2,8 +2,8 @@
 releases' signatures.
 
 What it imports is built from tests/samples/engine_signatures.json, which
-tests/support/engine_signatures.py reads from vLLM's sources, and called as vLLM calls it. So this
-shows that names, arguments and fields exist, not that it runs; test_vllm_on_cpu.py and
+tests/support/engines/engine_signatures.py reads from vLLM's sources, and called as vLLM calls it.
+So this shows that names, arguments and fields exist, not that it runs; test_vllm_on_cpu.py and
 test_sglang_on_cpu.py run the engines' own classes.
 """
 

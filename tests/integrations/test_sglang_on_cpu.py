@@ -28,7 +28,7 @@ ALONE = [  # they would bring a torch
     *("compressed-tensors", "dill", "gguf", "loguru", "openai"),
     *("partial-json-parser", "sentencepiece", "torchvision<0.27", "xgrammar"),
 ]
-PROGRAM = paths.ROOT / "tests" / "support" / "sglang_layer.py"
+PROGRAM = paths.ROOT / "tests" / "support" / "engines" / "sglang_layer.py"
 GEOMETRY = "small-routed"
 SIZES = catalogue.layer_sizes()[GEOMETRY]
 RANKS = SIZES["num_experts"] // SIZES["num_local_experts"]

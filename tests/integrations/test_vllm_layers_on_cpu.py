@@ -16,7 +16,7 @@ from two_ranks import RANKS, two_ranks
 
 # one worker installs vLLM, which is kept, and runs these tests
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
-PROGRAM = paths.ROOT / "tests" / "support" / "vllm_layer.py"
+PROGRAM = paths.ROOT / "tests" / "support" / "engines" / "vllm_layer.py"
 SECONDS = 400
 SLICES = "small-renorm-routed"
 MXFP4 = "small-mxfp4"

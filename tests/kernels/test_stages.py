@@ -56,7 +56,7 @@ pytestmark = [
 
 def cases(count):
     """Parametrise a test with so many Cases."""
-    seeds = [*range(QUICK), *map(slow, range(QUICK, count))]
+    seeds = [seed if seed < QUICK else slow(seed) for seed in range(count)]
     return pytest.mark.parametrize("seed", seeds)
 
 
@@ -291,7 +291,7 @@ def gate_first(operands):
     return x, x_scale.t().contiguous(), *swapped
 
 
-@cases(2)
+@cases(1)
 def test_gemm1_in_the_order_of_engines(device, seed, engine_order):
     case = Case(device, seed)
     operands = case.gemm1_operands()
@@ -304,7 +304,7 @@ def test_gemm1_in_the_order_of_engines(device, seed, engine_order):
     assert torch.equal(output[rows], expected[rows])
 
 
-@cases(2)
+@cases(1)
 def test_gemm1_swiglu_quant_in_the_order_of_engines(device, seed, engine_order):
     case = Case(device, seed)
     operands = case.gemm1_operands()
