@@ -50,6 +50,8 @@ FP8_LAYERS = [
     "qwen3.5-397b-routed",
 ]
 MXFP4_LAYERS = ["deepseek-v4-pro-ep8-mxfp4", "small-mxfp4"]
+# Their consumers load the weights themselves, which nobody writes to.
+READ_WEIGHTS = [(layer_key, ONE_LAUNCH) for layer_key in MXFP4_LAYERS]
 CASES = [("full", source) for source in HOST_SOURCES]
 CASES += [("deepseek-v4-pro-ep8-mxfp4", source) for source in HOST_SOURCES]
 CASES += [(layer_key, source) for layer_key in FP8_LAYERS for source in FP8_SOURCES]
@@ -111,24 +113,29 @@ def test_every_source_is_compiled():
     assert files == {source for _, source in CASES}
 
 
+def check_speed(source, log, opcodes):
+    """Check that products do not wait for each other, and that sums are not spilled."""
+    assert not GIVEN_UP.search(log), log
+    most_spilled = MOST_SPILLED_MXFP4 if source in MXFP4_GEMMS else MOST_SPILLED
+    for spilled in SPILLED.findall(log):
+        assert int(spilled) <= most_spilled, log
+    if source in MULTIPLYING:
+        assert {"QGMMA", "UTMALDG"} <= opcodes
+
+
 @pytest.mark.skipif(
     shutil.which("nvcc") is None or not os.access(sass.NVDISASM, os.X_OK),
     reason="needs nvcc and nvdisasm",
 )
 @pytest.mark.parametrize(("layer_key", "source"), parameters())
 def test_machine_code_is_quick_and_releases_nothing_too_early(layer_key, source, tmp_path):
-    """Products that wait for each other, or sums that are spilled, are a slower table."""
     result = compiled(layer_key, source, tmp_path)
     functions = sass.disassemble(result.cubin)
 
-    assert not GIVEN_UP.search(result.log), result.log
-    most_spilled = MOST_SPILLED_MXFP4 if source in MXFP4_GEMMS else MOST_SPILLED
-    assert all(int(spilled) <= most_spilled for spilled in SPILLED.findall(result.log)), result.log
-    if source in MULTIPLYING:
-        assert {"QGMMA", "UTMALDG"} <= sass.opcodes(functions)
-        assert sass.arrivals(functions)
+    check_speed(source, result.log, sass.opcodes(functions))
+    assert sass.arrivals(functions) or source not in MULTIPLYING
     assert sass.released_in_flight(functions) == set()
-    if source in OVERLAPPING:
+    if source in OVERLAPPING and (layer_key, source) not in READ_WEIGHTS:
         assert set(sass.read_only_loads(functions).values()) == {0}
     # Another definition's library would find its scratch in such a variable.
     assert unique_symbols(result.kernel) <= {"std", "tvm"}

@@ -63,7 +63,7 @@ def run_ranks(request, package, in_reach, folder):
 
 def request_of(layer, additional_config, folder: Path):
     """Return what vllm_layer.py reads."""
-    is_mxfp4 = layer.geometry in catalogue.mxfp4()
+    is_mxfp4 = layer.layer_key in catalogue.mxfp4()
     checkpoint = layer.checkpoint()
     if is_mxfp4:
         checkpoint = {name: tensor.view(torch.uint8) for name, tensor in checkpoint.items()}
@@ -86,9 +86,9 @@ def request_of(layer, additional_config, folder: Path):
 @pytest.mark.parametrize("case", CASES)
 def test_the_sum_of_two_ranks_is_the_layer(in_reach, case, tmp_path):
     """A rank that computes another one's slice or experts, or a sum that is made twice or not."""
-    geometry, additional_config = CASES[case]
-    layer = two_ranks(geometry)
-    package = install("triton_fused_v2", geometry, tmp_path / "package")
+    layer_key, additional_config = CASES[case]
+    layer = two_ranks(layer_key)
+    package = install("triton_fused_v2", layer_key, tmp_path / "package")
     request = request_of(layer, additional_config, tmp_path) | {"package": package.name}
 
     first, second = run_ranks(request, package, in_reach, tmp_path)

@@ -14,6 +14,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from moebench.core import paths
+from packed_sources import write_texts
+from process_tree import goes_on
 
 from solutions.common.host import build_library as built
 
@@ -69,25 +71,11 @@ def wait_for_compiler(compiler, process):
         time.sleep(0.05)
 
 
-def goes_on(process):
-    """Whether a process runs: in a container nobody may wait for one that has ended."""
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def without_compilers(monkeypatch, folder):
     monkeypatch.setenv("PATH", str(folder))
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(built, "DEFAULT_TOOLKIT", folder / "no toolkit")
-
-
-def write(folder, texts):
-    for path, text in texts.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
 
 
 def key(texts=TEXTS, architecture="9.0a", flags=("-O3",), headers_version="4.5"):
@@ -96,8 +84,8 @@ def key(texts=TEXTS, architecture="9.0a", flags=("-O3",), headers_version="4.5")
 
 def test_the_key_is_of_content_and_not_of_place(tmp_path):
     files = {**TEXTS, "main.py": "", "few/a.cu": KERNEL}
-    write(tmp_path / "first", files)
-    write(tmp_path / "second" / "below", files)
+    write_texts(tmp_path / "first", files)
+    write_texts(tmp_path / "second" / "below", files)
 
     first = built.read_sources(tmp_path / "first")
     second = built.read_sources(tmp_path / "second" / "below")
@@ -161,7 +149,7 @@ def build_in(tmp_path, monkeypatch):
     def build(folder, texts, **options):
         place = tmp_path / folder
         headers = place / "in clude"
-        write(headers, {"one.h": "#define ONE 1\n"})
+        write_texts(headers, {"one.h": "#define ONE 1\n"})
         monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(place / "the cache"))
         monkeypatch.setenv("TMPDIR", str(place))
 

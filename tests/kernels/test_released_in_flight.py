@@ -84,7 +84,7 @@ ARRIVE = ("SYNCS.ARRIVE.TRANS64.A1T0", "RZ, [R5], RZ")
 
 def test_a_load_that_nobody_has_waited_for_is_in_flight():
     code = [instruction(0, *LOAD), instruction(16, *ARRIVE), instruction(32, "EXIT")]
-    assert [at.load for at in in_flight(code)] == ["0000: LDS.64 R2, [R4]"]
+    assert [each.load for each in in_flight(code)] == ["0000: LDS.64 R2, [R4]"]
 
 
 def test_a_wait_before_the_arrival_or_at_it_ends_the_load():

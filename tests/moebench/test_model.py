@@ -8,9 +8,9 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
+from model_configs import CONFIGS, GOOD
 from moebench import cli
 from moebench.commands import model
 from moebench.core import paths
@@ -19,10 +19,6 @@ from moebench.models.expected_bound import expected_bound
 from moebench.packing import manifest, pack
 from recorded import trace, write
 
-SAMPLES = Path(__file__).parents[1] / "samples" / "model_configs.jsonl"
-LINES = SAMPLES.read_text(encoding="utf-8").splitlines()
-CONFIGS = {sample["name"]: sample for sample in map(json.loads, LINES)}
-GOOD = [name for name, sample in CONFIGS.items() if "layers" in sample]
 TINY = {
     "model_type": "qwen3_moe",
     "num_experts": 16,

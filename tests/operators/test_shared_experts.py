@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from layer_inputs import arguments, reference
+from every_solution import relative_error
+from layer_inputs import arguments, halves_swapped, reference
 from moebench.models.expected_bound import expected_bound
 from moebench.models.layer import layers
 from moebench.operators import catalogue
@@ -34,10 +35,6 @@ def shared_expert(inputs):
     nothing_else = torch.zeros(TOKENS, 1, dtype=torch.int64, device=x.device)
     ones = torch.ones(TOKENS, 1, device=x.device)
     return local_experts(x, *last, nothing_else, ones).float()
-
-
-def relative_error(output, expected):
-    return (output.float() - expected.float()).norm() / expected.float().norm()
 
 
 @pytest.mark.parametrize("key", SHARED)
@@ -99,8 +96,7 @@ def test_behind_a_router_it_is_a_layer_like_others(offset):
     del inputs["routed_scaling_factor"]
     turned = {}
     for name in ("gemm1_weights", "gemm1_weights_scale"):
-        up, gate = inputs[name].view(torch.uint8).chunk(2, dim=1)
-        turned[name] = torch.cat([gate, up], dim=1).view(inputs[name].dtype)
+        turned[name] = halves_swapped(inputs[name])
     turned["hidden_states_scale"] = inputs["hidden_states_scale"].t().contiguous()
     output = reference("small-shared-routed").run(**inputs | turned | given)
     assert relative_error(output, expected) < 5e-3

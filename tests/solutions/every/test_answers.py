@@ -13,6 +13,7 @@ from every_solution import (
     OUTPUT,
     assert_close,
     assert_same_bits,
+    cloned,
     expected_output,
     local_experts_of,
     run,
@@ -39,7 +40,7 @@ def workload_inputs(definition, workload, root):
     """
     stored = load_safetensors(definition, workload, root)
     (values,) = seeded_inputs(definition, workload, 1, DEVICE, stored)
-    return [value.clone() if torch.is_tensor(value) else value for value in values]
+    return cloned(values)
 
 
 def check_workload(layer, definition, workload, root):
@@ -55,13 +56,12 @@ def check_workload(layer, definition, workload, root):
     assert_close(output, expected, workload.uuid)
 
 
-SECONDS_EACH = ("same-eight-local", "last-rank-odd-length")  # in the interpreter
+SECONDS_EACH = ["same-eight-local", "last-rank-odd-length"]  # in the interpreter
+QUICK_ONES = [name for name in SMALL_CASES if name not in SECONDS_EACH]
 
 
 @serving("small")
-@pytest.mark.parametrize(
-    "case", [slow(name) if name in SECONDS_EACH else name for name in SMALL_CASES]
-)
+@pytest.mark.parametrize("case", [*QUICK_ONES, *map(slow, SECONDS_EACH)])
 def test_small_workloads(layer, layer_key, case, records):
     """A wrong answer on a workload chosen to hurt, which would be seen on a GPU only."""
     small = records(layer_key)
