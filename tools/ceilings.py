@@ -1,14 +1,18 @@
-"""What this GPU reaches: a read of its memory, and dense GEMMs; for CEILINGS in
-operators/roofline.py. Needs 10 GiB.
+"""What this GPU reaches: a read of its memory, and dense GEMMs; for the roofline bound, which
+divides by the best readings in operators/ceilings.jsonl. Needs 10 GiB.
 """
 
+import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 
 import torch
 import triton
 import triton.language as tl
+from moebench.core.provenance import cuda_driver
+from moebench.operators.roofline import RATES, READINGS, Reading
 
 WORDS = 1 << 31  # of 4 bytes, which are read
 GEMM_SIZE = 8192
@@ -95,17 +99,44 @@ def read_tasks() -> list[Task]:
     return tasks
 
 
-def main() -> None:
+def measured() -> dict[str, float]:
+    """Return task -> the best rate of all rounds."""
     tasks = [*gemm_tasks(), *read_tasks()]
     best = {task.name: 0.0 for task in tasks}
     for _ in range(ROUNDS + 1):  # the first one compiles
         for task in tasks:
             rate = task.work / seconds(task.call)
             best[task.name] = max(best[task.name], rate)
+    return best
 
-    print(torch.cuda.get_device_name())
-    for name, rate in best.items():
+
+def reading_of(rates: dict[str, float]) -> Reading:
+    """Return the best of each kind of task, to four digits."""
+    best = {}
+    for kind in RATES:
+        best[kind] = float(f"{max(rate for name, rate in rates.items() if kind in name):.4g}")
+    return Reading(
+        hardware=torch.cuda.get_device_name(),
+        date=datetime.now(UTC).date().isoformat(),
+        driver=cuda_driver(),
+        of="tools/ceilings.py",
+        **best,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", action="store_true", help="add a line to ceilings.jsonl")
+    args = parser.parse_args()
+
+    rates = measured()
+    reading = reading_of(rates)
+    print(reading.hardware)
+    for name, rate in rates.items():
         print(f"{name}: {rate:.4g} /s")
+    if args.record:
+        with READINGS.open("a", encoding="utf-8") as file:
+            file.write(f"{reading.model_dump_json(exclude_none=True)}\n")
 
 
 if __name__ == "__main__":

@@ -25,11 +25,13 @@ constexpr int64_t kHiLoTokens = 32 * kNumExperts / kTopK;
 // Up to here y has all columns. Above, gemm2 and combine run kColumnPasses times, to save memory.
 constexpr int64_t kOnePassTokens = 8192;
 // A CTA of route_permute has shared memory for its share of so many tokens.
-constexpr int64_t kRouteTokens = (int64_t)kMaxRouteBatches * 32 * kMinSms;
+constexpr int64_t kRouteTokens = (int64_t)Grouped::kMaxRouteBatches * 32 * kMinSms;
 constexpr int64_t kMaxTokens = kRouteTokens < 1 << 17 ? kRouteTokens : 1 << 17;
-static_assert((kMaxTokens * kMaxTokenExperts + kNumLocalExperts * kRowAlign) / kRowAlign < 1 << (32 - kRowsBits),
+static_assert((kMaxTokens * kMaxTokenExperts + kNumLocalExperts * Grouped::kRowAlign) / Grouped::kRowAlign <
+                  1 << (32 - kRowsBits),
               "a row fits a tile's entry");
-static_assert(kMaxTokens / kRowAlign < 1 << kRowsBits && kMaxTokens / kClusterM < 1 << (32 - kMFirstShift),
+static_assert(kMaxTokens / Grouped::kRowAlign < 1 << kRowsBits &&
+                  kMaxTokens / Grouped::kClusterM < 1 << (32 - kMFirstShift),
               "an expert's rows fit a tile's entry");
 static_assert(kMaxTokens * kHidden < (int64_t)1 << 32, "gemm1 addresses x with 32 bits");
 const int64_t kTokenLimit = kMaxTokens, kQuantiseLimit = kOneLaunch ? Config::kQuantiseTokens : 0;
@@ -45,19 +47,20 @@ constexpr size_t kZeroedBytes = kFusedOffset + offsetof(RoutingScratch, mask);
 // Sets the pointers of the scratch arrays, for the most rows that so many tokens can have. Returns the bytes.
 static size_t place_grouped_scratch(GroupedArgs& args, uint8_t* base, int h_split, int ctas) {
   const size_t tokens = args.num_tokens, pairs = tokens * kMaxTokenExperts;
-  const size_t rows = pairs + std::min<size_t>(kNumLocalExperts, pairs) * (kRowAlign - 1);
-  const size_t entries = rows / kBlockM + 2 * std::min<size_t>(kNumLocalExperts, pairs);  // per pair of n_blocks
+  const size_t rows = pairs + std::min<size_t>(kNumLocalExperts, pairs) * (Grouped::kRowAlign - 1);
+  // per pair of n_blocks
+  const size_t entries = rows / Grouped::kBlockM + 2 * std::min<size_t>(kNumLocalExperts, pairs);
   BumpAllocator scratch{base};
   scratch.allocate(args.weight, tokens * kNumLocalExperts);
   scratch.allocate(args.token_rows, tokens * kMaxTokenRows);
   scratch.allocate(args.cta_rows, (size_t)ctas * kPaddedLocalExperts);
-  scratch.allocate(args.queue1, entries * (kNumNBlocks1 / 2));
-  scratch.allocate(args.queue2, entries * (args.y_columns / (2 * kBlockN)));
+  scratch.allocate(args.queue1, entries * (Grouped::kNumNBlocks1 / 2));
+  scratch.allocate(args.queue2, entries * (args.y_columns / (2 * Grouped::kBlockN)));
   scratch.allocate(args.row_weight, rows);
   scratch.allocate(args.row_token, rows);
   scratch.allocate(args.row_x_scale, rows * kNumKBlocks1);
-  scratch.allocate(args.h_scale, rows * kNumNBlocks1);
-  scratch.allocate(args.h, rows * kGroupedIntermediate * h_split);
+  scratch.allocate(args.h_scale, rows * Grouped::kNumNBlocks1);
+  scratch.allocate(args.h, rows * Grouped::kPaddedIntermediate * h_split);
   if (kMxfp4Weights) {
     uint8_t* ordered;  // x in order of K, see k_order.cuh
     scratch.allocate(ordered, tokens * kHidden);
@@ -98,11 +101,11 @@ static void encode_maps(const void* w1, const void* w2, const GroupedArgs& args,
   if constexpr (kMxfp4Weights) {
     constexpr int kBox = kBlockK / 2;  // bytes of a K block
     constexpr auto kPromotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
-    encode_w1_map<kHidden / 2, kBox>(w1_map, w1, kBlockN / (kClusterCtas * 2 * kAtomRows), kPromotion);
-    encode_w2_map<kIntermediate / 2, kBox>(w2_map, w2, kBlockN / kClusterCtas, kPromotion);
+    encode_w1_map<kHidden / 2, kBox>(w1_map, w1, Grouped::kW1BoxGroups, kPromotion);
+    encode_w2_map<kIntermediate / 2, kBox>(w2_map, w2, Grouped::kW2BoxRows, kPromotion);
   } else {
     encode_gemm1_map(w1_map, w1, args, h_split);
-    encode_w2_map(w2_map, w2, kBlockN / kClusterCtas);
+    encode_w2_map(w2_map, w2, Grouped::kW2BoxRows);
   }
 }
 
@@ -111,8 +114,8 @@ static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const vo
                                Counters* counters, int h_split, int sms, cudaStream_t stream) {
   GroupedArgs args = {layer};
   args.counters = counters;
-  args.clusters = sms / kClusterCtas;
-  args.y_columns = y_columns_of(layer.num_tokens <= kOnePassTokens ? 1 : kColumnPasses);
+  args.clusters = sms / Grouped::kClusterCtas;
+  args.y_columns = y_columns_of(layer.num_tokens <= kOnePassTokens ? 1 : Grouped::kColumnPasses);
   const ffi::Tensor scratch = allocate(device, place_grouped_scratch(args, nullptr, h_split, sms));
   place_grouped_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), h_split, sms);
   CUtensorMap w1_map, w2_map;

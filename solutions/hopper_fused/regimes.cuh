@@ -9,7 +9,7 @@ constexpr bool kOneLaunch = true;  // up to kMaxTokens
 inline cudaError_t prepare_gemm1() { return prepare_grouped_gemm1(); }
 
 inline void encode_gemm1_map(CUtensorMap* map, const void* w1, const GroupedArgs&, int) {
-  encode_w1_map(map, w1, kBlockN / (kClusterCtas * 2 * kAtomRows), CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+  encode_w1_map(map, w1, Grouped::kW1BoxGroups, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
 inline cudaError_t launch_gemm1(const GroupedArgs& args, const CUtensorMap& w1_map, int h_split, cudaStream_t stream) {

@@ -52,7 +52,7 @@
 // ---- sizes ----
 
 constexpr int kCtas = 4;                                 // of a cluster
-constexpr int kRows = kRowAlign;                         // wgmma's N
+constexpr int kRows = Grouped::kRowAlign;                         // wgmma's N
 constexpr int kCtaColumns = kBlockK / kCtas;             // of h
 constexpr int kFewRowsThreads = kWarpgroupThreads + 2 * kWarp;
 constexpr int kFewRowsStages = 16;                       // 160 KB in flight
@@ -82,7 +82,7 @@ using StoredBarrier = NamedBarrier<1, kWarpgroupThreads>;
 // n_blocks the last entry's second tile has no weights: it computes the first one's again, and nobody reads its h.
 __device__ __forceinline__ bool get_tile(const GroupedArgs& args, const TileQueues& queues, int nth, WorkTile& tile) {
   const int i = nth * (gridDim.x / kCtas) + blockIdx.x / kCtas;
-  const uint2 entry = queue_entry(args.queue1, queues.short_entries * (kNumNBlocks1 / 2), i / 2);
+  const uint2 entry = queue_entry(args.queue1, queues.short_entries * (Grouped::kNumNBlocks1 / 2), i / 2);
   tile = unpack_tile(entry, i % 2);
   return entry.x != kNoTile;
 }
@@ -280,7 +280,7 @@ __device__ __forceinline__ void few_rows_swiglu_quant(
 
 // Adds what makes all CTAs' arrivals as many as gemm2 waits for.
 __device__ __forceinline__ void signal_all_h_ready(const GroupedArgs& args) {
-  const unsigned wanted = args.clusters * kClusterCtas * kConsumerWarpgroups;
+  const unsigned wanted = args.clusters * Grouped::kClusterCtas * kConsumerWarpgroups;
   const unsigned mine = blockIdx.x == 0 ? wanted - (gridDim.x - 1) : 1;
   for (unsigned* counter : {&args.counters->h_ready_except_last_wave, &args.counters->h_ready})
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(mine) : "memory");

@@ -16,12 +16,12 @@ inline cudaError_t prepare_gemm1() {
 
 inline bool has_few_rows(const GroupedArgs& args, int h_split) {
   const int rows = args.num_tokens * kTokenExperts * kNumRoutedLocalExperts / kNumExperts;  // on average; an active expert has one
-  return h_split == 2 && args.num_tokens <= kRowAlign && rows * kNumNBlocks1 <= kFewTiles;
+  return h_split == 2 && args.num_tokens <= Grouped::kRowAlign && rows * Grouped::kNumNBlocks1 <= kFewTiles;
 }
 
 inline void encode_gemm1_map(CUtensorMap* map, const void* w1, const GroupedArgs& args, int h_split) {
   if (has_few_rows(args, h_split)) encode_w1_map(map, w1, kMmaM / (2 * kAtomRows));
-  else encode_w1_map(map, w1, kBlockN / (kClusterCtas * 2 * kAtomRows), CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+  else encode_w1_map(map, w1, Grouped::kW1BoxGroups, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
 inline cudaError_t launch_gemm1(const GroupedArgs& args, const CUtensorMap& w1_map, int h_split, cudaStream_t stream) {

@@ -35,18 +35,18 @@ int main(int count, char** arguments) {
   const bool is_gemm1 = atoi(arguments[1]) == 1;
   const bool splits_h = atoi(arguments[2]) == 2;
   std::vector<int> rows;
-  for (int i = 5; i < count; i++) rows.push_back((atoi(arguments[i]) + kRowAlign - 1) / kRowAlign * kRowAlign);
+  for (int i = 5; i < count; i++) rows.push_back(round_up(atoi(arguments[i]), Grouped::kRowAlign));
 
   GroupedArgs args = {};
   args.y_columns = y_columns_of(1);
-  const Queue queue(rows, is_gemm1 ? kNumNBlocks1 / 2 : args.y_columns / (2 * kBlockN));
+  const Queue queue(rows, is_gemm1 ? Grouped::kNumNBlocks1 / 2 : args.y_columns / (2 * Grouped::kBlockN));
   Counters counters = {};
   counters.queues = queue.sizes;
-  const size_t all_rows = queue.sizes.rows + kBlockM;
+  const size_t all_rows = queue.sizes.rows + Grouped::kBlockM;
   std::vector<float> row_weight(all_rows);
   std::vector<int> row_token(all_rows);
   std::vector<float> x_scale(all_rows * kNumKBlocks1);
-  std::vector<float> h_scale(all_rows * kNumNBlocks1);
+  std::vector<float> h_scale(all_rows * Grouped::kNumNBlocks1);
   std::vector<uint16_t> y(all_rows * args.y_columns);
   std::vector<float> y_scale(all_rows * args.y_columns / kBlockK + 2);
   std::vector<float> w_scale(kNumLocalExperts * 2 * kNumKBlocks1 * kNumKBlocks2 + 64);
@@ -62,7 +62,7 @@ int main(int count, char** arguments) {
   args.y_scale = y_scale.data();
   args.w1_scale = args.w2_scale = w_scale.data();
   args.clusters = 1;
-  const CUtensorMap map = {kWBoxBytes};
+  const CUtensorMap map = {Grouped::kWBoxBytes};
 
   const auto kernel = [&] {
     if (is_gemm1) splits_h ? grouped_gemm1<2>(map, args) : grouped_gemm1<1>(map, args);

@@ -64,28 +64,32 @@ inline int block_rank_in_cluster() { return blockIdx.x; }
 inline void converge() { meet(kWarpMeets - threadIdx.x / kLanes, kLanes, false); }
 inline void order_warp() { meet(kWarpMeets - threadIdx.x / kLanes, kLanes, true); }
 
-// ---- barrier.cuh, cluster.cuh ----
+// ---- barrier.cuh, barriers.cuh, cluster.cuh ----
 
-inline void mbar_init(uint64_t* bar, int arrivals) { mbar_start(bar, arrivals); }
 inline void fence_barrier_init(Place place = {}) {
   if (synchronises("fence_barrier_init", place)) fence_proxy();
 }
-inline void mbar_expect_tx(uint64_t* bar, int bytes) { mbar_signal(bar, own_cta(), 0, bytes); }
-inline void mbar_arrive_expect_tx(uint64_t* bar, int bytes, Place place = {}) {
-  if (synchronises("mbar_arrive_expect_tx", place)) mbar_signal(bar, own_cta(), 1, bytes);
-}
-inline void mbar_arrive(uint64_t* bar, Place place = {}) {
-  if (synchronises("mbar_arrive", place)) mbar_signal(bar, own_cta(), 1, 0);
-}
-inline void mbar_wait(uint64_t* bar, int phase, Place place = {}) {
-  if (synchronises("mbar_wait", place)) mbar_await(bar, phase);
-}
-inline void named_barrier_sync(int id, int threads, Place place = {}) {
-  if (synchronises("named_barrier_sync", place)) meet(id, threads, true);
-}
-inline void named_barrier_sync_unaligned(int id, int threads, Place place = {}) {
-  named_barrier_sync(id, threads, place);
-}
+struct Barrier {
+  uint64_t word;
+
+  operator uint64_t*() { return &word; }
+
+  void init(int arrivals) { mbar_start(&word, arrivals); }
+  void wait(int parity, Place place = {}) {
+    if (synchronises("wait", place)) mbar_await(&word, parity);
+  }
+
+  void expect(int bytes) { mbar_signal(&word, own_cta(), 0, bytes); }
+  void arrive_and_expect(int bytes, Place place = {}) {
+    if (synchronises("arrive_and_expect", place)) mbar_signal(&word, own_cta(), 1, bytes);
+  }
+};
+template <int kFirst, int kThreads>
+struct NamedBarrier {
+  static void sync(int nth = 0, Place place = {}) {
+    if (synchronises("sync", place)) meet(kFirst + nth, kThreads, true);
+  }
+};
 inline void __syncthreads() { meet(kCta, 384, true); }
 inline void __syncwarp() { order_warp(); }
 inline void cluster_sync(Place place = {}) {
@@ -96,15 +100,6 @@ void release_stage_to_cluster(uint64_t* empty, const Read&...) {
   if (!synchronises("release_stage_to_cluster", {})) return;
   order_warp();
   if (this_lane() < kCtas) mbar_signal(empty, this_lane(), 1, 0);
-}
-template <class... Read>
-void release_stage(uint64_t* empty, const Read&...) {
-  mbar_signal(empty, own_cta(), 1, 0);
-}
-template <class... Read>
-void release_stage_of_warp(uint64_t* empty, const Read&...) {
-  order_warp();
-  if (this_lane() == 0) mbar_signal(empty, own_cta(), 1, 0);
 }
 inline void st_async_cluster(int* word, int value, uint64_t* bar, int rank) {
   store_in_cluster(word, value, bar, rank);

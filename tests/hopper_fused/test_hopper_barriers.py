@@ -22,6 +22,7 @@ STOOD_IN_FOR = [
     "cuda.h",
     "cuda_runtime.h",
     "barrier.cuh",
+    "barriers.cuh",
     "cluster.cuh",
     "counter.cuh",
     "cp_async.cuh",

@@ -320,6 +320,33 @@ def test_a_run_that_is_cut_short_keeps_what_it_measured_and_is_resumed(
     assert "4/4" in capsys.readouterr().out.partition("━")[2]
 
 
+def test_every_run_is_kept_and_a_resumed_one_adds_what_is_missing(
+    tmp_path, monkeypatch, passed, no_gpu
+):
+    called = []
+    evaluate_all = all_pass(passed.trace.evaluation)
+
+    def run_workload(workload, solutions):
+        called.append(workload.uuid)
+        return evaluate_all(workload, solutions)
+
+    judged.stand_in(monkeypatch, run_workload)
+    output = tmp_path / "traces.jsonl"
+    command = "run --solutions triton_fused_v2 --workloads 16 19 --output".split()
+    command.append(str(output))
+
+    assert cli.main([*command, "--runs", "2"]) == 0
+    first, second, *again = called
+    assert first != second
+    assert again == [first, second]
+    assert len(trace_files.load(output)) == 4
+
+    called.clear()
+    assert cli.main([*command, "--runs", "3", "--resume"]) == 0
+    assert called == [first, second]
+    assert len(trace_files.load(output)) == 6
+
+
 CHANGES = {
     "nothing": {},
     "source": {"sha1": "before"},

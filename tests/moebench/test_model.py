@@ -16,6 +16,7 @@ from moebench.commands import model
 from moebench.core import paths
 from moebench.models.checkpoint import read
 from moebench.models.expected_bound import expected_bound
+from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.packing import manifest, pack
 from recorded import trace, write
 
@@ -226,7 +227,7 @@ def test_the_bound_at_one_token_is_that_of_the_experts_that_a_rank_has_on_averag
     sizes = read(CONFIGS["DeepSeek-V3"]["config"]).on(8)
     one = expected_bound(1, sizes)
     assert one.active == pytest.approx(1.0)
-    assert one.ms == pytest.approx(44.07e6 / 4.46e12 * 1e3, rel=0.01)
+    assert one.ms == pytest.approx(44.07e6 / CEILINGS[MEASURED_ON]["bytes"] * 1e3, rel=0.01)
 
     many = expected_bound(4096, sizes)
     assert many.active == pytest.approx(32, abs=0.1)
@@ -317,7 +318,7 @@ def test_other_ranks_are_the_same_model(clone, config):
 
     models = tomllib.loads((copy / "definitions" / "layers.toml").read_text(encoding="utf-8"))
     assert models["tiny"]["name"] == "tiny"
-    assert models["tiny"]["geometries"] == {"tiny": 1, "tiny-ep2": 2, "tiny-tp2": {"tp": 2}}
+    assert models["tiny"]["ranks"] == {"tiny": 1, "tiny-ep2": 2, "tiny-tp2": {"tp": 2}}
     assert not {"tiny-ep2", "tiny-tp2"} & models.keys()
 
 
@@ -336,7 +337,7 @@ def test_experts_in_mxfp4_are_another_definition_of_the_same_model(clone, config
         assert done.returncode == 0, done.stderr
 
     models = tomllib.loads((copy / "definitions" / "layers.toml").read_text(encoding="utf-8"))
-    assert models["tiny"]["geometries"] == {"tiny": 1}
+    assert models["tiny"]["ranks"] == {"tiny": 1}
     assert models["tiny"]["mxfp4"] == {"tiny-mxfp4": 1, "tiny-tp2-mxfp4": {"tp": 2}}
     assert (
         copy / "definitions/moe/moe_mxfp4_fp8_block_scale_routed_topk2_e16_h256_i128.json"

@@ -13,9 +13,10 @@ from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
 from moebench.operators.catalogue import definition, definition_name, operator
 from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
-from moebench.operators.routing import model as routing_model
+from moebench.operators.roofline import CEILINGS, MEASURED_ON
+from moebench.operators.routing import trained_router
 from moebench.packing import pack
-from moebench.reports import pages, served
+from moebench.reports import bounds, pages, served
 from moebench.served import record, resident, rounds
 
 RELAXED = TOLERANCES["relaxed"]
@@ -65,7 +66,7 @@ def chosen_experts(layer, num_tokens, sizes):
         return layer["topk_ids"][:num_tokens].numpy()
     bias = layer["routing_bias"].float().numpy() if "routing_bias" in layer else None
     logits = layer["routing_logits"][:num_tokens].float().numpy()
-    return routing_model.select(logits, bias, sizes)
+    return trained_router.select(logits, bias, sizes)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_the_bound_of_a_pass_is_the_sum_over_its_layers(layer_key):
     expected = 0
     for layer in model.layers:
         chosen = chosen_experts(layer, 5, sizes) - layer.get("local_expert_offset", 0)
-        counts = routing_model.local_counts(chosen, sizes)
+        counts = trained_router.local_counts(chosen, sizes)
         expected += operator(layer_key).bound(5, counts, layer_key).ms
     assert model.bound_ms(5) == pytest.approx(expected)
     assert model.bound_ms(8) > expected
@@ -272,7 +273,7 @@ def recorded(tmp_path, monkeypatch):
     """Write the only record, of 58 layers at T = 32 and 2048; its points are given by solution."""
     monkeypatch.setattr(paths, "SERVED", tmp_path)
 
-    def write(points, hardware="NVIDIA H200"):
+    def write(points, hardware="NVIDIA H200", ceilings=CEILINGS[MEASURED_ON]):
         made_by = Provenance(
             hardware=hardware,
             versions={"torch": "2.11"},
@@ -286,6 +287,7 @@ def recorded(tmp_path, monkeypatch):
             of_model=58,
             tokens=[32, 2048],
             sources={point.solution: source for point in points},
+            ceilings=ceilings,
             provenance=made_by,
         )
         write_record(tmp_path / "full.jsonl", [head, *points])
@@ -294,11 +296,11 @@ def recorded(tmp_path, monkeypatch):
 
 
 def graph_points(solution, few, many):
-    """Return points at T = 32 and 2048 with these best times in ms, as CUDA graphs."""
+    """Return points at T = 32 and 2048 with these median times in ms, as CUDA graphs."""
     common = {"solution": solution, "bound_ms": 10, "scratch_mb": 1234.56}
     return [
-        record.Point(tokens=32, graph=[few, few + 1], **common),
-        record.Point(tokens=2048, graph=[many, many + 1], **common),
+        record.Point(tokens=32, graph=[few + 1, few - 0.1, few], **common),
+        record.Point(tokens=2048, graph=[many + 1, many - 0.1, many], **common),
     ]
 
 
@@ -306,12 +308,12 @@ def eager_points(solution, few, many):
     """Return such points of a solution that cannot be captured."""
     common = {"solution": solution, "bound_ms": 10, "not_captured": "RuntimeError: no"}
     return [
-        record.Point(tokens=32, eager=[few, few + 1], **common),
-        record.Point(tokens=2048, eager=[many, many + 1], **common),
+        record.Point(tokens=32, eager=[few + 1, few - 0.1, few], **common),
+        record.Point(tokens=2048, eager=[many + 1, many - 0.1, many], **common),
     ]
 
 
-def test_the_best_round_counts_and_what_is_no_graph_or_stale_is_marked(recorded):
+def test_the_median_round_counts_and_what_is_no_graph_or_stale_is_marked(recorded):
     fused = graph_points("triton_fused_v2", 12.5, 20.0)
     gone = eager_points("gone", 15.0, 25.0)
     recorded([*fused, *gone])
@@ -324,6 +326,16 @@ def test_the_best_round_counts_and_what_is_no_graph_or_stale_is_marked(recorded)
 
     (only,) = served.recorded()
     assert served.origin(only.head).endswith(": gone")
+
+
+def test_a_bound_of_lower_ceilings_is_shown_by_those_of_today(recorded):
+    """At T = 32 the layer is bound by bytes, at 16384 it would be by FLOPs."""
+    half = {name: rate / 2 for name, rate in CEILINGS[MEASURED_ON].items()}
+    recorded(graph_points("triton_fused_v2", 12.5, 20.0), ceilings=half)
+    (only,) = served.recorded()
+    assert [point.bound_ms for point in only.points] == [5.0, 5.0]
+    assert bounds.expected_limit("full", 32) == "bytes"
+    assert bounds.expected_limit("full", 16384) == "fp8"
 
 
 def test_nothing_recorded_is_no_table(tmp_path, monkeypatch):

@@ -111,6 +111,40 @@ def test_an_older_fib_has_no_report(data_set, monkeypatch):
     assert VALIDATE(data_set, NAME, "layout").startswith("not run: ")
 
 
+@pytest.mark.parametrize("main", ["", pytest.param(MAIN, marks=NEEDS_MAIN)])
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param("deepseek-v3-tp8", marks=pytest.mark.slow),
+        pytest.param("deepseek-v3-ep8-shared", marks=pytest.mark.slow),
+        "deepseek-v4-flash-ep8-mxfp4",
+    ],
+)
+def test_fib_reads_what_the_public_data_set_lacks(key, main, data_set, tmp_path, monkeypatch):
+    """A slice of every expert, a shared expert, and MXFP4, with traces of two kinds of GPU."""
+    monkeypatch.setenv("FIB_MAIN", main)
+    if not main:
+        monkeypatch.setattr(pull_request, "validate", lambda *_: "")
+    packed = pack.pack("hopper_fused")[key]
+    baseline = pack.pack("triton_fused_v2")[key]
+    traces = [*record(packed), *record(packed, hardware="NVIDIA H100"), *record(baseline)]
+
+    command = ["submit", "hopper_fused", "--to", "dataset", "--definition", key]
+    command += ["--baseline", "triton_fused_v2", "--into", str(data_set)]
+    command += ["--traces", str(write(tmp_path / "t.jsonl", traces))]
+    assert cli.main(command) == 0
+
+    read = subprocess.run(
+        [sys.executable, "-c", READ, data_set],
+        env=os.environ | {"PYTHONPATH": main},
+        capture_output=True,
+        text=True,
+    )
+    name = packed.definition
+    authors = {name: ["baseline", packed.author]}
+    assert json.loads(read.stdout) == [[name], authors, {name: len(traces)}]
+
+
 @NEEDS_MAIN
 def test_what_the_main_branch_finds_wrong_fails(submit, data_set, monkeypatch):
     """As a trace of a solution that is gone."""

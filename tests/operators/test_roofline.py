@@ -5,8 +5,27 @@ import pytest
 import torch
 from moebench import cli
 from moebench.core import paths
-from moebench.operators import catalogue, workloads
+from moebench.operators import catalogue, roofline, workloads
 from moebench.operators.workloads import cases_by_uuid
+
+
+def test_a_bound_divides_by_the_best_reading_of_its_kind_of_gpu(tmp_path):
+    file = tmp_path / "ceilings.jsonl"
+    readings = [
+        roofline.Reading(hardware="a", date="2026-01-01", bytes=3.0, fp8=9.0, of="x"),
+        roofline.Reading(hardware="a", date="2026-01-02", bytes=4.0, fp8=8.0, bf16=2.0, of="x"),
+        roofline.Reading(hardware="b", date="2026-01-02", bytes=5.0, fp8=7.0, of="x"),
+    ]
+    file.write_text("".join(f"{reading.model_dump_json()}\n" for reading in readings))
+    assert roofline.ceilings(file) == {
+        "a": {"bytes": 4.0, "fp8": 9.0, "bf16": 2.0},
+        "b": {"bytes": 5.0, "fp8": 7.0},
+    }
+
+
+def test_both_gpus_of_the_tables_have_all_rates():
+    for gpu in (roofline.MEASURED_ON, roofline.H100):
+        assert set(roofline.CEILINGS[gpu]) == set(roofline.RATES)
 
 
 def routed(layer_key, name):

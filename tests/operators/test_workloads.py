@@ -18,7 +18,7 @@ from moebench.operators import catalogue, workloads
 from moebench.operators.catalogue import definition_name, layer_sizes
 from moebench.operators.fp8.layer import stored_scales
 from moebench.operators.fp8.sigmoid_bias import route
-from moebench.operators.routing import model as routing_model
+from moebench.operators.routing import trained_router
 from rich.cells import cell_len
 from rich.console import Console
 from terminal import rows_of
@@ -57,7 +57,7 @@ def exact_choice(tensors, sizes):
     bias = tensors.get("routing_bias")
     if bias is not None:
         bias = bias.float().numpy()
-    return routing_model.select(logits, bias, sizes)
+    return trained_router.select(logits, bias, sizes)
 
 
 def local_rows(root, case):
@@ -288,8 +288,8 @@ def test_no_choice_hangs_on_rounding(made, case):
     tensors = tensors_of(made, case)
     logits = tensors["routing_logits"]
     bias = tensors["routing_bias"]
-    margins = routing_model.margin(logits.numpy(), bias.float().numpy(), sizes)
-    assert margins.min(initial=1) >= routing_model.MARGIN
+    margins = trained_router.margin(logits.numpy(), bias.float().numpy(), sizes)
+    assert margins.min(initial=1) >= trained_router.MARGIN
 
     fp32, _ = route(logits, bias, 2.5)
     assert_same_experts(fp32.numpy(), exact_choice(tensors, sizes))

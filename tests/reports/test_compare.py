@@ -154,8 +154,11 @@ def test_a_single_call_is_the_fastest_in_no_output(compare, tmp_path):
     rows = {row["solution"]: row for row in json.loads(json_file.read_text())}
     assert (rows["fast"]["level"], rows["fast"]["over_fastest"]) == (False, None)
     assert (rows["slow"]["level"], rows["slow"]["over_fastest"]) == (True, 1.0)
-    rows_of_page = re.search('^const ROWS = "(.*)";$', page.read_text(), re.M)[1]
-    assert gzip.decompress(base64.b64decode(rows_of_page)).count(b'<tr class="level"') == 1
+
+    results = re.search('^const RESULTS = "(.*)";$', page.read_text(), re.M)[1]
+    results = json.loads(gzip.decompress(base64.b64decode(results)))
+    rows = [dict(zip(results["columns"], row, strict=True)) for row in results["rows"]]
+    assert {row["solution"]: row["level"] for row in rows} == {"fast": False, "slow": True}
 
 
 def test_a_single_call_is_not_bold_workload_by_workload(tmp_path):
@@ -227,14 +230,39 @@ def sides(tmp_path):
 
 @pytest.mark.parametrize(("several", "where"), [(False, "relaxed"), (True, "full")])
 def test_a_change_names_its_definition_where_there_are_several(sides, several, where):
-    traces = [trace("a", 1)]
+    old = [trace("a", 1, 1.0)]
+    new = [trace("a", 1, 2.0)]
     if several:
-        traces.append(trace("a", 1, 2.0, definition=KIMI.stem))
-    before, after = sides(traces, traces)
+        old.append(trace("a", 1, 1.0, definition=KIMI.stem))
+        new.append(trace("a", 1, 2.0, definition=KIMI.stem))
+    before, after = sides(old, new)
     rows, _ = against.compare([before], [after])
 
     texts = [row[1] for row in comparison.changes(rows).sections[0]]
     assert sum(text.endswith(where) for text in texts) == 1
+
+
+def test_what_has_not_changed_is_no_row(sides):
+    before, after = sides(
+        [trace("a", 1, 1.0), trace("a", 7, 1.0)], [trace("a", 1, 1.01), trace("a", 7, 3.0)]
+    )
+    rows, _ = against.compare([before], [after])
+    (row,) = comparison.changes(rows).sections[0]
+    assert row[2] == 7
+
+
+def test_a_faster_solution_is_shown_and_no_failure(compare, sides):
+    before, after = sides([trace("a", 1, 2.0)], [trace("a", 1, 1.0), trace("a", 1, 1.2)])
+    status, out, _ = compare("--traces", after, "--against", before)
+    assert status == 0
+    assert "| a | NVIDIA H200, relaxed | 1 | 2.0000 | 1.1000 (2 runs) | -45.0% | faster |" in out
+
+
+def test_a_cell_of_several_runs_shows_its_median_and_half_its_range(compare, tmp_path):
+    traces = [trace("fast", 1, ms) for ms in (1.0, 1.5, 1.1)]
+    rows, _ = measurements.load([trace_set(tmp_path, [*traces, trace("slow", 1, 2.0)])])
+    texts = [cell.text for cell in comparison.workloads(rows).sections[0][0][2:]]
+    assert texts == ["1.100 \N{PLUS-MINUS SIGN}0.250", "2.000"]
 
 
 def test_a_change_shows_in_a_narrow_terminal_what_it_is(sides):

@@ -1,7 +1,7 @@
 """The page of `compare --html`: what others named is shown in it, and not obeyed.
 
-In a real browser it sorts and shows one section, from a file, without network, in both colour
-schemes.
+In a real browser it shows one definition, GPU and tolerance, sorts, opens at a link's view and fits
+the window, from a file, without network, in both colour schemes.
 """
 
 import base64
@@ -12,12 +12,15 @@ import re
 import browser
 import pytest
 from moebench import cli
+from moebench.core.printable import printable
 from moebench.reports import html
+from moebench.reports.figures import style
 from moebench.results import measurements
-from recorded import trace, write
+from recorded import DEFAULT, trace, write
 
 MARKUP = "<b>x</b></script><!--<script>\x1b[2J"
-SHOWN_ROWS = "[...document.querySelectorAll('tbody tr:not([hidden])')]"
+
+CHOICES = ("definition", "hardware", "tolerance")
 
 pytestmark = pytest.mark.usefixtures("sources_once")
 
@@ -33,16 +36,22 @@ def inflated(page, name):
     return gzip.decompress(base64.b64decode(text)).decode()
 
 
-def test_markup_and_control_characters_of_others_are_shown(tmp_path):
+def results_of(page):
+    """Return the rows as dicts, and the orders."""
+    results = json.loads(inflated(page, "RESULTS"))
+    rows = [dict(zip(results["columns"], row, strict=True)) for row in results["rows"]]
+    return rows, results["orders"]
+
+
+def test_markup_and_control_characters_of_others_are_data(tmp_path):
     theirs = trace("fast", 1).model_copy(update={"solution": MARKUP})
     page = page_of(tmp_path, [theirs])
-
-    rows = inflated(page, "ROWS")
-    curves = inflated(page, "CURVES")
-    assert MARKUP not in page + rows + curves
-    assert "\x1b" not in page + rows + curves
+    assert MARKUP not in page
     assert page.count("</script>") == 1
-    assert "<td>&lt;b&gt;x&lt;/b&gt;&lt;/script&gt;" in rows
+    assert "\x1b" not in page + inflated(page, "RESULTS")
+
+    rows, _ = results_of(page)
+    assert [row["solution"] for row in rows] == [printable(MARKUP)]
 
 
 @pytest.fixture(scope="module")
@@ -54,26 +63,44 @@ def page_of_all(tmp_path_factory):
 
 
 def test_a_page_of_all_records_is_under_3_mb(page_of_all):
-    assert inflated(page_of_all.read_text(), "ROWS").count("<tr") > 3000
+    rows, _ = results_of(page_of_all.read_text())
+    assert len(rows) > 3000
     assert page_of_all.stat().st_size < 3_000_000
 
 
-def test_a_curve_is_of_the_section_of_its_rows(tmp_path):
-    traces = [trace("fast", 1), trace("fast", 1, hardware="NVIDIA  H100 ")]
-    page = page_of(tmp_path, traces)
+def test_a_view_is_offered_of_what_was_recorded_relaxed_first(tmp_path):
+    traces = [
+        trace("fast", 1, tolerance=DEFAULT),
+        trace("fast", 1),
+        trace("fast", 1, hardware="NVIDIA  H100 "),
+    ]
+    rows, orders = results_of(page_of(tmp_path, traces))
+    assert orders["definition"] == ["full"]
+    assert orders["hardware"] == ["NVIDIA H200", "NVIDIA  H100 "]
+    assert orders["tolerance"][0] == "relaxed"
 
-    options = re.findall(r'<option value="(\d+)">(.*)</option>', page)
-    assert [name for _, name in options] == ["full on NVIDIA H200", "full on NVIDIA  H100 "]
-    sections = re.findall(r'data-section="(\d+)"', inflated(page, "ROWS"))
-    figure = json.loads(inflated(page, "CURVES"))
-    assert sorted(sections) == sorted(str(each["meta"]["section"]) for each in figure["data"])
-    assert sorted(sections) == sorted(number for number, _ in options)
+    views = {(row["hardware"], row["tolerance"]) for row in rows}
+    expected = {
+        ("NVIDIA H200", "default"),
+        ("NVIDIA H200", "relaxed"),
+        ("NVIDIA  H100 ", "relaxed"),
+    }
+    assert views == expected
 
 
-def test_a_number_has_four_digits_and_its_whole_value_to_sort_by(tmp_path):
-    rows = inflated(page_of(tmp_path, [trace("fast", 1, 0.123456)]), "ROWS")
-    assert '<td class="number" data-value="0.123456">0.1235</td>' in rows
-    assert '<td class="number" data-value="1">1</td>' in rows
+def test_a_number_has_six_digits_and_none_is_null(tmp_path):
+    rows, _ = results_of(page_of(tmp_path, [trace("fast", 1, 0.123456789, status="PASSED")]))
+    assert rows[0]["ms"] == 0.123457
+    assert rows[0]["tokens"] == 1
+
+    rows, _ = results_of(page_of(tmp_path, [trace("fast", 1, status="RUNTIME_ERROR")]))
+    assert rows[0]["ms"] is None
+
+
+def test_a_solution_has_one_colour_on_the_page_and_in_the_figures(tmp_path):
+    results = json.loads(inflated(page_of(tmp_path, [trace("mma_fused", 1)]), "RESULTS"))
+    light, _ = results["looks"]["mma_fused"]["colours"]
+    assert light == style.look("mma_fused")["color"]
 
 
 @pytest.fixture(scope="module")
@@ -86,40 +113,87 @@ def opened(page_of_all):
     driver.quit()
 
 
-def open_page(opened, colours):
+def open_page(opened, colours="light", width=1280, address=""):
     driver, url = opened
-    browser.resize(driver, 1200, colours=colours)
+    browser.resize(driver, width, colours=colours)
     browser.requested(driver)
-    driver.get(url)
+    driver.get("about:blank")
+    driver.get(url + address)
     browser.WebDriverWait(driver, 20).until(
         lambda d: d.find_elements(browser.By.CSS_SELECTOR, ".scatterlayer .point")
     )
     return driver
 
 
-def shown_times(driver, column):
-    script = f"return {SHOWN_ROWS}.map(row => row.cells[{column}].dataset.value)"
-    return [float(value) for value in driver.execute_script(script) if value]
+def column(driver, name):
+    """Return the texts of a column of the table."""
+    script = (
+        "const at = [...document.querySelectorAll('th')].findIndex("
+        "head => head.dataset.column === arguments[0]);"
+        "return [...document.querySelectorAll('tbody tr')].map(row => row.cells[at].textContent)"
+    )
+    return driver.execute_script(script, name)
+
+
+def chosen(driver):
+    """Return the choices that the page shows."""
+    selects = [driver.find_element(browser.By.ID, name) for name in CHOICES]
+    return [select.get_property("value") for select in selects]
 
 
 @pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=pytest.mark.slow)])
-def test_it_needs_no_network_sorts_both_ways_and_shows_a_section(opened, colours):
+def test_it_needs_no_network_and_sorts_both_ways(opened, colours):
     driver = open_page(opened, colours)
-    headings = [head.text for head in driver.find_elements(browser.By.TAG_NAME, "th")]
-    column = headings.index("ms")
-    button = driver.find_elements(browser.By.CSS_SELECTOR, "th button")[column]
+    assert chosen(driver)[1:] == ["NVIDIA H200", "relaxed"]
+    button = driver.find_element(browser.By.CSS_SELECTOR, "th[data-column=ms] button")
 
     button.click()
-    up = shown_times(driver, column)
+    up = [float(text) for text in column(driver, "ms")]
     button.click()
-    down = shown_times(driver, column)
+    down = [float(text) for text in column(driver, "ms")]
     assert len(up) > 100
     assert up == sorted(up)
-    assert down == up[::-1]
+    assert down == sorted(down, reverse=True)
 
-    driver.find_elements(browser.By.TAG_NAME, "option")[-1].click()
-    assert len(shown_times(driver, column)) != len(up)
     schemes = {url.partition(":")[0] for url in browser.requested(driver)}
     assert schemes <= {"file", "data", "blob"}
     errors = [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
     assert errors == []
+
+
+def test_a_link_opens_the_view_that_it_was_taken_from(opened):
+    driver = open_page(opened)
+    driver.find_element(browser.By.CSS_SELECTOR, "#definition option[value=qwen3-30b]").click()
+    driver.find_element(browser.By.CSS_SELECTOR, "#tolerance option[value=contest]").click()
+    driver.find_element(browser.By.CSS_SELECTOR, "th[data-column=matched] button").click()
+    shown = (chosen(driver), column(driver, "matched"))
+    assert shown[0] == ["qwen3-30b", "NVIDIA H200", "contest"]
+    assert driver.find_elements(browser.By.CSS_SELECTOR, "tr.level") == []  # of single calls
+
+    address = driver.execute_script("return location.hash")
+    open_page(opened)
+    assert chosen(driver) != shown[0]
+    open_page(opened, address=address)
+    assert (chosen(driver), column(driver, "matched")) == shown
+
+
+def test_an_address_hides_a_solution_and_one_of_nothing_opens_the_first_view(opened):
+    driver = open_page(opened, address="#hidden=hopper_fused&tolerance=none&sort=nothing")
+    assert chosen(driver)[1:] == ["NVIDIA H200", "relaxed"]
+    visible = driver.execute_script("return figure.data.map(curve => [curve.meta, curve.visible])")
+    assert dict(visible)["hopper_fused"] == "legendonly"
+    assert dict(visible)["deepgemm"] is True
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_it_fits_into_the_window(opened, width):
+    driver = open_page(opened, width=width)
+    page_width, window = driver.execute_script(
+        "const page = document.documentElement; return [page.scrollWidth, page.clientWidth]"
+    )
+    assert page_width == window
+    table, room = driver.execute_script(
+        "const box = document.querySelector('.wide'); return [box.scrollWidth, box.clientWidth]"
+    )
+    assert table == room
+    assert "hopper_fused_invariant" in column(driver, "solution")

@@ -14,9 +14,9 @@ def marks(tmp_path, before, after):
 
 
 @pytest.mark.parametrize(
-    ("ms", "mark"), [(0.5, ""), (1.049, ""), (1.051, "slower"), (3.0, "slower")]
+    ("ms", "mark"), [(0.94, "faster"), (0.96, ""), (1.049, ""), (1.051, "slower"), (3.0, "slower")]
 )
-def test_more_than_five_percent_slower_is_marked(tmp_path, ms, mark):
+def test_of_single_runs_a_difference_of_five_percent_is_marked(tmp_path, ms, mark):
     assert marks(tmp_path, [trace("a", 1, 1.0)], [trace("a", 1, ms)]) == [mark]
 
 
@@ -28,10 +28,29 @@ def test_a_failure_is_marked_when_it_is_new(tmp_path):
     assert marks(tmp_path, [failed], [passed]) == [""]
 
 
-def test_the_fastest_of_several_is_the_time(tmp_path):
-    several = [trace("a", 1, 1.2), trace("a", 1, 1.0)]
-    assert marks(tmp_path, several, [trace("a", 1, 1.04)]) == [""]
-    assert marks(tmp_path, several, [trace("a", 1, 1.06)]) == ["slower"]
+def runs(*times):
+    """Return a run of the same cell for each time."""
+    return [trace("a", 1, ms) for ms in times]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "mark"),
+    [
+        ((1.0, 1.2), (1.19, 1.4), ""),
+        ((1.0, 1.2), (1.21, 1.4), "slower"),
+        ((1.0, 1.001), (1.002, 1.003), "slower"),
+        ((1.2, 1.0), (0.99, 0.9), "faster"),
+    ],
+)
+def test_of_several_runs_a_change_is_what_lies_outside_both_ranges(tmp_path, before, after, mark):
+    assert marks(tmp_path, runs(*before), runs(*after)) == [mark]
+
+
+@pytest.mark.parametrize(("ms", "mark"), [(1.24, ""), (1.27, "slower")])
+def test_a_single_run_has_the_widest_range_of_repeated_cells(tmp_path, ms, mark):
+    """Before, T = 7 was run twice, 25% apart; T = 1 once on either side."""
+    before = [trace("a", 7, 1.0), trace("a", 7, 1.25), trace("a", 1, 1.0)]
+    assert marks(tmp_path, before, [trace("a", 1, ms)]) == [mark]
 
 
 def test_one_failure_of_several_is_a_failure(tmp_path):

@@ -72,8 +72,8 @@ def test_the_fastest_of_a_workload_is_level_and_the_others_say_by_how_much_they_
     assert row_at(rows, "slow", 80).level
 
 
-def test_latencies_within_three_percent_are_level(tmp_path):
-    times = {"fast": 1.0, "slow": 1.03, "far": 1.031}
+def test_single_runs_within_five_percent_are_level_where_nothing_was_repeated(tmp_path):
+    times = {"fast": 1.0, "slow": 1.049, "far": 1.051}
     traces = [trace(name, 1, ms) for name, ms in times.items()]
     rows = loaded(tmp_path, traces, solutions=tuple(times))
     level = rows.set_index("solution").level.to_dict()
@@ -115,13 +115,76 @@ def test_stale_rows_are_marked_and_left_out(tmp_path):
     assert row_at(rows, "slow", 1).over_fastest == 1
 
 
-def test_of_several_traces_the_newest_of_the_current_source_counts(tmp_path):
+def runs(name, tokens, *times, **changes):
+    """Return a run of the same cell for each time, on one day after the other."""
+    traces = []
+    for day, ms in enumerate(times, 1):
+        traces.append(trace(name, tokens, ms, day=f"2026-01-{day:02}", **changes))
+    return traces
+
+
+def test_of_several_runs_of_the_current_source_the_median_counts(tmp_path):
     traces = [
-        trace("fast", 1, 3.0, day="2026-01-01"),
-        trace("fast", 1, 2.0, day="2026-01-02"),
-        trace("fast", 1, 1.0, day="2026-01-03", sha1="before"),
+        *runs("fast", 1, 3.0, 2.0, 2.5),
+        trace("fast", 1, 1.0, day="2026-01-09", sha1="before"),
+        trace("fast", 1, 9.0, day="2026-01-01", protocol="shorter"),
     ]
-    assert row_at(loaded(tmp_path, traces), "fast", 1).ms == 2.0
+    row = row_at(loaded(tmp_path, traces), "fast", 1)
+    assert (row.ms, row.ms_low, row.ms_high, row.runs) == (2.5, 2.0, 3.0, 3)
+    assert (row.timestamp[:10], row.range_from) == ("2026-01-03", "runs")
+    assert row.speedup == pytest.approx(10 / 2.5)
+
+
+@pytest.mark.parametrize(
+    ("times", "median"), [((3.0,), 3.0), ((3.0, 1.0), 3.0), ((3.0, 1.0, 2.0), 2.0)]
+)
+def test_the_run_that_stands_for_all_is_one_of_them(times, median):
+    rows = measurements.rows_from([*runs("fast", 1, *times), *runs("fast", 7, 9.0)])
+    chosen = measurements.median_runs(rows, ["tokens"]).set_index("tokens").ms
+    assert chosen.to_dict() == {1: median, 7: 9.0}
+
+
+def test_a_run_that_failed_stands_for_all():
+    failure = trace("fast", 1, status="RUNTIME_ERROR")
+    rows = measurements.rows_from([*runs("fast", 1, 1.0, 2.0), failure])
+    assert measurements.median_runs(rows, ["tokens"]).status.item() == "RUNTIME_ERROR"
+
+
+def test_one_run_that_failed_fails_the_cell(tmp_path):
+    failure = trace("fast", 1, status="INCORRECT_NUMERICAL", matched=0.5)
+    row = row_at(loaded(tmp_path, [failure, *runs("fast", 1, 1.0, 2.0)]), "fast", 1)
+    assert (row.status, row.passed, row.matched, row.counts) == (
+        "INCORRECT_NUMERICAL",
+        False,
+        0.5,
+        False,
+    )
+    assert math.isnan(row.ms)
+
+
+@pytest.mark.parametrize(("other", "is_tied"), [((1.09, 1.3), True), ((1.11, 1.3), False)])
+def test_solutions_are_tied_where_the_ranges_of_their_runs_overlap(tmp_path, other, is_tied):
+    traces = [*runs("fast", 1, 1.0, 1.1), *runs("slow", 1, *other)]
+    rows = loaded(tmp_path, traces)
+    assert row_at(rows, "fast", 1).level
+    assert row_at(rows, "slow", 1).level == is_tied
+
+
+def test_a_single_run_has_the_widest_range_of_the_nearest_repeated_cells(tmp_path):
+    """On the same GPU, by the same protocol."""
+    traces = [
+        *runs("fast", 7, 1.0, 1.21),
+        *runs("slow", 7, 1.0, 1.1),
+        *runs("fast", 901, 1.0, 1.01),
+        *runs("fast", 1, 1.0, 4.0, hardware="another"),
+        trace("fast", 1, 1.1),
+        trace("slow", 80, 1.0),
+    ]
+    rows = loaded(tmp_path, traces)
+    single = row_at(rows[rows.hardware == "NVIDIA H200"], "fast", 1)
+    assert (single.ms_low, single.ms_high) == pytest.approx((1.0, 1.21))
+    assert (single.runs, single.range_from) == (1, "other cells")
+    assert row_at(rows, "slow", 80).ms_high == pytest.approx(1.01**0.5)
 
 
 @pytest.mark.parametrize("change", [{"protocol": "twice"}, {"torch": "2.9"}])

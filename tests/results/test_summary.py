@@ -87,6 +87,27 @@ def test_what_to_use_at_another_tolerance_passed_there_too(tmp_path):
     assert summary.best_solution(rows, "contest") is None
 
 
+@pytest.mark.parametrize(("slower", "recommended"), [(1.04, "slow"), (1.06, "fast")])
+def test_of_solutions_that_are_tied_the_one_with_the_least_mean_is_to_be_used(
+    tmp_path, slower, recommended
+):
+    """Slow is as much slower on every workload but one of 1 s, on which it is faster."""
+    fast = everywhere("fast", 1.0)
+    slow = everywhere("slow", slower)
+    fast[-1] = trace("fast", RECORDS[-1].axes["seq_len"], 1000.0)
+    slow[-1] = trace("slow", RECORDS[-1].axes["seq_len"], 990.0)
+    rows = loaded(tmp_path, [*fast, *slow])
+    assert summary.best_solution(rows) == recommended
+
+
+def test_passes_of_two_clocks_are_counted_together(tmp_path):
+    by_gpu = [trace("fast", 1, 1.0, protocol="once clock=gpu")]
+    by_events = [trace("fast", 1), trace("fast", 7), trace("fast", 80, status="RUNTIME_ERROR")]
+    rows = loaded(tmp_path, [*by_gpu, *by_events])
+    means = summary.by_solution(rows[rows.clock == "gpu"], rows).loc["fast"]
+    assert (means.passed_relaxed, means.timed) == (2, 1)
+
+
 def test_single_calls_recommend_nothing(tmp_path):
     protocol = "warmup=1 iterations=1 trials=1"
     rows = loaded(tmp_path, everywhere("fast", 1.0, protocol=protocol))

@@ -3,9 +3,10 @@
 import json
 
 import pytest
+from flashinfer_bench import TraceSet
 from moebench.core.errors import UserError
 from moebench.results import trace_files
-from recorded import DEFAULT, trace, trace_set, write
+from recorded import DEFAULT, NAME, trace, trace_set, write
 
 
 def times_in(file):
@@ -46,16 +47,24 @@ def test_a_path_without_traces_is_not_made(tmp_path):
     assert not (tmp_path / "mistyped").exists()
 
 
-def test_merging_keeps_the_newest_of_each_protocol(tmp_path):
+def test_merging_keeps_every_run_of_every_protocol_once(tmp_path):
     file = tmp_path / "t.jsonl"
     short = trace("fast", 1, 2.0, protocol="short")
     trace_files.merge(file, [trace("fast", 1, 1.0, day="2026-01-01"), short])
     trace_files.merge(file, [trace("fast", 1, 3.0, day="2026-01-02"), trace("slow", 1, 4.0)])
-    trace_files.merge(file, [trace("fast", 1, 9.0, day="2025-12-31")])
-    assert times_in(file) == [2.0, 3.0, 4.0]
+    trace_files.merge(file, [trace("fast", 1, 9.0, day="2025-12-31"), short])
+    assert times_in(file) == [1.0, 2.0, 3.0, 4.0, 9.0]
 
 
-def test_an_edited_source_replaces_all_protocols(tmp_path):
+def test_fib_reads_several_runs_of_a_cell(tmp_path):
+    root = trace_set(tmp_path, [])
+    trace_files.merge(root / "traces" / "moe" / f"{NAME}.jsonl", [trace("fast", 1, 1.0)])
+    second = trace("fast", 1, 2.0, day="2026-01-02")
+    trace_files.merge(root / "traces" / "moe" / f"{NAME}.jsonl", [second])
+    assert len(TraceSet.from_path(str(root)).traces[NAME]) == 2
+
+
+def test_an_edited_source_replaces_all_runs_of_all_protocols(tmp_path):
     file = tmp_path / "t.jsonl"
     trace_files.merge(file, [trace("fast", 1, 1.0), trace("fast", 1, 2.0, protocol="short")])
     trace_files.merge(file, [trace("fast", 1, 5.0, day="2026-01-03", sha1="edited")])

@@ -35,7 +35,7 @@ struct Queues {
   std::vector<uint2> entries;
   Queues(const unsigned* count, int n_blocks) {
     for (int e = 0; e < kNumLocalExperts; e++) {
-      const int rows = (count[e] + kRowAlign - 1) / kRowAlign * kRowAlign;
+      const int rows = (count[e] + Grouped::kRowAlign - 1) / Grouped::kRowAlign * Grouped::kRowAlign;
       const MBlocks blocks(rows);
       sizes.long_entries += blocks.long_entries(), sizes.short_entries += blocks.short_entries();
       places.push_back({e, rows, sizes.rows, sizes.long_entries, sizes.short_entries, 0, 0});
@@ -46,29 +46,30 @@ struct Queues {
       at.long_entries = sizes.long_entries, at.short_entries = sizes.short_entries;
       if (at.expert_rows > 0)
         for (int thread = 0; thread < 3; thread++)
-          write_entries(entries.data(), n_blocks / 2, at, at.before_last_wave(gridDim.x / kClusterCtas), thread, 3);
+          write_entries(entries.data(), n_blocks / 2, at, at.before_last_wave(gridDim.x / Grouped::kClusterCtas),
+                        thread, 3);
     }
   }
 };
 
 static void static_schedule(const Queues& queues) {
   for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
-    StaticTileScheduler scheduler(queues.entries.data(), queues.sizes, gridDim.x / kClusterCtas);
-    for (WorkTile tile; scheduler.get_next_tile(tile, blockIdx.x % kClusterCtas);)
+    StaticTileScheduler scheduler(queues.entries.data(), queues.sizes, gridDim.x / Grouped::kClusterCtas);
+    for (WorkTile tile; scheduler.get_next_tile(tile, blockIdx.x % Grouped::kClusterCtas);)
       print(blockIdx.x, tile, scheduler.has_next());
   }
 }
 
 static void dynamic_schedule(const Queues& queues) {
-  for (int rank = 0; rank < kClusterCtas; rank++)
+  for (int rank = 0; rank < Grouped::kClusterCtas; rank++)
     for (unsigned entry = 0; entry < queues.entries.size(); entry++)
-      print(kClusterCtas * entry + rank, unpack_tile(queues.entries[entry], rank), true);
+      print(Grouped::kClusterCtas * entry + rank, unpack_tile(queues.entries[entry], rank), true);
 }
 
 static void before_last_wave(const Queues& queues) {
   unsigned long long experts = 0;
   for (const QueuePlace& at : queues.places)
-    experts |= (unsigned long long)at.before_last_wave(gridDim.x / kClusterCtas) << at.expert;
+    experts |= (unsigned long long)at.before_last_wave(gridDim.x / Grouped::kClusterCtas) << at.expert;
   printf("%llu\n", experts);
 }
 

@@ -42,8 +42,8 @@ static void copy_out(const std::string& name, const void* from, size_t bytes, cu
 // The queues' entries as the GEMMs read them, for both CTAs of a cluster: [entry][rank][7].
 __global__ void unpack_queue(const uint2* queue, const TileQueues* queues, int n_block_pairs, int* tiles) {
   const int entries = (queues->long_entries + queues->short_entries) * n_block_pairs;
-  for (int i = threadIdx.x; i < entries * kClusterCtas; i += blockDim.x) {
-    const WorkTile tile = unpack_tile(queue[i / kClusterCtas], i % kClusterCtas);
+  for (int i = threadIdx.x; i < entries * Grouped::kClusterCtas; i += blockDim.x) {
+    const WorkTile tile = unpack_tile(queue[i / Grouped::kClusterCtas], i % Grouped::kClusterCtas);
     const int fields[] = {tile.expert,       tile.n_block,     tile.m_first, tile.m_rows,
                           tile.expert_first, tile.expert_rows, tile.normal};
     for (int f = 0; f < 7; f++) tiles[7 * i + f] = fields[f];
@@ -66,7 +66,7 @@ static cudaError_t poison_and_launch_route(const GroupedArgs& args, int ctas, cu
 
 static void copy_queue(const std::string& name, const uint2* queue, const GroupedArgs& args, int n_block_pairs,
                        size_t most, cudaStream_t stream) {
-  const size_t bytes = most * n_block_pairs * kClusterCtas * 7 * sizeof(int);
+  const size_t bytes = most * n_block_pairs * Grouped::kClusterCtas * 7 * sizeof(int);
   void* tiles = fresh_array(name, bytes);
   check_cuda(cudaMemsetAsync(tiles, 0xff, bytes, stream), "marking tiles that do not exist");
   unpack_queue<<<1, 1024, 0, stream>>>(queue, &args.counters->queues, n_block_pairs, static_cast<int*>(tiles));
@@ -75,22 +75,23 @@ static void copy_queue(const std::string& name, const uint2* queue, const Groupe
 
 static cudaError_t read_out_and_launch_combine(const GroupedArgs& args, int h_split, int sms, cudaStream_t stream) {
   const size_t tokens = args.num_tokens, pairs = tokens * std::min(kTopK, kNumLocalExperts);
-  const size_t rows = pairs + std::min<size_t>(kNumLocalExperts, pairs) * (kRowAlign - 1);  // as in place_grouped_scratch
-  const size_t entries = rows / kBlockM + 2 * std::min<size_t>(kNumLocalExperts, pairs);
+  // as in place_grouped_scratch
+  const size_t rows = pairs + std::min<size_t>(kNumLocalExperts, pairs) * (Grouped::kRowAlign - 1);
+  const size_t entries = rows / Grouped::kBlockM + 2 * std::min<size_t>(kNumLocalExperts, pairs);
   const std::string pass = std::to_string(args.first_column);
   copy_out("y" + pass, args.y, rows * args.y_columns * sizeof(*args.y), stream);
   if (h_split == 2) copy_out("y_scale" + pass, args.y_scale, rows * (args.y_columns / kBlockK) * sizeof(float), stream);
   if (args.first_column == 0) {
     copy_out("queues", &args.counters->queues, sizeof(TileQueues), stream);
-    copy_queue("tiles1", args.queue1, args, kNumNBlocks1 / 2, entries, stream);
-    copy_queue("tiles2", args.queue2, args, args.y_columns / (2 * kBlockN), entries, stream);
+    copy_queue("tiles1", args.queue1, args, Grouped::kNumNBlocks1 / 2, entries, stream);
+    copy_queue("tiles2", args.queue2, args, args.y_columns / (2 * Grouped::kBlockN), entries, stream);
     copy_out("weight", args.weight, tokens * kNumLocalExperts * sizeof(float), stream);
     copy_out("token_rows", args.token_rows, tokens * kMaxTokenRows * sizeof(int), stream);
     copy_out("row_weight", args.row_weight, rows * sizeof(float), stream);
     copy_out("row_token", args.row_token, rows * sizeof(int), stream);
     copy_out("x_scale", args.row_x_scale, rows * kNumKBlocks1 * sizeof(float), stream);
-    copy_out("h", args.h, rows * kGroupedIntermediate * numbers["h_split"], stream);
-    copy_out("h_scale", args.h_scale, rows * kNumNBlocks1 * sizeof(float), stream);
+    copy_out("h", args.h, rows * Grouped::kPaddedIntermediate * numbers["h_split"], stream);
+    copy_out("h_scale", args.h_scale, rows * Grouped::kNumNBlocks1 * sizeof(float), stream);
   }
   return launch_combine(args, h_split, sms, stream);
 }

@@ -40,7 +40,7 @@ layers.models()["held-out"] = {  # before the catalogue asks for it
     "top_k": 8,
     "hidden_size": 4096,
     "intermediate_size": 1408,
-    "geometries": {"held-out": 2},
+    "ranks": {"held-out": 2},
 }
 
 import delays  # noqa: E402

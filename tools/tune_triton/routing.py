@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from moebench.core.errors import UserError
 from moebench.operators import catalogue
-from moebench.operators.routing import model as routing_model
+from moebench.operators.routing import trained_router
 from moebench.operators.routing.kinds import offset_of
 
 
@@ -33,8 +33,8 @@ def drawn(layer_key: str, num_tokens: int, layer_count: int) -> list[torch.Tenso
     layers = []
     for number in range(layer_count):
         seed = f"tune/{num_tokens}/{number}"
-        logits, bias = routing_model.draw_typical(seed, num_tokens, first, sizes)
-        chosen = torch.from_numpy(routing_model.select(logits, bias, sizes))
+        logits, bias = trained_router.draw_typical(seed, num_tokens, first, sizes)
+        chosen = torch.from_numpy(trained_router.select(logits, bias, sizes))
         layers.append(local(chosen, first, layer_key))
     return layers
 

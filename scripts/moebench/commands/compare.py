@@ -1,8 +1,8 @@
 """Recorded results side by side: one row a solution, and the other definitions by name.
 
---workloads shows every workload, --against what a change made slower or wrong. A row is one
-solution on one workload, GPU, tolerance and clock; where several traces are of it, the newest of
-the current source counts. A narrow terminal shows fewer columns, and says which it leaves out.
+--workloads shows every workload, --against what a change made slower, faster or wrong. A row is one
+solution on one workload, GPU, tolerance and clock; its time is the median of the runs of the
+current source. A narrow terminal shows fewer columns, and says which it leaves out.
 """
 
 import argparse
@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--workloads", action="store_true", help="every workload, not three of them")
 
     against_help = (
-        "the traces before a change, as --traces; exit 1 where something is more than 5%% slower, "
-        "or wrong now"
+        "the traces before a change, as --traces; exit 1 where something is slower than its runs "
+        "differ, or wrong now"
     )
     add("--against", nargs="+", type=Path, metavar="PATH", help=against_help)
 
@@ -94,7 +94,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def show_changes(after: list[Path], args: argparse.Namespace) -> int:
-    """Print what `against.compare` found, and return the exit status: 1 where anything is marked.
+    """Print what `against.compare` found, and return the exit status: 1 where anything is worse.
 
     It is Markdown where the output is no terminal. Raises CannotRun where nothing can be compared.
     """
@@ -109,7 +109,7 @@ def show_changes(after: list[Path], args: argparse.Namespace) -> int:
 
     if not (rows.side == "both").any():
         raise CannotRun("--against: nothing was run on both sides under the same conditions")
-    return 1 if (rows.mark != "").any() else 0
+    return 1 if rows.mark.isin(against.WORSE).any() else 0
 
 
 def check_outputs(outputs: dict[str, Path], traces: list[Path]) -> None:

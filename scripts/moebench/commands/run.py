@@ -108,6 +108,13 @@ def add_how_it_is_run(parser: argparse.ArgumentParser) -> None:
         "--num-trials", type=count(), help="inputs per workload; default: 3 with a GPU, else 1"
     )
     parser.add_argument(
+        "--runs",
+        type=count(),
+        default=1,
+        metavar="N",
+        help="run everything N times, in turns: each run is kept, and tables show the median",
+    )
+    parser.add_argument(
         "--timeout",
         dest="timeout_seconds",
         type=count(),
@@ -133,12 +140,13 @@ def add_what_becomes_of_it(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=output_file,
         metavar="FILE",
-        help="keep the traces here; default: below traces/, by clock gpu docs/data/",
+        help="keep the traces here; default: below traces/, by clock gpu records/gpu_clock/",
     )
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="evaluate only what is not kept yet or stale, by the same protocol here",
+        help="evaluate only what is not kept yet, or stale, or not N times, by the same protocol "
+        "here",
     )
     parser.add_argument(
         "--verbose",

@@ -23,6 +23,7 @@ from moebench.judging.selection import choose_layer, select
 from moebench.judging.tolerances import TOLERANCES
 from moebench.models.layer import layer_of
 from moebench.operators.catalogue import definition_name, form, layer_key_named
+from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.packing.fingerprint import fingerprint
 from moebench.reports.served import table
 from moebench.reports.table import console
@@ -79,10 +80,11 @@ def main(args: argparse.Namespace) -> int:
         tokens=tokens,
         sources={name: packed.hash() for name, packed in solutions.items()},
         fingerprints={name: fingerprint(packed) for name, packed in solutions.items()},
+        ceilings=CEILINGS[MEASURED_ON],
         provenance=provenance.here(
             device_here(),
             tolerance=str(TOLERANCE),
-            protocol=f"best of {args.rounds} rounds, median of 3 to 20 replays",
+            protocol=f"{args.rounds} rounds, each the median of 3 to 20 replays",
             command=args.command_line,
         ),
     )

@@ -1,6 +1,6 @@
 """What a run does: a Plan, every task of which is evaluated, recorded and shown."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,12 +21,16 @@ from moebench.judging.tolerances import Tolerance
 
 @dataclass(frozen=True)
 class Task:
-    """A workload, and the solutions to evaluate on it in one go. definition: its name."""
+    """A workload, and the solutions to evaluate on it in one go. definition: its name.
+
+    run: which of the plan's runs this is a part of, from 1.
+    """
 
     definition: str
     label: str
     workload: Workload
     names: tuple[str, ...]
+    run: int = 1
 
 
 @dataclass(frozen=True)
@@ -64,18 +68,21 @@ class Part:
             return False
         return self.keeps_third_party or self.third_party.isdisjoint(task.names)
 
-    def without(self, done: Mapping[tuple[str, str], Trace]) -> "Part":
-        """Return what is left to evaluate. done: (workload's uuid, solution) -> its trace."""
+    def without(self, done: Mapping[tuple[str, str], Sequence[Trace]]) -> "Part":
+        """Return what is left to evaluate.
+
+        done: (workload's uuid, solution) -> its traces, each of which makes a run needless.
+        """
         tasks = []
         kept = []
         for task in self.tasks:
             missing = []
             for name in task.names:
-                trace = done.get((task.workload.uuid, name))
-                if trace is None:
+                traces = done.get((task.workload.uuid, name), ())
+                if task.run > len(traces):
                     missing.append(name)
                 else:
-                    kept.append(trace)
+                    kept.append(traces[task.run - 1])
             if missing:
                 tasks.append(replace(task, names=tuple(missing)))
         return replace(self, tasks=tuple(tasks), kept=tuple(kept))

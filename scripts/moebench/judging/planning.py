@@ -193,11 +193,9 @@ class Planner:
             raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
 
         workloads, left_out = self.fitting(full, all_workloads)
-        groups = [tuple(ours)] if ours else []
-        groups += [(solution,) for solution in third_party]
         tasks = []
-        for group in groups:
-            tasks += [Task(name, label, workload, group) for label, workload in workloads]
+        for run in range(1, self.request.runs + 1):
+            tasks += self.tasks_of_run(run, name, list(ours), list(third_party), workloads)
 
         renew_worker = needs_renewal(full, workloads, self.config.num_trials, self.device)
         return Part(
@@ -211,6 +209,30 @@ class Planner:
             root=self.root,
             renew_worker=renew_worker and len(tasks) > 1,
         )
+
+    def tasks_of_run(
+        self,
+        run: int,
+        definition: str,
+        ours: list[str],
+        third_party: list[str],
+        workloads: list[tuple[str, Workload]],
+    ) -> list[Task]:
+        """Return a run's tasks: every workload with all of our solutions, then with each other one.
+
+        Every run begins with another of our solutions, as calls after the reference are slower.
+        """
+        first = (run - 1) % len(ours) if ours else 0
+        in_turn = tuple(ours[first:] + ours[:first])
+        groups = [in_turn] if in_turn else []
+        groups += [(solution,) for solution in third_party]
+
+        tasks = []
+        for group in groups:
+            for label, workload in workloads:
+                shown = label if self.request.runs == 1 else f"{label}, run {run}"
+                tasks.append(Task(definition, shown, workload, group, run))
+        return tasks
 
     def trace_path(self, name: str) -> Path | None:
         if not self.request.keeps_traces(self.device.on_gpu):

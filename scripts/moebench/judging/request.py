@@ -12,6 +12,7 @@ class RunRequest:
     """The arguments of `moebench run`; None, or nothing, where one was not given.
 
     files: of third-party solutions. solutions: names of those here. tokens: to make workloads of.
+    runs: how often everything is run.
     save: whether traces are kept. ray: a cluster's address, empty for this machine's.
     command_line: the text that repeats the run.
     """
@@ -28,6 +29,7 @@ class RunRequest:
     warmup_runs: int = 10
     iterations: int = 50
     num_trials: int | None = None
+    runs: int = 1
     timeout_seconds: int = 300
     save: bool | None = None
     output: Path | None = None

@@ -141,7 +141,7 @@ def with_layer(text: str, key: str, checkpoint: Checkpoint, sizes: Sizes) -> str
     """
     split = Split(expert_ranks(sizes), sizes["tensor_ranks"], sizes["num_shared_experts"])
     entry = f"{json.dumps(key)} = {split.in_table()}"
-    field = "mxfp4" if checkpoint.kind == MXFP4 else "geometries"
+    field = "mxfp4" if checkpoint.kind == MXFP4 else "ranks"
     table = model_of(checkpoint)
     if table:
         return with_entry(text, table, field, entry)
@@ -166,14 +166,14 @@ def model_of(checkpoint: Checkpoint) -> str | None:
 
 
 def with_entry(text: str, table: str, field: str, entry: str) -> str:
-    """Return layers.toml with one more entry in a table's field, which is `geometries` or `mxfp4`.
+    """Return layers.toml with one more entry in a table's field, which is `ranks` or `mxfp4`.
 
-    The field comes behind `geometries` where the table has none of that name.
+    The field comes behind `ranks` where the table has none of that name.
     """
     lines = text.split("\n")
     at = line_of(lines, table, field)
     if at is None:
-        behind = line_of(lines, table, "geometries")
+        behind = line_of(lines, table, "ranks")
         lines.insert(behind + 1, f"{field} = {{ {entry} }}")
     else:
         start, brace, rest = lines[at].rpartition("}")
@@ -207,7 +207,7 @@ def new_table(name: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
     lines = [f"[{json.dumps(name)}]"]
     for each, value in values.items():
         lines.append(f"{each} = {json.dumps(value)}")
-    lines.append("geometries = {}")
+    lines.append("ranks = {}")
     if runs_on_cpu(checkpoint, sizes):
         lines.append("small = true")
     return "\n".join([*lines, ""])

@@ -7,7 +7,7 @@ from moebench.operators.fp8.layer import expert_bytes as fp8_bytes
 from moebench.operators.fp8.layer import layer_bound
 from moebench.operators.fp8.routed import routing_bytes
 from moebench.operators.layers import Sizes, routed_experts
-from moebench.operators.routing import model as routing_model
+from moebench.operators.routing import trained_router
 
 ROWS = 2048  # tokens that are drawn in all, so that a mean at few tokens is one over many routings
 MOST_ROUTINGS = 64
@@ -38,10 +38,10 @@ def expected_bound(num_tokens: int, sizes: Sizes, expert_bytes: int | None = Non
 
     bounds = []
     for number in range(routings):
-        logits, bias = routing_model.draw(f"expected/{num_tokens}/{number}", num_tokens, {}, sizes)
-        chosen = routing_model.select(logits, bias, sizes)
+        logits, bias = trained_router.draw(f"expected/{num_tokens}/{number}", num_tokens, {}, sizes)
+        chosen = trained_router.select(logits, bias, sizes)
         for first in range(0, experts, local):
-            counts = routing_model.counts_with_shared(chosen - first, first // local, sizes)
+            counts = trained_router.counts_with_shared(chosen - first, first // local, sizes)
             bounds.append(layer_bound(num_tokens, counts, moved, sizes, weights))
 
     ms = fmean(bound.ms for bound in bounds)

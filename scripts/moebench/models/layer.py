@@ -56,7 +56,7 @@ def layers() -> list[Layer]:
     for model in models().values():
         if model.get("small"):
             continue
-        splits = {key: Split.of_table(value) for key, value in model["geometries"].items()}
+        splits = {key: Split.of_table(value) for key, value in model["ranks"].items()}
         for key, split in sorted(splits.items(), key=many_ranks_first):
             layer_key = key
             if key not in catalogue.layer_sizes():  # no definition has its router inside

@@ -108,7 +108,7 @@ def layer_sizes(*routings: str) -> dict[str, Sizes]:
     sizes = {}
     for name, model in models().items():
         if model["routing"] in routings:
-            for key, value in model["geometries"].items():
+            for key, value in model["ranks"].items():
                 sizes[key] = sizes_on_rank(name, model, Split.of_table(value))
     return sizes
 
@@ -196,5 +196,5 @@ def small_keys(routing: str) -> list[str]:
     keys = []
     for model in models().values():
         if model["routing"] == routing and model.get("small"):
-            keys += model["geometries"]
+            keys += model["ranks"]
     return keys

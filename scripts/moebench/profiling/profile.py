@@ -13,6 +13,7 @@ from moebench.core.errors import CannotRun
 from moebench.judging.calling import first_line
 from moebench.judging.fib import time_runnable
 from moebench.operators.catalogue import definition, definition_name
+from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.operators.workloads import recorded_bound
 from moebench.packing.fingerprint import source_hashes
 from moebench.packing.manifest import read_manifest
@@ -79,7 +80,11 @@ def record_of(name: str, job: Job, profiles: list[WorkloadProfile]) -> ProfileRe
     source = source_hashes(job.solutions[name])
     measured_by = provenance.here(job.device, **source, protocol=job.protocol, command=job.command)
     return ProfileRecord(
-        solution=name, definition=job.definition.name, provenance=measured_by, workloads=profiles
+        solution=name,
+        definition=job.definition.name,
+        provenance=measured_by,
+        workloads=profiles,
+        ceilings=CEILINGS[MEASURED_ON],
     )
 
 

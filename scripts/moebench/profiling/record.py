@@ -8,6 +8,7 @@ from pathlib import Path
 
 from moebench.core.provenance import Provenance
 from moebench.core.schema import Strict, read_json
+from moebench.operators.roofline import EARLIER_CEILINGS
 
 
 class Counters(Strict):
@@ -74,12 +75,13 @@ class WorkloadProfile(Strict):
 
 
 class ProfileRecord(Strict):
-    """One solution on one machine."""
+    """One solution on one machine. ceilings: what the bounds divide by, as roofline.CEILINGS."""
 
     solution: str
     definition: str
     provenance: Provenance
     workloads: list[WorkloadProfile]
+    ceilings: dict[str, float] = EARLIER_CEILINGS
 
 
 def read_records(folder: Path) -> list[ProfileRecord]:

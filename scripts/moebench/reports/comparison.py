@@ -2,9 +2,7 @@
 change did.
 """
 
-import math
 import re
-from collections.abc import Iterable
 
 import pandas as pd
 
@@ -13,20 +11,21 @@ from moebench.operators import catalogue
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import read_manifest, solution_names
 from moebench.reports.table import Cell, Entry, Table, decimal
-from moebench.results.against import LIMIT
-from moebench.results.measurements import LEVEL, ranked
+from moebench.results.against import WORSE
+from moebench.results.measurements import ranked
+from moebench.results.spread import ASSUMED, NOT_KNOWN, OTHER_CELLS, OWN_RUNS, nearest
 from moebench.results.summary import SHOWN, by_solution, shown_tolerance
 
 # Of the main definition; of others the workloads nearest to these.
 SHOWN_TOKENS = (1, 57, 14107)
 
 STRICT_FIRST = sorted(TOLERANCES, key=lambda name: TOLERANCES[name].rtol)
-LEVEL_WORDS = f"the fastest, or within {LEVEL - 1:.0%} of it"
+LEVEL_WORDS = "the fastest, or tied with it, as the ranges of their runs overlap"
 SOLUTIONS_CAPTION = (
     f"T: tokens in a call. Bold: {LEVEL_WORDS}. ratio: latency over that of the fastest on each "
-    "workload, geometric mean. score: FIB's, the mean speed-up over the torch reference. Then "
-    "workloads passed at each tolerance, and at which T a token keeps its bits whatever else is in "
-    "the batch."
+    "workload, geometric mean. score: FIB's, the mean speed-up over the torch reference; it and "
+    "the ratio need all workloads. Then workloads passed at each tolerance, and at which T a token "
+    "keeps its bits whatever else is in the batch. -: not measured."
 )
 ONE_CALL_CAPTION = "Times of a single call, none of which is called the fastest."
 
@@ -37,13 +36,8 @@ def gpus(rows: pd.DataFrame) -> list[str]:
     return sorted(counts.index, key=lambda gpu: (gpu != MEASURED_ON, -counts[gpu], gpu))
 
 
-def nearest(tokens: int, among: Iterable[int]) -> int:
-    """Return the token count nearest to `tokens` on a logarithmic scale, the lesser of two."""
-    return min(among, key=lambda other: (abs(math.log((other or 0.5) / tokens)), other))
-
-
 def provenance(rows: pd.DataFrame) -> str:
-    """Return versions, protocol, dates and solutions' packages of the rows that are compared."""
+    """Return versions, protocol, dates, runs and solutions' packages of the compared rows."""
     compared = rows[rows.comparable & (rows.tolerance == SHOWN)]
     if not len(compared):
         compared = rows
@@ -54,6 +48,8 @@ def provenance(rows: pd.DataFrame) -> str:
     last = compared.timestamp.max()[:10]
     dates = first if first == last else f"{first} to {last}"
     parts = [versions, protocols, dates]
+    if compared.ms.notna().any():
+        parts.append(ranges_text(compared))
 
     by_name = compared.set_index("solution")
     for packages, names in solutions_by_value(by_name.packages):
@@ -61,6 +57,36 @@ def provenance(rows: pd.DataFrame) -> str:
     for reason, names in solutions_by_value(by_name[by_name.counts].earlier_code):
         parts.append(f"{names}: of earlier code: {reason}")
     return "; ".join(parts)
+
+
+def ranges_text(rows: pd.DataFrame) -> str:
+    """Return of how many runs times are, and whence the ranges are that they are compared by."""
+    timed = rows[rows.ms.notna()]
+    runs = timed[timed.range_from == OWN_RUNS].runs
+    parts = []
+    if len(runs):
+        counts = f"{runs.min()}" if runs.min() == runs.max() else f"{runs.min()} to {runs.max()}"
+        parts.append(f"medians of {counts} runs, ±: half of their range")
+    if (timed.range_from == OTHER_CELLS).any():
+        parts.append("a single run: the widest range among repeated cells of the nearest T")
+    if (timed.range_from == NOT_KNOWN).any():
+        parts.append(f"one run, whose range is taken to be {ASSUMED - 1:.0%}")
+    return ", ".join(parts)
+
+
+def with_range(value: float, low: float, high: float, digits: int) -> str:
+    """Return "0.312 ±0.004", half of the range from low to high."""
+    return f"{value:.{digits}f} ±{(high - low) / 2:.{digits}f}"
+
+
+def ms_text(row) -> str:
+    """Return a row's time, with its range where that is of its own runs.
+
+    row: of a DataFrame's itertuples.
+    """
+    if row.range_from != OWN_RUNS:
+        return f"{row.ms:.3f}"
+    return with_range(row.ms, row.ms_low, row.ms_high, 3)
 
 
 def solutions_by_value(column: pd.Series) -> list[tuple[str, str]]:
@@ -74,8 +100,12 @@ def clock_text(rows: pd.DataFrame) -> str:
     return ", by the GPU's clock" if rows.clock.iloc[0] == "gpu" else ""
 
 
-def solutions(rows: pd.DataFrame) -> Table:
-    """Return a row for each solution, the best first. rows: of one definition, GPU and clock."""
+def solutions(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> Table:
+    """Return a row for each solution, the best first.
+
+    rows: of one definition, GPU and clock. verdicts: rows of every clock, whose passes are counted;
+    else these rows' are.
+    """
     tolerance = shown_tolerance(rows)
     tolerances = STRICT_FIRST if tolerance in TOLERANCES else [tolerance]
     recorded = set(rows.tokens)
@@ -83,15 +113,14 @@ def solutions(rows: pd.DataFrame) -> Table:
     times = times_by_tokens(rows[(rows.tolerance == tolerance) & rows.counts])
 
     table_rows = []
-    for name, means in by_solution(rows).iterrows():
+    for name, means in by_solution(rows, verdicts).iterrows():
         if not means.complete:  # not every workload was timed
             means[["over_fastest", "score"]] = None
-        ratio = decimal(means.over_fastest, 2)
         score = decimal(means.score, 1, "x")
         table_rows.append(
             [
                 name,
-                Cell(ratio, "best" if means.best else ""),
+                Cell(ratio_text(means), "best" if means.best else ""),
                 *(times.get((name, count)) for count in tokens),
                 score,
                 *(passes(means, each) for each in tolerances),
@@ -110,11 +139,21 @@ def solutions(rows: pd.DataFrame) -> Table:
     )
 
 
+def ratio_text(means: pd.Series) -> str:
+    """Return the latency over the fastest's, with its range where every cell has several runs.
+
+    means: a row of `by_solution`.
+    """
+    if pd.isna(means.over_fastest) or means.runs == 1:
+        return decimal(means.over_fastest, 2)
+    return with_range(means.over_fastest, means.over_fastest_low, means.over_fastest_high, 2)
+
+
 def times_by_tokens(rows: pd.DataFrame) -> dict[tuple[str, int], Cell]:
     """Return (solution, T) -> the time of the first workload with so many tokens."""
     cells = {}
     for row in rows.itertuples():
-        cell = Cell(f"{row.ms:.3f}", "best" if row.level else "")
+        cell = Cell(ms_text(row), "best" if row.level else "")
         cells.setdefault((row.solution, row.tokens), cell)
     return cells
 
@@ -191,7 +230,7 @@ def time_cell(row) -> Cell:
         return Cell(f"{stale}{row.status}{share}", "" if row.passed else "failed")
 
     over_bound = "" if pd.isna(row.over_bound) else f" ({row.over_bound:.2f})"
-    text = f"{stale}{row.ms:.3f}{over_bound}"
+    text = f"{stale}{ms_text(row)}{over_bound}"
     if row.level:
         return Cell(text, "best")
     return Cell(text, "stale" if is_stale else "")
@@ -213,29 +252,37 @@ def exactness(rows: pd.DataFrame) -> Table:
 
 
 def changes(rows: pd.DataFrame) -> Table:
-    """Return what `against.compare` marked, or all that both sides have where nothing is marked."""
+    """Return the rows that `against.compare` marked."""
     both = rows[rows.side == "both"]
     marked = both[both.mark != ""]
-    shown = marked if len(marked) else both
     several_definitions = both.definition.nunique() > 1
 
-    slower = (both.mark == "slower").sum()
-    failing = (both.mark == "failing").sum()
-    notes = []
+    counts = marked.mark.value_counts()
+    words = {"slower": "slower", "failing": "newly failing", "faster": "faster"}
+    parts = [f"{counts.get(mark, 0)} {text}" for mark, text in words.items()]
+    notes = [f"A change: the ranges of both sides' runs do not overlap; {ranges_of_both(both)}"]
     for side, count in rows.side.value_counts().items():
         if side != "both":
             notes.append(f"only {side}: {count} cells")
 
     return Table(
-        title=f"{slower} slower by more than {LIMIT:.0%}, {failing} newly failing, "
-        f"of {len(both)} compared",
+        title=f"{', '.join(parts)}, of {len(both)} compared",
         head=["solution", "where", "T", "before, ms", "after, ms", "change", "mark"],
-        sections=[[change_row(row, several_definitions) for row in shown.itertuples()]],
+        sections=[[change_row(row, several_definitions) for row in marked.itertuples()]],
         notes=notes,
         words=2,
         keys=3,
         important=("change", "mark"),
     )
+
+
+def ranges_of_both(rows: pd.DataFrame) -> str:
+    """Return `ranges_text` of the cells of both sides. rows: of `against.compare`."""
+    sides = []
+    for side in ("before", "after"):
+        columns = {f"{name}_{side}": name for name in ("ms", "runs", "range_from")}
+        sides.append(rows[list(columns)].rename(columns=columns))
+    return ranges_text(pd.concat(sides))
 
 
 def change_row(row, with_definition: bool) -> list[Entry]:
@@ -246,19 +293,23 @@ def change_row(row, with_definition: bool) -> list[Entry]:
     where = [row.hardware, row.tolerance]
     if with_definition:
         where.append(catalogue.by_name().get(row.definition, row.definition))
+    before = side_text(row.failure_before, row.ms_before, row.runs_before)
+    after = side_text(row.failure_after, row.ms_after, row.runs_after)
     return [
         row.solution,
         ", ".join(where),
         row.tokens,
-        side_text(row.failure_before, row.ms_before),
-        side_text(row.failure_after, row.ms_after),
+        before,
+        after,
         f"{row.change:+.1%}" if pd.notna(row.change) else None,
-        Cell(row.mark, "failed" if row.mark else ""),
+        Cell(row.mark, "failed" if row.mark in WORSE else "good"),
     ]
 
 
-def side_text(failure: str | float, ms: float) -> str:
+def side_text(failure: str | float, ms: float, runs: float) -> str:
     """Return a side's status where it failed, else its time, or "passed" if it was not timed."""
     if pd.notna(failure):
         return failure
-    return "passed" if pd.isna(ms) else f"{ms:.4f}"
+    if pd.isna(ms):
+        return "passed"
+    return f"{ms:.4f}" if runs == 1 else f"{ms:.4f} ({runs:.0f} runs)"

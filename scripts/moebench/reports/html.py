@@ -1,86 +1,76 @@
 """`compare --html`: one file with a figure to hover over and a table to sort, without network.
 
 Its style is page.css, its behaviour page.js. What is large lies in it compressed, as text that
-page.js inflates: plotly's library, the curves and the table's rows.
+page.js inflates: plotly's library, and the rows, of which page.js draws the figure and the table of
+one definition, GPU and tolerance.
 """
 
 import base64
 import gzip
+import json
 from html import escape
 from pathlib import Path
 
 import pandas as pd
-import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.comparison import LEVEL_WORDS, gpus
 from moebench.reports.figures.style import PALETTE, place
 from moebench.reports.table import one_line
-from moebench.results.summary import shown_tolerance
+from moebench.results.summary import SHOWN
 
 FOLDER = Path(__file__).parent
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon")
 
-# Column of the table -> its heading.
+# Column of the table -> its heading. A narrow window shows the first FEW of them.
 HEADINGS = {
-    "definition": "definition",
-    "hardware": "GPU",
     "tokens": "T",
     "solution": "solution",
-    "tolerance": "tolerance",
-    "status": "status",
     "ms": "ms",
     "over_bound": "times bound",
     "over_fastest": "times fastest",
+    "status": "status",
     "speedup": "speed-up",
     "matched": "matched",
     "source": "source",
     "timestamp": "date",
-    "place": "trace",
 }
+FEW = 4
 NUMBERS = ("tokens", "ms", "over_bound", "over_fastest", "speedup", "matched")
 
-# What stands beside a point that the pointer is over: the columns HOVER_DATA, by their number.
-HOVER_DATA = ["solution", "ms", "tolerance_text", "timestamp", "source_sha1", "source", "place"]
-HOVER_BOUND = ", %{y:.2f} times the bound"
-HOVER = (
-    "<b>%{customdata[0]}</b>, T = %{x}<br>"
-    f"%{{customdata[1]:.4f}} ms{HOVER_BOUND}<br>"
-    "%{customdata[2]}<br>"
-    "%{customdata[3]}<br>"
-    "source %{customdata[4]}, %{customdata[5]}<br>"
-    "%{customdata[6]}<extra></extra>"
-)
-AXES = {
-    "xaxis": {"title": "T, tokens in a call", "type": "log"},
-    "yaxis": {"title": "times the roofline bound (ms where there is none)", "type": "log"},
-}
+# What a view is chosen by, and what is said of a row outside the table.
+CHOSEN_BY = ("definition", "hardware", "tolerance")
+DETAILS = ("tolerance_text", "protocol", "versions", "source_sha1", "place")
 
 PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Results</title>
 <style>
 {style}</style>
 </head>
 <body>
-<h1>Results</h1>
-<p><select id="section" aria-label="definition and GPU">
-{options}
-</select></p>
+<h1>Latency of each solution</h1>
+<form>
+<label>definition <select id="definition"></select></label>
+<label>GPU <select id="hardware"></select></label>
+<label>tolerance <select id="tolerance"></select></label>
+</form>
+<p id="conditions" class="faint"></p>
 <div id="figure"></div>
-<p class="faint">Points: {tolerance} tolerance; hover over one for its time, tolerance, date and
-source. Rows in green: {level}. Click a heading to sort.</p>
+<p class="faint">Hover over a point for its details. Click a name beside the figure to hide its
+solution, a heading to sort. Rows in green: {level}. The address of this page keeps what is
+chosen.</p>
 <div class="wide"><table>
 <thead><tr>{heads}</tr></thead>
 <tbody></tbody>
 </table></div>
 <script>
 const PLOTLY = "{plotly}";
-const CURVES = "{curves}";
-const ROWS = "{rows}";
+const RESULTS = "{results}";
 {script}</script>
 </body>
 </html>
@@ -89,26 +79,26 @@ const ROWS = "{rows}";
 
 def page(rows: pd.DataFrame) -> str:
     """Return the HTML of rows of `measurements.load`, of any definitions and GPUs."""
-    names = rows.geometry.fillna(rows.definition) + " on " + rows.hardware
-    numbers = {name: number for number, name in enumerate(sections(rows, names))}
-    section = names.map(numbers)
-
-    options = []
-    for name, number in numbers.items():
-        options.append(f'<option value="{number}">{shown(name)}</option>')
-    heads = [f"<th><button>{shown(heading)}</button></th>" for heading in HEADINGS.values()]
-
     return PAGE.format(
         style=(FOLDER / "page.css").read_text(encoding="utf-8"),
+        level=escape(LEVEL_WORDS),
+        heads="".join(headings()),
         plotly=compressed(get_plotlyjs()),
-        options="\n".join(options),
-        tolerance=shown(shown_tolerance(rows)),
-        level=shown(LEVEL_WORDS),
-        heads="".join(heads),
-        rows=compressed("\n".join(table_rows(rows, section))),
-        curves=compressed(curves(rows, section).to_json()),
+        results=compressed(results(rows)),
         script=(FOLDER / "page.js").read_text(encoding="utf-8"),
     )
+
+
+def headings() -> list[str]:
+    """Return a <th> for each column of the table."""
+    heads = []
+    for at, (column, heading) in enumerate(HEADINGS.items()):
+        kinds = "number" if column in NUMBERS else ""
+        if at >= FEW:
+            kinds += " more"
+        button = f"<button>{escape(heading)}</button>"
+        heads.append(f'<th class="{kinds.strip()}" data-column="{column}">{button}</th>')
+    return heads
 
 
 def compressed(text: str) -> str:
@@ -116,64 +106,41 @@ def compressed(text: str) -> str:
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
-def sections(rows: pd.DataFrame, names: pd.Series) -> list[str]:
-    """Return the sections in the order of `gpus`, and of the definitions in the rows."""
-    ordered = []
-    for gpu in gpus(rows):
-        ordered += dict.fromkeys(names[rows.hardware == gpu])
-    return ordered
+def results(rows: pd.DataFrame) -> str:
+    """Return the JSON that page.js draws.
+
+    columns: the rows' columns by name; rows: a list of values each, the fastest first; orders: the
+    definitions, GPUs and tolerances in the order in which they are offered; looks: solution ->
+    colours and mark.
+    """
+    named = rows.assign(definition=rows.geometry.fillna(rows.definition))
+    columns = [*CHOSEN_BY, *HEADINGS, *DETAILS, "level"]
+    fastest_first = named[columns].sort_values("ms", kind="stable")
+    values = [[plain(value) for value in row] for row in fastest_first.values.tolist()]
+
+    tolerances = dict.fromkeys([SHOWN, *TOLERANCES, *rows.tolerance])
+    orders = {
+        "definition": list(dict.fromkeys(map(plain, named.definition))),
+        "hardware": list(map(plain, gpus(rows))),
+        "tolerance": list(map(plain, tolerances)),
+    }
+    looks = {plain(name): look(name) for name in sorted(set(rows.solution))}
+    return json.dumps({"columns": columns, "rows": values, "orders": orders, "looks": looks})
 
 
-def shown(text: str) -> str:
-    """Return a text of others for HTML: markup and control characters are shown, not obeyed."""
-    return escape(one_line(text))
-
-
-def table_rows(rows: pd.DataFrame, section: pd.Series) -> list[str]:
-    """Return a <tr> for each row, with its section and whether it is level or stale."""
-    lines = []
-    values = rows[list(HEADINGS)].values.tolist()
-    for row, number, cells in zip(rows.itertuples(), section, values, strict=True):
-        kind = "level" if row.level else ""
-        if row.source == "stale":
-            kind = "stale"
-        texts = [cell(name, value) for name, value in zip(HEADINGS, cells, strict=True)]
-        lines.append(f'<tr class="{kind}" data-section="{number}">{"".join(texts)}</tr>')
-    return lines
-
-
-def cell(column: str, value: object) -> str:
-    """Return a <td>; that of a number has four digits, and the whole number to sort by."""
-    if column not in NUMBERS:
-        return f"<td>{'' if pd.isna(value) else shown(str(value))}</td>"
+def plain(value: object) -> object:
+    """Return a value for JSON: None without one, six digits of a number, a text in one line."""
     if pd.isna(value):
-        return '<td class="number" data-value=""></td>'
-
-    text = str(int(value)) if float(value).is_integer() else f"{value:.4g}"
-    return f'<td class="number" data-value="{value}">{text}</td>'
-
-
-def curves(rows: pd.DataFrame, section: pd.Series) -> go.Figure:
-    """Return a curve for each section and solution: times the bound over T, or ms without bound."""
-    timed = rows[rows.ms.notna() & (rows.tolerance == shown_tolerance(rows))]
-    timed = timed.assign(section=section).sort_values("tokens")
-
-    figure = go.Figure()
-    for (number, name), curve in timed.groupby(["section", "solution"]):
-        has_bound = curve.over_bound.notna().any()
-        details = curve[HOVER_DATA].fillna("unknown").map(hover_value)
-        figure.add_scatter(
-            x=curve.tokens,
-            y=curve.over_bound if has_bound else curve.ms,
-            customdata=details.values,
-            name=shown(name),
-            meta={"section": int(number), "colours": PALETTE[place(name) % len(PALETTE)]},
-            marker={"symbol": SYMBOLS[place(name) % len(SYMBOLS)], "size": 8},
-            hovertemplate=HOVER if has_bound else HOVER.replace(HOVER_BOUND, ""),
-        )
-    return figure.update_layout(template="none", height=480, margin={"t": 20}, **AXES)
+        return None
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    return one_line(value) if isinstance(value, str) else value
 
 
-def hover_value(value: object) -> object:
-    """Return a value for plotly, which takes a part of HTML in texts for markup."""
-    return shown(value) if isinstance(value, str) else value
+def look(solution: str) -> dict[str, object]:
+    """Return a solution's colours, on a light ground and on a dark one, and its mark."""
+    number = place(solution)
+    return {
+        "colours": PALETTE[number % len(PALETTE)],
+        "symbol": SYMBOLS[number % len(SYMBOLS)],
+    }

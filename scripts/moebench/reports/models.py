@@ -8,9 +8,9 @@ import pandas as pd
 from moebench.models.layer import Layer, layers, weight_bytes
 from moebench.operators.roofline import MEASURED_ON
 from moebench.operators.workloads import recorded_counts
-from moebench.reports.comparison import nearest
 from moebench.reports.served import ServedRecord, title
 from moebench.reports.table import Cell, Entry, Table, decimal
+from moebench.results.spread import nearest
 from moebench.results.summary import SHOWN, base_of, best_solution, by_solution, speedup_over_others
 from moebench.served.record import Point
 

@@ -27,10 +27,12 @@ from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.table import Cell, Entry, Table, decimal
-from moebench.results.measurements import LEVEL, NUMBERS, rows_from, timed_calls
+from moebench.results.measurements import NUMBERS, cells, rows_from, timed_calls
+from moebench.results.spread import tied_with_fastest, with_ranges
 
-FASTEST_CAPTION = f"fastest: on how many workloads it is, or within {LEVEL - 1:.0%} of it"
+FASTEST_CAPTION = "fastest: on how many workloads it is, or tied, as the ranges of runs overlap"
 INDENT = "    "
+NO_ROWS = ["solution", "uuid", "tokens", "status", "passed", *NUMBERS, "level"]
 
 Summary = Callable[[pd.DataFrame], Entry]  # of a solution's rows
 
@@ -168,12 +170,13 @@ def table(
     """
     rows = measured(part, traces)
     columns = columns_of(plan, rows)
-    lost = [name for outcome in outcomes for name in outcome.lost]
+    judged = set(zip(rows.solution, rows.uuid, strict=True))
+    lost = {(name, each.task.workload.uuid) for each in outcomes for name in each.lost} - judged
 
     table_rows = []
     for name in part.solutions:
         of_solution = rows[rows.solution == name]
-        passed = passed_cell(of_solution, lost.count(name))
+        passed = passed_cell(of_solution, sum(lost_name == name for lost_name, _ in lost))
         summaries = [summary(of_solution) for summary in columns.values()]
         table_rows.append([name, passed, *summaries])
 
@@ -224,13 +227,18 @@ def captions(columns: Collection[str]) -> list[str]:
 
 
 def measured(part: Part, traces: list[Trace]) -> pd.DataFrame:
-    """Return `rows_from`'s rows by the solutions' names in the plan, and whether each is level."""
+    """Return a row for each solution and workload, by the solutions' names in the plan, whose
+    numbers are of all its runs, and whether it is level.
+    """
+    if not traces:
+        return pd.DataFrame(columns=NO_ROWS)
+
     names = {packed.name: name for name, packed in part.solutions.items()}
-    # Without any trace there are no columns.
-    rows = rows_from(traces).reindex(columns=["uuid", "tokens", "status", "passed", *NUMBERS])
-    rows["passed"] = rows.passed.astype(bool)
+    rows = rows_from(traces)
     rows["solution"] = [names.get(trace.solution, trace.solution) for trace in traces]
-    rows["level"] = rows.ms <= LEVEL * rows.groupby("uuid").ms.transform("min")
+    rows = with_ranges(cells(rows, ["solution", "uuid"]))
+    rows["passed"] = rows.passed.astype(bool)
+    rows["level"] = tied_with_fastest(rows, rows.ms, [rows.uuid])
     return rows
 
 

@@ -1,8 +1,8 @@
 """Whether a change made a solution slower or wrong: two trace sets, before and after, row by row.
 
 Only traces of one condition (definition, GPU, tolerance, clock, versions, protocol) are compared.
-Of several traces the newest source's count: the fastest is its time, as disturbances only ever add
-time, and one failure is a failure.
+Of each side the runs of its newest source count. A time has changed where the ranges of both sides'
+runs do not overlap; one failure is a failure.
 """
 
 from pathlib import Path
@@ -10,49 +10,57 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from moebench.results import trace_files
-from moebench.results.measurements import CELL, CONDITION, rows_from
+from moebench.results import spread, trace_files
+from moebench.results.measurements import CELL, CONDITION, cells, rows_from
 
-LIMIT = 0.05  # slower by more than this share of the time before is a regression
 KEY = [*CELL, "tokens", *CONDITION]
 SIDES = {"both": "both", "left_only": "before", "right_only": "after"}
+SHOWN = ["failure", "ms", "ms_low", "ms_high", "runs", "range_from"]
+WORSE = ("failing", "slower")
 
 
 def compare(before: list[Path], after: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     """Return a row for each KEY of either side, and warnings of lines that could not be read.
 
-    failure_before, failure_after, ms_before, ms_after: as in `one_side`;
+    SHOWN with _before and _after: as in `one_side`, the ranges by `spread.with_ranges` over the
+    cells of both sides;
     side: "both", "before" or "after";
     change: after / before - 1 of ms, NaN without both;
-    mark: "failing" where it passed before and fails now, "slower", or "".
+    mark: "failing" where it passed before and fails now, "slower", "faster" or "".
     """
     old, old_warnings = one_side(before)
     new, new_warnings = one_side(after)
+    sides = pd.concat([old, new], keys=["before", "after"])
+    sides = spread.with_ranges(sides.reset_index(level=0, names="of").reset_index(drop=True))
 
-    rows = old.merge(new, "outer", KEY, suffixes=("_before", "_after"), indicator="side")
+    halves = {name: half[[*KEY, *SHOWN]] for name, half in sides.groupby("of")}
+    rows = halves["before"].merge(
+        halves["after"], "outer", KEY, suffixes=("_before", "_after"), indicator="side"
+    )
     rows["side"] = rows.side.map(SIDES).astype(str)
     rows["change"] = rows.ms_after / rows.ms_before - 1
 
     passed_before = (rows.side == "both") & rows.failure_before.isna()
     failing = passed_before & rows.failure_after.notna()
-    rows["mark"] = np.select([failing, rows.change > LIMIT], ["failing", "slower"], "")
+    slower = rows.ms_low_after > rows.ms_high_before
+    faster = rows.ms_high_after < rows.ms_low_before
+    rows["mark"] = np.select([failing, slower, faster], ["failing", "slower", "faster"], "")
     return rows, [*old_warnings, *new_warnings]
 
 
 def one_side(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     """Return a row for each KEY below these paths, and warnings of lines that could not be read.
 
-    failure: the status of a trace that did not pass, else NaN; ms: NaN where it failed or was not
-    timed. Raises UserError where there is nothing to read.
+    failure: the status of a trace that did not pass, else NaN; ms: the median of the runs, NaN
+    where one failed or was not timed; the others as in `measurements.cells`. Raises UserError where
+    there is nothing to read.
     """
     recorded, warnings = trace_files.read(wanted)
     rows = rows_from([each.trace for each in recorded])
     rows = of_newest_source(rows.sort_values("timestamp", kind="stable"))
 
-    rows["failure"] = rows.status.where(~rows.passed)
-    of_key = rows.groupby(KEY)
-    side = pd.DataFrame({"failure": of_key.failure.first(), "ms": of_key.ms.min()}).reset_index()
-    side["ms"] = side.ms.where(side.failure.isna())
+    side = cells(rows, KEY)
+    side["failure"] = side.status.where(~side.passed.astype(bool))
     return side, warnings
 
 

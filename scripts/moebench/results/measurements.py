@@ -1,9 +1,9 @@
 """The one table of results: every trace as a row of a DataFrame, from which every comparison, page
 and figure is drawn.
 
-A row is one (definition, workload, solution, tolerance, clock, GPU). `rows_from` makes rows; `load`
-reads trace files, tells which rows are stale, keeps of several traces of the same the one that
-counts, and ranks the rows.
+`rows_from` makes a row of each trace. `load` reads trace files, tells which rows are stale, makes
+one row of all runs of a cell, (definition, workload, solution, tolerance, clock, GPU), and ranks
+those rows.
 """
 
 import math
@@ -23,14 +23,15 @@ from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue, roofline
 from moebench.operators.workloads import of_data_set, recorded_bound, tokens
 from moebench.packing.manifest import folder_name
-from moebench.results import staleness, trace_files
+from moebench.results import spread, staleness, trace_files
 from moebench.results.trace_files import Recorded
 
 # Rows are ranked and averaged together where these columns agree, and CONDITION as well.
 GROUP = ["definition", "hardware", "tolerance", "clock"]
 CONDITION = ["versions", "protocol"]
 
-# Of the rows where these columns agree only one counts.
+# A cell: rows where these columns agree are runs of the same, as far as their code and CONDITION
+# are the same.
 CELL = [*GROUP, "solution", "uuid"]
 
 MATCHED = [f"matched_{name}" for name in TOLERANCES]
@@ -51,14 +52,11 @@ PROVENANCE = (
     "host",
 )
 
-# A time up to 3% above the least is level with it: no smaller difference is called one.
-LEVEL = 1.03
-
 
 def load(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
-    """Return every row that counts, below these paths, and a warning for each unreadable line.
+    """Return a row for each CELL below these paths, and a warning for each unreadable line.
 
-    Columns are `rows_from`'s and
+    Columns are `cells`' and
     source: "current", "earlier", "stale" or "unknown" (`staleness.judge`);
     others: the trace's fields that FIB's schema does not have;
     workloads: how many the definition has;
@@ -67,7 +65,7 @@ def load(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     counts: whether the row is comparable, timed and not stale;
     over_bound: ms over bound_ms;
     over_fastest: ms over the least ms of the workload, NaN where the row is not ranked (`ranked`);
-    level: whether over_fastest is at most LEVEL.
+    level: whether the range of its runs overlaps that of the fastest (`spread`).
 
     Raises UserError where there is no trace.
     """
@@ -240,23 +238,73 @@ def workload_uuids(recorded: list[Recorded]) -> dict[tuple[Path | None, str], se
 
 
 def counting(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one row of each CELL, and whether it is comparable.
+    """Return a row for each CELL, of the runs that count, and whether it is comparable.
 
-    It is one of the current source before one of an earlier source, then one of the condition that
-    most rows of its group share, then the newest.
+    Those are of the current source before an earlier one, then of the condition that most rows of
+    the group share, then of what was run last.
     """
     rows = rows.assign(fresh=rows.source != "stale")
     of_same_condition = rows.groupby([*GROUP, *CONDITION]).fresh.transform("sum")
     most = of_same_condition.groupby([rows[column] for column in GROUP]).transform("max")
     rows["comparable"] = of_same_condition == most
+    rows["code"] = rows.source_fingerprint.fillna(rows.source_sha1).fillna("") + rows.source
 
     best_last = rows.sort_values(["fresh", "comparable", "timestamp"], kind="stable")
-    counted = best_last.drop_duplicates(CELL, keep="last").drop(columns="fresh")
+    of_cell = best_last.groupby(CELL)
+    is_run_that_counts = pd.Series(True, index=rows.index)
+    for column in ("fresh", "code", *CONDITION):
+        is_run_that_counts &= best_last[column] == of_cell[column].transform("last")
+
+    counted = cells(rows[is_run_that_counts], CELL).drop(columns=["fresh", "code"])
     return counted.sort_values([*GROUP, "tokens", "uuid"])
 
 
+def cells(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Return one row for all runs that agree in the columns of the key: the newest run's, or the
+    newest that failed, with
+
+    runs: how many there are;
+    TIMES: medians; ms_low, ms_high: the least and the greatest ms; all NaN where a run failed;
+    matched and matched_<tolerance>: the least; the errors: the greatest.
+    """
+    of_cell = rows.groupby(key)
+    merged = rows.assign(
+        runs=of_cell.passed.transform("size"),
+        ms_low=of_cell.ms.transform("min"),
+        ms_high=of_cell.ms.transform("max"),
+    )
+    for column in TIMES:
+        merged[column] = of_cell[column].transform("median")
+    for column in ("matched", *MATCHED):
+        merged[column] = of_cell[column].transform("min")
+    for column in ("max_absolute_error", "max_relative_error"):
+        merged[column] = of_cell[column].transform("max")
+
+    all_passed = merged.passed.astype(bool)
+    for column in (*TIMES, "ms_low", "ms_high"):
+        merged[column] = merged[column].where(all_passed)
+
+    merged["failed"] = ~all_passed
+    shown_last = merged.sort_values(["failed", "timestamp"], kind="stable")
+    return shown_last.drop_duplicates(key, keep="last").drop(columns="failed")
+
+
+def median_runs(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Return of the runs that agree in the columns of the key the one that stands for all.
+
+    It is one that failed, or the one with the median time, of two the slower.
+    """
+    chosen = []
+    for _, runs in rows.groupby(key):
+        slowest_last = runs.sort_values(["passed", "ms"], kind="stable")
+        all_passed = runs.passed.astype(bool).all()
+        chosen.append(slowest_last.index[len(runs) // 2 if all_passed else 0])
+    return rows.loc[chosen]
+
+
 def with_ranks(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with counts, over_bound, over_fastest and level, as in `load`."""
+    """Return the rows with ranges, counts, over_bound, over_fastest and level, as in `load`."""
+    rows = spread.with_ranges(rows)
     counts = rows.comparable & (rows.source != "stale") & rows.ms.notna()
 
     ranked_ms = rows.ms.where(counts & ranked(rows.protocol))
@@ -267,7 +315,7 @@ def with_ranks(rows: pd.DataFrame) -> pd.DataFrame:
         counts=counts,
         over_bound=rows.ms / rows.bound_ms,
         over_fastest=over_fastest,
-        level=over_fastest <= LEVEL,
+        level=spread.tied_with_fastest(rows, ranked_ms, workload),
     )
     return rows.reset_index(drop=True)
 

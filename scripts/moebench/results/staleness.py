@@ -3,6 +3,7 @@
 `judge` is the one rule, for traces and for records of every kind.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -124,14 +125,14 @@ def traces_in_output(path: Path) -> list[Trace]:
         ) from error
 
 
-def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str], Trace]:
-    """Return (workload's uuid, solution) -> the trace that makes judging it again needless.
+def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str], list[Trace]]:
+    """Return (workload's uuid, solution) -> the traces that make judging it again needless.
 
-    It is of the solution's source as it is now and of the plan's conditions: device, tolerance and
-    protocol. A trace that did not pass is one as well: it would fail again.
+    They are of the solution's source as it is now and of the plan's conditions: device, tolerance
+    and protocol. A trace that did not pass is one as well: it would fail again.
     """
     wanted = (plan.device.hardware, str(plan.tolerance), plan.protocol)
-    traces_to_keep = {}
+    traces_to_keep = defaultdict(list)
     for name, packed in part.solutions.items():
         hashes_now = hashes([packed])
         for trace in traces:
@@ -140,5 +141,5 @@ def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str]
             provenance = of_trace(trace)
             conditions = (provenance.hardware, provenance.tolerance, provenance.protocol)
             if conditions == wanted and judge(provenance, hashes_now) == "current":
-                traces_to_keep[trace.workload.uuid, name] = trace
+                traces_to_keep[trace.workload.uuid, name].append(trace)
     return traces_to_keep

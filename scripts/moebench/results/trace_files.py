@@ -114,34 +114,34 @@ def load(path: Path) -> list[AnyTrace]:
 
 
 def merge(path: Path, traces: list[Trace]) -> None:
-    """Add traces to a file, in which those that `newest` returns stay. Safe among processes."""
+    """Add traces to a file, in which those that `of_newest_source` returns stay.
+
+    Safe among processes.
+    """
     locks = get_fib_cache_path() / "trace_locks"
     locks.mkdir(parents=True, exist_ok=True)
     with FileLock(locks / f"{path.name}.lock"):
-        remaining = newest([*load(path), *traces])
-        write_atomically(path, "".join(f"{trace.model_dump_json()}\n" for trace in remaining))
+        remaining = of_newest_source([*load(path), *traces])
+        lines = dict.fromkeys(f"{trace.model_dump_json()}\n" for trace in remaining)
+        write_atomically(path, "".join(lines))
 
 
-def newest(traces: list[Trace]) -> list[Trace]:
-    """Return of each experiment and protocol the newest trace, if it is of the newest source.
+def of_newest_source(traces: list[Trace]) -> list[Trace]:
+    """Return of each experiment all traces of its newest source: every run of every protocol.
 
-    An experiment is a solution on a workload, on one machine, at one tolerance. So a short run
-    leaves the long run of the same source alone, and a run of an edited source replaces both.
+    An experiment is a solution on a workload, on one machine, at one tolerance. A run of an edited
+    source replaces all runs of the source before.
     """
-    newest_traces = {}
+    in_order = sorted(traces, key=lambda trace: trace.evaluation.timestamp)
     newest_sources = {}
-    for trace in sorted(traces, key=lambda trace: trace.evaluation.timestamp):
-        experiment = experiment_of(trace)
-        protocol = of_trace(trace).protocol or ""
-        newest_traces[*experiment, protocol] = trace
-        newest_sources[experiment] = source_hash(trace)
+    for trace in in_order:
+        newest_sources[experiment_of(trace)] = source_hash(trace)
 
     remaining = []
-    for key in sorted(newest_traces):
-        trace = newest_traces[key]
+    for trace in in_order:
         if source_hash(trace) == newest_sources[experiment_of(trace)]:
             remaining.append(trace)
-    return remaining
+    return sorted(remaining, key=lambda trace: (*experiment_of(trace), protocol_of(trace)))
 
 
 def experiment_of(trace: Trace) -> tuple:
@@ -155,6 +155,10 @@ def experiment_of(trace: Trace) -> tuple:
         provenance.hardware,
         provenance.tolerance or "",
     )
+
+
+def protocol_of(trace: Trace) -> str:
+    return of_trace(trace).protocol or ""
 
 
 def source_hash(trace: Trace) -> str | None:

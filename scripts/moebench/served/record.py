@@ -2,14 +2,18 @@
 token count.
 """
 
+import statistics
+
 from moebench.core.provenance import Provenance
 from moebench.core.schema import Strict
+from moebench.operators.roofline import EARLIER_CEILINGS
 
 
 class Head(Strict):
     """layers: resident ones; of_model: those of the model, None if no model has this definition.
 
-    sources, fingerprints: solution -> its two hashes, so provenance has none.
+    ceilings: what the points' bounds divide by, as roofline.CEILINGS. sources, fingerprints:
+    solution -> its two hashes, so provenance has none.
     """
 
     definition: str
@@ -18,6 +22,7 @@ class Head(Strict):
     tokens: list[int]
     sources: dict[str, str]
     fingerprints: dict[str, str] = {}
+    ceilings: dict[str, float] = EARLIER_CEILINGS
     provenance: Provenance
 
 
@@ -41,10 +46,14 @@ class Point(Strict):
     error: str | None = None
 
     @property
-    def ms(self) -> float | None:
-        """The forward pass in the best round; None if it failed.
+    def rounds(self) -> list[float]:
+        """Return the ms of a pass in each round; none if it failed.
 
-        It is a graph's, or eager where nothing could be captured.
+        Those are of a graph, or eager where nothing could be captured.
         """
-        rounds = self.graph or self.eager
-        return min(rounds) if rounds and self.error is None else None
+        return [] if self.error is not None else self.graph or self.eager
+
+    @property
+    def ms(self) -> float | None:
+        """The median of the rounds, None if it failed."""
+        return statistics.median(self.rounds) if self.rounds else None

@@ -14,7 +14,7 @@ from moebench.operators.catalogue import definition, operator, router, router_si
 from moebench.operators.fp8.layer import append_shared_experts
 from moebench.operators.fp8.mxfp4 import SCALE_BIAS
 from moebench.operators.layers import routed_experts
-from moebench.operators.routing import model as routing_model
+from moebench.operators.routing import trained_router
 from moebench.operators.routing.kinds import offset_of
 
 STATES = ("hidden_states", "hidden_states_scale")  # which all layers share
@@ -56,7 +56,7 @@ class Resident:
         total = 0.0
         for experts in self.local_experts:
             chosen = experts[:num_tokens].cpu().numpy()
-            counts = routing_model.counts_with_shared(chosen, rank, sizes)
+            counts = trained_router.counts_with_shared(chosen, rank, sizes)
             total += operator(self.layer_key).bound(num_tokens, counts, self.layer_key).ms
         return total
 
@@ -166,7 +166,7 @@ def routing(
     has chosen.
     """
     sizes = router_sizes(layer_key)
-    offset, bias = routing_model.experts(seed, sizes)
+    offset, bias = trained_router.experts(seed, sizes)
     noise = torch.randn(num_tokens, len(offset), device=device, generator=source)
     logits = noise + torch.from_numpy(offset).float().to(device)
 

@@ -83,6 +83,11 @@ def clean_environment(folder: Path, home: Path) -> dict[str, str]:
     return env
 
 
+def is_error(line: str) -> bool:
+    """Whether a line of a compiler's output says what is wrong."""
+    return any(mark in line for mark in FAULTS)
+
+
 def fault(done: subprocess.CompletedProcess, temporary: str) -> str:
     """Return why a build gave no result: the compiler's error, or the last line of the output."""
     lines = ["no output"]
@@ -92,6 +97,6 @@ def fault(done: subprocess.CompletedProcess, temporary: str) -> str:
     if done.returncode == 0:
         return f"building from the bundle alone ended without a result: {lines[-1]}"
 
-    errors = [line for line in lines if any(mark in line for mark in FAULTS)]
+    errors = list(filter(is_error, lines))
     cause = errors[0] if errors else lines[-1]
     return f"does not build from the bundle alone, status {done.returncode}: {cause}"

@@ -182,7 +182,7 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
 
     rows = measurements.load_solution(solution, traces)
     rows = rows[(rows.source == "current") & (rows.tolerance == "contest")]
-    rows = rows.drop_duplicates(["hardware", "uuid"])  # the newest of each counts
+    rows = measurements.cells(rows, ["hardware", "uuid"])  # one failed run is a failure
     passed = rows[rows.passed.astype(bool)]
     machine = next(iter(passed.hardware.mode()), None)
     proven = set(passed.uuid[passed.hardware == machine])

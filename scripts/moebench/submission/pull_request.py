@@ -208,8 +208,9 @@ def measured(
 ) -> pd.DataFrame:
     """Return the rows of a solution on these workloads, and which of their traces are `submitted`.
 
-    Submitted are traces of the current source, timed unless they failed: one of each workload and
-    machine, as FIB takes the fastest of several whatever their tolerance. generated: uuids of
+    Submitted are traces of the current source, timed unless they failed: of each workload and
+    machine the run with the median time, as FIB takes the fastest of several whatever their
+    tolerance. generated: uuids of
     workloads whose tensors are this repository's; on others only traces count that were measured
     with the data set's.
     """
@@ -226,7 +227,7 @@ def measured(
     for machine, machine_rows in usable.groupby("hardware"):
         shown[machine] = shown_tolerance(machine_rows)
     usable = usable[usable.tolerance == usable.hardware.map(shown)]
-    usable = usable.drop_duplicates(["hardware", "uuid"])
+    usable = measurements.median_runs(usable, ["hardware", "uuid"])
 
     rows = rows.assign(submitted=rows.index.isin(usable.index))
     rows = rows.sort_values("submitted", ascending=False, kind="stable")

@@ -12,19 +12,13 @@
 #include "common/cuda/ptx/pdl.cuh"
 #include "hopper_fused/sizes.cuh"
 
-constexpr int kVectors = kHidden / 8;  // 16-byte vectors of a row of y
-// In one column pass most models' rows are two or four vectors for each thread.
-constexpr int kCombineThreads = kVectors % 896 == 0 ? 224 : kVectors % 512 == 0 ? 256 : kVectors % 384 == 0 ? 192 : 128;
-constexpr bool kManyRows = kTokenExperts * kNumRoutedLocalExperts > 3 * kNumExperts;  // a token has more than three rows on average
-constexpr int kCombineCtas = (kManyRows ? 1024 : 1792) / kCombineThreads;  // CTAs of an SM at once
-constexpr int kTokenCtas = (kVectors + kCombineThreads - 1) / kCombineThreads;  // of a token, where they are few
-constexpr int kCombineWaves = 4;  // so many times that is the grid: where a CTA ends early, another starts
 static_assert(kMaxTokenRows <= 16, "a token's list of rows stays in registers");
 
 // kCtas: those that share a token.
 template <int kHSplit, int kCtas>
-__global__ void __launch_bounds__(kCombineThreads, kCombineCtas) combine(const __grid_constant__ GroupedArgs args) {
-  constexpr int kAtOnce = kManyRows ? 4 : 2;  // rows whose loads are in flight; most tokens have no more
+__global__ void __launch_bounds__(Grouped::kCombineThreads, Grouped::kCombineCtas)
+    combine(const __grid_constant__ GroupedArgs args) {
+  constexpr int kAtOnce = Grouped::kCombineRowsAtOnce;
   constexpr int kListVectors = kMaxTokenRows / 4;  // int4s of a token's list of rows
   pdl_wait();
   pdl_launch_dependents();
@@ -48,8 +42,8 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) combine(const _
     }
     if (row[0] < 0) continue;
     const int columns = kPadsColumns ? min(args.y_columns, kHidden - args.first_column) : args.y_columns;
-    for (int column = (part * kCombineThreads + threadIdx.x) * 8; column < columns;
-         column += kCtas * kCombineThreads * 8) {
+    for (int column = (part * Grouped::kCombineThreads + threadIdx.x) * 8; column < columns;
+         column += kCtas * Grouped::kCombineThreads * 8) {
       float sum[8] = {};
 #pragma unroll
       for (int i = 0; i < kMaxTokenRows; i += kAtOnce) {
@@ -90,10 +84,11 @@ __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) combine(const _
 }
 
 cudaError_t launch_combine(const GroupedArgs& args, int h_split, int sms, cudaStream_t stream) {
-  const int at_most = kCombineWaves * kCombineCtas * sms;
+  const int at_most = Grouped::kCombineWaves * Grouped::kCombineCtas * sms;
   if (args.num_tokens <= sms)
-    return launch_with_pdl(h_split == 1 ? combine<1, kTokenCtas> : combine<2, kTokenCtas>, args.num_tokens * kTokenCtas,
-                           kCombineThreads, clusters_of(1), 0, stream, args);
-  return launch_with_pdl(h_split == 1 ? combine<1, 1> : combine<2, 1>, min(args.num_tokens, at_most), kCombineThreads,
-                         clusters_of(1), 0, stream, args);
+    return launch_with_pdl(h_split == 1 ? combine<1, Grouped::kTokenCtas> : combine<2, Grouped::kTokenCtas>,
+                           args.num_tokens * Grouped::kTokenCtas, Grouped::kCombineThreads, clusters_of(1), 0, stream,
+                           args);
+  return launch_with_pdl(h_split == 1 ? combine<1, 1> : combine<2, 1>, min(args.num_tokens, at_most),
+                         Grouped::kCombineThreads, clusters_of(1), 0, stream, args);
 }

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
@@ -16,7 +16,8 @@
 
 using Gemm1Smem = GemmSmem<1>;  // x has one part
 
-enum Gemm1Barrier { kBarGemm1Consumers = 1, kBarGemm1Warpgroup };  // the latter + warpgroup
+using Gemm1ConsumersBarrier = NamedBarrier<1, kConsumerThreads>;
+using Gemm1WarpgroupBarrier = NamedBarrier<2, kWarpgroupThreads>;  // and 3: one for each warpgroup
 
 // From a row's largest absolute value: stores the scale, times the routing weight, and returns the scale's inverse.
 __device__ __forceinline__ float store_scale(float* h_scale, float amax, float weight) {
@@ -28,11 +29,12 @@ __device__ __forceinline__ float store_scale(float* h_scale, float amax, float w
 // Where a tile's h begins: rows of 128 columns, swizzled.
 template <int kHSplit>
 __device__ __forceinline__ uint8_t* h_tile(const GroupedArgs& args, const WorkTile& tile, int part) {
-  return args.h + (size_t)tile.expert_first * kGroupedIntermediate * kHSplit +
+  return args.h + (size_t)tile.expert_first * Grouped::kPaddedIntermediate * kHSplit +
          (size_t)(tile.n_block * kHSplit + part) * tile.expert_rows * kBlockK + tile.m_first * kBlockK;
 }
 __device__ __forceinline__ float* h_scale_tile(const GroupedArgs& args, const WorkTile& tile) {
-  return args.h_scale + (size_t)tile.expert_first * kNumNBlocks1 + tile.n_block * tile.expert_rows + tile.m_first;
+  return args.h_scale + (size_t)tile.expert_first * Grouped::kNumNBlocks1 + tile.n_block * tile.expert_rows +
+         tile.m_first;
 }
 
 // For a warpgroup: signals that the h that it has stored so far is in memory. gemm2 has a proxy fence before it reads.
@@ -51,8 +53,8 @@ __device__ __forceinline__ void gemm1_normal_mainloop(
   const int row = warpgroup * kMmaM + threadIdx.x / kWarp % kWarpgroupWarps * kWarpRows + threadIdx.x % kWarp / kQuad;
   const auto read = [&](int k, int stage) {
     const float x0 = smem.a_scale[stage][row], x1 = smem.a_scale[stage][row + 8];
-    const float first = smem.w_scale[stage][k % kWScaleBlocks];
-    const float second = smem.w_scale[stage][kWScaleBlocks + k % kWScaleBlocks];
+    const float first = smem.w_scale[stage][k % Grouped::kWScaleBlocks];
+    const float second = smem.w_scale[stage][Grouped::kWScaleBlocks + k % Grouped::kWScaleBlocks];
     return NormalScales{{{x0 * first, x1 * first}, {x0 * second, x1 * second}}};
   };
   // weight rows are interleaved: 8 of W13's first half, 8 of the second
@@ -94,7 +96,7 @@ __device__ __forceinline__ void gemm1_normal(
     inverse[r] = __shfl_sync(kFullWarp, inverse[r], lane & ~(kQuad - 1));
   }
   if (threadIdx.x % kWarpgroupThreads == 0) bulk_wait_read();  // the previous tile's h has been read from smem.d
-  named_barrier_sync(kBarGemm1Warpgroup + warpgroup, kWarpgroupThreads);
+  Gemm1WarpgroupBarrier::sync(warpgroup);
   uint8_t* smem_d = smem.d[warpgroup];  // [part][64 rows][128], swizzled
 #pragma unroll
   for (int r = 0; r < 2; r++) {
@@ -110,7 +112,7 @@ __device__ __forceinline__ void gemm1_normal(
     }
   }
   fence_proxy_async_shared();
-  named_barrier_sync(kBarGemm1Warpgroup + warpgroup, kWarpgroupThreads);
+  Gemm1WarpgroupBarrier::sync(warpgroup);
   if (threadIdx.x % kWarpgroupThreads == 0) {
     if (m_rows > 0)
       for (int part = 0; part < kHSplit; part++)
@@ -125,12 +127,12 @@ __device__ __forceinline__ void gemm1_normal(
 // Where a column's byte of h is in its 128: MXFP4 weights want another order of K (mxfp4_mainloop.cuh).
 __device__ __forceinline__ int h_position(int column) { return kMxfp4Weights ? k_position(column) : column; }
 
-// A thread has a few columns of h of several rows, so a row's maximum goes through shared memory. With MXFP4 weights the
-// tile may have fewer rows than N.
+// A thread has a few columns of h of several rows, so a row's maximum goes through shared memory. With MXFP4 weights
+// the tile may have fewer rows than N.
 template <int N, int kHSplit, class Smem>
 __device__ __forceinline__ void swiglu_quant_swap_ab(
     Smem& smem, const GroupedArgs& args, const WorkTile& tile, float (&sum)[2][N / 2], int warpgroup) {
-  constexpr int kMaxima = N > kSwapAbRows ? N : kSwapAbRows;  // of a warp
+  constexpr int kMaxima = N > Grouped::kSwapAbRows ? N : Grouped::kSwapAbRows;  // of a warp
   static_assert((kConsumerWarps + 1) * kMaxima * sizeof(float) <= sizeof(smem.d), "maxima and inverses fit");
   static_assert(kHSplit <= 2, "one leader thread stores each part");
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -140,7 +142,7 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
   const int rows = kMxfp4Weights ? tile.m_rows : N;
   const float weight = threadIdx.x < rows ? args.row_weight[tile.expert_first + tile.m_first + threadIdx.x] : 0.0f;
   if (threadIdx.x % kWarpgroupThreads == 0) bulk_wait_read();  // the previous tile's h has been read from smem.d
-  named_barrier_sync(kBarGemm1Consumers, kConsumerThreads);
+  Gemm1ConsumersBarrier::sync();
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
 #pragma unroll
@@ -156,18 +158,18 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
       if (lane < kQuad) maxima[warp * kMaxima + 8 * j + 2 * lane + p] = amax;
     }
   }
-  named_barrier_sync(kBarGemm1Consumers, kConsumerThreads);
+  Gemm1ConsumersBarrier::sync();
   if (threadIdx.x < rows) {
     float amax = 0.0f;
 #pragma unroll
     for (int w = 0; w < kConsumerWarps; w++) amax = fmaxf(amax, maxima[w * kMaxima + threadIdx.x]);
     inverse[threadIdx.x] = store_scale(h_scale_tile(args, tile) + threadIdx.x, amax, weight);
   }
-  named_barrier_sync(kBarGemm1Consumers, kConsumerThreads);
+  Gemm1ConsumersBarrier::sync();
   float2 inv[N / 8];
 #pragma unroll
   for (int j = 0; j < N / 8; j++) inv[j] = *reinterpret_cast<const float2*>(inverse + 8 * j + 2 * (lane % kQuad));
-  named_barrier_sync(kBarGemm1Consumers, kConsumerThreads);  // h overwrites maxima and inverses
+  Gemm1ConsumersBarrier::sync();  // h overwrites maxima and inverses
   // After transpose4 a lane's word is four columns, of m64 number m_of, of row 8 j + in_row.
   const int parity = lane / kQuad % 2, m_of = lane / 8 % 2, in_row = 2 * (lane % kQuad) + parity;
   const int column = warpgroup * 64 + m_of * 32 + warp % kWarpgroupWarps * 8 + lane / 16 * 4;
@@ -187,7 +189,7 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
       *reinterpret_cast<uint32_t*>(smem.d[part] + j * kAtomBytes + at) = transpose4(word[part]);
   }
   fence_proxy_async_shared();
-  named_barrier_sync(kBarGemm1Consumers, kConsumerThreads);
+  Gemm1ConsumersBarrier::sync();
   // Warpgroup 0's leader stores hi, warpgroup 1's lo, so that each waits for its own store before a normal tile, which
   // may follow, overwrites smem.d[warpgroup].
   if (threadIdx.x % kWarpgroupThreads == 0) {
@@ -203,8 +205,8 @@ __device__ __forceinline__ void gemm1_swap_ab(
     constexpr int N = decltype(m_rows)::count;
     float sum[2][N / 2];
     const auto read = [&](int k, int stage) {
-      const float* w_scale = smem.w_scale[stage] + k % kWScaleBlocks;
-      return make_float2(w_scale[0], w_scale[kWScaleBlocks]);
+      const float* w_scale = smem.w_scale[stage] + k % Grouped::kWScaleBlocks;
+      return make_float2(w_scale[0], w_scale[Grouped::kWScaleBlocks]);
     };
     swap_ab_mainloop<N, 1, kNumKBlocks1, true>(smem, pipe, sum, warpgroup, read, [](auto&, float2) {});
     swiglu_quant_swap_ab<N, kHSplit>(smem, args, tile, sum, warpgroup);

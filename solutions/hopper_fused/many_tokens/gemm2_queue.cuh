@@ -11,7 +11,7 @@
 constexpr int kEvictFirstRows = 160;
 
 __device__ __forceinline__ int entries_of_pass(const TileQueues& queues, const GroupedArgs& args) {
-  return (queues.long_entries + queues.short_entries) * (args.y_columns / (2 * kBlockN));
+  return (queues.long_entries + queues.short_entries) * (args.y_columns / (2 * Grouped::kBlockN));
 }
 
 // Where all experts are local every token has rows, but not where the caller may give ids of none, such as -1.

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
 #include "hopper_fused/many_tokens/normal_mainloop.cuh"
@@ -15,7 +15,7 @@
 template <int kHSplit>
 using Gemm2Smem = GemmSmem<kHSplit>;
 
-enum Gemm2Barrier { kBarGemm2Warpgroup = 1 };  // + warpgroup
+using Gemm2WarpgroupBarrier = NamedBarrier<1, kWarpgroupThreads>;  // and 2: one for each warpgroup
 
 // combine adds the y of a token's rows: with h in hi and lo, rounding each to bf16 would be most of the error. So y is
 // scaled fp16 then, with a scale for each row and 128 columns.
@@ -97,7 +97,7 @@ __device__ __forceinline__ void gemm2_normal(
         y_scale[(size_t)(warpgroup * kMmaM + row) * (y_columns / kBlockK) + half] = scale;
       inverse[r] = inverse_power_of_two(scale);
     }
-    named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);
+    Gemm2WarpgroupBarrier::sync(warpgroup);
 #pragma unroll
     for (int j = 0; j < kNormalN / 8; j += 2) {  // 16 rows by 16 columns
       const uint8_t* at = smem_d + j / 8 * kMmaM * kBlockK + (2 * warp + lane / 8 % 2) * kAtomBytes +
@@ -109,7 +109,7 @@ __device__ __forceinline__ void gemm2_normal(
                    "r"(pack_y<kHSplit>(half_sum[4 * j + 6] * inverse[1], half_sum[4 * j + 7] * inverse[1]))
                    : "memory");
     }
-    named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);
+    Gemm2WarpgroupBarrier::sync(warpgroup);
 #pragma unroll
     for (int c = 0; c < 2; c++)
       store_rows<kMmaM>(smem_d + c * kMmaM * kBlockK,
@@ -126,7 +126,7 @@ __device__ __forceinline__ void store_swap_ab(uint8_t* smem_d, float (&sum)[2][N
                                               uint16_t* y, int y_columns, int rows, int warpgroup, int warp, int lane) {
 #pragma unroll
   for (int m = 0; m < 2; m++) {
-    named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);
+    Gemm2WarpgroupBarrier::sync(warpgroup);
 #pragma unroll
     for (int j = 0; j < N / 8; j += 2) {
       const uint8_t* at =
@@ -138,7 +138,7 @@ __device__ __forceinline__ void store_swap_ab(uint8_t* smem_d, float (&sum)[2][N
                    "r"(pack_y<kHSplit>(sum[m][4 * j + 6] * inverse[j + 1].x, sum[m][4 * j + 7] * inverse[j + 1].y))
                    : "memory");
     }
-    named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);
+    Gemm2WarpgroupBarrier::sync(warpgroup);
     store_rows<N>(smem_d, y + warpgroup * 128 + m * kMmaM, y_columns, rows);
   }
 }

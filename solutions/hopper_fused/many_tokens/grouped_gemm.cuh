@@ -1,48 +1,37 @@
-// grouped_gemm: what both grouped GEMMs share: threads, shared memory, barriers, and wgmma over a K block.
+// grouped_gemm: what both grouped GEMMs share: shared memory, barriers, and wgmma over a K block.
 //
 // A[rows, K] is x or h, W[weight rows, K] W13 or W2, D the tile's result: h or y.
 #pragma once
 #include <cstdint>
 
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/cluster.cuh"
 #include "common/cuda/pipeline/pipeline.cuh"
 #include "common/cuda/ptx/registers.cuh"
 #include "hopper_fused/sizes.cuh"
+#include "hopper_fused/many_tokens/grouped_config.cuh"
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
-
-// ---- sizes ----
-
-constexpr int kGemmThreads = kConsumerThreads + kProducerThreads;
-// A normal tile's sums take 128 of the consumers' registers, its accumulator 64; the producers keep addresses only.
-constexpr int kGemmProducerRegs = 56, kGemmConsumerRegs = 224;
-static_assert(registers_fit(kGemmProducerRegs, kProducerThreads, kGemmConsumerRegs, kConsumerThreads),
-              "one CTA per SM");
-
-constexpr int kWTileBytes = kBlockN * kBlockK, kATileBytes = kBlockM * kBlockK;  // of a stage
-constexpr int kWBoxBytes = kWTileBytes / kClusterCtas;  // of a TMA box: the half that a CTA multicasts
-constexpr uint16_t kAllCtas = (1 << kClusterCtas) - 1;  // multicast mask: every CTA of the cluster
-// K blocks whose weight scales gemm1 copies at once: 16 bytes, where they are aligned.
-constexpr int kWScaleBlocks = kNumKBlocks1 % 4 == 0 ? 4 : 1;
 
 // ---- shared memory ----
 
 // kParts: of A in FP8. x has one; h two, where it is split in hi and lo.
 template <int kParts>
 struct GemmSmem {
-  static constexpr int kStages = kParts == 1 ? 4 : 3;  // as many as fit
+  static constexpr int kStages = Grouped::stages(kParts);
   using Pipeline = PipelineState<kStages>;
 
-  uint8_t w[kStages][kWTileBytes];
-  uint8_t a[kStages][kParts][kATileBytes];  // rows beyond the tile's are not loaded, and their results not stored
-  uint8_t d[2][kATileBytes];  // the tile's result before its store: [warpgroup], of gemm1's swap-AB tiles [part]
-  float a_scale[kStages][kBlockM];
-  float w_scale[kStages][2 * kWScaleBlocks];  // gemm1: [half of W13][K block among its kWScaleBlocks]
+  uint8_t w[kStages][Grouped::kWTileBytes];
+  // rows beyond the tile's are not loaded, and their results not stored
+  uint8_t a[kStages][kParts][Grouped::kATileBytes];
+  // the tile's result before its store: [warpgroup], of gemm1's swap-AB tiles [part]
+  uint8_t d[2][Grouped::kATileBytes];
+  float a_scale[kStages][Grouped::kBlockM];
+  float w_scale[kStages][2 * Grouped::kWScaleBlocks];  // gemm1: [half of W13][K block among its kWScaleBlocks]
   // mbarriers, see grouped_gemm1.cu and grouped_gemm2.cu
-  uint64_t full[kStages], empty[kStages];
-  uint64_t tile_full[kSchedulerStages];
-  int tile_entry[kSchedulerStages][2];  // gemm2: queue entries that DynamicTileScheduler has sent
+  Barrier full[kStages], empty[kStages];
+  Barrier tile_full[Grouped::kSchedulerStages];
+  int tile_entry[Grouped::kSchedulerStages][2];  // gemm2: queue entries that DynamicTileScheduler has sent
 };
 
 // ---- barriers ----
@@ -55,10 +44,10 @@ __device__ __forceinline__ Smem& init_gemm(int full_arrivals) {
   Smem& smem = *reinterpret_cast<Smem*>(gemm_smem);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Smem::kStages; i++) {
-      mbar_init(&smem.full[i], full_arrivals);
-      mbar_init(&smem.empty[i], kClusterCtas * kConsumerWarps);
+      smem.full[i].init(full_arrivals);
+      smem.empty[i].init(Grouped::kClusterCtas * kConsumerWarps);
     }
-    for (int i = 0; i < kSchedulerStages; i++) mbar_init(&smem.tile_full[i], 1);
+    for (int i = 0; i < Grouped::kSchedulerStages; i++) smem.tile_full[i].init(1);
     fence_barrier_init();
   }
   __syncthreads();
@@ -70,7 +59,7 @@ __device__ __forceinline__ Smem& init_gemm(int full_arrivals) {
 // per warp and CTA. read: what the thread has read of the stage and may not have used yet, see barrier.cuh.
 template <class Smem, class... Read>
 __device__ __forceinline__ void cluster_consumer_release(Smem& smem, int stage, const Read&... read) {
-  release_stage_to_cluster<kClusterCtas>(&smem.empty[stage], read...);
+  release_stage_to_cluster<Grouped::kClusterCtas>(smem.empty[stage], read...);
 }
 
 // ---- consumer ----
@@ -90,8 +79,8 @@ struct RowCount {
 // Calls f with a swap-AB tile's rows, wgmma's N, as a type.
 template <class F>
 __device__ __forceinline__ void dispatch_swap_ab_rows(int m_rows, F f) {
-  static_assert(kRowAlign == 16 && kSwapAbRows == 64, "one case for each N");
-  switch (m_rows / kRowAlign) {
+  static_assert(Grouped::kRowAlign == 16 && Grouped::kSwapAbRows == 64, "one case for each N");
+  switch (m_rows / Grouped::kRowAlign) {
     case 1: return f(RowCount<16>());
     case 2: return f(RowCount<32>());
     case 3: return f(RowCount<48>());

@@ -19,8 +19,8 @@
 //   Parities are those of pipeline.cuh.
 //
 //   named barrier           threads   who arrives and waits   what it protects, in order of use
-//   kBarGemm1Warpgroup + w  128       warpgroup w             normal tile: smem.d is free; it is written
-//   kBarGemm1Consumers      256       warps 0 - 7             swap-AB tile: smem.d is free; row maxima are written;
+//   Gemm1WarpgroupBarrier   128       warpgroup w             normal tile: smem.d is free; it is written
+//   Gemm1ConsumersBarrier   256       warps 0 - 7             swap-AB tile: smem.d is free; row maxima are written;
 //                                                             inverse scales are written; read; smem.d is written
 //
 //   global counter            who arrives                         who waits       what it protects
@@ -33,7 +33,7 @@
 
 #include <cstdint>
 
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/cluster.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
@@ -53,16 +53,16 @@
 
 constexpr int kVectorsPerRow = kBlockK / 16;                     // 16-byte vectors of a row's K block
 constexpr int kRowsAtOnce = kProducerThreads / kVectorsPerRow;   // rows that the producers copy at a time
-constexpr int kRowsPerThread = kBlockM / kRowsAtOnce;
-constexpr int kWGroups = kBlockN / (2 * kAtomRows);  // groups of 8 rows of each half of W13 in a tile
+constexpr int kRowsPerThread = Grouped::kBlockM / kRowsAtOnce;
+constexpr int kWGroups = Grouped::kBlockN / (2 * kAtomRows);  // groups of 8 rows of each half of W13 in a tile
 constexpr unsigned kNoRow = 0xffffffff;              // an offset where nothing is read
 static_assert(kWGroups % 2 == 0, "each CTA loads half of the groups");
-static_assert(kRowAlign % kRowsAtOnce == 0, "all producers copy a row of the tile, or none");
+static_assert(Grouped::kRowAlign % kRowsAtOnce == 0, "all producers copy a row of the tile, or none");
 
 // ---- producer ----
 
 __device__ __forceinline__ void cp_async_w_scales(float* smem, const float* w_scale) {
-  if constexpr (kWScaleBlocks == 4) cp_async_16(smem, w_scale);
+  if constexpr (Grouped::kWScaleBlocks == 4) cp_async_16(smem, w_scale);
   else cp_async_4(smem, w_scale);
 }
 
@@ -81,7 +81,7 @@ __device__ __forceinline__ void load_gemm1(
   WorkTile tile;
   for (StaticTileScheduler scheduler(args.queue1, queues, args.clusters); scheduler.get_next_tile(tile, rank);) {
     const float* x_scale = args.row_x_scale + (size_t)tile.expert_first * kNumKBlocks1 + tile.m_first;
-    const int n_block = kNumNBlocks1 == kNumKBlocks2 ? tile.n_block : min(tile.n_block, kNumKBlocks2 - 1);
+    const int n_block = Grouped::kNumNBlocks1 == kNumKBlocks2 ? tile.n_block : min(tile.n_block, kNumKBlocks2 - 1);
     const float* w_scale =  // for threads 0 and 1: of the first and of the second half of W13
         args.w1_scale + (size_t)((tile.expert * 2 + thread) * (kIntermediate / kBlockK) + n_block) * kNumKBlocks1;
     unsigned x_offset[kRowsPerThread];
@@ -93,24 +93,27 @@ __device__ __forceinline__ void load_gemm1(
     }
     for (int k = 0; k < kNumKBlocks1; k++, pipe.advance()) {
       const int stage = pipe.stage;
-      uint64_t* full = &smem.full[stage];
-      mbar_wait(&smem.empty[stage], pipe.phase ^ 1);
+      Barrier& full = smem.full[stage];
+      smem.empty[stage].wait(pipe.phase ^ 1);
       if (thread == 0) {
         fence_proxy_async_shared();  // the scales of x that were here were read by generic loads
-        mbar_arrive_expect_tx(full, kWTileBytes + tile.m_rows * 4);  // with multicast: half of W by the other CTA
+        // with multicast half of W comes by the other CTA
+        full.arrive_and_expect(Grouped::kWTileBytes + tile.m_rows * 4);
         if (tile.multicast_w) {
-          tma_load_5d_multicast(smem.w[stage] + rank * kWBoxBytes, &map, full, k * kBlockK, 0, 0,
-                                tile.n_block * kWGroups + rank * (kWGroups / 2), tile.expert, kAllCtas, weight_policy);
+          tma_load_5d_multicast(smem.w[stage] + rank * Grouped::kWBoxBytes, &map, full, k * kBlockK, 0, 0,
+                                tile.n_block * kWGroups + rank * (kWGroups / 2), tile.expert, Grouped::kAllCtas,
+                                weight_policy);
         } else {
           for (int box = 0; box < 2; box++)
-            tma_load_5d(smem.w[stage] + box * kWBoxBytes, &map, full, k * kBlockK, 0, 0,
+            tma_load_5d(smem.w[stage] + box * Grouped::kWBoxBytes, &map, full, k * kBlockK, 0, 0,
                         tile.n_block * kWGroups + box * (kWGroups / 2), tile.expert, weight_policy);
         }
         bulk_load(smem.a_scale[stage], x_scale + (size_t)k * tile.expert_rows, tile.m_rows * 4, full, scale_policy);
       }
       __syncwarp();
       if (thread < 2)  // kWScaleBlocks' scales in every stage, as each is released by itself
-        cp_async_w_scales(smem.w_scale[stage] + kWScaleBlocks * thread, w_scale + k / kWScaleBlocks * kWScaleBlocks);
+        cp_async_w_scales(smem.w_scale[stage] + Grouped::kWScaleBlocks * thread,
+                          w_scale + k / Grouped::kWScaleBlocks * Grouped::kWScaleBlocks);
       const uint8_t* x = args.x + k * kBlockK;
       uint8_t* smem_a = smem.a[stage][0] + at;
 #pragma unroll
@@ -124,7 +127,7 @@ __device__ __forceinline__ void load_gemm1(
 // ---- kernel ----
 
 template <int kHSplit>
-__global__ void __launch_bounds__(kGemmThreads, 1)
+__global__ void __launch_bounds__(Grouped::kThreads, 1)
     grouped_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ GroupedArgs args) {
   if (threadIdx.x == 0) prefetch_tma_descriptor(&map);
   Gemm1Smem& smem = init_gemm<Gemm1Smem>(1 + kProducerThreads);
@@ -134,10 +137,10 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
   const int rank = block_rank_in_cluster(), warp = threadIdx.x / kWarp;
   if (blockIdx.x == 0 && threadIdx.x == 0) args.counters->grid_barrier = 0;  // for the next layer's route_permute
   if (warp >= kConsumerWarps) {
-    warpgroup_reg_dealloc<kGemmProducerRegs>();
+    warpgroup_reg_dealloc<Grouped::kProducerRegisters>();
     load_gemm1(smem, map, args, queues, rank);
   } else {
-    warpgroup_reg_alloc<kGemmConsumerRegs>();
+    warpgroup_reg_alloc<Grouped::kConsumerRegisters>();
     const int warpgroup = __shfl_sync(kFullWarp, warp / kWarpgroupWarps, 0);  // uniform, and the compiler knows it
     Gemm1Smem::Pipeline pipe;
     WorkTile tile;
@@ -170,8 +173,8 @@ static cudaError_t prepare() {
 template <bool kUsed>
 static cudaError_t launch(const GroupedArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream) {
   if constexpr (kUsed)
-    return launch_with_pdl(h_split == 1 ? grouped_gemm1<1> : grouped_gemm1<2>, kClusterCtas * args.clusters,
-                           kGemmThreads, clusters_of(kClusterCtas), sizeof(Gemm1Smem), stream, w1, args);
+    return launch_with_pdl(h_split == 1 ? grouped_gemm1<1> : grouped_gemm1<2>, Grouped::kClusterCtas * args.clusters,
+                           Grouped::kThreads, clusters_of(Grouped::kClusterCtas), sizeof(Gemm1Smem), stream, w1, args);
   return cudaErrorNotSupported;
 }
 

@@ -19,7 +19,7 @@
 //   Parities of full and empty are those of pipeline.cuh, that of tile_full is (nth tile - 1) / kSchedulerStages % 2.
 //
 //   named barrier           threads   who arrives and waits   what it protects, in order of use
-//   kBarGemm2Warpgroup + w  128       warpgroup w             smem.d is free; it is written
+//   Gemm2WarpgroupBarrier   128       warpgroup w             smem.d is free; it is written
 //
 //   global counter            who arrives                     who waits   what it protects
 //   h_ready_except_last_wave  gemm1, see grouped_gemm1.cu     warp 8      h of tiles before_last_wave
@@ -34,7 +34,7 @@
 
 #include <cstdint>
 
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/cluster.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "hopper_fused/many_tokens/gemm2_queue.cuh"
@@ -73,17 +73,17 @@ __device__ __forceinline__ void load_gemm2(
     int position = 0;  // of the next entry: requested now, used at this tile's end
     if (loads && rank == 0)
       position = args.clusters + atomicAdd(&args.counters->next_entry[args.first_column / args.y_columns], 1u);
-    const int weight_row = tile.expert * kHidden + args.first_column + tile.n_block * kBlockN;
+    const int weight_row = tile.expert * kHidden + args.first_column + tile.n_block * Grouped::kBlockN;
     const auto load_weights = [&](int k, int stage) {
-      uint64_t* full = &smem.full[stage];
-      mbar_expect_tx(full, kWTileBytes);  // with multicast: half of them by the other CTA
+      Barrier& full = smem.full[stage];
+      full.expect(Grouped::kWTileBytes);  // with multicast: half of them by the other CTA
       if (tile.multicast_w) {
-        tma_load_2d_multicast(smem.w[stage] + rank * kWBoxBytes, &map, full, k * kBlockK,
-                              weight_row + rank * (kBlockN / 2), kAllCtas, weight_policy);
+        tma_load_2d_multicast(smem.w[stage] + rank * Grouped::kWBoxBytes, &map, full, k * kBlockK,
+                              weight_row + rank * Grouped::kW2BoxRows, Grouped::kAllCtas, weight_policy);
       } else {
         for (int box = 0; box < 2; box++)
-          tma_load_2d(smem.w[stage] + box * kWBoxBytes, &map, full, k * kBlockK, weight_row + box * (kBlockN / 2),
-                      weight_policy);
+          tma_load_2d(smem.w[stage] + box * Grouped::kWBoxBytes, &map, full, k * kBlockK,
+                      weight_row + box * Grouped::kW2BoxRows, weight_policy);
       }
     };
     if (prefetched_k > 0) {
@@ -94,20 +94,21 @@ __device__ __forceinline__ void load_gemm2(
     const auto h_needed = tile.before_last_wave ? kExceptLastWave : kAll;
     if (loads && h_ready < h_needed) {
       counter_wait(h_needed == kAll ? &args.counters->h_ready : &args.counters->h_ready_except_last_wave,
-                   args.clusters * kClusterCtas * kConsumerWarpgroups);
+                   args.clusters * Grouped::kClusterCtas * kConsumerWarpgroups);
       fence_proxy_async_global();  // scales were written by generic stores and are read by bulk copies
       h_ready = h_needed;
     }
     if (loads) {
-      const uint8_t* h = args.h + (size_t)tile.expert_first * kGroupedIntermediate * kHSplit + tile.m_first * kBlockK;
-      const float* h_scale = args.h_scale + (size_t)tile.expert_first * kNumNBlocks1 + tile.m_first;
+      const uint8_t* h = args.h + (size_t)tile.expert_first * Grouped::kPaddedIntermediate * kHSplit +
+                         tile.m_first * kBlockK;
+      const float* h_scale = args.h_scale + (size_t)tile.expert_first * Grouped::kNumNBlocks1 + tile.m_first;
       const auto load_k_block = [&](int k) {
         const int stage = pipe.stage;
-        uint64_t* full = &smem.full[stage];
-        mbar_wait(&smem.empty[stage], pipe.phase ^ 1);
+        Barrier& full = smem.full[stage];
+        smem.empty[stage].wait(pipe.phase ^ 1);
         fence_proxy_async_shared();  // the scales of h that were here were read by generic loads
         if (k >= prefetched_k) load_weights(k, stage);
-        mbar_arrive_expect_tx(full, tile.m_rows * (kHSplit * kBlockK + 4));
+        full.arrive_and_expect(tile.m_rows * (kHSplit * kBlockK + 4));
         for (int part = 0; part < kHSplit; part++)
           bulk_load(smem.a[stage][part], h + (size_t)(k * kHSplit + part) * tile.expert_rows * kBlockK,
                     tile.m_rows * kBlockK, full, h_policy);
@@ -127,16 +128,16 @@ __device__ __forceinline__ void load_gemm2(
 // ---- kernel ----
 
 template <int kHSplit>
-__global__ void __launch_bounds__(kGemmThreads, 1)
+__global__ void __launch_bounds__(Grouped::kThreads, 1)
     grouped_gemm2(const __grid_constant__ CUtensorMap map, const __grid_constant__ GroupedArgs args) {
   auto& smem = init_gemm<Gemm2Smem<kHSplit>>(1);
   const int rank = block_rank_in_cluster(), warp = threadIdx.x / kWarp;
   if (warp >= kConsumerWarps) {
-    warpgroup_reg_dealloc<kGemmProducerRegs>();
+    warpgroup_reg_dealloc<Grouped::kProducerRegisters>();
     if (warp == kConsumerWarps) load_gemm2<kHSplit>(smem, map, args, rank);
     else if (kSomeWithoutRows && args.first_column == 0) zero_tokens_without_rows(args);
   } else {
-    warpgroup_reg_alloc<kGemmConsumerRegs>();
+    warpgroup_reg_alloc<Grouped::kConsumerRegisters>();
     if (args.first_column > 0) pdl_wait();  // the previous pass's combine has read the y that this pass overwrites
     const int warpgroup = __shfl_sync(kFullWarp, warp / kWarpgroupWarps, 0);  // uniform, and the compiler knows it
     typename Gemm2Smem<kHSplit>::Pipeline pipe;
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
     const int entries = entries_of_pass(read_tile_queues(&args.counters->queues), args);
     const DynamicTileScheduler<Gemm2Smem<kHSplit>> scheduler{smem, args.queue2, entries, rank};
     for (int nth = 0; scheduler.get_tile(tile, nth); nth++) {
-      const int row = tile.expert_first + tile.m_first, column = tile.n_block * kBlockN;
+      const int row = tile.expert_first + tile.m_first, column = tile.n_block * Grouped::kBlockN;
       const int w_scale_row = tile.expert * (kHidden / kBlockK) + (args.first_column + column) / kBlockK;
       const float* w_scale = args.w2_scale + (size_t)w_scale_row * kNumKBlocks2;
       uint16_t* y = args.y + (size_t)row * args.y_columns + column;
@@ -174,8 +175,8 @@ static cudaError_t prepare() {
 template <bool kUsed>
 static cudaError_t launch(const GroupedArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream) {
   if constexpr (kUsed)
-    return launch_with_pdl(h_split == 1 ? grouped_gemm2<1> : grouped_gemm2<2>, kClusterCtas * args.clusters,
-                           kGemmThreads, clusters_of(kClusterCtas),
+    return launch_with_pdl(h_split == 1 ? grouped_gemm2<1> : grouped_gemm2<2>, Grouped::kClusterCtas * args.clusters,
+                           Grouped::kThreads, clusters_of(Grouped::kClusterCtas),
                            h_split == 1 ? sizeof(Gemm2Smem<1>) : sizeof(Gemm2Smem<2>), stream, w2, args);
   return cudaErrorNotSupported;
 }

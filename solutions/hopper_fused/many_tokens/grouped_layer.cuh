@@ -15,25 +15,14 @@
 #include <cstdint>
 
 #include "common/cuda/layer/arguments.cuh"
-#include "hopper_fused/sizes.cuh"
+#include "hopper_fused/many_tokens/grouped_config.cuh"
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
+#include "hopper_fused/sizes.cuh"
 
-constexpr int kMaxColumnPasses = 8, kColumnPasses = 2;  // passes: that there is room for; that many tokens take
-// Columns of y in each of so many passes: whole pairs of n_blocks.
-constexpr int y_columns_of(int passes) { return round_up(kHidden, passes * 2 * kBlockN) / passes; }
-// Whether the last tiles have columns beyond H. Their weights are the next expert's, or zeros, and nobody reads their y.
-constexpr bool kPadsColumns = y_columns_of(kColumnPasses) * kColumnPasses > kHidden;
-static_assert(kColumnPasses <= kMaxColumnPasses, "gemm2 counts each pass's tiles");
+// Whether the last tiles have columns beyond H. Their weights are the next expert's, or zeros, and nobody reads their
+// y.
+constexpr bool kPadsColumns = y_columns_of(Grouped::kColumnPasses) * Grouped::kColumnPasses > kHidden;
 constexpr int kMaxTokenRows = (kTokenExperts + 3) / 4 * 4;  // entries of a token's list of rows: whole int4s
-
-// route_permute's dynamic shared memory: two words per local expert for each batch of 32 tokens, and one more. Its
-// static arrays take up to 17 KB of the 227, or 25 with more than 512 local experts.
-constexpr int kRouteSmemBytes = (kPaddedLocalExperts <= 512 ? 208 : 200) * 1024;
-constexpr int route_smem_bytes(int batches) { return (2 * batches + 1) * kPaddedLocalExperts * 4; }
-// Batches of 32 tokens that a CTA routes at most; launch_layer.cu's limit of 2^17 tokens needs 37 on kMinSms SMs.
-constexpr int kMaxRouteBatches =
-    kRouteSmemBytes / 8 / kPaddedLocalExperts - 1 < 64 ? kRouteSmemBytes / 8 / kPaddedLocalExperts - 1 : 64;
-static_assert(kMaxRouteBatches >= 1 && route_smem_bytes(kMaxRouteBatches) <= kRouteSmemBytes, "some tokens fit");
 
 struct Counters {
   alignas(16) TileQueues queues;  // written by route_permute
@@ -41,7 +30,8 @@ struct Counters {
   // Zeroed by route_permute. Consumer warpgroups of gemm1 that have stored h of all their tiles but the last; of all.
   // The last wave is every cluster's last tile. few_rows_gemm1 counts to the same numbers.
   unsigned h_ready_except_last_wave, h_ready;
-  unsigned next_entry[kMaxColumnPasses];  // entries that gemm2's clusters have drawn in a pass, beyond their first ones
+  // entries that gemm2's clusters have drawn in a pass, beyond their first ones
+  unsigned next_entry[Grouped::kMaxColumnPasses];
 };
 
 struct GroupedArgs : LayerArgs {

@@ -2,7 +2,7 @@
 // all 256 weight rows, as two n128, one after the other. While one warpgroup scales and adds, the other's wgmmas can
 // run: nothing makes them take turns, and barriers that did were no faster.
 #pragma once
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
@@ -53,7 +53,7 @@ __device__ __forceinline__ void normal_mainloop(Smem& smem, typename Smem::Pipel
   };
 #pragma unroll
   for (int i = 0; i < kNormalSums; i++) sum[i] = 0.0f;
-  mbar_wait(&smem.full[pipe.stage], pipe.phase);
+  smem.full[pipe.stage].wait(pipe.phase);
   if constexpr (kFence) fence_proxy_async_shared();
   NormalScales now, next;
   for (int first = 0; first < kNumKBlocks; first += kUnroll) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ void normal_mainloop(Smem& smem, typename Smem::Pipel
       cluster_consumer_release(smem, stage);
       pipe.advance();
       if (i + 1 < kUnroll || first + kUnroll < kNumKBlocks) {
-        mbar_wait(&smem.full[pipe.stage], pipe.phase);
+        smem.full[pipe.stage].wait(pipe.phase);
         if constexpr (kFence) fence_proxy_async_shared();
         next = read(first + i + 1, pipe.stage);
       }

@@ -16,14 +16,14 @@
 //
 //   barrier               arrivals              who arrives and waits    what it protects
 //   counter grid_barrier  gridDim.x             thread 0 of every CTA    cta_rows is written; not with one CTA
-//   named kBarScan        kPaddedLocalExperts   a thread an expert       word_sums are written
+//   named ScanBarrier     kPaddedLocalExperts   a thread an expert       word_sums are written
 //
 // Between the steps is __syncthreads(), but for the last two, which write different things. The grid barrier cannot
 // deadlock: all CTAs are resident, or none runs, and every CTA arrives before it waits.
 #include <cstdint>
 
 #include "common/cuda/layer/arguments.cuh"
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
 #include "common/cuda/ptx/l2.cuh"
@@ -36,22 +36,15 @@
 
 // ---- sizes ----
 
-constexpr int kRouteThreads = 1024;
-constexpr int kRouteWarps = kRouteThreads / kWarp;
-constexpr int kSumParts = kRouteThreads / kPaddedLocalExperts;  // threads that add up the CTAs' counts of an expert
-// Tokens of a CTA at least: with many experts, adding up fewer CTAs is faster than routing fewer tokens each. Both
-// numbers were found by measuring.
-constexpr int kMinTokensPerCta = kMaskWords <= 2 ? 1 : 8;
 __host__ __device__ inline int tokens_per_cta_of(int tokens, unsigned ctas) {
-  return max(kMinTokensPerCta, (int)((tokens + ctas - 1) / ctas));
+  return max(Grouped::kMinTokensPerCta, (int)((tokens + ctas - 1) / ctas));
 }
-constexpr int kOneCtaTokens = 32;  // a warp each
 constexpr int kScalesPerLane = (kNumKBlocks1 + kWarp - 1) / kWarp;  // of a row of x
-constexpr int kBarScan = 1;
-static_assert(kPaddedLocalExperts <= kRouteThreads && kSumParts >= 1, "one thread per local expert");
 static_assert(kMaxTokenRows <= kWarp, "a warp writes the end of a token's list of rows");
 
 // ---- shared memory ----
+
+using ScanBarrier = NamedBarrier<1, kPaddedLocalExperts>;
 
 struct ExpertRows {
   int first[kPaddedLocalExperts], rows[kPaddedLocalExperts];  // an expert's first row, and its rows with padding
@@ -68,16 +61,17 @@ __device__ __forceinline__ void route_tokens(
     const GroupedArgs& args, uint32_t* mask, int first_token, int tokens, int batches, int tokens_per_cta) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   constexpr int kLogitBytes = kNumExperts * (kRenorm ? 2 : 4);
-  for (int i = warp; !kTopKGiven && i < tokens; i += kRouteWarps)
+  for (int i = warp; !kTopKGiven && i < tokens; i += Grouped::kRouteWarps)
     if (lane < kLogitBytes / 128)
       prefetch_l2(static_cast<const uint8_t*>(args.logits) + (size_t)(first_token + i) * kLogitBytes + 128 * lane);
-  for (int i = warp; i < 32 * batches; i += kRouteWarps) {
+  for (int i = warp; i < 32 * batches; i += Grouped::kRouteWarps) {
     const int t = first_token + i;
     uint32_t* my_mask = mask + i / 32 * kPaddedLocalExperts + i % 32;
     if (i < tokens) token_experts(args, t, my_mask, 32, args.weight + (size_t)t * kNumLocalExperts);
     else if (lane < kMaskWords) my_mask[32 * lane] = 0;
     __syncwarp();
-    if (tokens_per_cta <= kRouteWarps && i < tokens) {  // gemm1's x: of 132 CTAs with 32 tokens 30 MB, which L2 holds
+    // gemm1's x: of 132 CTAs with 32 tokens 30 MB, which L2 holds
+    if (tokens_per_cta <= Grouped::kRouteWarps && i < tokens) {
       unsigned any = 0;
 #pragma unroll
       for (int w = 0; w < kMaskWords; w++) any |= my_mask[32 * w];
@@ -93,7 +87,7 @@ __device__ __forceinline__ int count_rows(
     const GroupedArgs& args, uint32_t* mask, int* rows_before, int tokens, int batches) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   int rows = 0;
-  for (int i = warp; i < batches * kMaskWords; i += kRouteWarps)
+  for (int i = warp; i < batches * kMaskWords; i += Grouped::kRouteWarps)
     mask[32 * i + lane] = tokens_of_expert(mask[32 * i + lane]);
   __syncthreads();
   if (threadIdx.x < kPaddedLocalExperts) {
@@ -110,13 +104,13 @@ __device__ __forceinline__ int count_rows(
 
 // Each expert's rows in the CTAs before this one, and in all, in kSumParts parts.
 __device__ __forceinline__ void sum_counts(
-    const GroupedArgs& args, int ctas, unsigned (&before)[kSumParts][kPaddedLocalExperts],
-    unsigned (&total)[kSumParts][kPaddedLocalExperts]) {
-  if (threadIdx.x < kSumParts * kPaddedLocalExperts) {
+    const GroupedArgs& args, int ctas, unsigned (&before)[Grouped::kSumParts][kPaddedLocalExperts],
+    unsigned (&total)[Grouped::kSumParts][kPaddedLocalExperts]) {
+  if (threadIdx.x < Grouped::kSumParts * kPaddedLocalExperts) {
     const int part = threadIdx.x / kPaddedLocalExperts, e = threadIdx.x % kPaddedLocalExperts;
     unsigned earlier = 0, all = 0;
 #pragma unroll 4
-    for (int cta = part; cta < ctas; cta += kSumParts) {
+    for (int cta = part; cta < ctas; cta += Grouped::kSumParts) {
       const unsigned rows = __ldcg(args.cta_rows + cta * kPaddedLocalExperts + e);
       all += rows;
       if (cta < blockIdx.x) earlier += rows;
@@ -139,7 +133,7 @@ __device__ __forceinline__ void scan_experts(int (&v)[COUNT], int (*word_sums)[k
     }
     if (lane == kWarp - 1) word_sums[i][word] = v[i];
   }
-  named_barrier_sync(kBarScan, kPaddedLocalExperts);
+  ScanBarrier::sync();
 #pragma unroll
   for (int i = 0; i < COUNT; i++)
     for (int w = 0; w < word; w++) v[i] += word_sums[i][w];
@@ -180,13 +174,14 @@ __device__ __forceinline__ void write_padding(
     const GroupedArgs& args, const ExpertRows& expert_rows, const unsigned* total) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   if constexpr (kOneCta) {
-    for (int e = warp; e < kNumLocalExperts; e += kRouteWarps)
+    for (int e = warp; e < kNumLocalExperts; e += Grouped::kRouteWarps)
       if (total[e] + lane < expert_rows.rows[e]) args.row_token[expert_rows.first[e] + total[e] + lane] = 0;
     return;
   }
   const float no_scale[kScalesPerLane] = {};
-  for (int i = blockIdx.x * kRouteWarps + warp; i < kNumLocalExperts * kRowAlign; i += gridDim.x * kRouteWarps) {
-    const int e = i / kRowAlign, row = expert_rows.first[e] + total[e] + i % kRowAlign;
+  for (int i = blockIdx.x * Grouped::kRouteWarps + warp; i < kNumLocalExperts * Grouped::kRowAlign;
+       i += gridDim.x * Grouped::kRouteWarps) {
+    const int e = i / Grouped::kRowAlign, row = expert_rows.first[e] + total[e] + i % Grouped::kRowAlign;
     if (row >= expert_rows.first[e] + expert_rows.rows[e]) continue;
     if (lane == 0) args.row_weight[row] = 0.0f;
     write_row(args, expert_rows, -1, no_scale, e / 32, 1u << e % 32, row);
@@ -196,8 +191,8 @@ __device__ __forceinline__ void write_padding(
 // ---- kernel ----
 
 template <bool kOneCta>
-__global__ void __launch_bounds__(kRouteThreads) route_permute(const __grid_constant__ GroupedArgs args) {
-  __shared__ unsigned before[kSumParts][kPaddedLocalExperts], total[kSumParts][kPaddedLocalExperts];
+__global__ void __launch_bounds__(Grouped::kRouteThreads) route_permute(const __grid_constant__ GroupedArgs args) {
+  __shared__ unsigned before[Grouped::kSumParts][kPaddedLocalExperts], total[Grouped::kSumParts][kPaddedLocalExperts];
   __shared__ int long_end[kPaddedLocalExperts], short_end[kPaddedLocalExperts], word_sums[4][kMaskWords];
   __shared__ ExpertRows expert_rows;
   extern __shared__ uint32_t mask[];
@@ -214,7 +209,7 @@ __global__ void __launch_bounds__(kRouteThreads) route_permute(const __grid_cons
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     Counters& c = *args.counters;
     c.h_ready_except_last_wave = c.h_ready = 0;
-    for (int i = 0; i < kMaxColumnPasses; i++) c.next_entry[i] = 0;
+    for (int i = 0; i < Grouped::kMaxColumnPasses; i++) c.next_entry[i] = 0;
   }
   route_tokens(args, mask, first_token, tokens, batches, tokens_per_cta);
   __syncthreads();
@@ -237,9 +232,9 @@ __global__ void __launch_bounds__(kRouteThreads) route_permute(const __grid_cons
       all = rows;
     } else {
 #pragma unroll
-      for (int i = 0; i < kSumParts; i++) earlier += before[i][e], all += total[i][e];
+      for (int i = 0; i < Grouped::kSumParts; i++) earlier += before[i][e], all += total[i][e];
     }
-    const int padded = (all + kRowAlign - 1) / kRowAlign * kRowAlign;
+    const int padded = (all + Grouped::kRowAlign - 1) / Grouped::kRowAlign * Grouped::kRowAlign;
     const MBlocks blocks(padded);
     int end[4] = {padded, blocks.long_entries(), blocks.short_entries(), all > 0};
     scan_experts(end, word_sums);
@@ -255,17 +250,18 @@ __global__ void __launch_bounds__(kRouteThreads) route_permute(const __grid_cons
 
   const int long_entries = long_end[kPaddedLocalExperts - 1], short_entries = short_end[kPaddedLocalExperts - 1];
   const int clusters = args.clusters;
-  const int writers = kOneCta ? kWarp : kRouteThreads, writer = kOneCta ? lane : threadIdx.x;  // of an expert's entries
-  for (int e = kOneCta ? warp : blockIdx.x; e < kNumLocalExperts; e += kOneCta ? kRouteWarps : gridDim.x) {
+  const int writers = kOneCta ? kWarp : Grouped::kRouteThreads;  // of an expert's entries
+  const int writer = kOneCta ? lane : threadIdx.x;
+  for (int e = kOneCta ? warp : blockIdx.x; e < kNumLocalExperts; e += kOneCta ? Grouped::kRouteWarps : gridDim.x) {
     const int rows = expert_rows.rows[e], first = expert_rows.first[e];
     if (rows == 0) continue;
     const QueuePlace place = {e, rows, first, long_end[e], short_end[e], long_entries, short_entries};
     const bool before_last_wave = place.before_last_wave(clusters);
-    write_entries(args.queue1, kNumNBlocks1 / 2, place, before_last_wave, writer, writers);
-    write_entries(args.queue2, args.y_columns / (2 * kBlockN), place, before_last_wave, writer, writers);
+    write_entries(args.queue1, Grouped::kNumNBlocks1 / 2, place, before_last_wave, writer, writers);
+    write_entries(args.queue2, args.y_columns / (2 * Grouped::kBlockN), place, before_last_wave, writer, writers);
   }
 
-  for (int i = warp; i < tokens; i += kRouteWarps) {
+  for (int i = warp; i < tokens; i += Grouped::kRouteWarps) {
     const int t = first_token + i, batch = i / 32;
     float scale[kScalesPerLane];
     read_scales(args, t, scale);
@@ -294,15 +290,16 @@ __global__ void __launch_bounds__(kRouteThreads) route_permute(const __grid_cons
 // ---- host ----
 
 cudaError_t prepare_route_permute() {
-  static_assert(route_smem_bytes(1) <= 16 * 1024, "one CTA's is less than needs to be asked for");
+  static_assert(Grouped::route_smem_bytes(1) <= 16 * 1024, "one CTA's is less than needs to be asked for");
   return cudaFuncSetAttribute(route_permute<false>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              route_smem_bytes(kMaxRouteBatches));
+                              Grouped::route_smem_bytes(Grouped::kMaxRouteBatches));
 }
 
 cudaError_t launch_route_permute(const GroupedArgs& args, int ctas, cudaStream_t stream) {
-  if (args.num_tokens <= kOneCtaTokens)
-    return launch_with_pdl(route_permute<true>, 1, kRouteThreads, clusters_of(1), route_smem_bytes(1), stream, args);
+  if (args.num_tokens <= Grouped::kOneCtaTokens)
+    return launch_with_pdl(route_permute<true>, 1, Grouped::kRouteThreads, clusters_of(1),
+                           Grouped::route_smem_bytes(1), stream, args);
   const int batches = (tokens_per_cta_of(args.num_tokens, ctas) + 31) / 32;
-  return launch_with_pdl(route_permute<false>, ctas, kRouteThreads, cooperative(), route_smem_bytes(batches), stream,
-                         args);
+  return launch_with_pdl(route_permute<false>, ctas, Grouped::kRouteThreads, cooperative(),
+                         Grouped::route_smem_bytes(batches), stream, args);
 }

@@ -1,7 +1,7 @@
 // swap_ab_mainloop: the main loop of a swap-AB tile, of both GEMMs. wgmma's M is weight rows: a warpgroup has 128, as
 // two m64, one after the other; its N is the tile's rows.
 #pragma once
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
@@ -19,7 +19,7 @@ __device__ __forceinline__ void swap_ab_mainloop(
     for (int i = 0; i < N / 2; i++) sum[m][i] = 0.0f;
   for (int k = 0; k < kNumKBlocks; k++, pipe.advance()) {
     const int stage = pipe.stage;
-    mbar_wait(&smem.full[stage], pipe.phase);
+    smem.full[stage].wait(pipe.phase);
     const float2 w = read(k, stage);
     if constexpr (kFence) fence_proxy_async_shared();
     float2 a[N / 8];

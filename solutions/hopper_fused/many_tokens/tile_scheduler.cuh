@@ -13,28 +13,10 @@
 // long entries, which have a normal tile, then the short ones; each expert by expert. gemm1 takes them by
 // StaticTileScheduler, gemm2 by DynamicTileScheduler.
 #pragma once
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/cluster.cuh"
+#include "hopper_fused/many_tokens/grouped_config.cuh"
 #include "hopper_fused/sizes.cuh"
-
-// ---- sizes ----
-
-// The asserts fix the tile. Another one also changes: registers and GemmSmem's stages (grouped_gemm.cuh), kNormalN and
-// the halves (normal_mainloop.cuh), sum[2] (swap_ab_mainloop.cuh), dispatch_swap_ab_rows, and both epilogues.
-constexpr int kRowAlign = 16;    // wgmma's N of swap-AB tiles is a multiple of this
-constexpr int kBlockM = 128;     // rows of a tile at most
-constexpr int kSwapAbRows = 64;  // rows of a swap-AB tile at most
-constexpr int kBlockN = 256;     // weight rows of a tile
-constexpr int kNumNBlocks1 = round_up(kNumKBlocks2, 2);    // of an expert in gemm1: 128 columns of h each
-constexpr int kGroupedIntermediate = kNumNBlocks1 * kBlockK;  // columns of h in scratch
-constexpr int kClusterCtas = 2;
-constexpr int kClusterM = kClusterCtas * kBlockM;  // rows of two tiles that share weights
-constexpr int kSchedulerStages = kNumKBlocks2 > 1 ? 4 : 8;  // entries in gemm2's shared memory; see publish()
-
-static_assert(kClusterCtas == 2, "tiles come in pairs");
-static_assert(kBlockM == kConsumerWarpgroups * 64, "a warpgroup has m64 of a normal tile's rows");
-static_assert(kBlockN == kConsumerWarpgroups * 2 * 64, "a warpgroup has two m64 of a swap-AB tile's weight rows");
-static_assert(kBlockN / 2 == kBlockK, "a gemm1 tile's up, and its gate, are one scale block");
 
 // ---- work tiles ----
 
@@ -56,13 +38,15 @@ constexpr unsigned kExpertMask = (1u << kExpertBits) - 1;
 constexpr int kMulticastShift = kExpertBits + kNBlockBits, kBeforeLastWaveShift = kMulticastShift + 1,
               kMFirstShift = kBeforeLastWaveShift + 1;
 static_assert(kNumLocalExperts < 1 << kExpertBits, "an expert fits its bits, and no entry equals kNoTile");
-static_assert(kHidden <= kBlockN << kNBlockBits && kNumNBlocks1 <= 1 << kNBlockBits, "an n_block fits its bits");
+static_assert(kHidden <= Grouped::kBlockN << kNBlockBits && Grouped::kNumNBlocks1 <= 1 << kNBlockBits,
+              "an n_block fits its bits");
 
 __device__ __forceinline__ uint2 pack_tile(
     int expert, int n_block, bool multicast_w, bool before_last_wave, int m_first, int expert_rows, int expert_first) {
   return make_uint2(expert | n_block << kExpertBits | multicast_w << kMulticastShift |
-                        before_last_wave << kBeforeLastWaveShift | (unsigned)m_first / kClusterM << kMFirstShift,
-                    expert_rows / kRowAlign | (unsigned)expert_first / kRowAlign << kRowsBits);
+                        before_last_wave << kBeforeLastWaveShift |
+                        (unsigned)m_first / Grouped::kClusterM << kMFirstShift,
+                    expert_rows / Grouped::kRowAlign | (unsigned)expert_first / Grouped::kRowAlign << kRowsBits);
 }
 // rank: of the CTA in its cluster
 __device__ __forceinline__ WorkTile unpack_tile(uint2 entry, int rank) {
@@ -71,11 +55,11 @@ __device__ __forceinline__ WorkTile unpack_tile(uint2 entry, int rank) {
   tile.multicast_w = entry.x >> kMulticastShift & 1;
   tile.before_last_wave = entry.x >> kBeforeLastWaveShift & 1;
   tile.n_block = (entry.x >> kExpertBits & ((1 << kNBlockBits) - 1)) + (tile.multicast_w ? 0 : rank);
-  tile.m_first = (entry.x >> kMFirstShift) * kClusterM + (tile.multicast_w ? rank * kBlockM : 0);
-  tile.expert_rows = (entry.y & ((1 << kRowsBits) - 1)) * kRowAlign;
-  tile.expert_first = (entry.y >> kRowsBits) * kRowAlign;
-  tile.m_rows = min(kBlockM, tile.expert_rows - tile.m_first);
-  tile.normal = tile.m_rows > kSwapAbRows;
+  tile.m_first = (entry.x >> kMFirstShift) * Grouped::kClusterM + (tile.multicast_w ? rank * Grouped::kBlockM : 0);
+  tile.expert_rows = (entry.y & ((1 << kRowsBits) - 1)) * Grouped::kRowAlign;
+  tile.expert_first = (entry.y >> kRowsBits) * Grouped::kRowAlign;
+  tile.m_rows = min(Grouped::kBlockM, tile.expert_rows - tile.m_first);
+  tile.normal = tile.m_rows > Grouped::kSwapAbRows;
   return tile;
 }
 
@@ -84,12 +68,12 @@ __device__ __forceinline__ WorkTile unpack_tile(uint2 entry, int rank) {
 // An expert's m_blocks: `pairs` that share weights, and one of `rest` rows that is left over, at most kBlockM.
 struct MBlocks {
   int pairs, rest;
-  __device__ explicit MBlocks(int rows) : pairs(rows / kClusterM), rest(rows % kClusterM) {
-    if (rest > kBlockM) pairs++, rest = 0;  // the pair's second m_block is not full
+  __device__ explicit MBlocks(int rows) : pairs(rows / Grouped::kClusterM), rest(rows % Grouped::kClusterM) {
+    if (rest > Grouped::kBlockM) pairs++, rest = 0;  // the pair's second m_block is not full
   }
   // Entries for each pair of n_blocks.
-  __device__ int long_entries() const { return 2 * pairs + (rest > kSwapAbRows); }
-  __device__ int short_entries() const { return rest > 0 && rest <= kSwapAbRows; }
+  __device__ int long_entries() const { return 2 * pairs + (rest > Grouped::kSwapAbRows); }
+  __device__ int short_entries() const { return rest > 0 && rest <= Grouped::kSwapAbRows; }
 };
 
 // Where an expert's entries are. Counts are of one pair of n_blocks: of n pairs, an expert with two long entries and a
@@ -100,7 +84,7 @@ struct QueuePlace {
   // Whether no cluster's last gemm1 tile is one of the expert's: StaticTileScheduler goes from expert to expert, so it
   // is enough that the long or the short entries have one of a later expert for each cluster.
   __device__ bool before_last_wave(int clusters) const {
-    constexpr int kPairs = kNumNBlocks1 / 2;
+    constexpr int kPairs = Grouped::kNumNBlocks1 / 2;
     return kPairs * long_end + clusters <= kPairs * long_entries ||
            kPairs * short_end + clusters <= kPairs * short_entries;
   }
@@ -117,13 +101,14 @@ __device__ __forceinline__ void write_entries(
     const bool multicast_w = j < multicast;
     long_queue[i] =
         pack_tile(at.expert, 2 * pair + (multicast_w ? j / blocks.pairs : 0), multicast_w, before_last_wave,
-                  (multicast_w ? j % blocks.pairs : blocks.pairs) * kClusterM, at.expert_rows, at.expert_first);
+                  (multicast_w ? j % blocks.pairs : blocks.pairs) * Grouped::kClusterM, at.expert_rows,
+                  at.expert_first);
   }
   if (!blocks.short_entries()) return;
   uint2* short_queue = queue + n_block_pairs * (at.long_entries + at.short_end - 1);
   for (int i = thread; i < n_block_pairs; i += threads)
-    short_queue[i] = pack_tile(at.expert, 2 * i, false, before_last_wave, blocks.pairs * kClusterM, at.expert_rows,
-                               at.expert_first);
+    short_queue[i] = pack_tile(at.expert, 2 * i, false, before_last_wave, blocks.pairs * Grouped::kClusterM,
+                               at.expert_rows, at.expert_first);
 }
 
 // What route_permute has found: entries for each pair of n_blocks, active experts, rows with padding.
@@ -151,10 +136,10 @@ struct StaticTileScheduler {
   uint2 head[2];    // what is there
 
   __device__ StaticTileScheduler(const uint2* queue_, const TileQueues& queues, int clusters_)
-      : queue(queue_), clusters(clusters_), long_entries(queues.long_entries * (kNumNBlocks1 / 2)),
-        entries((queues.long_entries + queues.short_entries) * (kNumNBlocks1 / 2)) {
+      : queue(queue_), clusters(clusters_), long_entries(queues.long_entries * (Grouped::kNumNBlocks1 / 2)),
+        entries((queues.long_entries + queues.short_entries) * (Grouped::kNumNBlocks1 / 2)) {
     // the first short entry whose position is the cluster's, modulo clusters
-    position[0] = blockIdx.x / kClusterCtas;
+    position[0] = blockIdx.x / Grouped::kClusterCtas;
     position[1] = long_entries + (position[0] + clusters - long_entries % clusters) % clusters;
     read(0), read(1);
   }
@@ -191,10 +176,10 @@ struct DynamicTileScheduler {
   __device__ __forceinline__ bool get_tile(WorkTile& tile, int nth) const {
     uint2 entry;
     if (nth == 0) {
-      entry = queue_entry(queue, entries, blockIdx.x / kClusterCtas);
+      entry = queue_entry(queue, entries, blockIdx.x / Grouped::kClusterCtas);
     } else {
-      const int stage = (nth - 1) % kSchedulerStages;
-      mbar_wait(&smem.tile_full[stage], (nth - 1) / kSchedulerStages % 2);
+      const int stage = (nth - 1) % Grouped::kSchedulerStages;
+      smem.tile_full[stage].wait((nth - 1) / Grouped::kSchedulerStages % 2);
       entry = make_uint2(smem.tile_entry[stage][0], smem.tile_entry[stage][1]);
     }
     tile = unpack_tile(entry, rank);
@@ -205,13 +190,13 @@ struct DynamicTileScheduler {
   // block before, both CTAs' consumers have released that of kStages earlier, so they are at most kTilesAhead behind.
   __device__ __forceinline__ void publish(uint2 next, int nth) const {
     constexpr int kTilesAhead = (Smem::kStages + 1) / kNumKBlocks2;
-    static_assert(kTilesAhead < kSchedulerStages, "the entry that is overwritten has been read");
-    const int stage = nth % kSchedulerStages;
-    mbar_arrive_expect_tx(&smem.tile_full[stage], sizeof(uint2));
+    static_assert(kTilesAhead < Grouped::kSchedulerStages, "the entry that is overwritten has been read");
+    const int stage = nth % Grouped::kSchedulerStages;
+    smem.tile_full[stage].arrive_and_expect(sizeof(uint2));
     if (rank != 0) return;
-    for (int cta = 0; cta < kClusterCtas; cta++) {
-      st_async_cluster(&smem.tile_entry[stage][0], next.x, &smem.tile_full[stage], cta);
-      st_async_cluster(&smem.tile_entry[stage][1], next.y, &smem.tile_full[stage], cta);
+    for (int cta = 0; cta < Grouped::kClusterCtas; cta++) {
+      st_async_cluster(&smem.tile_entry[stage][0], next.x, smem.tile_full[stage], cta);
+      st_async_cluster(&smem.tile_entry[stage][1], next.y, smem.tile_full[stage], cta);
     }
   }
 };

@@ -16,7 +16,7 @@ from moebench.operators.fp8.reference import BLOCK
 from moebench.operators.layers import Sizes, expert_ranks, routed_experts
 from moebench.operators.operator import Case, Operator, const, module_source, var
 from moebench.operators.roofline import Bound, Counts
-from moebench.operators.routing import model as routing_model
+from moebench.operators.routing import trained_router
 from moebench.operators.routing.numbers import integers, normal, sigmoid
 
 SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
@@ -137,14 +137,14 @@ class Fp8Layer(Operator):
 
     def local_counts(self, chosen: np.ndarray, offset: int, sizes: Sizes) -> Counts:
         """Return the counts of a rank. chosen: experts counted from its first one, `offset`."""
-        return routing_model.local_counts(chosen, sizes)
+        return trained_router.local_counts(chosen, sizes)
 
     def chosen(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
         """Return the experts that the router inside chooses, [T, top_k]."""
         logits = stored["routing_logits"].float().numpy()
         if logits.ndim != 2 or logits.shape[1] != sizes["num_experts"]:
             raise ValueError(f"logits: got shape {logits.shape}, want [T, {sizes['num_experts']}]")
-        return routing_model.select(logits, bias_of(stored), sizes)
+        return trained_router.select(logits, bias_of(stored), sizes)
 
     def bound(self, seq_len: int, counts: Counts, key: str) -> Bound:
         sizes = self.layer_sizes()[key]
@@ -186,17 +186,17 @@ def bias_of(inputs: dict[str, torch.Tensor]) -> np.ndarray | None:
 def router_outputs(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
     """Return the routing inputs of a case. sizes: the router's."""
     if case.raised is None:
-        drawn = routing_model.draw_typical(case.uuid, case.seq_len, case.offset, sizes)
+        drawn = trained_router.draw_typical(case.uuid, case.seq_len, case.offset, sizes)
     else:
-        drawn = routing_model.draw(f"{case.uuid}/0", case.seq_len, case.raised, sizes)
-    return routing_model.as_inputs(*drawn)
+        drawn = trained_router.draw(f"{case.uuid}/0", case.seq_len, case.raised, sizes)
+    return trained_router.as_inputs(*drawn)
 
 
 def after_router(inputs: dict[str, torch.Tensor], sizes: Sizes) -> dict[str, torch.Tensor]:
     """Return topk_ids and topk_weights for a router's outputs. sizes: the router's."""
     logits = inputs["routing_logits"].float().numpy()
     factor = sizes["routed_scaling_factor"]
-    ids, weights = routing_model.route(logits, bias_of(inputs), sizes, factor)
+    ids, weights = trained_router.route(logits, bias_of(inputs), sizes, factor)
     return {"topk_ids": torch.from_numpy(ids), "topk_weights": torch.from_numpy(weights)}
 
 

@@ -24,7 +24,7 @@ from moebench.operators.fp8.sigmoid_bias import SigmoidBias, route
 from moebench.operators.layers import Sizes, expert_ranks, routed_experts
 from moebench.operators.operator import const
 from moebench.operators.roofline import Counts
-from moebench.operators.routing import model as routing_model
+from moebench.operators.routing import trained_router
 
 NUM_SHARED_EXPERTS = 1  # of DeepSeek-V3; `reference_source` has every other layer's
 FIRST_RANK = 0  # of the workloads: it has shared experts to compute at every number of tokens
@@ -125,4 +125,4 @@ class SharedExperts(SigmoidBias):
 
     def local_counts(self, chosen: np.ndarray, offset: int, sizes: Sizes) -> Counts:
         rank = offset // routed_experts(sizes)
-        return routing_model.counts_with_shared(chosen, rank, sizes)
+        return trained_router.counts_with_shared(chosen, rank, sizes)

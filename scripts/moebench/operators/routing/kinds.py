@@ -17,7 +17,7 @@ from moebench.operators import catalogue
 from moebench.operators.fp8.layer import MoeCase, after_router, append_shared_experts
 from moebench.operators.layers import routed_experts
 from moebench.operators.operator import uuid_of
-from moebench.operators.routing import model as routing_model
+from moebench.operators.routing import trained_router
 
 KINDS = ("skewed", "uniform", "one-expert")
 # Eight of 256 experts in four of eight groups, of which 101 alone is local to the rank that starts
@@ -59,15 +59,15 @@ def tensors(kind: str, num_tokens: int, layer_key: str) -> dict[str, torch.Tenso
     sizes = catalogue.router_sizes(layer_key)
     if kind == "skewed":
         seed = f"sweep/{num_tokens}"
-        drawn = routing_model.draw_typical(seed, num_tokens, offset_of(layer_key), sizes)
+        drawn = trained_router.draw_typical(seed, num_tokens, offset_of(layer_key), sizes)
     elif kind == "uniform":
         seed = f"sweep/uniform/{num_tokens}"
-        drawn = routing_model.draw(seed, num_tokens, {}, sizes, spread=0)
+        drawn = trained_router.draw(seed, num_tokens, {}, sizes, spread=0)
     else:
         seed = f"sweep/one/{num_tokens}"
-        drawn = routing_model.draw(seed, num_tokens, same_experts(layer_key), sizes, spread=0)
+        drawn = trained_router.draw(seed, num_tokens, same_experts(layer_key), sizes, spread=0)
 
-    inputs = routing_model.as_inputs(*drawn)
+    inputs = trained_router.as_inputs(*drawn)
     if catalogue.form(layer_key) == "routed":
         routed = after_router(inputs, sizes)
         append_shared_experts(routed, offset_of(layer_key), sizes, seed)

@@ -17,7 +17,8 @@ static_assert(registers_fit(kMxfp4ProducerRegs, kProducerThreads, kMxfp4Consumer
               "one CTA per SM");
 
 constexpr int kPackedRowBytes = kBlockK / 2;  // of a weight row's K block
-constexpr int kPackedTileBytes = kBlockN * kPackedRowBytes, kPackedBoxBytes = kPackedTileBytes / kClusterCtas;
+constexpr int kPackedTileBytes = Grouped::kBlockN * kPackedRowBytes;
+constexpr int kPackedBoxBytes = kPackedTileBytes / Grouped::kClusterCtas;
 constexpr int kGroupsPerKBlock = kBlockK / kScaleGroup;  // scales, a byte each, of a weight row's K block
 
 // ---- shared memory ----
@@ -43,18 +44,18 @@ struct Mxfp4GemmSmem {
     }
   };
 
-  alignas(1024) uint8_t a[kStages][kParts][kATileBytes];  // as in GemmSmem, as are d and a_scale
-  uint8_t d[2][kATileBytes];
+  alignas(1024) uint8_t a[kStages][kParts][Grouped::kATileBytes];  // as in GemmSmem, as are d and a_scale
+  uint8_t d[2][Grouped::kATileBytes];
   uint8_t w[kStages][kPackedTileBytes];
-  uint8_t w_scale[kScaleBuffers][kBlockN * kScaleBytes];
-  float a_scale[kStages][kBlockM];
+  uint8_t w_scale[kScaleBuffers][Grouped::kBlockN * kScaleBytes];
+  float a_scale[kStages][Grouped::kBlockM];
   Magnitudes magnitudes[kExponents];  // by exponent in the window
-  float bound[2][kBlockM];            // gemm2 with hi and lo: [warpgroup][row]
+  float bound[2][Grouped::kBlockM];            // gemm2 with hi and lo: [warpgroup][row]
   int largest_exponent[kConsumerWarps];
   // mbarriers, see mxfp4_gemm1.cu and mxfp4_gemm2.cu
-  uint64_t full[kStages], empty[kStages];
-  uint64_t tile_full[kSchedulerStages];
-  int tile_entry[kSchedulerStages][2];
+  Barrier full[kStages], empty[kStages];
+  Barrier tile_full[Grouped::kSchedulerStages];
+  int tile_entry[Grouped::kSchedulerStages][2];
 };
 
 // For all threads, before init_gemm's barrier.
@@ -75,7 +76,7 @@ __device__ __forceinline__ void cp_async_weight_scales(uint8_t* smem, const uint
 // Calls f with a tile's rows, rounded up to an N of wgmma, as a type.
 template <class F>
 __device__ __forceinline__ void dispatch_mxfp4_rows(int m_rows, F f) {
-  static_assert(kBlockM == 128, "one case for each N");
+  static_assert(Grouped::kBlockM == 128, "one case for each N");
   if (m_rows <= 32) return f(RowCount<32>());
   if (m_rows <= 64) return f(RowCount<64>());
   if (m_rows <= 96) return f(RowCount<96>());

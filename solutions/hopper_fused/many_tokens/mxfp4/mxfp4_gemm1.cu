@@ -16,7 +16,7 @@
 //
 //   named barrier           threads   who arrives and waits   what it protects, in order of use
 //   kBarUnusual + w         128       warpgroup w             nothing: a vote on a K block's exponents
-//   kBarGemm1Consumers      256       warps 0 - 7             as in swap-AB tiles of grouped_gemm1.cu
+//   Gemm1ConsumersBarrier   256       warps 0 - 7             as in swap-AB tiles of grouped_gemm1.cu
 //
 // It cannot deadlock, for grouped_gemm1.cu's reasons.
 #include <cuda.h>
@@ -24,7 +24,7 @@
 #include <cstdint>
 
 #include "common/cuda/host/launch.cuh"
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/cluster.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
@@ -44,18 +44,18 @@ using Mxfp4Gemm1Smem = Mxfp4GemmSmem<1, kNumKBlocks1>;
 
 constexpr int kVectorsPerRow = kBlockK / 16;                    // 16-byte vectors of a row's K block
 constexpr int kRowsAtOnce = kProducerThreads / kVectorsPerRow;  // rows that the producers copy at a time
-constexpr int kRowsPerThread = kBlockM / kRowsAtOnce;
-constexpr int kWGroups = kBlockN / (2 * kAtomRows);  // groups of 8 rows of each half of W13 in a tile
+constexpr int kRowsPerThread = Grouped::kBlockM / kRowsAtOnce;
+constexpr int kWGroups = Grouped::kBlockN / (2 * kAtomRows);  // groups of 8 rows of each half of W13 in a tile
 constexpr unsigned kNoRow = 0xffffffff;              // an offset where nothing is read
 constexpr int kW13RowScales = kHidden / kScaleGroup;
-static_assert(2 * kProducerThreads == kBlockN, "a thread has the scales of two weight rows of a tile");
+static_assert(2 * kProducerThreads == Grouped::kBlockN, "a thread has the scales of two weight rows of a tile");
 
 // ---- producer ----
 
 // The scales of the thread's first weight row of a tile; the second one is half of the tile's groups below. Beyond I
 // weights are zeros, and their scales any.
 __device__ __forceinline__ const uint8_t* w13_scales(const GroupedArgs& args, const WorkTile& tile, int thread) {
-  const int n_block = kNumNBlocks1 == kNumKBlocks2 ? tile.n_block : min(tile.n_block, kNumKBlocks2 - 1);
+  const int n_block = Grouped::kNumNBlocks1 == kNumKBlocks2 ? tile.n_block : min(tile.n_block, kNumKBlocks2 - 1);
   const int group = thread / (2 * kAtomRows), half = thread / kAtomRows % 2, row = thread % kAtomRows;
   const int w_row = (tile.expert * 2 + half) * kIntermediate + n_block * kBlockK + group * kAtomRows + row;
   return reinterpret_cast<const uint8_t*>(args.w1_scale) + (size_t)w_row * kW13RowScales;
@@ -84,14 +84,15 @@ __device__ __forceinline__ void load_mxfp4_gemm1(
     }
     for (int k = 0; k < kNumKBlocks1; pipe.advance(k), k++) {
       const int stage = pipe.stage;
-      uint64_t* full = &smem.full[stage];
-      mbar_wait(&smem.empty[stage], pipe.phase ^ 1);
+      Barrier& full = smem.full[stage];
+      smem.empty[stage].wait(pipe.phase ^ 1);
       if (thread == 0) {
         fence_proxy_async_shared();  // weights and scales of x that were here were read by generic loads
-        mbar_arrive_expect_tx(full, kPackedTileBytes + tile.m_rows * 4);  // with multicast: half of W by the other CTA
+        full.arrive_and_expect(kPackedTileBytes + tile.m_rows * 4);  // with multicast: half of W by the other CTA
         if (tile.multicast_w) {
           tma_load_5d_multicast(smem.w[stage] + rank * kPackedBoxBytes, &map, full, k * kPackedRowBytes, 0, 0,
-                                tile.n_block * kWGroups + rank * (kWGroups / 2), tile.expert, kAllCtas, weight_policy);
+                                tile.n_block * kWGroups + rank * (kWGroups / 2), tile.expert, Grouped::kAllCtas,
+                                weight_policy);
         } else {
           for (int box = 0; box < 2; box++)
             tma_load_5d(smem.w[stage] + box * kPackedBoxBytes, &map, full, k * kPackedRowBytes, 0, 0,
@@ -132,7 +133,7 @@ __device__ __forceinline__ void mxfp4_gemm1_tile(Mxfp4Gemm1Smem& smem, const Gro
 // ---- kernel ----
 
 template <int kHSplit>
-__global__ void __launch_bounds__(kGemmThreads, 1)
+__global__ void __launch_bounds__(Grouped::kThreads, 1)
     mxfp4_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ GroupedArgs args) {
   if (threadIdx.x == 0) prefetch_tma_descriptor(&map);
   write_magnitudes<Mxfp4Gemm1Smem>();
@@ -178,8 +179,9 @@ static cudaError_t prepare() {
 template <bool kUsed>
 static cudaError_t launch(const GroupedArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream) {
   if constexpr (kUsed)
-    return launch_with_pdl(h_split == 1 ? mxfp4_gemm1<1> : mxfp4_gemm1<2>, kClusterCtas * args.clusters, kGemmThreads,
-                           clusters_of(kClusterCtas), sizeof(Mxfp4Gemm1Smem), stream, w1, args);
+    return launch_with_pdl(h_split == 1 ? mxfp4_gemm1<1> : mxfp4_gemm1<2>, Grouped::kClusterCtas * args.clusters,
+                           Grouped::kThreads, clusters_of(Grouped::kClusterCtas), sizeof(Mxfp4Gemm1Smem), stream, w1,
+                           args);
   return cudaErrorNotSupported;
 }
 

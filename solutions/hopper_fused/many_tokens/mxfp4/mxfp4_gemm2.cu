@@ -18,7 +18,7 @@
 //
 //   named barrier           threads   who arrives and waits   what it protects, in order of use
 //   kBarUnusual + w         128       warpgroup w             nothing: a vote on a K block's exponents
-//   kBarGemm2Warpgroup + w  128       warpgroup w             with hi and lo: bound, largest_exponent are written; they
+//   Gemm2WarpgroupBarrier   128       warpgroup w             with hi and lo: bound, largest_exponent are written; they
 //                                                             are read; smem.d is free; it is written
 //
 // It cannot deadlock, for grouped_gemm2.cu's reasons.
@@ -27,7 +27,7 @@
 #include <cstdint>
 
 #include "common/cuda/host/launch.cuh"
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/cluster.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
@@ -55,7 +55,7 @@ __device__ __forceinline__ void load_w2_scales(uint8_t* w_scale, const GroupedAr
   constexpr int kRowScales = kIntermediate / kScaleGroup;
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
-  for (int i = 0; i < kBlockN / kWarp; i++) {
+  for (int i = 0; i < Grouped::kBlockN / kWarp; i++) {
     const int row = i * kWarp + lane;
     const int w_row = kPadsColumns ? min(weight_row + row, kNumLocalExperts * kHidden - 1) : weight_row + row;
     cp_async_weight_scales<Smem>(w_scale + row * Smem::kScaleBytes,
@@ -85,17 +85,17 @@ __device__ __forceinline__ void load_mxfp4_gemm2(
     int position = 0;  // of the next entry: requested now, used at this tile's end
     if (loads && rank == 0)
       position = args.clusters + atomicAdd(&args.counters->next_entry[args.first_column / args.y_columns], 1u);
-    const int weight_row = tile.expert * kHidden + args.first_column + tile.n_block * kBlockN;
+    const int weight_row = tile.expert * kHidden + args.first_column + tile.n_block * Grouped::kBlockN;
     const auto load_weights = [&](int k, int stage) {
-      uint64_t* full = &smem.full[stage];
-      mbar_expect_tx(full, kPackedTileBytes);  // with multicast: half of them by the other CTA
+      Barrier& full = smem.full[stage];
+      full.expect(kPackedTileBytes);  // with multicast: half of them by the other CTA
       if (tile.multicast_w) {
         tma_load_2d_multicast(smem.w[stage] + rank * kPackedBoxBytes, &map, full, k * kPackedRowBytes,
-                              weight_row + rank * (kBlockN / 2), kAllCtas, weight_policy);
+                              weight_row + rank * (Grouped::kBlockN / 2), Grouped::kAllCtas, weight_policy);
       } else {
         for (int box = 0; box < 2; box++)
           tma_load_2d(smem.w[stage] + box * kPackedBoxBytes, &map, full, k * kPackedRowBytes,
-                      weight_row + box * (kBlockN / 2), weight_policy);
+                      weight_row + box * (Grouped::kBlockN / 2), weight_policy);
       }
     };
     if (prefetched_k > 0) {
@@ -106,20 +106,21 @@ __device__ __forceinline__ void load_mxfp4_gemm2(
     const auto h_needed = tile.before_last_wave ? kExceptLastWave : kAll;
     if (loads && h_ready < h_needed) {
       counter_wait(h_needed == kAll ? &args.counters->h_ready : &args.counters->h_ready_except_last_wave,
-                   args.clusters * kClusterCtas * kConsumerWarpgroups);
+                   args.clusters * Grouped::kClusterCtas * kConsumerWarpgroups);
       fence_proxy_async_global();  // scales were written by generic stores and are read by bulk copies
     }
     h_ready = h_needed;
-    const uint8_t* h = args.h + (size_t)tile.expert_first * kGroupedIntermediate * kHSplit + tile.m_first * kBlockK;
-    const float* h_scale = args.h_scale + (size_t)tile.expert_first * kNumNBlocks1 + tile.m_first;
+    const uint8_t* h = args.h + (size_t)tile.expert_first * Grouped::kPaddedIntermediate * kHSplit +
+                       tile.m_first * kBlockK;
+    const float* h_scale = args.h_scale + (size_t)tile.expert_first * Grouped::kNumNBlocks1 + tile.m_first;
     const auto load_k_block = [&](int k) {
       const int stage = pipe.stage;
-      uint64_t* full = &smem.full[stage];
-      mbar_wait(&smem.empty[stage], pipe.phase ^ 1);
+      Barrier& full = smem.full[stage];
+      smem.empty[stage].wait(pipe.phase ^ 1);
       if (loads) {
         fence_proxy_async_shared();  // weights and scales of h that were here were read by generic loads
         if (k >= prefetched_k) load_weights(k, stage);
-        mbar_arrive_expect_tx(full, tile.m_rows * (kHSplit * kBlockK + 4));
+        full.arrive_and_expect(tile.m_rows * (kHSplit * kBlockK + 4));
         for (int part = 0; part < kHSplit; part++)
           bulk_load(smem.a[stage][part], h + (size_t)(k * kHSplit + part) * tile.expert_rows * kBlockK,
                     tile.m_rows * kBlockK, full, h_policy);
@@ -149,7 +150,7 @@ __device__ __forceinline__ void find_fp16_scales(Mxfp4Gemm2Smem<kHSplit>& smem, 
 #pragma unroll
   for (int d = 1; d < kWarp; d *= 2) largest = max(largest, __shfl_xor_sync(kFullWarp, largest, d));
   if (lane == 0) smem.largest_exponent[warp] = largest;
-  named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);
+  Gemm2WarpgroupBarrier::sync(warpgroup);
 #pragma unroll
   for (int w = 0; w < kWarpgroupWarps; w++)
     largest = max(largest, smem.largest_exponent[warpgroup * kWarpgroupWarps + w]);
@@ -157,7 +158,7 @@ __device__ __forceinline__ void find_fp16_scales(Mxfp4Gemm2Smem<kHSplit>& smem, 
   const float scale = fp16_scale(bound * kMost * e8m0_value(largest));
   if (row < rows) y_scale[(size_t)row * (y_columns / kBlockK)] = scale;
   smem.bound[warpgroup][row] = inverse_power_of_two(scale);
-  named_barrier_sync(kBarGemm2Warpgroup + warpgroup, kWarpgroupThreads);
+  Gemm2WarpgroupBarrier::sync(warpgroup);
 #pragma unroll
   for (int j = 0; j < N / 8; j++)
     inverse[j] = *reinterpret_cast<const float2*>(smem.bound[warpgroup] + 8 * j + 2 * (lane % kQuad));
@@ -187,7 +188,7 @@ __device__ __forceinline__ void mxfp4_gemm2_tile(
 // ---- kernel ----
 
 template <int kHSplit>
-__global__ void __launch_bounds__(kGemmThreads, 1)
+__global__ void __launch_bounds__(Grouped::kThreads, 1)
     mxfp4_gemm2(const __grid_constant__ CUtensorMap map, const __grid_constant__ GroupedArgs args) {
   using Smem = Mxfp4Gemm2Smem<kHSplit>;
   write_magnitudes<Smem>();
@@ -206,7 +207,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
     const int entries = entries_of_pass(read_tile_queues(&args.counters->queues), args);
     const DynamicTileScheduler<Smem> scheduler{smem, args.queue2, entries, rank};
     for (int nth = 0; scheduler.get_tile(tile, nth); nth++) {
-      const int row = tile.expert_first + tile.m_first, column = tile.n_block * kBlockN;
+      const int row = tile.expert_first + tile.m_first, column = tile.n_block * Grouped::kBlockN;
       uint16_t* y = args.y + (size_t)row * args.y_columns + column;
       float* y_scale = args.y_scale + (size_t)row * (args.y_columns / kBlockK) + column / kBlockK;
       mxfp4_gemm2_tile<kHSplit>(smem, pipe, tile, y, y_scale, args.y_columns, warpgroup);
@@ -234,8 +235,8 @@ static cudaError_t prepare() {
 template <bool kUsed>
 static cudaError_t launch(const GroupedArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream) {
   if constexpr (kUsed)
-    return launch_with_pdl(h_split == 1 ? mxfp4_gemm2<1> : mxfp4_gemm2<2>, kClusterCtas * args.clusters, kGemmThreads,
-                           clusters_of(kClusterCtas),
+    return launch_with_pdl(h_split == 1 ? mxfp4_gemm2<1> : mxfp4_gemm2<2>, Grouped::kClusterCtas * args.clusters,
+                           Grouped::kThreads, clusters_of(Grouped::kClusterCtas),
                            h_split == 1 ? sizeof(Mxfp4Gemm2Smem<1>) : sizeof(Mxfp4Gemm2Smem<2>), stream, w2, args);
   return cudaErrorNotSupported;
 }

@@ -10,7 +10,7 @@
 #pragma once
 #include <cstdint>
 
-#include "common/cuda/ptx/barrier.cuh"
+#include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/ptx/wgmma_registers.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
@@ -92,7 +92,7 @@ __device__ __forceinline__ void issue_m64(float (&accum)[N / 2], uint32_t (&a)[4
   warpgroup_arrive();
 #pragma unroll
   for (int part = 0; part < kParts; part++) {
-    const uint64_t desc = make_smem_desc(a_tile + part * kATileBytes, kAtomBytes);
+    const uint64_t desc = make_smem_desc(a_tile + part * Grouped::kATileBytes, kAtomBytes);
 #pragma unroll
     for (int j = 0; j < 4; j++) WgmmaRegisters<N>::mma(accum, a[j], desc + kDescMmaK * j, part > 0 || j > 0);
   }
@@ -176,7 +176,7 @@ struct Mxfp4Mainloop {
   // unusual.
   template <bool kFirst>
   __device__ __forceinline__ bool wait_for(int k) {
-    mbar_wait(&smem.full[pipe.stage], pipe.phase);
+    smem.full[pipe.stage].wait(pipe.phase);
     if constexpr (kFence) fence_proxy_async_shared();
     if constexpr (kFirst) windows = 0;
     unsigned furthest = 0;

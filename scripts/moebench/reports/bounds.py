@@ -1,0 +1,28 @@
+"""Recorded roofline bounds, which were made with the ceilings of their day, by those of today.
+
+The ceilings only grow, as better readings of the same kind of GPU are recorded.
+"""
+
+from moebench.operators import catalogue
+from moebench.operators.roofline import CEILINGS, MEASURED_ON, Counts
+
+
+def of_today(bound: float, ceilings: dict[str, float], definition: str, tokens: int) -> float:
+    """Return a recorded bound of MEASURED_ON, in its unit, by today's ceilings.
+
+    ceilings: those that it was made with.
+    """
+    layer_key = catalogue.by_name().get(definition)
+    if layer_key is None or ceilings == CEILINGS[MEASURED_ON]:
+        return bound
+    rate = expected_limit(layer_key, tokens)
+    return bound * ceilings[rate] / CEILINGS[MEASURED_ON][rate]
+
+
+def expected_limit(layer_key: str, tokens: int) -> str:
+    """Return which rate a layer's bound divides by, where its experts are chosen equally often."""
+    sizes = catalogue.layer_sizes()[layer_key]
+    local_experts = sizes["num_local_experts"]
+    rows = round(tokens * sizes["top_k"] * local_experts / sizes["num_experts"])
+    counts = Counts(rows=rows, tokens=min(tokens, rows), active=min(local_experts, rows))
+    return catalogue.operator(layer_key).bound(tokens, counts, layer_key).limit

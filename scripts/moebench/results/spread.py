@@ -1,0 +1,70 @@
+"""How far the times of one cell lie apart, and so which differences are none.
+
+A cell is one solution on one workload, GPU, tolerance, clock and protocol. Its range goes from the
+least to the greatest time of its runs. Two cells are tied where their ranges overlap.
+"""
+
+import math
+from collections.abc import Iterable
+
+import pandas as pd
+
+# What two runs of the same code differ by, of cells like which none was run twice.
+ASSUMED = 1.05
+
+# A single run's range is as wide as the widest of repeated cells that share these columns.
+ALIKE = ["hardware", "clock", "protocol"]
+
+# Whence a range is: the cell's own runs, cells of the nearest T that were run more often, ASSUMED.
+OWN_RUNS = "runs"
+OTHER_CELLS = "other cells"
+NOT_KNOWN = "assumed"
+
+
+def nearest(tokens: int, among: Iterable[int]) -> int:
+    """Return the token count nearest to `tokens` on a logarithmic scale, the lesser of two."""
+    return min(among, key=lambda other: (abs(math.log((other or 0.5) / (tokens or 0.5))), other))
+
+
+def with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells with the ranges of those that were run once, and whence each range is.
+
+    cells: of `measurements.cells`. Columns that are set: ms_low, ms_high, and range_from: OWN_RUNS,
+    OTHER_CELLS or NOT_KNOWN.
+    """
+    parts = [alike_with_ranges(alike) for _, alike in cells.groupby(ALIKE, sort=False)]
+    if not parts:
+        return cells.assign(range_from="")
+    return pd.concat(parts).loc[cells.index]
+
+
+def alike_with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
+    """Do for cells that agree in ALIKE what `with_ranges` does for all."""
+    is_repeated = (cells.runs > 1) & cells.ms.notna()
+    repeated = cells[is_repeated]
+    widest = (repeated.ms_high / repeated.ms_low).groupby(repeated.tokens).max()
+
+    width = pd.Series(ASSUMED, index=cells.index)
+    range_from = pd.Series(NOT_KNOWN, index=cells.index)
+    if len(widest):
+        width = cells.tokens.map(lambda tokens: widest[nearest(tokens, widest.index)])
+        range_from[:] = OTHER_CELLS
+    range_from[is_repeated] = OWN_RUNS
+
+    half = width**0.5
+    return cells.assign(
+        ms_low=cells.ms_low.where(is_repeated, cells.ms / half),
+        ms_high=cells.ms_high.where(is_repeated, cells.ms * half),
+        range_from=range_from,
+    )
+
+
+def tied_with_fastest(cells: pd.DataFrame, ms: pd.Series, workload: list[pd.Series]) -> pd.Series:
+    """Return whether each cell's range overlaps that of the fastest cell of its workload.
+
+    ms: the times that are compared, NaN of cells that are not. workload: what tells workloads
+    apart.
+    """
+    is_fastest = ms == ms.groupby(workload).transform("min")
+    highest = cells.ms_high.where(is_fastest).groupby(workload).transform("max")
+    return ms.notna() & (cells.ms_low <= highest)

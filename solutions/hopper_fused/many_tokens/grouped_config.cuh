@@ -1,0 +1,118 @@
+// grouped_config: what is chosen for the kernels for many tokens, and what follows from it: tiles, clusters, threads,
+// registers, and how shared memory is divided into stages.
+//
+// row         a (token, local expert) pair. An expert's rows lie together, padded to a multiple of kRowAlign
+// m_block     up to kBlockM rows of one expert
+// n_block     kBlockN weight rows of one expert: in gemm1 those of kBlockK columns of h, up and gate; in gemm2 as many
+//             columns of y
+// K block     128 of K, with one scale
+// work tile   an m_block by an n_block, over all of K (tile_scheduler.cuh)
+//
+// To change a tile: the constants that are numbers; the static asserts say what has to follow. The tile's size is also
+// in kNormalN and the halves (normal_mainloop.cuh), sum[2] (swap_ab_mainloop.cuh), dispatch_swap_ab_rows, and both
+// epilogues.
+#pragma once
+#include <cstdint>
+
+#include "common/cuda/layer/layer_sizes.cuh"
+#include "common/cuda/ptx/registers.cuh"
+#include "common/cuda/ptx/wgmma.cuh"
+#include "hopper_fused/sizes.cuh"
+
+struct Grouped {
+  // ---- tiles ----
+  static constexpr int kRowAlign = 16;    // wgmma's N of swap-AB tiles is a multiple of this
+  static constexpr int kBlockM = 128;     // rows of a tile at most
+  static constexpr int kSwapAbRows = 64;  // rows of a swap-AB tile at most
+  static constexpr int kBlockN = 256;     // weight rows of a tile
+  static constexpr int kNumNBlocks1 = round_up(kNumKBlocks2, 2);     // of an expert in gemm1
+  static constexpr int kPaddedIntermediate = kNumNBlocks1 * kBlockK;  // columns of h in scratch
+
+  // ---- clusters and threads ----
+  static constexpr int kClusterCtas = 2;
+  static constexpr int kClusterM = kClusterCtas * kBlockM;       // rows of two tiles that share weights
+  static constexpr uint16_t kAllCtas = (1 << kClusterCtas) - 1;  // multicast mask: every CTA of the cluster
+  static constexpr int kThreads = kConsumerThreads + kProducerThreads;
+  // A normal tile's sums take 128 of the consumers' registers, its accumulator 64; the producers keep addresses only.
+  static constexpr int kProducerRegisters = 56;
+  static constexpr int kConsumerRegisters = 224;
+
+  // ---- shared memory of the GEMMs ----
+  static constexpr int kWTileBytes = kBlockN * kBlockK;  // of a stage
+  // A TMA box is the half of a tile's weights that a CTA multicasts: groups of 8 rows of each half of W13, rows of W2.
+  static constexpr int kW1BoxGroups = kBlockN / (kClusterCtas * 2 * kAtomRows);
+  static constexpr int kW2BoxRows = kBlockN / kClusterCtas;
+  static constexpr int kWBoxBytes = kWTileBytes / kClusterCtas;
+  static constexpr int kATileBytes = kBlockM * kBlockK;  // of a stage, a part of A
+  static constexpr int kResultBytes = 2 * kATileBytes;   // of the tile's result before its store
+  // K blocks whose weight scales gemm1 copies at once: 16 bytes, where they are aligned.
+  static constexpr int kWScaleBlocks = kNumKBlocks1 % 4 == 0 ? 4 : 1;
+  // Entries of gemm2's queue in shared memory; see DynamicTileScheduler::publish.
+  static constexpr int kSchedulerStages = kNumKBlocks2 > 1 ? 4 : 8;
+
+  // parts: of A in FP8. As many stages as fit.
+  static constexpr int stage_bytes(int parts) {
+    const int scales = (kBlockM + 2 * kWScaleBlocks) * (int)sizeof(float);
+    const int barriers = 2 * sizeof(uint64_t);
+    return kWTileBytes + parts * kATileBytes + scales + barriers;
+  }
+  static constexpr int stages(int parts) {
+    const int scheduler = kSchedulerStages * (sizeof(uint64_t) + sizeof(uint2));
+    return (kSmemLimit - kResultBytes - scheduler) / stage_bytes(parts);
+  }
+
+  // ---- column passes ----
+  static constexpr int kMaxColumnPasses = 8;  // that there is room for
+  static constexpr int kColumnPasses = 2;     // that many tokens take
+
+  // ---- route_permute ----
+  static constexpr int kRouteThreads = 1024;
+  static constexpr int kRouteWarps = kRouteThreads / kWarp;
+  static constexpr int kSumParts = kRouteThreads / kPaddedLocalExperts;  // threads that add up an expert's counts
+  static constexpr int kOneCtaTokens = 32;                               // a warp each
+  // Tokens of a CTA at least: with many experts, adding up fewer CTAs is faster than routing fewer tokens each. Both
+  // numbers were found by measuring.
+  static constexpr int kMinTokensPerCta = kMaskWords <= 2 ? 1 : 8;
+  // Dynamic shared memory: two words per local expert for each batch of 32 tokens, and one more. The static arrays take
+  // up to 17 KB of the 227, or 25 with more than 512 local experts.
+  static constexpr int kRouteSmemBytes = (kPaddedLocalExperts <= 512 ? 208 : 200) * 1024;
+  static constexpr int kFittingRouteBatches = kRouteSmemBytes / 8 / kPaddedLocalExperts - 1;
+  // Batches of 32 tokens that a CTA routes at most; launch_layer.cu's limit of 2^17 tokens needs 37 on kMinSms SMs.
+  static constexpr int kMaxRouteBatches = kFittingRouteBatches < 64 ? kFittingRouteBatches : 64;
+  static constexpr int route_smem_bytes(int batches) { return (2 * batches + 1) * kPaddedLocalExperts * 4; }
+
+  // ---- combine ----
+  static constexpr int kRowVectors = kHidden / 8;  // 16-byte vectors of a row of y
+  // In one column pass most models' rows are two or four vectors for each thread.
+  static constexpr int kCombineThreads = kRowVectors % 896 == 0   ? 224
+                                         : kRowVectors % 512 == 0 ? 256
+                                         : kRowVectors % 384 == 0 ? 192
+                                                                  : 128;
+  // a token has more than three rows on average
+  static constexpr bool kManyRows = kTokenExperts * kNumRoutedLocalExperts > 3 * kNumExperts;
+  static constexpr int kCombineRowsAtOnce = kManyRows ? 4 : 2;  // whose loads are in flight; most tokens have no more
+  static constexpr int kCombineCtas = (kManyRows ? 1024 : 1792) / kCombineThreads;  // CTAs of an SM at once
+  static constexpr int kCombineWaves = 4;  // so many times that is the grid: where a CTA ends early, another starts
+  // CTAs of a token, where tokens are few
+  static constexpr int kTokenCtas = (kRowVectors + kCombineThreads - 1) / kCombineThreads;
+};
+
+// Columns of y in each of so many column passes: whole pairs of n_blocks.
+constexpr int y_columns_of(int passes) {
+  return round_up(kHidden, passes * 2 * Grouped::kBlockN) / passes;
+}
+
+static_assert(Grouped::kClusterCtas == 2, "tiles come in pairs");
+static_assert(Grouped::kBlockM == kConsumerWarpgroups * kMmaM, "a warpgroup has m64 of a normal tile's rows");
+static_assert(Grouped::kBlockN == kConsumerWarpgroups * 2 * kMmaM,
+              "a warpgroup has two m64 of a swap-AB tile's weight rows");
+static_assert(Grouped::kBlockN / 2 == kBlockK, "a gemm1 tile's up, and its gate, are one scale block");
+static_assert(registers_fit(Grouped::kProducerRegisters, kProducerThreads, Grouped::kConsumerRegisters,
+                            kConsumerThreads),
+              "one CTA per SM");
+static_assert(Grouped::stages(2) >= 2, "a stage is filled while another is read");
+static_assert(Grouped::kColumnPasses <= Grouped::kMaxColumnPasses, "gemm2 counts each pass's tiles");
+static_assert(kPaddedLocalExperts <= Grouped::kRouteThreads, "one thread per local expert");
+static_assert(Grouped::kMaxRouteBatches >= 1 &&
+                  Grouped::route_smem_bytes(Grouped::kMaxRouteBatches) <= Grouped::kRouteSmemBytes,
+              "some tokens fit");
