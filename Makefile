@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-fleet bench test test-slow test-all test-gpu lint pack data docs page new
+.PHONY: help setup setup-fleet bench test test-slow test-cpu test-all test-gpu lint pack data docs page new
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ test: $(READY) ## the fast tests, on all cores: a few minutes on two
 
 test-slow: $(READY) ## the others: every tile compiled, every size interpreted
 	$(PYTEST) -m "slow and not gpu"
+
+test-cpu: $(READY) ## both, all that need no CUDA device
+	$(PYTEST) -m "not gpu"
 
 test-all: $(READY) ## all tests that this machine can run
 	$(PYTEST)

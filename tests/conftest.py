@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -39,6 +40,25 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.line(f"{count:5}  {reason}")
 
 
+@pytest.fixture(scope="session")
+def sources_once():
+    """This repository's solutions are packed and hashed once: they stay while tests run."""
+    from moebench.core import paths
+    from moebench.results import staleness
+
+    read = staleness.sources
+    kept = cache(read)
+    ours = paths.SOLUTIONS
+
+    def sources(root):
+        is_ours = root in (None, paths.ROOT) and paths.SOLUTIONS == ours
+        return kept(None) if is_ours else read(root)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staleness, "sources", sources)
+        yield
+
+
 @pytest.fixture
 def poisoned_scratch():
     """Fresh memory holds NaN and huge integers, so that nothing can lean on what it held before."""
@@ -55,21 +75,20 @@ def no_gpu(monkeypatch):
 
 @pytest.fixture
 def packed_module(tmp_path_factory):
-    """Solution, dotted name and layer key (None: its first) -> that module of the packed solution,
-    new in each test.
+    """A function of a solution, a dotted name and a layer key (None: its first) that returns that
+    module of the packed solution, new in each test.
     """
-    from moebench.packing import pack
+    from moebench.packing.manifest import read_manifest
+    from packed_sources import packed_texts, write_texts
 
-    parent, names = tmp_path_factory.mktemp("packed"), {}
+    parent = tmp_path_factory.mktemp("packed")
+    names = {}
 
     def get(solution, dotted, layer_key=None):
         name = names.setdefault((solution, layer_key), f"packed_{solution}_{len(names)}")
         if not (parent / name).exists():
-            packed = pack.pack(solution)
-            for source in packed[layer_key or next(iter(packed))].sources:
-                path = parent / name / source.path
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(source.content, encoding="utf-8")
+            first = read_manifest(solution).definitions[0]
+            write_texts(parent / name, packed_texts(solution, layer_key or first))
         return importlib.import_module(f"{name}.{dotted}")
 
     with pytest.MonkeyPatch.context() as patch:

@@ -17,7 +17,7 @@ from rich.progress import track
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
-for folder in ("scripts", "", "tests/support"):
+for folder in ("scripts", "", "tests/support/solutions"):
     sys.path.insert(0, str(ROOT / folder))
 
 from ahead_of_time import compiled  # noqa: E402

@@ -15,7 +15,8 @@ from moebench.core import paths
 
 EXAMPLE = paths.ROOT / "examples" / "multi_gpu"
 GLOO = pytest.mark.skipif(torch.cuda.is_available(), reason="over gloo, for machines without a GPU")
-LAYER, RANKS = "small-one-group", 3  # whose experts and width are made up of three shares
+LAYER = "small-one-group"
+RANKS = 3  # whose shares make up its experts and its width
 CHECKS = 7  # of all_reduce.py for each way, with two numbers of tokens
 
 
@@ -30,9 +31,13 @@ def example(monkeypatch):
             del sys.modules[name]
 
 
-def torchrun(script, *arguments, ranks=2, timeout=300):
+def command_of(script, *arguments, ranks=2):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*launcher, "--nproc-per-node", str(ranks), EXAMPLE / script, *arguments]
+    return [*launcher, "--nproc-per-node", str(ranks), EXAMPLE / script, *arguments]
+
+
+def torchrun(*arguments, ranks=2, timeout=300):
+    command = command_of(*arguments, ranks=ranks)
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
 
 
@@ -92,13 +97,13 @@ def test_what_cannot_be_is_refused(script, arguments):
 
 @GLOO
 def test_a_killed_rank_ends_the_others():
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*launcher, "--nproc-per-node", "2", EXAMPLE / "dispatch.py"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command_of("dispatch.py"), stdout=subprocess.DEVNULL) as process:
         watched = psutil.Process(process.pid)
-        while len(ranks := watched.children()) < 2:
+        ranks = []
+        while len(ranks) < 2:
             assert process.poll() is None
             time.sleep(0.05)
+            ranks = watched.children()
         ranks[1].send_signal(signal.SIGKILL)
         assert process.wait(timeout=60) == 1
         assert not any(rank.is_running() for rank in ranks)

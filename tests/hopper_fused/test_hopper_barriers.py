@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from moebench.packing import pack
+from packed_sources import CUDA, packed_texts
 
 HERE = Path(__file__).parent
 STAND_IN = f'#pragma once\n#include "{HERE / "hopper_on_host.h"}"\n'
@@ -69,10 +69,9 @@ def device_code(name, text):
 
 
 def write_sources(folder, hidden_size, intermediate_size):
-    for file in pack.pack("hopper_fused")["small"].sources:
-        name = Path(file.path).name
-        if name.endswith((".cuh", ".cu")):
-            (folder / name).write_text(device_code(name, file.content))
+    for path, text in packed_texts("hopper_fused", "small", CUDA).items():
+        name = Path(path).name
+        (folder / name).write_text(device_code(name, text))
     for name in STOOD_IN_FOR:
         (folder / name).write_text(STAND_IN)
 

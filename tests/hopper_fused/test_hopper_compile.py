@@ -1,15 +1,19 @@
-"""hopper_fused's CUDA sources, compiled for sm_90a without a GPU."""
+"""hopper_fused's CUDA sources, compiled for sm_90a without a GPU: none gives up speed, releases a
+stage while it is read, or reads past L1's coherence what the kernel before may still write.
+"""
 
 import os
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+import sass
 import tvm_ffi.libinfo
-from ahead_of_time import CUOBJDUMP
 from moebench.core import paths
-from moebench.packing import pack
+from packed_sources import include_flags, packed_texts, write_texts
 
 FOLDER = paths.SOLUTIONS / "hopper_fused"
 # What ptxas says where it makes wgmma wait for each other, and where it ignores setmaxnreg.
@@ -21,67 +25,117 @@ MOST_SPILLED = 64  # bytes: the loading threads keep a few addresses in memory
 # scales spill more.
 MOST_SPILLED_MXFP4 = 1300
 
-MXFP4_GEMMS = ("many_tokens/mxfp4/mxfp4_gemm1.cu", "many_tokens/mxfp4/mxfp4_gemm2.cu")
-FP8_GEMMS = ("many_tokens/grouped_gemm1.cu", "many_tokens/grouped_gemm2.cu")
-QUICK = "combine.cu"  # a few seconds; the others are in the slow set
+ONE_LAUNCH = "few_tokens/fused_layer.cu"
+ROUTE = "many_tokens/route_permute.cu"
+ORDER = "many_tokens/mxfp4/order_tokens.cu"
+FP8_GEMMS = ["many_tokens/grouped_gemm1.cu", "many_tokens/grouped_gemm2.cu"]
+MXFP4_GEMMS = ["many_tokens/mxfp4/mxfp4_gemm1.cu", "many_tokens/mxfp4/mxfp4_gemm2.cu"]
+FP8_SOURCES = [ONE_LAUNCH, ROUTE, *FP8_GEMMS, "many_tokens/combine.cu"]
+MXFP4_SOURCES = [ONE_LAUNCH, ROUTE, ORDER, *MXFP4_GEMMS]
+MXFP4_SOURCES += ["many_tokens/combine.cu", "few_tokens/mxfp4/add_rows.cu"]
+HOST_SOURCES = ["launch_layer.cu", "few_tokens/all_reduce/open_peers.cu"]  # alike for all layers
+MULTIPLYING = {ONE_LAUNCH, *FP8_GEMMS, *MXFP4_GEMMS}
+# They begin before the caller's last kernel has ended.
+OVERLAPPING = {ONE_LAUNCH, ROUTE, ORDER}
+QUICK = ("full", ROUTE)  # seconds; the others are in the slow set
+
 # no output columns shared; most shared; top-k given; widths of odd blocks; I 3072 and another
-# activation; MXFP4 weights
-LAYER_KEYS = [
+# activation; 512 experts of I 1024
+FP8_LAYERS = [
     "full",
     "qwen3-next",
     "deepseek-v3-ep8-routed",
     "small-one-group",
     "minimax-m3-ep8",
-    "deepseek-v4-pro-ep8-mxfp4",
+    "qwen3.5-397b-routed",
 ]
-SOURCES = []
-for layer_key in LAYER_KEYS:
-    for path in sorted(FOLDER.rglob("*.cu")):
-        quick = layer_key == "full" and path.name == QUICK
-        marks = () if quick else pytest.mark.slow
-        name = path.relative_to(FOLDER).as_posix()
-        SOURCES.append(pytest.param(layer_key, name, marks=marks))
+MXFP4_LAYERS = ["deepseek-v4-pro-ep8-mxfp4", "small-mxfp4"]
+# Their consumers load the weights themselves, which nobody writes to.
+READ_WEIGHTS = [(layer_key, ONE_LAUNCH) for layer_key in MXFP4_LAYERS]
+CASES = [("full", source) for source in HOST_SOURCES]
+CASES += [("deepseek-v4-pro-ep8-mxfp4", source) for source in HOST_SOURCES]
+CASES += [(layer_key, source) for layer_key in FP8_LAYERS for source in FP8_SOURCES]
+CASES += [(layer_key, source) for layer_key in MXFP4_LAYERS for source in MXFP4_SOURCES]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A source as nvcc compiles it."""
+
+    kernel: Path  # the object file
+    cubin: Path
+    log: str  # what ptxas said
 
 
 def compiled(layer_key, source, folder):
-    """Return the object file of a packed source, and what ptxas said."""
-    includes = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
-    for file in pack.pack("hopper_fused")[layer_key].sources:
-        path = folder / file.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(file.content)
-        includes.add(str(path.parent))
-
+    """Compile a packed source in a folder; return the result."""
+    write_texts(folder, packed_texts("hopper_fused", layer_key))
+    tvm = (tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path())
+    kept = folder / "kept"
+    kept.mkdir()
+    kernel = folder / "kernel.o"
     target = "-gencode=arch=compute_90a,code=sm_90a"
     command = ["nvcc", "-std=c++17", "-O2", "-Xcompiler", "-fPIC", target, "-Xptxas", "-v"]
-    command += [f"-I{include}" for include in sorted(includes)]
-    command += ["-c", folder / source, "-o", folder / "kernel.o"]
+    command += [
+        *include_flags(folder, *tvm),
+        "-keep",
+        "-keep-dir",
+        kept,
+        "-c",
+        folder / source,
+        "-o",
+        kernel,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return folder / "kernel.o", done.stderr
+    (cubin,) = kept.glob("*.cubin")
+    return Compiled(kernel, cubin, done.stderr)
 
 
-def multiplying_sources(layer_key):
-    """Return the files of which a layer compiles kernels with wgmma; others' are empty."""
-    gemms = MXFP4_GEMMS if layer_key.endswith("-mxfp4") else FP8_GEMMS
-    return ("few_tokens/fused_layer.cu", *gemms)
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-@pytest.mark.parametrize(("layer_key", "source"), SOURCES)
-def test_compiles_without_giving_up_speed(layer_key, source, tmp_path):
-    """Products that wait for each other, or sums that are spilled, are a slower table."""
-    kernel, log = compiled(layer_key, source, tmp_path)
-    assert not GIVEN_UP.search(log), log
-    most_spilled = MOST_SPILLED_MXFP4 if source in MXFP4_GEMMS else MOST_SPILLED
-    assert all(int(spilled) <= most_spilled for spilled in SPILLED.findall(log)), log
-
-    if source in multiplying_sources(layer_key) and os.access(CUOBJDUMP, os.X_OK):
-        code = subprocess.run([CUOBJDUMP, "-sass", kernel], capture_output=True, text=True).stdout
-        assert "QGMMA" in code
-        assert "UTMALDG" in code
-    # A variable that all libraries of a process share: another definition's library would find its
-    # scratch in it.
+def unique_symbols(kernel):
+    """Return the namespaces of variables that all libraries of a process share."""
     command = ["nm", "-C", kernel]
     symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert set(UNIQUE_SYMBOL.findall(symbols)) <= {"std", "tvm"}
+    return set(UNIQUE_SYMBOL.findall(symbols))
+
+
+def parameters():
+    """Return the cases, of which all but QUICK are slow."""
+    listed = []
+    for case in CASES:
+        marks = () if case == QUICK else pytest.mark.slow
+        listed.append(pytest.param(*case, marks=marks))
+    return listed
+
+
+def test_every_source_is_compiled():
+    files = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.cu")}
+    assert files == {source for _, source in CASES}
+
+
+def check_speed(source, log, opcodes):
+    """Check that products do not wait for each other, and that sums are not spilled."""
+    assert not GIVEN_UP.search(log), log
+    most_spilled = MOST_SPILLED_MXFP4 if source in MXFP4_GEMMS else MOST_SPILLED
+    for spilled in SPILLED.findall(log):
+        assert int(spilled) <= most_spilled, log
+    if source in MULTIPLYING:
+        assert {"QGMMA", "UTMALDG"} <= opcodes
+
+
+@pytest.mark.skipif(
+    shutil.which("nvcc") is None or not os.access(sass.NVDISASM, os.X_OK),
+    reason="needs nvcc and nvdisasm",
+)
+@pytest.mark.parametrize(("layer_key", "source"), parameters())
+def test_machine_code_is_quick_and_releases_nothing_too_early(layer_key, source, tmp_path):
+    result = compiled(layer_key, source, tmp_path)
+    functions = sass.disassemble(result.cubin)
+
+    check_speed(source, result.log, sass.opcodes(functions))
+    assert sass.arrivals(functions) or source not in MULTIPLYING
+    assert sass.released_in_flight(functions) == set()
+    if source in OVERLAPPING and (layer_key, source) not in READ_WEIGHTS:
+        assert set(sass.read_only_loads(functions).values()) == {0}
+    # Another definition's library would find its scratch in such a variable.
+    assert unique_symbols(result.kernel) <= {"std", "tvm"}

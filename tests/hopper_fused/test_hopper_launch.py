@@ -12,7 +12,7 @@ import hopper_stages as stages
 import pytest
 import torch
 import tvm_ffi.libinfo
-from moebench.packing import pack
+from packed_sources import CUDA, include_flags, packed_texts, write_texts
 
 SAMPLE = stages.SAMPLE.with_name("hopper_launch_layer.cu")
 FEW = "100"  # tokens of one launch
@@ -27,20 +27,15 @@ def program(tmp_path_factory):
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not on the PATH")
     folder = tmp_path_factory.mktemp("hopper_launch")
-    packed = {file.path: file.content for file in pack.pack("hopper_fused")["full"].sources}
-    texts = {path: text for path, text in packed.items() if path.endswith(".cuh")}
-    texts["launch_layer_cu.cuh"] = packed["launch_layer.cu"]
+    texts = packed_texts("hopper_fused", "full", CUDA)
+    texts["launch_layer_cu.cuh"] = texts.pop("launch_layer.cu")
+    write_texts(folder, texts)
 
-    folders = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
-    for path, text in texts.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
-        folders.add(str((folder / path).parent))
-
+    tvm = (tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path())
     library = Path(tvm_ffi.libinfo.find_libtvm_ffi())
     command = ["nvcc", "-std=c++17", "-O1", "-w", "-cudart", "none"]
     command += ["-gencode=arch=compute_90a,code=sm_90a"]
-    command += [*(f"-I{path}" for path in sorted(folders)), SAMPLE, "-o", folder / "program"]
+    command += [*include_flags(folder, *tvm), SAMPLE, "-o", folder / "program"]
     command += [library, "-Xlinker", f"-rpath={library.parent}"]
     subprocess.run(command, check=True)
     return folder / "program"

@@ -9,7 +9,9 @@ import pytest
 import torch
 from moebench.operators.fp8.mxfp4 import E2M1
 
-BELOW, EXPONENTS = 8, 15  # mxfp4_values.cuh's window
+# mxfp4_values.cuh's window
+BELOW = 8
+EXPONENTS = 15
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@
 releases' signatures.
 
 What it imports is built from tests/samples/engine_signatures.json, which
-tests/support/engine_signatures.py reads from vLLM's sources, and called as vLLM calls it. So this
-shows that names, arguments and fields exist, not that it runs; test_vllm_on_cpu.py and
+tests/support/engines/engine_signatures.py reads from vLLM's sources, and called as vLLM calls it.
+So this shows that names, arguments and fields exist, not that it runs; test_vllm_on_cpu.py and
 test_sglang_on_cpu.py run the engines' own classes.
 """
 
@@ -31,8 +31,8 @@ from signatures import recorded, signature_of
 
 from solutions.common.triton.rows.quantise_tokens import quantise_tokens_ref
 
-GEOMETRY = "small-routed"
-SIZES = catalogue.layer_sizes()[GEOMETRY]
+LAYER_KEY = "small-routed"
+SIZES = catalogue.layer_sizes()[LAYER_KEY]
 LOCAL = SIZES["num_local_experts"]
 TOP_K = SIZES["top_k"]
 HIDDEN = SIZES["hidden_size"]
@@ -51,7 +51,7 @@ ACTIVATIONS = {
 def package(tmp_path_factory):
     """The name of a package in reach."""
     parent = tmp_path_factory.mktemp("engine")
-    (folder,) = python_package.pack_packages(["triton_fused_v2"], parent, [GEOMETRY])
+    (folder,) = python_package.pack_packages(["triton_fused_v2"], parent, [LAYER_KEY])
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(parent)
         yield folder.name
@@ -67,7 +67,7 @@ def adapter(package, monkeypatch):
     def run_bf16(x, *others):
         host.check_arguments(host.ROUTED_BF16, (x, *others))
         *inputs, output = others
-        output.copy_(reference(GEOMETRY).run(*quantise_tokens_ref(x), *inputs))
+        output.copy_(reference(LAYER_KEY).run(*quantise_tokens_ref(x), *inputs))
 
     monkeypatch.setattr(importlib.import_module(package), "run_bf16", run_bf16)
 
@@ -395,7 +395,7 @@ def test_vllm_gets_the_layer(vllm, method_of, order, shared):
 
     shared: whether vLLM's result is a copy of a workspace.
     """
-    arguments = layer_arguments(GEOMETRY, 5, "cpu", offset=RANK * LOCAL)
+    arguments = layer_arguments(LAYER_KEY, 5, "cpu", offset=RANK * LOCAL)
     x = torch.randn(5, HIDDEN, generator=torch.Generator().manual_seed(0)).bfloat16()
     routed = order(arguments["topk_ids"])
     workspace = torch.full_like(x, torch.nan)
@@ -427,7 +427,7 @@ def test_vllm_gets_the_layer(vllm, method_of, order, shared):
     values, scale = quantise_tokens_ref(x)
     quantised = {"hidden_states": values, "hidden_states_scale": scale}
     assert result.any()
-    assert torch.equal(result, expected_output(GEOMETRY, arguments | quantised))
+    assert torch.equal(result, expected_output(LAYER_KEY, arguments | quantised))
     assert workspace.isnan().all()
 
 
@@ -445,7 +445,7 @@ def test_vllm_makes_room_and_quantises_nothing(vllm, method_of):
 
 def test_vllms_log_names_the_package(vllm, method_of, package):
     method_of()
-    for name in (package, "triton_fused_v2", catalogue.definition_name(GEOMETRY)):
+    for name in (package, "triton_fused_v2", catalogue.definition_name(LAYER_KEY)):
         assert name in vllm.logged[0]
 
 

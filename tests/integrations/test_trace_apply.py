@@ -11,7 +11,7 @@ from moebench.core.errors import UserError
 from moebench.operators import catalogue
 from moebench.packing import trace_apply
 
-SUPPORT = Path(__file__).parents[1] / "support"
+SUPPORT = Path(__file__).parents[1] / "support" / "solutions"
 
 # FlashInfer asks CUDA whether a graph is being captured, which torch without CUDA cannot answer.
 CALL = f"""

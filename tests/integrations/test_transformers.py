@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 from every_solution import expected_output
-from layer_inputs import DEVICE
+from layer_inputs import DEVICE, halves_swapped
 from layer_inputs import arguments as layer_arguments
 from moebench.packing import python_package
 
@@ -18,7 +18,7 @@ finegrained = pytest.importorskip(
     "transformers.integrations.finegrained_fp8", reason="transformers is not installed"
 )
 SOLUTION = "hopper_fused" if DEVICE == "cuda" else "triton_fused_v2"
-GEOMETRY = "deepseek-v3-ep1-routed" if DEVICE == "cuda" else "small-routed"
+LAYER_KEY = "deepseek-v3-ep1-routed" if DEVICE == "cuda" else "small-routed"
 WEIGHTS = {"gate_up_proj": "gemm1_weights", "down_proj": "gemm2_weights"}
 
 
@@ -26,7 +26,7 @@ WEIGHTS = {"gate_up_proj": "gemm1_weights", "down_proj": "gemm2_weights"}
 def adapter(tmp_path_factory):
     """The module for_transformers of a package."""
     parent = tmp_path_factory.mktemp("engine")
-    (folder,) = python_package.pack_packages([SOLUTION], parent, [GEOMETRY])
+    (folder,) = python_package.pack_packages([SOLUTION], parent, [LAYER_KEY])
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(parent)
         for name in list(sys.modules):  # another test's package
@@ -38,7 +38,7 @@ def adapter(tmp_path_factory):
 @pytest.fixture(scope="module")
 def arguments():
     """Arguments of a layer whose local experts are all that a model has."""
-    arguments = layer_arguments(GEOMETRY, 2, offset=0)
+    arguments = layer_arguments(LAYER_KEY, 2, offset=0)
     for name in ("gemm1_weights_scale", "gemm2_weights_scale"):
         arguments[name] = 0.02 * (0.5 + arguments[name].abs())
     num_experts = len(arguments["gemm1_weights"])
@@ -98,7 +98,7 @@ def errors(output, arguments, call, num_experts):
         "topk_ids": ids.where(ids < num_experts, -1).int(),
         "topk_weights": weights,
     }
-    expected = expected_output(GEOMETRY, arguments | inputs).float()
+    expected = expected_output(LAYER_KEY, arguments | inputs).float()
     return (output - expected).norm(dim=1) / expected.norm(dim=1)
 
 
@@ -121,8 +121,7 @@ def test_a_layer_is_the_reference(adapter, arguments, experts, call):
 @torch.inference_mode()
 def test_gate_and_up_are_told_apart(adapter, arguments, experts, call):
     """The check can fail."""
-    weights = arguments["gemm1_weights"]
-    swapped = weights.view(torch.uint8).roll(experts.intermediate_dim, 1).view(weights.dtype)
+    swapped = halves_swapped(arguments["gemm1_weights"])
     other = experts_with(arguments | {"gemm1_weights": swapped})
     output = adapter.experts(other, *call)
     assert errors(output, arguments, call, experts.num_experts).max() > 0.2

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from layer_inputs import halves_swapped
 from moebench.core import paths
 
 pytest.importorskip(
@@ -49,10 +50,8 @@ def test_logits_are_those_of_experts_in_bf16(example):
 
 def test_another_model_has_other_logits(example, monkeypatch):
     """The check can fail: rows of `up` before those of `gate`."""
-    experts = example.model.model.layers[1].mlp.fp8
-    weights = experts.gate_up_proj.data
-    swapped = weights.view(torch.uint8).roll(experts.intermediate_dim, 1).view(weights.dtype)
-    monkeypatch.setattr(experts.gate_up_proj, "data", swapped)
+    weights = example.model.model.layers[1].mlp.fp8.gate_up_proj
+    monkeypatch.setattr(weights, "data", halves_swapped(weights.data))
     assert error(example) > 0.2
 
 

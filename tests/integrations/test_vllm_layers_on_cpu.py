@@ -16,13 +16,10 @@ from two_ranks import RANKS, two_ranks
 
 # one worker installs vLLM, which is kept, and runs these tests
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
-PROGRAM = paths.ROOT / "tests" / "support" / "vllm_layer.py"
+PROGRAM = paths.ROOT / "tests" / "support" / "engines" / "vllm_layer.py"
 SECONDS = 400
 SLICES = "small-renorm-routed"
 MXFP4 = "small-mxfp4"
-SUM = {"experts_sum_over_ranks": True}
-# name -> definition, the server's additional config
-CASES = {"slices": (SLICES, {}), "mxfp4": (MXFP4, {}), "slices, summed": (SLICES, SUM)}
 FAULTS = {
     "sizes": {"hidden_size": 512},
     "intermediate_size": {"intermediate_size": 320},
@@ -61,9 +58,9 @@ def run_ranks(request, package, in_reach, folder):
     return [torch.load(folder / f"answer{rank}") for rank in range(RANKS)]
 
 
-def request_of(layer, additional_config, folder: Path):
+def request_of(layer, folder: Path):
     """Return what vllm_layer.py reads."""
-    is_mxfp4 = layer.geometry in catalogue.mxfp4()
+    is_mxfp4 = layer.layer_key in catalogue.mxfp4()
     checkpoint = layer.checkpoint()
     if is_mxfp4:
         checkpoint = {name: tensor.view(torch.uint8) for name, tensor in checkpoint.items()}
@@ -76,26 +73,26 @@ def request_of(layer, additional_config, folder: Path):
         "names": {"weights": "weight", "weights_scale": scales},
         "quantisation": "deepseek_v4_fp8" if is_mxfp4 else "fp8",
         "expert_parallel": not layer.has_slices,
-        "additional_config": additional_config,
+        "can_sum": layer.has_slices,
         "model": str(folder),
         "rendezvous": str(folder / "rendezvous"),
         "faults": FAULTS,
     }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_the_sum_of_two_ranks_is_the_layer(in_reach, case, tmp_path):
+@pytest.mark.parametrize("layer_key", [SLICES, MXFP4])
+def test_the_sum_of_two_ranks_is_the_layer(in_reach, layer_key, tmp_path):
     """A rank that computes another one's slice or experts, or a sum that is made twice or not."""
-    geometry, additional_config = CASES[case]
-    layer = two_ranks(geometry)
-    package = install("triton_fused_v2", geometry, tmp_path / "package")
-    request = request_of(layer, additional_config, tmp_path) | {"package": package.name}
+    layer = two_ranks(layer_key)
+    package = install("triton_fused_v2", layer_key, tmp_path / "package")
+    request = request_of(layer, tmp_path) | {"package": package.name}
 
     first, second = run_ranks(request, package, in_reach, tmp_path)
 
-    assert torch.equal(first["output"], second["output"])
-    # FP8 has 3 bits beside the leading one: x and h are off by 0.026 each in the mean
-    assert 0.01 < layer.error(first["output"]) < 0.06
-    assert first["calls_that_sum"] == (1 if additional_config else 0)
+    for name in ["output", "summed"] if layer.has_slices else ["output"]:
+        assert torch.equal(first[name], second[name])
+        # FP8 has 3 bits beside the leading one: x and h are off by 0.026 each in the mean
+        assert 0.01 < layer.error(first[name]) < 0.06
+    assert first["calls_that_sum"] == layer.has_slices
     for name in FAULTS:
         assert first[name].startswith(f"{name}: got "), first[name]

@@ -20,8 +20,8 @@ from safetensors.torch import load_file, save_file
 transformers = pytest.importorskip("transformers")
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
-GEOMETRY = "small-routed"
-SIZES = catalogue.layer_sizes()[GEOMETRY]
+LAYER_KEY = "small-routed"
+SIZES = catalogue.layer_sizes()[LAYER_KEY]
 VOCABULARY = 1024
 PORT = 18342
 SECONDS = 400  # until a server is up
@@ -169,7 +169,7 @@ def log_probabilities():
 def installed(python, tmp_path_factory):
     """A folder with a package that is installed."""
     parent = tmp_path_factory.mktemp("package")
-    python_package.pack_packages(["triton_fused_v2"], parent / "moe", [GEOMETRY])
+    python_package.pack_packages(["triton_fused_v2"], parent / "moe", [LAYER_KEY])
     options = ["--no-deps", "--no-build-isolation", "--target", parent / "installed"]
     command = [python, "-m", "pip", "install", *options, parent / "moe"]
     subprocess.run(command, check=True)
@@ -200,7 +200,7 @@ def test_a_model_is_served_by_a_package_alone(python, models, installed, tmp_pat
     # seen: 0.015; gate and up swapped 0.10, no experts 0.15
     assert statistics.median(differences) < 0.04
     lines = [line for line in log.read_text().splitlines() if "triton_fused_v2" in line]
-    assert catalogue.definition_name(GEOMETRY) in lines[0]
+    assert catalogue.definition_name(LAYER_KEY) in lines[0]
 
 
 def test_slices_of_experts_are_served_by_a_package(python, installed, tmp_path):
@@ -216,4 +216,4 @@ def test_slices_of_experts_are_served_by_a_package(python, installed, tmp_path):
 
     differences = [abs(a - b) for a, b in zip(values, expected, strict=True)]
     assert statistics.median(differences) < 0.04  # seen: 0.022
-    assert catalogue.definition_name(GEOMETRY) in log.read_text()
+    assert catalogue.definition_name(LAYER_KEY) in log.read_text()

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 from layer_inputs import arguments as layer_arguments
-from moebench.packing.pack import pack
+from packed_sources import packed_texts
 
 from solutions.common.host.build_library import build_library, load_library
 
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is no
 def binding():
     """The library of binding.cu for the small layer, with a launch_layer that launches nothing."""
     texts = {"stub.cu": STUB}
-    for source in pack("hopper_fused")["small"].sources:
-        if source.path.startswith("common/cuda/"):
-            texts[source.path] = source.content
+    for path, text in packed_texts("hopper_fused", "small").items():
+        if path.startswith("common/cuda/"):
+            texts[path] = text
     return load_library(build_library("test_binding", texts, architecture="9.0a"))
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from every_solution import each_device
 
 from solutions.common.triton.gemms.tiles import Tile
 from solutions.common.triton.mxfp4.gemm1_mxfp4 import gemm1_mxfp4, gemm1_mxfp4_ref
@@ -11,14 +12,7 @@ from solutions.common.triton.mxfp4.gemm2_mxfp4 import gemm2_mxfp4, gemm2_mxfp4_r
 from solutions.common.triton.mxfp4.weights import dequantised_ref, weight_tile
 from solutions.common.triton.rows.permute import permute_ref
 
-interpreted = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"
-)
-devices = [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=pytest.mark.gpu)]
-pytestmark = [
-    pytest.mark.parametrize("device", devices),
-    pytest.mark.usefixtures("poisoned_scratch"),
-]
+pytestmark = [each_device, pytest.mark.usefixtures("poisoned_scratch")]
 
 EXPERTS = 3
 HIDDEN = 384

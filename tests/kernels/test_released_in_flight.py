@@ -1,5 +1,8 @@
 """No kernel gives shared memory back while a load from it may be in flight, on any path of its
-machine code; and none reads past L1's coherence what the kernel before may still write.
+machine code: the analysis itself (sass.py), and what is compiled nowhere else.
+
+hopper_fused's kernels are looked at where they are compiled, tests/hopper_fused/
+test_hopper_compile.py, and mma_fused's in tests/mma_fused/test_mma_compile.py.
 """
 
 import os
@@ -8,82 +11,37 @@ import shutil
 import pytest
 import sass
 from every_solution import slow
-from moebench.packing import pack
+from packed_sources import packed_texts
 
-from solutions.mma_fused.targets import TARGETS
-
-pytestmark = pytest.mark.skipif(
+needs_compilers = pytest.mark.skipif(
     shutil.which("nvcc") is None or not os.access(sass.NVDISASM, os.X_OK),
     reason="needs nvcc and nvdisasm",
 )
-
+INVARIANT = ("hopper_fused_invariant", "few_rows_gemm1.cu")
 # one rank of 32 experts; 128 small experts with top-k given; few experts, clamped; widths that are
 # no whole pairs of tiles; 512 experts of I 512 or 1024, as tensor parallelism makes them
-DEFINITIONS = (
+DEFINITIONS = [
     "full",
-    "qwen3-30b-routed",
-    "minimax-m3-ep8",
-    "small-one-group",
-    "qwen3.5-35b",
-    "qwen3.5-397b-routed",
-)
-FILES = {
-    "hopper_fused": (
-        "few_tokens/fused_layer.cu",
-        "many_tokens/grouped_gemm1.cu",
-        "many_tokens/grouped_gemm2.cu",
-    ),
-    "hopper_fused_invariant": ("few_rows_gemm1.cu",),
-}
-QUICK = ("full", "few_rows_gemm1.cu")
-# weights that consumers read themselves
-MXFP4 = ("deepseek-v4-flash-mxfp4", "deepseek-v4-pro-ep8-mxfp4", "small-mxfp4")
-HOPPER = []
-for solution, files in FILES.items():
-    for file in files:
-        for definition in DEFINITIONS:
-            marks = () if (definition, file) == QUICK else pytest.mark.slow
-            HOPPER.append(pytest.param(solution, definition, file, marks=marks))
-MXFP4_FILES = (
-    "few_tokens/fused_layer.cu",
-    "many_tokens/mxfp4/mxfp4_gemm1.cu",
-    "many_tokens/mxfp4/mxfp4_gemm2.cu",
-)
-for definition in MXFP4:
-    HOPPER += [slow("hopper_fused", definition, file) for file in MXFP4_FILES]
+    slow("qwen3-30b-routed"),
+    slow("minimax-m3-ep8"),
+    slow("small-one-group"),
+    slow("qwen3.5-35b"),
+    slow("qwen3.5-397b-routed"),
+]
 
 
-def texts_of(solution, definition):
-    return {file.path: file.content for file in pack.pack(solution)[definition].sources}
-
-
-@pytest.mark.parametrize(("solution", "definition", "file"), HOPPER)
-def test_a_stage_is_read_when_it_is_released(solution, definition, file, tmp_path):
-    cubin = sass.compile_cubin(texts_of(solution, definition), file, tmp_path, "90a")
+@needs_compilers
+@pytest.mark.parametrize("definition", DEFINITIONS)
+def test_a_stage_is_read_when_it_is_released(definition, tmp_path):
+    solution, file = INVARIANT
+    cubin = sass.compile_cubin(packed_texts(solution, definition), file, tmp_path, "90a")
     functions = sass.disassemble(cubin)
-
-    arrivals = [each for code in functions.values() for each in code if sass.is_arrival(each)]
-    assert arrivals
-    assert sass.released_in_flight(cubin) == set()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("definition", ["full", "qwen3-30b-routed", "minimax-m3-ep8"])
-@pytest.mark.parametrize("capability", ["8.0", "8.9", "9.0", "12.0"])
-def test_a_warp_refills_a_stage_that_it_has_read(definition, capability, tmp_path):
-    texts = texts_of("mma_fused", definition)
-    flags = TARGETS[capability].flags()
-    architecture = capability.replace(".", "")
-    cubin = sass.compile_cubin(texts, "one_launch/fused_layer.cu", tmp_path, architecture, flags)
-    functions = sass.disassemble(cubin)
-
-    copies = [each for code in functions.values() for each in code if sass.is_copy(each)]
-    assert bool(copies) == TARGETS[capability].tma
-    assert sass.released_in_flight(cubin) == set()
+    assert sass.arrivals(functions)
+    assert sass.released_in_flight(functions) == set()
 
 
 def without_what_was_read(texts):
-    """The sources as they were: an arrival that depends on nothing."""
+    """Return the sources as they were: an arrival that depends on nothing."""
     changed = dict(texts)
     for path, text in texts.items():
         if path.endswith(("/barrier.cuh", "/cluster.cuh")):
@@ -92,34 +50,15 @@ def without_what_was_read(texts):
     return changed
 
 
+@needs_compilers
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("solution", "file"),
-    [
-        ("hopper_fused_invariant", "few_rows_gemm1.cu"),
-        ("hopper_fused", "few_tokens/fused_layer.cu"),
-    ],
+    ("solution", "file"), [INVARIANT, ("hopper_fused", "few_tokens/fused_layer.cu")]
 )
 def test_a_release_that_depends_on_nothing_is_found(solution, file, tmp_path):
-    texts = without_what_was_read(texts_of(solution, "full"))
+    texts = without_what_was_read(packed_texts(solution, "full"))
     cubin = sass.compile_cubin(texts, file, tmp_path, "90a")
-
-    assert sass.released_in_flight(cubin)
-
-
-@pytest.mark.parametrize(
-    ("definition", "file"),
-    [
-        ("full", "many_tokens/route_permute.cu"),
-        slow("qwen3-30b-routed", "many_tokens/route_permute.cu"),
-        slow("full", "few_tokens/fused_layer.cu"),
-        slow("qwen3-30b-routed", "few_tokens/fused_layer.cu"),
-        slow("small-mxfp4", "many_tokens/mxfp4/order_tokens.cu"),
-    ],
-)
-def test_kernels_that_overlap_the_caller_read_coherently(definition, file, tmp_path):
-    cubin = sass.compile_cubin(texts_of("hopper_fused", definition), file, tmp_path, "90a")
-    assert set(sass.read_only_loads(cubin).values()) == {0}
+    assert sass.released_in_flight(sass.disassemble(cubin))
 
 
 # ---- the analysis itself ----
@@ -145,7 +84,7 @@ ARRIVE = ("SYNCS.ARRIVE.TRANS64.A1T0", "RZ, [R5], RZ")
 
 def test_a_load_that_nobody_has_waited_for_is_in_flight():
     code = [instruction(0, *LOAD), instruction(16, *ARRIVE), instruction(32, "EXIT")]
-    assert [at.load for at in in_flight(code)] == ["0000: LDS.64 R2, [R4]"]
+    assert [each.load for each in in_flight(code)] == ["0000: LDS.64 R2, [R4]"]
 
 
 def test_a_wait_before_the_arrival_or_at_it_ends_the_load():

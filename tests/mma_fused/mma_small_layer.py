@@ -12,8 +12,8 @@ from pathlib import Path
 import hopper_stages as stages
 import torch
 from moebench.operators.fp8 import swiglu
-from moebench.packing.pack import pack
 from moebench.packing.problem import facts
+from packed_sources import CUDA, packed_texts
 
 from solutions.common.host.build_library import load_library
 from solutions.mma_fused.targets import TARGETS, Target
@@ -88,9 +88,9 @@ def cuda_files(layer_key, layer=None):
 
     layer: other sizes than the definition's.
     """
-    files = [file for file in pack("mma_fused")[layer_key].sources if ".cu" in file.path]
-    texts = {Path(file.path).name: file.content for file in files}
-    assert len(texts) == len(files)
+    packed = packed_texts("mma_fused", layer_key, CUDA)
+    texts = {Path(path).name: text for path, text in packed.items()}
+    assert len(texts) == len(packed)
     return texts | size_files(layer) if layer else texts
 
 

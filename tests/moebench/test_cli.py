@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from moebench import cli
 from moebench.commands import data
@@ -17,6 +18,7 @@ from moebench.core import paths
 from moebench.core.arguments import writable
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun, UserError
+from process_tree import goes_on
 
 MOEBENCH = paths.ROOT / "scripts" / "moebench"
 ROOMS = sorted(path.parent.name for path in MOEBENCH.glob("*/__init__.py"))
@@ -113,21 +115,13 @@ def test_a_fault_of_our_own_is_not_blamed_on_the_installation(monkeypatch):
         cli.main(["data"])
 
 
-def is_running(pid):
-    try:
-        command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-    return command_line != b""  # what has ended and was not waited for has none
-
-
 def test_ctrl_c_ends_what_was_started(monkeypatch, capfd):
     processes = []
 
     def main(args):
         script = "trap '' INT; sleep 60 & echo $!; wait"
         shell = subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE)
-        sleeping = int(shell.stdout.readline())
+        sleeping = psutil.Process(int(shell.stdout.readline()))
         processes.extend([shell, sleeping])
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(60)
@@ -139,9 +133,9 @@ def test_ctrl_c_ends_what_was_started(monkeypatch, capfd):
     shell, sleeping = processes
     assert shell.wait(10) == -signal.SIGTERM
     deadline = time.monotonic() + 10
-    while is_running(sleeping) and time.monotonic() < deadline:
+    while goes_on(sleeping) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not is_running(sleeping)
+    assert not goes_on(sleeping)
 
 
 def test_without_torch_the_command_that_installs_it_is_named(tmp_path):

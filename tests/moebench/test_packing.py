@@ -5,10 +5,8 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path, PurePosixPath
 
-import psutil
 import pytest
 import torch
 from flashinfer_bench import TraceSet
@@ -19,6 +17,8 @@ from moebench.judging import selection
 from moebench.operators.catalogue import definition
 from moebench.packing import build_ahead, manifest, pack, problem
 from moebench.packing.references import included
+from packed_sources import packed_texts, write_texts
+from process_tree import descendants, goes_on
 
 MANIFEST = """
 name = "tiny"
@@ -33,13 +33,6 @@ MAIN = f"from ..common.host.ones import ones\n\ndef run({INPUTS}, output):\n    
 SOLUTIONS = manifest.solution_names()
 
 
-def write(folder, files):
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-
-
 def edit(path, old, new):
     text = path.read_text()
     assert old in text
@@ -50,7 +43,7 @@ def edit(path, old, new):
 def folder(tmp_path, monkeypatch):
     """The solutions folder, with one small torch solution."""
     monkeypatch.setattr(paths, "SOLUTIONS", tmp_path / "solutions")
-    write(
+    write_texts(
         paths.SOLUTIONS,
         {
             "tiny/solution.toml": MANIFEST,
@@ -62,14 +55,14 @@ def folder(tmp_path, monkeypatch):
 
 
 def packed_sources(name="tiny", layer_key="small"):
-    """Path -> text of what is packed."""
-    return {source.path: source.content for source in pack.pack(name)[layer_key].sources}
+    """Return path -> text of what is packed."""
+    return packed_texts(name, layer_key)
 
 
 def based(folder, name, base, more=""):
     """A folder `name` with a manifest like tiny's, based on `base`."""
     text = MANIFEST.replace('"tiny"', f'"{name}"')
-    write(folder, {f"{name}/solution.toml": f'{text}based_on = "{base}"\n{more}'})
+    write_texts(folder, {f"{name}/solution.toml": f'{text}based_on = "{base}"\n{more}'})
 
 
 def fault(name="tiny"):
@@ -139,7 +132,7 @@ def test_a_source_that_is_not_ascii_is_refused(folder, file, text, line):
 
 
 def test_imports_and_includes_are_followed(folder):
-    write(
+    write_texts(
         folder,
         {
             "tiny/main.py": f"from ..common.host import ones\nfrom .few import launch\n{MAIN}",
@@ -186,7 +179,7 @@ def test_imports_and_includes_are_followed(folder):
 
 
 def test_units_are_packed_with_what_they_include(folder):
-    write(
+    write_texts(
         folder,
         {"common/cuda/binding.cu": '#include "common/cuda/a.cuh"\n', "common/cuda/a.cuh": "// a\n"},
     )
@@ -201,7 +194,9 @@ def test_units_are_packed_with_what_they_include(folder):
 
 def test_an_empty_marker_of_a_package_is_left_out(folder):
     """An editor may want it; FIB takes no empty file."""
-    write(folder, {"tiny/__init__.py": "", "tiny/few/__init__.py": "", "tiny/few/a.py": "N = 1\n"})
+    write_texts(
+        folder, {"tiny/__init__.py": "", "tiny/few/__init__.py": "", "tiny/few/a.py": "N = 1\n"}
+    )
     edit(folder / "tiny" / "main.py", MAIN, f"from .few import a\n{MAIN}")
     assert set(packed_sources()) == {"main.py", "few/a.py", "common/host/ones.py"}
 
@@ -231,7 +226,7 @@ def test_an_editor_can_follow_our_includes(suffix):
 
 
 def test_a_solution_based_on_another_differs_by_its_own_files(folder):
-    write(
+    write_texts(
         folder,
         {
             "tiny/value.py": "VALUE = 1\n",
@@ -252,7 +247,7 @@ def test_a_solution_based_on_another_differs_by_its_own_files(folder):
 
 
 def test_a_variant_has_its_bases_stages_and_units(folder):
-    write(folder, {"common/cuda/a.cu": "// a\n"})
+    write_texts(folder, {"common/cuda/a.cu": "// a\n"})
     before = pack.pack("tiny")["small"]
     edit(folder / "tiny" / "solution.toml", "language", 'stages = { ones = "ones" }\nlanguage')
     assert pack.pack("tiny")["small"] == before
@@ -265,7 +260,7 @@ def test_a_variant_has_its_bases_stages_and_units(folder):
 
 def test_origins_lead_back_to_the_repository(folder):
     based(folder, "variant", "tiny")
-    write(folder, {"variant/more.py": "N = 1\n"})
+    write_texts(folder, {"variant/more.py": "N = 1\n"})
     assert pack.origins("variant") == {
         "main.py": PurePosixPath("solutions/tiny/main.py"),
         "more.py": PurePosixPath("solutions/variant/more.py"),
@@ -407,12 +402,12 @@ def test_a_module_that_a_folder_does_not_have_is_named(folder):
 
 @pytest.mark.parametrize("name", ["common/cuda/none.cuh", "tiny/none.cuh"])
 def test_a_header_that_is_not_there_is_named(folder, name):
-    write(folder, {"tiny/few/kernel.cu": f'// 1\n#include "{name}"\n'})
+    write_texts(folder, {"tiny/few/kernel.cu": f'// 1\n#include "{name}"\n'})
     assert fault().startswith(f"tiny: few/kernel.cu:2: includes {name}")
 
 
 def test_an_empty_source_is_named(folder):
-    write(folder, {"tiny/few/kernel.cu": ""})
+    write_texts(folder, {"tiny/few/kernel.cu": ""})
     assert fault().startswith("tiny: few/kernel.cu: ")
 
 
@@ -423,7 +418,7 @@ def test_common_imports_nothing_of_a_solution(folder):
 
 def test_two_headers_of_one_name_are_refused(folder):
     """Packed sources include headers by name, whatever their folders."""
-    write(
+    write_texts(
         folder,
         {
             "tiny/route.cuh": '#include "common/cuda/copy.cuh"\n',
@@ -443,7 +438,7 @@ BROKEN = {"solution.toml": ('name = "tiny"', "name = "), "main.py": ("def run", 
 def broken_file(request, folder):
     """The name of a file of tiny that is broken, beside a solution that is not."""
     text = MANIFEST.replace('"tiny"', '"sound"')
-    write(folder, {"sound/solution.toml": text, "sound/main.py": MAIN})
+    write_texts(folder, {"sound/solution.toml": text, "sound/main.py": MAIN})
     edit(folder / "tiny" / request.param, *BROKEN[request.param])
     return request.param
 
@@ -513,33 +508,13 @@ def test_an_interrupted_build_is_undone(folder, tmp_path, monkeypatch):
     edit(folder / "common" / "host" / "ones.py", "def ones", f"{SLOW}\ndef ones")
     process = subprocess.Popen([sys.executable, "-c", COMMAND, folder], start_new_session=True)
     try:
-        descendants = started(process, 2)
+        started = descendants(process, 2)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
     finally:
         process.kill()
 
-    assert not any(map(goes_on, descendants))
+    assert not any(map(goes_on, started))
     assert list(temporary.iterdir()) == []
     assert [path for path in cache.rglob("*") if not path.is_dir()] == []
     assert list((cache / "python").iterdir()) == []
-
-
-def goes_on(process):
-    """Whether a process runs: in a container nobody may wait for one that has ended."""
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def started(process, count):
-    """The descendants of a process, once it has so many."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        descendants = psutil.Process(process.pid).children(recursive=True)
-        if len(descendants) >= count:
-            return descendants
-        assert process.poll() is None
-        time.sleep(0.05)
-    raise AssertionError("it starts nothing")

@@ -12,6 +12,7 @@ from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.operators.catalogue import definition
 from moebench.packing import pack, python_package
+from packed_sources import write_texts
 
 MANIFEST = """
 name = "tiny"
@@ -47,14 +48,12 @@ def run_routed_bf16(): ...
 def folder(tmp_path, monkeypatch):
     """The solutions folder, with one small torch solution."""
     monkeypatch.setattr(paths, "SOLUTIONS", tmp_path / "solutions")
-    for name, text in {
+    files = {
         "tiny/solution.toml": MANIFEST,
         "tiny/main.py": MAIN,
         "common/host/ones.py": "def ones(output):\n    output.fill_(1)\n",
-    }.items():
-        path = paths.SOLUTIONS / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    }
+    write_texts(paths.SOLUTIONS, files)
     return paths.SOLUTIONS
 
 
@@ -183,10 +182,10 @@ def test_a_project_of_the_users_is_left_alone(folder, tmp_path):
     assert [path.name for path in parent.iterdir()] == ["pyproject.toml"]
 
 
-@pytest.mark.parametrize("there", [(), ("mine.txt",)])
-def test_nothing_stays_where_writing_is_interrupted(folder, tmp_path, monkeypatch, there):
+@pytest.mark.parametrize("users_files", [[], ["mine.txt"]])
+def test_nothing_stays_where_writing_is_interrupted(folder, tmp_path, monkeypatch, users_files):
     parent = tmp_path / "moe"
-    for name in there:
+    for name in users_files:
         parent.mkdir()
         (parent / name).touch()
     written = []
@@ -202,8 +201,8 @@ def test_nothing_stays_where_writing_is_interrupted(folder, tmp_path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         write(parent)
     assert len(written) == 2
-    assert [path.name for path in parent.glob("*")] == list(there)
-    assert parent.exists() == bool(there)
+    assert [path.name for path in parent.glob("*")] == users_files
+    assert parent.exists() == bool(users_files)
 
 
 @pytest.mark.parametrize(

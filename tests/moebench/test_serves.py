@@ -70,8 +70,8 @@ def test_what_is_refused_is_named(form, changes, named):
     ("value", "is_taken"), [(512, True), (8192, True), (8320, False), (384, False), (600, False)]
 )
 def test_a_range_has_ends_and_steps(value, is_taken):
-    some = Range(multiple_of=128, at_least=512, at_most=8192)
-    assert some.takes(value) == is_taken
+    whole_blocks = Range(multiple_of=128, at_least=512, at_most=8192)
+    assert whole_blocks.takes(value) == is_taken
 
 
 def test_a_range_says_what_it_takes():

@@ -2,6 +2,7 @@
 alone.
 """
 
+import importlib
 import re
 import shutil
 import tomllib
@@ -16,6 +17,7 @@ from moebench.operators.catalogue import definition
 from moebench.packing import manifest, pack
 from moebench.packing.flat import flatten
 from moebench.submission import clean_build, contest
+from packed_sources import packed_texts, write_texts
 from recorded import NAME, RELAXED, record, workloads, write
 
 CONTEST = {"tolerance": "contest: rtol=0.3 atol=1 ratio=0.9"}
@@ -105,7 +107,7 @@ def test_the_newest_run_of_a_workload_counts(unproven):
 @pytest.mark.parametrize("name", OURS)
 def test_our_solutions_stay_what_they_are_in_a_single_folder(name):
     """The kit's packing drops folders, so files move up; only what imports them may change."""
-    sources = {source.path: source.content for source in pack.pack(name)["full"].sources}
+    sources = packed_texts(name, "full")
     flat = flatten(name, sources)
     assert len(flat) == len(sources)
     assert not any("/" in path for path in flat)
@@ -140,10 +142,6 @@ from .kernels import twos; from .kernels.twos import (
     two,
 )
 
-import atexit
-
-atexit.register(print, 'which is no result of the build')
-
 
 def run({INPUTS}, output):
     output.fill_(ones.ONE + two() + twos.two())
@@ -151,7 +149,7 @@ def run({INPUTS}, output):
 TWOS = "def two():\n    from ..kernels.ones import ONE\n\n    return 2 * ONE\n"
 
 
-def test_imports_of_every_form_follow_the_move(alone):
+def test_imports_of_every_form_follow_the_move(tmp_path, monkeypatch):
     sources = {
         "main.py": IMPORTS_OF_EVERY_FORM,
         "kernels/ones.py": "ONE = 1\n",
@@ -160,7 +158,12 @@ def test_imports_of_every_form_follow_the_move(alone):
     flat = flatten("tiny", sources)
     assert "import twos; from .twos import (" in flat["main.py"]
     assert "from .ones import ONE" in flat["twos.py"]
-    assert len(alone(sources)) == 2
+
+    write_texts(tmp_path / "moved_up", flat)
+    monkeypatch.syspath_prepend(tmp_path)
+    output = torch.zeros(1)
+    importlib.import_module("moved_up.main").run(*[None] * 10, output)
+    assert output == 1 + 2 + 2
 
 
 # Where it is built
@@ -177,8 +180,10 @@ for folder in (pathlib.Path(), pathlib.Path.home()):
 raise RuntimeError(f"sees {seen}")
 """
 PASS = "def run(*args):\n    pass\n"
+PRINTS_AT_EXIT = "import atexit\n\natexit.register(print, 'no result of the build')\n\n\n"
 
 
+@pytest.mark.slow
 def test_a_clean_build_sees_nothing_of_this_machine(alone, tmp_path, monkeypatch):
     """Not PYTHONPATH, compilers' search paths, home, the current folder, an editable install."""
     (tmp_path / "note").write_text("here")
@@ -191,6 +196,11 @@ def test_a_clean_build_sees_nothing_of_this_machine(alone, tmp_path, monkeypatch
         alone({"main.py": LOOKS_AROUND + PASS})
     with pytest.raises(CannotRun, match="import of moebench halted"):
         alone({"main.py": "import moebench\n\n\n" + PASS})
+
+
+@pytest.mark.slow
+def test_what_is_printed_later_is_no_result_of_a_build(alone):
+    assert len(alone({"main.py": PRINTS_AT_EXIT + PASS})) == 2
 
 
 def test_a_build_that_ends_early_is_no_build(alone):

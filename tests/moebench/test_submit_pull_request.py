@@ -66,26 +66,49 @@ def solutions_and_machines(file):
     return sorted(pairs)
 
 
-@pytest.mark.parametrize("main", ["", pytest.param(MAIN, marks=NEEDS_MAIN)])
-def test_both_versions_of_fib_read_it(main, submit, data_set, monkeypatch, capsys):
-    monkeypatch.setenv("FIB_MAIN", main)
+AUTHORS = {NAME: ["baseline", OURS.author]}
+WHAT_FIB_READS = [[NAME], AUTHORS, {NAME: 20}]
+
+
+@pytest.fixture
+def submitted(submit, data_set, capsys):
+    """A function that submits two solutions, and returns what was printed."""
+
+    def run():
+        traces = [*record(OURS), *record(OTHER)]
+        assert submit(traces, "--baseline", "torch_grouped_bf16") == 0
+        shown = capsys.readouterr().out
+        assert f"baseline: {OTHER.name}" in shown
+        assert (data_set / f"{OURS.name}.pull_request.md").read_text() in shown
+        return shown
+
+    return run
+
+
+def test_fib_reads_it(submitted, data_set, monkeypatch, capsys):
+    submitted()
+    monkeypatch.setattr(sys, "argv", ["", str(data_set)])
+    exec(READ, {})
+    assert json.loads(capsys.readouterr().out) == WHAT_FIB_READS
+
+
+@NEEDS_MAIN
+def test_the_main_branch_reads_it(submitted, data_set, monkeypatch):
+    monkeypatch.setenv("FIB_MAIN", MAIN)
     monkeypatch.setattr(pull_request, "validate", VALIDATE)
-    traces = [*record(OURS), *record(OTHER)]
-    assert submit(traces, "--baseline", "torch_grouped_bf16") == 0
+    assert "[OK]" in submitted()
 
-    shown = capsys.readouterr().out
-    assert ("[OK]" in shown) == bool(main)
-    assert f"baseline: {OTHER.name}" in shown
-    assert (data_set / f"{OURS.name}.pull_request.md").read_text() in shown
+    command = [sys.executable, "-c", READ, data_set]
+    env = os.environ | {"PYTHONPATH": MAIN}
+    read = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert json.loads(read.stdout) == WHAT_FIB_READS
 
-    read = subprocess.run(
-        [sys.executable, "-c", READ, data_set],
-        env=os.environ | {"PYTHONPATH": main},
-        capture_output=True,
-        text=True,
-    )
-    authors = {NAME: ["baseline", OURS.author]}
-    assert json.loads(read.stdout) == [[NAME], authors, {NAME: 20}]
+
+@pytest.mark.slow
+def test_an_older_fib_has_no_report(data_set, monkeypatch):
+    monkeypatch.delenv("FIB_MAIN", raising=False)
+    data_set.mkdir()
+    assert VALIDATE(data_set, NAME, "layout").startswith("not run: ")
 
 
 @pytest.mark.parametrize("main", ["", pytest.param(MAIN, marks=NEEDS_MAIN)])

@@ -3,17 +3,12 @@ is at fault.
 """
 
 import json
-from pathlib import Path
 
 import pytest
+from model_configs import BAD, CONFIGS, GOOD
 from moebench.models.checkpoint import Assumptions, read, read_file
 from moebench.operators import catalogue
 
-SAMPLES = Path(__file__).parents[1] / "samples" / "model_configs.jsonl"
-LINES = SAMPLES.read_text(encoding="utf-8").splitlines()
-CONFIGS = {sample["name"]: sample for sample in map(json.loads, LINES)}
-GOOD = [name for name, sample in CONFIGS.items() if "layers" in sample]
-BAD = [name for name, sample in CONFIGS.items() if "named" in sample]
 QUANTISATION = {"quantization": {"quant_algo": "FP8_BLOCK_SCALES", "exclude_modules": ["lm_head"]}}
 
 

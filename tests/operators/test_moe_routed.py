@@ -12,6 +12,7 @@ from committed_workloads import make_below
 from flashinfer_bench import Definition, Workload
 from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
+from layer_inputs import halves_swapped
 from moebench.core import paths
 from moebench.operators import catalogue, workloads
 from moebench.operators.fp8 import routed
@@ -75,8 +76,7 @@ def for_router_inside(arguments):
     values["hidden_states"] = arguments["hidden_states"]
     values["hidden_states_scale"] = arguments["hidden_states_scale"].t().contiguous()
     for name in ("gemm1_weights", "gemm1_weights_scale"):
-        gate, up = arguments[name].chunk(2, dim=1)
-        values[name] = torch.cat([up, gate], dim=1)
+        values[name] = halves_swapped(arguments[name])
     return values
 
 
@@ -207,19 +207,18 @@ def test_routing_is_the_references(layer_key):
             expected = {"topk_ids": ids.to(torch.int32), "topk_weights": weights}
             sizes = routed.routers()[layer_key]
             append_shared_experts(expected, case.offset, sizes, case.uuid)
-            ids, weights = expected["topk_ids"], expected["topk_weights"]
-            assert_same_routing(catalogue.ROUTED.tensors(case), ids, weights)
+            assert_same_routing(catalogue.ROUTED.tensors(case), expected)
 
 
-def assert_same_routing(stored, ids, weights):
+def assert_same_routing(stored, expected):
     """Check stored experts and weights, in whatever order of a token's slots."""
     assert stored["topk_ids"].dtype == torch.int32
     assert stored["topk_weights"].dtype == torch.float32
-    wanted_ids, wanted_order = ids.sort(1)
+    wanted_ids, wanted_order = expected["topk_ids"].sort(1)
     stored_ids, stored_order = stored["topk_ids"].sort(1)
-    assert torch.equal(stored_ids, wanted_ids.to(torch.int32))
+    assert torch.equal(stored_ids, wanted_ids)
 
-    wanted_weights = weights.gather(1, wanted_order)
+    wanted_weights = expected["topk_weights"].gather(1, wanted_order)
     stored_weights = stored["topk_weights"].gather(1, stored_order)
     assert torch.allclose(stored_weights, wanted_weights, rtol=1e-5)
 

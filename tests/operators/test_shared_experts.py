@@ -2,14 +2,15 @@
 
 import pytest
 import torch
-from layer_inputs import arguments, reference
+from every_solution import relative_error
+from layer_inputs import arguments, halves_swapped, reference
 from moebench.models.expected_bound import expected_bound
 from moebench.models.layer import layers
 from moebench.operators import catalogue
 from moebench.operators.fp8.layer import append_shared_experts
 from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.layers import expert_ranks, has_all_experts, routed_experts
-from moebench.packing import pack
+from packed_sources import packed_texts
 
 SHARED = {
     "deepseek-v3-ep8-shared": ("DeepSeek-V3 EP8 + shared", 8, 32),
@@ -34,10 +35,6 @@ def shared_expert(inputs):
     nothing_else = torch.zeros(TOKENS, 1, dtype=torch.int64, device=x.device)
     ones = torch.ones(TOKENS, 1, device=x.device)
     return local_experts(x, *last, nothing_else, ones).float()
-
-
-def relative_error(output, expected):
-    return (output.float() - expected.float()).norm() / expected.float().norm()
 
 
 @pytest.mark.parametrize("key", SHARED)
@@ -88,7 +85,8 @@ def test_behind_a_router_it_is_a_layer_like_others(offset):
     """With one slot more, gate ahead of up, and scales row by row."""
     inputs = inputs_of("small-shared", offset)
     sizes = catalogue.layer_sizes()["small-shared"]
-    logits, bias = inputs.pop("routing_logits"), inputs.pop("routing_bias")
+    logits = inputs.pop("routing_logits")
+    bias = inputs.pop("routing_bias")
     ids, weights = catalogue.router("small-shared")(logits, bias, FACTOR)
     given = {"topk_ids": ids.int(), "topk_weights": weights}
     append_shared_experts(given, offset, sizes, "seed")
@@ -98,8 +96,7 @@ def test_behind_a_router_it_is_a_layer_like_others(offset):
     del inputs["routed_scaling_factor"]
     turned = {}
     for name in ("gemm1_weights", "gemm1_weights_scale"):
-        up, gate = inputs[name].view(torch.uint8).chunk(2, dim=1)
-        turned[name] = torch.cat([gate, up], dim=1).view(inputs[name].dtype)
+        turned[name] = halves_swapped(inputs[name])
     turned["hidden_states_scale"] = inputs["hidden_states_scale"].t().contiguous()
     output = reference("small-shared-routed").run(**inputs | turned | given)
     assert relative_error(output, expected) < 5e-3
@@ -110,7 +107,8 @@ def test_a_gate_is_a_weight_of_the_last_slot():
     key = "qwen3-next-shared-routed"
     case = next(case for case in catalogue.ROUTED.cases(key) if case.seq_len == 64)
     tensors = catalogue.ROUTED.tensors(case)
-    ids, weights = tensors["topk_ids"], tensors["topk_weights"]
+    ids = tensors["topk_ids"]
+    weights = tensors["topk_weights"]
     assert (ids[:, -1] == 128).all()
     assert (ids[:, :-1] < 128).all()
 
@@ -141,8 +139,7 @@ def test_the_bound_grows_by_the_bytes_of_one_expert():
 
 
 def test_kernels_get_the_number_as_a_constant():
-    packed = pack.pack("mma_fused")
     for key, number in (("deepseek-v3-ep8-shared", 1), ("full", 0)):
-        texts = {source.path: source.content for source in packed[key].sources}
+        texts = packed_texts("mma_fused", key)
         assert f"kNumSharedExperts = {number};" in texts["common/cuda/layer/problem.cuh"]
         assert f"NUM_SHARED_EXPERTS = {number}\n" in texts["common/host/problem.py"]

@@ -1,5 +1,6 @@
 """Workload tensors: the same everywhere, and like a trained router's."""
 
+import hashlib
 import json
 import math
 import shutil
@@ -18,6 +19,7 @@ from moebench.operators.catalogue import definition_name, layer_sizes
 from moebench.operators.fp8.layer import stored_scales
 from moebench.operators.fp8.sigmoid_bias import route
 from moebench.operators.routing import trained_router
+from rich.cells import cell_len
 from rich.console import Console
 from terminal import rows_of
 
@@ -25,11 +27,11 @@ FULL = catalogue.SIGMOID_BIAS.cases("full")
 SMALL = catalogue.SIGMOID_BIAS.cases("small")
 OTHERS = ("small-one-group", "small-renorm")
 MADE = ("full", "small", *OTHERS)
-QUICK = {"full", "bf16", "mxfp8", *catalogue.layer_sizes().keys() - set(catalogue.full())}
+WHOLE = {"full", "bf16", "mxfp8", *catalogue.layer_sizes().keys() - set(catalogue.full())}
 WITH_SHARED = catalogue.SHARED_EXPERTS.layer_sizes()
 MODELS = [key for key in catalogue.fp8_moe() if key not in {*MADE, *WITH_SHARED}]
-SLOW = [key for key in catalogue.layer_sizes() if key not in QUICK]
-KEYS = [*sorted(QUICK), *(pytest.param(key, marks=pytest.mark.slow) for key in SLOW)]
+IN_PART = [key for key in catalogue.layer_sizes() if key not in WHOLE]
+MOST_TOKENS = 256  # of a workload that is drawn in part of the definitions
 
 pytestmark = pytest.mark.xdist_group("workloads")  # one worker draws them
 
@@ -71,7 +73,7 @@ def assert_same_experts(experts, others):
     assert np.array_equal(np.sort(experts, axis=1), np.sort(others, axis=1))
 
 
-@pytest.mark.parametrize("layer_key", KEYS)
+@pytest.mark.parametrize("layer_key", sorted(WHOLE))
 def test_generated_files_are_the_committed_ones(made, layer_key):
     """Results are comparable only on the same tensors, whose sha256 make() checks; bounds read the
     counts alone.
@@ -79,6 +81,22 @@ def test_generated_files_are_the_committed_ones(made, layer_key):
     if layer_key not in MADE:
         make_below(made, layer_key)
     assert_committed(layer_key, made)
+
+
+@pytest.mark.parametrize("layer_key", IN_PART)
+def test_generated_tensors_have_the_committed_sums(layer_key):
+    """Larger workloads are drawn in the same way, for seconds each."""
+    name = definition_name(layer_key)
+    family = catalogue.operator(layer_key)
+    lines = paths.workload_file(name).read_text(encoding="utf-8").splitlines()
+    sums = workloads.read_checksums(paths.workload_file(name, suffix="sha256"))
+
+    cases = workloads.cases_by_uuid(layer_key).values()
+    assert lines[: len(cases)] == [family.record(case).model_dump_json() for case in cases]
+    for case in cases:
+        if case.seq_len <= MOST_TOKENS:
+            content = safetensors.torch.save(family.tensors(case))
+            assert hashlib.sha256(content).hexdigest() == sums[paths.blob_file(name, case.uuid)]
 
 
 @pytest.mark.parametrize("layer_key", MODELS)
@@ -220,7 +238,9 @@ def keys_of(lines):
 def test_a_narrow_terminal_cuts_no_key_and_no_name(capsys, monkeypatch, width):
     monkeypatch.setattr(data, "console", lambda: Console(width=width))
     assert cli.main(["data"]) == 0
-    assert keys_of(capsys.readouterr().out.splitlines()) == list(catalogue.layer_sizes())
+    lines = capsys.readouterr().out.splitlines()
+    assert keys_of(lines) == list(catalogue.layer_sizes())
+    assert max(map(cell_len, lines)) <= width
 
     assert cli.main(["data", "small-routed"]) == 0
     cases = workloads.cases_by_uuid("small-routed").values()

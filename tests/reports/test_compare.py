@@ -20,6 +20,8 @@ from terminal import row_of, rows_of, shown
 KIMI = next((paths.ROOT / "traces").glob("moe/*_ng1_kg1_e48_h7168_*"))
 ONE_CALL = "warmup=1 iterations=1 trials=1"
 
+pytestmark = pytest.mark.usefixtures("sources_once")
+
 
 @pytest.fixture
 def compare(capsys):
@@ -53,11 +55,17 @@ def test_one_row_a_solution_with_three_times_and_the_passes(compare, data_set):
     assert row_of(out.splitlines(), "slow") == "slow - - 1.000 - -".split() + passes
 
 
-@pytest.mark.parametrize("width", [80, 100, 160])
-def test_no_solutions_name_is_cut_in_a_narrow_terminal(width):
+@pytest.fixture(scope="module")
+def recorded_rows():
+    """The rows of the main definition's traces."""
     rows, _ = measurements.load([paths.trace_file(NAME)])
-    recorded = sorted(set(rows.solution))
-    rows = rows[rows.hardware == comparison.gpus(rows)[0]]
+    return rows
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_no_solutions_name_is_cut_in_a_narrow_terminal(recorded_rows, width):
+    recorded = sorted(set(recorded_rows.solution))
+    rows = recorded_rows[recorded_rows.hardware == comparison.gpus(recorded_rows)[0]]
 
     by_solution = shown(comparison.solutions(rows), width)
     assert sorted(row[0] for row in rows_of(by_solution)) == recorded

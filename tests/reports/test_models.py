@@ -1,10 +1,13 @@
 """Which solution to use for each model, as the README and docs/models.md show it."""
 
+import pytest
 from moebench.reports import comparison, models
 from moebench.results import measurements
 from recorded import DEFAULT, RECORDS, trace, write
 
 LAYER = "DeepSeek-V3 EP8"
+
+pytestmark = pytest.mark.usefixtures("sources_once")
 
 
 def everywhere(name, ms, **changes):

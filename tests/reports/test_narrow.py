@@ -5,7 +5,6 @@ cut.
 import pytest
 from moebench import cli
 from moebench.core import paths
-from moebench.operators import catalogue
 from moebench.packing.manifest import solution_names
 from moebench.profiling.record import read_records
 from moebench.reports import profiles, served, table
@@ -32,12 +31,6 @@ def check(lines):
     assert lines
     assert max(map(cell_len, lines)) <= WIDTH
     assert not any("…" in line for line in lines)
-
-
-def test_data_shows_every_key(narrow):
-    lines = narrow("data")
-    check(lines)
-    assert [row[0] for row in rows_of(lines) if row[0]] == list(catalogue.layer_sizes())
 
 
 def test_data_shows_the_bound_of_every_workload(narrow):

@@ -17,7 +17,7 @@ from solutions.flashinfer_mxfp4.dequantise import dequantise, dequantise_ref
 from solutions.flashinfer_mxfp4_w4a8 import prepare as prepare_w4a8
 from solutions.flashinfer_mxfp4_w4a8 import source as source_w4a8
 
-GEOMETRY = "small-mxfp4"
+LAYER_KEY = "small-mxfp4"
 FIRST_EXPERT = 16
 LIMIT = 10.0
 WEIGHTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")
@@ -37,7 +37,7 @@ def clamped(monkeypatch):
 
 
 def layer_inputs(num_tokens=11):
-    return SimpleNamespace(**arguments(GEOMETRY, num_tokens, "cpu", offset=FIRST_EXPERT))
+    return SimpleNamespace(**arguments(LAYER_KEY, num_tokens, "cpu", offset=FIRST_EXPERT))
 
 
 def plain(layer):
@@ -83,7 +83,7 @@ def test_the_call_says_our_layer():
     layer = layer_inputs()
     layer.topk_weights[layer.topk_ids < FIRST_EXPERT] = torch.nan
     inputs = {name: value for name, value in vars(layer).items() if name != "output"}
-    expected = expected_output(GEOMETRY, inputs).float()
+    expected = expected_output(LAYER_KEY, inputs).float()
     assert expected.abs().max() > 1
 
     output = statement(call_of(layer, plain(layer)))
@@ -180,7 +180,7 @@ def test_w4a8_weights_are_prepared_expert_by_expert(monkeypatch):
 @pytest.mark.parametrize("num_tokens", [1, 16, 37])
 def test_dequantise(num_tokens):
     """Another token's scale, which the routing's weights would hide."""
-    values = arguments(GEOMETRY, num_tokens, DEVICE)
+    values = arguments(LAYER_KEY, num_tokens, DEVICE)
     x = values["hidden_states"]
     x_scale = values["hidden_states_scale"]
     # Triton's interpreter cuts bf16 off instead of rounding it.

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "support" / "solutions")]
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch  # noqa: E402
@@ -47,6 +47,7 @@ import delays  # noqa: E402
 import layer_inputs  # noqa: E402
 from loaded import SOLUTIONS  # noqa: E402
 from moebench.packing import eligibility, pack  # noqa: E402
+from packed_sources import packed_texts, write_texts  # noqa: E402
 
 LAYERS = ("full", "held-out", "qwen3-30b-routed")
 TOKENS = (1, 7, 33, 200, 230, 1000, 5000)  # a count for each regime of each solution
@@ -99,17 +100,11 @@ def package_of(name, layer, delayed):
 
 def write_package(name, layer, folder, delayed):
     """Write the packed solution's sources below folder. Return the entry point's module."""
-    solution = pack.pack(name)[layer]
     package = package_of(name, layer, delayed)
-    texts = {file.path: file.content for file in solution.sources}
-    if delayed:
-        texts = delays.delayed(texts)
+    texts = packed_texts(name, layer)
+    write_texts(folder / package, delays.delayed(texts) if delayed else texts)
 
-    for path, text in texts.items():
-        (folder / package / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / package / path).write_text(text, encoding="utf-8")
-
-    file, _, _ = solution.spec.entry_point.partition("::")
+    file, _, _ = pack.pack(name)[layer].spec.entry_point.partition("::")
     return f"{package}.{file.removesuffix('.py').replace('/', '.')}"
 
 

@@ -9,6 +9,7 @@ import pytest
 import sass
 from loaded import SOLUTIONS
 from moebench.packing import pack
+from packed_sources import packed_texts
 
 PROGRAM = Path(__file__).with_name("stress.py")
 
@@ -22,13 +23,9 @@ def test_every_call_under_load_is_as_alone(solution):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-def texts_of(solution):
-    return {file.path: file.content for file in pack.pack(solution)["full"].sources}
-
-
 @pytest.mark.parametrize("solution", ["hopper_fused_invariant", "hopper_fused", "mma_fused"])
 def test_a_delayed_build_waits_at_every_barrier(solution):
-    texts = texts_of(solution)
+    texts = packed_texts(solution, "full")
     changed = delays.delayed(texts)
 
     different = {Path(path).name for path in texts if changed[path] != texts[path]}
@@ -41,13 +38,10 @@ def test_a_solution_without_barriers_has_no_delayed_build():
 
 @pytest.mark.slow
 def test_only_the_delayed_build_sleeps(tmp_path):
-    texts = texts_of("hopper_fused_invariant")
+    texts = packed_texts("hopper_fused_invariant", "full")
     sleeps = {}
     for name, build in {"as_is": texts, "delayed": delays.delayed(texts)}.items():
         (tmp_path / name).mkdir()
         cubin = sass.compile_cubin(build, "few_rows_gemm1.cu", tmp_path / name, "90a")
-        functions = sass.disassemble(cubin)
-        sleeps[name] = sum(
-            instruction.name == "NANOSLEEP" for code in functions.values() for instruction in code
-        )
-    assert sleeps["as_is"] == 0 and sleeps["delayed"] > 0
+        sleeps[name] = "NANOSLEEP" in sass.opcodes(sass.disassemble(cubin))
+    assert sleeps == {"as_is": False, "delayed": True}

@@ -10,13 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ahead_of_time import CUOBJDUMP, resources, write_sources
+from ahead_of_time import CUOBJDUMP, resources
 from flashinfer_bench.compile import BuilderRegistry
 from layer_inputs import arguments as layer_arguments
 from moebench.core import paths
 from moebench.operators import catalogue
 from moebench.packing import manifest, pack
 from moebench.profiling.stages import stage_of
+from packed_sources import include_flags, packed_texts, write_texts
 from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
 NAME = "cutlass_grouped"
@@ -110,10 +111,8 @@ def test_stages_compile_for_hopper_and_do_not_spill(layer_key, tmp_path):
     """The first call dies in the compiler. The GEMMs take minutes and are tested
     below.
     """
-    write_sources(pack.pack(NAME)[layer_key], tmp_path)
-    folders = {path.parent for path in tmp_path.rglob("*.cuh")}
-    folders |= {find_include_path(), find_dlpack_include_path()}
-    includes = [f"-I{folder}" for folder in folders]
+    write_texts(tmp_path, packed_texts(NAME, layer_key))
+    includes = include_flags(tmp_path, find_include_path(), find_dlpack_include_path())
     built = tmp_path / "layer.o"
 
     command = ["nvcc", *FLAGS, HOPPER, *includes, "-c", tmp_path / "layer.cu", "-o", built]

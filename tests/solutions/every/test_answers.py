@@ -13,6 +13,7 @@ from every_solution import (
     OUTPUT,
     assert_close,
     assert_same_bits,
+    cloned,
     expected_output,
     local_experts_of,
     run,
@@ -39,7 +40,7 @@ def workload_inputs(definition, workload, root):
     """
     stored = load_safetensors(definition, workload, root)
     (values,) = seeded_inputs(definition, workload, 1, DEVICE, stored)
-    return [value.clone() if torch.is_tensor(value) else value for value in values]
+    return cloned(values)
 
 
 def check_workload(layer, definition, workload, root):
@@ -55,13 +56,12 @@ def check_workload(layer, definition, workload, root):
     assert_close(output, expected, workload.uuid)
 
 
-SECONDS_EACH = ("same-eight-local", "last-rank-odd-length")  # in the interpreter
+SECONDS_EACH = ["same-eight-local", "last-rank-odd-length"]  # in the interpreter
+QUICK_ONES = [name for name in SMALL_CASES if name not in SECONDS_EACH]
 
 
 @serving("small")
-@pytest.mark.parametrize(
-    "case", [slow(name) if name in SECONDS_EACH else name for name in SMALL_CASES]
-)
+@pytest.mark.parametrize("case", [*QUICK_ONES, *map(slow, SECONDS_EACH)])
 def test_small_workloads(layer, layer_key, case, records):
     """A wrong answer on a workload chosen to hurt, which would be seen on a GPU only."""
     small = records(layer_key)
@@ -154,7 +154,7 @@ def test_many_sizes_in_one_process(layer, layer_key, calls):
         assert_close(run(layer, arguments), expected, f"T={num_tokens}")
 
 
-@serving("full", "small")
+@serving("full")
 def test_no_tokens(layer, layer_key):
     """A launch of an empty grid, which CUDA refuses."""
     assert run(layer, layer_arguments(layer_key, 0)).shape[0] == 0
@@ -210,13 +210,12 @@ def test_rows_without_a_local_expert_are_zero(layer, layer_key, num_tokens, ever
     assert (output[~nowhere] != 0).any(1).all()
 
 
-@serving("full", "small")
+@serving("full")
 def test_same_call_same_bits(layer, layer_key):
-    """Results that differ from run to run, as sums by atomics do."""
-    on_cpu = DEVICE == "cpu"
-    arguments = layer_arguments(layer_key, 5 if on_cpu else 21)
+    """Results that differ from run to run, as sums by atomics do; on a GPU alone."""
+    arguments = layer_arguments(layer_key, 21)
     first = run(layer, arguments)
-    for _ in range(1 if on_cpu else 20):
+    for _ in range(20):
         assert_same_bits(run(layer, arguments), first)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from every_solution import OUTPUT, assert_same_bits, run, serving
+from every_solution import OUTPUT, assert_same_bits, cloned, run, serving
 from layer_inputs import DEVICE
 from layer_inputs import arguments as layer_arguments
 from moebench.judging.calling import seeded_inputs
@@ -70,7 +70,7 @@ def test_scratch_of_the_largest_workload(layer, layer_key, records):
     definition = catalogue.definition(layer_key)
     stored = load_safetensors(definition, workload, recorded.root)
     (values,) = seeded_inputs(definition, workload, 1, DEVICE, stored)
-    values = [value.clone() if torch.is_tensor(value) else value for value in values]
+    values = cloned(values)
     shape = workload.axes["seq_len"], catalogue.layer_sizes()[layer_key]["hidden_size"]
     output = torch.empty(shape, dtype=torch.bfloat16, device=DEVICE)
 

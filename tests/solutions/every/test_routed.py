@@ -15,7 +15,7 @@ from every_solution import (
     run,
     serving,
 )
-from layer_inputs import DEVICE
+from layer_inputs import DEVICE, halves_swapped
 from layer_inputs import arguments as layer_arguments
 from moebench.judging.calling import random_fp8
 from moebench.judging.tolerances import matched_ratios
@@ -45,12 +45,6 @@ def normal(shape, seed):
 # ---- right answers ----
 
 
-def up_first(weights):
-    """Return the weights of a router's layer as the form with the router inside has them."""
-    gate, up = weights.view(torch.uint8).chunk(2, 1)
-    return torch.cat([up, gate], 1).view(weights.dtype)
-
-
 @routed
 @some_tokens
 def test_both_forms_agree(layer, solution, layer_key, num_tokens):
@@ -68,8 +62,8 @@ def test_both_forms_agree(layer, solution, layer_key, num_tokens):
         "routing_logits": logits,
         "routing_bias": bias,
         "hidden_states_scale": arguments["hidden_states_scale"].t().contiguous(),
-        "gemm1_weights": up_first(arguments["gemm1_weights"]),
-        "gemm1_weights_scale": up_first(arguments["gemm1_weights_scale"]),
+        "gemm1_weights": halves_swapped(arguments["gemm1_weights"]),
+        "gemm1_weights_scale": halves_swapped(arguments["gemm1_weights_scale"]),
         "routed_scaling_factor": FACTOR,
     }
     form_inside = LAYERS[layer_key]

@@ -65,8 +65,8 @@ def test_hand_over(num_tokens):
 
 def test_weights_are_prepared_as_flashinfer_does():
     """Gate taken for up."""
-    _, x_scale, w13, w13_scale = layer = random_layer(1)
-    _, prepared, prepared_scale = hand_over_ref(*layer)
+    x, x_scale, w13, w13_scale = random_layer(1)
+    _, prepared, prepared_scale = hand_over_ref(x, x_scale, w13, w13_scale)
     gate_first = bits(w13).roll(INNER, 1)
     assert torch.equal(bits(prepared), monomoe.interleave_for_tma_wgmma_up(gate_first))
     assert torch.equal(prepared_scale, w13_scale.roll(1, 1))
@@ -128,7 +128,8 @@ def test_what_is_called(load, kernel):
 
 def test_streams_have_scratch_of_their_own(load, kernel):
     arguments = layer_arguments(KEY, MOST_TOKENS, "meta")
-    for kernel.stream.cuda_stream in (1, 2, 1):
+    for handle in (1, 2, 1):
+        kernel.stream.cuda_stream = handle
         load().run(*arguments.values())
 
     first, second, third = [call.args[-4] for call in kernel.monomoe_topk.call_args_list]

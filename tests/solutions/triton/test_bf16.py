@@ -7,7 +7,15 @@ run the full one.
 import ahead_of_time
 import pytest
 import torch
-from every_solution import assert_close, assert_same_bits, expected_output, run, serving, slow
+from every_solution import (
+    assert_close,
+    assert_same_bits,
+    expected_output,
+    relative_error,
+    run,
+    serving,
+    slow,
+)
 from layer_inputs import DEVICE
 from layer_inputs import arguments as layer_arguments
 from moebench.packing import manifest
@@ -23,10 +31,6 @@ NUM_EXPERTS = 16  # of the small layer
 TILES = [(16, 64, 64), (64, 128, 64), slow((32, 128, 128)), slow((128, 64, 64))]
 
 both_layers = serving("bf16", "bf16_small")
-
-
-def relative_error(output, expected):
-    return (output.float() - expected.float()).norm() / expected.float().norm()
 
 
 # ---- stages ----

@@ -8,7 +8,7 @@ import ahead_of_time
 import committed_workloads
 import pytest
 import torch
-from every_solution import slow
+from every_solution import each_device, slow
 from flashinfer_bench.compile import BuilderRegistry
 from layer_inputs import arguments as layer_arguments
 from moebench.operators import catalogue
@@ -19,12 +19,6 @@ from solutions.triton_mxfp8.tiles import ROUTES, TABLE, Tile
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:(overflow|invalid value) encountered:RuntimeWarning"
-)
-interpreted = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"
-)
-on_device = pytest.mark.parametrize(
-    "device", [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=pytest.mark.gpu)]
 )
 
 
@@ -136,7 +130,7 @@ def assert_same_codes(output, expected):
     assert torch.equal(codes.view(torch.uint8)[~is_nan], expected_codes.view(torch.uint8)[~is_nan])
 
 
-@on_device
+@each_device
 def test_group_quantise_at_every_exponent(module, device):
     """Codes that differ from the format's at some size of the activations."""
     x = groups_of_every_size().to(device)
@@ -148,7 +142,7 @@ def test_group_quantise_at_every_exponent(module, device):
     assert_same_codes(mx.quantise(x), expected)
 
 
-@on_device
+@each_device
 def test_group_round_is_quantise_and_expand(module, device):
     """`run` disagreeing with its own two steps."""
     x = groups_of_every_size().to(device)
@@ -157,7 +151,7 @@ def test_group_round_is_quantise_and_expand(module, device):
     assert_same_values(step.group_round(x), expected)
 
 
-@on_device
+@each_device
 def test_expand_every_code_with_every_scale(module, device):
     """Weights changed by the route through bf16, which calls itself exact."""
     step = module("expand")
@@ -194,7 +188,7 @@ def assert_product(output, expected, route):
     assert ((output.float() - expected).abs() <= limit).all()
 
 
-@on_device
+@each_device
 @pytest.mark.parametrize(("n", "dtype"), OUTPUTS)
 @pytest.mark.parametrize("tile", PRODUCTS, ids=lambda tile: "-".join(map(str, tile)))
 def test_product(module, device, tile, n, dtype):
@@ -223,7 +217,7 @@ def test_product(module, device, tile, n, dtype):
 # ---- the whole ----
 
 
-@on_device
+@each_device
 def test_scale_nan_makes_its_row_nan(module, device):
     """A broken weight scale that passes for infinity, or for a large number."""
     x, weight, scale = operands(3, 128, 256, device)
@@ -236,7 +230,7 @@ def test_scale_nan_makes_its_row_nan(module, device):
     assert output.isnan().sum() == 3
 
 
-@on_device
+@each_device
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rows", [1, 37, slow(65)])
 def test_linear_is_its_two_steps(module, device, rows, dtype):

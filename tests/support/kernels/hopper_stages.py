@@ -19,8 +19,8 @@ from unittest import mock
 import torch
 from moebench.operators import catalogue
 from moebench.operators.fp8 import swiglu
-from moebench.packing.pack import pack
 from moebench.packing.problem import NAMES
+from packed_sources import CUDA, packed_texts
 from torch.nn.functional import pad
 
 from solutions.common.host.build_library import build_library, find_toolkit, load_library
@@ -59,10 +59,7 @@ ROUTING = ["routing_logits", "routing_bias", "local_expert_offset", "routed_scal
 
 def sources(layer_key):
     """Return path -> text of the test build for a definition."""
-    texts = {}
-    for file in pack("hopper_fused")[layer_key].sources:
-        if file.path.endswith((".cu", ".cuh")):
-            texts[file.path] = file.content
+    texts = packed_texts("hopper_fused", layer_key, CUDA)
     texts["launch_layer_cu.cuh"] = texts.pop("launch_layer.cu")  # stages.cu includes it
     texts["stages.cu"] = SAMPLE.read_text()
     return texts

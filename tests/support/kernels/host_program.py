@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import triton
-from moebench.packing import pack
+from packed_sources import packed_texts
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 CUDA_H = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
@@ -16,9 +16,8 @@ def of_packed(solution, layer_key, sample, folder):
     """Return the program of a file of tests/samples and a packed solution's headers, which are put
     into one folder.
     """
-    for source in pack.pack(solution)[layer_key].sources:
-        if source.path.endswith(".cuh"):
-            (folder / Path(source.path).name).write_text(source.content)
+    for path, text in packed_texts(solution, layer_key, (".cuh",)).items():
+        (folder / Path(path).name).write_text(text)
     return compiled(sample, folder, folder)
 
 

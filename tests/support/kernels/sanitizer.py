@@ -26,7 +26,7 @@ def errors(options, script, library, layers):
     layers: how many must be right; None for any.
     """
     command = [compute_sanitizer(), *options, sys.executable, script, library]
-    folders = (paths.ROOT, HERE, os.environ.get("PYTHONPATH", ""))
+    folders = (paths.ROOT, HERE, HERE.with_name("solutions"), os.environ.get("PYTHONPATH", ""))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     end = (done.stdout + done.stderr)[-6000:]

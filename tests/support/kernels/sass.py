@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import triton
+from packed_sources import include_flags, write_texts
 
 NVDISASM = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
 
@@ -105,16 +106,20 @@ def parse(text):
     instructions = None
 
     for line in text.splitlines():
-        if match := FUNCTION.match(line):
-            instructions = functions.setdefault(match[1], [])
-        elif match := LABEL.match(line):
-            waiting.append(match[1])
-        elif instructions is not None and (match := INSTRUCTION.match(line)):
-            instructions.append(Instruction(*match.groups()))
+        begin = FUNCTION.match(line)
+        label = LABEL.match(line)
+        instruction = INSTRUCTION.match(line)
+        control = CONTROL.match(line)
+        if begin:
+            instructions = functions.setdefault(begin[1], [])
+        elif label:
+            waiting.append(label[1])
+        elif instruction and instructions is not None:
+            instructions.append(Instruction(*instruction.groups()))
             labels |= dict.fromkeys(waiting, instructions[-1])
             waiting = []
-        elif instructions and (match := CONTROL.match(line)):
-            instructions[-1].control = int(match[1], 16) >> 41 & 0x1FFFFF
+        elif control and instructions:
+            instructions[-1].control = int(control[1], 16) >> 41 & 0x1FFFFF
 
     for instructions in functions.values():
         connect(instructions, labels)
@@ -155,12 +160,12 @@ def loads_in_flight(function, instructions, is_release):
                 before[id(successor)] |= new
                 changed.append(successor)
 
-    found = set()
+    in_flight = set()
     for instruction in instructions:
         if is_release(instruction):
             for _, load in not_awaited(instruction, before[id(instruction)]):
-                found.add(InFlight(function, load, str(instruction)))
-    return found
+                in_flight.add(InFlight(function, load, str(instruction)))
+    return in_flight
 
 
 def not_awaited(instruction, pending):
@@ -185,22 +190,38 @@ def is_copy(instruction):
     return COPY.match(instruction.opcode) is not None
 
 
-def released_in_flight(cubin):
+def opcodes(functions):
+    """Return the opcodes, without their modifiers, of what `disassemble` returns."""
+    names = set()
+    for instructions in functions.values():
+        names |= {instruction.name for instruction in instructions}
+    return names
+
+
+def arrivals(functions):
+    """Return the arrivals at which a stage may be released."""
+    listed = []
+    for instructions in functions.values():
+        listed += filter(is_arrival, instructions)
+    return listed
+
+
+def released_in_flight(functions):
     """Return the loads from shared memory that may be in flight where what they read may be
     overwritten: at an arrival, or at a copy that the reading warp itself requests.
     """
-    found = set()
-    for function, instructions in disassemble(cubin).items():
-        found |= loads_in_flight(function, instructions, is_arrival)
+    in_flight = set()
+    for function, instructions in functions.items():
+        in_flight |= loads_in_flight(function, instructions, is_arrival)
         copied = loads_in_flight(function, instructions, is_copy)
-        found |= {at for at in copied if " LDS.128 " in f" {at.load} "}
-    return found
+        in_flight |= {at for at in copied if " LDS.128 " in f" {at.load} "}
+    return in_flight
 
 
-def read_only_loads(cubin):
+def read_only_loads(functions):
     """Return function -> how many loads are ld.global.nc, which no other thread may write to."""
     counts = {}
-    for function, instructions in disassemble(cubin).items():
+    for function, instructions in functions.items():
         loads = [each for each in instructions if each.name == "LDG"]
         counts[function] = sum(".CONSTANT" in load.opcode for load in loads)
     return counts
@@ -211,17 +232,10 @@ def compile_cubin(texts, source, folder, architecture, flags=()):
 
     Raises AssertionError with what nvcc says if it does not compile.
     """
-    include_folders = {str(folder)}
-    for path, text in texts.items():
-        if path.endswith((".cu", ".cuh")):
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text)
-            include_folders.add(str((folder / path).parent))
-
+    write_texts(folder, texts)
     cubin = folder / "kernel.cubin"
     target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
-    includes = [f"-I{path}" for path in sorted(include_folders)]
-    command = ["nvcc", "-std=c++17", "-O2", target, "-cubin", *flags, *includes]
+    command = ["nvcc", "-std=c++17", "-O2", target, "-cubin", *flags, *include_flags(folder)]
     done = subprocess.run([*command, "-o", cubin, folder / source], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return cubin

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from every_solution import expected_output
+from every_solution import expected_output, relative_error
 from layer_inputs import arguments
 from moebench.operators import catalogue
 
@@ -20,13 +20,13 @@ class TwoRanks:
     Where the definition has all experts, each rank has a slice of every one, else half of them.
     """
 
-    geometry: str
+    layer_key: str
     x: torch.Tensor  # [T, H] bf16
     ranks: list[dict]
 
     @property
     def sizes(self) -> dict:
-        return catalogue.layer_sizes()[self.geometry]
+        return catalogue.layer_sizes()[self.layer_key]
 
     @property
     def has_slices(self) -> bool:
@@ -64,30 +64,30 @@ class TwoRanks:
         for rank in self.ranks:
             scale = torch.ones(TOKENS, self.sizes["hidden_size"] // 128)
             unquantised = {"hidden_states": self.x, "hidden_states_scale": scale}
-            total += expected_output(self.geometry, rank | unquantised).float()
+            total += expected_output(self.layer_key, rank | unquantised).float()
         return total
 
     def error(self, output) -> float:
         """Return how far an output is from the expected one, relative to its norm."""
-        expected = self.expected()
-        return ((output.float() - expected).norm() / expected.norm()).item()
+        return relative_error(output, self.expected())
 
 
 def joined(parts, dimension):
     """Return tensors of a dtype that torch may not concatenate, concatenated."""
-    as_bytes = parts[0].element_size() == 1
-    plain = [part.view(torch.uint8) if as_bytes else part for part in parts]
-    return torch.cat(plain, dimension).view(parts[0].dtype)
+    dtype = parts[0].dtype
+    if dtype.itemsize == 1:
+        parts = [part.view(torch.uint8) for part in parts]
+    return torch.cat(parts, dimension).view(dtype)
 
 
-def two_ranks(geometry) -> TwoRanks:
+def two_ranks(layer_key) -> TwoRanks:
     """Return a layer of random weights, the same at each call."""
-    sizes = catalogue.layer_sizes()[geometry]
+    sizes = catalogue.layer_sizes()[layer_key]
     local = sizes["num_local_experts"]
     ranks = []
     for rank in range(RANKS):
         first = rank * local if local < sizes["num_experts"] else 0
-        values = arguments(geometry, TOKENS, "cpu", seed=rank, offset=first)
+        values = arguments(layer_key, TOKENS, "cpu", seed=rank, offset=first)
         for name in SCALES:
             if values[name].dtype == torch.float32:
                 values[name] = 0.02 * (0.5 + values[name].abs())
@@ -100,4 +100,4 @@ def two_ranks(geometry) -> TwoRanks:
         values["topk_ids"] = order[:, : sizes["top_k"]].int()
         values["topk_weights"] = ranks[0]["topk_weights"]
     x = torch.randn(TOKENS, sizes["hidden_size"], generator=generator).bfloat16()
-    return TwoRanks(geometry, x, ranks)
+    return TwoRanks(layer_key, x, ranks)

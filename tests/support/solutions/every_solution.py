@@ -1,6 +1,7 @@
 """Run a test for every solution that serves a layer, and call the layer that FIB builds of it."""
 
 import sys
+from functools import cache
 
 import pytest
 import torch
@@ -13,6 +14,13 @@ from moebench.packing import eligibility, manifest, pack
 SOLUTIONS = manifest.solution_names()
 OUTPUT = "output"
 FIRST_EXPERT = 64  # of the rank, in `layer_inputs.arguments`
+
+interpreted = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"
+)
+each_device = pytest.mark.parametrize(
+    "device", [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=pytest.mark.gpu)]
+)
 
 
 def slow(*values):
@@ -47,11 +55,17 @@ def marks_of(solution, layer_key, why_it_may_fail):
     return marks
 
 
+@cache
+def packed_once(solution):
+    """Return layer key -> Solution of one of this repository's, which takes a tenth of a second."""
+    return pack.pack(solution)
+
+
 def built(solution, layer_key):
     """Return the runnable that FIB builds of a packed solution; skip the test where it cannot run
     here.
     """
-    packed = pack.pack(solution)[layer_key]
+    packed = packed_once(solution)[layer_key]
     reason = eligibility.why_skipped(packed, eligibility.here())
     if reason:
         pytest.skip(f"{solution} {reason}")
@@ -75,9 +89,23 @@ def run(layer, arguments):
     return output
 
 
+def cloned(values):
+    """Return values of which the tensors are copies."""
+    copies = []
+    for value in values:
+        copies.append(value.clone() if torch.is_tensor(value) else value)
+    return copies
+
+
 def expected_output(layer_key, arguments):
     inputs = {name: value for name, value in arguments.items() if name != OUTPUT}
     return reference(layer_key).run(**inputs)
+
+
+def relative_error(output, expected):
+    """Return how far an output is from the expected one, relative to its norm."""
+    difference = output.float() - expected.float()
+    return (difference.norm() / expected.float().norm()).item()
 
 
 def assert_close(output, expected, label="", tolerances=("relaxed", "contest")):

@@ -1,6 +1,6 @@
 """What its adapter uses of vLLM, read from its sources without importing them.
 
-python tests/support/engine_signatures.py FOLDER prints, for an unpacked wheel, an entry of
+python tests/support/engines/engine_signatures.py FOLDER prints, for an unpacked wheel, an entry of
 tests/samples/engine_signatures.json: "path::name" -> what is below.
 """
 

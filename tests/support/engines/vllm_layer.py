@@ -26,12 +26,12 @@ NEW_LAYER = getattr(fused_moe, "FusedMoEFactory", None) or fused_moe.FusedMoE
 RANKS = 2
 
 
-def engine_config(request):
+def engine_config(request, additional_config):
     """Return what `vllm serve` makes of its options, as far as a layer asks for it."""
     parallel = ParallelConfig(
         tensor_parallel_size=RANKS, enable_expert_parallel=request["expert_parallel"]
     )
-    config = VllmConfig(parallel_config=parallel, additional_config=request["additional_config"])
+    config = VllmConfig(parallel_config=parallel, additional_config=additional_config)
     hf_config = SimpleNamespace(expert_dtype="fp4", quantization_config={})
     config.model_config = SimpleNamespace(
         model=request["model"], dtype=torch.bfloat16, is_moe=True, hf_config=hf_config
@@ -108,36 +108,44 @@ def refusal_of(request, changes):
     return "served"
 
 
-def answer(request, config):
-    """Return the layer's output, the shapes of this rank's weights, and the refusal of a layer
-    with each of the request's changes.
-    """
-    calls = stand_in_for_the_sum(request["package"]) if request["additional_config"] else []
-    load_general_plugins()
-
+def output_of(request, config):
+    """Return the output of a layer that is made and loaded with this config."""
     layer = new_layer(request)
-    experts = layer.routed_experts
-    load_weights(experts, request)
+    load_weights(layer.routed_experts, request)
     x = request["x"]
     logits = torch.zeros(len(x), request["layer"]["num_experts"])
     with set_forward_context(None, config):
-        output = layer(x, logits)
+        return layer(x, logits)
 
-    answers = {"output": output, "calls_that_sum": len(calls)}
-    answers["shapes"] = [tuple(experts.w13_weight.shape), tuple(experts.w2_weight.shape)]
-    for name, changes in request["faults"].items():
-        answers[name] = refusal_of(request, changes)
-    return answers
+
+def answer(request, rank):
+    """Return the layer's output, the one of ranks that sum in the layer with how often they did,
+    and the refusal of a layer with each of the request's changes.
+    """
+    calls = stand_in_for_the_sum(request["package"]) if request["can_sum"] else []
+    answers = {}
+    config = engine_config(request, {})
+    with set_current_vllm_config(config):
+        connect(rank, request["rendezvous"])
+        load_general_plugins()
+        answers["output"] = output_of(request, config)
+        assert calls == []
+        for name, changes in request["faults"].items():
+            answers[name] = refusal_of(request, changes)
+
+    if request["can_sum"]:
+        config = engine_config(request, {"experts_sum_over_ranks": True})
+        with set_current_vllm_config(config):
+            answers["summed"] = output_of(request, config)
+    return answers | {"calls_that_sum": len(calls)}
 
 
 def main():
     request_file, answer_file, rank = sys.argv[1:]
     request = torch.load(request_file)
     moe_utils.per_token_group_quant_fp8 = quantise_tokens
-    config = engine_config(request)
-    with set_current_vllm_config(config), torch.inference_mode():
-        connect(int(rank), request["rendezvous"])
-        torch.save(answer(request, config), answer_file)
+    with torch.inference_mode():
+        torch.save(answer(request, int(rank)), answer_file)
 
 
 if __name__ == "__main__":

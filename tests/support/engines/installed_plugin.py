@@ -3,9 +3,9 @@
 from moebench.packing import python_package
 
 
-def install(solution, geometry, parent):
+def install(solution, layer_key, parent):
     """Pack a solution's package into parent, as an installed plugin `moe`; return its folder."""
-    (folder,) = python_package.pack_packages([solution], parent, [geometry])
+    (folder,) = python_package.pack_packages([solution], parent, [layer_key])
     metadata = parent / "moe-1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: moe\nVersion: 1\n")

@@ -5,7 +5,7 @@ import inspect
 import json
 from pathlib import Path
 
-SAMPLES = Path(__file__).parents[1] / "samples"
+SAMPLES = Path(__file__).parents[2] / "samples"
 
 
 def recorded(file_name):

@@ -6,8 +6,8 @@ compile: tiles, warps, stages and specialisation of the arguments are the soluti
 
 `compiled` runs this file in a process without the interpreter, which changes what `triton.jit`
 makes:
-    TRITON_INTERPRET=0 python tests/support/ahead_of_time.py SOURCES ENTRY_POINT GEOMETRY
-    ARCHITECTURE[:GPU] TOKENS...
+    TRITON_INTERPRET=0 python tests/support/solutions/ahead_of_time.py SOURCES ENTRY_POINT
+    LAYER_KEY ARCHITECTURE[:GPU] TOKENS...
 prints one JSON object a compiled kernel. GPU is the name that the solution is told.
 """
 
@@ -27,6 +27,7 @@ import layer_inputs
 import torch
 import triton
 from moebench.packing.pack import pack
+from packed_sources import packed_texts, write_texts
 from triton.backends.compiler import GPUTarget
 
 COUNTED = re.compile(r"\b(?:UTC\w?MMA|[HIOQ]G?MMA|LDTM|STTM|UTMALDG|LDGSTS|LDSM|LDL|STL)\b")
@@ -52,9 +53,8 @@ def compiled(name, layer_key, architecture, token_counts, folder, entry_point=No
 
     entry_point: FILE::FUNCTION, if it is not the definition's.
     """
-    solution = pack(name)[layer_key]
-    write_sources(solution, folder / name)
-    entry_point = entry_point or solution.spec.entry_point
+    write_texts(folder / name, packed_texts(name, layer_key))
+    entry_point = entry_point or pack(name)[layer_key].spec.entry_point
     command = [sys.executable, __file__, folder / name, entry_point, layer_key, architecture]
     command += token_counts
 
@@ -65,13 +65,6 @@ def compiled(name, layer_key, architecture, token_counts, folder, entry_point=No
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def write_sources(solution, folder):
-    for source in solution.sources:
-        path = folder / source.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source.content)
 
 
 def arguments_of(run, layer_key, num_tokens):

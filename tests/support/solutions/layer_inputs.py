@@ -100,6 +100,12 @@ def routing_logits(shape, dtype, rank, random):
     return distinct[logits.argsort(1)]
 
 
+def halves_swapped(gemm1):
+    """Return gemm1's weights or scales [E, 2 I, ...] with gate and up exchanged."""
+    first, second = gemm1.view(torch.uint8).chunk(2, 1)
+    return torch.cat([second, first], 1).view(gemm1.dtype)
+
+
 @cache
 def reference(layer_key):
     """Return what the definition's reference defines: `run`, `route`, ..."""

@@ -1,0 +1,28 @@
+"""The sources of packed solutions, as texts and as files."""
+
+from moebench.packing.pack import pack
+
+CUDA = (".cu", ".cuh")
+
+
+def packed_texts(solution, layer_key, endings=("",)):
+    """Return path -> text of a packed solution's files with these endings."""
+    texts = {}
+    for file in pack(solution)[layer_key].sources:
+        if file.path.endswith(endings):
+            texts[file.path] = file.content
+    return texts
+
+
+def write_texts(folder, texts):
+    """Write files below a folder; texts: by path."""
+    for path, text in texts.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+
+def include_flags(folder, *others):
+    """Return a compiler's flags for every folder below one that has a header, and for others."""
+    folders = {str(header.parent) for header in folder.rglob("*.cuh")}
+    return [f"-I{each}" for each in sorted({str(folder), *folders, *map(str, others)})]
