@@ -76,7 +76,13 @@ MODELS = {
 GAINS = {"gate_proj": 1, "up_proj": 1, "down_proj": 4}
 
 
-def write(folder: Path, model: str, layers: int | None = None, experts: str = "fp8") -> None:
+def write(
+    folder: Path,
+    model: str,
+    layers: int | None = None,
+    experts: str = "fp8",
+    written: int | None = None,
+) -> None:
     """Write config, tokenizer and weights, on a GPU where there is one.
 
     The numbers are the same each time on one device.
@@ -85,10 +91,13 @@ def write(folder: Path, model: str, layers: int | None = None, experts: str = "f
         model: one of MODELS.
         layers: as many of them; None for all.
         experts: "fp8", in blocks of 128 x 128, or "bf16".
+        written: so many layers are written, which the server repeats (repeat_layers.py).
     """
     sizes = dict(MODELS[model])
     if layers:
         sizes["num_hidden_layers"] = layers
+    if written:
+        sizes["written_layers"] = written
     config = AutoConfig.for_model(**sizes, dtype="bfloat16")
     shapes = plain_shapes(config)
     if experts == "fp8":
@@ -124,9 +133,14 @@ def write_weights(folder: Path, config, shapes: dict[str, tuple[int, ...]], expe
     source = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
     rest = dict(shapes)
     file_of = {}
+    written = getattr(config, "written_layers", config.num_hidden_layers)
     for layer in range(config.num_hidden_layers):
         prefix = f"model.layers.{layer}."
         keys = [key for key in rest if key.startswith(prefix)]
+        if layer >= written:
+            for key in keys:
+                del rest[key]
+            continue
         tensors = {key: plain(key, rest.pop(key), source) for key in keys}
         tensors |= experts_of(config, f"{prefix}mlp.experts", experts, source)
         save(folder / f"{layer}.safetensors", tensors, file_of)
@@ -233,9 +247,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", choices=MODELS, default="qwen3-30b")
     parser.add_argument("--layers", type=int, help="default: all of the model")
+    parser.add_argument("--written", type=int, help="layers that are written; default: all")
     parser.add_argument("--experts", choices=("fp8", "bf16"), default="fp8")
     args = parser.parse_args()
-    write(args.folder, args.model, args.layers, args.experts)
+    write(args.folder, args.model, args.layers, args.experts, args.written)
 
 
 if __name__ == "__main__":

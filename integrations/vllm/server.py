@@ -78,6 +78,17 @@ def parser_of(about: str, backends: list[str]) -> argparse.ArgumentParser:
     return parser
 
 
+@dataclass(frozen=True)
+class Server:
+    """A `vllm serve`, which need not be up yet."""
+
+    process: subprocess.Popen
+    url: str
+    backend: str
+    options: str
+    log: Path
+
+
 @contextmanager
 def served(model: Path, backend: str, log: Path, options: str) -> Iterator[tuple[str, dict]]:
     """Serve a checkpoint by one of BACKENDS while the block runs.
@@ -93,20 +104,45 @@ def served(model: Path, backend: str, log: Path, options: str) -> Iterator[tuple
     Raises:
         RuntimeError: the server did not come up, or its log does not have the backend's line.
     """
-    config = json.loads((model / "config.json").read_text())
-    share = "--worker-extension-cls one_rank.OneRank" if "expert_ranks" in config else ""
-    all_options = f"{OPTIONS} {BACKENDS[backend].options} {share} {options}"
+    server = start(model, backend, log, options)
+    try:
+        yield server.url, start_of_record(server, model)
+    finally:
+        end(server)
+
+
+def start(model: Path, backend: str, log: Path, options: str, cache: Path | None = None) -> Server:
+    """Start a server as `served` does, without waiting for it.
+
+    cache: folder for what vLLM compiles, where another server starts at the same time.
+    """
+    all_options = f"{OPTIONS} {BACKENDS[backend].options} {extension(read(model))} {options}"
     all_options = " ".join(all_options.split())
 
     port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    server = started(model, backend, port, all_options, log)
-    try:
-        wait_until_healthy(server, url, log)
-        start_of_record = about(config) | {"backend": backend, "options": all_options}
-        yield url, start_of_record | proof(log.read_text(), backend)
-    finally:
-        end(server)
+    process = started(model, backend, port, all_options, log, cache)
+    return Server(process, f"http://127.0.0.1:{port}", backend, all_options, log)
+
+
+def extension(config: dict) -> str:
+    """Return the option for a model that is not served as it is written."""
+    if "expert_ranks" in config:
+        return "--worker-extension-cls one_rank.OneRank"
+    if "written_layers" in config:
+        return "--worker-extension-cls repeat_layers.RepeatLayers"
+    return ""
+
+
+def read(model: Path) -> dict:
+    """Return a checkpoint's config."""
+    return json.loads((model / "config.json").read_text())
+
+
+def start_of_record(server: Server, model: Path) -> dict:
+    """Return what a server's records have in common, once it is up. Raises as `served` does."""
+    wait_until_healthy(server.process, server.url, server.log)
+    common = about(read(model)) | {"backend": server.backend, "options": server.options}
+    return common | proof(server.log.read_text(), server.backend)
 
 
 def free_port() -> int:
@@ -115,7 +151,9 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-def started(model: Path, backend: str, port: int, options: str, log: Path) -> subprocess.Popen:
+def started(
+    model: Path, backend: str, port: int, options: str, log: Path, cache: Path | None
+) -> subprocess.Popen:
     """Start a server in a process group of its own, which ends when this process does."""
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model]
     command += ["--served-model-name", "moe", "--port", str(port), *shlex.split(options)]
@@ -125,6 +163,8 @@ def started(model: Path, backend: str, port: int, options: str, log: Path) -> su
     environment["PYTHONPATH"] = f"{Path(__file__).parent}:{search_path}"  # of one_rank
     if not BACKENDS[backend].has_plugin:
         environment["VLLM_PLUGINS"] = ""
+    if cache:
+        environment["VLLM_CACHE_ROOT"] = str(cache)
     with log.open("w") as file:
         return subprocess.Popen(
             command,
@@ -136,19 +176,20 @@ def started(model: Path, backend: str, port: int, options: str, log: Path) -> su
         )
 
 
-def end(server: subprocess.Popen) -> None:
+def end(server: Server) -> None:
     """End a server, and its workers, where it has left any."""
-    server.terminate()
+    process = server.process
+    process.terminate()
     with suppress(subprocess.TimeoutExpired):
-        server.wait(60)
+        process.wait(60)
     with suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)
-    server.wait()
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
-def wait_until_healthy(server: subprocess.Popen, url: str, log: Path) -> None:
+def wait_until_healthy(process: subprocess.Popen, url: str, log: Path) -> None:
     until = time.monotonic() + SECONDS
-    while server.poll() is None and time.monotonic() < until:
+    while process.poll() is None and time.monotonic() < until:
         with suppress(OSError):  # what urlopen raises before the server listens
             urlopen(f"{url}/health", timeout=5).close()
             return
@@ -188,6 +229,8 @@ def about(config: dict) -> dict:
     count_key = next(key for key in EXPERT_COUNTS if key in config)
     model = {"experts": config[count_key], "ranks": config.get("expert_ranks", 1)}
     model |= {key: config[key] for key in SIZES}
+    if "written_layers" in config:
+        model["written_layers"] = config["written_layers"]
     switches = {key: value for key, value in os.environ.items() if key.startswith("VLLM_USE_")}
     return {
         "date": time.strftime("%Y-%m-%d %H:%M"),

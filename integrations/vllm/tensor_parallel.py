@@ -4,22 +4,28 @@ kernels and by an installed package, and measure both.
     python tensor_parallel.py FOLDER --ranks 2
 
 The checkpoint is written to FOLDER if there is none, with as many layers as fit into the GPUs and
-on the disk. The package has to be of such a slice: README.md has the commands.
+on the disk. The package has to be of such a slice: README.md has the commands. With `--together`
+all servers are up at once and are measured in turns, so that what changes with time or from machine
+to machine is the same for all.
 """
 
+import argparse
 import json
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import checkpoint
 import measure
-from server import SOLUTION, SUM, parser_of
+import server
+from server import SOLUTION, SUM, Server, parser_of
 
 MODEL = "qwen3-235b"
 USED = 0.9  # of a GPU's memory, by vLLM
 TOKENS = 128 * (1024 + 128)  # whose keys and values are held
+SPARE = 1.1  # times these, as a block of the cache is rarely full
 RESERVED = 8e9  # bytes on each GPU, for the embeddings, activations and graphs
 
 
@@ -41,11 +47,16 @@ def bytes_of_cache(sizes: dict) -> int:
     return 2 * numbers * TOKENS
 
 
-def layers_that_fit(sizes: dict, ranks: int, gpu_bytes: int, disk_bytes: int) -> int:
-    """Return how many layers fit into so many GPUs and on the disk, at most those of the model."""
+def layers_that_fit(
+    sizes: dict, ranks: int, gpu_bytes: int, disk_bytes: int, servers: int = 1
+) -> int:
+    """Return how many layers fit into so many GPUs and on the disk, at most those of the model.
+
+    servers: that are up at once.
+    """
     weights = bytes_of_layer(sizes)
     cache = bytes_of_cache(sizes)
-    free = ranks * (USED * gpu_bytes - RESERVED)
+    free = ranks * (USED * gpu_bytes / servers - RESERVED)
 
     in_gpus = int(free / (weights + cache))
     on_disk = int((disk_bytes - RESERVED) / weights)
@@ -61,27 +72,75 @@ def gpu_bytes() -> int:
     return min(megabytes) * 2**20
 
 
-def write_checkpoint(folder: Path, ranks: int, layers: int | None) -> None:
+def write_checkpoint(args: argparse.Namespace) -> None:
     """Write the checkpoint, or use the one that is there.
 
     Raises:
         SystemExit: not one layer fits, or the one that is there has another number.
     """
-    file = folder / "config.json"
+    file = args.model / "config.json"
     if file.exists():
-        config = json.loads(file.read_text())
-        there = config["num_hidden_layers"]
-        if layers not in (None, there):
-            sys.exit(f"--layers: got {layers}, but {folder} has {there}; name another folder")
+        there = json.loads(file.read_text())["num_hidden_layers"]
+        if args.layers not in (None, there):
+            sys.exit(f"--layers: got {args.layers}, but {file} has {there}; name another folder")
         return
 
-    sizes = checkpoint.MODELS[MODEL]
-    free = shutil.disk_usage(folder.absolute().parent).free
-    most = layers_that_fit(sizes, ranks, gpu_bytes(), free)
-    layers = layers or most
+    most = most_layers(args)
+    layers = args.layers or most
     if not 0 < layers <= most:
-        sys.exit(f"--layers: got {layers}, want 1 to {most}, which fit here on {ranks} ranks")
-    checkpoint.write(folder, MODEL, layers)
+        sys.exit(f"--layers: got {layers}, want 1 to {most}, which fit here on {args.ranks} ranks")
+    checkpoint.write(args.model, MODEL, layers, written=args.written)
+
+
+def most_layers(args: argparse.Namespace) -> int:
+    """Return how many layers fit here."""
+    folder = args.model.absolute().parent
+    free = sys.maxsize if args.written else shutil.disk_usage(folder).free
+    servers = len(set(args.backends)) if args.together else 1
+    return layers_that_fit(checkpoint.MODELS[MODEL], args.ranks, gpu_bytes(), free, servers)
+
+
+def measure_together(args: argparse.Namespace) -> bool:
+    """Measure all servers in turns, a repeat after the other, while all of them are up.
+
+    Return whether all came up; the others are measured without those that did not.
+    """
+    with ExitStack() as stack:
+        servers = []
+        for backend in dict.fromkeys(args.backends):
+            started = start(args, backend)
+            stack.callback(server.end, started)
+            servers.append(started)
+
+        common = records_of_those_up(servers, args.model)
+        for repeat in range(args.repeats):
+            for url, about in common.items():
+                measure.measure_points(args, url, about, {"start": 0, "repeat": repeat})
+        return len(common) == len(servers)
+
+
+def start(args: argparse.Namespace, backend: str) -> Server:
+    """Start a server that takes its part of each GPU's memory."""
+    layers = server.read(args.model)["num_hidden_layers"]
+    # by its number of bytes, as what others allocate at the same time would be taken for its own
+    cache_bytes = int(SPARE * layers * bytes_of_cache(checkpoint.MODELS[MODEL]) / args.ranks)
+    used = USED / len(set(args.backends))
+    memory = f"--gpu-memory-utilization {used:.2f} --kv-cache-memory-bytes {cache_bytes}"
+
+    log = args.logs / f"{args.model.name}_{backend}.log"
+    cache = args.logs.absolute() / f"compiled_{backend}"
+    return server.start(args.model, backend, log, f"{memory} {args.serve}", cache)
+
+
+def records_of_those_up(servers: list[Server], model: Path) -> dict[str, dict]:
+    """Return what the records of each server have in common, by URL; report those not up."""
+    common = {}
+    for started in servers:
+        try:
+            common[started.url] = server.start_of_record(started, model)
+        except RuntimeError as reason:
+            print(f"{started.backend}: {reason}", file=sys.stderr)
+    return common
 
 
 def main() -> None:
@@ -90,14 +149,19 @@ def main() -> None:
     option = parser.add_argument
     option("--ranks", type=int, default=2, help="GPUs; default: 2")
     option("--layers", type=int, help="default: as many as fit")
+    option("--written", type=int, help="layers that are written and then repeated; default: all")
     option("--write-only", action="store_true", help="write the checkpoint, and serve nothing")
+    option("--together", action="store_true", help="all servers at once, measured in turns")
     args = parser.parse_args()
 
-    write_checkpoint(args.model, args.ranks, args.layers)
+    write_checkpoint(args)
     if args.write_only:
         return
     args.serve = f"--tensor-parallel-size {args.ranks} {args.serve}"
-    measure.measure_all(args)
+    if not args.together:
+        measure.measure_all(args)
+    elif not measure_together(args):
+        sys.exit("not all servers came up")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 nothing is left.
 """
 
+import argparse
 import importlib
+import json
 import sys
 from types import ModuleType
 
@@ -73,6 +75,43 @@ def test_as_many_layers_are_written_as_fit(example, tensor_parallel):
     assert layers_that_fit(sizes, 2, 8_000_000_000, 10**12) == 0
 
 
+def test_servers_that_are_up_at_once_share_the_gpus(example, tensor_parallel):
+    """Three that would each take all of the memory."""
+    sizes = example("checkpoint").MODELS["qwen3-235b"]
+    layers_that_fit = tensor_parallel.layers_that_fit
+    assert layers_that_fit(sizes, 4, 85_520_000_000, 10**12, servers=3) == 24
+
+
+def test_a_checkpoint_of_few_layers_is_a_model_of_many(example, monkeypatch, tmp_path):
+    """A layer without weights, or one that gets those of two."""
+    loader = ModuleType("vllm.model_executor.model_loader.default_loader")
+    loader.DefaultModelLoader = type("Loader", (), {"get_all_weights": None})
+    for name in ("vllm", "vllm.model_executor", "vllm.model_executor.model_loader"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, loader.__name__, loader)
+
+    example("checkpoint").write(tmp_path / "all", "tiny", layers=5)
+    example("checkpoint").write(tmp_path / "few", "tiny", layers=5, written=2)
+    assert not (tmp_path / "few" / "2.safetensors").exists()
+
+    weights = load_files(tmp_path / "few")
+    repeated = list(example("repeat_layers").repeated(weights.items(), 2, 5))
+    names = [name for name, _ in repeated]
+    assert sorted(names) == sorted(load_files(tmp_path / "all"))
+    gate = "mlp.gate.weight"
+    by_name = dict(repeated)
+    assert by_name[f"model.layers.4.{gate}"] is weights[f"model.layers.0.{gate}"]
+    assert by_name[f"model.layers.3.{gate}"] is weights[f"model.layers.1.{gate}"]
+
+
+def load_files(folder):
+    """Return all weights of a checkpoint."""
+    weights = {}
+    for file in folder.glob("*.safetensors"):
+        weights |= load_file(file)
+    return weights
+
+
 def test_the_sum_over_ranks_has_to_be_in_the_log(example):
     """A server that leaves the sum to vLLM, measured as one that does not."""
     proof = example("server").proof
@@ -128,3 +167,31 @@ def test_kernels_that_were_not_asked_for_are_refused(server, tmp_path):
     with pytest.raises(RuntimeError), server.served(tmp_path, "triton", tmp_path / "log", ""):
         pytest.fail("it is served")
     assert_nothing_is_left(server.processes)
+
+
+def test_servers_are_measured_without_one_that_does_not_come_up(
+    server, tensor_parallel, tmp_path, monkeypatch
+):
+    """The results of those that are up, or their processes, where another one fails."""
+    sizes = {"num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    args = argparse.Namespace(
+        model=tmp_path,
+        backends=["triton", "solution", "triton"],  # which a package's line in the log refutes
+        logs=tmp_path,
+        ranks=2,
+        serve="",
+        repeats=2,
+    )
+    measured = []
+
+    def note(args, url, about, place):
+        measured.append((about["backend"], place["repeat"]))
+
+    monkeypatch.setattr(tensor_parallel.measure, "measure_points", note)
+    assert not tensor_parallel.measure_together(args)
+    assert measured == [("solution", 0), ("solution", 1)]
+    psutil.wait_procs(server.processes, timeout=5)
+    assert server.processes
+    for process in server.processes:
+        assert not process.is_running()
