@@ -137,13 +137,11 @@ def write_weights(folder: Path, config, shapes: dict[str, tuple[int, ...]], expe
     for layer in range(config.num_hidden_layers):
         prefix = f"model.layers.{layer}."
         keys = [key for key in rest if key.startswith(prefix)]
-        if layer >= written:
-            for key in keys:
-                del rest[key]
-            continue
-        tensors = {key: plain(key, rest.pop(key), source) for key in keys}
-        tensors |= experts_of(config, f"{prefix}mlp.experts", experts, source)
-        save(folder / f"{layer}.safetensors", tensors, file_of)
+        layer_shapes = {key: rest.pop(key) for key in keys}
+        if layer < written:
+            tensors = {key: plain(key, shape, source) for key, shape in layer_shapes.items()}
+            tensors |= experts_of(config, f"{prefix}mlp.experts", experts, source)
+            save(folder / f"{layer}.safetensors", tensors, file_of)
 
     tensors = {key: plain(key, shape, source) for key, shape in rest.items()}
     save(folder / "rest.safetensors", tensors, file_of)
