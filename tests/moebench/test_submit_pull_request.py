@@ -2,10 +2,13 @@
 stay as they are.
 """
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from unittest import mock
 
 import pytest
 from moebench import cli
@@ -66,8 +69,23 @@ def solutions_and_machines(file):
     return sorted(pairs)
 
 
-AUTHORS = {NAME: ["baseline", OURS.author]}
-WHAT_FIB_READS = [[NAME], AUTHORS, {NAME: 20}]
+def what_fib_reads(data_set, checkout):
+    """Return definitions, authors and numbers of traces as FIB reads them: the installed one in
+    this process, a checkout in another.
+    """
+    if checkout:
+        command = [sys.executable, "-c", READ, data_set]
+        env = os.environ | {"PYTHONPATH": checkout}
+        read = subprocess.run(command, env=env, capture_output=True, text=True)
+        return json.loads(read.stdout)
+
+    printed = io.StringIO()
+    with redirect_stdout(printed), mock.patch.object(sys, "argv", ["", str(data_set)]):
+        exec(READ, {})
+    return json.loads(printed.getvalue())
+
+
+WHAT_IS_SUBMITTED = [[NAME], {NAME: ["baseline", OURS.author]}, {NAME: 20}]
 
 
 @pytest.fixture
@@ -85,11 +103,9 @@ def submitted(submit, data_set, capsys):
     return run
 
 
-def test_fib_reads_it(submitted, data_set, monkeypatch, capsys):
+def test_fib_reads_it(submitted, data_set):
     submitted()
-    monkeypatch.setattr(sys, "argv", ["", str(data_set)])
-    exec(READ, {})
-    assert json.loads(capsys.readouterr().out) == WHAT_FIB_READS
+    assert what_fib_reads(data_set, "") == WHAT_IS_SUBMITTED
 
 
 @NEEDS_MAIN
@@ -97,11 +113,7 @@ def test_the_main_branch_reads_it(submitted, data_set, monkeypatch):
     monkeypatch.setenv("FIB_MAIN", MAIN)
     monkeypatch.setattr(pull_request, "validate", VALIDATE)
     assert "[OK]" in submitted()
-
-    command = [sys.executable, "-c", READ, data_set]
-    env = os.environ | {"PYTHONPATH": MAIN}
-    read = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert json.loads(read.stdout) == WHAT_FIB_READS
+    assert what_fib_reads(data_set, MAIN) == WHAT_IS_SUBMITTED
 
 
 @pytest.mark.slow
@@ -134,15 +146,9 @@ def test_fib_reads_what_the_public_data_set_lacks(key, main, data_set, tmp_path,
     command += ["--traces", str(write(tmp_path / "t.jsonl", traces))]
     assert cli.main(command) == 0
 
-    read = subprocess.run(
-        [sys.executable, "-c", READ, data_set],
-        env=os.environ | {"PYTHONPATH": main},
-        capture_output=True,
-        text=True,
-    )
     name = packed.definition
     authors = {name: ["baseline", packed.author]}
-    assert json.loads(read.stdout) == [[name], authors, {name: len(traces)}]
+    assert what_fib_reads(data_set, main) == [[name], authors, {name: len(traces)}]
 
 
 @NEEDS_MAIN

@@ -3,16 +3,11 @@
 import pytest
 from moebench.reports import comparison, models
 from moebench.results import measurements
-from recorded import DEFAULT, RECORDS, trace, write
+from recorded import DEFAULT, everywhere, trace, write
 
 LAYER = "DeepSeek-V3 EP8"
 
 pytestmark = pytest.mark.usefixtures("sources_once")
-
-
-def everywhere(name, ms, **changes):
-    """Return a trace of a solution on every workload."""
-    return [trace(name, each.axes["seq_len"], ms, 20.0, **changes) for each in RECORDS]
 
 
 def rows_of(tmp_path, traces):

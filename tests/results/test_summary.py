@@ -5,7 +5,7 @@ import math
 import pytest
 from moebench.operators.workloads import recorded_bound
 from moebench.results import measurements, summary
-from recorded import DEFAULT, NAME, RECORDS, trace, trace_set, workload, write
+from recorded import DEFAULT, NAME, RECORDS, everywhere, trace, trace_set, workload, write
 
 TIMES = {"fast": {1: 0.5, 7: 1.0, 80: 4.0}, "slow": {1: 1.0, 7: 2.0, 80: 2.0}}
 
@@ -15,11 +15,6 @@ pytestmark = pytest.mark.usefixtures("sources_once")
 def loaded(root, traces):
     rows, _ = measurements.load([trace_set(root, traces)])
     return rows
-
-
-def everywhere(name, ms, **changes):
-    """Return a trace of a solution on every workload."""
-    return [trace(name, each.axes["seq_len"], ms, 20.0, **changes) for each in RECORDS]
 
 
 def test_means_against_statistics_computed_apart(tmp_path):

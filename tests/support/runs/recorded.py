@@ -94,6 +94,11 @@ def trace(
     )
 
 
+def everywhere(name, ms, **changes):
+    """Return a trace of a solution on every workload of the full layer."""
+    return [trace(name, each.axes["seq_len"], ms, 20.0, **changes) for each in RECORDS]
+
+
 def record(packed, **more):
     """Return a trace of a packed solution for each workload of its definition."""
     options = {"sha1": packed.hash(), "definition": packed.definition} | more
