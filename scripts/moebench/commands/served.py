@@ -9,6 +9,7 @@ interpreter, which shows what is correct, not what is fast.
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -26,7 +27,7 @@ from moebench.operators.catalogue import definition_name, form, layer_key_named
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.packing.fingerprint import fingerprint
 from moebench.reports.served import table
-from moebench.reports.table import console
+from moebench.reports.table import Table, console
 from moebench.served import resident, rounds
 from moebench.served.record import Head, Point
 
@@ -125,8 +126,15 @@ def measure(
                 screen.print(f"[{number}/{len(head.tokens)}] {progress_line(point)}")
     finally:  # after Ctrl-C, too
         if points:
-            screen.print(table(head, points).terminal())
+            screen.print(titled_table(head, points).terminal())
     return 1 if any(point.error for point in points) else 0
+
+
+def titled_table(head: Head, points: list[Point]) -> Table:
+    """Return the table of the points, whose title says what they were measured on and how."""
+    drawn = table(head, points)
+    by = head.provenance
+    return replace(drawn, title=f"{drawn.title}\n{by.hardware}\n{by.tolerance}; {by.protocol}")
 
 
 def measured(
