@@ -26,7 +26,7 @@ from moebench.models.layer import layer_of
 from moebench.operators.catalogue import definition_name, form, layer_key_named
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.packing.fingerprint import fingerprint
-from moebench.reports.served import table
+from moebench.reports.served import ServedRecord, table
 from moebench.reports.table import Table, console
 from moebench.served import resident, rounds
 from moebench.served.record import Head, Point
@@ -131,10 +131,33 @@ def measure(
 
 
 def titled_table(head: Head, points: list[Point]) -> Table:
-    """Return the table of the points, whose title says what they were measured on and how."""
+    """Return the table of the points, whose title says what they were measured on and how.
+
+    Where only a part of the model's layers fit, a note has the predicted times of all of them.
+    """
     drawn = table(head, points)
     by = head.provenance
-    return replace(drawn, title=f"{drawn.title}\n{by.hardware}\n{by.tolerance}; {by.protocol}")
+    title = f"{drawn.title}\n{by.hardware}\n{by.tolerance}; {by.protocol}"
+    return replace(drawn, title=title, notes=[*drawn.notes, *predicted_notes(head, points)])
+
+
+def predicted_notes(head: Head, points: list[Point]) -> list[str]:
+    """Return a note with what all layers of the model would take, none where all were measured."""
+    on_gpu = any(point.graph for point in points)
+    if not on_gpu or not head.of_model or head.layers >= head.of_model:
+        return []
+
+    record = ServedRecord(head, points)
+    texts = []
+    for tokens in record.tokens:
+        times = [point.ms for point in record.points_at(tokens) if point.ms]
+        if times:
+            ms = min(times) / head.layers * head.of_model
+            texts.append(f"T={tokens} {ms:.3f}")
+    return [
+        f"Predicted, not measured: ms of all {head.of_model} layers by the fastest solution, from "
+        f"these {head.layers}: {', '.join(texts)}"
+    ]
 
 
 def measured(
