@@ -5,6 +5,7 @@ most of it.
 import importlib.util
 import multiprocessing
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -20,7 +21,7 @@ from unittest import mock
 import judged
 import pytest
 import torch
-from flashinfer_bench import EvaluationStatus, Performance
+from flashinfer_bench import Correctness, Evaluation, EvaluationStatus, Performance
 from flashinfer_bench.bench import timing, utils
 from flashinfer_bench.bench.evaluators import default
 from flashinfer_bench.bench.runner import persistent_runner
@@ -58,6 +59,45 @@ def test_a_worker_takes_no_ctrl_c():
     blocked = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)
     assert blocked >> (signal.SIGINT - 1) & 1
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_fibs_evaluator_says_each_trials_time_and_that_leaves_the_worker(monkeypatch):
+    times = iter([9.0, 1.0, 2.0, 6.0])
+    before = default.DefaultEvaluator.eval_performance
+    metadata = SimpleNamespace(destination_passing_style=False)
+    runnable = SimpleNamespace(metadata=metadata)
+    config = SimpleNamespace(warmup_runs=1, iterations=1)
+    monkeypatch.setattr(default, "time_runnable", lambda *args: next(times))
+
+    with fib.trials_said():
+        default.time_runnable(runnable, [], 1, 1, "cpu")  # of another solution, which failed then
+        found, failure = default.DefaultEvaluator.eval_performance(
+            None, runnable, [[], [], []], 6.0, config, "", "cpu"
+        )
+    assert failure is None
+    assert default.DefaultEvaluator.eval_performance == before
+
+    evaluation = make_passed(found)
+    received = pickle.loads(pickle.dumps(evaluation)).performance
+    assert (received.latency_ms, received.speedup_factor) == (3.0, 2.0)
+    assert received.trials_ms == [1.0, 2.0, 6.0]
+
+
+def make_passed(performance):
+    """Return an evaluation that passed, as a worker sends it."""
+    correctness = Correctness()
+    return fib.make_eval(EvaluationStatus.PASSED, "cpu", None, correctness, performance)
+
+
+def test_the_times_of_trials_are_in_the_trace_where_fib_reads_it(passed):
+    """What FIB's schema does not have is in its libs, as the rest of the provenance."""
+    here = provenance.here("cpu").with_trials([1.0, 2.5])
+    timed = fib.TimedPerformance(latency_ms=1.75, speedup_factor=2, trials_ms=[1.0, 2.5])
+    evaluation = provenance.into_evaluation(make_passed(timed), here)
+    read = Evaluation.model_validate_json(evaluation.model_dump_json())
+    assert "trials_ms" not in evaluation.model_dump()["performance"]
+    assert read.environment.libs["trials_ms"] == "1 2.5"
+    assert provenance.here("cpu").with_trials([1.0]).trials_ms is None
 
 
 def spin(ready):

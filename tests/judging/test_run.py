@@ -320,6 +320,19 @@ def test_a_run_that_is_cut_short_keeps_what_it_measured_and_is_resumed(
     assert "4/4" in capsys.readouterr().out.partition("━")[2]
 
 
+def test_every_run_begins_with_another_of_our_solutions(passed):
+    planner = planning.Planner(RunRequest(runs=2), judged.CPU, {}, None, paths.ROOT, "events")
+    workloads = [("T=1", passed.trace.workload), ("T=7", passed.trace.workload)]
+    names = {}
+    for run in (1, 2, 4):
+        tasks = planner.tasks_of_run(run, NAME, ["a", "b", "c"], ["theirs"], workloads)
+        assert [task.run for task in tasks] == [run] * 4
+        names[run] = ["".join(task.names) for task in tasks]
+    assert names[1] == ["abc", "abc", "theirs", "theirs"]
+    assert names[2] == ["bca", "bca", "theirs", "theirs"]
+    assert names[4] == names[1]
+
+
 def test_every_run_is_kept_and_a_resumed_one_adds_what_is_missing(
     tmp_path, monkeypatch, passed, no_gpu
 ):

@@ -148,6 +148,18 @@ def test_a_run_that_failed_stands_for_all():
     assert measurements.median_runs(rows, ["tokens"]).status.item() == "RUNTIME_ERROR"
 
 
+@pytest.mark.parametrize(
+    ("other", "range_from", "high"),
+    [((), "trials", 1.02), ((1.0, 1.21), "other cells", 1.1), ((1.0, 1.01), "other cells", 1.02)],
+)
+def test_the_trials_of_a_single_run_say_how_wide_its_range_is_at_least(
+    tmp_path, other, range_from, high
+):
+    single = trace("fast", 1, 1.0, trials_ms="0.98 1.019592 1.0")
+    row = row_at(loaded(tmp_path, [single, *runs("slow", 7, *other)]), "fast", 1)
+    assert (row.range_from, row.ms_high) == (range_from, pytest.approx(high))
+
+
 def test_one_run_that_failed_fails_the_cell(tmp_path):
     failure = trace("fast", 1, status="INCORRECT_NUMERICAL", matched=0.5)
     row = row_at(loaded(tmp_path, [failure, *runs("fast", 1, 1.0, 2.0)]), "fast", 1)
@@ -195,6 +207,13 @@ def test_another_protocol_or_version_has_no_rank(tmp_path, change):
     other = row_at(rows, "slow", 1)
     assert (other.ms, other.comparable, other.counts) == (0.1, False, False)
     assert math.isnan(other.over_fastest)
+
+
+def test_the_condition_of_most_cells_is_compared_however_often_others_were_run(tmp_path):
+    often = runs("fast", 1, 1.0, 1.1, 1.2, 1.3, protocol="short")
+    rows = loaded(tmp_path, [*often, *runs("fast", 7, 2.0), *runs("slow", 7, 2.0)])
+    assert row_at(rows, "fast", 7).comparable
+    assert not row_at(rows, "fast", 1).comparable
 
 
 def test_tolerances_clocks_and_gpus_are_rows_of_their_own(tmp_path):

@@ -1,15 +1,17 @@
-"""Write the generated tables and figures of README.md and docs/, from traces/ and records/.
+"""Write the generated tables and figures of README.md and docs/, and the figures in sentences, from
+traces/ and records/.
 
 --check writes nothing and says what is out of date. Exit status: 0, or 1 when something is out of
-date or could not be made.
+date or could not be made, or a figure stands in a sentence that no trace or record gives.
 """
 
 import argparse
 import sys
 
 from moebench.core import paths
-from moebench.reports import docs
+from moebench.reports import docs, sentences
 from moebench.reports.pages import FIGURES, TABLES
+from moebench.reports.stated import FUNCTIONS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     paths.require_clone("moebench docs")
     problems = docs.update(args.check, TABLES, FIGURES)
+    problems += sentences.update(args.check, sentences.listed(), FUNCTIONS)
     for line in problems:
         print(line, file=sys.stderr)
     return 1 if problems else 0

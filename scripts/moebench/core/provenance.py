@@ -33,6 +33,7 @@ IN_LIBS = {
     "command": "command",
     "packages": "packages",
     "host": "host",
+    "trials_ms": "trials_ms",
 }
 
 
@@ -47,7 +48,8 @@ class Provenance(Strict):
     versions: library -> version. host: which machine and GPU, of runs on several. packages:
     installed packages that the solution itself imports, with their versions. tolerance: its name
     and numbers. protocol: warm-up runs, iterations, trials, and the clock if not CUDA events.
-    command: what repeats the measurement. timestamp: ISO 8601.
+    command: what repeats the measurement. trials_ms: "0.312 0.314", of a run of several trials;
+    timestamp: ISO 8601.
     """
 
     hardware: str
@@ -62,6 +64,14 @@ class Provenance(Strict):
     command: str | None = None
     packages: str | None = None
     host: str | None = None
+    trials_ms: str | None = None
+
+    def with_trials(self, milliseconds: list[float]) -> "Provenance":
+        """Return this with the times of several trials; one alone is the latency itself."""
+        if len(milliseconds) < 2:
+            return self
+        text = " ".join(f"{ms:.6g}" for ms in milliseconds)
+        return self.model_copy(update={"trials_ms": text})
 
     @property
     def tolerance_name(self) -> str:

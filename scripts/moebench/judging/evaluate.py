@@ -210,11 +210,13 @@ class Evaluator:
         evaluation = fib.make_eval(
             finding.status, self.device, None, finding.correctness, finding.performance, kept_log
         )
+        trials_ms = getattr(finding.performance, "trials_ms", [])
+        measured_by = self.provenances[name].with_trials(trials_ms)
         trace = Trace(
             definition=packed.definition,
             solution=packed.name,
             workload=task.workload,
-            evaluation=provenance.into_evaluation(evaluation, self.provenances[name]),
+            evaluation=provenance.into_evaluation(evaluation, measured_by),
         )
         return EvaluatedSolution(trace, reasons, log.strip())
 

@@ -2,9 +2,9 @@
 patched, and why.
 
 Called, so that an evaluation here is FIB's: its inputs, outputs and error statistics. Subclassed:
-its runner, which evaluates on a CUDA device in a worker process, and the parent's side of that
-worker. Patched, while a runner runs: how worker processes start, what times a call, and what keeps
-device memory.
+its runner, which evaluates on a CUDA device in a worker process, the parent's side of that worker,
+and what it says of times. Patched, while a runner runs: how worker processes start, what times a
+call, that each trial's time is said beside their mean, and what keeps device memory.
 """
 
 import faulthandler
@@ -22,7 +22,13 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from flashinfer_bench import BenchmarkConfig, Definition, Evaluation, EvaluationStatus
+from flashinfer_bench import (
+    BenchmarkConfig,
+    Definition,
+    Evaluation,
+    EvaluationStatus,
+    Performance,
+)
 from flashinfer_bench.bench import evaluators, timing, utils
 from flashinfer_bench.bench.evaluators import default, resolve_evaluator
 from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result  # noqa: F401
@@ -152,12 +158,46 @@ def start_without_interrupt(process, start=SpawnProcess._Popen):
 def worker_main(*args) -> None:
     """FIB's worker process, in a session of its own; SIGUSR1 has it write down where it is."""
     os.setsid()
-    with open(stack_file(os.getpid()), "w") as stack:
+    with open(stack_file(os.getpid()), "w") as stack, trials_said():
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
         persistent_worker_main(*args)
 
 
 persistent_worker_main = persistent_runner._persistent_worker_main
+
+
+class TimedPerformance(Performance):
+    """FIB's, with the ms of each trial, whose mean FIB's latency is."""
+
+    trials_ms: list[float] = []
+
+
+@contextmanager
+def trials_said() -> Iterator[None]:
+    """Inside, FIB's evaluators return a TimedPerformance; in whichever way they are timed."""
+    times_ms: list[float] = []
+    time_call = default.time_runnable
+    evaluate = default.DefaultEvaluator.eval_performance.__func__
+
+    def time_and_note(*args) -> float:
+        ms = time_call(*args)
+        times_ms.append(ms)
+        return ms
+
+    def eval_performance(cls, *args, **options):
+        times_ms.clear()
+        performance, failure = evaluate(cls, *args, **options)
+        if performance is not None:
+            performance = TimedPerformance(**performance.model_dump(), trials_ms=list(times_ms))
+        return performance, failure
+
+    with (
+        mock.patch.object(default, "time_runnable", time_and_note),
+        mock.patch.object(
+            default.DefaultEvaluator, "eval_performance", classmethod(eval_performance)
+        ),
+    ):
+        yield
 
 
 def gpu_clock_worker(*args) -> None:

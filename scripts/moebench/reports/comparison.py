@@ -13,7 +13,15 @@ from moebench.packing.manifest import read_manifest, solution_names
 from moebench.reports.table import Cell, Entry, Table, decimal
 from moebench.results.against import WORSE
 from moebench.results.measurements import ranked
-from moebench.results.spread import ASSUMED, NOT_KNOWN, OTHER_CELLS, OWN_RUNS, nearest
+from moebench.results.spread import (
+    ALIKE,
+    ASSUMED,
+    NOT_KNOWN,
+    OTHER_CELLS,
+    OWN_RUNS,
+    TRIALS,
+    nearest,
+)
 from moebench.results.summary import SHOWN, by_solution, shown_tolerance
 
 # Of the main definition; of others the workloads nearest to these.
@@ -69,9 +77,25 @@ def ranges_text(rows: pd.DataFrame) -> str:
         parts.append(f"medians of {counts} runs, ±: half of their range")
     if (timed.range_from == OTHER_CELLS).any():
         parts.append("a single run: the widest range among repeated cells of the nearest T")
+    if (timed.range_from == TRIALS).any():
+        parts.append("one run: the range of its trials")
     if (timed.range_from == NOT_KNOWN).any():
         parts.append(f"one run, whose range is taken to be {ASSUMED - 1:.0%}")
     return ", ".join(parts)
+
+
+def ranges(rows: pd.DataFrame) -> Table:
+    """Return how far runs lie apart: by GPU, clock, protocol and T, of cells that were repeated."""
+    repeated = rows[(rows.range_from == OWN_RUNS) & rows.counts]
+    width = repeated.ms_high / repeated.ms_low - 1
+
+    table_rows = []
+    for key, widths in width.groupby([repeated[column] for column in (*ALIKE, "tokens")]):
+        runs = repeated.runs[widths.index].median()
+        median = f"{widths.median():.1%}"
+        table_rows.append([*key, len(widths), f"{runs:.0f}", median, f"{widths.max():.1%}"])
+    head = ["GPU", "clock", "protocol", "T", "cells", "runs", "median range", "widest"]
+    return Table(head=head, sections=[table_rows], words=3)
 
 
 def with_range(value: float, low: float, high: float, digits: int) -> str:

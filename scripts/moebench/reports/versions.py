@@ -27,6 +27,8 @@ def caption(rows: pd.DataFrame) -> str:
     days = compared.timestamp.str[:10]
     dates = days.min() if days.min() == days.max() else f"{days.min()} to {days.max()}"
     parts = [*main_versions(compared), protocols, dates]
+    if compared.ms.notna().any():
+        parts.append(comparison.ranges_text(compared))
 
     earlier = compared[compared.counts & compared.earlier_code.notna()]
     if len(earlier):

@@ -7,6 +7,7 @@ least to the greatest time of its runs. Two cells are tied where their ranges ov
 import math
 from collections.abc import Iterable
 
+import numpy as np
 import pandas as pd
 
 # What two runs of the same code differ by, of cells like which none was run twice.
@@ -15,9 +16,11 @@ ASSUMED = 1.05
 # A single run's range is as wide as the widest of repeated cells that share these columns.
 ALIKE = ["hardware", "clock", "protocol"]
 
-# Whence a range is: the cell's own runs, cells of the nearest T that were run more often, ASSUMED.
+# Whence a range is: the cell's own runs, cells of the nearest T that were run more often, the
+# trials of its only run, ASSUMED.
 OWN_RUNS = "runs"
 OTHER_CELLS = "other cells"
+TRIALS = "trials"
 NOT_KNOWN = "assumed"
 
 
@@ -30,7 +33,7 @@ def with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
     """Return the cells with the ranges of those that were run once, and whence each range is.
 
     cells: of `measurements.cells`. Columns that are set: ms_low, ms_high, and range_from: OWN_RUNS,
-    OTHER_CELLS or NOT_KNOWN.
+    OTHER_CELLS, TRIALS or NOT_KNOWN.
     """
     parts = [alike_with_ranges(alike) for _, alike in cells.groupby(ALIKE, sort=False)]
     if not parts:
@@ -44,10 +47,12 @@ def alike_with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
     repeated = cells[is_repeated]
     widest = (repeated.ms_high / repeated.ms_low).groupby(repeated.tokens).max()
 
-    width = pd.Series(ASSUMED, index=cells.index)
-    range_from = pd.Series(NOT_KNOWN, index=cells.index)
+    of_trials = cells.trials_ms.map(width_of_trials, na_action="ignore").astype(float)
+    width = of_trials.fillna(ASSUMED)
+    range_from = of_trials.notna().map({True: TRIALS, False: NOT_KNOWN})
     if len(widest):
-        width = cells.tokens.map(lambda tokens: widest[nearest(tokens, widest.index)])
+        of_others = cells.tokens.map(lambda tokens: widest[nearest(tokens, widest.index)])
+        width = np.fmax(of_others, of_trials)
         range_from[:] = OTHER_CELLS
     range_from[is_repeated] = OWN_RUNS
 
@@ -57,6 +62,12 @@ def alike_with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
         ms_high=cells.ms_high.where(is_repeated, cells.ms * half),
         range_from=range_from,
     )
+
+
+def width_of_trials(text: str) -> float:
+    """Return the greatest time over the least. text: as Provenance.trials_ms."""
+    times = [float(ms) for ms in text.split()]
+    return max(times) / min(times)
 
 
 def tied_with_fastest(cells: pd.DataFrame, ms: pd.Series, workload: list[pd.Series]) -> pd.Series:

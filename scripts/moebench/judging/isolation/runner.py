@@ -193,10 +193,11 @@ class Runner:
             return Finding(Status(answer.status))
 
         latency_ms = ask.mean_ms(answer, len(job.trials))
-        performance = Performance(
+        performance = fib.TimedPerformance(
             latency_ms=latency_ms,
             reference_latency_ms=job.reference_ms,
             speedup_factor=job.reference_ms / latency_ms,
+            trials_ms=answer.milliseconds,
         )
         return replace(finding, performance=performance)
 

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from moebench.reports.comparison import provenance
 from moebench.reports.figures import style
+from moebench.reports.versions import TIMED
 from moebench.results.summary import SHOWN
 
 SMALL_PRINT = 160  # characters in a line
@@ -16,7 +17,9 @@ SMALL_PRINT = 160  # characters in a line
 def figure(rows: pd.DataFrame) -> Figure:
     """Return a curve for each solution. rows: of one definition on one GPU."""
     shown = rows[(rows.tolerance == SHOWN) & rows.counts & rows.over_bound.notna()]
-    title = f"How many times the roofline bound: {rows.hardware.iloc[0]}, {SHOWN} tolerance"
+    timed = TIMED[rows.clock.iloc[0]]
+    where = f"{rows.hardware.iloc[0]}, {SHOWN} tolerance, {timed}"
+    title = f"How many times the roofline bound: {where}"
     origin = f"{rows.definition.iloc[0]}; {provenance(rows)}"
     drawn = style.new(title, 5.0, textwrap.fill(origin, SMALL_PRINT))
 

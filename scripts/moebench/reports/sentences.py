@@ -1,0 +1,167 @@
+"""Figures in the sentences of README.md and docs/: each is recomputed from traces and records, or
+it is said why it is no measurement of ours.
+
+docs/figures.toml lists the sentences. Between the words of one the page may break lines.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pydantic import Field
+
+from moebench.core import paths
+from moebench.core.atomic_file import write_atomically
+from moebench.core.schema import Strict
+
+HOLE = "{}"
+NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
+UNITS = r"%|x(?!\s?\d)|ms|us|s|seconds?|minutes?|[TGM]B/s|TFLOP/s|[TGMK]i?B|times"
+
+# A number, or several, before a unit. Not within a name, a path or a version; 128 x 128 is a shape.
+FIGURE = re.compile(
+    rf"(?<![\w.`/=-]){NUMBER}(?:(?:\s(?:to|and|or)\s|,\s|\s/\s){NUMBER})*\s?(?:{UNITS})(?!\w)"
+)
+
+# What holds no sentence: what is generated, code and targets of links.
+NO_SENTENCE = re.compile(
+    r"^<!-- generated: (?P<name>.+?) -->$.*?^<!-- end of (?P=name) -->$"
+    r"|^```.*?^```$|`[^`\n]*`|\]\([^)\n]*\)",
+    re.M | re.S,
+)
+
+Functions = Mapping[str, Callable[..., list[str]]]
+
+
+class Sentence(Strict):
+    """A part of a sentence of a page, with HOLE where a figure stands.
+
+    computed_by: the name of the function that returns the figures; arguments: what it is called
+    with. not_measured: in place of both, why the figures in the text are no measurement of ours.
+    """
+
+    page: str
+    text: str
+    computed_by: str | None = Field(None, alias="from")
+    arguments: dict = Field({}, alias="with")
+    not_measured: str | None = None
+
+    def figures(self, functions: Functions) -> list[str] | None:
+        """Return what stands in the holes, None where what it is computed from is not there.
+
+        So it is with stale traces, which count for nothing.
+        """
+        if self.computed_by is None:
+            return []
+        try:
+            figures = functions[self.computed_by](**self.arguments)
+        except (LookupError, ValueError, StopIteration):
+            return None
+        is_complete = all(re.fullmatch(NUMBER, figure) for figure in figures)
+        return figures if is_complete else None
+
+
+def listed(root: Path = paths.ROOT) -> list[Sentence]:
+    """Return the sentences of docs/figures.toml."""
+    content = tomllib.loads((root / "docs" / "figures.toml").read_text(encoding="utf-8"))
+    return [Sentence.model_validate(each) for each in content["sentence"]]
+
+
+def update(
+    check: bool, sentences: list[Sentence], functions: Functions, root: Path = paths.ROOT
+) -> list[str]:
+    """Write the figures that are recomputed, or only check them, and return problems, a line each.
+
+    Problems are figures that differ, that no sentence covers, and sentences that are not there.
+    """
+    problems = []
+    for path in [*sorted((root / "docs").glob("*.md")), root / "README.md"]:
+        page = path.relative_to(root).as_posix()
+        of_page = [sentence for sentence in sentences if sentence.page == page]
+        problems += update_page(path, page, check, of_page, functions)
+    return problems
+
+
+def update_page(
+    path: Path, page: str, check: bool, sentences: list[Sentence], functions: Functions
+) -> list[str]:
+    """Do for one page what `update` does for all."""
+    text = path.read_text(encoding="utf-8")
+    matches, problems = located(page, text, sentences)
+
+    changes = {}
+    for sentence, match in matches:
+        figures = sentence.figures(functions)
+        if figures is None:
+            where = f"{page}:{line_at(text, match.start())}"
+            problems.append(f"{where}: no current trace or record gives {sentence.text!r}")
+            continue
+        for number, figure in enumerate(figures, 1):
+            if match[number] != figure:
+                changes[match.span(number)] = figure
+
+    if check:
+        problems += out_of_date(page, text, changes)
+    elif changes:
+        write_atomically(path, replaced(text, changes))
+    return problems + without_source(page, text, [match.span() for _, match in matches])
+
+
+def located(
+    page: str, text: str, sentences: list[Sentence]
+) -> tuple[list[tuple[Sentence, re.Match]], list[str]]:
+    """Return where each sentence stands in a page, and a line for each that does not, or twice."""
+    matches = []
+    problems = []
+    for sentence in sentences:
+        places = list(pattern_of(sentence.text).finditer(text))
+        if len(places) == 1:
+            matches.append((sentence, places[0]))
+        else:
+            count = len(places) or "no"
+            problems.append(f"{page}: {count} sentences fit {sentence.text!r}, want one")
+    return matches, problems
+
+
+def out_of_date(page: str, text: str, changes: dict[tuple[int, int], str]) -> list[str]:
+    """Return a line for each figure that is another now. changes: place in the text -> figure."""
+    problems = []
+    for (first, end), figure in changes.items():
+        problems.append(
+            f"{page}:{line_at(text, first)}: says {text[first:end]}, traces and records give "
+            f"{figure}: run `moebench docs`"
+        )
+    return problems
+
+
+def pattern_of(text: str) -> re.Pattern:
+    """Return what finds a sentence in a page, with a group for each hole."""
+    words = []
+    for word in text.split():
+        parts = map(re.escape, word.split(HOLE))
+        words.append(f"({NUMBER})".join(parts))
+    return re.compile(r"\s+".join(words))
+
+
+def without_source(page: str, text: str, covered: list[tuple[int, int]]) -> list[str]:
+    """Return a line for each figure of a page's sentences that is not covered."""
+    sentences = NO_SENTENCE.sub(lambda match: re.sub(r"[^\n]", "_", match[0]), text)
+    problems = []
+    for match in FIGURE.finditer(sentences):
+        first, end = match.span()
+        if not any(start <= first and end <= stop for start, stop in covered):
+            figure = " ".join(match[0].split())
+            problems.append(f"{page}:{line_at(text, first)}: {figure}: from which trace or record?")
+    return problems
+
+
+def line_at(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
+
+def replaced(text: str, changes: dict[tuple[int, int], str]) -> str:
+    """Return a text with other words in these places."""
+    for first, end in sorted(changes, reverse=True):
+        text = text[:first] + changes[first, end] + text[end:]
+    return text

@@ -1,0 +1,110 @@
+"""Figures in sentences: recomputed, or found to have no source."""
+
+import pytest
+from moebench.reports import sentences
+from moebench.reports.stated import FUNCTIONS as FUNCTIONS_OF_PAGES
+
+PAGE = """# A
+
+It takes 4.4 us here, and 10 to
+18% less there.
+
+<!-- generated: t -->
+
+| 99 ms |
+
+<!-- end of t -->
+
+```
+sleep 5 s
+```
+"""
+FUNCTIONS = {"one": lambda us: [us], "other": lambda: ["10", "18"], "changed": lambda: ["9", "18"]}
+
+
+def sentence(text, computed_by=None, page="docs/a.md", **arguments):
+    fields = {"page": page, "text": text, "from": computed_by, "with": arguments}
+    return sentences.Sentence.model_validate(fields)
+
+
+ONE = sentence("takes {} us", "one", us="4.4")
+OTHER = sentence("{} to {}% less", "other")
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text("# R\n")
+    (tmp_path / "docs/a.md").write_text(PAGE)
+    return tmp_path
+
+
+def problems_of(root, *listed, check=True, functions=FUNCTIONS):
+    return sentences.update(check, list(listed), functions, root)
+
+
+def test_a_page_whose_figures_all_have_a_source_is_in_order(root):
+    assert problems_of(root, ONE, OTHER) == []
+
+
+@pytest.mark.parametrize("listed", [(ONE,), (OTHER,), ()])
+def test_a_figure_that_nothing_gives_is_a_problem(root, listed):
+    problems = problems_of(root, *listed)
+    assert len(problems) == 2 - len(listed)
+    assert all(problem.startswith("docs/a.md:3: ") for problem in problems)
+
+
+def test_a_figure_may_be_no_measurement(root):
+    assert problems_of(root, sentence("takes 4.4 us"), OTHER) == []
+
+
+def test_a_figure_that_has_changed_is_found_and_written(root):
+    changed = sentence("{} to {}% less", "changed")
+    assert len(problems_of(root, ONE, changed)) == 1
+    assert (root / "docs/a.md").read_text() == PAGE
+
+    assert problems_of(root, ONE, changed, check=False) == []
+    assert (root / "docs/a.md").read_text() == PAGE.replace("10 to", "9 to")
+    assert problems_of(root, ONE, changed) == []
+
+
+@pytest.mark.parametrize("text", ["took {} us", "{}"])
+def test_a_text_fits_one_sentence(root, text):
+    assert len(problems_of(root, ONE, OTHER, sentence(text, "one", us="1"))) == 1
+
+
+def missing(us):
+    raise KeyError("hopper_fused")
+
+
+@pytest.mark.parametrize("compute", [missing, lambda us: ["nan"]])
+def test_what_a_figure_is_computed_from_may_be_gone(root, compute):
+    """Its traces are stale for instance. Nothing is written then."""
+    functions = FUNCTIONS | {"one": compute}
+    assert len(problems_of(root, ONE, OTHER, check=False, functions=functions)) == 1
+    assert (root / "docs/a.md").read_text() == PAGE
+
+
+@pytest.mark.parametrize(
+    ("text", "figures"),
+    [
+        ("1.5 GB and 3 times, 2x", ["1.5 GB", "3 times", "2x"]),
+        ("1,300 us; 47.3, 195.5 and 399.2 us", ["1,300 us", "47.3, 195.5 and 399.2 us"]),
+        ("torch 2.11.0, T=57 ms, v1.2s, a/3 s, 128 x 128", []),
+        ("4.6 TB/s or 1522 TFLOP/s", ["4.6 TB/s", "1522 TFLOP/s"]),
+    ],
+)
+def test_what_a_figure_is(text, figures):
+    assert [match[0] for match in sentences.FIGURE.finditer(text)] == figures
+
+
+def test_every_listed_sentence_is_computed_by_a_function_or_is_no_measurement():
+    for each in sentences.listed():
+        assert (each.computed_by is None) != (each.not_measured is None)
+        assert each.computed_by is None or each.computed_by in FUNCTIONS_OF_PAGES
+
+
+def test_no_figure_of_this_repository_is_without_source():
+    """Whether they are right says `moebench docs --check`; stale traces give none."""
+    nothing = dict.fromkeys(FUNCTIONS_OF_PAGES, lambda **arguments: [])
+    assert sentences.update(True, sentences.listed(), nothing) == []
