@@ -211,6 +211,13 @@ def test_another_protocol_or_version_has_no_rank(tmp_path, change):
     assert math.isnan(other.over_fastest)
 
 
+def test_the_condition_of_most_cells_is_compared_however_often_others_were_run(tmp_path):
+    often = runs("fast", 1, 1.0, 1.1, 1.2, 1.3, protocol="short")
+    rows = loaded(tmp_path, [*often, *runs("fast", 7, 2.0), *runs("slow", 7, 2.0)])
+    assert row_at(rows, "fast", 7).comparable
+    assert not row_at(rows, "fast", 1).comparable
+
+
 def test_tolerances_clocks_and_gpus_are_rows_of_their_own(tmp_path):
     traces = [
         trace("fast", 1, 1.0),

@@ -63,7 +63,7 @@ def load(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     workloads: how many the definition has;
     bound_ms: the roofline bound, NaN on a GPU whose ceilings were not measured;
     bytes, flops: what the bound is made of, NaN where it is;
-    comparable: whether versions and protocol are those of most rows of the GROUP;
+    comparable: whether versions and protocol are those of most cells of the GROUP;
     counts: whether the row is comparable, timed and not stale;
     over_bound: ms over bound_ms;
     over_fastest: ms over the least ms of the workload, NaN where the row is not ranked (`ranked`);
@@ -244,11 +244,14 @@ def workload_uuids(recorded: list[Recorded]) -> dict[tuple[Path | None, str], se
 def counting(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each CELL, of the runs that count, and whether it is comparable.
 
-    Those are of the current source before an earlier one, then of the condition that most rows of
-    the group share, then of what was run last.
+    Those are of the current source before an earlier one, then of the condition under which most
+    cells of the group were run, then of what was run last.
     """
     rows = rows.assign(fresh=rows.source != "stale")
-    of_same_condition = rows.groupby([*GROUP, *CONDITION]).fresh.transform("sum")
+    cell = (rows.solution + rows.uuid).where(rows.fresh)
+    of_same_condition = cell.groupby([rows[name] for name in (*GROUP, *CONDITION)]).transform(
+        "nunique"
+    )
     most = of_same_condition.groupby([rows[column] for column in GROUP]).transform("max")
     rows["comparable"] = of_same_condition == most
     rows["code"] = rows.source_fingerprint.fillna(rows.source_sha1).fillna("") + rows.source
