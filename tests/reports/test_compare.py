@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from moebench import cli
 from moebench.core import paths
+from moebench.operators.roofline import CEILINGS
 from moebench.reports import comparison
 from moebench.results import against, measurements
 from recorded import DEFAULT, NAME, trace, trace_set, write
@@ -102,6 +103,34 @@ def test_every_workload_of_a_definition_by_its_key(compare):
     tokens = [int(row[0]) for row in rows_of(out.splitlines())]
     assert tokens == sorted(tokens)
     assert {1, 64, 8192} <= set(tokens)
+
+
+def test_rates_are_the_bounds_flops_and_bytes_over_the_time(compare, tmp_path):
+    file = write(tmp_path / "t.jsonl", [trace("fast", 1, 0.5), trace("fast", 14107, 9.0)])
+    status, out, _ = compare("--traces", file, "--rates")
+    assert status == 0
+    cells = dict(rows_of(out.splitlines()))
+    assert list(cells) == ["1", "14107"]
+
+    rows, _ = measurements.load([file])
+    for row in rows.itertuples():
+        tera_flops, tera_bytes = map(float, cells[str(row.tokens)].split(" / "))
+        seconds = row.ms / 1e3
+        ceilings = CEILINGS[row.hardware]
+        assert tera_flops == pytest.approx(row.flops / seconds / 1e12, rel=0.05, abs=0.06)
+        assert tera_bytes == pytest.approx(row.bytes / seconds / 1e12, abs=0.006)
+        least = max(row.bytes / ceilings["bytes"], row.flops / ceilings["fp8"])
+        assert row.bound_ms == pytest.approx(1e3 * least)
+
+
+@pytest.mark.parametrize("options", [(), ("--workloads",), ("--rates",)])
+def test_a_terminal_table_names_its_tolerance_protocol_and_clock(compare, tmp_path, options):
+    traces = [trace("fast", 1, protocol="warmup=10 iterations=50 trials=3")]
+    _, out, _ = compare("--traces", trace_set(tmp_path / "set", traces), *options)
+    conditions = (
+        "relaxed: rtol=0.2 atol=0.1 ratio=0.85; warmup=10 iterations=50 trials=3 clock=events"
+    )
+    assert conditions in out.splitlines()
 
 
 @pytest.mark.parametrize(

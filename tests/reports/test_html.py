@@ -88,6 +88,13 @@ def test_a_number_has_six_digits_and_none_is_null(tmp_path):
     assert rows[0]["ms"] is None
 
 
+def test_a_range_is_shown_of_several_runs_alone(tmp_path):
+    traces = [trace("fast", 1, ms) for ms in (1.0, 1.5, 1.1)]
+    rows, _ = results_of(page_of(tmp_path, [*traces, trace("slow", 1, 2.0)]))
+    ranges = {row["solution"]: (row["runs"], row["ms_low"], row["ms_high"]) for row in rows}
+    assert ranges == {"fast": (3, 1.0, 1.5), "slow": (1, None, None)}
+
+
 def test_a_solution_has_one_colour_on_the_page_and_in_the_figures(tmp_path):
     results = json.loads(inflated(page_of(tmp_path, [trace("mma_fused", 1)]), "RESULTS"))
     light, _ = results["looks"]["mma_fused"]["colours"]

@@ -4,6 +4,8 @@ cut.
 
 import pytest
 from moebench import cli
+from moebench.commands import profile as profile_command
+from moebench.commands import served as served_command
 from moebench.core import paths
 from moebench.operators import catalogue
 from moebench.packing.manifest import solution_names
@@ -44,6 +46,18 @@ def test_data_shows_the_bound_of_every_workload(narrow):
     lines = narrow("data", "full")
     check(lines)
     assert all(float(row[-1]) > 0 for row in rows_of(lines))
+
+
+def test_a_served_record_and_a_profile_name_their_protocol():
+    record = served.recorded()[0]
+    title = served_command.titled_table(record.head, record.points).title
+    for text in (record.head.provenance.protocol, record.head.provenance.tolerance):
+        assert text in title
+
+    records = read_records(paths.PROFILES)
+    title = profile_command.titled_table(records).title
+    for text in (records[0].provenance.protocol, records[0].definition):
+        assert text in title
 
 
 def test_every_solution_of_a_served_record():

@@ -22,8 +22,9 @@ from moebench.core.printable import printable
 from moebench.core.provenance import CLOCKS
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
-from moebench.reports import comparison, files, html
+from moebench.reports import comparison, files, html, rates
 from moebench.reports.table import Table, console, one_line
+from moebench.reports.versions import conditions_of
 from moebench.results import against, measurements, trace_files
 from moebench.results.summary import shown_tolerance
 
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tolerance", choices=list(TOLERANCES), help=tolerance_help)
     add("--clock", choices=CLOCKS, default="events", help="default: events")
     add("--workloads", action="store_true", help="every workload, not three of them")
+    add("--rates", action="store_true", help="every workload, in TFLOP/s and TB/s")
 
     against_help = (
         "the traces before a change, as --traces; exit 1 where something is slower than its runs "
@@ -73,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
     outputs = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name)}
 
     if args.against:
-        for name in ("workloads", *OUTPUTS):
+        for name in ("workloads", "rates", *OUTPUTS):
             if getattr(args, name):
                 raise UserError(f"--{name}: not with --against")
         return show_changes(traces, args)
@@ -182,14 +184,24 @@ def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:
 
     rows: of one definition.
     """
+    tolerance = args.tolerance or shown_tolerance(rows)
+    at_tolerance = rows[rows.tolerance == tolerance]
     draw = comparison.solutions
-    if args.workloads or args.tolerance:
-        rows = rows[rows.tolerance == (args.tolerance or shown_tolerance(rows))]
+    if args.rates:
+        rows = at_tolerance
+        draw = rates.rates
+    elif args.workloads or args.tolerance:
+        rows = at_tolerance
         draw = comparison.workloads
 
-    drawn = [draw(rows[rows.hardware == gpu]) for gpu in comparison.gpus(rows)]
-    without_caption = [replace(table, caption="") for table in drawn[:-1]]
-    return [*without_caption, drawn[-1]]
+    drawn = []
+    for gpu in comparison.gpus(rows):
+        table = draw(rows[rows.hardware == gpu])
+        measured_by = conditions_of(at_tolerance[at_tolerance.hardware == gpu])
+        drawn.append(replace(table, title=f"{table.title}\n{measured_by}", caption=""))
+        caption = table.caption
+    drawn[-1] = replace(drawn[-1], caption=caption)
+    return drawn
 
 
 def show(drawn: list[Table]) -> None:

@@ -8,6 +8,7 @@ doubtful or missing (the table says which), 2 for bad arguments.
 
 import argparse
 import sys
+from dataclasses import replace
 
 import torch
 
@@ -22,7 +23,7 @@ from moebench.profiling.calls import choose
 from moebench.profiling.profile import Job, profile_all
 from moebench.profiling.record import ProfileRecord
 from moebench.reports.profiles import table
-from moebench.reports.table import console
+from moebench.reports.table import Table, console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +83,18 @@ def main(args: argparse.Namespace) -> int:
                 write_atomically(args.records / f"{record.solution}.json", f"{text}\n")
     finally:  # after Ctrl-C, too
         if records:
-            console().print(table(records).terminal())
+            console().print(titled_table(records).terminal())
 
     is_doubtful = any(workload.warnings for record in records for workload in record.workloads)
     return 1 if progress.has_failed or is_doubtful else 0
+
+
+def titled_table(records: list[ProfileRecord]) -> Table:
+    """Return the table of the records, whose title says what was measured, where and how.
+
+    records: of one definition and machine.
+    """
+    drawn = table(records)
+    first = records[0]
+    protocol = first.provenance.protocol or "unknown protocol"
+    return replace(drawn, title=f"{first.definition}\n{drawn.title}\n{protocol}")

@@ -9,6 +9,7 @@ interpreter, which shows what is correct, not what is fast.
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -25,8 +26,8 @@ from moebench.models.layer import layer_of
 from moebench.operators.catalogue import definition_name, form, layer_key_named
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.packing.fingerprint import fingerprint
-from moebench.reports.served import table
-from moebench.reports.table import console
+from moebench.reports.served import ServedRecord, table
+from moebench.reports.table import Table, console
 from moebench.served import resident, rounds
 from moebench.served.record import Head, Point
 
@@ -125,8 +126,38 @@ def measure(
                 screen.print(f"[{number}/{len(head.tokens)}] {progress_line(point)}")
     finally:  # after Ctrl-C, too
         if points:
-            screen.print(table(head, points).terminal())
+            screen.print(titled_table(head, points).terminal())
     return 1 if any(point.error for point in points) else 0
+
+
+def titled_table(head: Head, points: list[Point]) -> Table:
+    """Return the table of the points, whose title says what they were measured on and how.
+
+    Where only a part of the model's layers fit, a note has the predicted times of all of them.
+    """
+    drawn = table(head, points)
+    by = head.provenance
+    title = f"{drawn.title}\n{by.hardware}\n{by.tolerance}; {by.protocol}"
+    return replace(drawn, title=title, notes=[*drawn.notes, *predicted_notes(head, points)])
+
+
+def predicted_notes(head: Head, points: list[Point]) -> list[str]:
+    """Return a note with what all layers of the model would take, none where all were measured."""
+    on_gpu = any(point.graph for point in points)
+    if not on_gpu or not head.of_model or head.layers >= head.of_model:
+        return []
+
+    record = ServedRecord(head, points)
+    texts = []
+    for tokens in record.tokens:
+        times = [point.ms for point in record.points_at(tokens) if point.ms]
+        if times:
+            ms = min(times) / head.layers * head.of_model
+            texts.append(f"T={tokens} {ms:.3f}")
+    return [
+        f"Predicted, not measured: ms of all {head.of_model} layers by the fastest solution, from "
+        f"these {head.layers}: {', '.join(texts)}"
+    ]
 
 
 def measured(

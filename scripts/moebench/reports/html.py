@@ -18,6 +18,8 @@ from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.comparison import LEVEL_WORDS, gpus
 from moebench.reports.figures.style import PALETTE, place
 from moebench.reports.table import one_line
+from moebench.reports.versions import conditions
+from moebench.results.spread import OWN_RUNS
 from moebench.results.summary import SHOWN
 
 FOLDER = Path(__file__).parent
@@ -30,6 +32,9 @@ HEADINGS = {
     "ms": "ms",
     "over_bound": "times bound",
     "over_fastest": "times fastest",
+    "runs": "runs",
+    "ms_low": "least ms",
+    "ms_high": "greatest ms",
     "status": "status",
     "speedup": "speed-up",
     "matched": "matched",
@@ -37,11 +42,11 @@ HEADINGS = {
     "timestamp": "date",
 }
 FEW = 4
-NUMBERS = ("tokens", "ms", "over_bound", "over_fastest", "speedup", "matched")
+WORDS = ("solution", "status", "source", "timestamp")  # the others hold numbers
 
 # What a view is chosen by, and what is said of a row outside the table.
 CHOSEN_BY = ("definition", "hardware", "tolerance")
-DETAILS = ("tolerance_text", "protocol", "versions", "source_sha1", "place")
+DETAILS = ("tolerance_text", "conditions", "versions", "source_sha1", "place")
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -61,9 +66,9 @@ PAGE = """<!doctype html>
 </form>
 <p id="conditions" class="faint"></p>
 <div id="figure"></div>
-<p class="faint">Hover over a point for its details. Click a name beside the figure to hide its
-solution, a heading to sort. Rows in green: {level}. The address of this page keeps what is
-chosen.</p>
+<p class="faint">Hover over a point for its details; a bar through it is the range of its runs.
+Click a name beside the figure to hide its solution, a heading to sort. Rows in green: {level}.
+The address of this page keeps what is chosen.</p>
 <div class="wide"><table>
 <thead><tr>{heads}</tr></thead>
 <tbody></tbody>
@@ -93,7 +98,7 @@ def headings() -> list[str]:
     """Return a <th> for each column of the table."""
     heads = []
     for at, (column, heading) in enumerate(HEADINGS.items()):
-        kinds = "number" if column in NUMBERS else ""
+        kinds = "" if column in WORDS else "number"
         if at >= FEW:
             kinds += " more"
         button = f"<button>{escape(heading)}</button>"
@@ -113,7 +118,14 @@ def results(rows: pd.DataFrame) -> str:
     definitions, GPUs and tolerances in the order in which they are offered; looks: solution ->
     colours and mark.
     """
-    named = rows.assign(definition=rows.geometry.fillna(rows.definition))
+    has_own_range = rows.range_from == OWN_RUNS
+    measured_by = rows[["tolerance_text", "protocol", "clock"]].values.tolist()
+    named = rows.assign(
+        definition=rows.geometry.fillna(rows.definition),
+        conditions=[conditions(*values) for values in measured_by],
+        ms_low=rows.ms_low.where(has_own_range),
+        ms_high=rows.ms_high.where(has_own_range),
+    )
     columns = [*CHOSEN_BY, *HEADINGS, *DETAILS, "level"]
     fastest_first = named[columns].sort_values("ms", kind="stable")
     values = [[plain(value) for value in row] for row in fastest_first.values.tolist()]

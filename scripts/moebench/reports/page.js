@@ -67,7 +67,7 @@ const distinct = (chosen, column) => [...new Set(chosen.map(row => row[column]))
 function showConditions(chosen) {
   const days = chosen.map(row => row.timestamp.slice(0, 10)).sort();
   const dates = [...new Set([days[0], days[days.length - 1]])].join(" to ");
-  const parts = ["tolerance_text", "protocol", "versions"].map(
+  const parts = ["conditions", "versions"].map(
     column => distinct(chosen, column).join(" or "));
   document.getElementById("conditions").textContent = [...parts, dates].join("; ");
 }
@@ -78,11 +78,16 @@ function escaped(text) {
   return String(text).replace(/[&<>]/g, letter => entities[letter]);
 }
 
+function rangeText(row) {
+  if (row.ms_low === null) return "";
+  return `, ${row.ms_low.toFixed(4)} to ${row.ms_high.toFixed(4)} ms in ${row.runs} runs`;
+}
+
 function hoverText(row) {
   const bound = row.over_bound === null ? "" : `, ${row.over_bound.toFixed(2)} times the bound`;
   const lines = [
     `${row.solution}, T = ${row.tokens}`,
-    `${row.ms.toFixed(4)} ms${bound}`,
+    `${row.ms.toFixed(4)} ms${bound}${rangeText(row)}`,
     row.tolerance_text,
     row.timestamp,
     `source ${row.source_sha1 ?? "unknown"}, ${row.source}`,
@@ -96,11 +101,20 @@ function curve(solution, points, hasBound) {
   const look = looks[solution];
   const color = look.colours[dark.matches ? 1 : 0];
   points.sort((one, other) => one.tokens - other.tokens);
+
+  const height = row => hasBound ? row.over_bound : row.ms;
+  const away = (row, ms) => ms === null ? 0 : Math.abs(ms / row.ms - 1) * height(row);
   return {
     name: escaped(solution),
     meta: solution,
     x: points.map(row => row.tokens),
-    y: points.map(row => hasBound ? row.over_bound : row.ms),
+    y: points.map(height),
+    error_y: {
+      array: points.map(row => away(row, row.ms_high)),
+      arrayminus: points.map(row => away(row, row.ms_low)),
+      thickness: 1,
+      width: 3,
+    },
     text: points.map(hoverText),
     hovertemplate: "%{text}<extra></extra>",
     mode: "lines+markers",
@@ -144,7 +158,10 @@ function showFigure(chosen) {
 }
 
 // Digits after the point.
-const DIGITS = {tokens: 0, ms: 4, over_bound: 2, over_fastest: 2, speedup: 1, matched: 4};
+const DIGITS = {
+  tokens: 0, ms: 4, over_bound: 2, over_fastest: 2, runs: 0, ms_low: 4, ms_high: 4, speedup: 1,
+  matched: 4,
+};
 
 function cellText(column, value) {
   if (value === null) return "";

@@ -10,7 +10,16 @@ from moebench.core.errors import UserError
 from moebench.core.provenance import CLOCKS
 from moebench.operators.roofline import H100, MEASURED_ON
 from moebench.profiling.record import ProfileRecord, read_records
-from moebench.reports import bounds, comparison, models, multi_gpu, profiles, served, versions
+from moebench.reports import (
+    bounds,
+    comparison,
+    models,
+    multi_gpu,
+    predicted,
+    profiles,
+    served,
+    versions,
+)
 from moebench.reports.docs import Figures, Tables
 from moebench.reports.figures import speed, stages
 from moebench.reports.versions import TIMED
@@ -148,6 +157,7 @@ TABLES: Tables = {
     ("docs/models.md", "speeds"): lambda: models.speeds(rows()).markdown(),
     ("docs/tolerances.md", "passes"): lambda: comparison.exactness(main_definition()).markdown(),
     ("docs/served.md", "served"): served_block,
+    ("docs/served.md", "predicted"): lambda: predicted.predicted(served.recorded()).markdown(),
     ("docs/multi_gpu.md", "all-reduce"): multi_gpu.block,
     ("docs/profile.md", "profile"): profile_block,
 }

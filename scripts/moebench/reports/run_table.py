@@ -27,6 +27,7 @@ from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.table import Cell, Entry, Table, decimal
+from moebench.reports.versions import conditions
 from moebench.results.measurements import NUMBERS, cells, rows_from, timed_calls
 from moebench.results.spread import tied_with_fastest, with_ranges
 
@@ -180,9 +181,9 @@ def table(
         summaries = [summary(of_solution) for summary in columns.values()]
         table_rows.append([name, passed, *summaries])
 
-    clock = ", by the GPU's clock" if plan.clock == "gpu" else ""
+    measured_by = conditions(str(plan.tolerance), plan.protocol, plan.clock)
     return Table(
-        title=f"{part.full.name}\n{hardware}, {plan.tolerance}{clock}",
+        title=f"{part.full.name}\n{hardware}\n{measured_by}",
         head=["solution", "passed", *columns],
         sections=[table_rows],
         notes=[

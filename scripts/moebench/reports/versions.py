@@ -36,6 +36,27 @@ def caption(rows: pd.DataFrame) -> str:
     return f"<sub>{'; '.join(parts)}; [in full]({PAGE}).</sub>"
 
 
+def conditions(tolerance: str, protocol: str, clock: str) -> str:
+    """Return what a terminal's table says of its times: tolerance, warm-up calls, iterations,
+    trials and clock.
+
+    tolerance: with its numbers. protocol: as traces say it, and so the clock if it is not CUDA
+    events.
+    """
+    is_timed = "iterations=" in protocol
+    if is_timed and "clock=" not in protocol:
+        protocol = f"{protocol} clock={clock}"
+    return f"{tolerance}; {protocol}"
+
+
+def conditions_of(rows: pd.DataFrame) -> str:
+    """Return the conditions of rows at one tolerance, as `conditions` does; "or" joins several."""
+    shown = rows[rows.comparable] if rows.comparable.any() else rows
+    columns = shown[["tolerance_text", "protocol", "clock"]].drop_duplicates()
+    texts = [conditions(*values) for values in columns.values.tolist()]
+    return " or ".join(sorted(set(texts)))
+
+
 def main_versions(rows: pd.DataFrame) -> list[str]:
     """Return "torch 2.11.0+cu130" and the like, each version that any of these rows has."""
     texts = []

@@ -62,6 +62,7 @@ def load(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     others: the trace's fields that FIB's schema does not have;
     workloads: how many the definition has;
     bound_ms: the roofline bound, NaN on a GPU whose ceilings were not measured;
+    bytes, flops: what the bound is made of, NaN where it is;
     comparable: whether versions and protocol are those of most cells of the GROUP;
     counts: whether the row is comparable, timed and not stale;
     over_bound: ms over bound_ms;
@@ -199,7 +200,7 @@ def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
 
 
 def bounds(recorded: list[Recorded]) -> pd.DataFrame:
-    """Return bound_ms and workloads, as in `load`, of each trace."""
+    """Return bound_ms, bytes, flops and workloads, as in `load`, of each trace."""
     uuids = workload_uuids(recorded)
     bound_of_workload = {}
     rows = []
@@ -215,11 +216,13 @@ def bounds(recorded: list[Recorded]) -> pd.DataFrame:
                 bound_of_workload[key] = recorded_bound(trace.definition, trace.workload, each.root)
             bound = bound_of_workload[key]
 
-        bound_ms = math.nan  # where the routing is not known, too, or no expert has a token
+        # NaN where the routing is not known, too, or no expert has a token.
+        columns = dict.fromkeys(["bound_ms", "bytes", "flops"], math.nan)
         if bound and bound.rows:
             bound_ms = replace(bound, gpu=gpu).ms
-        count = len(uuids[each.root, trace.definition])
-        rows.append({"bound_ms": bound_ms, "workloads": count})
+            columns = {"bound_ms": bound_ms, "bytes": bound.bytes, "flops": bound.flops}
+        columns["workloads"] = len(uuids[each.root, trace.definition])
+        rows.append(columns)
     return pd.DataFrame(rows)
 
 

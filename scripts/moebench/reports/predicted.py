@@ -1,0 +1,114 @@
+"""What all MoE layers of a model would take in a CUDA graph, where that was not recorded.
+
+A layer takes as many times its roofline bound as the nearest recorded layer does, at the same
+number of tokens. Nearest is the layer whose bound is nearest, over all numbers of tokens: what a
+layer takes beyond it hangs on how long it is more than on its sizes. How far that is off is
+computed by predicting the recorded models in the same way, each from the others.
+"""
+
+import math
+from statistics import median
+
+from moebench.models.expected_bound import expected_bound
+from moebench.models.layer import Layer, layer_of, layers
+from moebench.operators.catalogue import by_name
+from moebench.operators.layers import cached
+from moebench.reports.models import SERVED_TOKENS
+from moebench.reports.served import ServedRecord
+from moebench.reports.table import Entry, Table
+
+CAPTION = (
+    "Predicted, not measured: ms of a pass over all MoE layers of the model by the fastest "
+    "solution. A layer takes as many times its mean roofline bound as the layer that it is "
+    "predicted from takes of its own, at the same T."
+)
+
+
+def predicted(records: list[ServedRecord]) -> Table:
+    """Return a row for each model's layer of which not all layers were recorded."""
+    measured = {layer_key(record): record for record in records if record.has_bound}
+    rows = []
+    for layer in layers():
+        record = measured.get(layer.key)
+        if record and record.head.layers >= layer.count:
+            continue
+        rows.append(row(layer, record or nearest(layer, list(measured.values()))))
+
+    head = ["model", "predicted from", *(f"T={tokens}" for tokens in SERVED_TOKENS)]
+    caption = f"{CAPTION} {accuracy(list(measured.values()))}"
+    return Table(head, [rows], caption=caption, words=2)
+
+
+def layer_key(record: ServedRecord) -> str:
+    """Return the key in `layers` of a record's layer."""
+    key = by_name()[record.head.definition]
+    layer = layer_of(key)
+    return layer.key if layer else key
+
+
+def row(layer: Layer, record: ServedRecord) -> list[Entry]:
+    """Return a row of the table: the layer, what it is predicted from, and ms."""
+    source = layer_of(layer_key(record))
+    name = f"{source.name}, {record.head.layers} of {layer.count} layers"
+    if source.key != layer.key:
+        name = source.name
+    return [layer.name, name, *(predicted_text(layer, record, count) for count in SERVED_TOKENS)]
+
+
+def predicted_text(layer: Layer, record: ServedRecord, tokens: int) -> str | None:
+    """Return the ms of a pass over all layers of a model, None where the record has none."""
+    ms = predicted_ms(layer, record, tokens)
+    return None if ms is None else f"{ms:.2f}"
+
+
+def predicted_ms(layer: Layer, record: ServedRecord, tokens: int) -> float | None:
+    """Return the time of all layers, from a record of the layer itself or of another."""
+    times = [point for point in record.points_at(tokens) if point.ms]
+    if not times:
+        return None
+
+    fastest = min(times, key=lambda point: point.ms)
+    if layer_key(record) == layer.key:
+        return fastest.ms / record.head.layers * layer.count
+    return fastest.ms / fastest.bound_ms * mean_bound(layer.key, tokens) * layer.count
+
+
+@cached
+def mean_bound(key: str, tokens: int) -> float:
+    """Return the roofline bound of one layer in ms, a mean over routings."""
+    layer = layer_of(key)
+    return expected_bound(tokens, layer.sizes).ms
+
+
+def nearest(layer: Layer, records: list[ServedRecord]) -> ServedRecord:
+    """Return the record of the layer whose bound is nearest."""
+    return min(records, key=lambda record: distance(layer, record))
+
+
+def distance(layer: Layer, record: ServedRecord) -> float:
+    """Return how far apart the bounds of two layers are: factors of e, summed over token counts."""
+    recorded = layer_of(layer_key(record))
+    total = 0.0
+    for tokens in SERVED_TOKENS:
+        factor = mean_bound(layer.key, tokens) / mean_bound(recorded.key, tokens)
+        total += abs(math.log(factor))
+    return total
+
+
+def accuracy(records: list[ServedRecord]) -> str:
+    """Return how far predictions of the recorded models are off, each from the others."""
+    errors = []
+    for record in records:
+        layer = layer_of(layer_key(record))
+        others = [each for each in records if each is not record]
+        if not others:
+            return ""
+        for tokens in SERVED_TOKENS:
+            guess = predicted_ms(layer, nearest(layer, others), tokens)
+            actual = predicted_ms(layer, record, tokens)
+            if guess and actual:
+                errors.append(abs(guess / actual - 1))
+    if not errors:
+        return ""
+    off_by = f"{median(errors):.0%} in the median and {max(errors):.0%} at most"
+    return f"The recorded models, predicted so from each other, are off by {off_by}."

@@ -1,0 +1,80 @@
+"""What `served` has not measured: predicted from the nearest record, and named after it."""
+
+import re
+
+import pytest
+from moebench.commands.served import predicted_notes
+from moebench.models.layer import layer_of
+from moebench.reports import predicted, served
+
+RECORDS = [record for record in served.recorded() if record.has_bound]
+BY_KEY = {predicted.layer_key(record): record for record in RECORDS}
+
+
+@pytest.fixture
+def table_of(monkeypatch):
+    """Return a function that predicts these layers alone, by key, at T = 8."""
+    monkeypatch.setattr(predicted, "SERVED_TOKENS", (8,))
+
+    def table(*keys):
+        monkeypatch.setattr(predicted, "layers", lambda: [layer_of(key) for key in keys])
+        return predicted.predicted(RECORDS)
+
+    return table
+
+
+def least_ms(record, tokens):
+    return min(point.ms for point in record.points_at(tokens) if point.ms)
+
+
+def test_a_model_of_which_all_layers_were_recorded_is_not_predicted(table_of):
+    (rows,) = table_of("qwen3-30b", "glm-5-ep8").sections
+    assert [row[0] for row in rows] == ["GLM-5 EP8"]
+
+
+def test_layers_that_did_not_fit_take_as_long_as_those_that_did(table_of):
+    record = BY_KEY["minimax-m2"]
+    (row,) = table_of("minimax-m2").sections[0]
+    assert record.head.layers < record.head.of_model
+    assert f"{record.head.layers} of {record.head.of_model}" in row[1]
+
+    scaled = least_ms(record, 8) / record.head.layers * record.head.of_model
+    assert float(row[2]) == pytest.approx(scaled, abs=0.005)
+
+
+def test_the_terminal_predicts_the_layers_that_did_not_fit_and_says_so():
+    record = BY_KEY["minimax-m2"]
+    (note,) = predicted_notes(record.head, record.points)
+    assert note.startswith("Predicted, not measured")
+    ms = float(re.search(r"\bT=8 ([\d.]+)", note)[1])
+    scaled = least_ms(record, 8) / record.head.layers * record.head.of_model
+    assert ms == pytest.approx(scaled, abs=0.0005)
+
+    whole = BY_KEY["qwen3-30b"]
+    assert predicted_notes(whole.head, whole.points) == []
+
+
+def test_another_layer_takes_as_many_times_its_bound_as_the_nearest(table_of):
+    layer = layer_of("glm-5-ep8")
+    (row,) = table_of(layer.key).sections[0]
+    distances = {key: predicted.distance(layer, record) for key, record in BY_KEY.items()}
+    source = min(distances, key=distances.get)
+    assert row[1] == layer_of(source).name
+
+    points = BY_KEY[source].points_at(8)
+    over_bound = least_ms(BY_KEY[source], 8) / points[0].bound_ms
+    expected = over_bound * predicted.mean_bound(layer.key, 8) * layer.count
+    assert float(row[2]) == pytest.approx(expected, abs=0.005)
+
+
+def test_the_error_is_that_of_predicting_each_record_from_the_others(monkeypatch):
+    monkeypatch.setattr(predicted, "SERVED_TOKENS", (8,))
+    two = [BY_KEY["qwen3-30b"], BY_KEY["minimax-m2"]]
+    errors = []
+    for record, other in (two, two[::-1]):
+        layer = layer_of(predicted.layer_key(record))
+        guess = predicted.predicted_ms(layer, other, 8)
+        errors.append(abs(guess / predicted.predicted_ms(layer, record, 8) - 1))
+    text = predicted.accuracy(two)
+    assert f"{sum(errors) / 2:.0%}" in text
+    assert f"{max(errors):.0%}" in text
