@@ -31,6 +31,11 @@ __device__ __forceinline__ float ld_f32(const float* p) {
   asm volatile("ld.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
   return v;
 }
+__device__ __forceinline__ uint2 ld_v2(const void* p) {
+  uint2 v;
+  asm volatile("ld.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
+  return v;
+}
 // What other CTAs have written in this launch: L1 may have an old copy. Where a load may move, __ldcg does.
 __device__ __forceinline__ uint4 ld_global_cg_v4(const void* p) {
   uint4 v;
