@@ -266,6 +266,7 @@ inline void counter_wait(const unsigned* counter, unsigned count) {
 inline constexpr auto ld_v4 = [](const void* p) { return *static_cast<const uint4*>(p); };
 inline constexpr auto ld_v2 = [](const void* p) { return *static_cast<const uint2*>(p); };
 inline constexpr auto ld_f32 = [](const float* p) { return *p; };
+inline constexpr auto ld_global_v2 = ld_v2;
 inline constexpr auto ld_global_v4 = ld_v4, ld_global_cg_v4 = ld_v4;
 inline constexpr auto ld_global_f32 = ld_f32, ld_global_cg_f32 = ld_f32;
 inline void prefetch_l2(const void*) {}

@@ -2,8 +2,8 @@
 
     python mma_small_layer.py LIBRARY
 
-runs a test build of the layer "split-k" on the GPU, for the sanitizers, and checks every stage of
-it on the CPU.
+runs a test build of the layer "split-k", or "split-k-mxfp4", on the GPU, for the sanitizers, and
+checks every stage of it on the CPU.
 """
 
 import sys
@@ -233,7 +233,8 @@ def flags(configuration):
 
 def main(path):
     library = load_library(path)
-    layer = LAYERS["split-k"]
+    is_mxfp4 = library["read_numbers"]()["mxfp4"]
+    layer = LAYERS["split-k-mxfp4" if is_mxfp4 else "split-k"]
     for num_tokens in COUNTS:
         arguments = inputs(layer, num_tokens)
         on_device = {}

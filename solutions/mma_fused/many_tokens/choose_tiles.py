@@ -71,6 +71,6 @@ def choose_many_mxfp4(architecture, multiprocessors, rows_per_expert):
     elif rows_per_expert <= 48:
         tile = Tile(32, 128, 128, 8, 1, 8, 3)
     else:
-        tile = Tile(64, 64, 128, 8, 1, 8, 3)
+        tile = Tile(64, 32, 128, 8, 1, 8, 3)
     tile = tile._replace(programs=tile.per_sm * multiprocessors)
     return Fp16Choice(tile, tile, architecture in WITHOUT_FP8)

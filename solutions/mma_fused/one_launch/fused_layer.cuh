@@ -112,15 +112,19 @@ struct StagedTokens<0> {  // nobody asks for them
   __device__ float* x_scale() const { return nullptr; }
 };
 
-// Scales of the weight tiles in the stages: a word for each row, of the four groups of a K block.
+// Scales of the weight tiles in the stages: a word for each row, of the four groups of a K block. And of the one that a
+// warp multiplies, in fp32: [group][row % 8][row / 8].
 template <bool kMxfp4>
 struct StagedScales {
   uint32_t words[Config::kWarps][Config::kStages][Config::kWeightTileRows];
+  alignas(16) float wide[Config::kWarps][4][8][Config::kWeightTileRows / 8];
 
   __device__ uint32_t* weight_scales(int warp, int stage) { return words[warp][stage]; }
 };
 template <>
 struct StagedScales<false> {  // nobody asks for them
+  static constexpr float* wide[Config::kWarps] = {};
+
   __device__ uint32_t* weight_scales(int, int) { return nullptr; }
 };
 

@@ -44,10 +44,11 @@ struct XFragment {
   uint4 x[2];
   float scale;
 
-  // from: the row's K block.
-  __device__ void load_groups(const uint8_t* from) {
+  // from: the row's K block. load: of 8 bytes.
+  template <class Load>
+  __device__ void load_groups(const uint8_t* from, const Load& load) {
     from += 8 * (threadIdx.x % 4);
-    const uint2 v[4] = {ld_v2(from), ld_v2(from + kGroupK), ld_v2(from + 2 * kGroupK), ld_v2(from + 3 * kGroupK)};
+    const uint2 v[4] = {load(from), load(from + kGroupK), load(from + 2 * kGroupK), load(from + 3 * kGroupK)};
     x[0] = make_uint4(v[0].x, v[0].y, v[1].x, v[1].y), x[1] = make_uint4(v[2].x, v[2].y, v[3].x, v[3].y);
   }
   // B of the MMA `half` of group j's two.
@@ -63,12 +64,12 @@ struct XFragment {
     if constexpr (Config::kStagedTokens > 0) {
       const bool staged = args.num_tokens <= Config::kStagedTokens;
       const uint8_t* from = (staged ? s.x(token) : args.x + token * kHidden) + k * kBlockK;
-      if constexpr (kMxfp4Weights) load_groups(from);
+      if constexpr (kMxfp4Weights) load_groups(from, ld_v2);
       else x[0] = ld_v4(from + 32 * t), x[1] = ld_v4(from + 32 * t + 16);
       scale = ld_f32((staged ? s.x_scale() : args.x_scale) + x_scale_index(k, token, args.num_tokens));
     } else {
       const uint8_t* from = args.x + token * kHidden + k * kBlockK;
-      if constexpr (kMxfp4Weights) load_groups(from);
+      if constexpr (kMxfp4Weights) load_groups(from, ld_global_v2);
       else x[0] = ld_global_v4(from + 32 * t), x[1] = ld_global_v4(from + 32 * t + 16);
       scale = ld_global_f32(args.x_scale + x_scale_index(k, token, args.num_tokens));
     }

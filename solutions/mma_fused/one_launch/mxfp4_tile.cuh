@@ -55,47 +55,25 @@ __device__ __forceinline__ uint32_t load_group(GroupFragments& w, const uint8_t*
 
 // ---- scales ----
 
-// The scales of a lane's rows of a weight tile, for a K block.
-struct LaneScales {
-  uint32_t word[Config::kMTiles][2];  // [16 weight rows][row g, row g + 8]
-  bool unusual;  // whether a scale of the tile may be outside 2^-63 to 2^64: 0 and 255 are not exponents of fp32
+// The scale that a byte is, exactly; NaN of 255.
+__device__ __forceinline__ float scale_of_byte(uint32_t byte) {
+  const uint32_t bits = byte << 23;
+  return __uint_as_float(byte == 0 || byte == 255 ? bits | 0x00400000u : bits);  // 2^-127 is subnormal
+}
 
-  __device__ explicit LaneScales(const uint32_t* scales) {
-    const int lane = threadIdx.x % kWarp, g = lane / 4;
+// For all lanes: a weight tile's scales as fp32, of two rows a lane. They are turned here once, as four lanes need each.
+// consumer_wait() is between what reads `wide` and the next call.
+__device__ __forceinline__ void widen_scales(float (&wide)[kGroups][Config::kMmaM / 2][2 * Config::kMTiles],
+                                             const uint32_t* words) {
+  const int lane = threadIdx.x % kWarp, g = lane % 8, eighth = lane / 8;
 #pragma unroll
-    for (int m = 0; m < Config::kMTiles; m++)
-      word[m][0] = scales[m * Config::kMmaM + g], word[m][1] = scales[m * Config::kMmaM + 8 + g];
-    // the first two bits of a usual byte differ
-    const uint32_t first = scales[lane], second = scales[kWarp + lane];
-    const uint32_t usual = (first ^ first << 1) & (second ^ second << 1) & 0x80808080u;
-    unusual = __any_sync(kFullWarp, usual != 0x80808080u);
+  for (int i = 0; i < 2; i++) {
+    const uint32_t four = words[kWarp * i + lane];
+#pragma unroll
+    for (int j = 0; j < kGroups; j++) wide[j][g][4 * i + eighth] = scale_of_byte(four >> 8 * j & 255);
   }
-  // As fp32, exactly; NaN of 255.
-  __device__ void of_group(int j, float (&scale)[Config::kMTiles][2]) const {
-#pragma unroll
-    for (int m = 0; m < Config::kMTiles; m++) {
-#pragma unroll
-      for (int eighth = 0; eighth < 2; eighth++) {
-        const uint32_t v = word[m][eighth];
-        scale[m][eighth] = __uint_as_float((j == kGroups - 1 ? v >> 1 : v << (23 - 8 * j)) & 0x7f800000u);
-      }
-    }
-    if (unusual) add_unusual(scale);
-  }
-
- private:
-  // 2^-127, which is subnormal, and NaN, where the bits of the exponent are 0 and 255.
-  static __device__ void add_unusual(float (&scale)[Config::kMTiles][2]) {
-#pragma unroll
-    for (int m = 0; m < Config::kMTiles; m++) {
-#pragma unroll
-      for (int eighth = 0; eighth < 2; eighth++) {
-        const uint32_t bits = __float_as_uint(scale[m][eighth]);
-        if (bits == 0 || bits == 0x7f800000u) scale[m][eighth] = __uint_as_float(bits | 0x00400000u);
-      }
-    }
-  }
-};
+  __syncwarp();  // wide
+}
 
 // ---- product ----
 
@@ -106,7 +84,9 @@ template <bool kScalePerGroup, int kNTiles, class GetRows, class GetScale>
 __device__ __forceinline__ void multiply_mxfp4_tile(WeightPipeline& weights, const uint8_t* weight_tile,
                                                     float (&acc)[kNTiles][Config::kMTiles][4], const GetRows& get_rows,
                                                     const GetScale& get_scale) {
-  const LaneScales scales(weights.scales());
+  auto& scales = weights.wide_scales();
+  widen_scales(scales, weights.scales());
+  const int g = weights.lane / 4;
   float block[kNTiles][Config::kMTiles][4] = {};  // sums of the K block, without scales of rows
   uint32_t read = 0;
 #pragma unroll
@@ -114,8 +94,9 @@ __device__ __forceinline__ void multiply_mxfp4_tile(WeightPipeline& weights, con
     GroupFragments w;
     read |= load_group(w, weight_tile, j);
     if (j == kGroups - 1) weights.consumer_release(read);
-    float w_scale[Config::kMTiles][2];
-    scales.of_group(j, w_scale);
+    const float4 low = *reinterpret_cast<const float4*>(&scales[j][g][0]);
+    const float4 high = *reinterpret_cast<const float4*>(&scales[j][g][4]);
+    const float w_scale[Config::kMTiles][2] = {{low.x, low.y}, {low.z, low.w}, {high.x, high.y}, {high.z, high.w}};
 #pragma unroll
     for (int n = 0; n < kNTiles; n++) {
       float sum[Config::kMTiles][4] = {};

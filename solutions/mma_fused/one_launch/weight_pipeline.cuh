@@ -104,6 +104,7 @@ struct WeightPipeline {
 
   // MXFP4: the scales of the weight tile that consumer_wait() returned.
   __device__ const uint32_t* scales() const { return s.weight_scales(warp, stage); }
+  __device__ auto& wide_scales() const { return s.wide[warp]; }
 
   // The lane has read the weight tile, and `read` depends on all its bits. When all lanes have, the stage is loaded
   // again.
