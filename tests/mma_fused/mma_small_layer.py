@@ -217,9 +217,10 @@ def dequantised(arguments):
     for name in ("gemm1_weights", "gemm2_weights"):
         weights = arguments[name]
         scales = arguments[f"{name}_scale"]
-        wide[name] = torch.stack([dequantize_mxfp4(*each) for each in zip(weights, scales)])
-        experts, rows, columns = wide[name].shape
-        shape = (experts, rows // 128, columns // 128)
+        experts = range(len(weights))
+        wide[name] = torch.stack([dequantize_mxfp4(weights[e], scales[e]) for e in experts])
+        _, rows, columns = wide[name].shape
+        shape = (len(weights), rows // 128, columns // 128)
         wide[f"{name}_scale"] = torch.ones(shape, device=weights.device)
     return wide
 

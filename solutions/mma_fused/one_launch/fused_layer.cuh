@@ -112,20 +112,24 @@ struct StagedTokens<0> {  // nobody asks for them
   __device__ float* x_scale() const { return nullptr; }
 };
 
-// Scales of the weight tiles in the stages: a word for each row, of the four groups of a K block. And of the one that a
-// warp multiplies, in fp32: [group][row % 8][row / 8].
+// Scales of a K block of MXFP4 weights for the rows of a weight tile: [group][row % 8][row / 8].
+constexpr int kGroupK = 32;  // values with one scale
+constexpr int kGroups = kBlockK / kGroupK;
+using WideScales = float[kGroups][8][Config::kWeightTileRows / 8];
+
+// Scales of the weight tiles in the stages, a word of four bytes for each row, and of the tile that a warp multiplies.
 template <bool kMxfp4>
 struct StagedScales {
   uint32_t words[Config::kWarps][Config::kStages][Config::kWeightTileRows];
-  alignas(16) float wide[Config::kWarps][4][8][Config::kWeightTileRows / 8];
+  alignas(16) WideScales wide[Config::kWarps];
 
   __device__ uint32_t* weight_scales(int warp, int stage) { return words[warp][stage]; }
+  __device__ WideScales* wide_scales(int warp) { return &wide[warp]; }
 };
 template <>
 struct StagedScales<false> {  // nobody asks for them
-  static constexpr float* wide[Config::kWarps] = {};
-
   __device__ uint32_t* weight_scales(int, int) { return nullptr; }
+  __device__ WideScales* wide_scales(int) { return nullptr; }
 };
 
 struct Smem : TilesAndLists, StagedTokens<Config::kStagedTokens>, StagedScales<kMxfp4Weights> {

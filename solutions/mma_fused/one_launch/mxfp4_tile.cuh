@@ -12,7 +12,6 @@
 
 namespace mma_fused {
 
-constexpr int kGroups = kBlockK / kGroupK;   // of a K block
 constexpr float kMxfp4UnpackScale = 0x1p14f;  // fp16's bias of exponents is 15, E2M1's 1
 
 static_assert(!kMxfp4Weights || kGroupK == Config::kNBlockColumns, "a group of gemm2 has one scale of h");
@@ -63,8 +62,7 @@ __device__ __forceinline__ float scale_of_byte(uint32_t byte) {
 
 // For all lanes: a weight tile's scales as fp32, of two rows a lane. They are turned here once, as four lanes need each.
 // consumer_wait() is between what reads `wide` and the next call.
-__device__ __forceinline__ void widen_scales(float (&wide)[kGroups][Config::kMmaM / 2][2 * Config::kMTiles],
-                                             const uint32_t* words) {
+__device__ __forceinline__ void widen_scales(WideScales& wide, const uint32_t* words) {
   const int lane = threadIdx.x % kWarp, g = lane % 8, eighth = lane / 8;
 #pragma unroll
   for (int i = 0; i < 2; i++) {
@@ -84,7 +82,7 @@ template <bool kScalePerGroup, int kNTiles, class GetRows, class GetScale>
 __device__ __forceinline__ void multiply_mxfp4_tile(WeightPipeline& weights, const uint8_t* weight_tile,
                                                     float (&acc)[kNTiles][Config::kMTiles][4], const GetRows& get_rows,
                                                     const GetScale& get_scale) {
-  auto& scales = weights.wide_scales();
+  WideScales& scales = weights.wide_scales();
   widen_scales(scales, weights.scales());
   const int g = weights.lane / 4;
   float block[kNTiles][Config::kMTiles][4] = {};  // sums of the K block, without scales of rows

@@ -19,8 +19,6 @@ namespace mma_fused {
 // bound is between.
 constexpr int kEvictFirstMBlocks = 12;
 
-constexpr int kGroupK = 32;  // MXFP4 weights with one scale
-
 // Which of the warps that divide K in gemm2 a warp is, and which 64 columns of the column tile it has.
 __device__ __forceinline__ int gemm2_warp(int warp) {
   return Config::kColumnHalves == 1 ? warp : warp % Config::kGemm2Warps;
@@ -104,7 +102,7 @@ struct WeightPipeline {
 
   // MXFP4: the scales of the weight tile that consumer_wait() returned.
   __device__ const uint32_t* scales() const { return s.weight_scales(warp, stage); }
-  __device__ auto& wide_scales() const { return s.wide[warp]; }
+  __device__ WideScales& wide_scales() const { return *s.wide_scales(warp); }
 
   // The lane has read the weight tile, and `read` depends on all its bits. When all lanes have, the stage is loaded
   // again.
