@@ -117,7 +117,7 @@ struct WeightPipeline {
   __device__ int w2_row_of_expert() const {
     return loaded.tile * Config::kColumnTile + column_half(warp) * Config::kWeightTileRows;
   }
-  // The weight tile's scales to L2 at the same time, as they are to be there when they are read, a tile before they are
+  // FP8: the weight tile's scales to L2 at the same time, as they are to be there when they are read, a tile before they are
   // needed: from memory they take as long as weights, behind all that are in flight.
   __device__ void prefetch_scales(int expert, int n_block) const {
     if (loaded.gemm2) {
@@ -126,6 +126,11 @@ struct WeightPipeline {
       const float* first = args.w1_scales(expert, n_block) + loaded.k;
       prefetch_l2(first), prefetch_l2(first + args.kSecondScales);
     }
+  }
+  // The weight tile's first row in all experts' W13 or W2.
+  __device__ size_t first_row(int expert, int n_block) const {
+    return loaded.gemm2 ? (size_t)expert * kHidden + w2_row_of_expert()
+                        : (size_t)expert * 2 * kIntermediate + n_block * Config::kNBlockColumns;
   }
   // MXFP4: the weight tile's scales, of two rows a lane.
   __device__ void load_scales(int into, size_t first_row) {
@@ -147,10 +152,7 @@ struct WeightPipeline {
       if constexpr (Config::kShortTiles && !kMxfp4Weights) {
         if (lane == 0) prefetch_scales(m_block.expert, n_block);
       }
-      [[maybe_unused]] const size_t first_row =
-          loaded.gemm2 ? (size_t)m_block.expert * kHidden + w2_row_of_expert()
-                       : (size_t)m_block.expert * 2 * kIntermediate + n_block * Config::kNBlockColumns;
-      if constexpr (kMxfp4Weights) load_scales(into, first_row);
+      if constexpr (kMxfp4Weights) load_scales(into, first_row(m_block.expert, n_block));
 #if MMA_FUSED_TMA
       Barrier& full = s.full[warp][into];
       if (lane == 0) {
@@ -166,15 +168,16 @@ struct WeightPipeline {
 #else
       // Eight lanes copy a row of 128 bytes: a lane chunk lane % 8 of rows lane / 8, 4 + lane / 8, ...; four one of 64.
       constexpr int kChunks = Config::kTileRowBytes / 16, kRows = kWarp / kChunks;
-      const int chunk = lane % kChunks, first = lane / kChunks;
+      const int chunk = lane % kChunks, row_of_lane = lane / kChunks;
       const size_t pitch = (loaded.gemm2 ? kIntermediate : kHidden) / Config::kValuesPerByte;
-      const uint8_t* from = (loaded.gemm2 ? args.w2 : args.w1) + first_row * pitch;
+      const size_t first = first_row(m_block.expert, n_block);
+      const uint8_t* from = (loaded.gemm2 ? args.w2 : args.w1) + first * pitch;
       from += loaded.k * Config::kTileRowBytes + chunk * 16;
 #pragma unroll
       for (int i = 0; i < Config::kWeightTileRows / kRows; i++) {
-        const int row = kRows * i + first;
-        cp_async_16(to + row * Config::kTileRowBytes + swizzled(chunk, row) * 16,
-                    from + source_row(loaded.gemm2, row) * pitch);
+        const int row = kRows * i + row_of_lane;
+        const size_t source = source_row(loaded.gemm2, row);
+        cp_async_16(to + row * Config::kTileRowBytes + swizzled(chunk, row) * 16, from + source * pitch);
       }
 #endif
     }
