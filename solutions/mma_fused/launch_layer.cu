@@ -19,8 +19,11 @@ const int64_t kTokenLimit = Config::kMaxTokens, kQuantiseLimit = 0;
 static TensorMaps tensor_maps(const FusedArgs& args) {
   TensorMaps maps = {};
   if constexpr (Config::kTma) {
-    encode_w1_map(&maps.w1, args.w1, Config::kNBlockColumns / 8);
-    encode_w2_map(&maps.w2, args.w2, Config::kWeightTileRows);
+    constexpr int kValues = Config::kValuesPerByte, kBox = Config::kTileRowBytes;
+    constexpr auto kPromotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
+    constexpr auto kSwizzle = CU_TENSOR_MAP_SWIZZLE_64B;  // of MXFP4's boxes
+    encode_w1_map<kHidden / kValues, kBox>(&maps.w1, args.w1, Config::kNBlockColumns / 8, kPromotion, kSwizzle);
+    encode_w2_map<kIntermediate / kValues, kBox>(&maps.w2, args.w2, Config::kWeightTileRows, kPromotion, kSwizzle);
   }
   return maps;
 }

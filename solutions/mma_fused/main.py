@@ -14,8 +14,14 @@ from ..common.host.arguments import (
     check_arguments,
     takes,
 )
+from ..common.host.mxfp4_arguments import ROUTED_MXFP4, as_int8
 from .build import load_kernels
-from .many_tokens.many_tokens import many_tokens, many_tokens_renorm, many_tokens_routed
+from .many_tokens.many_tokens import (
+    many_tokens,
+    many_tokens_mxfp4,
+    many_tokens_renorm,
+    many_tokens_routed,
+)
 
 MOST_TOKENS = 256  # of the one launch, as Config::kMaxTokens in one_launch/config.cuh
 
@@ -56,6 +62,17 @@ def run_routed(arguments):
 def run_routed_bf16(arguments):
     """As `run_routed`, for hidden_states [T, H] bf16, which a kernel quantises first."""
     _layer(_kernels.run_routed_bf16, _many_tokens_routed_bf16, arguments)
+
+
+@as_int8
+@takes(ROUTED_MXFP4)
+def run_mxfp4(arguments):
+    """As `run_routed`, for experts in MXFP4: bytes of two E2M1, and E8M0 scales for each 32 of K.
+
+    Weights become fp16, or bf16 above MOST_TOKENS tokens, as they are multiplied: exactly, whatever
+    their scales.
+    """
+    _layer(_kernels.run_mxfp4, many_tokens_mxfp4, arguments)
 
 
 def _many_tokens_routed_bf16(*arguments):

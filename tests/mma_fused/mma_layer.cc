@@ -30,10 +30,12 @@ int main(int, char** arguments) {
   }
   args.x = take(bytes, at, tokens * hidden);
   args.x_scale = reinterpret_cast<const float*>(take(bytes, at, steps1 * tokens * 4));
-  args.w1 = take(bytes, at, kNumLocalExperts * 2 * inter * hidden);
-  args.w1_scale = reinterpret_cast<const float*>(take(bytes, at, kNumLocalExperts * 2 * steps2 * steps1 * 4));
-  args.w2 = take(bytes, at, kNumLocalExperts * hidden * inter);
-  args.w2_scale = reinterpret_cast<const float*>(take(bytes, at, kNumLocalExperts * steps1 * steps2 * 4));
+  const size_t weights = kNumLocalExperts * hidden * inter, blocks = kNumLocalExperts * steps1 * steps2;  // of W2
+  const size_t scale_bytes = kMxfp4Weights ? weights / 32 : blocks * sizeof(float);
+  args.w1 = take(bytes, at, 2 * weights / Config::kValuesPerByte);
+  args.w1_scale = reinterpret_cast<const float*>(take(bytes, at, 2 * scale_bytes));
+  args.w2 = take(bytes, at, weights / Config::kValuesPerByte);
+  args.w2_scale = reinterpret_cast<const float*>(take(bytes, at, scale_bytes));
   if (at != bytes.size()) return fprintf(stderr, "IN has %zu bytes, want %zu\n", bytes.size(), at), 1;
   args.num_tokens = tokens;
   args.local_expert_offset = atoi(arguments[5]);

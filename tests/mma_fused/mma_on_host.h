@@ -38,6 +38,7 @@ struct Operands {
 struct Copy {
   uint8_t* to;
   const uint8_t* from;
+  size_t bytes = 16;
 };
 struct Fiber {
   ucontext_t start;  // and where it goes on, with ThreadSanitizer, which does not follow long jumps
@@ -263,24 +264,33 @@ inline void counter_wait(const unsigned* counter, unsigned count) {
   }
 }
 inline constexpr auto ld_v4 = [](const void* p) { return *static_cast<const uint4*>(p); };
+inline constexpr auto ld_v2 = [](const void* p) { return *static_cast<const uint2*>(p); };
 inline constexpr auto ld_f32 = [](const float* p) { return *p; };
+inline constexpr auto ld_global_v2 = ld_v2;
 inline constexpr auto ld_global_v4 = ld_v4, ld_global_cg_v4 = ld_v4;
 inline constexpr auto ld_global_f32 = ld_f32, ld_global_cg_f32 = ld_f32;
 inline void prefetch_l2(const void*) {}
 inline uint64_t l2_evict_first() { return 0; }
 inline uint64_t l2_evict_unchanged() { return 0; }
 
-// With NaN in E4M3, 480 if unpacked by integers.
-inline void spoil(uint8_t* to, size_t bytes) {
+// By default with NaN in E4M3, 480 if unpacked by integers.
+inline void spoil(uint8_t* to, size_t bytes, int value = 0x7f) {
   written(to, bytes);
-  memset(to, 0x7f, bytes);
+  memset(to, value, bytes);
 }
 
+inline void cp_async(void* smem, const void* gmem, size_t bytes) {
+  const Unseen machinery;
+  if ((uintptr_t)smem % bytes || (uintptr_t)gmem % bytes) fprintf(stderr, "cp.async: misaligned\n"), abort();
+  fiber().groups.back().push_back({static_cast<uint8_t*>(smem), static_cast<const uint8_t*>(gmem), bytes});
+}
 inline void cp_async_16(void* smem, const void* gmem) {
   spoil(static_cast<uint8_t*>(smem), 16);
-  const Unseen machinery;
-  if ((uintptr_t)smem % 16 || (uintptr_t)gmem % 16) fprintf(stderr, "cp.async: misaligned\n"), abort();
-  fiber().groups.back().push_back({static_cast<uint8_t*>(smem), static_cast<const uint8_t*>(gmem)});
+  cp_async(smem, gmem, 16);
+}
+inline void cp_async_4(void* smem, const void* gmem) {
+  spoil(static_cast<uint8_t*>(smem), 4, 0xff);  // NaN, as fp32 and as four scales
+  cp_async(smem, gmem, 4);
 }
 inline void cp_async_commit() {
   const Unseen machinery;
@@ -291,9 +301,9 @@ void cp_async_wait() {
   auto& groups = fiber().groups;
   while (groups.size() > kPending + 1) {
     for (const Copy& copy : groups.front()) {
-      written(copy.to, 16);
+      written(copy.to, copy.bytes);
       const Unseen machinery;
-      memcpy(copy.to, copy.from, 16);
+      memcpy(copy.to, copy.from, copy.bytes);
     }
     const Unseen machinery;
     groups.erase(groups.begin());
@@ -301,7 +311,6 @@ void cp_async_wait() {
 }
 
 inline void cp_async_wait_all() { cp_async_commit(), cp_async_wait<0>(); }
-inline void cp_async_4(void* smem, const void* gmem) { memcpy(smem, gmem, 4); }  // at once
 
 // An mbarrier of one arrival. What its copies bring comes when somebody waits for it.
 struct Mbarrier {
@@ -360,7 +369,7 @@ inline void mbar_wait(uint64_t* bar, int phase) {
     pass_turn(false);
   }
 }
-// A box of 64 rows of 128 bytes, swizzled.
+// A box of 64 rows of 128 bytes, or with MXFP4 weights of 64, swizzled.
 template <class Source>
 void tma_load(void* smem, uint64_t* bar, Source source) {
   uint8_t* to = static_cast<uint8_t*>(smem);
@@ -368,20 +377,24 @@ void tma_load(void* smem, uint64_t* bar, Source source) {
   const Unseen machinery;
   release(bar);
   if ((uintptr_t)to % 1024) fprintf(stderr, "TMA: misaligned\n"), abort();
+  constexpr int kWidth = Config::kTileRowBytes;
   for (int row = 0; row < Config::kWeightTileRows; row++)
-    for (int chunk = 0; chunk < 8; chunk++)
-      mbarriers.at(bar).pending.push_back({to + row * 128 + (chunk ^ row % 8) * 16, source(row) + 16 * chunk});
+    for (int chunk = 0; chunk < kWidth / 16; chunk++) {
+      const int place = chunk ^ (kWidth == 128 ? row % 8 : row / 2 % 4);
+      mbarriers.at(bar).pending.push_back({to + row * kWidth + place * 16, source(row) + 16 * chunk});
+    }
 }
+constexpr size_t row_bytes(size_t values) { return values / Config::kValuesPerByte; }
 inline void tma_load_2d(void* smem, const void* map, uint64_t* bar, int c0, int c1, uint64_t) {
   const uint8_t* base = static_cast<const CUtensorMap*>(map)->base;
-  tma_load(smem, bar, [=](int row) { return base + (size_t)(c1 + row) * kIntermediate + c0; });
+  tma_load(smem, bar, [=](int row) { return base + (c1 + row) * row_bytes(kIntermediate) + c0; });
 }
 inline void tma_load_5d(void* smem, const void* map, uint64_t* bar, int c0, int c1, int c2, int c3, int c4, uint64_t) {
   const uint8_t* base = static_cast<const CUtensorMap*>(map)->base;
   if (c1 || c2) abort();
   tma_load(smem, bar, [=](int row) {
     const size_t up_or_gate = row / 8 % 2, column = (c3 + row / 16) * 8 + row % 8;
-    return base + ((size_t)c4 * 2 * kIntermediate + up_or_gate * kIntermediate + column) * kHidden + c0;
+    return base + ((size_t)c4 * 2 * kIntermediate + up_or_gate * kIntermediate + column) * row_bytes(kHidden) + c0;
   });
 }
 

@@ -2,8 +2,8 @@
 
     python mma_small_layer.py LIBRARY
 
-runs a test build of the layer "split-k" on the GPU, for the sanitizers, and checks every stage of
-it on the CPU.
+runs a test build of the layer "split-k", or "split-k-mxfp4", on the GPU, for the sanitizers, and
+checks every stage of it on the CPU.
 """
 
 import sys
@@ -12,6 +12,7 @@ from pathlib import Path
 import hopper_stages as stages
 import torch
 from moebench.operators.fp8 import swiglu
+from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
 from moebench.packing.problem import facts
 from packed_sources import CUDA, packed_texts
 
@@ -20,7 +21,7 @@ from solutions.mma_fused.targets import TARGETS, Target
 
 SAMPLES = stages.SAMPLE.parent
 FORM = {"activation": "silu", "swiglu_limit": 0, "renorm": False, "routed": False}
-FORM |= {"num_shared_experts": 0}
+FORM |= {"num_shared_experts": 0, "mxfp4": False}
 GROUPS = {"num_experts": 128, "num_local_experts": 40, "top_k": 8}
 GROUPS |= {"num_groups": 8, "kept_groups": 4}
 ALL_LOCAL = {"num_experts": 96, "num_local_experts": 96, "top_k": 16}
@@ -28,9 +29,10 @@ ALL_LOCAL |= {"num_groups": 1, "kept_groups": 1, "renorm": True}
 SHARED = GROUPS | {"num_local_experts": 18, "num_shared_experts": 2}  # and 16 of eight ranks
 
 
-def layer_of(hidden, inter, routing=GROUPS, clamp=None, routed=False):
+def layer_of(hidden, inter, routing=GROUPS, clamp=None, routed=False, mxfp4=False):
     """Return the sizes of a layer; clamp: the activation, with a limit."""
-    layer = FORM | routing | {"hidden_size": hidden, "intermediate_size": inter, "routed": routed}
+    layer = FORM | routing | {"hidden_size": hidden, "intermediate_size": inter}
+    layer |= {"routed": routed or mxfp4, "mxfp4": mxfp4}
     if clamp:
         layer |= {"activation": clamp, "swiglu_limit": 0.5}
     return layer
@@ -48,6 +50,10 @@ LAYERS = {
     "split-k": layer_of(2176, 128, clamp="swiglustep"),
     "shared": layer_of(256, 128, SHARED),
     "routed": layer_of(640, 384, clamp="swigluoai", routed=True),
+    "mxfp4": layer_of(640, 640, clamp="silu", mxfp4=True),
+    "tiny-mxfp4": layer_of(256, 128, mxfp4=True),
+    "long-mxfp4": layer_of(128, 640, mxfp4=True),
+    "split-k-mxfp4": layer_of(2176, 128, mxfp4=True),
 }
 ARCHITECTURES = {
     f"sm_{capability.replace('.', '')}": target for capability, target in TARGETS.items()
@@ -80,6 +86,7 @@ def size_files(layer):
     return {
         "problem.cuh": stages.problem_header(layer) + constants(activation),
         "interface.cuh": "#pragma once\n" + constants(form),
+        "weights.cuh": "#pragma once\n" + constants({"kMxfp4Weights": layer["mxfp4"]}),
     }
 
 
@@ -94,18 +101,21 @@ def cuda_files(layer_key, layer=None):
     return texts | size_files(layer) if layer else texts
 
 
-def h_index(inter):
+def h_index(inter, mxfp4=False):
     """Return [I] int64: where a row's columns lie."""
     column = torch.arange(inter)
+    if mxfp4:
+        within = column % 8
+        return column - within + within // 2 + within % 2 * 4
     step = column // 128
     t = column % 128 // 32
     j = column % 32 // 8
     return step * 128 + (4 * j + t) * 8 + column % 8
 
 
-def h_of(h, scale, rows):
+def h_of(h, scale, rows, mxfp4=False):
     """Return h [rows, I] fp32 of its fp16 values [most rows, I] and scales [most rows, I / 32]."""
-    h = h[: len(rows.token)].float()[:, h_index(h.shape[1]).to(h.device)]
+    h = h[: len(rows.token)].float()[:, h_index(h.shape[1], mxfp4).to(h.device)]
     return h * scale[: len(h)].repeat_interleave(32, 1)
 
 
@@ -142,8 +152,11 @@ def first_fault(layer, arguments, output, h, h_scale):
 
     output [T, H]: the layer's. h, h_scale: as in the scratch, [most rows, ...].
     """
+    mxfp4 = layer.get("mxfp4", False)
+    if mxfp4:
+        arguments = dequantised(arguments)
     chosen, weight, rows = rows_of(layer, arguments)
-    got = h_of(h, h_scale, rows)
+    got = h_of(h, h_scale, rows, mxfp4)
     fault = wrong_h(layer, arguments, rows, weight, got) or wrong_scales(h_scale[: len(got)])
     if fault:
         return f"gemm1 + swiglu_quant: {fault}"
@@ -167,7 +180,49 @@ def stage_sources(layer_key, layer=None):
 
 def inputs(layer, num_tokens, seed=0):
     """Return a call's arguments by name, on the CPU."""
-    return stages.tokens(layer, num_tokens, "cpu", seed) | stages.weights(layer, "cpu")
+    weights = mxfp4_weights(layer, "cpu") if layer["mxfp4"] else stages.weights(layer, "cpu")
+    return stages.tokens(layer, num_tokens, "cpu", seed) | weights
+
+
+def mxfp4_weights(layer, device, seed=0):
+    """Return random MXFP4 weights, as the layer's arguments by name.
+
+    Scales are within 2^-14 to 2^-8, but some of a row lie far below, and some are the least.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def integers(first, end, shape):
+        options = {"generator": generator, "device": device, "dtype": torch.uint8}
+        return torch.randint(first, end, shape, **options)
+
+    hidden = layer["hidden_size"]
+    inter = layer["intermediate_size"]
+    local = layer["num_local_experts"]
+    tensors = {}
+    for gemm, columns, depth in ((1, 2 * inter, hidden), (2, hidden, inter)):
+        scale = integers(113, 119, (local, columns, depth // 32))
+        which = integers(0, 64, scale.shape)
+        scale[which == 0] = 0
+        scale[which == 1] = 64
+        scale[which == 2] = 100
+        packed = integers(0, 256, (local, columns, depth // 2))
+        tensors[f"gemm{gemm}_weights"] = packed.view(torch.int8)
+        tensors[f"gemm{gemm}_weights_scale"] = scale.view(torch.int8)
+    return tensors
+
+
+def dequantised(arguments):
+    """Return the arguments with weights in fp32, and scales of one for each 128 x 128."""
+    wide = dict(arguments)
+    for name in ("gemm1_weights", "gemm2_weights"):
+        weights = arguments[name]
+        scales = arguments[f"{name}_scale"]
+        experts = range(len(weights))
+        wide[name] = torch.stack([dequantize_mxfp4(weights[e], scales[e]) for e in experts])
+        _, rows, columns = wide[name].shape
+        shape = (len(weights), rows // 128, columns // 128)
+        wide[f"{name}_scale"] = torch.ones(shape, device=weights.device)
+    return wide
 
 
 def flags(configuration):
@@ -179,7 +234,8 @@ def flags(configuration):
 
 def main(path):
     library = load_library(path)
-    layer = LAYERS["split-k"]
+    is_mxfp4 = library["read_numbers"]()["mxfp4"]
+    layer = LAYERS["split-k-mxfp4" if is_mxfp4 else "split-k"]
     for num_tokens in COUNTS:
         arguments = inputs(layer, num_tokens)
         on_device = {}

@@ -18,14 +18,19 @@ needs_compilers = pytest.mark.skipif(
 )
 # the longest lists of rows; the smallest layer; clamped, with the largest I
 OTHER_LAYERS = ["qwen3.5-397b", "qwen3-next", "deepseek-v4-pro-ep8-routed"]
+MXFP4_LAYERS = ["deepseek-v4-flash-mxfp4", "deepseek-v4-pro-ep8-mxfp4"]
 LAUNCHES = [("full", architecture) for architecture in small.ARCHITECTURES]
 for name in OTHER_LAYERS:
     LAUNCHES += [(name, architecture) for architecture in ("sm_80", "sm_90", "sm_120")]
+LAUNCHES += [(MXFP4_LAYERS[0], architecture) for architecture in small.ARCHITECTURES]
+LAUNCHES += [(MXFP4_LAYERS[1], architecture) for architecture in ("sm_86", "sm_90")]
 
 INSIDE = ("many_tokens/many_tokens.py::many_tokens", "full")
 ROUTED = ("many_tokens/many_tokens.py::many_tokens_routed", "deepseek-v3-ep8-routed")
 MANY = [(architecture, INSIDE) for architecture in small.ARCHITECTURES]
 MANY += [("sm_80", ROUTED), ("sm_100", ROUTED)]
+MXFP4 = ("many_tokens/many_tokens.py::many_tokens_mxfp4", MXFP4_LAYERS[0])
+MANY += [(architecture, MXFP4) for architecture in ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")]
 
 # Their machine code is followed path by path.
 FOLLOWED = ("sm_80", "sm_89", "sm_90", "sm_120")
@@ -55,7 +60,9 @@ def compiled(layer_key, architecture, folder):
 
 def expected_copies(layer_key, architecture):
     copies = {"UTMALDG" if small.ARCHITECTURES[architecture].tma else "LDGSTS"}
-    return copies | {"LDGSTS"} if (layer_key, architecture) == STAGES_TOKENS else copies
+    if layer_key in MXFP4_LAYERS or (layer_key, architecture) == STAGES_TOKENS:
+        copies.add("LDGSTS")  # of the weights' scales, or of tokens
+    return copies
 
 
 def test_hardware_is_what_it_is_compiled_for():

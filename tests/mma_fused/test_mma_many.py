@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from unittest import mock
 
 import ahead_of_time
+import layer_inputs
 import mma_small_layer as small
 import pytest
 import torch
+from every_solution import assert_close, expected_output
 from moebench.operators import catalogue
 from moebench.packing import manifest
 
@@ -132,6 +134,82 @@ def test_gemm2_fp16(module, block_m, block_k, as_bytes):
     assert (relative_error(*real_rows(permuted, y, expected)) < 4e-3).all()
 
 
+# ---- MXFP4 weights ----
+
+
+MXFP4_TILES = [(16, 128, False), (32, 64, False)]  # block_m, block_n; as TILES
+MXFP4_TILES += [pytest.param(*tile[:2], True, marks=pytest.mark.gpu) for tile in MXFP4_TILES]
+
+
+def mxfp4_choice(module, block_m, block_n, as_bytes):
+    tiles = module("choose_tiles")
+    tile = tiles.Tile(block_m, block_n, 128, 2, per_sm=1, num_warps=4, num_stages=2, programs=3)
+    return tiles.Fp16Choice(tile, tile, as_bytes)
+
+
+def mxfp4_weights(columns, depth):
+    """Return packed weights [E, columns, depth / 2] and their scales, of which some are the
+    least.
+    """
+    options = {"dtype": torch.uint8, "device": DEVICE}
+    weights = torch.randint(0, 256, (EXPERTS, columns, depth // 2), **options)
+    scales = torch.randint(110, 126, (EXPERTS, columns, depth // 32), **options)
+    scales[..., ::5] = 0
+    return weights.view(torch.int8), scales.view(torch.int8)
+
+
+@pytest.mark.parametrize(("block_m", "block_n", "as_bytes"), MXFP4_TILES)
+def test_gemm1_swiglu_mxfp4(module, block_m, block_n, as_bytes):
+    hidden = 256
+    inter = 256
+    permuted = permutation(block_m)
+    stage = module("gemm1_swiglu_mxfp4")
+    x = fp8(NUM_TOKENS, hidden)
+    x_scale = normal(NUM_TOKENS, hidden // 128)
+    operands = (x, x_scale, *mxfp4_weights(2 * inter, hidden), permuted)
+
+    choice = mxfp4_choice(module, block_m, block_n, as_bytes)
+    h, scale = stage.gemm1_swiglu_mxfp4(*operands, choice)
+
+    assert scale is None
+    expected = stage.gemm1_swiglu_mxfp4_ref(*operands, block_m)
+    assert (relative_error(*real_rows(permuted, h, expected)) < 4e-3).all()
+
+
+@pytest.mark.parametrize(("block_m", "block_n", "as_bytes"), MXFP4_TILES)
+def test_gemm2_mxfp4_bf16(module, block_m, block_n, as_bytes):
+    """Of a slice of the columns that does not begin with the first."""
+    hidden = 384
+    inter = 256
+    permuted = permutation(block_m)
+    stage = module("gemm2_mxfp4_bf16")
+    rows = len(permuted.pair_of_row)
+    h = normal(rows, inter).bfloat16()
+    weights = mxfp4_weights(hidden, inter)
+    y = torch.full((rows, 256), torch.nan, dtype=torch.bfloat16, device=DEVICE)
+
+    choice = mxfp4_choice(module, block_m, block_n, as_bytes)
+    stage.gemm2_mxfp4_bf16(h, None, *weights, permuted, 128, y, choice)
+
+    expected = stage.gemm2_mxfp4_bf16_ref(h, *weights, permuted, block_m, 128, 256)
+    assert (relative_error(*real_rows(permuted, y, expected)) < 4e-3).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_89"])
+@pytest.mark.parametrize("num_tokens", [300, 2000])
+def test_mxfp4_layer_of_other_architectures(packed_module, architecture, num_tokens):
+    many = packed_module("mma_fused", "many_tokens.many_tokens", "deepseek-v4-flash-ep8-mxfp4")
+    values = layer_inputs.arguments("deepseek-v4-flash-ep8-mxfp4", num_tokens, offset=16)
+    expected = expected_output("deepseek-v4-flash-ep8-mxfp4", values)
+    gpu = (architecture, "", 132)
+
+    with mock.patch.object(many, "gpu_of", lambda device: gpu):
+        many.many_tokens_mxfp4(*values.values())
+
+    assert_close(values["output"], expected, tolerances=["relaxed"])
+
+
 # ---- unpacking of FP8 ----
 
 
@@ -227,6 +305,16 @@ def test_every_token_count_has_tiles(module, architecture):
             assert gemm1.block_m % gemm2.block_m == 0
             assert gemm1.programs > 0
             assert gemm2.programs > 0
+
+
+@pytest.mark.parametrize("architecture", small.ARCHITECTURES)
+def test_every_token_count_has_tiles_for_mxfp4(module, architecture):
+    choose = module("choose_tiles").choose_many_mxfp4
+    for count in FEW_COUNTS:
+        gemm1, gemm2, *_ = choose(architecture, 108, count * 6 / 256)
+        assert gemm1.block_m == gemm2.block_m
+        assert gemm1.programs > 0
+        assert gemm2.programs > 0
 
 
 @pytest.mark.parametrize("architecture", small.ARCHITECTURES)

@@ -46,6 +46,12 @@ CASES = [
     ("routed", (227, 1, 1), 4, 17, 0),
     ("shared", (227, 1, 1), 4, 17, 0),
     ("shared", (99, 0, 1), 3, 33, 0),
+    ("mxfp4", (227, 1, 1), 7, 5, 0),
+    ("mxfp4", (163, 0, 0), 3, 40, 0),
+    ("mxfp4", (99, 0, 1), 20, 12, 0),
+    ("mxfp4", (99, 1, 1), 5, 1, 0),
+    ("split-k-mxfp4", (227, 1, 1), 16, 5, 4),
+    ("split-k-mxfp4", (163, 0, 0), 20, 3, 6),
     ("split-k", (227, 1, 1), 20, 12, 6),
     ("split-k", (163, 0, 0), 20, 17, 5),
     ("split-k", (99, 1, 1), 20, 33, 6),
@@ -84,3 +90,25 @@ def test_no_local_expert_gives_zeros(run):
     arguments["routing_logits"][:, offset : offset + layer["num_local_experts"]] = -30
     output = run("ds", (227, 1, 1), arguments, 7).output
     assert torch.equal(output, torch.zeros_like(output))
+
+
+def test_no_local_expert_gives_zeros_with_mxfp4(run):
+    arguments = small.inputs(small.LAYERS["mxfp4"], 3)
+    arguments["topk_ids"][:] = arguments["local_expert_offset"] - 1
+    output = run("mxfp4", (227, 1, 1), arguments, 7).output
+    assert torch.equal(output, torch.zeros_like(output))
+
+
+def test_a_scale_of_nan_spoils_its_column_alone(run):
+    """A column of the output is NaN where one of its scales is, and where W13 has one, all are."""
+    layer = small.LAYERS["mxfp4"]
+    arguments = small.inputs(layer, 3)
+    arguments["topk_ids"][:] = arguments["local_expert_offset"]
+    arguments["topk_weights"][:] = 0.5
+    arguments["gemm2_weights_scale"][0, 5, 1] = -1  # 255
+    output = run("mxfp4", (227, 1, 1), arguments, 7).output
+    columns = output.isnan().any(0).nonzero().flatten()
+    assert columns.tolist() == [5]
+
+    arguments["gemm1_weights_scale"][0, 7, 2] = -1
+    assert run("mxfp4", (227, 1, 1), arguments, 7).output.isnan().all()

@@ -13,7 +13,7 @@ CTAS = 3  # of tiny's four column tiles each has one alone, and all share the la
 TMA = (99, 1, 1)
 CP_ASYNC = (99, 0, 1)
 RACE = "ThreadSanitizer: data race"
-TOKENS = {"tiny": 5, "tiny-split-k": 2, "long": 5}
+TOKENS = {"tiny": 5, "tiny-split-k": 2, "long": 5, "tiny-mxfp4": 5, "long-mxfp4": 5}
 
 
 @dataclass
@@ -38,6 +38,12 @@ BARRIERS = {
         "    __syncwarp();  // the other lanes' copies\n",
         configuration=CP_ASYNC,
     ),
+    "the scales before are read": Barrier(
+        "weight_pipeline.cuh",
+        "      __syncwarp();  // the other lanes' copies\n",
+        layer="long-mxfp4",
+    ),
+    "scales are wide": Barrier("mxfp4_tile.cuh", "  __syncwarp();  // wide\n", layer="tiny-mxfp4"),
     "sums are read": Barrier(
         "sum_over_warps.cuh", "  __syncthreads();  // the sums before are read\n"
     ),

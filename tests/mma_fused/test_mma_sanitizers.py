@@ -23,6 +23,7 @@ NAMED = "__device__ __forceinline__ void named_barrier_"
 ZERO_SLABS = "  zero_slabs("
 ROW_MAXIMA = "  AmaxBarrier::sync();\n"
 
+each_layer = pytest.mark.parametrize("name", ["split-k", "split-k-mxfp4"])
 each_configuration = pytest.mark.parametrize(
     "configuration", CONFIGURATIONS, ids=small.CONFIGURATIONS.get
 )
@@ -37,15 +38,15 @@ def errors(tool, configuration, sources, layers=LAYERS):
     return sanitizer.errors((*sanitizer.TOOLS[tool], *KERNEL), small.__file__, library, layers)
 
 
-def plain_sources():
-    return small.stage_sources("full", small.LAYERS["split-k"])
+def plain_sources(name="split-k"):
+    return small.stage_sources("full", small.LAYERS[name])
 
 
-def sources_with_mbarriers():
+def sources_with_mbarriers(name="split-k"):
     """Return the sources with mbarriers for named barriers. racecheck follows these, but no
     barriers of some of the warps.
     """
-    sources = plain_sources()
+    sources = plain_sources(name)
     named = sources["barrier.cuh"]
     first = named.index(f"{NAMED}sync(")
     end = named.index("}\n", named.index(f"{NAMED}arrive(")) + 2
@@ -73,18 +74,20 @@ def test_changes_fit_the_sources():
 
 @pytest.mark.gpu
 @pytest.mark.slow
+@each_layer
 @each_configuration
 @pytest.mark.parametrize("tool", ["memcheck", "synccheck", "initcheck"])
-def test_clean(tool, configuration):
-    count, report = errors(tool, configuration, plain_sources())
+def test_clean(tool, configuration, name):
+    count, report = errors(tool, configuration, plain_sources(name))
     assert count == 0, report
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
+@each_layer
 @each_configuration
-def test_racecheck(configuration):
-    count, report = errors("racecheck", configuration, sources_with_mbarriers())
+def test_racecheck(configuration, name):
+    count, report = errors("racecheck", configuration, sources_with_mbarriers(name))
     assert count == 0, report
 
 

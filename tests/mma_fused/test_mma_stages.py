@@ -26,12 +26,17 @@ FORCED = [configuration for configuration in small.CONFIGURATIONS if configurati
 GRIDS = (58, 66, 84, 108, 114)
 BUILDS = [(layer_key, OWN) for layer_key in COUNTS]
 BUILDS += [("full", configuration) for configuration in FORCED]
+MXFP4 = ["mxfp4", "long-mxfp4", "split-k-mxfp4"]  # of small layers
+BUILDS += [(name, configuration) for name in MXFP4 for configuration in small.CONFIGURATIONS]
 
 
 def build(key):
     layer_key, configuration = key
     flags = small.flags(configuration)
-    sources = small.stage_sources(layer_key)
+    if layer_key in small.LAYERS:
+        sources = small.stage_sources("full", small.LAYERS[layer_key])
+    else:
+        sources = small.stage_sources(layer_key)
     return build_library("mma_stages", sources, architecture=small.HERE, flags=flags)
 
 
@@ -68,6 +73,15 @@ def test_every_stage_is_right(libraries, layer_key, num_tokens):
 @pytest.mark.parametrize("configuration", FORCED, ids=small.CONFIGURATIONS.get)
 def test_other_architectures_paths(libraries, configuration, num_tokens):
     check(libraries["full", configuration], *inputs("full", num_tokens))
+
+
+@pytest.mark.parametrize("num_tokens", [1, 9, 40, 256])
+@pytest.mark.parametrize("configuration", small.CONFIGURATIONS, ids=small.CONFIGURATIONS.get)
+@pytest.mark.parametrize("name", MXFP4)
+def test_mxfp4_weights(libraries, name, configuration, num_tokens):
+    layer = small.LAYERS[name]
+    arguments = stages.tokens(layer, num_tokens, DEVICE) | small.mxfp4_weights(layer, DEVICE)
+    check(libraries[name, configuration], layer, arguments)
 
 
 @pytest.mark.parametrize("num_tokens", [7, 80])

@@ -47,6 +47,7 @@ static ffi::Map<ffi::String, int64_t> read_numbers() {
   ffi::Map<ffi::String, int64_t> found;
   found.Set("most_tokens", Config::kMaxTokens);
   found.Set("smem", sizeof(Smem));
+  found.Set("mxfp4", kMxfp4Weights);
   return found;
 }
 

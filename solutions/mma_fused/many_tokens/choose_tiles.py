@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ...common.triton.gemms.expert_tiles import Tile
 from ...common.triton.gemms.tiles import choose
+from ...common.triton.mxfp4.layer_mxfp4 import choose_mxfp4
 
 FP16_GEMMS = ("sm_80", "sm_86", "sm_89")
 WITHOUT_FP8 = ("sm_80", "sm_86")
@@ -56,3 +57,20 @@ def fp16_tiles(geometry, share, num_tokens, as_bytes):
         gemm1 = Tile(64, 128, 64, 16, 1, 8, 4)
         gemm2 = Tile(64, 128, 64, 16, 2, 8, 4)
     return Fp16Choice(gemm1, gemm2, as_bytes)
+
+
+def choose_many_mxfp4(architecture, multiprocessors, rows_per_expert):
+    """Return the tiles with MXFP4 experts, by the mean rows of an expert: an Fp16Choice where
+    FP16_GEMMS has the architecture, else a `Choice` of tiles.py.
+    """
+    if architecture not in FP16_GEMMS:
+        return choose_mxfp4(multiprocessors, rows_per_expert)
+
+    if rows_per_expert <= 12:
+        tile = Tile(16, 128, 128, 8, 2, 4, 3)
+    elif rows_per_expert <= 48:
+        tile = Tile(32, 128, 128, 8, 1, 8, 3)
+    else:
+        tile = Tile(64, 32, 128, 8, 1, 8, 3)
+    tile = tile._replace(programs=tile.per_sm * multiprocessors)
+    return Fp16Choice(tile, tile, architecture in WITHOUT_FP8)

@@ -8,14 +8,23 @@ import torch
 from ...common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED, checked
 from ...common.host.gpu_of import gpu_of
 from ...common.host.launch import launch_quickly
+from ...common.host.mxfp4_arguments import ROUTED_MXFP4
 from ...common.host.problem import NUM_EXPERTS, TOP_K
 from ...common.host.replay import replayed
 from ...common.triton.layer import launch_layer
-from .choose_tiles import Fp16Choice, choose_many
+from ...common.triton.mxfp4.layer_mxfp4 import launch_layer_mxfp4
+from .choose_tiles import Fp16Choice, choose_many, choose_many_mxfp4
 from .gemm1_swiglu_fp16 import gemm1_swiglu_fp16, gemm1_swiglu_fp16_kernel
+from .gemm1_swiglu_mxfp4 import gemm1_swiglu_mxfp4, gemm1_swiglu_mxfp4_kernel
 from .gemm2_fp16 import gemm2_fp16, gemm2_fp16_kernel
+from .gemm2_mxfp4_bf16 import gemm2_mxfp4_bf16, gemm2_mxfp4_bf16_kernel
 
-launch_quickly(gemm1_swiglu_fp16_kernel, gemm2_fp16_kernel)
+launch_quickly(
+    gemm1_swiglu_fp16_kernel,
+    gemm2_fp16_kernel,
+    gemm1_swiglu_mxfp4_kernel,
+    gemm2_mxfp4_bf16_kernel,
+)
 
 
 def _layer(given):
@@ -33,7 +42,23 @@ def _layer(given):
         launch_layer(given, x, given.hidden_states_scale, choice, *gemms)
 
 
+def _layer_mxfp4(given):
+    """As `_layer`, with MXFP4 experts."""
+    x = given.hidden_states
+    architecture, _, multiprocessors = gpu_of(x.device)
+    rows_per_expert = len(x) * TOP_K / NUM_EXPERTS
+    choice = choose_many_mxfp4(architecture, multiprocessors, rows_per_expert)
+
+    with torch.cuda.device_of(x):
+        if isinstance(choice, Fp16Choice):
+            x_scale = given.hidden_states_scale
+            launch_layer(given, x, x_scale, choice, gemm1_swiglu_mxfp4, gemm2_mxfp4_bf16)
+        else:
+            launch_layer_mxfp4(given, choice)
+
+
 # Each launches the layer, of its interface's arguments, and raises as `check_arguments` does.
 many_tokens = replayed(checked(DS_ROUTING)(_layer))
 many_tokens_renorm = replayed(checked(RENORM_ROUTING)(_layer))
 many_tokens_routed = replayed(checked(ROUTED)(_layer))
+many_tokens_mxfp4 = checked(ROUTED_MXFP4)(_layer_mxfp4)

@@ -6,7 +6,7 @@
 // column tile  kColumnTile columns of the output, the N of gemm2's tiles: a weight tile's, or those of two
 // K block      128 of K, the width of a scale's block
 // weight tile  64 weight rows by one K block, a stage of the pipeline: rows of W13 for an n_block, or of W2 for a
-//              column tile
+//              column tile. 128 bytes of each row, or 64 with MXFP4 weights (mxfp4_tile.cuh)
 //
 // m_block and n_block are named after x . W^T, but kMmaM, kMmaN, kMTiles and kNTiles after the MMAs, which are swap-AB
 // (tiled_mma.cuh): M counts weight rows, N an m_block's rows.
@@ -21,6 +21,7 @@
 #include <type_traits>
 
 #include "common/cuda/layer/layer_sizes.cuh"
+#include "common/cuda/layer/weights.cuh"
 #include "common/cuda/pipeline/threads.cuh"
 
 #ifndef MMA_FUSED_SMEM_KIB
@@ -42,9 +43,10 @@ struct Config {
   static constexpr bool kCvt = MMA_FUSED_CVT;
 
   // ---- weight tiles ----
-  static constexpr int kStages = 2;  // of each warp; three were no faster on an H200, at 256 tokens up to 3% slower
   static constexpr int kWeightTileRows = 64;
-  static constexpr int kWeightTileBytes = kWeightTileRows * kBlockK;
+  static constexpr int kValuesPerByte = kMxfp4Weights ? 2 : 1;
+  static constexpr int kTileRowBytes = kBlockK / kValuesPerByte;
+  static constexpr int kWeightTileBytes = kWeightTileRows * kTileRowBytes;
   static constexpr int kMmaM = 16;                         // weight rows of an MMA
   static constexpr int kMmaN = 8;                          // rows of an MMA
   static constexpr int kMTiles = kWeightTileRows / kMmaM;  // MMAs for a weight tile's rows
@@ -62,6 +64,9 @@ struct Config {
   // Half as many warps, of half the stages, where the lists of rows need the room
   static constexpr int kWarps = kSmemLimit >= (kMaxRows > 7168 ? 227 : 163) * 1024 ? 8 : 4;
   static constexpr int kThreads = kWarps * kWarp;
+  // Of each warp, 16 KiB of weights: with FP8 24 were no faster on an H200, at 256 tokens up to 3% slower. MXFP4's scales
+  // take the room of one where there are 163 KiB for eight warps.
+  static constexpr int kStages = !kMxfp4Weights ? 2 : kWarps == 8 && kSmemLimit < 227 * 1024 ? 3 : 4;
   static constexpr int kSignalWarp = kWarps - 1;  // counts what warps 0 to 3 have stored
 
   // ---- tiles ----

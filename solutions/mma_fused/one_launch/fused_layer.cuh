@@ -32,7 +32,8 @@ struct FusedScratch {
                      [kWarp];                            // of first parts, as sum_over_warps gives them
   float h_scale[Config::kMaxRows][Config::kNumNBlocks];  // powers of two
   // fp16; h includes the routing weight. Within a row and K block, 16-byte chunk 4 j + t holds columns 32 t + 8 j to
-  // 32 t + 8 j + 7, so that lanes t = 0 to 3 of gemm2 read 64 neighbouring bytes.
+  // 32 t + 8 j + 7, so that lanes t = 0 to 3 of gemm2 read 64 neighbouring bytes. With MXFP4 weights chunk c holds
+  // columns 8 c to 8 c + 7, the even ones first.
   alignas(256) uint16_t h[Config::kMaxRows][kIntermediate];
 };
 enum Counter { kRouted, kFinished };
@@ -41,7 +42,7 @@ constexpr size_t kZeroedBytes = offsetof(FusedScratch, mask);
 // ---- arguments ----
 
 struct FusedArgs : LayerArgs {
-  const uint8_t* w1;  // [E_local, 2 I, H]
+  const uint8_t* w1;  // [E_local, 2 I, H]; with MXFP4 weights H and I are half as many bytes
   const uint8_t* w2;  // [E_local, H, I]
   FusedScratch* scratch;
   float* sums;  // [local tile][CTA][token][kColumnTile] fp32
@@ -54,13 +55,16 @@ struct FusedArgs : LayerArgs {
   __device__ const float* w2_scales(int expert, int column_tile) const {
     return w2_scale + (expert * kHidden + column_tile * Config::kColumnTile) / kBlockK * kNumKBlocks2;
   }
+  // Scales of MXFP4 weights: [E_local, 2 I, H / 32] and [E_local, H, I / 32], in a byte each.
+  __device__ const uint8_t* w1_scale_bytes() const { return reinterpret_cast<const uint8_t*>(w1_scale); }
+  __device__ const uint8_t* w2_scale_bytes() const { return reinterpret_cast<const uint8_t*>(w2_scale); }
   // A CTA's output sums of one of its column tiles. Other CTAs read them if they share the tile, at the end.
   __device__ float* slab(int local_tile, int cta, int ctas) const {
     return sums + ((size_t)local_tile * ctas + cta) * num_tokens * Config::kColumnTile;
   }
 };
 
-// Not read where weights come by cp.async.
+// Not read where weights come by cp.async. With MXFP4 weights H, I and 128 are half as many bytes.
 struct TensorMaps {
   CUtensorMap w1;  // [E_local][I / 8][half][8 rows][H]; box: 4 x 2 x 8 rows x 128, the up and gate of an n_block
   CUtensorMap w2;  // [E_local * H, I]; box: 64 x 128, those of a weight tile
@@ -108,7 +112,27 @@ struct StagedTokens<0> {  // nobody asks for them
   __device__ float* x_scale() const { return nullptr; }
 };
 
-struct Smem : TilesAndLists, StagedTokens<Config::kStagedTokens> {
+// Scales of a K block of MXFP4 weights for the rows of a weight tile: [group][row % 8][row / 8].
+constexpr int kGroupK = 32;  // values with one scale
+constexpr int kGroups = kBlockK / kGroupK;
+using WideScales = float[kGroups][8][Config::kWeightTileRows / 8];
+
+// Scales of the weight tiles in the stages, a word of four bytes for each row, and of the tile that a warp multiplies.
+template <bool kMxfp4>
+struct StagedScales {
+  uint32_t words[Config::kWarps][Config::kStages][Config::kWeightTileRows];
+  alignas(16) WideScales wide[Config::kWarps];
+
+  __device__ uint32_t* weight_scales(int warp, int stage) { return words[warp][stage]; }
+  __device__ WideScales* wide_scales(int warp) { return &wide[warp]; }
+};
+template <>
+struct StagedScales<false> {  // nobody asks for them
+  __device__ uint32_t* weight_scales(int, int) { return nullptr; }
+  __device__ WideScales* wide_scales(int) { return nullptr; }
+};
+
+struct Smem : TilesAndLists, StagedTokens<Config::kStagedTokens>, StagedScales<kMxfp4Weights> {
   int num_m_blocks;
   TileScheduler scheduler;  // here, as registers are short
 };

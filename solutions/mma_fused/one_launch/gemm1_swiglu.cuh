@@ -16,6 +16,7 @@
 #include "mma_fused/one_launch/fused_layer.cuh"
 #include "mma_fused/one_launch/ld_global.cuh"
 #include "common/cuda/numerics.cuh"
+#include "mma_fused/one_launch/mxfp4_tile.cuh"
 #include "mma_fused/one_launch/sum_over_warps.cuh"
 #include "mma_fused/one_launch/tiled_mma.cuh"
 #include "mma_fused/one_launch/weight_pipeline.cuh"
@@ -37,10 +38,24 @@ struct Gemm1Tile : WorkItem {
 
 // ---- producer: x to registers ----
 
-// Of 8 rows of x and a K block, what a lane multiplies: 32 bytes of row g, and the row's scale.
+// Of 8 rows of x and a K block, what a lane multiplies: 32 bytes of row g, and the row's scale. With MXFP4 weights they
+// are eight of each group.
 struct XFragment {
   uint4 x[2];
   float scale;
+
+  // from: the row's K block. load: of 8 bytes.
+  template <class Load>
+  __device__ void load_groups(const uint8_t* from, const Load& load) {
+    from += 8 * (threadIdx.x % 4);
+    const uint2 v[4] = {load(from), load(from + kGroupK), load(from + 2 * kGroupK), load(from + 3 * kGroupK)};
+    x[0] = make_uint4(v[0].x, v[0].y, v[1].x, v[1].y), x[1] = make_uint4(v[2].x, v[2].y, v[3].x, v[3].y);
+  }
+  // B of the MMA `half` of group j's two.
+  __device__ void unpack_group(int j, int half, uint32_t& b0, uint32_t& b1) const {
+    const uint4& v = x[j / 2];
+    unpack(__byte_perm(j % 2 ? v.z : v.x, j % 2 ? v.w : v.y, half ? 0x7531 : 0x6420), b0, b1);
+  }
 
   __device__ void load(const Smem& s, const FusedArgs& args, const MBlock& m_block, int n, int k) {
     const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
@@ -48,12 +63,14 @@ struct XFragment {
     const int token = s.token[m_block.first_row + min(Config::kMmaN * n + g, m_block.rows - 1)];
     if constexpr (Config::kStagedTokens > 0) {
       const bool staged = args.num_tokens <= Config::kStagedTokens;
-      const uint8_t* from = (staged ? s.x(token) : args.x + token * kHidden) + k * kBlockK + 32 * t;
-      x[0] = ld_v4(from), x[1] = ld_v4(from + 16);
+      const uint8_t* from = (staged ? s.x(token) : args.x + token * kHidden) + k * kBlockK;
+      if constexpr (kMxfp4Weights) load_groups(from, ld_v2);
+      else x[0] = ld_v4(from + 32 * t), x[1] = ld_v4(from + 32 * t + 16);
       scale = ld_f32((staged ? s.x_scale() : args.x_scale) + x_scale_index(k, token, args.num_tokens));
     } else {
-      const uint8_t* from = args.x + token * kHidden + k * kBlockK + 32 * t;
-      x[0] = ld_global_v4(from), x[1] = ld_global_v4(from + 16);
+      const uint8_t* from = args.x + token * kHidden + k * kBlockK;
+      if constexpr (kMxfp4Weights) load_groups(from, ld_global_v2);
+      else x[0] = ld_global_v4(from + 32 * t), x[1] = ld_global_v4(from + 32 * t + 16);
       scale = ld_global_f32(args.x_scale + x_scale_index(k, token, args.num_tokens));
     }
   }
@@ -63,7 +80,8 @@ struct XFragment {
 // they are issued a K block ahead, across tiles, too. They go to registers of their own, which are copied at the end of
 // the K block: loaded in place, the compiler moved the loads up and waited for them between the MMAs.
 //
-// W13's scales come in the same way with kShortTiles. Else each lane loads those of one K block, a tile ahead.
+// W13's scales come in the same way with kShortTiles. Else each lane loads those of one K block, a tile ahead. MXFP4's
+// come with the weights.
 struct PrefetchedX {
   XFragment x[Config::kMaxNTiles];
   float w_first = 0.0f, w_second = 0.0f;  // W13's scales for its first and second half
@@ -78,6 +96,7 @@ struct PrefetchedX {
     if (Config::kShortTiles && first_n == 0 && k < kNumKBlocks1) load_weight_scales(args, tile, k);
   }
   __device__ void load_weight_scales(const FusedArgs& args, const Gemm1Tile& tile, int k) {
+    if constexpr (kMxfp4Weights) return;
     const float* first = args.w1_scales(tile.m_block.expert, tile.n_block);
     if (!Config::kShortTiles && k >= kNumKBlocks1) return;
     w_first = ld_global_f32(first + k), w_second = ld_global_f32(first + k + args.kSecondScales);
@@ -107,17 +126,28 @@ __device__ __forceinline__ void gemm1_mainloop(const Smem& s, const FusedArgs& a
     if constexpr (Config::kShortTiles) prefetched.load_weight_scales(args, last ? next : tile, next_k);
 
     const uint8_t* weight_tile = weights.consumer_wait();
-    const float w_first = Config::kShortTiles ? short_first : __shfl_sync(kFullWarp, lane_first, k / Config::kWarps);
-    const float w_second = Config::kShortTiles ? short_second : __shfl_sync(kFullWarp, lane_second, k / Config::kWarps);
-    multiply_weight_tile(
-        weights, weight_tile, acc,
-        [&](int n, int i, uint32_t& b0, uint32_t& b1) { unpack(word_of(prefetched.x[n].x[i / 4], i % 4), b0, b1); },
-        [&](int n) {
-          // the scales of rows 2 t and 2 t + 1 are with lanes that have these as g
-          const float even = __shfl_sync(kFullWarp, prefetched.x[n].scale, 8 * t);
-          const float odd = __shfl_sync(kFullWarp, prefetched.x[n].scale, 8 * t + 4);
-          return make_float4(even * w_first, odd * w_first, even * w_second, odd * w_second);
-        });
+    if constexpr (kMxfp4Weights) {
+      multiply_mxfp4_tile<false>(
+          weights, weight_tile, acc,
+          [&](int n, int j, int half, uint32_t& b0, uint32_t& b1) { prefetched.x[n].unpack_group(j, half, b0, b1); },
+          [&](int n, int) {
+            const float scale = kUnpackScale * kMxfp4UnpackScale * prefetched.x[n].scale;
+            return make_float2(__shfl_sync(kFullWarp, scale, 8 * t), __shfl_sync(kFullWarp, scale, 8 * t + 4));
+          });
+    } else {
+      const float w_first = Config::kShortTiles ? short_first : __shfl_sync(kFullWarp, lane_first, k / Config::kWarps);
+      const float w_second =
+          Config::kShortTiles ? short_second : __shfl_sync(kFullWarp, lane_second, k / Config::kWarps);
+      multiply_weight_tile(
+          weights, weight_tile, acc,
+          [&](int n, int i, uint32_t& b0, uint32_t& b1) { unpack(word_of(prefetched.x[n].x[i / 4], i % 4), b0, b1); },
+          [&](int n) {
+            // the scales of rows 2 t and 2 t + 1 are with lanes that have these as g
+            const float even = __shfl_sync(kFullWarp, prefetched.x[n].scale, 8 * t);
+            const float odd = __shfl_sync(kFullWarp, prefetched.x[n].scale, 8 * t + 4);
+            return make_float4(even * w_first, odd * w_first, even * w_second, odd * w_second);
+          });
+    }
 #pragma unroll
     for (int n = 0; n < kNTiles; n++) prefetched.x[n] = next_x[n];
   }
@@ -146,8 +176,10 @@ __device__ __forceinline__ void store_h(Smem& s, const FusedArgs& args, int firs
     const int r = 2 * t + p;
     const float amax = fmaxf(fmaxf(s.amax[0][r], s.amax[1][r]), fmaxf(s.amax[2][r], s.amax[3][r]));
     const float scale = fp16_scale(amax);
-    const int chunk = 4 * warp + n_block % Config::kNBlocksPerKBlock;  // of 16 bytes, as FusedScratch has them
-    args.scratch->h[first_row + r][n_block / Config::kNBlocksPerKBlock * kBlockK + 8 * chunk + g] =
+    // of 16 bytes, as FusedScratch has them, and the place in it
+    const int nth = n_block % Config::kNBlocksPerKBlock, chunk = kMxfp4Weights ? 4 * nth + warp : 4 * warp + nth;
+    const int place = kMxfp4Weights ? g / 2 + g % 2 * 4 : g;
+    args.scratch->h[first_row + r][n_block / Config::kNBlocksPerKBlock * kBlockK + 8 * chunk + place] =
         cvt_f32_to_f16(h[p] * inverse_power_of_two(scale));
     if (warp == 0 && g == 0) args.scratch->h_scale[first_row + r][n_block] = scale;
   }

@@ -13,6 +13,7 @@
 #include "mma_fused/one_launch/fused_layer.cuh"
 #include "mma_fused/one_launch/ld_global.cuh"
 #include "common/cuda/numerics.cuh"
+#include "mma_fused/one_launch/mxfp4_tile.cuh"
 #include "mma_fused/one_launch/sum_over_warps.cuh"
 #include "mma_fused/one_launch/tiled_mma.cuh"
 #include "common/cuda/pipeline/wait_for_h.cuh"
@@ -57,6 +58,7 @@ struct PrefetchedH {
         h[n].load(args, m_block, n, first_k);
   }
   __device__ void load_weight_scale(const FusedArgs& args, int expert, int column_tile, int k) {
+    if constexpr (kMxfp4Weights) return;  // they come with the weights
     const float* scales = args.w2_scales(expert, column_tile);
     if (k < kNumKBlocks2) w_scale = ld_global_f32(scales + k);
   }
@@ -81,10 +83,26 @@ __device__ __forceinline__ void gemm2_mainloop(const FusedArgs& args, WeightPipe
     HFragment next_h[kNTiles];
 #pragma unroll
     for (int n = 0; n < kNTiles; n++) next_h[n].load(args, next_m_block, n, last ? first_k : k + Config::kGemm2Warps);
-    if constexpr (Config::kShortTiles)
+    if constexpr (Config::kShortTiles && !kMxfp4Weights)
       prefetched.w_scale = ld_global_f32(last ? next_scales + first_k : scales + k + Config::kGemm2Warps);
 
     const uint8_t* weight_tile = weights.consumer_wait();
+    if constexpr (kMxfp4Weights) {
+      // A group's columns of h are an n_block, so its scale is applied with the group's.
+      multiply_mxfp4_tile<true>(
+          weights, weight_tile, acc,
+          [&](int n, int j, int half, uint32_t& b0, uint32_t& b1) {
+            const uint4& h = prefetched.h[n].h[j];
+            b0 = half ? h.z : h.x, b1 = half ? h.w : h.y;
+          },
+          [&](int n, int j) {
+            const float scale = kMxfp4UnpackScale * prefetched.h[n].scale;
+            return make_float2(__shfl_sync(kFullWarp, scale, 8 * t + j), __shfl_sync(kFullWarp, scale, 8 * t + 4 + j));
+          });
+#pragma unroll
+      for (int n = 0; n < kNTiles; n++) prefetched.h[n] = next_h[n];
+      continue;
+    }
     const float k_scale = kUnpackScale * (Config::kShortTiles ? short_scale : __shfl_sync(kFullWarp, w_scale, i));
     // An MMA adds up columns with four scales: the lane's h is brought to the largest of them. The factor is a power of
     // two, so only what becomes subnormal is rounded.

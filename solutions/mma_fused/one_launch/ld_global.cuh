@@ -15,6 +15,11 @@ __device__ __forceinline__ uint4 ld_global_v4(const void* p) {
                : "memory");
   return v;
 }
+__device__ __forceinline__ uint2 ld_global_v2(const void* p) {
+  uint2 v;
+  asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
+  return v;
+}
 __device__ __forceinline__ float ld_global_f32(const float* p) {
   float v;
   asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
@@ -29,6 +34,11 @@ __device__ __forceinline__ uint4 ld_v4(const void* p) {
 __device__ __forceinline__ float ld_f32(const float* p) {
   float v;
   asm volatile("ld.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint2 ld_v2(const void* p) {
+  uint2 v;
+  asm volatile("ld.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
   return v;
 }
 // What other CTAs have written in this launch: L1 may have an old copy. Where a load may move, __ldcg does.

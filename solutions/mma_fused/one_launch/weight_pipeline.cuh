@@ -4,7 +4,8 @@
 // through the warp's weight tiles of gemm1 and then of gemm2 without a break, kStages ahead of the MMAs. Weights depend
 // on no other data, so they keep arriving while the warp waits for h or adds up sums.
 //
-// A weight tile lies in its stage in TMA's 128-byte swizzle: 16-byte chunk c of row r is chunk c ^ r % 8.
+// A weight tile lies in its stage in TMA's swizzle for rows of its width: see swizzled(). With MXFP4 weights its scales
+// come by cp.async, however the weights do, to an array of their own.
 #pragma once
 #include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
@@ -24,6 +25,16 @@ __device__ __forceinline__ int gemm2_warp(int warp) {
 }
 __device__ __forceinline__ int column_half(int warp) {
   return Config::kColumnHalves == 1 ? 0 : warp / Config::kGemm2Warps;
+}
+
+// Where 16-byte chunk `chunk` of a weight tile's row is.
+__device__ __forceinline__ int swizzled(int chunk, int row) {
+  return Config::kTileRowBytes == 128 ? chunk ^ row % 8 : chunk ^ row / 2 % 4;
+}
+// The row of the weights, after the tile's first one, that a weight tile has as `row`. In gemm1 eight rows of W13's first
+// half, then eight of its second, as in TensorMaps.
+__device__ __forceinline__ size_t source_row(bool gemm2, int row) {
+  return gemm2 ? row : row / 16 * 8 + row % 8 + row / 8 % 2 * kIntermediate;
 }
 
 // Which weight tile a warp loads next: K blocks warp, warp + kWarps, ... of each of the CTA's tiles.
@@ -56,6 +67,7 @@ struct WeightPipeline {
   const TensorMaps& maps;
   const FusedArgs& args;
   const int warp, lane;
+  static constexpr bool kCpAsync = !Config::kTma || kMxfp4Weights;  // of the weights, or of their scales
 #if MMA_FUSED_TMA
   const uint64_t w1_policy = s.num_m_blocks <= kEvictFirstMBlocks ? l2_evict_first() : l2_evict_unchanged();
 #endif
@@ -80,12 +92,17 @@ struct WeightPipeline {
   __device__ const uint8_t* consumer_wait() const {
 #if MMA_FUSED_TMA
     s.full[warp][stage].wait(phase);
-#else
-    cp_async_wait<Config::kStages - 1>();
-    __syncwarp();  // the other lanes' copies
 #endif
+    if constexpr (kCpAsync) {
+      cp_async_wait<Config::kStages - 1>();
+      __syncwarp();  // the other lanes' copies
+    }
     return s.stages[warp][stage];
   }
+
+  // MXFP4: the scales of the weight tile that consumer_wait() returned.
+  __device__ const uint32_t* scales() const { return s.weight_scales(warp, stage); }
+  __device__ WideScales& wide_scales() const { return *s.wide_scales(warp); }
 
   // The lane has read the weight tile, and `read` depends on all its bits. When all lanes have, the stage is loaded
   // again.
@@ -100,7 +117,7 @@ struct WeightPipeline {
   __device__ int w2_row_of_expert() const {
     return loaded.tile * Config::kColumnTile + column_half(warp) * Config::kWeightTileRows;
   }
-  // The weight tile's scales to L2 at the same time, as they are to be there when they are read, a tile before they are
+  // FP8: the weight tile's scales to L2 at the same time, as they are to be there when they are read, a tile before they are
   // needed: from memory they take as long as weights, behind all that are in flight.
   __device__ void prefetch_scales(int expert, int n_block) const {
     if (loaded.gemm2) {
@@ -110,6 +127,20 @@ struct WeightPipeline {
       prefetch_l2(first), prefetch_l2(first + args.kSecondScales);
     }
   }
+  // The weight tile's first row in all experts' W13 or W2.
+  __device__ size_t first_row(int expert, int n_block) const {
+    return loaded.gemm2 ? (size_t)expert * kHidden + w2_row_of_expert()
+                        : (size_t)expert * 2 * kIntermediate + n_block * Config::kNBlockColumns;
+  }
+  // MXFP4: the weight tile's scales, of two rows a lane.
+  __device__ void load_scales(int into, size_t first_row) {
+    const int groups = (loaded.gemm2 ? kIntermediate : kHidden) / kGroupK;
+    const uint8_t* from = (loaded.gemm2 ? args.w2_scale_bytes() : args.w1_scale_bytes()) + first_row * groups;
+    from += loaded.k * (kBlockK / kGroupK);
+#pragma unroll
+    for (int row = lane; row < Config::kWeightTileRows; row += kWarp)
+      cp_async_4(&s.weight_scales(warp, into)[row], from + source_row(loaded.gemm2, row) * groups);
+  }
   // read: depends on what the lane has read of the stage, as in barrier.cuh's release. cp.async needs no such care: it
   // is a generic access as the reads are.
   __device__ void load(int into, [[maybe_unused]] uint32_t read) {
@@ -118,42 +149,39 @@ struct WeightPipeline {
     if (!loaded.done) {
       const MBlock& m_block = s.m_blocks[loaded.gemm2 ? loaded.m_block : loaded.tile / Config::kNumNBlocks];
       const int n_block = loaded.tile % Config::kNumNBlocks;  // gemm1
-      if constexpr (Config::kShortTiles) {
+      if constexpr (Config::kShortTiles && !kMxfp4Weights) {
         if (lane == 0) prefetch_scales(m_block.expert, n_block);
       }
+      if constexpr (kMxfp4Weights) load_scales(into, first_row(m_block.expert, n_block));
 #if MMA_FUSED_TMA
       Barrier& full = s.full[warp][into];
       if (lane == 0) {
         fence_proxy_async_shared();  // TMA writes through the async proxy what was read by generic loads
         full.refill(Config::kWeightTileBytes, read);
         if (loaded.gemm2)
-          tma_load_2d(to, &maps.w2, full, loaded.k * kBlockK, m_block.expert * kHidden + w2_row_of_expert(),
+          tma_load_2d(to, &maps.w2, full, loaded.k * Config::kTileRowBytes, m_block.expert * kHidden + w2_row_of_expert(),
                       l2_evict_first());  // else W2 pushes h and the output sums out of L2
         else
-          tma_load_5d(to, &maps.w1, full, loaded.k * kBlockK, 0, 0, n_block * (Config::kNBlockColumns / 8),
+          tma_load_5d(to, &maps.w1, full, loaded.k * Config::kTileRowBytes, 0, 0, n_block * (Config::kNBlockColumns / 8),
                       m_block.expert, w1_policy);
       }
 #else
-      // Eight lanes copy a row of 128 bytes: a lane chunk lane % 8 of rows lane / 8, 4 + lane / 8, ...
-      const int chunk = lane % 8, first = lane / 8;
-      const size_t pitch = loaded.gemm2 ? kIntermediate : kHidden;
-      const size_t first_row = loaded.gemm2
-                                   ? (size_t)m_block.expert * kHidden + w2_row_of_expert()
-                                   : (size_t)m_block.expert * 2 * kIntermediate + n_block * Config::kNBlockColumns;
-      const uint8_t* from = (loaded.gemm2 ? args.w2 : args.w1) + first_row * pitch;
-      from += loaded.k * kBlockK + chunk * 16;
+      // Eight lanes copy a row of 128 bytes: a lane chunk lane % 8 of rows lane / 8, 4 + lane / 8, ...; four one of 64.
+      constexpr int kChunks = Config::kTileRowBytes / 16, kRows = kWarp / kChunks;
+      const int chunk = lane % kChunks, row_of_lane = lane / kChunks;
+      const size_t pitch = (loaded.gemm2 ? kIntermediate : kHidden) / Config::kValuesPerByte;
+      const size_t first = first_row(m_block.expert, n_block);
+      const uint8_t* from = (loaded.gemm2 ? args.w2 : args.w1) + first * pitch;
+      from += loaded.k * Config::kTileRowBytes + chunk * 16;
 #pragma unroll
-      for (int i = 0; i < Config::kWeightTileRows / 4; i++) {
-        const int row = 4 * i + first;
-        // gemm1: eight rows of W13's first half, then eight of its second, as in TensorMaps
-        const size_t source = loaded.gemm2 ? row : row / 16 * 8 + row % 8 + row / 8 % 2 * kIntermediate;
-        cp_async_16(to + row * kBlockK + (chunk ^ row % 8) * 16, from + source * pitch);
+      for (int i = 0; i < Config::kWeightTileRows / kRows; i++) {
+        const int row = kRows * i + row_of_lane;
+        const size_t source = source_row(loaded.gemm2, row);
+        cp_async_16(to + row * Config::kTileRowBytes + swizzled(chunk, row) * 16, from + source * pitch);
       }
 #endif
     }
-#if !MMA_FUSED_TMA
-    cp_async_commit();  // also without a weight tile: consumer_wait() counts groups
-#endif
+    if constexpr (kCpAsync) cp_async_commit();  // also without a weight tile: consumer_wait() counts groups
   }
 };
 

@@ -98,7 +98,7 @@ def call(library, layer, arguments, h_split):
     x = arguments["hidden_states"]
     output = torch.full(x.shape, torch.nan, dtype=torch.bfloat16, device=x.device)
     if layer["routed"]:
-        run = library["run_routed"]
+        run = library["run_mxfp4" if layer.get("mxfp4") else "run_routed"]
     else:
         run = library["run_renorm" if layer["renorm"] else "run_layer"]
     run(*(arguments[name] for name in names(layer)), output, h_split)
