@@ -51,8 +51,8 @@ __device__ __forceinline__ void store_rows(const uint8_t* smem_d, uint16_t* y, i
 // ---- normal tiles ----
 
 // For a warp: its 16 rows of a normal tile, rounded, at `row` and `column` of y, by TMA: 64 columns at a time by two
-// boxes of shared memory. No other warp uses these, so none waits for another, and the stores go on beside what follows.
-// A warp without rows must not come here: boxes are counted.
+// boxes of shared memory. No other warp uses these, so none waits for another, and the stores go on beside what
+// follows. Every call stores all of its boxes: bulk_wait_read_but counts them.
 template <int kHSplit>
 __device__ __forceinline__ void store_normal_rows(uint8_t* smem_d, const CUtensorMap* y_map,
                                                   const float (&sum)[kNormalSums], const float (&inverse)[2][2],

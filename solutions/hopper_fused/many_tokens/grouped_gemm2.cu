@@ -7,7 +7,8 @@
 //            scales by bulk copy, once gemm1 has stored them; W2 of the CTA's first kStages K blocks before that
 //            (prefetched_k). Before a tile's last K block CTA 0 sends the cluster's next tile to both CTAs
 //   9 - 11   no tiles: they zero the output of tokens without rows, which combine skips
-//   0 - 7    consumers, two warpgroups (gemm2_tile.cuh): wgmma, then y through smem.d to memory, in whole lines
+//   0 - 7    consumers, two warpgroups (gemm2_tile.cuh): wgmma, then y through smem.d to memory, in whole lines; normal
+//            tiles of narrow experts by TMA
 //
 //   mbarrier      arrivals   who arrives                     who waits     what it protects
 //   full[stage]   1, bytes   warp 8                          warps 0 - 7   w, a, a_scale are loaded. Bytes: W2 by both
@@ -19,7 +20,10 @@
 //   Parities of full and empty are those of pipeline.cuh, that of tile_full is (nth tile - 1) / kSchedulerStages % 2.
 //
 //   named barrier           threads   who arrives and waits   what it protects, in order of use
-//   Gemm2WarpgroupBarrier   128       warpgroup w             smem.d is free; it is written
+//   Gemm2WarpgroupBarrier   128       warpgroup w             smem.d is free; it is written. Narrow experts: of swap-AB
+//                                                             tiles alone; and that it is read
+//   With narrow experts a normal tile's part of smem.d is the warp's own: its first lane waits for its TMA stores to have
+//   read a box before the warp overwrites it, and before a swap-AB tile's first barrier for all of them.
 //
 //   global counter            who arrives                     who waits   what it protects
 //   h_ready_except_last_wave  gemm1, see grouped_gemm1.cu     warp 8      h of tiles before_last_wave

@@ -10,7 +10,8 @@
 //   sum           kSumParts threads an expert  rows of each expert in the CTAs before this one, and in all
 //   scan          a thread an expert           first row and queue entries of each expert
 //   queues        a CTA an expert              the expert's entries of both GEMMs
-//   rows          a warp a token               row -> token, weight, scales of x; token -> rows; then rows of padding
+//   rows          a warp a token               row -> token, weight, scales of x; token -> rows; then rows of padding.
+//                                              Narrow experts: scales of x by a warp an expert
 //
 // gemm1 reads x itself, from the tokens' rows: only row numbers, weights and scales are permuted here.
 //
