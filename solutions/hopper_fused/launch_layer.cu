@@ -44,10 +44,15 @@ struct Scratch {
 constexpr size_t kFusedOffset = round_up(sizeof(Counters), alignof(FusedScratch));
 constexpr size_t kZeroedBytes = kFusedOffset + offsetof(RoutingScratch, mask);
 
+// Rows of all experts, with padding.
+static size_t most_rows(size_t tokens) {
+  const size_t pairs = tokens * kMaxTokenExperts;
+  return pairs + std::min<size_t>(kNumLocalExperts, pairs) * (Grouped::kRowAlign - 1);
+}
+
 // Sets the pointers of the scratch arrays, for the most rows that so many tokens can have. Returns the bytes.
 static size_t place_grouped_scratch(GroupedArgs& args, uint8_t* base, int h_split, int ctas) {
-  const size_t tokens = args.num_tokens, pairs = tokens * kMaxTokenExperts;
-  const size_t rows = pairs + std::min<size_t>(kNumLocalExperts, pairs) * (Grouped::kRowAlign - 1);
+  const size_t tokens = args.num_tokens, pairs = tokens * kMaxTokenExperts, rows = most_rows(tokens);
   // per pair of n_blocks
   const size_t entries = rows / Grouped::kBlockM + 2 * std::min<size_t>(kNumLocalExperts, pairs);
   BumpAllocator scratch{base};
@@ -95,18 +100,36 @@ static void launch_few_tokens(const LayerArgs& layer, const void* w1, const void
              "launching fused_layer");
 }
 
-// The boxes that a CTA loads at a time.
+inline void encode_gemm2_maps(CUtensorMap* w2_map, const void* w2, const GroupedArgs&) {
+  if constexpr (kMxfp4Weights)
+    encode_w2_map<kIntermediate / 2, kBlockK / 2>(w2_map, w2, Grouped::kW2BoxRows, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+  else
+    encode_w2_map(w2_map, w2, Grouped::kW2BoxRows);
+}
+inline void encode_gemm2_maps(WeightAndResultMaps* maps, const void* w2, const GroupedArgs& args) {
+  encode_w2_map(&maps->w2, w2, Grouped::kW2BoxRows);
+  const cuuint64_t row_bytes = args.y_columns * sizeof(*args.y);
+  encode_tensor_map<2>(&maps->y, args.y, {row_bytes, most_rows(args.num_tokens)}, {1, row_bytes},
+                       {kAtomRowBytes, kWarpRows});
+}
+
+template <class Maps>
+static cudaError_t launch_gemm2(const GroupedArgs& args, const Maps& maps, int h_split, cudaStream_t stream) {
+  if constexpr (kMxfp4Weights) return launch_mxfp4_gemm2(args, maps, h_split, stream);
+  else return launch_grouped_gemm2(args, maps, h_split, stream);
+}
+
+// The boxes that a CTA loads at a time, or stores.
 static void encode_maps(const void* w1, const void* w2, const GroupedArgs& args, int h_split, CUtensorMap* w1_map,
-                        CUtensorMap* w2_map) {
+                        Gemm2Maps* gemm2_maps) {
   if constexpr (kMxfp4Weights) {
     constexpr int kBox = kBlockK / 2;  // bytes of a K block
     constexpr auto kPromotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     encode_w1_map<kHidden / 2, kBox>(w1_map, w1, Grouped::kW1BoxGroups, kPromotion);
-    encode_w2_map<kIntermediate / 2, kBox>(w2_map, w2, Grouped::kW2BoxRows, kPromotion);
   } else {
     encode_gemm1_map(w1_map, w1, args, h_split);
-    encode_w2_map(w2_map, w2, Grouped::kW2BoxRows);
   }
+  encode_gemm2_maps(gemm2_maps, w2, args);
 }
 
 // The TMA descriptors are encoded before anything is launched: what fails there leaves nothing half done.
@@ -118,8 +141,9 @@ static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const vo
   args.y_columns = y_columns_of(layer.num_tokens <= kOnePassTokens ? 1 : Grouped::kColumnPasses);
   const ffi::Tensor scratch = allocate(device, place_grouped_scratch(args, nullptr, h_split, sms));
   place_grouped_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), h_split, sms);
-  CUtensorMap w1_map, w2_map;
-  encode_maps(w1, w2, args, h_split, &w1_map, &w2_map);
+  CUtensorMap w1_map;
+  Gemm2Maps gemm2_maps;
+  encode_maps(w1, w2, args, h_split, &w1_map, &gemm2_maps);
   check_cuda(launch_route_permute(args, sms, stream), "launching route_permute");
   if constexpr (kMxfp4Weights) {
     check_cuda(launch_order_tokens(layer.x, const_cast<uint8_t*>(args.x), layer.num_tokens, stream),
@@ -128,9 +152,8 @@ static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const vo
   } else {
     check_cuda(launch_gemm1(args, w1_map, h_split, stream), "launching gemm1");
   }
-  const auto launch_gemm2 = kMxfp4Weights ? launch_mxfp4_gemm2 : launch_grouped_gemm2;
   for (; args.first_column < kHidden; args.first_column += args.y_columns) {
-    check_cuda(launch_gemm2(args, w2_map, h_split, stream), "launching gemm2");
+    check_cuda(launch_gemm2(args, gemm2_maps, h_split, stream), "launching gemm2");
     check_cuda(launch_combine(args, h_split, sms, stream), "launching combine");
   }
 }

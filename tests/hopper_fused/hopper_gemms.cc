@@ -10,10 +10,12 @@
 
 struct Queue {
   TileQueues sizes = {};
+  int skipped = 0;  // entries, of gemm1's
   std::vector<uint2> entries;
 
-  Queue(const std::vector<int>& rows, int n_block_pairs) {
+  Queue(const std::vector<int>& rows, int n_block_pairs, bool is_gemm1) {
     std::vector<QueuePlace> places;
+    std::vector<int> skipped_ends;
     for (int expert = 0; expert < (int)rows.size(); expert++) {
       const MBlocks blocks(rows[expert]);
       sizes.long_entries += blocks.long_entries();
@@ -21,15 +23,25 @@ struct Queue {
       places.push_back({expert, rows[expert], sizes.rows, sizes.long_entries, sizes.short_entries, 0, 0});
       sizes.rows += rows[expert];
       sizes.experts += rows[expert] > 0;
+      if (is_gemm1) skipped += blocks.skipped_entries();
+      skipped_ends.push_back(skipped);
     }
-    entries.resize((sizes.long_entries + sizes.short_entries) * n_block_pairs);
+    entries.resize((sizes.long_entries + sizes.short_entries) * n_block_pairs - skipped);
     for (QueuePlace& place : places) {
       place.long_entries = sizes.long_entries;
       place.short_entries = sizes.short_entries;
-      if (place.expert_rows > 0) write_entries(entries.data(), n_block_pairs, place, false, 0, 1);
+      if (place.expert_rows == 0) continue;
+      if (is_gemm1)
+        write_entries<Grouped::kSkipsNBlock>(entries.data(), n_block_pairs, place, false, 0, 1,
+                                             {skipped_ends[place.expert], skipped});
+      else
+        write_entries(entries.data(), n_block_pairs, place, false, 0, 1);
     }
   }
 };
+
+static void set_maps(CUtensorMap& maps, const CUtensorMap& w2) { maps = w2; }
+static void set_maps(WeightAndResultMaps& maps, const CUtensorMap& w2) { maps = {w2, {kWarpRows * kAtomRowBytes}}; }
 
 int main(int count, char** arguments) {
   const bool is_gemm1 = atoi(arguments[1]) == 1;
@@ -39,9 +51,10 @@ int main(int count, char** arguments) {
 
   GroupedArgs args = {};
   args.y_columns = y_columns_of(1);
-  const Queue queue(rows, is_gemm1 ? Grouped::kNumNBlocks1 / 2 : args.y_columns / (2 * Grouped::kBlockN));
+  const Queue queue(rows, is_gemm1 ? Grouped::kNumNBlocks1 / 2 : args.y_columns / (2 * Grouped::kBlockN), is_gemm1);
   Counters counters = {};
   counters.queues = queue.sizes;
+  counters.skipped_entries = queue.skipped;
   const size_t all_rows = queue.sizes.rows + Grouped::kBlockM;
   std::vector<float> row_weight(all_rows);
   std::vector<int> row_token(all_rows);
@@ -63,10 +76,12 @@ int main(int count, char** arguments) {
   args.w1_scale = args.w2_scale = w_scale.data();
   args.clusters = 1;
   const CUtensorMap map = {Grouped::kWBoxBytes};
+  Gemm2Maps maps;
+  set_maps(maps, map);
 
   const auto kernel = [&] {
     if (is_gemm1) splits_h ? grouped_gemm1<2>(map, args) : grouped_gemm1<1>(map, args);
-    else splits_h ? grouped_gemm2<2>(map, args) : grouped_gemm2<1>(map, args);
+    else splits_h ? grouped_gemm2<2>(maps, args) : grouped_gemm2<1>(maps, args);
   };
   run_cluster(kernel, atoi(arguments[3]), arguments[4]);
 }

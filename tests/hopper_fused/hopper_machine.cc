@@ -390,12 +390,13 @@ void read_shared(const void* from, int bytes, bool by_product) {
   readers.push_back(reader);
 }
 
-void await_stores() {
-  for (const auto& store : thread().stores) {
-    thread().actor.clocks.join(store->clocks);
-    over(*store);
+void await_stores(int pending) {
+  auto& stores = thread().stores;
+  while ((int)stores.size() > pending) {
+    thread().actor.clocks.join(stores.front()->clocks);
+    over(*stores.front());
+    stores.erase(stores.begin());
   }
-  thread().stores.clear();
 }
 
 void await_products() {

@@ -57,7 +57,7 @@ void arrive_after_copies(uint64_t* bar);
 // An asynchronous read by the async proxy: by the warp's products, until await_products, or by the thread's bulk stores.
 void read_shared(const void* from, int bytes, bool by_product);
 void await_products();
-void await_stores();
+void await_stores(int pending = 0);  // until so many of the thread's last ones are left
 
 inline int own_cta() { return blockIdx.x; }
 inline int block_rank_in_cluster() { return blockIdx.x; }
@@ -128,9 +128,16 @@ inline void tma_load_5d_multicast(void* smem, const void* map, uint64_t* bar, in
   tma_load(smem, map, bar, ctas);
 }
 inline void bulk_store(void*, const void* smem, int bytes) { read_shared(smem, bytes, false); }
+inline void tma_store_2d(const void* map, const void* smem, int, int) {
+  read_shared(smem, static_cast<const CUtensorMap*>(map)->box_bytes, false);
+}
 inline void bulk_commit() {}
 inline void bulk_wait_read(Place place = {}) {
   if (synchronises("bulk_wait_read", place)) await_stores();
+}
+template <int kPending>
+void bulk_wait_read_but(Place place = {}) {
+  if (synchronises("bulk_wait_read_but", place)) await_stores(kPending);
 }
 inline void bulk_wait() { await_stores(); }
 inline void fence_proxy_async_shared(Place place = {}) {

@@ -45,6 +45,10 @@ FEW_ROWS = [272, 80, 48]
 # 2, 1, 6, 4.
 SIZES = (512, 256)
 OTHER_SIZES = [(128, 128), (1024, 768), (512, 512)]
+# Experts so narrow that normal tiles of y are stored by TMA: 2 K blocks in gemm2, and 3, for which
+# gemm1 leaves an n_block out.
+NARROW = (2048, 256)
+OTHER_SIZES += [NARROW, (3072, 384)]
 # Another fence comes between this one and the first copy that uses the barriers.
 NOT_MISSED = {1: {"fence_barrier_init"}, 2: set()}
 
@@ -107,6 +111,12 @@ def run(program, gemm, h_split, rows, seed=0, without=""):
 @pytest.mark.parametrize("gemm", [1, 2])
 def test_every_byte_is_ordered(program, gemm, h_split):
     done = run(program, gemm, h_split, ROWS)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("program", [NARROW], indirect=True)
+def test_every_byte_of_narrow_experts_is_ordered(program):
+    done = run(program, 2, 1, ROWS)
     assert done.returncode == 0, done.stdout
 
 

@@ -200,3 +200,53 @@ def test_many_tokens_gemm2_need_not_wait_for_most(division):
     # two normal tiles each: the 66 clusters' last are the last ones', of "full" those of four
     # experts and two more
     assert before == (1 << division.experts - -(-66 // n_blocks)) - 1
+
+
+# ---- narrow experts: gemm1's last n_block pads I ----
+
+NARROW_HIDDEN = 3072  # for I = 384
+NARROW_N_BLOCKS = 3
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("narrow")
+    division = Division("small-one-group", folder)
+    problem = folder / "problem.cuh"
+    text = problem.read_text()
+    changed = text.replace("kHidden = 640;", f"kHidden = {NARROW_HIDDEN};")
+    assert changed != text
+    problem.write_text(changed)
+    division.program = host_program.compiled("hopper_division.cc", folder, folder)
+    return division
+
+
+@many_tokens
+def test_narrow_experts_padding_is_left_out_where_it_pairs_m_blocks(narrow, ctas, rows):
+    rows = rows[: narrow.experts]
+    done = Counter()
+    for tile in narrow.many("static", ctas, NARROW_N_BLOCKS + 1, rows):
+        assert tile.n_block < NARROW_N_BLOCKS or not tile.multicast_w
+        for row in range(tile.m_first, tile.m_first + tile.m_rows, 16):
+            if tile.n_block < NARROW_N_BLOCKS:
+                done[tile.expert, tile.n_block, row] += 1
+
+    expected = set()
+    for expert, count in enumerate(rows):
+        for row in range(0, count, 16):
+            expected |= {(expert, n_block, row) for n_block in range(NARROW_N_BLOCKS)}
+    assert set(done) == expected
+    assert set(done.values()) <= {1}
+
+
+@many_tokens
+def test_narrow_experts_gemm2_begins_with_ready_h(narrow, ctas, rows):
+    rows = rows[: narrow.experts]
+    last_experts = set()
+    tiles_of = by_cta(narrow.many("static", ctas, NARROW_N_BLOCKS + 1, rows))
+    for tiles in tiles_of.values():
+        assert [tile.has_next for tile in tiles] == [1] * (len(tiles) - 1) + [0]
+        last_experts.add(tiles[-1].expert)
+
+    before = narrow.number("before_last_wave", ctas, NARROW_N_BLOCKS + 1, *rows)
+    assert not any(before >> expert & 1 for expert in last_experts)

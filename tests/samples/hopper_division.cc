@@ -28,33 +28,43 @@ static void print(unsigned cta, const WorkTile& tile, bool more) {
          tile.multicast_w, more);
 }
 
-// The queues that route_permute writes, for so many n_blocks.
+// The queue that route_permute writes, of gemm1 or of gemm2 for so many n_blocks.
 struct Queues {
   TileQueues sizes = {};
   std::vector<QueuePlace> places;
   std::vector<uint2> entries;
-  Queues(const unsigned* count, int n_blocks) {
+  std::vector<SkippedEntries> skipped;  // up to each expert
+  Queues(const unsigned* count, int n_blocks, bool is_gemm1) {
+    int skipped_end = 0;
     for (int e = 0; e < kNumLocalExperts; e++) {
       const int rows = (count[e] + Grouped::kRowAlign - 1) / Grouped::kRowAlign * Grouped::kRowAlign;
       const MBlocks blocks(rows);
       sizes.long_entries += blocks.long_entries(), sizes.short_entries += blocks.short_entries();
       places.push_back({e, rows, sizes.rows, sizes.long_entries, sizes.short_entries, 0, 0});
       sizes.rows += rows, sizes.experts += rows > 0;
+      if (is_gemm1) skipped_end += blocks.skipped_entries();
+      skipped.push_back({skipped_end, 0});
     }
-    entries.resize((sizes.long_entries + sizes.short_entries) * (n_blocks / 2));
+    for (SkippedEntries& each : skipped) each.all = skipped_end;
+    entries.resize((sizes.long_entries + sizes.short_entries) * (n_blocks / 2) - skipped_end);
     for (QueuePlace& at : places) {
       at.long_entries = sizes.long_entries, at.short_entries = sizes.short_entries;
-      if (at.expert_rows > 0)
-        for (int thread = 0; thread < 3; thread++)
-          write_entries(entries.data(), n_blocks / 2, at, at.before_last_wave(gridDim.x / Grouped::kClusterCtas),
-                        thread, 3);
+      if (at.expert_rows == 0) continue;
+      const bool before = at.before_last_wave(gridDim.x / Grouped::kClusterCtas, skipped[at.expert]);
+      for (int thread = 0; thread < 3; thread++) {
+        if (is_gemm1)
+          write_entries<Grouped::kSkipsNBlock>(entries.data(), n_blocks / 2, at, before, thread, 3, skipped[at.expert]);
+        else
+          write_entries(entries.data(), n_blocks / 2, at, before, thread, 3);
+      }
     }
   }
 };
 
 static void static_schedule(const Queues& queues) {
   for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
-    StaticTileScheduler scheduler(queues.entries.data(), queues.sizes, gridDim.x / Grouped::kClusterCtas);
+    StaticTileScheduler scheduler(queues.entries.data(), queues.sizes, gridDim.x / Grouped::kClusterCtas,
+                                  queues.skipped[0].all);
     for (WorkTile tile; scheduler.get_next_tile(tile, blockIdx.x % Grouped::kClusterCtas);)
       print(blockIdx.x, tile, scheduler.has_next());
   }
@@ -69,7 +79,8 @@ static void dynamic_schedule(const Queues& queues) {
 static void before_last_wave(const Queues& queues) {
   unsigned long long experts = 0;
   for (const QueuePlace& at : queues.places)
-    experts |= (unsigned long long)at.before_last_wave(gridDim.x / Grouped::kClusterCtas) << at.expert;
+    experts |= (unsigned long long)at.before_last_wave(gridDim.x / Grouped::kClusterCtas, queues.skipped[at.expert])
+               << at.expert;
   printf("%llu\n", experts);
 }
 
@@ -82,7 +93,7 @@ int main(int count, char** arguments) {
   } else {
     unsigned rows[kNumLocalExperts];
     for (int e = 0; e < kNumLocalExperts; e++) rows[e] = atoi(arguments[4 + e]);
-    const Queues queues(rows, atoi(arguments[3]));
+    const Queues queues(rows, atoi(arguments[3]), strcmp(question, "dynamic") != 0);
     (!strcmp(question, "static")    ? static_schedule
      : !strcmp(question, "dynamic") ? dynamic_schedule
                                     : before_last_wave)(queues);

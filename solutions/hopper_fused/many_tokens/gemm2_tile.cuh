@@ -8,6 +8,7 @@
 #include "hopper_fused/many_tokens/normal_mainloop.cuh"
 #include "common/cuda/numerics.cuh"
 #include "common/cuda/ptx/smem_addr.cuh"
+#include "common/cuda/ptx/tma.cuh"
 #include "hopper_fused/many_tokens/swap_ab_mainloop.cuh"
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
@@ -49,6 +50,41 @@ __device__ __forceinline__ void store_rows(const uint8_t* smem_d, uint16_t* y, i
 
 // ---- normal tiles ----
 
+// For a warp: its 16 rows of a normal tile, rounded, at `row` and `column` of y, by TMA: 64 columns at a time by two
+// boxes of shared memory. No other warp uses these, so none waits for another, and the stores go on beside what
+// follows. Every call stores all of its boxes: bulk_wait_read_but counts them.
+template <int kHSplit>
+__device__ __forceinline__ void store_normal_rows(uint8_t* smem_d, const CUtensorMap* y_map,
+                                                  const float (&sum)[kNormalSums], const float (&inverse)[2][2],
+                                                  int row, int column) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
+  constexpr int kColumns = kBlockK / sizeof(uint16_t);  // of a box
+#pragma unroll
+  for (int c = 0; c < Grouped::kBlockN / kColumns; c++) {
+    uint8_t* box = smem_d + c % 2 * kMmaM * kBlockK + 2 * warp * kAtomBytes;
+    const float* box_sum = sum + c * kColumns / 2;
+    const float* scale = inverse[c / 2];
+    if (lane == 0) bulk_wait_read_but<1>();  // the box before the last one
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; j += 2) {  // 16 rows by 16 columns
+      const uint8_t* at = box + lane / 8 % 2 * kAtomBytes + swizzle_128b(lane % 8, (j + lane / 16) * 16);
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem_addr(at)),
+                   "r"(pack_y<kHSplit>(box_sum[4 * j] * scale[0], box_sum[4 * j + 1] * scale[0])),
+                   "r"(pack_y<kHSplit>(box_sum[4 * j + 2] * scale[1], box_sum[4 * j + 3] * scale[1])),
+                   "r"(pack_y<kHSplit>(box_sum[4 * j + 4] * scale[0], box_sum[4 * j + 5] * scale[0])),
+                   "r"(pack_y<kHSplit>(box_sum[4 * j + 6] * scale[1], box_sum[4 * j + 7] * scale[1]))
+                   : "memory");
+    }
+    fence_proxy_async_shared();
+    __syncwarp();
+    if (lane == 0) {
+      tma_store_2d(y_map, box, (column + c * kColumns) * (int)sizeof(uint16_t), row);
+      bulk_commit();
+    }
+  }
+}
+
 // bound: of the sums' absolute values, for each weight block and row of the thread; with kHSplit 2 only.
 template <int kHSplit>
 __device__ __forceinline__ void gemm2_normal_mainloop(
@@ -76,15 +112,12 @@ __device__ __forceinline__ void gemm2_normal_mainloop(
 
 // y, y_scale: of the tile's first row and column.
 template <int kHSplit>
-__device__ __forceinline__ void gemm2_normal(
-    Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, const GroupedArgs& args,
-    const WorkTile& tile, const float* w_scale, uint16_t* y, float* y_scale, int warpgroup) {
-  const int y_columns = args.y_columns;
-  float sum[kNormalSums], bound[2][2] = {};
-  gemm2_normal_mainloop<kHSplit>(smem, pipe, args, sum, bound, w_scale, warpgroup);
+__device__ __forceinline__ void store_normal(uint8_t* smem_d, const WorkTile& tile, const float (&sum)[kNormalSums],
+                                             const float (&bound)[2][2], uint16_t* y, float* y_scale, int y_columns,
+                                             int warpgroup) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
   const int m_rows = tile.m_rows - warpgroup * kMmaM;  // of this warpgroup; may be more than 64
-  uint8_t* smem_d = smem.d[warpgroup];                 // [2 times 64 columns][64 rows][128 bytes], swizzled
+  // smem_d: [2 times 64 columns][64 rows][128 bytes], swizzled
 #pragma unroll
   for (int half = 0; half < 2; half++) {  // 128 columns at a time
     const float* half_sum = sum + kNormalAccum * half;
@@ -117,6 +150,43 @@ __device__ __forceinline__ void gemm2_normal(
   }
 }
 
+// The same by TMA: y_map is of all y.
+template <int kHSplit>
+__device__ __forceinline__ void store_narrow(uint8_t* smem_d, const WorkTile& tile, const float (&sum)[kNormalSums],
+                                             const float (&bound)[2][2], const CUtensorMap* y_map, float* y_scale,
+                                             int y_columns, int warpgroup) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
+  const int m_rows = tile.m_rows - warpgroup * kMmaM;  // of this warpgroup
+  if (warp * kWarpRows >= m_rows) return;
+  float inverse[2][2] = {{1.0f, 1.0f}, {1.0f, 1.0f}};  // [half of the columns][row, row + 8]
+  const int row = warp * kWarpRows + lane / kQuad;
+#pragma unroll
+  for (int i = 0; kHSplit == 2 && i < 4; i++) {
+    const float scale = fp16_scale(bound[i / 2][i % 2]);
+    if (lane % kQuad == 0 && row + 8 * (i % 2) < m_rows)
+      y_scale[(size_t)(warpgroup * kMmaM + row + 8 * (i % 2)) * (y_columns / kBlockK) + i / 2] = scale;
+    inverse[i / 2][i % 2] = inverse_power_of_two(scale);
+  }
+  store_normal_rows<kHSplit>(smem_d, y_map, sum, inverse,
+                             tile.expert_first + tile.m_first + warpgroup * kMmaM + warp * kWarpRows,
+                             tile.n_block * Grouped::kBlockN);
+}
+
+// y, y_scale: of the tile's first row and column.
+template <int kHSplit>
+__device__ __forceinline__ void gemm2_normal(
+    Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, const GroupedArgs& args,
+    const WorkTile& tile, const float* w_scale, const CUtensorMap* y_map, uint16_t* y, float* y_scale,
+    int warpgroup) {
+  float sum[kNormalSums], bound[2][2] = {};
+  gemm2_normal_mainloop<kHSplit>(smem, pipe, args, sum, bound, w_scale, warpgroup);
+  uint8_t* smem_d = smem.d[warpgroup];
+  if constexpr (Grouped::kNarrow)
+    store_narrow<kHSplit>(smem_d, tile, sum, bound, y_map, y_scale, args.y_columns, warpgroup);
+  else
+    store_normal<kHSplit>(smem_d, tile, sum, bound, y, y_scale, args.y_columns, warpgroup);
+}
+
 // ---- swap-AB tiles ----
 
 // For a warpgroup: stores its sums, half of a tile's columns, by way of smem_d; stmatrix transposes 64 columns at a
@@ -141,6 +211,7 @@ __device__ __forceinline__ void store_swap_ab(uint8_t* smem_d, float (&sum)[2][N
     Gemm2WarpgroupBarrier::sync(warpgroup);
     store_rows<N>(smem_d, y + warpgroup * 128 + m * kMmaM, y_columns, rows);
   }
+  if constexpr (Grouped::kNarrow) Gemm2WarpgroupBarrier::sync(warpgroup);  // a normal tile's warps do not wait
 }
 
 template <int kHSplit>
@@ -183,6 +254,9 @@ __device__ __forceinline__ void gemm2_swap_ab(
         }
         inverse[j] = {inverse_power_of_two(scale.x), inverse_power_of_two(scale.y)};
       }
+    }
+    if constexpr (Grouped::kNarrow) {
+      if (lane == 0) bulk_wait_read();  // normal tiles
     }
     store_swap_ab<N, kHSplit>(smem.d[warpgroup], sum, inverse, y, y_columns, N, warpgroup, warp, lane);
   });

@@ -15,17 +15,24 @@
 #include <cstdint>
 
 #include "common/cuda/layer/layer_sizes.cuh"
+#include "common/cuda/layer/weights.cuh"
 #include "common/cuda/ptx/registers.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 #include "hopper_fused/sizes.cuh"
 
 struct Grouped {
+  // Whether experts are narrow, as tensor-parallel ranks have them: a row of y is long for the work that makes it. What
+  // rows cost is then most of the time, not what they are multiplied with.
+  static constexpr bool kNarrow = !kMxfp4Weights && kHidden >= 8 * kIntermediate;
+
   // ---- tiles ----
   static constexpr int kRowAlign = 16;    // wgmma's N of swap-AB tiles is a multiple of this
   static constexpr int kBlockM = 128;     // rows of a tile at most
   static constexpr int kSwapAbRows = 64;  // rows of a swap-AB tile at most
   static constexpr int kBlockN = 256;     // weight rows of a tile
   static constexpr int kNumNBlocks1 = round_up(kNumKBlocks2, 2);     // of an expert in gemm1
+  // Whether gemm1's last n_block, which pads I, is left out where its tiles do not pair with others.
+  static constexpr bool kSkipsNBlock = kNarrow && kNumNBlocks1 != kNumKBlocks2;
   static constexpr int kPaddedIntermediate = kNumNBlocks1 * kBlockK;  // columns of h in scratch
 
   // ---- clusters and threads ----

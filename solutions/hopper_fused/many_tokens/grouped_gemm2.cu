@@ -7,7 +7,8 @@
 //            scales by bulk copy, once gemm1 has stored them; W2 of the CTA's first kStages K blocks before that
 //            (prefetched_k). Before a tile's last K block CTA 0 sends the cluster's next tile to both CTAs
 //   9 - 11   no tiles: they zero the output of tokens without rows, which combine skips
-//   0 - 7    consumers, two warpgroups (gemm2_tile.cuh): wgmma, then y through smem.d to memory, in whole lines
+//   0 - 7    consumers, two warpgroups (gemm2_tile.cuh): wgmma, then y through smem.d to memory, in whole lines; normal
+//            tiles of narrow experts by TMA
 //
 //   mbarrier      arrivals   who arrives                     who waits     what it protects
 //   full[stage]   1, bytes   warp 8                          warps 0 - 7   w, a, a_scale are loaded. Bytes: W2 by both
@@ -19,7 +20,10 @@
 //   Parities of full and empty are those of pipeline.cuh, that of tile_full is (nth tile - 1) / kSchedulerStages % 2.
 //
 //   named barrier           threads   who arrives and waits   what it protects, in order of use
-//   Gemm2WarpgroupBarrier   128       warpgroup w             smem.d is free; it is written
+//   Gemm2WarpgroupBarrier   128       warpgroup w             smem.d is free; it is written. Narrow experts: of swap-AB
+//                                                             tiles alone; and that it is read
+//   With narrow experts a normal tile's part of smem.d is the warp's own: its first lane waits for its TMA stores to have
+//   read a box before the warp overwrites it, and before a swap-AB tile's first barrier for all of them.
 //
 //   global counter            who arrives                     who waits   what it protects
 //   h_ready_except_last_wave  gemm1, see grouped_gemm1.cu     warp 8      h of tiles before_last_wave
@@ -127,14 +131,19 @@ __device__ __forceinline__ void load_gemm2(
 
 // ---- kernel ----
 
+__device__ __forceinline__ const CUtensorMap& w2_map(const CUtensorMap& maps) { return maps; }
+__device__ __forceinline__ const CUtensorMap& w2_map(const WeightAndResultMaps& maps) { return maps.w2; }
+__device__ __forceinline__ const CUtensorMap* y_map(const CUtensorMap&) { return nullptr; }
+__device__ __forceinline__ const CUtensorMap* y_map(const WeightAndResultMaps& maps) { return &maps.y; }
+
 template <int kHSplit>
 __global__ void __launch_bounds__(Grouped::kThreads, 1)
-    grouped_gemm2(const __grid_constant__ CUtensorMap map, const __grid_constant__ GroupedArgs args) {
+    grouped_gemm2(const __grid_constant__ Gemm2Maps maps, const __grid_constant__ GroupedArgs args) {
   auto& smem = init_gemm<Gemm2Smem<kHSplit>>(1);
   const int rank = block_rank_in_cluster(), warp = threadIdx.x / kWarp;
   if (warp >= kConsumerWarps) {
     warpgroup_reg_dealloc<Grouped::kProducerRegisters>();
-    if (warp == kConsumerWarps) load_gemm2<kHSplit>(smem, map, args, rank);
+    if (warp == kConsumerWarps) load_gemm2<kHSplit>(smem, w2_map(maps), args, rank);
     else if (kSomeWithoutRows && args.first_column == 0) zero_tokens_without_rows(args);
   } else {
     warpgroup_reg_alloc<Grouped::kConsumerRegisters>();
@@ -150,9 +159,10 @@ __global__ void __launch_bounds__(Grouped::kThreads, 1)
       const float* w_scale = args.w2_scale + (size_t)w_scale_row * kNumKBlocks2;
       uint16_t* y = args.y + (size_t)row * args.y_columns + column;
       float* y_scale = args.y_scale + (size_t)row * (args.y_columns / kBlockK) + column / kBlockK;
-      if (tile.normal) gemm2_normal<kHSplit>(smem, pipe, args, tile, w_scale, y, y_scale, warpgroup);
+      if (tile.normal) gemm2_normal<kHSplit>(smem, pipe, args, tile, w_scale, y_map(maps), y, y_scale, warpgroup);
       else gemm2_swap_ab<kHSplit>(smem, pipe, args, tile, w_scale, y, y_scale, warpgroup);
     }
+    if constexpr (Grouped::kNarrow) bulk_wait();
   }
   pdl_wait();  // also in CTAs without a tile: this kernel must not end before the one before it
   __syncwarp();
@@ -173,15 +183,15 @@ static cudaError_t prepare() {
   return cudaSuccess;
 }
 template <bool kUsed>
-static cudaError_t launch(const GroupedArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream) {
+static cudaError_t launch(const GroupedArgs& args, const Gemm2Maps& maps, int h_split, cudaStream_t stream) {
   if constexpr (kUsed)
     return launch_with_pdl(h_split == 1 ? grouped_gemm2<1> : grouped_gemm2<2>, Grouped::kClusterCtas * args.clusters,
                            Grouped::kThreads, clusters_of(Grouped::kClusterCtas),
-                           h_split == 1 ? sizeof(Gemm2Smem<1>) : sizeof(Gemm2Smem<2>), stream, w2, args);
+                           h_split == 1 ? sizeof(Gemm2Smem<1>) : sizeof(Gemm2Smem<2>), stream, maps, args);
   return cudaErrorNotSupported;
 }
 
 cudaError_t prepare_grouped_gemm2() { return prepare<!kMxfp4Weights>(); }
-cudaError_t launch_grouped_gemm2(const GroupedArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream) {
-  return launch<!kMxfp4Weights>(args, w2, h_split, stream);
+cudaError_t launch_grouped_gemm2(const GroupedArgs& args, const Gemm2Maps& maps, int h_split, cudaStream_t stream) {
+  return launch<!kMxfp4Weights>(args, maps, h_split, stream);
 }

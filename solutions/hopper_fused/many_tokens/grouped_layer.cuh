@@ -13,6 +13,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/cuda/layer/arguments.cuh"
 #include "hopper_fused/many_tokens/grouped_config.cuh"
@@ -32,7 +33,14 @@ struct Counters {
   unsigned h_ready_except_last_wave, h_ready;
   // entries that gemm2's clusters have drawn in a pass, beyond their first ones
   unsigned next_entry[Grouped::kMaxColumnPasses];
+  int skipped_entries;  // with kSkipsNBlock: of gemm1's queue; written by route_permute
 };
+
+// gemm2's TMA maps: W2, and where it stores y by TMA, y as [rows][bytes], in boxes of 16 rows by 64 columns.
+struct WeightAndResultMaps {
+  CUtensorMap w2, y;
+};
+using Gemm2Maps = std::conditional_t<Grouped::kNarrow, WeightAndResultMaps, CUtensorMap>;
 
 struct GroupedArgs : LayerArgs {
   Counters* counters;
@@ -59,7 +67,7 @@ cudaError_t prepare_grouped_gemm1();
 cudaError_t prepare_grouped_gemm2();
 cudaError_t launch_route_permute(const GroupedArgs& args, int ctas, cudaStream_t stream);
 cudaError_t launch_grouped_gemm1(const GroupedArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream);
-cudaError_t launch_grouped_gemm2(const GroupedArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream);
+cudaError_t launch_grouped_gemm2(const GroupedArgs& args, const Gemm2Maps& maps, int h_split, cudaStream_t stream);
 cudaError_t launch_combine(const GroupedArgs& args, int h_split, int sms, cudaStream_t stream);
 // In their places with MXFP4 weights, whose x is in another order of K: order_tokens.cuh. Not launched with others.
 cudaError_t prepare_mxfp4_gemm1();

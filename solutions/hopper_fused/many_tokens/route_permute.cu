@@ -10,7 +10,8 @@
 //   sum           kSumParts threads an expert  rows of each expert in the CTAs before this one, and in all
 //   scan          a thread an expert           first row and queue entries of each expert
 //   queues        a CTA an expert              the expert's entries of both GEMMs
-//   rows          a warp a token               row -> token, weight, scales of x; token -> rows; then rows of padding
+//   rows          a warp a token               row -> token, weight, scales of x; token -> rows; then rows of padding.
+//                                              Narrow experts: scales of x by a warp an expert
 //
 // gemm1 reads x itself, from the tokens' rows: only row numbers, weights and scales are permuted here.
 //
@@ -151,19 +152,62 @@ __device__ __forceinline__ void read_scales(const GroupedArgs& args, int t, floa
                    : 0.0f;
 }
 
-// For a whole warp: writes token t and its scales to its rows of the experts 32 word + e, for the bits e of `experts`.
-// Lane e knows the row of expert 32 word + e.
+// For a whole warp: writes token t and, with kScales, its scales to its rows of the experts 32 word + e, for the bits e
+// of `experts`. Lane e knows the row of expert 32 word + e.
+template <bool kScales>
 __device__ __forceinline__ void write_row(const GroupedArgs& args, const ExpertRows& expert_rows, int t,
                                           const float (&scale)[kScalesPerLane], int word, unsigned experts, int row) {
   const int lane = threadIdx.x % kWarp;
   if (experts >> lane & 1) args.row_token[row] = max(t, 0);
-  for (unsigned left = experts; left; left &= left - 1) {
+  for (unsigned left = kScales ? experts : 0; left; left &= left - 1) {
     const int e = __ffs(left) - 1, first = expert_rows.first[32 * word + e], rows = expert_rows.rows[32 * word + e];
     const int r = __shfl_sync(kFullWarp, row, e) - first;
 #pragma unroll
     for (int k = 0; k < kScalesPerLane; k++)
       if (32 * k + lane < kNumKBlocks1)
         args.row_x_scale[(size_t)first * kNumKBlocks1 + (32 * k + lane) * rows + r] = scale[k];
+  }
+}
+
+// For a whole warp: the scales of x of `count` rows, at most 32, that lie together. Lanes that store a K block's scales
+// of these rows are neighbours. tokens: of the rows, counted from first_token.
+__device__ __forceinline__ void write_scales_of_rows(const GroupedArgs& args, const uint16_t* tokens, int count,
+                                                     int first_token, float* to, int expert_rows) {
+  const int lane = threadIdx.x % kWarp;
+  const int width = count > 16 ? 32 : count > 8 ? 16 : count > 4 ? 8 : 4;  // lanes of a K block
+  const int row = lane % width;
+  if (row >= count) return;
+  const int token = first_token + tokens[row];
+#pragma unroll 4
+  for (int k = lane / width; k < kNumKBlocks1; k += kWarp / width)
+    to[(size_t)k * expert_rows + row] = args.x_scale[x_scale_index(k, token, args.num_tokens)];
+}
+
+// The scales of x of all the CTA's rows, a warp an expert: a token's rows are far apart, but an expert's lie together.
+__device__ __forceinline__ void write_scales(const GroupedArgs& args, const ExpertRows& expert_rows,
+                                             const uint32_t* mask, const int* first_row, int first_token,
+                                             int batches) {
+  __shared__ uint16_t tokens[Grouped::kRouteWarps][kWarp];  // of the rows that come next
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  for (int e = warp; e < kNumLocalExperts; e += Grouped::kRouteWarps) {
+    const int first = expert_rows.first[e], rows = expert_rows.rows[e];
+    float* to = args.row_x_scale + (size_t)first * kNumKBlocks1 + first_row[e] - first;
+    int count = 0;
+    const auto write = [&] {
+      __syncwarp();
+      write_scales_of_rows(args, tokens[warp], count, first_token, to, rows);
+      __syncwarp();
+      to += count;
+      count = 0;
+    };
+    for (int i = 0; i < batches; i++) {
+      const unsigned with_row = mask[i * kPaddedLocalExperts + e];
+      const int more = __popc(with_row);
+      if (count + more > kWarp) write();
+      if (with_row >> lane & 1) tokens[warp][count + __popc(with_row & ((1u << lane) - 1))] = 32 * i + lane;
+      count += more;
+    }
+    if (count > 0) write();
   }
 }
 
@@ -184,7 +228,7 @@ __device__ __forceinline__ void write_padding(
     const int e = i / Grouped::kRowAlign, row = expert_rows.first[e] + total[e] + i % Grouped::kRowAlign;
     if (row >= expert_rows.first[e] + expert_rows.rows[e]) continue;
     if (lane == 0) args.row_weight[row] = 0.0f;
-    write_row(args, expert_rows, -1, no_scale, e / 32, 1u << e % 32, row);
+    write_row<true>(args, expert_rows, -1, no_scale, e / 32, 1u << e % 32, row);
   }
 }
 
@@ -193,7 +237,10 @@ __device__ __forceinline__ void write_padding(
 template <bool kOneCta>
 __global__ void __launch_bounds__(Grouped::kRouteThreads) route_permute(const __grid_constant__ GroupedArgs args) {
   __shared__ unsigned before[Grouped::kSumParts][kPaddedLocalExperts], total[Grouped::kSumParts][kPaddedLocalExperts];
-  __shared__ int long_end[kPaddedLocalExperts], short_end[kPaddedLocalExperts], word_sums[4][kMaskWords];
+  constexpr bool kScalesByExpert = Grouped::kNarrow && !kOneCta;
+  constexpr int kSums = Grouped::kSkipsNBlock ? 5 : 4;
+  __shared__ int long_end[kPaddedLocalExperts], short_end[kPaddedLocalExperts], word_sums[kSums][kMaskWords];
+  __shared__ int skipped_end[Grouped::kSkipsNBlock ? kPaddedLocalExperts : 1];
   __shared__ ExpertRows expert_rows;
   extern __shared__ uint32_t mask[];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -236,15 +283,19 @@ __global__ void __launch_bounds__(Grouped::kRouteThreads) route_permute(const __
     }
     const int padded = (all + Grouped::kRowAlign - 1) / Grouped::kRowAlign * Grouped::kRowAlign;
     const MBlocks blocks(padded);
-    int end[4] = {padded, blocks.long_entries(), blocks.short_entries(), all > 0};
+    int end[kSums] = {padded, blocks.long_entries(), blocks.short_entries(), all > 0};
+    if constexpr (Grouped::kSkipsNBlock) end[4] = blocks.skipped_entries();
     scan_experts(end, word_sums);
     expert_rows.first[e] = end[0] - padded;
     expert_rows.rows[e] = padded;
     long_end[e] = end[1];
     short_end[e] = end[2];
+    if constexpr (Grouped::kSkipsNBlock) skipped_end[e] = end[4];
     total[0][e] = all;
     first_row[e] = end[0] - padded + earlier;
     if (blockIdx.x == 0 && e == kPaddedLocalExperts - 1) args.counters->queues = {end[1], end[2], end[3], end[0]};
+    if constexpr (Grouped::kSkipsNBlock)
+      if (blockIdx.x == 0 && e == kPaddedLocalExperts - 1) args.counters->skipped_entries = end[4];
   }
   __syncthreads();
 
@@ -256,15 +307,18 @@ __global__ void __launch_bounds__(Grouped::kRouteThreads) route_permute(const __
     const int rows = expert_rows.rows[e], first = expert_rows.first[e];
     if (rows == 0) continue;
     const QueuePlace place = {e, rows, first, long_end[e], short_end[e], long_entries, short_entries};
-    const bool before_last_wave = place.before_last_wave(clusters);
-    write_entries(args.queue1, Grouped::kNumNBlocks1 / 2, place, before_last_wave, writer, writers);
+    SkippedEntries skipped;
+    if constexpr (Grouped::kSkipsNBlock) skipped = {skipped_end[e], skipped_end[kPaddedLocalExperts - 1]};
+    const bool before_last_wave = place.before_last_wave(clusters, skipped);
+    write_entries<Grouped::kSkipsNBlock>(args.queue1, Grouped::kNumNBlocks1 / 2, place, before_last_wave, writer,
+                                         writers, skipped);
     write_entries(args.queue2, args.y_columns / (2 * Grouped::kBlockN), place, before_last_wave, writer, writers);
   }
 
   for (int i = warp; i < tokens; i += Grouped::kRouteWarps) {
     const int t = first_token + i, batch = i / 32;
     float scale[kScalesPerLane];
-    read_scales(args, t, scale);
+    if constexpr (!kScalesByExpert) read_scales(args, t, scale);
     int* token_rows = args.token_rows + (size_t)t * kMaxTokenRows;
     int count = 0;  // of this token's rows so far
 #pragma unroll 1
@@ -279,11 +333,12 @@ __global__ void __launch_bounds__(Grouped::kRouteThreads) route_permute(const __
         args.row_weight[row] = args.weight[(size_t)t * kNumLocalExperts + 32 * w + lane];
         token_rows[count + __popc(bits & ((1u << lane) - 1))] = row;
       }
-      write_row(args, expert_rows, t, scale, w, bits, row);
+      write_row<!kScalesByExpert>(args, expert_rows, t, scale, w, bits, row);
       count += __popc(bits);
     }
     if (lane >= count && lane < kMaxTokenRows) token_rows[lane] = -1;
   }
+  if constexpr (kScalesByExpert) write_scales(args, expert_rows, mask, first_row, first_token, batches);
   write_padding<kOneCta>(args, expert_rows, total[0]);
 }
 

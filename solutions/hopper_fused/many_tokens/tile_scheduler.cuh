@@ -74,6 +74,13 @@ struct MBlocks {
   // Entries for each pair of n_blocks.
   __device__ int long_entries() const { return 2 * pairs + (rest > Grouped::kSwapAbRows); }
   __device__ int short_entries() const { return rest > 0 && rest <= Grouped::kSwapAbRows; }
+  // Of gemm1's long entries, in all, those of an n_block that pads I.
+  __device__ int skipped_entries() const { return Grouped::kSkipsNBlock ? pairs : 0; }
+};
+
+// Entries that gemm1's queue leaves out of those below: up to the expert's last, and in all.
+struct SkippedEntries {
+  int end = 0, all = 0;
 };
 
 // Where an expert's entries are. Counts are of one pair of n_blocks: of n pairs, an expert with two long entries and a
@@ -83,21 +90,28 @@ struct QueuePlace {
   int long_end, short_end, long_entries, short_entries;
   // Whether no cluster's last gemm1 tile is one of the expert's: StaticTileScheduler goes from expert to expert, so it
   // is enough that the long or the short entries have one of a later expert for each cluster.
-  __device__ bool before_last_wave(int clusters) const {
+  __device__ bool before_last_wave(int clusters, SkippedEntries skipped = {}) const {
     constexpr int kPairs = Grouped::kNumNBlocks1 / 2;
-    return kPairs * long_end + clusters <= kPairs * long_entries ||
+    return kPairs * long_end - skipped.end + clusters <= kPairs * long_entries - skipped.all ||
            kPairs * short_end + clusters <= kPairs * short_entries;
   }
 };
 
-// Writes the expert's entries of a GEMM's queue, with `threads` threads.
+// Writes the expert's entries of a GEMM's queue, with `threads` threads. kSkips: without those of the last n_block that
+// pair two m_blocks.
+template <bool kSkips = false>
 __device__ __forceinline__ void write_entries(
-    uint2* queue, int n_block_pairs, const QueuePlace& at, bool before_last_wave, int thread, int threads) {
+    uint2* queue, int n_block_pairs, const QueuePlace& at, bool before_last_wave, int thread, int threads,
+    SkippedEntries skipped = {}) {
   const MBlocks blocks(at.expert_rows);
   const int long_entries = blocks.long_entries(), multicast = 2 * blocks.pairs;
+  const int left_out = kSkips ? blocks.skipped_entries() : 0;
   uint2* long_queue = queue + n_block_pairs * (at.long_end - long_entries);
-  for (int i = thread; i < n_block_pairs * long_entries; i += threads) {
-    const int pair = i / long_entries, j = i % long_entries;
+  if constexpr (kSkips) long_queue -= skipped.end - left_out;
+  for (int i = thread; i < n_block_pairs * long_entries - left_out; i += threads) {
+    const int pair = i / long_entries;
+    int j = i % long_entries;
+    if (kSkips && pair == n_block_pairs - 1 && j >= blocks.pairs) j += left_out;
     const bool multicast_w = j < multicast;
     long_queue[i] =
         pack_tile(at.expert, 2 * pair + (multicast_w ? j / blocks.pairs : 0), multicast_w, before_last_wave,
@@ -106,6 +120,7 @@ __device__ __forceinline__ void write_entries(
   }
   if (!blocks.short_entries()) return;
   uint2* short_queue = queue + n_block_pairs * (at.long_entries + at.short_end - 1);
+  if constexpr (kSkips) short_queue -= skipped.all;
   for (int i = thread; i < n_block_pairs; i += threads)
     short_queue[i] = pack_tile(at.expert, 2 * i, false, before_last_wave, blocks.pairs * Grouped::kClusterM,
                                at.expert_rows, at.expert_first);
@@ -135,9 +150,10 @@ struct StaticTileScheduler {
   int position[2];  // of the next long and the next short entry
   uint2 head[2];    // what is there
 
-  __device__ StaticTileScheduler(const uint2* queue_, const TileQueues& queues, int clusters_)
-      : queue(queue_), clusters(clusters_), long_entries(queues.long_entries * (Grouped::kNumNBlocks1 / 2)),
-        entries((queues.long_entries + queues.short_entries) * (Grouped::kNumNBlocks1 / 2)) {
+  // skipped: entries that the queue leaves out.
+  __device__ StaticTileScheduler(const uint2* queue_, const TileQueues& queues, int clusters_, int skipped = 0)
+      : queue(queue_), clusters(clusters_), long_entries(queues.long_entries * (Grouped::kNumNBlocks1 / 2) - skipped),
+        entries((queues.long_entries + queues.short_entries) * (Grouped::kNumNBlocks1 / 2) - skipped) {
     // the first short entry whose position is the cluster's, modulo clusters
     position[0] = blockIdx.x / Grouped::kClusterCtas;
     position[1] = long_entries + (position[0] + clusters - long_entries % clusters) % clusters;

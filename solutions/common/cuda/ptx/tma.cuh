@@ -68,10 +68,21 @@ __device__ __forceinline__ void bulk_store(void* gmem, const void* smem, int byt
                "r"(bytes)
                : "memory");
 }
+// A box from shared memory.
+__device__ __forceinline__ void tma_store_2d(const void* map, const void* smem, int c0, int c1) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+               "r"(smem_addr(smem)), "r"(c0), "r"(c1)
+               : "memory");
+}
 // The thread's bulk stores so far become one group.
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Waits until the groups have read shared memory, so that it may be overwritten.
 __device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// The same but for the kPending last groups.
+template <int kPending>
+__device__ __forceinline__ void bulk_wait_read_but() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
 // Waits until the groups are complete: written and visible.
 __device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
