@@ -109,13 +109,6 @@ def all_reduce_and_others(gpu: str, ranks: int, tokens: int) -> list[str]:
     return [f"{each:.1f}" for each in (ours, min(us.values()), max(us.values()))]
 
 
-def all_reduce_protocol() -> list[str]:
-    """Return layers of a graph and replays. Raises ValueError where points differ in them."""
-    protocols = {(point.layers, point.rounds) for point in multi_gpu.read(paths.MULTI_GPU)}
-    ((layers, rounds),) = protocols
-    return [str(layers), str(rounds)]
-
-
 def all_reduces_apart(tokens: int, ways: list[str]) -> list[str]:
     """Return how far two ways to sum lie apart at most at a token count, layer and sum, in %."""
     first, second = ways
@@ -279,7 +272,6 @@ FUNCTIONS: dict[str, Callable[..., list[str]]] = {
     for function in (
         all_reduce,
         all_reduce_and_others,
-        all_reduce_protocol,
         all_reduces_apart,
         ceilings,
         clocks_apart,
