@@ -81,7 +81,7 @@ struct Grouped {
   // numbers were found by measuring.
   static constexpr int kMinTokensPerCta = kMaskWords <= 2 ? 1 : 8;
   // Dynamic shared memory: two words per local expert for each batch of 32 tokens, and one more. The static arrays take
-  // up to 17 KB of the 227, or 25 with more than 512 local experts.
+  // up to 21 KB of the 227, or 31 with more than 512 local experts.
   static constexpr int kRouteSmemBytes = (kPaddedLocalExperts <= 512 ? 208 : 200) * 1024;
   static constexpr int kFittingRouteBatches = kRouteSmemBytes / 8 / kPaddedLocalExperts - 1;
   // Batches of 32 tokens that a CTA routes at most; launch_layer.cu's limit of 2^17 tokens needs 37 on kMinSms SMs.
