@@ -64,8 +64,8 @@ struct Config {
   // Half as many warps, of half the stages, where the lists of rows need the room
   static constexpr int kWarps = kSmemLimit >= (kMaxRows > 7168 ? 227 : 163) * 1024 ? 8 : 4;
   static constexpr int kThreads = kWarps * kWarp;
-  // Of each warp, 16 KiB of weights: with FP8 24 were no faster on an H200, at 256 tokens up to 3% slower. MXFP4's scales
-  // take the room of one where there are 163 KiB for eight warps.
+  // Of each warp, 16 KiB of weights: with FP8 24 were no faster on an H200, at 256 tokens up to 3% slower. MXFP4's
+  // scales take the room of one where there are 163 KiB for eight warps.
   static constexpr int kStages = !kMxfp4Weights ? 2 : kWarps == 8 && kSmemLimit < 227 * 1024 ? 3 : 4;
   static constexpr int kSignalWarp = kWarps - 1;  // counts what warps 0 to 3 have stored
 

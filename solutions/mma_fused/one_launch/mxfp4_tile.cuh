@@ -1,9 +1,9 @@
-// mxfp4_tile: as tiled_mma, where the weights are MXFP4: E2M1, two to a byte along K, with a power of two (E8M0) for each
-// group of 32 of a row.
+// mxfp4_tile: as tiled_mma, where the weights are MXFP4: E2M1, two to a byte along K, with a power of two (E8M0) for
+// each group of 32 of a row.
 //
 // The bits of E2M1 in the place of fp16's lowest exponents are 2^-14 of its value, subnormal numbers too, so nothing is
-// rounded. A group is two MMAs, whose sums are multiplied by its scale in fp32: whatever it is, nothing has to be in the
-// range of fp16.
+// rounded. A group is two MMAs, whose sums are multiplied by its scale in fp32: whatever it is, nothing has to be in
+// the range of fp16.
 //
 // Order of K: of each group a lane has four bytes, K 8 t to 8 t + 7; the even ones of these for the first MMA, the odd
 // ones, which are the high halves, for the second. x and h are taken in the same order.
@@ -60,8 +60,8 @@ __device__ __forceinline__ float scale_of_byte(uint32_t byte) {
   return __uint_as_float(byte == 0 || byte == 255 ? bits | 0x00400000u : bits);  // 2^-127 is subnormal
 }
 
-// For all lanes: a weight tile's scales as fp32, of two rows a lane. They are turned here once, as four lanes need each.
-// consumer_wait() is between what reads `wide` and the next call.
+// For all lanes: a weight tile's scales as fp32, of two rows a lane. They are turned here once, as four lanes need
+// each. consumer_wait() is between what reads `wide` and the next call.
 __device__ __forceinline__ void widen_scales(WideScales& wide, const uint32_t* words) {
   const int lane = threadIdx.x % kWarp, g = lane % 8, eighth = lane / 8;
 #pragma unroll

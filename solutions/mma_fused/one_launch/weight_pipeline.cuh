@@ -31,8 +31,8 @@ __device__ __forceinline__ int column_half(int warp) {
 __device__ __forceinline__ int swizzled(int chunk, int row) {
   return Config::kTileRowBytes == 128 ? chunk ^ row % 8 : chunk ^ row / 2 % 4;
 }
-// The row of the weights, after the tile's first one, that a weight tile has as `row`. In gemm1 eight rows of W13's first
-// half, then eight of its second, as in TensorMaps.
+// The row of the weights, after the tile's first one, that a weight tile has as `row`. In gemm1 eight rows of W13's
+// first half, then eight of its second, as in TensorMaps.
 __device__ __forceinline__ size_t source_row(bool gemm2, int row) {
   return gemm2 ? row : row / 16 * 8 + row % 8 + row / 8 % 2 * kIntermediate;
 }
@@ -117,8 +117,8 @@ struct WeightPipeline {
   __device__ int w2_row_of_expert() const {
     return loaded.tile * Config::kColumnTile + column_half(warp) * Config::kWeightTileRows;
   }
-  // FP8: the weight tile's scales to L2 at the same time, as they are to be there when they are read, a tile before they are
-  // needed: from memory they take as long as weights, behind all that are in flight.
+  // FP8: the weight tile's scales to L2 at the same time, as they are to be there when they are read, a tile before
+  // they are needed: from memory they take as long as weights, behind all that are in flight.
   __device__ void prefetch_scales(int expert, int n_block) const {
     if (loaded.gemm2) {
       prefetch_l2(args.w2_scales(expert, loaded.tile) + loaded.k);
@@ -158,11 +158,12 @@ struct WeightPipeline {
       if (lane == 0) {
         fence_proxy_async_shared();  // TMA writes through the async proxy what was read by generic loads
         full.refill(Config::kWeightTileBytes, read);
+        const int first_byte = loaded.k * Config::kTileRowBytes;
         if (loaded.gemm2)
-          tma_load_2d(to, &maps.w2, full, loaded.k * Config::kTileRowBytes, m_block.expert * kHidden + w2_row_of_expert(),
+          tma_load_2d(to, &maps.w2, full, first_byte, m_block.expert * kHidden + w2_row_of_expert(),
                       l2_evict_first());  // else W2 pushes h and the output sums out of L2
         else
-          tma_load_5d(to, &maps.w1, full, loaded.k * Config::kTileRowBytes, 0, 0, n_block * (Config::kNBlockColumns / 8),
+          tma_load_5d(to, &maps.w1, full, first_byte, 0, 0, n_block * (Config::kNBlockColumns / 8),
                       m_block.expert, w1_policy);
       }
 #else

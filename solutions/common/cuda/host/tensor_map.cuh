@@ -4,9 +4,9 @@
 
 #include "common/cuda/host/check_cuda.cuh"
 
-// 8-bit elements; boxes are 128 bytes wide, swizzled, or narrower and swizzled as narrow_swizzle says. size, stride (bytes) and box are
-// those of the fastest dimension first; its stride is not read. l2_promotion: bytes that L2 requests from memory; the
-// faster value is measured.
+// 8-bit elements; boxes are 128 bytes wide, swizzled, or narrower and swizzled as narrow_swizzle says. size, stride
+// (bytes) and box are those of the fastest dimension first; its stride is not read. l2_promotion: bytes that L2
+// requests from memory; the faster value is measured.
 template <int RANK>
 static void encode_tensor_map(CUtensorMap* map, const void* base, const cuuint64_t (&size)[RANK],
                               const cuuint64_t (&stride)[RANK], const cuuint32_t (&box)[RANK],
