@@ -123,7 +123,7 @@ def test_every_byte_of_narrow_experts_is_ordered(program):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [SIZES, *OTHER_SIZES], indirect=True)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_every_byte_is_ordered_in_other_orders(program, seed):
     rows = ROWS[seed:] + ROWS[:seed]
     for gemm in (1, 2):

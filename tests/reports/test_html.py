@@ -142,6 +142,10 @@ def column(driver, name):
     return driver.execute_script(script, name)
 
 
+def numbers(driver, name):
+    return [float(text) for text in column(driver, name)]
+
+
 def chosen(driver):
     """Return the choices that the page shows."""
     selects = [driver.find_element(browser.By.ID, name) for name in CHOICES]
@@ -155,9 +159,9 @@ def test_it_needs_no_network_and_sorts_both_ways(opened, colours):
     button = driver.find_element(browser.By.CSS_SELECTOR, "th[data-column=ms] button")
 
     button.click()
-    up = [float(text) for text in column(driver, "ms")]
+    up = numbers(driver, "ms")
     button.click()
-    down = [float(text) for text in column(driver, "ms")]
+    down = numbers(driver, "ms")
     assert len(up) > 100
     assert up == sorted(up)
     assert down == sorted(down, reverse=True)

@@ -244,9 +244,12 @@ def test_tensors_changed_in_place_change_the_answer(layer, layer_key, together):
     arguments = layer_arguments(layer_key, num_tokens)
     other = layer_arguments(layer_key, num_tokens, seed=1) | OTHER_SCALARS
     names = [name for name in arguments if name != OUTPUT]
+    changes = [[name] for name in names]
+    if together:
+        changes = [names]
 
     before = run(layer, arguments)
-    for changed in [names] if together else [[name] for name in names]:
+    for changed in changes:
         for name in changed:
             if torch.is_tensor(arguments[name]):
                 arguments[name].copy_(other[name])
