@@ -102,6 +102,14 @@ def test_bits_do_not_depend_on_the_batch(layer, solution, layer_key):
     check_bits(layer, solution, layer_key)
 
 
+@serving("small-mxfp4", "deepseek-v4-flash-ep8-mxfp4")
+def test_bits_of_mxfp4_experts_do_not_depend_on_the_batch(layer, solution, layer_key):
+    """Asked of those that promise it at every T: other ranges are of FP8 weights."""
+    if promised_ranges(solution) != [(1, MOST)]:
+        pytest.skip(f"{solution} does not promise it at every T")
+    check_bits(layer, solution, layer_key)
+
+
 @pytest.mark.slow
 @serving("small", "small-renorm-routed")
 def test_bits_do_not_depend_on_the_batch_in_other_small_layers(layer, solution, layer_key):
