@@ -24,6 +24,10 @@ from .many_tokens.many_tokens import (
 )
 
 MOST_TOKENS = 256  # of the one launch, as Config::kMaxTokens in one_launch/config.cuh
+# With MXFP4 experts the one launch runs several times up to so many tokens: Triton's kernels take
+# as long as nine of it at 1024 on an H200.
+MOST_MXFP4_TOKENS = 2048
+PER_TOKEN = ("hidden_states", "hidden_states_scale", "topk_ids", "topk_weights", "output")
 
 _kernels = load_kernels()  # compiled on import, when the solution is built, not at its first call
 
@@ -69,10 +73,30 @@ def run_routed_bf16(arguments):
 def run_mxfp4(arguments):
     """As `run_routed`, for experts in MXFP4: bytes of two E2M1, and E8M0 scales for each 32 of K.
 
-    Weights become fp16, or bf16 above MOST_TOKENS tokens, as they are multiplied: exactly, whatever
-    their scales.
+    Weights become fp16, or bf16 above MOST_MXFP4_TOKENS tokens, as they are multiplied: exactly,
+    whatever their scales.
     """
-    _layer(_kernels.run_mxfp4, many_tokens_mxfp4, arguments)
+    _layer(_kernels.run_mxfp4, _more_tokens_mxfp4, arguments)
+
+
+def _more_tokens_mxfp4(*arguments):
+    """Launch the layer for more than MOST_TOKENS tokens: by the one launch, for equal shares of
+    them, or by Triton kernels.
+    """
+    check_arguments(ROUTED_MXFP4, arguments)
+    num_tokens = len(arguments[0])
+    if num_tokens > MOST_MXFP4_TOKENS:
+        many_tokens_mxfp4(*arguments)
+        return
+
+    launches = -(-num_tokens // MOST_TOKENS)
+    share = -(-num_tokens // launches)
+    share += -share % 4  # rows of all tensors begin at multiples of 16 bytes
+    for first in range(0, num_tokens, share):
+        part = dict(zip(ROUTED_MXFP4, arguments, strict=True))
+        for name in PER_TOKEN:
+            part[name] = part[name][first : first + share]
+        _kernels.run_mxfp4(*part.values(), 0)
 
 
 def _many_tokens_routed_bf16(*arguments):

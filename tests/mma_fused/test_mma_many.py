@@ -195,6 +195,69 @@ def test_gemm2_mxfp4_bf16(module, block_m, block_n, as_bytes):
     assert (relative_error(*real_rows(permuted, y, expected)) < 4e-3).all()
 
 
+class Launches:
+    """In place of the compiled kernels: the arguments of each call, whose output it fills."""
+
+    def __init__(self):
+        self.arguments = []
+
+    def run_mxfp4(self, *arguments):
+        self.arguments.append(arguments)
+        *_, output, ctas = arguments
+        output.fill_(len(self.arguments))
+
+
+@pytest.fixture
+def mxfp4_main(packed_module):
+    """The packed solution's main.py, and the calls of its one launch."""
+    key = "deepseek-v4-flash-ep8-mxfp4"
+    launches = Launches()
+    packed_module("mma_fused", "build", key).load_kernels = lambda: launches
+    return packed_module("mma_fused", "main", key), launches
+
+
+@pytest.mark.parametrize(("num_tokens", "shares"), [(257, [132, 125]), (1025, [208] * 4 + [193])])
+def test_mxfp4_tokens_are_shared_among_launches(mxfp4_main, num_tokens, shares):
+    main, launches = mxfp4_main
+    values = layer_inputs.arguments("small-mxfp4", num_tokens, "cpu", offset=0)
+    weights = list(values.values())[4:8]
+
+    with mock.patch.object(main, "check_arguments"):
+        main.run_mxfp4(*values.values())
+
+    assert [len(arguments[0]) for arguments in launches.arguments] == shares
+    first = 0
+    for arguments, share in zip(launches.arguments, shares, strict=True):
+        rows = slice(first, first + share)
+        for place, name in ((0, "hidden_states"), (1, "hidden_states_scale"), (2, "topk_ids")):
+            assert torch.equal(arguments[place].float(), values[name][rows].float())
+            assert arguments[place].data_ptr() % 16 == 0
+        assert all(mine is given for mine, given in zip(arguments[4:8], weights, strict=True))
+        first += share
+    assert values["output"].isfinite().all()
+
+
+def test_more_mxfp4_tokens_than_a_few_launches_take(mxfp4_main):
+    main, launches = mxfp4_main
+    values = layer_inputs.arguments("small-mxfp4", 2049, "cpu", offset=0)
+    with (
+        mock.patch.object(main, "check_arguments"),
+        mock.patch.object(main, "many_tokens_mxfp4") as many,
+    ):
+        main.run_mxfp4(*values.values())
+    many.assert_called_once()
+    assert not launches.arguments
+
+
+def test_arguments_of_several_launches_are_checked(mxfp4_main):
+    main, launches = mxfp4_main
+    values = layer_inputs.arguments("deepseek-v4-flash-ep8-mxfp4", 300, "meta", offset=0)
+    values["topk_ids"] = values["topk_ids"][:299]
+    with pytest.raises(ValueError, match="topk_ids"):
+        main.run_mxfp4(*values.values())
+    assert not launches.arguments
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_89"])
 @pytest.mark.parametrize("num_tokens", [300, 2000])
