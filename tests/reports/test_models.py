@@ -1,7 +1,9 @@
 """Which solution to use for each model, as the README and docs/models.md show it."""
 
 import pytest
+from moebench.operators.catalogue import definition_name
 from moebench.reports import comparison, models
+from moebench.reports.table import Cell
 from moebench.results import measurements
 from recorded import DEFAULT, everywhere, trace, write
 
@@ -51,6 +53,28 @@ def test_the_speed_at_a_token_count_that_was_not_run_is_that_of_the_nearest(tmp_
         f"{over_bound[901]:.2f} (901)",
         f"{over_bound[11948]:.2f} (11948)",
     ]
+
+
+def test_every_solutions_times_on_a_tensor_parallel_rank(tmp_path):
+    """And its bound; what was not timed at a token count has a dash there."""
+    shard = definition_name("deepseek-v3-tp8")
+    traces = [trace("fast", 1, 0.5, definition=shard), trace("fast", 8, 0.75, definition=shard)]
+    traces += [
+        trace("slow", 1, 1.5, definition=shard),
+        trace("slow", 8, status="RUNTIME_ERROR", definition=shard),
+    ]
+    rows = rows_of(tmp_path, traces)
+    (bound, fast, slow) = models.shards(rows).sections[0]
+
+    assert bound[:2] == ["DeepSeek-V3 TP8", "bound"]
+    assert bound[2] == f"{rows.bound_ms[rows.tokens == 1].iloc[0]:.3f}"
+    assert fast[1:] == ["fast", Cell("0.500", "best"), Cell("0.750", "best"), *[None] * 7]
+    assert slow[1:] == ["slow", Cell("1.500"), *[None] * 8]
+
+
+def test_a_layer_with_whole_experts_is_no_tensor_parallel_rank(tmp_path):
+    rows = rows_of(tmp_path, everywhere("fast", 1.0))
+    assert models.shards(rows).sections == []
 
 
 def test_solutions_of_earlier_code_are_named_below_the_table(tmp_path):

@@ -8,6 +8,7 @@ import pandas as pd
 from moebench.models.layer import Layer, layers, weight_bytes
 from moebench.operators.roofline import MEASURED_ON
 from moebench.operators.workloads import recorded_counts
+from moebench.reports.comparison import times_by_tokens
 from moebench.reports.served import ServedRecord, title
 from moebench.reports.table import Cell, Entry, Table, decimal
 from moebench.results.spread import nearest
@@ -16,6 +17,7 @@ from moebench.served.record import Point
 
 TOKENS = (1, 32, 1024, 8192)  # of one layer
 SERVED_TOKENS = (1, 8, 32, 128, 1024)  # of all layers
+SHARD_TOKENS = (1, 8, 32, 64, 128, 256, 1024, 4096, 16384)  # of a slice of every expert
 GPU_GB = 141  # of MEASURED_ON
 TOO_LARGE = "✗"  # the weights of all its layers exceed the memory
 SPEEDS_CAPTION = (
@@ -97,6 +99,34 @@ def speed_texts(rows: pd.DataFrame, layer_key: str) -> list[str | None]:
         active = recorded_counts(layer_key)[one_token.uuid.iloc[0]].active
         texts[0] += f", {active} active"
     return texts
+
+
+def shards(rows: pd.DataFrame) -> Table:
+    """Return for each measured tensor-parallel rank its bound and a row for each solution, in ms at
+    SHARD_TOKENS.
+
+    rows: of every definition, by one clock.
+    """
+    sections = []
+    for layer, of_layer in measured(rows):
+        if layer.split.tensor > 1:
+            sections.append(shard_rows(layer.name, of_layer))
+    head = ["model", "solution", *(f"T={tokens}" for tokens in SHARD_TOKENS)]
+    return Table(head, sections, words=2, keys=2)
+
+
+def shard_rows(name: str, rows: pd.DataFrame) -> list[list[Entry]]:
+    """Return the rows of one tensor-parallel rank."""
+    shown = rows[(rows.tolerance == SHOWN) & rows.counts]
+    bounds = shown.groupby("tokens").bound_ms.first()
+    table_rows = [[name, "bound", *(decimal(bounds.get(tokens), 3) for tokens in SHARD_TOKENS)]]
+
+    times = times_by_tokens(shown)
+    for solution in by_solution(rows).index:
+        cells = [times.get((solution, tokens)) for tokens in SHARD_TOKENS]
+        if any(cells):
+            table_rows.append([name, solution, *cells])
+    return table_rows
 
 
 def served(records: list[ServedRecord]) -> Table:

@@ -117,6 +117,15 @@ def models_block() -> str:
     return with_provenance(models.recommended(rows()).markdown(), measured)
 
 
+def shards_block() -> str:
+    """Return every solution's times on the measured tensor-parallel ranks, by the GPU's clock."""
+    by_gpu = rows("gpu")
+    of_shards = [of_layer for layer, of_layer in models.measured(by_gpu) if layer.split.tensor > 1]
+    if not of_shards:
+        return "Not measured."
+    return with_provenance(models.shards(by_gpu).markdown(), pd.concat(of_shards))
+
+
 def served_block() -> str:
     """Return the first served record's table, then a row for each record; "" without any."""
     records = served.recorded()
@@ -154,6 +163,7 @@ TABLES: Tables = {
     ("docs/compare.md", "clocks"): lambda: solutions_block("events"),
     ("docs/compare.md", "h100"): lambda: solutions_block("events", H100),
     ("docs/compare.md", "versions"): versions_block,
+    ("docs/models.md", "shards"): shards_block,
     ("docs/models.md", "speeds"): lambda: models.speeds(rows()).markdown(),
     ("docs/tolerances.md", "passes"): lambda: comparison.exactness(main_definition()).markdown(),
     ("docs/served.md", "served"): served_block,

@@ -7,7 +7,7 @@ import re
 import pandas as pd
 
 from moebench.reports import comparison
-from moebench.results.summary import SHOWN
+from moebench.results.summary import SHOWN, base_of
 
 PAGE = "/docs/compare.md#versions"  # GitHub's link from the root of the repository
 TIMED = {"events": "by CUDA events", "gpu": "by the GPU's clock"}
@@ -32,7 +32,8 @@ def caption(rows: pd.DataFrame) -> str:
 
     earlier = compared[compared.counts & compared.earlier_code.notna()]
     if len(earlier):
-        parts.append(f"{earlier.solution.nunique()} solutions of earlier code")
+        names = ", ".join(sorted(earlier.solution.map(base_of).unique()))
+        parts.append(f"of earlier code: {names}")
     return f"<sub>{'; '.join(parts)}; [in full]({PAGE}).</sub>"
 
 
