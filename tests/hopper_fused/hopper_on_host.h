@@ -28,7 +28,6 @@ auto gather(T value) {
   return [value](int) { return value; };
 }
 inline unsigned atomicAdd(unsigned* counter, unsigned value) { return (*counter += value) - value; }
-inline float2 make_float2(float x, float y) { return {x, y}; }
 inline void __stcs(uint4* to, uint4 value) { *to = value; }
 
 // Where a call is: FILE:LINE of the packed source.
