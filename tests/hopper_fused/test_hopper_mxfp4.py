@@ -9,7 +9,7 @@ import pytest
 import torch
 from moebench.operators.fp8.mxfp4 import E2M1
 
-# mxfp4_values.cuh's window
+# mxfp4_values.cuh's window: kExponentsBelow and kExponents
 BELOW = 8
 EXPONENTS = 15
 
@@ -31,7 +31,7 @@ def test_every_value_is_exact_at_every_place(ask):
 
     pairs = torch.arange(1 << 16)
     codes = torch.stack([pairs >> 4 * i & 15 for i in range(4)], -1)
-    codes = torch.cat([codes, 15 - codes], -1)
+    codes = torch.cat([codes, 15 - codes], -1)  # a pair, then the pair with all bits flipped
     table = torch.tensor([*E2M1, *(-value for value in E2M1)])
     powers = torch.exp2(torch.arange(EXPONENTS) - BELOW)
     assert torch.equal(values, table[codes] * powers[:, None, None])

@@ -69,7 +69,7 @@ def test_a_figure_that_has_changed_is_found_and_written(root):
 
 
 @pytest.mark.parametrize("text", ["took {} us", "{}"])
-def test_a_text_fits_one_sentence(root, text):
+def test_a_text_that_fits_no_sentence_or_several_is_a_problem(root, text):
     assert len(problems_of(root, ONE, OTHER, sentence(text, "one", us="1"))) == 1
 
 
@@ -105,6 +105,6 @@ def test_every_listed_sentence_is_computed_by_a_function_or_is_no_measurement():
 
 
 def test_no_figure_of_this_repository_is_without_source():
-    """Whether they are right says `moebench docs --check`; stale traces give none."""
+    """No figure is computed here, and so none compared: `moebench docs --check` does that."""
     nothing = dict.fromkeys(FUNCTIONS_OF_PAGES, lambda **arguments: [])
     assert sentences.update(True, sentences.listed(), nothing) == []

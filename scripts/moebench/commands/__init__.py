@@ -2,4 +2,4 @@
 in other rooms.
 """
 
-from moebench.core import interpreter  # noqa: F401
+from moebench.core import interpreter  # noqa: F401  before flashinfer_bench imports Triton

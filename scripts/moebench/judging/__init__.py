@@ -5,4 +5,4 @@ evaluate.py goes through isolation/ on a CPU, and on a GPU for third-party solut
 on a GPU for ours, at which second_look.py looks again; or, by actors of on_ray.py, on other hosts.
 """
 
-from moebench.core import interpreter  # noqa: F401
+from moebench.core import interpreter  # noqa: F401  before flashinfer_bench imports Triton

@@ -1,3 +1,3 @@
 """The operators: their sizes, workloads, routing and roofline bound. Imports core alone."""
 
-from moebench.core import interpreter  # noqa: F401
+from moebench.core import interpreter  # noqa: F401  before flashinfer_bench imports Triton

@@ -2,4 +2,4 @@
 figures, the HTML page, and the CSV and JSON of all measurements.
 """
 
-from moebench.core import interpreter  # noqa: F401
+from moebench.core import interpreter  # noqa: F401  before flashinfer_bench imports Triton

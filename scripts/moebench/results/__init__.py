@@ -2,4 +2,4 @@
 DataFrame of all measurements, means over it, and what a change did.
 """
 
-from moebench.core import interpreter  # noqa: F401
+from moebench.core import interpreter  # noqa: F401  before flashinfer_bench imports Triton

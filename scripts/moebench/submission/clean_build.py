@@ -25,14 +25,14 @@ KEPT_VARIABLES = (
 )
 TOOLKIT = Path("/usr/local/cuda")  # where it is in the evaluation's image
 MINUTES = 15
-# In the lines of a compiler that say what is wrong.
+# One of these is in each line of a compiler's output that says what is wrong.
 FAULTS = ("error:", "fatal ", "cannot find", "undefined reference")
 
 
 def build(bundle: Path, definition: str, hardware: str) -> list[str]:
     """Return lines of what was done and what could not be checked here.
 
-    hardware: what CUDA sources are compiled for where there is no device and they leave it open,
+    hardware: what CUDA sources that name none are compiled for where there is no device,
     as sm_100. HOME and every cache lie in a folder that is removed afterwards. Raises CannotRun
     where the bundle does not build alone.
     """

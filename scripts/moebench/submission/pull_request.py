@@ -47,7 +47,7 @@ NOT_MEASURED = (
 class Layer:
     """A definition in a data set.
 
-    files: this repository's that the data set gets, or has from here. workloads: the data set's,
+    files: this repository's that are, or will be, in the data set unchanged. workloads: its own,
     or this repository's if their tensors are among `files`. differences: parts in which this
     repository's definition of that name is another.
     """
@@ -208,11 +208,10 @@ def measured(
 ) -> pd.DataFrame:
     """Return the rows of a solution on these workloads, and which of their traces are `submitted`.
 
-    Submitted are traces of the current source, timed unless they failed: of each workload and
-    machine the run with the median time, as FIB takes the fastest of several whatever their
-    tolerance. generated: uuids of
-    workloads whose tensors are this repository's; on others only traces count that were measured
-    with the data set's.
+    Submitted are traces of the current source, timed unless they failed: one for each workload and
+    machine, the run with the median time, as FIB takes the fastest of several whatever their
+    tolerance. generated: uuids of workloads whose tensors are this repository's; of the others only
+    traces measured with the data set's tensors count.
     """
     rows = measurements.load_solution(solution, traces)
     uuids = [workload.uuid for workload in workloads]

@@ -1,7 +1,7 @@
 """arguments: the check of what the FP8 layer's entry points take.
 
-An interface, as argument_table.py has one for each form of the layer, is the names of its arguments
-and what can be said of each. Every tensor is contiguous, starts at a multiple of 16 bytes and lies
+An interface is a dict: name of an argument -> what can be said of it. argument_table.py has one for
+each form of the layer. Every tensor is contiguous, starts at a multiple of 16 bytes and lies
 on the device of the first.
 """
 
@@ -83,9 +83,8 @@ def _check_number(name, value, argument):
 def takes(interface):
     """Return a decorator of f(arguments), which makes it an entry point of an interface.
 
-    f gets a tuple and has it checked elsewhere: by C++, or by itself. A call may name arguments.
-    Where f fails, what `check_arguments` finds is raised instead, as a binding that cannot convert
-    an argument does not name it.
+    f gets a tuple, which C++ or f itself checks. A call may name arguments. Only where f fails is
+    `check_arguments` called: its error names the argument, which a binding's does not.
 
     Raises:
         TypeError: an argument is missing, unknown or one too many; the message names it.

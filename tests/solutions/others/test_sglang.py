@@ -1,5 +1,7 @@
 """sglang_triton: SGLang's kernel is loaded and called as it wants to be, and our stages around
 it.
+
+A test's docstring says what fails, or which case it is, without what is tested.
 """
 
 import importlib
@@ -35,7 +37,7 @@ KERNELS = """
 import triton
 import triton.language as tl
 from sglang.srt.utils import is_cuda
-from sglang.no_such_library import per_token_group_quant_fp8
+from sglang.no_such_library import per_token_group_quant_fp8  # load.py puts a stub here
 
 SETTLED = "on a GPU" if is_cuda() else "without"
 
@@ -87,7 +89,7 @@ def test_a_kernel_that_is_not_there_is_named(module, write_kernels):
 
 
 def test_what_a_newer_sglang_adds_keeps_its_default(module, write_kernels):
-    """A release whose kernel has one parameter more than those that we know."""
+    """FUSE_SWIGLU is what it adds; even_Ks, which we know, gets our value."""
     write_kernels("kernels/ops/moe")
     gemm = module("grouped_gemm")
     assert gemm._OPTIONAL == {"even_Ks": True, "FUSE_SWIGLU": False}
@@ -175,7 +177,7 @@ def test_tiles_beyond_the_grid_are_multiplied(module, in_order, first_tile):
 
 @pytest.mark.parametrize("num_tokens", [9, 70])
 def test_swiglu_quant_rows_is_the_shared_stage(module, num_tokens):
-    """Rows of padding read."""
+    """Rows of padding, NaN here, are read."""
     torch.manual_seed(0)
     expert = torch.randint(-1, 5, (num_tokens, 8), dtype=torch.int32, device=DEVICE)
     expert[0] = -1

@@ -4,4 +4,4 @@ runner.py evaluates -> processes.py starts core/nursery.py, which forks -> worke
 solution -> channel.py carries tensors -> comparison.py compares.
 """
 
-from moebench.core import interpreter  # noqa: F401
+from moebench.core import interpreter  # noqa: F401  before flashinfer_bench imports Triton

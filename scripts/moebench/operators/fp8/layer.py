@@ -47,7 +47,7 @@ class MoeCase(Case):
 class Fp8Layer(Operator):
     """The FP8 layer, in parts that every form of it shares.
 
-    A form adds name_prefix(sizes), of its definitions; routing_inputs, which lie in files;
+    A form adds name_prefix(sizes), of its definitions; routing_inputs, stored in a workload's file;
     chosen(stored, sizes), the experts [T, top_k] of a workload; routing_bytes(seq_len, sizes).
     """
 
@@ -122,6 +122,7 @@ class Fp8Layer(Operator):
 
         Raises ValueError for logits of another width.
         """
+        # Weights say how much of an expert a token takes, which no count needs.
         needed = set(self.routing_inputs) - {"topk_weights"}
         if not needed <= stored.keys():
             return None
@@ -136,7 +137,10 @@ class Fp8Layer(Operator):
         return self.local_counts(self.chosen(stored, sizes) - offset, offset, sizes)
 
     def local_counts(self, chosen: np.ndarray, offset: int, sizes: Sizes) -> Counts:
-        """Return the counts of a rank. chosen: experts counted from its first one, `offset`."""
+        """Return the counts of the rank whose first expert is `offset`, which shared experts need.
+
+        chosen: experts, counted from that one.
+        """
         return trained_router.local_counts(chosen, sizes)
 
     def chosen(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
@@ -168,7 +172,7 @@ def shared_suffix(sizes: Sizes) -> str:
     return f"_shared{shared}" if shared else ""
 
 
-def slice_of_experts(sizes: Sizes) -> str:
+def slice_sentence(sizes: Sizes) -> str:
     """Return what a definition's description says of a tensor-parallel rank; "" of another one."""
     ranks = sizes["tensor_ranks"]
     if ranks == 1:
@@ -203,8 +207,8 @@ def after_router(inputs: dict[str, torch.Tensor], sizes: Sizes) -> dict[str, tor
 def append_shared_experts(
     routed: dict[str, torch.Tensor], offset: int, sizes: Sizes, seed: str
 ) -> None:
-    """Append the rank's shared experts to topk_ids and topk_weights of the tokens that take them on
-    this rank: token t on rank t % ranks. Others get -1.
+    """Append the rank's shared experts to every token's topk_ids and topk_weights. Token t takes
+    them on rank t % ranks; on other ranks their ids are -1.
 
     Their ids are those behind the rank's other experts, and the ids after that move up. Their
     weight is 1, or a sigmoid where the layer has a gate. offset: the rank's first expert. sizes:
@@ -238,8 +242,8 @@ def append_shared_experts(
 def stored_scales(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
     """Return harsh block scales, or {} if FIB draws them.
 
-    A fifth are zero and the rest of either sign, up to 32; exact in fp32. The first token's and the
-    last local expert's scales are all zero where there is more than one.
+    A fifth are zero and the rest of either sign, up to 32; exact in fp32. All zero are gemm2's
+    of the last local expert and, with more than one token, those of the first token.
     """
     if case.scales != "harsh":
         return {}

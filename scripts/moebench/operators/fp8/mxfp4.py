@@ -19,7 +19,7 @@ from moebench.core import paths
 from moebench.operators import layers
 from moebench.operators.fp8 import swiglu as activations
 from moebench.operators.fp8.arguments import ROUTED_MXFP4, inputs
-from moebench.operators.fp8.layer import MoeCase, after_router, router_outputs, slice_of_experts
+from moebench.operators.fp8.layer import MoeCase, after_router, router_outputs, slice_sentence
 from moebench.operators.fp8.reference import BLOCK, dequantize
 from moebench.operators.fp8.routed import Routed
 from moebench.operators.fp8.swiglu import silu_clamp as swiglu
@@ -149,7 +149,7 @@ class Mxfp4(Routed):
             "Mixture of experts with MXFP4 weights and FP8 activations behind a router: the caller "
             f"gives each token's experts and weights; GEMM1, {activations.description(sizes)}, "
             "GEMM2, weighted sum over the local experts. Rows of gate come first, activation "
-            "scales are row-major." + slice_of_experts(sizes)
+            "scales are row-major." + slice_sentence(sizes)
         )
 
     def axes(self, sizes: Sizes) -> dict:

@@ -11,7 +11,7 @@ import torch
 from moebench.operators import layers
 from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.arguments import RENORM_ROUTING, inputs
-from moebench.operators.fp8.layer import Fp8Layer, MoeCase, slice_of_experts
+from moebench.operators.fp8.layer import Fp8Layer, MoeCase, slice_sentence
 from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.layers import Sizes
 
@@ -81,7 +81,7 @@ class Renorm(Fp8Layer):
         return (
             "FP8 block-scale mixture of experts with softmax over the top-k logits, all experts on "
             f"one GPU: route, GEMM1, {swiglu.description(sizes)}, GEMM2, weighted sum."
-            + slice_of_experts(sizes)
+            + slice_sentence(sizes)
         )
 
     def hard_cases(self, sizes: Sizes) -> list[tuple]:

@@ -35,7 +35,7 @@ from moebench.operators.fp8.layer import (
     after_router,
     append_shared_experts,
     router_outputs,
-    slice_of_experts,
+    slice_sentence,
 )
 from moebench.operators.fp8.reference import BLOCK, EXPERTS_AT_ONCE, dequantize
 from moebench.operators.fp8.renorm import Renorm
@@ -193,7 +193,7 @@ class Routed(Fp8Layer):
             "FP8 block-scale mixture of experts behind a router, as seen by one expert-parallel "
             "rank: the caller gives each token's experts and weights; GEMM1, "
             f"{activations.description(sizes)}, GEMM2, weighted sum over the local experts. Rows "
-            "of gate come first, activation scales are row-major." + slice_of_experts(sizes)
+            "of gate come first, activation scales are row-major." + slice_sentence(sizes)
         )
 
     def axes(self, sizes: Sizes) -> dict:

@@ -18,7 +18,7 @@ from flashinfer_bench import Definition
 
 from moebench.operators import layers
 from moebench.operators.fp8 import swiglu
-from moebench.operators.fp8.layer import CONSTRAINTS, slice_of_experts
+from moebench.operators.fp8.layer import CONSTRAINTS, slice_sentence
 from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.fp8.sigmoid_bias import SigmoidBias, route
 from moebench.operators.layers import Sizes, expert_ranks, routed_experts
@@ -108,7 +108,7 @@ class SharedExperts(SigmoidBias):
             f"{swiglu.description(sizes)}, GEMM2, weighted sum over the local experts. Every "
             "token takes the shared experts with weight 1, which routed_scaling_factor does not "
             f"scale: token t on rank t % {ranks}, as all of {ranks} have them and outputs add up."
-            + slice_of_experts(sizes)
+            + slice_sentence(sizes)
         )
 
     def axes(self, sizes: Sizes) -> dict:

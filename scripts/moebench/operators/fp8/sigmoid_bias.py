@@ -17,7 +17,7 @@ from moebench.operators.fp8.layer import (
     CONSTRAINTS,
     Fp8Layer,
     MoeCase,
-    slice_of_experts,
+    slice_sentence,
 )
 from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.layers import Sizes, expert_ranks, routed_experts
@@ -107,7 +107,7 @@ class SigmoidBias(Fp8Layer):
             "FP8 block-scale mixture of experts with DeepSeek-V3 routing, as seen by one "
             f"expert-parallel rank of {expert_ranks(sizes)}: route, GEMM1, "
             f"{swiglu.description(sizes)}, GEMM2, weighted sum over the local experts."
-            + slice_of_experts(sizes)
+            + slice_sentence(sizes)
         )
 
     def axes(self, sizes: Sizes) -> dict:

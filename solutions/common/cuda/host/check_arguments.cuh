@@ -64,8 +64,8 @@ inline int64_t checked_integer(int64_t value, const Argument& want) {
   return value;
 }
 
-// Checks the arguments of a form, with which `given` begins. In bf16 are the tokens where bf16_tokens says so; optional
-// arguments are left out then. Raises a ValueError that names the argument, what it is and what is wanted, and a
+// Checks the arguments of a form; `given` begins with them. With bf16_tokens, tokens are in bf16 and the call leaves out
+// the optional arguments. Raises a ValueError that names the argument, what it is and what is wanted, and a
 // TypeError where it is of another kind.
 template <int kCount>
 CheckedArguments check_arguments(const Argument (&form)[kCount], bool bf16_tokens, ffi::PackedArgs given) {
