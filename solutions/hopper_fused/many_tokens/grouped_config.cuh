@@ -22,8 +22,9 @@
 
 struct Grouped {
   // Whether experts are narrow, as tensor-parallel ranks have them: a row of y is long for the work that makes it. What
-  // rows cost is then most of the time, not what they are multiplied with.
-  static constexpr bool kNarrow = !kMxfp4Weights && kHidden >= 8 * kIntermediate;
+  // rows cost is then most of the time, not what they are multiplied with. Measured with I of 256 and 384; a wider I
+  // keeps the kernels that it was measured with.
+  static constexpr bool kNarrow = !kMxfp4Weights && kHidden >= 8 * kIntermediate && kIntermediate <= 384;
 
   // ---- tiles ----
   static constexpr int kRowAlign = 16;    // wgmma's N of swap-AB tiles is a multiple of this
