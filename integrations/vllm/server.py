@@ -54,13 +54,13 @@ BACKENDS = {
     ),
     "triton": Backend("--moe-backend triton", r"Using (TRITON) Fp8 MoE backend"),
     "deep_gemm": Backend("--moe-backend deep_gemm", r"Using (DEEPGEMM) Fp8 MoE backend"),
-    # A checkpoint with experts in bf16.
+    # A checkpoint with experts in bf16. `$`: its log may name no kernels.
     "bf16": Backend("", r"Using (\w+) Unquantized MoE backend|$"),
 }
 
 
 def parser_of(about: str, backends: list[str]) -> argparse.ArgumentParser:
-    """Return a parser with the options of both programs.
+    """Return a parser with the options of measure.py, logprobs.py and tensor_parallel.py.
 
     It also lets SIGTERM end them as an exception does.
     """
@@ -160,7 +160,9 @@ def started(
 
     environment = dict(os.environ)
     search_path = environment.get("PYTHONPATH", "")
-    environment["PYTHONPATH"] = f"{Path(__file__).parent}:{search_path}"  # of one_rank
+    environment["PYTHONPATH"] = (
+        f"{Path(__file__).parent}:{search_path}"  # of one_rank and repeat_layers
+    )
     if not BACKENDS[backend].has_plugin:
         environment["VLLM_PLUGINS"] = ""
     if cache:

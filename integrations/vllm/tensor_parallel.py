@@ -26,7 +26,7 @@ MODEL = "qwen3-235b"
 USED = 0.9  # of a GPU's memory, by vLLM
 TOKENS = 128 * (1024 + 128)  # whose keys and values are held
 SPARE = 1.1  # times these, as a block of the cache is rarely full
-RESERVED = 8e9  # bytes on each GPU, for the embeddings, activations and graphs
+RESERVED = 8e9  # bytes: on each GPU for embeddings, activations and graphs, and on the disk
 
 
 def bytes_of_layer(sizes: dict) -> int:
@@ -122,7 +122,8 @@ def measure_together(args: argparse.Namespace) -> bool:
 def start(args: argparse.Namespace, backend: str) -> Server:
     """Start a server that takes its part of each GPU's memory."""
     layers = server.read(args.model)["num_hidden_layers"]
-    # by its number of bytes, as what others allocate at the same time would be taken for its own
+    # The cache's size is given in bytes: vLLM would else take what other servers allocate meanwhile
+    # for its own.
     cache_bytes = int(SPARE * layers * bytes_of_cache(checkpoint.MODELS[MODEL]) / args.ranks)
     used = USED / len(set(args.backends))
     memory = f"--gpu-memory-utilization {used:.2f} --kv-cache-memory-bytes {cache_bytes}"

@@ -48,9 +48,8 @@ class Sentence(Strict):
     not_measured: str | None = None
 
     def figures(self, functions: Functions) -> list[str] | None:
-        """Return what stands in the holes, None where what it is computed from is not there.
-
-        So it is with stale traces, which count for nothing.
+        """Return what stands in the holes; [] for a sentence that is not computed; None where its
+        traces or records are missing or stale.
         """
         if self.computed_by is None:
             return []

@@ -80,7 +80,7 @@ def load(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     rows["others"] = [trace.unknown_fields() for trace in traces]
     rows = rows.join(bounds(recorded))
 
-    return with_ranks(counting(rows)), [*warnings, *unreadable]
+    return with_ranks(one_row_per_cell(rows)), [*warnings, *unreadable]
 
 
 def rows_from(traces: list[Trace], places: list[str] | None = None) -> pd.DataFrame:
@@ -241,11 +241,11 @@ def workload_uuids(recorded: list[Recorded]) -> dict[tuple[Path | None, str], se
     return uuids
 
 
-def counting(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each CELL, of the runs that count, and whether it is comparable.
+def one_row_per_cell(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each CELL, made of the runs chosen for it, and whether it is comparable.
 
-    Those are of the current source before an earlier one, then of the condition under which most
-    cells of the group were run, then of what was run last.
+    What is not stale comes before what is, then the condition under which most cells of the group
+    were run, then the code that was run last.
     """
     rows = rows.assign(fresh=rows.source != "stale")
     cell = (rows.solution + rows.uuid).where(rows.fresh)

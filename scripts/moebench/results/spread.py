@@ -10,10 +10,11 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-# What two runs of the same code differ by, of cells like which none was run twice.
+# How far apart two runs of a cell are taken to be where no like cell was run twice.
 ASSUMED = 1.05
 
-# A single run's range is as wide as the widest of repeated cells that share these columns.
+# A single run's range is as wide as the widest of repeated cells that share these columns, at the
+# nearest T.
 ALIKE = ["hardware", "clock", "protocol"]
 
 # Whence a range is: the cell's own runs, cells of the nearest T that were run more often, the

@@ -90,7 +90,8 @@ template <int kHSplit>
 __device__ __forceinline__ void gemm2_normal_mainloop(
     Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, const GroupedArgs& args,
     float (&sum)[kNormalSums], float (&bound)[2][2], const float* w_scale, int warpgroup) {
-  // a lane: a scale of both weight blocks, [weight block][K block], or where they are too many, of each
+  // For shuffles. If both weight blocks' scales fit a warp, `scales` has them as [weight block][K block]; else `scales`
+  // has the first block's, and `second` the second's.
   constexpr bool kOfBoth = 2 * kNumKBlocks2 <= kWarp;
   const int row = warpgroup * kMmaM + threadIdx.x / kWarp % kWarpgroupWarps * kWarpRows + threadIdx.x % kWarp / kQuad;
   const float scales = read_w_scale(args, w_scale + threadIdx.x % kWarp % ((kOfBoth ? 2 : 1) * kNumKBlocks2));
@@ -211,7 +212,7 @@ __device__ __forceinline__ void store_swap_ab(uint8_t* smem_d, float (&sum)[2][N
     Gemm2WarpgroupBarrier::sync(warpgroup);
     store_rows<N>(smem_d, y + warpgroup * 128 + m * kMmaM, y_columns, rows);
   }
-  if constexpr (Grouped::kNarrow) Gemm2WarpgroupBarrier::sync(warpgroup);  // a normal tile's warps do not wait
+  if constexpr (Grouped::kNarrow) Gemm2WarpgroupBarrier::sync(warpgroup);  // the next tile's warps may write smem_d at once
 }
 
 template <int kHSplit>
@@ -256,7 +257,7 @@ __device__ __forceinline__ void gemm2_swap_ab(
       }
     }
     if constexpr (Grouped::kNarrow) {
-      if (lane == 0) bulk_wait_read();  // normal tiles
+      if (lane == 0) bulk_wait_read();  // stores of an earlier normal tile still read smem_d
     }
     store_swap_ab<N, kHSplit>(smem.d[warpgroup], sum, inverse, y, y_columns, N, warpgroup, warp, lane);
   });

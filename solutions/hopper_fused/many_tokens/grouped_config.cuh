@@ -31,7 +31,7 @@ struct Grouped {
   static constexpr int kBlockM = 128;     // rows of a tile at most
   static constexpr int kSwapAbRows = 64;  // rows of a swap-AB tile at most
   static constexpr int kBlockN = 256;     // weight rows of a tile
-  static constexpr int kNumNBlocks1 = round_up(kNumKBlocks2, 2);     // of an expert in gemm1
+  static constexpr int kNumNBlocks1 = round_up(kNumKBlocks2, 2);     // of an expert in gemm1: one for each K block of h, up to a pair
   // Whether gemm1's last n_block, which pads I, is left out where its tiles do not pair with others.
   static constexpr bool kSkipsNBlock = kNarrow && kNumNBlocks1 != kNumKBlocks2;
   static constexpr int kPaddedIntermediate = kNumNBlocks1 * kBlockK;  // columns of h in scratch
@@ -69,7 +69,7 @@ struct Grouped {
     return (kSmemLimit - kResultBytes - scheduler) / stage_bytes(parts);
   }
 
-  // ---- column passes ----
+  // ---- column passes: gemm2 and combine may run once for each part of y's columns, see grouped_layer.cuh ----
   static constexpr int kMaxColumnPasses = 8;  // that there is room for
   static constexpr int kColumnPasses = 2;     // that many tokens take
 
@@ -85,7 +85,8 @@ struct Grouped {
   // up to 21 KB of the 227, or 31 with more than 512 local experts.
   static constexpr int kRouteSmemBytes = (kPaddedLocalExperts <= 512 ? 208 : 200) * 1024;
   static constexpr int kFittingRouteBatches = kRouteSmemBytes / 8 / kPaddedLocalExperts - 1;
-  // Batches of 32 tokens that a CTA routes at most; launch_layer.cu's limit of 2^17 tokens needs 37 on kMinSms SMs.
+  // Batches of 32 tokens that a CTA routes at most. 2^17 tokens need 37 on kMinSms SMs; where fewer fit, launch_layer.cu
+  // allows fewer tokens.
   static constexpr int kMaxRouteBatches = kFittingRouteBatches < 64 ? kFittingRouteBatches : 64;
   static constexpr int route_smem_bytes(int batches) { return (2 * batches + 1) * kPaddedLocalExperts * 4; }
 

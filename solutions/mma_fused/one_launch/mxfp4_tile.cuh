@@ -31,7 +31,8 @@ struct GroupFragments {
   uint32_t a[Config::kMTiles][2][4];  // [16 weight rows][MMA][register]
 };
 
-// Eight rows of 64 bytes, chunk j of each after the swizzle: no bank conflicts. Returns the bits of what was read.
+// Chunk j of all rows, eight rows at a time, without bank conflicts. Returns the OR of what was read, on which
+// consumer_release must depend.
 __device__ __forceinline__ uint32_t load_group(GroupFragments& w, const uint8_t* weight_tile, int j) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
   const uint8_t* from = weight_tile + g * Config::kTileRowBytes + swizzled(j, g) * 16 + 4 * t;
@@ -60,7 +61,7 @@ __device__ __forceinline__ float scale_of_byte(uint32_t byte) {
   return __uint_as_float(byte == 0 || byte == 255 ? bits | 0x00400000u : bits);  // 2^-127 is subnormal
 }
 
-// For all lanes: a weight tile's scales as fp32, of two rows a lane. They are turned here once, as four lanes need
+// For all lanes: a weight tile's scales as fp32, of two rows a lane. They are made fp32 here once, as four lanes need
 // each. consumer_wait() is between what reads `wide` and the next call.
 __device__ __forceinline__ void widen_scales(WideScales& wide, const uint32_t* words) {
   const int lane = threadIdx.x % kWarp, g = lane % 8, eighth = lane / 8;
