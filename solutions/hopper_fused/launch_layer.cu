@@ -16,6 +16,8 @@
 #include "common/cuda/host/weight_maps.cuh"
 #include "hopper_fused/few_tokens/all_reduce/open_peers.cuh"
 
+using namespace hopper_fused;
+
 const char kSolutionName[] = "hopper_fused";
 
 static_assert(sizeof(FusedScratch) < (1u << 31), "offsets into the scratch are ints");

@@ -4,6 +4,8 @@
 #include "common/cuda/host/weight_maps.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
+namespace hopper_fused {
+
 constexpr bool kOneLaunch = true;  // up to kMaxTokens
 
 inline cudaError_t prepare_gemm1() { return prepare_grouped_gemm1(); }
@@ -15,3 +17,5 @@ inline void encode_gemm1_map(CUtensorMap* map, const void* w1, const GroupedArgs
 inline cudaError_t launch_gemm1(const GroupedArgs& args, const CUtensorMap& w1_map, int h_split, cudaStream_t stream) {
   return launch_grouped_gemm1(args, w1_map, h_split, stream);
 }
+
+}  // namespace hopper_fused

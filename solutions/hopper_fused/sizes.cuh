@@ -4,6 +4,8 @@
 #include "common/cuda/pipeline/threads.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
+namespace hopper_fused {
+
 // ---- threads ----
 constexpr int kConsumerWarpgroups = 2;  // the warpgroups that multiply; the producer warpgroup comes after them
 constexpr int kConsumerThreads = kConsumerWarpgroups * kWarpgroupThreads;
@@ -28,3 +30,5 @@ static_assert(kNumKBlocks1 <= 64, "a lane holds two of gemm1's weight scales or 
 static_assert(kNumKBlocks2 <= 32, "a lane holds one of gemm2's scales of a weight block");
 static_assert(kConsumerWarpgroups == 2,
               "tiles, named barriers and the split of K are made for two consumer warpgroups");
+
+}  // namespace hopper_fused

@@ -49,6 +49,8 @@
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
+namespace hopper_fused {
+
 // ---- sizes ----
 
 constexpr int kCtas = 4;                                 // of a cluster
@@ -362,3 +364,5 @@ cudaError_t launch_few_rows_gemm1(const GroupedArgs& args, const CUtensorMap& w1
   return launch_with_pdl(few_rows_gemm1<2>, kCtas * resident_clusters, kFewRowsThreads, clusters_of(kCtas),
                          sizeof(FewRowsSmem), stream, w1, args);
 }
+
+}  // namespace hopper_fused

@@ -5,6 +5,8 @@
 #include "common/cuda/host/weight_maps.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
+namespace hopper_fused {
+
 constexpr bool kOneLaunch = false;
 // Tiles of grouped_gemm1 up to which few_rows_gemm1 is faster: about one for each CTA (measured with 1 to 12 experts).
 constexpr int kFewTiles = 128;
@@ -28,3 +30,5 @@ inline cudaError_t launch_gemm1(const GroupedArgs& args, const CUtensorMap& w1_m
   if (has_few_rows(args, h_split)) return launch_few_rows_gemm1(args, w1_map, stream);
   return launch_grouped_gemm1(args, w1_map, h_split, stream);
 }
+
+}  // namespace hopper_fused

@@ -8,6 +8,8 @@
 #include "grouped_gemm1.cu"
 #include "grouped_gemm2.cu"
 
+using namespace hopper_fused;
+
 struct Queue {
   TileQueues sizes = {};
   int skipped = 0;  // entries, of gemm1's

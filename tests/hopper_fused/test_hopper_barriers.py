@@ -69,7 +69,8 @@ def device_code(name, text):
     if name == "grouped_gemm.cuh":
         return replaced(text, SHARED_MEMORY, "uint8_t* gemm_smem = shared_memory();")
     if name.endswith(".cu"):
-        return text.partition("// ---- host ----")[0]
+        device, _, _ = text.partition("// ---- host ----")
+        return f"{device}}}  // namespace hopper_fused\n"
     return STMATRIX.sub("stmatrix(at);", text)
 
 

@@ -12,6 +12,8 @@
 #include "grouped_layer.cuh"
 #include "n_block_scheduler.cuh"
 
+using namespace hopper_fused;
+
 static void few_tokens(int m_blocks) {
   auto s = std::make_unique<FusedSmem>();
   s->num_m_blocks = m_blocks;

@@ -38,6 +38,8 @@ static int number_of(void* scratch) {
 
 // ---- the kernels ----
 
+namespace hopper_fused {
+
 cudaError_t prepare_fused_layer() { return cudaSuccess; }
 cudaError_t prepare_route_permute() { return cudaSuccess; }
 cudaError_t prepare_grouped_gemm1() { return cudaSuccess; }
@@ -70,6 +72,8 @@ cudaError_t launch_grouped_gemm2(const GroupedArgs&, const CUtensorMap&, int, cu
 // Not of this layer, whose weights are FP8.
 cudaError_t launch_mxfp4_gemm2(const GroupedArgs&, const CUtensorMap&, int, cudaStream_t) { abort(); }
 cudaError_t launch_combine(const GroupedArgs&, int, int, cudaStream_t) { return happens("combine"); }
+
+}  // namespace hopper_fused
 
 // ---- CUDA ----
 

@@ -10,6 +10,8 @@
 #include "k_order.cuh"
 #include "mxfp4_values.cuh"
 
+using namespace hopper_fused;
+
 static void write_values() {
   for (int place = 0; place < kExponents; place++) {
     const Magnitudes magnitudes = magnitudes_of(place - kExponentsBelow);

@@ -8,6 +8,8 @@
 #include "permute.cuh"
 #include "token_experts.cuh"
 
+using namespace hopper_fused;
+
 static cudaError_t poison_and_launch_route(const GroupedArgs& args, int ctas, cudaStream_t stream);
 static cudaError_t read_out_and_launch_combine(const GroupedArgs& args, int h_split, int sms, cudaStream_t stream);
 static cudaError_t launch_fused_and_read_out(const TensorMaps& maps, const FusedArgs& args, int ctas,

@@ -14,6 +14,8 @@
 
 #include "permute.cuh"
 
+using namespace hopper_fused;
+
 template <class T>
 static void output(T value) {
   fwrite(&value, sizeof(T), 1, stdout);

@@ -24,6 +24,8 @@
 #include "common/cuda/layer/weights.cuh"
 #include "hopper_fused/sizes.cuh"
 
+namespace hopper_fused {
+
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 
@@ -192,3 +194,5 @@ __device__ __forceinline__ int gemm1_k_block(int i, int n_block) {
   const int k = i + n_block * Config::kKBlocks1 / Config::kNumNBlocks / 2 * 2;
   return k < Config::kKBlocks1 ? k : k - Config::kKBlocks1;
 }
+
+}  // namespace hopper_fused

@@ -77,6 +77,8 @@
 #include "common/cuda/ptx/tma.cuh"
 #include "hopper_fused/few_tokens/all_reduce/peers.cuh"
 
+namespace hopper_fused {
+
 // For one thread.
 __device__ __forceinline__ void init_barriers(FusedSmem& s) {
   for (int i = 0; i < Config::kStages; i++) {
@@ -211,3 +213,5 @@ cudaError_t launch_reduced_layer(const TensorMaps& maps, const ReducedArgs& args
   if constexpr (kMxfp4Weights) return cudaErrorNotSupported;
   else return launch(maps, args, ctas, stream);
 }
+
+}  // namespace hopper_fused

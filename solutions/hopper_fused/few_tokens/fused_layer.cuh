@@ -10,6 +10,8 @@
 #include "hopper_fused/few_tokens/fused_scratch.cuh"
 #include "hopper_fused/few_tokens/fused_smem.cuh"
 
+namespace hopper_fused {
+
 struct FusedArgs : LayerArgs {
   FusedScratch* scratch;
   // Above kSumTokens tokens, else null: [rows, H], a row of which has its routing weight, and [T, k], the row of a slot
@@ -30,3 +32,5 @@ struct TensorMaps {
 cudaError_t prepare_fused_layer();  // once for each device
 // Without x_scale, x is bf16, and kQuantiseTokens is the most.
 cudaError_t launch_fused_layer(const TensorMaps& maps, const FusedArgs& args, int ctas, cudaStream_t stream);
+
+}  // namespace hopper_fused

@@ -4,6 +4,8 @@
 
 #include "hopper_fused/few_tokens/config.cuh"
 
+namespace hopper_fused {
+
 enum Counter { kRouted, kGathered, kFinished };  // CTAs that have done so
 
 // Zero before and after each launch before `mask`.
@@ -36,3 +38,5 @@ struct FusedScratch : RoutingScratch, Partials<Config::kCtasPerColumnTile> {
   // m_block: [K block][atom][hi, lo][8 rows of 128 bytes, swizzled]
   uint8_t h[Config::kMaxRows * Config::kPaddedIntermediate * 2];
 };
+
+}  // namespace hopper_fused

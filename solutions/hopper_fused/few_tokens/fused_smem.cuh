@@ -6,6 +6,8 @@
 #include "common/cuda/pipeline/threads.cuh"
 #include "hopper_fused/few_tokens/config.cuh"
 
+namespace hopper_fused {
+
 struct MBlock {
   uint16_t expert, rows;  // without padding
   uint32_t first_row;     // a multiple of kAtomRows
@@ -96,3 +98,5 @@ using GatheredBarrier = NamedBarrier<5, kConsumerThreads + kWarp>;
 using PartialsBarrier = NamedBarrier<6, kConsumerThreads + kWarp>;
 using AllPartialsBarrier = NamedBarrier<7, kConsumerThreads + kWarp>;
 using HStoredBarrier = NamedBarrier<8, kWarpgroupThreads + kWarp>;  // and 9: one a warpgroup
+
+}  // namespace hopper_fused

@@ -12,6 +12,8 @@
 #include "common/cuda/ptx/pdl.cuh"
 #include "hopper_fused/sizes.cuh"
 
+namespace hopper_fused {
+
 static_assert(kMaxTokenRows <= 16, "a token's list of rows stays in registers");
 
 // kCtas: those that share a token.
@@ -92,3 +94,5 @@ cudaError_t launch_combine(const GroupedArgs& args, int h_split, int sms, cudaSt
   return launch_with_pdl(h_split == 1 ? combine<1, 1> : combine<2, 1>, min(args.num_tokens, at_most),
                          Grouped::kCombineThreads, clusters_of(1), 0, stream, args);
 }
+
+}  // namespace hopper_fused

@@ -14,6 +14,8 @@
 #include "common/cuda/layer/weights.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
+namespace hopper_fused {
+
 using Gemm1Smem = GemmSmem<1>;  // x has one part
 
 using Gemm1ConsumersBarrier = NamedBarrier<1, kConsumerThreads>;
@@ -212,3 +214,5 @@ __device__ __forceinline__ void gemm1_swap_ab(
     swiglu_quant_swap_ab<N, kHSplit>(smem, args, tile, sum, warpgroup);
   });
 }
+
+}  // namespace hopper_fused

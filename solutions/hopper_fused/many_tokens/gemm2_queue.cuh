@@ -6,6 +6,8 @@
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 #include "hopper_fused/sizes.cuh"
 
+namespace hopper_fused {
+
 // W2's L2 policy is evict_first up to so many rows per active expert, where few tiles share it. On an H200, DeepSeek-V3
 // on one of eight ranks, evict_unchanged costs 0.8 to 2.3% up to 3000 tokens and saves 0.1 to 0.7% from 8192.
 constexpr int kEvictFirstRows = 160;
@@ -34,3 +36,5 @@ __device__ __forceinline__ void zero_tokens_without_rows(const GroupedArgs& args
     }
   }
 }
+
+}  // namespace hopper_fused

@@ -13,6 +13,8 @@
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
+namespace hopper_fused {
+
 template <int kHSplit>
 using Gemm2Smem = GemmSmem<kHSplit>;
 
@@ -262,3 +264,5 @@ __device__ __forceinline__ void gemm2_swap_ab(
     store_swap_ab<N, kHSplit>(smem.d[warpgroup], sum, inverse, y, y_columns, N, warpgroup, warp, lane);
   });
 }
+
+}  // namespace hopper_fused

@@ -20,6 +20,8 @@
 #include "common/cuda/ptx/wgmma.cuh"
 #include "hopper_fused/sizes.cuh"
 
+namespace hopper_fused {
+
 struct Grouped {
   // Whether experts are narrow, as tensor-parallel ranks have them: a row of y is long for the work that makes it. What
   // rows cost is then most of the time, not what they are multiplied with. Measured with I of 256 and 384; a wider I
@@ -125,3 +127,5 @@ static_assert(kPaddedLocalExperts <= Grouped::kRouteThreads, "one thread per loc
 static_assert(Grouped::kMaxRouteBatches >= 1 &&
                   Grouped::route_smem_bytes(Grouped::kMaxRouteBatches) <= Grouped::kRouteSmemBytes,
               "some tokens fit");
+
+}  // namespace hopper_fused

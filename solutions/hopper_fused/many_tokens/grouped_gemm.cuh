@@ -13,6 +13,8 @@
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
+namespace hopper_fused {
+
 // ---- shared memory ----
 
 // kParts: of A in FP8. x has one; h two, where it is split in hi and lo.
@@ -87,3 +89,5 @@ __device__ __forceinline__ void dispatch_swap_ab_rows(int m_rows, F f) {
     default: return f(RowCount<64>());
   }
 }
+
+}  // namespace hopper_fused

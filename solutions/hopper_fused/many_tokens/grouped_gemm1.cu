@@ -49,6 +49,8 @@
 #include "common/cuda/ptx/wgmma.cuh"
 #include "common/cuda/layer/weights.cuh"
 
+namespace hopper_fused {
+
 // ---- sizes ----
 
 constexpr int kVectorsPerRow = kBlockK / 16;                     // 16-byte vectors of a row's K block
@@ -187,3 +189,5 @@ cudaError_t prepare_grouped_gemm1() { return prepare<!kMxfp4Weights>(); }
 cudaError_t launch_grouped_gemm1(const GroupedArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream) {
   return launch<!kMxfp4Weights>(args, w1, h_split, stream);
 }
+
+}  // namespace hopper_fused

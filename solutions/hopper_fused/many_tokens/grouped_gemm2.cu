@@ -54,6 +54,8 @@
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/layer/weights.cuh"
 
+namespace hopper_fused {
+
 // ---- producer ----
 
 // For warp 8, whose first lane loads.
@@ -195,3 +197,5 @@ cudaError_t prepare_grouped_gemm2() { return prepare<!kMxfp4Weights>(); }
 cudaError_t launch_grouped_gemm2(const GroupedArgs& args, const Gemm2Maps& maps, int h_split, cudaStream_t stream) {
   return launch<!kMxfp4Weights>(args, maps, h_split, stream);
 }
+
+}  // namespace hopper_fused

@@ -20,6 +20,8 @@
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 #include "hopper_fused/sizes.cuh"
 
+namespace hopper_fused {
+
 // Whether the last tiles have columns beyond H. Their weights are the next expert's, or zeros, and nobody reads their
 // y.
 constexpr bool kPadsColumns = y_columns_of(Grouped::kColumnPasses) * Grouped::kColumnPasses > kHidden;
@@ -74,3 +76,5 @@ cudaError_t prepare_mxfp4_gemm1();
 cudaError_t prepare_mxfp4_gemm2();
 cudaError_t launch_mxfp4_gemm1(const GroupedArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream);
 cudaError_t launch_mxfp4_gemm2(const GroupedArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream);
+
+}  // namespace hopper_fused

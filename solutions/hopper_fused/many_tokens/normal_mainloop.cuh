@@ -7,6 +7,8 @@
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
+namespace hopper_fused {
+
 constexpr int kNormalN = 128;
 constexpr int kNormalAccum = kMmaM * kNormalN / kWarpgroupThreads;  // [n8 of n128][row, row + 8][2 weight rows]
 constexpr int kNormalSums = 2 * kNormalAccum;
@@ -79,3 +81,5 @@ __device__ __forceinline__ void normal_mainloop(Smem& smem, typename Smem::Pipel
     }
   }
 }
+
+}  // namespace hopper_fused

@@ -35,6 +35,8 @@
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 #include "common/cuda/tokens/token_experts.cuh"
 
+namespace hopper_fused {
+
 // ---- sizes ----
 
 __host__ __device__ inline int tokens_per_cta_of(int tokens, unsigned ctas) {
@@ -358,3 +360,5 @@ cudaError_t launch_route_permute(const GroupedArgs& args, int ctas, cudaStream_t
   return launch_with_pdl(route_permute<false>, ctas, Grouped::kRouteThreads, cooperative(),
                          Grouped::route_smem_bytes(batches), stream, args);
 }
+
+}  // namespace hopper_fused

@@ -6,6 +6,8 @@
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
+namespace hopper_fused {
+
 // sum[m64][...] += accum * scales, for all K blocks. read(k, stage) returns the K block's scales w of the thread's two
 // weight rows, 8 apart; observe(a, w) is called with them and with a, those of its rows of A: gemm2 bounds its sums so.
 // kFence: A arrives by cp.async, which is not in the async proxy.
@@ -48,3 +50,5 @@ __device__ __forceinline__ void swap_ab_mainloop(
     cluster_consumer_release(smem, stage, a, w);
   }
 }
+
+}  // namespace hopper_fused

@@ -18,6 +18,8 @@
 #include "hopper_fused/many_tokens/grouped_config.cuh"
 #include "hopper_fused/sizes.cuh"
 
+namespace hopper_fused {
+
 // ---- work tiles ----
 
 struct WorkTile {
@@ -216,3 +218,5 @@ struct DynamicTileScheduler {
     }
   }
 };
+
+}  // namespace hopper_fused

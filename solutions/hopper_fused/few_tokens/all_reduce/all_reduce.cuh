@@ -18,6 +18,8 @@
 #include "hopper_fused/few_tokens/all_reduce/packet.cuh"
 #include "hopper_fused/few_tokens/all_reduce/peers.cuh"
 
+namespace hopper_fused {
+
 // ---- packets ----
 
 // In the buffer of rank `to`: of rank `from`'s sums, or, with `from` the number of ranks, of the results.
@@ -130,3 +132,5 @@ __device__ __forceinline__ void all_reduce(const FusedArgs& args, const Peers& p
       store(i, await_packet(peers, packet_place(peers, peers.rank, epoch, ranks, i), epoch, from));
   }
 }
+
+}  // namespace hopper_fused

@@ -7,6 +7,8 @@
 #include "common/cuda/host/check_cuda.cuh"
 #include "hopper_fused/regimes.cuh"
 
+namespace hopper_fused {
+
 static std::mutex lock;
 static auto* opened = new std::vector<const Peers*>;  // never freed, as graphs may be replayed to the end
 
@@ -49,7 +51,9 @@ static int64_t peer_buffer_bytes(int64_t ranks, int64_t direct_tokens) {
 static int64_t direct_tokens(int64_t ranks) { return direct_tokens_of((int)ranks); }
 static int64_t tokens_of_one_launch() { return kOneLaunch ? Config::kMaxTokens : 0; }
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(open_peers, open_peers);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(peer_buffer_bytes, peer_buffer_bytes);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(direct_tokens, direct_tokens);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(tokens_of_one_launch, tokens_of_one_launch);
+}  // namespace hopper_fused
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(open_peers, hopper_fused::open_peers);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(peer_buffer_bytes, hopper_fused::peer_buffer_bytes);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(direct_tokens, hopper_fused::direct_tokens);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(tokens_of_one_launch, hopper_fused::tokens_of_one_launch);

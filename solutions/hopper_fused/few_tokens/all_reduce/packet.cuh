@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+namespace hopper_fused {
+
 // Four words of 8 bytes, each with two columns and the epoch. A word is seen whole or not at all, so whoever sees the
 // epoch in all of them has the columns: no flag, and no fence.
 struct alignas(32) Packet {
@@ -32,3 +34,5 @@ __device__ __forceinline__ bool receive_packet(const Packet* from, unsigned epoc
   for (int i = 0; i < 4; i++) all &= word[i] >> 32 == epoch;
   return all;
 }
+
+}  // namespace hopper_fused

@@ -6,6 +6,8 @@
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "hopper_fused/few_tokens/all_reduce/packet.cuh"
 
+namespace hopper_fused {
+
 constexpr int kMaxRanks = 8;
 
 // ---- octets ----
@@ -66,3 +68,5 @@ struct ReducedArgs : FusedArgs {
 
 // As launch_fused_layer; the output is the sum over the ranks.
 cudaError_t launch_reduced_layer(const TensorMaps& maps, const ReducedArgs& args, int ctas, cudaStream_t stream);
+
+}  // namespace hopper_fused

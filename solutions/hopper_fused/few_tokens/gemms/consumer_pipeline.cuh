@@ -4,6 +4,8 @@
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "common/cuda/pipeline/pipeline.cuh"
 
+namespace hopper_fused {
+
 // Every consumer thread arrives for its own reads: of the stage's scales, as its wgmmas are over. One lane for its warp
 // is no faster, and racecheck would report false hazards: it wants a __syncwarp() in front, which the compiler drops
 // where it knows the warp to be converged.
@@ -19,3 +21,5 @@ __device__ __forceinline__ void skip_stages(FusedSmem& s, PipelineState<Config::
     consumer_release(s, pipe.stage);
   }
 }
+
+}  // namespace hopper_fused

@@ -22,6 +22,8 @@
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
+namespace hopper_fused {
+
 // ---- mainloop ----
 
 // Where a tile's rows of x are: in its stages, in a bypass row, or the one that this CTA has quantised.
@@ -241,3 +243,5 @@ __device__ __forceinline__ void gemm1_swiglu_quant(FusedSmem& s, const FusedArgs
       gemm1_tile<64, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
   }
 }
+
+}  // namespace hopper_fused

@@ -20,6 +20,8 @@
 #include "common/cuda/ptx/wgmma.cuh"
 #include "hopper_fused/few_tokens/all_reduce/all_reduce.cuh"
 
+namespace hopper_fused {
+
 // ---- mainloop ----
 
 // acc += raw times the scales of one n_block of h and of the weight block. kPending: the K block's n_blocks after it,
@@ -290,3 +292,5 @@ __device__ __forceinline__ void gemm2_combine(FusedSmem& s, const Args& args, Pi
     }
   }
 }
+
+}  // namespace hopper_fused

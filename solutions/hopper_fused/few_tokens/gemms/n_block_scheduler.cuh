@@ -12,6 +12,8 @@
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "hopper_fused/sizes.cuh"
 
+namespace hopper_fused {
+
 static_assert(Config::kNumNBlocks % 2 == 0, "a work tile's two n_blocks belong to one m_block");
 
 struct Gemm1Tile {
@@ -57,3 +59,5 @@ struct NBlockScheduler {
     return true;
   }
 };
+
+}  // namespace hopper_fused

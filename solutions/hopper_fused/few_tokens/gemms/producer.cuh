@@ -21,6 +21,8 @@
 #include "hopper_fused/few_tokens/all_reduce/peers.cuh"
 #include "common/cuda/layer/weights.cuh"
 
+namespace hopper_fused {
+
 constexpr int kNBlockGroups =
     Config::kNBlockColumns / kAtomRows;  // groups of 8 rows of each half of W13: an n_block's box
 
@@ -228,3 +230,5 @@ __device__ __forceinline__ void signal_stored_h(const FusedSmem& s, const FusedA
     if (threadIdx.x % kWarp == 0) counter_arrive(&args.scratch->n_blocks_stored[tile.m_block_index]);
   }
 }
+
+}  // namespace hopper_fused

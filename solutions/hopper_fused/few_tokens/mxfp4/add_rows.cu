@@ -6,6 +6,8 @@
 #include "common/cuda/numerics.cuh"
 #include "common/cuda/ptx/pdl.cuh"
 
+namespace hopper_fused {
+
 constexpr int kAddThreads = 256, kAddCtas = 8;  // CTAs of an SM
 
 __global__ void __launch_bounds__(kAddThreads) add_rows(const FusedArgs args) {
@@ -36,3 +38,5 @@ __global__ void __launch_bounds__(kAddThreads) add_rows(const FusedArgs args) {
 cudaError_t launch_add_rows(const FusedArgs& args, int sms, cudaStream_t stream) {
   return launch_with_pdl(add_rows, kAddCtas * sms, kAddThreads, clusters_of(1), 0, stream, args);
 }
+
+}  // namespace hopper_fused

@@ -4,5 +4,9 @@
 
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 
+namespace hopper_fused {
+
 // args: those of the fused_layer before it.
 cudaError_t launch_add_rows(const FusedArgs& args, int sms, cudaStream_t stream);
+
+}  // namespace hopper_fused

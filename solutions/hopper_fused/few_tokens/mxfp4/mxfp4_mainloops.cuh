@@ -14,6 +14,8 @@
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
+namespace hopper_fused {
+
 // raw: of each group of a K block, times x, whose atoms are `stride` bytes apart; with kLow its second part, which comes
 // an atom after the first.
 template <int N, bool kLow>
@@ -213,3 +215,5 @@ __device__ __forceinline__ void gemm2_mainloop_mxfp4(FusedSmem& s, const FusedAr
   }
   if (!kSplitK && warpgroup == 0) skip();
 }
+
+}  // namespace hopper_fused

@@ -14,6 +14,8 @@
 #include "common/cuda/ptx/smem_addr.cuh"
 #include "common/cuda/ptx/wgmma_registers.cuh"
 
+namespace hopper_fused {
+
 constexpr int kGroupK = 32;       // values with one scale
 constexpr int kGroups = 4;        // of a K block
 constexpr int kStepScaleBytes = kGroups * Config::kStepBlocks;  // scales of a row of a weight tile
@@ -137,3 +139,5 @@ __device__ __forceinline__ void fence_operands(Converted& a, float (&raw)[kGroup
     for (int i = 0; i < 4; i++) asm volatile("" : "+r"(a[j][i])::"memory");
   }
 }
+
+}  // namespace hopper_fused

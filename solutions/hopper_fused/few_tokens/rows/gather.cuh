@@ -9,6 +9,8 @@
 #include "common/cuda/layer/weights.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
+namespace hopper_fused {
+
 // Prefetches all tokens to L2 before it is known which have rows here, so that gather_rows finds them there.
 template <bool kBf16>
 __device__ __forceinline__ void prefetch_tokens(const FusedArgs& args) {
@@ -80,3 +82,5 @@ __device__ __forceinline__ void gather_rows(FusedSmem& s, const FusedArgs& args)
   }
   if (!arrived) RowsReadBarrier::arrive();
 }
+
+}  // namespace hopper_fused

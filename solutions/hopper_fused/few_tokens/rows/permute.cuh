@@ -9,6 +9,8 @@
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/tokens/token_experts.cuh"
 
+namespace hopper_fused {
+
 // With top-k given: writes mask, transposed, straight from the ids. That is so cheap that every CTA does it for all
 // tokens, without a grid barrier.
 __device__ __forceinline__ void mark_tokens(FusedSmem& s, const FusedArgs& args) {
@@ -136,3 +138,5 @@ __device__ __forceinline__ void permute(FusedSmem& s, const FusedArgs& args) {
   fence_proxy_async_shared();  // bulk copies will overwrite rows_before
   __syncthreads();
 }
+
+}  // namespace hopper_fused

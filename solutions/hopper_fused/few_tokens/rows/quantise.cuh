@@ -7,6 +7,8 @@
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/tma.cuh"
 
+namespace hopper_fused {
+
 constexpr int kAtOnce = 4;  // chunks of a warp whose loads are in flight
 
 // For the consumer warps, while the first weights are on their way: writes quantised_row, and x_scale in gemm1_smem().
@@ -38,3 +40,5 @@ __device__ __forceinline__ void quantise(FusedSmem& s, const FusedArgs& args) {
   }
   fence_proxy_async_shared();
 }
+
+}  // namespace hopper_fused

@@ -6,5 +6,9 @@
 
 #include <cuda_runtime.h>
 
+namespace hopper_fused {
+
 // Where value k of a K block lies.
 __host__ __device__ __forceinline__ int k_position(int k) { return k / 4 % 8 * 16 + k / 32 * 4 + k % 4; }
+
+}  // namespace hopper_fused

@@ -9,6 +9,8 @@
 #include "hopper_fused/many_tokens/mxfp4/mxfp4_values.cuh"
 #include "hopper_fused/sizes.cuh"
 
+namespace hopper_fused {
+
 // ---- sizes ----
 
 // A lane's sums of two m64n128 are 128 registers, the product that is being made 64, its weights 16.
@@ -82,3 +84,5 @@ __device__ __forceinline__ void dispatch_mxfp4_rows(int m_rows, F f) {
   if (m_rows <= 96) return f(RowCount<96>());
   return f(RowCount<128>());
 }
+
+}  // namespace hopper_fused

@@ -40,6 +40,8 @@
 #include "hopper_fused/many_tokens/mxfp4/mxfp4_mainloop.cuh"
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 
+namespace hopper_fused {
+
 using Mxfp4Gemm1Smem = Mxfp4GemmSmem<1, kNumKBlocks1>;
 
 constexpr int kVectorsPerRow = kBlockK / 16;                    // 16-byte vectors of a row's K block
@@ -189,3 +191,5 @@ cudaError_t prepare_mxfp4_gemm1() { return prepare<kMxfp4Weights>(); }
 cudaError_t launch_mxfp4_gemm1(const GroupedArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream) {
   return launch<kMxfp4Weights>(args, w1, h_split, stream);
 }
+
+}  // namespace hopper_fused

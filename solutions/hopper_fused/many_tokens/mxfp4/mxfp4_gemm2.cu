@@ -44,6 +44,8 @@
 #include "hopper_fused/many_tokens/mxfp4/mxfp4_mainloop.cuh"
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 
+namespace hopper_fused {
+
 template <int kHSplit>
 using Mxfp4Gemm2Smem = Mxfp4GemmSmem<kHSplit, kNumKBlocks2>;
 
@@ -245,3 +247,5 @@ cudaError_t prepare_mxfp4_gemm2() { return prepare<kMxfp4Weights>(); }
 cudaError_t launch_mxfp4_gemm2(const GroupedArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream) {
   return launch<kMxfp4Weights>(args, w2, h_split, stream);
 }
+
+}  // namespace hopper_fused

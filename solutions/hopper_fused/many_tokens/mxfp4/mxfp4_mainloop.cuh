@@ -16,6 +16,8 @@
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
 #include "hopper_fused/many_tokens/mxfp4/mxfp4_gemm.cuh"
 
+namespace hopper_fused {
+
 // + warpgroup; the GEMMs' own are lower.
 constexpr int kBarUnusual = 4;
 
@@ -324,3 +326,5 @@ struct Mxfp4Mainloop {
     set_references(kWideLow);
   }
 };
+
+}  // namespace hopper_fused

@@ -9,6 +9,8 @@
 
 #include <cuda_runtime.h>
 
+namespace hopper_fused {
+
 constexpr int kScaleGroup = 32;                          // values with one scale
 constexpr int kExponentsBelow = 8, kExponentsAbove = 6;  // of the reference: the window
 constexpr int kExponents = kExponentsBelow + 1 + kExponentsAbove;
@@ -65,3 +67,5 @@ __device__ __forceinline__ float e8m0_value(int byte) {
 }
 // 2^power, for powers that fp32 has.
 __device__ __forceinline__ float power_of_two(int power) { return __int_as_float((power + 127) << 23); }
+
+}  // namespace hopper_fused

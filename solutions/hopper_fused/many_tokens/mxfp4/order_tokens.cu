@@ -8,6 +8,8 @@
 #include "common/cuda/layer/layer_sizes.cuh"
 #include "common/cuda/ptx/pdl.cuh"
 
+namespace hopper_fused {
+
 constexpr int kOrderThreads = 256;
 constexpr int kPieces = kBlockK / 16;  // of 16 bytes, of a K block
 
@@ -29,3 +31,5 @@ cudaError_t launch_order_tokens(const uint8_t* x, uint8_t* ordered, int num_toke
                          clusters_of(1), 0, stream, reinterpret_cast<const uint32_t*>(x),
                          reinterpret_cast<uint4*>(ordered), pieces);
 }
+
+}  // namespace hopper_fused
