@@ -1,8 +1,8 @@
 """flashinfer_cutlass: TensorRT-LLM's Hopper path, through FlashInfer's cutlass_fused_moe.
 
 It takes DeepSeek's block scales and bf16 activations, which it quantises again before each product:
-less exact than solutions that read the FP8 activations as they come. Ours are the routing
-(common/triton/rows/route.py) and the way to bf16 (dequantise.py).
+less exact than solutions that read the FP8 activations as they come. Ours are the routing and the
+way to bf16 (route.py and dequantise.py in common/triton/rows).
 """
 
 import inspect
@@ -12,9 +12,9 @@ from flashinfer.fused_moe import cutlass_fused_moe
 
 from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, checked
 from ..common.host.launch import launch_quickly
+from ..common.triton.rows.dequantise import dequantise, dequantise_kernel
 from ..common.triton.rows.route import route_kernel, topk_of
 from .build import load_runner
-from .dequantise import dequantise, dequantise_kernel
 from .keywords import check_signature, keywords
 
 if torch.cuda.get_device_capability() != (9, 0):

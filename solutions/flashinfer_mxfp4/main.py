@@ -1,7 +1,7 @@
 """flashinfer_mxfp4: FlashInfer's cutlass_fused_moe with MXFP4 weights, on Hopper.
 
-Ours are the way to bf16 and, in each call, the order of the weights (prepare.py), which a server
-changes once.
+Ours are the way to bf16 (common/triton/rows/dequantise.py) and, in each call, the order of the
+weights (prepare.py), which a server changes once.
 """
 
 import inspect
@@ -12,8 +12,8 @@ from flashinfer.fused_moe import cutlass_fused_moe
 
 from ..common.host.arguments import checked
 from ..common.host.mxfp4_arguments import ROUTED_MXFP4, as_int8
+from ..common.triton.rows.dequantise import dequantise
 from .build import load_runner
-from .dequantise import dequantise
 from .keywords import check_signature, keywords, local_routing
 from .prepare import FLAGS, prepare
 

@@ -32,6 +32,7 @@ from solutions.common.triton.gemms.gemm1_swiglu_quant import (
 from solutions.common.triton.gemms.gemm2 import gemm2, gemm2_ref
 from solutions.common.triton.gemms.tiles import Tile
 from solutions.common.triton.rows.combine import combine, combine_ref
+from solutions.common.triton.rows.dequantise import dequantise, dequantise_ref
 from solutions.common.triton.rows.permute import permute_ref
 from solutions.common.triton.rows.quantise_tokens import quantise_tokens, quantise_tokens_ref
 from solutions.common.triton.rows.swiglu import swiglu
@@ -321,6 +322,26 @@ def test_quantise_tokens(device, seed, size):
     expected_values, expected_scale = quantise_tokens_ref(x)
     assert torch.equal(values.float(), expected_values.float())
     assert torch.equal(scale, expected_scale)
+
+
+@pytest.mark.parametrize("row_major", [False, True])
+@pytest.mark.parametrize("num_tokens", [1, 16, 37])
+def test_dequantise(device, num_tokens, row_major, monkeypatch):
+    """Another token's scale, which the routing's weights would hide."""
+    case = Case(device, num_tokens)
+    x = case.fp8(num_tokens, case.hidden)
+    x_scale = case.scales(case.hidden // 128, num_tokens)
+    expected = dequantise_ref(x, x_scale)
+
+    if row_major:
+        x_scale = x_scale.t().contiguous()
+        monkeypatch.setattr(import_module(dequantise.__module__), "SCALES_ROW_MAJOR", True)
+    output = dequantise(x, x_scale)
+
+    # Triton's interpreter cuts bf16 off instead of rounding it.
+    step = 0 if device == "cuda" else BF16_STEP
+    torch.testing.assert_close(output, expected, rtol=step, atol=0)
+    torch.testing.assert_close(dequantise_ref(x, x_scale), expected, rtol=0, atol=0)
 
 
 @cases_with("size", 1e-3, 1.0, 30.0, 1e-3, 1.0, 30.0)

@@ -12,8 +12,8 @@ from every_solution import expected_output
 from layer_inputs import DEVICE, arguments
 from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
 
+from solutions.common.triton.rows import dequantise
 from solutions.flashinfer_mxfp4 import build, keywords, layout, prepare, source
-from solutions.flashinfer_mxfp4.dequantise import dequantise, dequantise_ref
 from solutions.flashinfer_mxfp4_w4a8 import prepare as prepare_w4a8
 from solutions.flashinfer_mxfp4_w4a8 import source as source_w4a8
 
@@ -31,9 +31,12 @@ def installed():
 
 
 @pytest.fixture(autouse=True)
-def clamped(monkeypatch):
-    """The layer's activation, as packing writes it into problem.py."""
+def as_packed(monkeypatch):
+    """The layer's activation and its tokens' scales, as packing writes them into problem.py and
+    interface.py.
+    """
     monkeypatch.setattr(keywords, "SWIGLU_LIMIT", LIMIT)
+    monkeypatch.setattr(dequantise, "SCALES_ROW_MAJOR", True)
 
 
 def layer_inputs(num_tokens=11):
@@ -51,7 +54,7 @@ def call_of(layer, prepared, flags=prepare.FLAGS):
     experts, weights = keywords.local_routing(
         layer.topk_ids, layer.topk_weights, layer.local_expert_offset, len(prepared.gemm1)
     )
-    x = dequantise_ref(layer.hidden_states, layer.hidden_states_scale)
+    x = dequantise.dequantise_ref(layer.hidden_states, layer.hidden_states_scale)
     return keywords.keywords(experts, weights, x, prepared, flags, layer.output)
 
 
@@ -177,17 +180,19 @@ def test_w4a8_weights_are_prepared_expert_by_expert(monkeypatch):
         assert torch.equal(factor, 64 * scale.float().flatten(1).amin(1))
 
 
-@pytest.mark.parametrize("num_tokens", [1, 16, 37])
-def test_dequantise(num_tokens):
-    """Another token's scale, which the routing's weights would hide."""
-    values = arguments(LAYER_KEY, num_tokens, DEVICE)
+def test_packed_dequantise_takes_scales_row_by_row(packed_module):
+    """A packed solution that reads them as the other definitions have them."""
+    packed = packed_module("flashinfer_mxfp4", dequantise.__name__.partition(".")[2], LAYER_KEY)
+    values = arguments(LAYER_KEY, 37, DEVICE)
     x = values["hidden_states"]
     x_scale = values["hidden_states_scale"]
+
+    output = packed.dequantise(x, x_scale)
+
     # Triton's interpreter cuts bf16 off instead of rounding it.
     step = 0 if DEVICE == "cuda" else 2**-7
-    torch.testing.assert_close(
-        dequantise(x, x_scale), dequantise_ref(x, x_scale), rtol=step, atol=0
-    )
+    expected = dequantise.dequantise_ref(x, x_scale)
+    torch.testing.assert_close(output, expected, rtol=step, atol=0)
 
 
 TEXTS = {

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from every_solution import OUTPUT, expected_output
-from layer_inputs import DEVICE, halves_swapped, reference
 from layer_inputs import arguments as layer_arguments
+from layer_inputs import halves_swapped, reference
 from moebench.operators import catalogue
 from signatures import recorded, signature_of
 
+from solutions.common.triton.rows.dequantise import dequantise_ref
 from solutions.flashinfer_cutlass import build
 from solutions.flashinfer_cutlass import keywords as cutlass
-from solutions.flashinfer_cutlass.dequantise import dequantise, dequantise_ref
 from solutions.flashinfer_trtllm import keywords as trtllm
 
 RELEASES = recorded("flashinfer_signatures.json")
@@ -224,19 +224,6 @@ def test_flashinfers_statement_of_our_call_is_our_definition(function, layer_key
     for name in gemm1:
         keywords[name] = halves_swapped(keywords[name])
     assert share_of_equal(statement(keywords), expected) < 0.5
-
-
-@pytest.mark.parametrize("num_tokens", [1, 16, 37])
-def test_dequantise(num_tokens):
-    """Another token's scale, which the routing's weights would hide."""
-    layer = inputs(num_tokens=num_tokens, device=DEVICE)
-    x = layer.hidden_states
-    x_scale = layer.hidden_states_scale
-    # Triton's interpreter cuts bf16 off instead of rounding it.
-    step = 0 if DEVICE == "cuda" else 2**-7
-    torch.testing.assert_close(
-        dequantise(x, x_scale), dequantise_ref(x, x_scale), rtol=step, atol=0
-    )
 
 
 # ---- the build of one runner ----
