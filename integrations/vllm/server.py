@@ -120,7 +120,7 @@ def start(model: Path, backend: str, log: Path, options: str, cache: Path | None
     all_options = " ".join(all_options.split())
 
     port = free_port()
-    process = started(model, backend, port, all_options, log, cache)
+    process = start_process(model, backend, port, all_options, log, cache)
     return Server(process, f"http://127.0.0.1:{port}", backend, all_options, log)
 
 
@@ -151,7 +151,7 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-def started(
+def start_process(
     model: Path, backend: str, port: int, options: str, log: Path, cache: Path | None
 ) -> subprocess.Popen:
     """Start a server in a process group of its own, which ends when this process does."""

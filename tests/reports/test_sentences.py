@@ -54,6 +54,12 @@ def test_a_figure_that_nothing_gives_is_a_problem(root, listed):
     assert all(problem.startswith("docs/a.md:3: ") for problem in problems)
 
 
+def test_a_sentence_of_no_page_is_a_problem(root):
+    elsewhere = sentence("takes {} us", "one", page="docs/b.md", us="4.4")
+    (problem,) = problems_of(root, ONE, OTHER, elsewhere)
+    assert problem.startswith("docs/b.md: ")
+
+
 def test_a_figure_may_be_no_measurement(root):
     assert problems_of(root, sentence("takes 4.4 us"), OTHER) == []
 
@@ -77,7 +83,9 @@ def missing(us):
     raise KeyError("hopper_fused")
 
 
-@pytest.mark.parametrize("compute", [missing, lambda us: ["nan"]])
+@pytest.mark.parametrize(
+    "compute", [missing, lambda us: ["nan"], lambda us: [], lambda us: [us, us]]
+)
 def test_what_a_figure_is_computed_from_may_be_gone(root, compute):
     """Its traces are stale for instance. Nothing is written then."""
     functions = FUNCTIONS | {"one": compute}
@@ -106,5 +114,9 @@ def test_every_listed_sentence_is_computed_by_a_function_or_is_no_measurement():
 
 def test_no_figure_of_this_repository_is_without_source():
     """No figure is computed here, and so none compared: `moebench docs --check` does that."""
-    nothing = dict.fromkeys(FUNCTIONS_OF_PAGES, lambda **arguments: [])
-    assert sentences.update(True, sentences.listed(), nothing) == []
+    for page, path in sentences.pages().items():
+        text = path.read_text()
+        of_page = [each for each in sentences.listed() if each.page == page]
+        matches, not_there = sentences.located(page, text, of_page)
+        covered = [match.span() for _, match in matches]
+        assert [*not_there, *sentences.without_source(page, text, covered)] == []

@@ -198,10 +198,9 @@ def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:
     for gpu in comparison.gpus(rows):
         table = draw(rows[rows.hardware == gpu])
         measured_by = conditions_of(at_tolerance[at_tolerance.hardware == gpu])
-        drawn.append(replace(table, title=f"{table.title}\n{measured_by}", caption=""))
-        caption = table.caption
-    drawn[-1] = replace(drawn[-1], caption=caption)
-    return drawn
+        drawn.append(replace(table, title=f"{table.title}\n{measured_by}"))
+    without_caption = [replace(table, caption="") for table in drawn[:-1]]
+    return [*without_caption, drawn[-1]]
 
 
 def show(drawn: list[Table]) -> None:

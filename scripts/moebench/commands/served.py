@@ -26,6 +26,7 @@ from moebench.models.layer import layer_of
 from moebench.operators.catalogue import definition_name, form, layer_key_named
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.packing.fingerprint import fingerprint
+from moebench.reports import predicted
 from moebench.reports.served import ServedRecord, table
 from moebench.reports.table import Table, console
 from moebench.served import resident, rounds
@@ -148,11 +149,11 @@ def predicted_notes(head: Head, points: list[Point]) -> list[str]:
         return []
 
     record = ServedRecord(head, points)
+    layer = layer_of(predicted.layer_key(record))
     texts = []
     for tokens in record.tokens:
-        times = [point.ms for point in record.points_at(tokens) if point.ms]
-        if times:
-            ms = min(times) / head.layers * head.of_model
+        ms = predicted.predicted_ms(layer, record, tokens)
+        if ms is not None:
             texts.append(f"T={tokens} {ms:.3f}")
     return [
         f"Predicted, not measured: ms of all {head.of_model} layers by the fastest solution, from "

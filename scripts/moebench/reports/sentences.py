@@ -49,7 +49,7 @@ class Sentence(Strict):
 
     def figures(self, functions: Functions) -> list[str] | None:
         """Return what stands in the holes; [] for a sentence that is not computed; None where its
-        traces or records are missing or stale.
+        traces or records are missing or stale, or give another number of figures.
         """
         if self.computed_by is None:
             return []
@@ -57,8 +57,10 @@ class Sentence(Strict):
             figures = functions[self.computed_by](**self.arguments)
         except (LookupError, ValueError, StopIteration):
             return None
-        is_complete = all(re.fullmatch(NUMBER, figure) for figure in figures)
-        return figures if is_complete else None
+        if len(figures) != self.text.count(HOLE):
+            return None
+        are_numbers = all(re.fullmatch(NUMBER, figure) for figure in figures)
+        return figures if are_numbers else None
 
 
 def listed(root: Path = paths.ROOT) -> list[Sentence]:
@@ -75,11 +77,21 @@ def update(
     Problems are figures that differ, that no sentence covers, and sentences that are not there.
     """
     problems = []
-    for path in [*sorted((root / "docs").glob("*.md")), root / "README.md"]:
-        page = path.relative_to(root).as_posix()
+    by_page = pages(root)
+    for sentence in sentences:
+        if sentence.page not in by_page:
+            problems.append(f"{sentence.page}: no such page, for {sentence.text!r}")
+
+    for page, path in by_page.items():
         of_page = [sentence for sentence in sentences if sentence.page == page]
         problems += update_page(path, page, check, of_page, functions)
     return problems
+
+
+def pages(root: Path = paths.ROOT) -> dict[str, Path]:
+    """Return the pages whose sentences are checked, by their path from the root."""
+    files = [*sorted((root / "docs").glob("*.md")), root / "README.md"]
+    return {path.relative_to(root).as_posix(): path for path in files}
 
 
 def update_page(

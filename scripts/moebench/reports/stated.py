@@ -4,6 +4,7 @@ raises LookupError where what it reads is not there.
 """
 
 import json
+import re
 from collections.abc import Callable
 from statistics import median
 
@@ -20,7 +21,7 @@ from moebench.results import measurements
 from moebench.results.summary import SHOWN
 
 ENGINES = paths.RECORDS / "engines"
-CELL = ["definition", "tokens", "uuid"]
+WORKLOAD = ["definition", "tokens", "uuid"]
 
 
 def percent(share: float, digits: int = 0) -> str:
@@ -44,7 +45,7 @@ def json_lines(name: str) -> list[dict]:
 def less_per_token_in_vllm(layers: int, backend: str) -> list[str]:
     """Return the least and the greatest saving by concurrency in %, against a backend of vLLM.
 
-    layers: of the model. The backend ran before ours and after.
+    layers: of the model. Only runs of ours before the backend's last one are taken.
     """
     theirs = vllm_runs(layers, backend)
     last = max(run["date"] for run in theirs)
@@ -134,7 +135,7 @@ def ceilings(gpu: str, rates: list[str]) -> list[str]:
 def times_over(gpu: str, solution: str, other: str) -> pd.DataFrame:
     """Return a row for each workload on a GPU, with the ratio of two solutions' times."""
     rows = pages.rows()
-    ms = counted(rows[rows.hardware == gpu]).pivot(index=CELL, columns="solution", values="ms")
+    ms = counted(rows[rows.hardware == gpu]).pivot(index=WORKLOAD, columns="solution", values="ms")
     return (ms[solution] / ms[other]).dropna().reset_index(name="ratio")
 
 
@@ -261,11 +262,13 @@ def served_savings(solution: str, others: list[str], tokens: list[int]) -> list[
 def seconds_on_ray() -> list[str]:
     """Return seconds of 62 cells on two GPUs with actors, and on one without Ray."""
     text = (paths.RECORDS / "ray.md").read_text(encoding="utf-8")
-    whole_jobs = ": 62 cells of DeepSeek-V3 EP8 and EP16, whole jobs | one GPU without Ray 156 s"
-    for words in ("| 104 s: 15 until Ray runs", whole_jobs):
-        if words not in text:
-            raise LookupError(f"records/ray.md: nothing says {words!r}")
-    return ["104", "62", "156"]
+    without_ray = re.search(
+        r"(\d+) cells of [^|]*, whole jobs \| one GPU without Ray (\d+) s", text
+    )
+    with_actors = re.search(r"with actors in place of batches \| (\d+) s:", text)
+    if not without_ray or not with_actors:
+        raise LookupError("records/ray.md: nothing says how long the job took")
+    return [with_actors[1], *without_ray.groups()]
 
 
 FUNCTIONS: dict[str, Callable[..., list[str]]] = {
