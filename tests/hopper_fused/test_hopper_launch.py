@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import hopper_stages as stages
+import hopper_faults
 import pytest
+import stage_build
+import stage_inputs
 import torch
 import tvm_ffi.libinfo
 from packed_sources import CUDA, include_flags, packed_texts, write_texts
 
-SAMPLE = stages.SAMPLE.with_name("hopper_launch_layer.cu")
+SAMPLE = stage_build.SAMPLE.with_name("hopper_launch_layer.cu")
 FEW = "100"  # tokens of one launch
 MANY = "300"  # of four
 PER_THREAD = "2"  # cudaStreamPerThread
@@ -133,7 +135,7 @@ def test_a_capture_has_its_own_scratch(program):
 
 def failing_sources():
     """The test build's sources, with a gemm1 whose launch fails when the program says so."""
-    texts = stages.sources("full")
+    texts = stage_build.sources("full")
     (path,) = [path for path in texts if path.endswith("regimes.cuh")]
     call = "return launch_grouped_gemm1(args, w1_map, h_split, stream);"
     assert texts[path].count(call) == 1
@@ -146,16 +148,18 @@ def failing_sources():
 def test_a_layer_after_a_failed_launch_is_right(monkeypatch):
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs sm_90")
-    library = stages.build_all(lambda _: stages.build(failing_sources()), ["full"])["full"]
-    layer = stages.sizes("full")
-    arguments = stages.tokens(layer, 300, "cuda") | stages.weights_once("full")
+    library = stage_build.build_all(lambda _: stage_build.build(failing_sources()), ["full"])[
+        "full"
+    ]
+    layer = stage_inputs.sizes("full")
+    arguments = stage_inputs.tokens(layer, 300, "cuda") | stage_inputs.weights_once("full")
 
     monkeypatch.setenv("FAIL_GEMM1", "1")
     with pytest.raises(RuntimeError):
-        stages.call(library, layer, arguments, 1)
+        stage_build.call(library, layer, arguments, 1)
     monkeypatch.delenv("FAIL_GEMM1")
 
     for _ in range(3):
-        output, arrays, numbers = stages.call(library, layer, arguments, 1)
-        fault = stages.first_fault(arrays, numbers, layer, arguments, output)
+        output, arrays, numbers = stage_build.call(library, layer, arguments, 1)
+        fault = hopper_faults.first_fault(arrays, numbers, layer, arguments, output)
         assert fault is None, fault

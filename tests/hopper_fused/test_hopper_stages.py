@@ -2,8 +2,13 @@
 results.
 """
 
-import hopper_stages as stages
+import hopper_faults
+import hopper_layouts
+import hopper_read_out
 import pytest
+import stage_build
+import stage_inputs
+import stage_references
 import torch
 
 DEVICE = "cuda"
@@ -30,7 +35,9 @@ def libraries():
     """Definition -> compiled test build."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs sm_90")
-    return stages.build_all(lambda layer_key: stages.build(stages.sources(layer_key)), COUNTS)
+    return stage_build.build_all(
+        lambda layer_key: stage_build.build(stage_build.sources(layer_key)), COUNTS
+    )
 
 
 @pytest.mark.gpu
@@ -38,13 +45,15 @@ def libraries():
     ("layer_key", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]]
 )
 def test_every_stage_is_right(libraries, layer_key, num_tokens):
-    layer = stages.sizes(layer_key)
-    arguments = stages.tokens(layer, num_tokens, DEVICE) | stages.weights_once(layer_key)
+    layer = stage_inputs.sizes(layer_key)
+    arguments = stage_inputs.tokens(layer, num_tokens, DEVICE) | stage_inputs.weights_once(
+        layer_key
+    )
 
-    output, arrays, numbers = stages.call(libraries[layer_key], layer, arguments, H_SPLIT)
+    output, arrays, numbers = stage_build.call(libraries[layer_key], layer, arguments, H_SPLIT)
 
     assert ("mask" in arrays) == (num_tokens <= numbers["few_tokens"])
-    fault = stages.first_fault(arrays, numbers, layer, arguments, output)
+    fault = hopper_faults.first_fault(arrays, numbers, layer, arguments, output)
     assert fault is None, fault
 
 
@@ -102,17 +111,21 @@ class RightLayer:
         self.few = few
         self.numbers = numbers
         self.h_split = numbers["h_split"]
-        self.arguments = stages.tokens(layer, num_tokens, "cpu") | stages.weights(layer, "cpu")
-        self.chosen, self.weight = stages.reference_choice(layer, self.arguments)
-        self.rows = (stages.few_rows if few else stages.many_rows)(layer, self.chosen)
+        self.arguments = stage_inputs.tokens(layer, num_tokens, "cpu") | stage_inputs.weights(
+            layer, "cpu"
+        )
+        self.chosen, self.weight = stage_references.reference_choice(layer, self.arguments)
+        self.rows = (hopper_layouts.few_rows if few else hopper_layouts.many_rows)(
+            layer, self.chosen
+        )
         row_weight = self.weight[self.rows.token, self.rows.expert]
         self.row_weight = torch.where(self.rows.real, row_weight, 0)
 
         self.arrays = self.shared_arrays()
-        h = stages.h_of(self.arrays, self.rows, layer, self.h_split, few)
-        read_out = stages.ReadOut(self.chosen, self.weight, self.rows, {}, h, self.h_split)
-        self.y = stages.reference_y(self.arguments, read_out)
-        self.output = stages.combined(self.y, self.rows.token_rows)
+        h = hopper_read_out.h_of(self.arrays, self.rows, layer, self.h_split, few)
+        read_out = hopper_read_out.ReadOut(self.chosen, self.weight, self.rows, {}, h, self.h_split)
+        self.y = stage_references.reference_y(self.arguments, read_out)
+        self.output = stage_references.combined(self.y, self.rows.token_rows)
         self.arrays |= self.few_arrays() if few else self.many_arrays()
 
     def shared_arrays(self):
@@ -120,15 +133,17 @@ class RightLayer:
         inter = self.layer["intermediate_size"]
         rows = self.rows
         count = len(rows.token)
-        columns = stages.N_BLOCK_COLUMNS if self.few else 128  # of h with one scale
-        up, gate = stages.reference_halves(self.layer, self.arguments, rows)
+        columns = hopper_layouts.N_BLOCK_COLUMNS if self.few else 128  # of h with one scale
+        up, gate = stage_references.reference_halves(self.layer, self.arguments, rows)
         h, h_scale = quantised(torch.nn.functional.silu(gate) * up, self.h_split, columns)
         h_scale = h_scale * self.row_weight[:, None]
-        x_scale = stages.of_tokens(stages.token_scales(self.layer, self.arguments), rows)
+        x_scale = hopper_layouts.of_tokens(
+            stage_inputs.token_scales(self.layer, self.arguments), rows
+        )
 
-        h_index = stages.h_index(rows, inter, self.h_split, self.few)
-        h_scale_index = stages.scale_index(rows, inter // 128, 128 // columns)
-        x_scale_index = stages.scale_index(rows, hidden // 128)
+        h_index = hopper_layouts.h_index(rows, inter, self.h_split, self.few)
+        h_scale_index = hopper_layouts.scale_index(rows, inter // 128, 128 // columns)
+        x_scale_index = hopper_layouts.scale_index(rows, hidden // 128)
         return {
             "weight": flat(self.weight),
             "x_scale": scattered(count * hidden // 128, x_scale_index, x_scale),
@@ -140,8 +155,8 @@ class RightLayer:
         hidden = self.layer["hidden_size"]
         rows = self.rows
         count = len(rows.token)
-        words = stages.round_up(self.layer["num_local_experts"], 32) // 32
-        shape = (stages.round_up(len(self.chosen), 32), words * 32)
+        words = hopper_layouts.round_up(self.layer["num_local_experts"], 32) // 32
+        shape = (hopper_layouts.round_up(len(self.chosen), 32), words * 32)
         bits = torch.zeros(shape, dtype=torch.long)
         bits[: len(self.chosen), : self.chosen.shape[1]] = self.chosen.long()
         mask = (bits.unflatten(1, (words, 32)) << torch.arange(32)).sum(-1)
@@ -149,13 +164,13 @@ class RightLayer:
         starts = (rows.first == rows.number).nonzero().flatten()
         rows_from = torch.zeros_like(rows.first).index_add_(0, rows.first, rows.real.long())
         m_blocks = torch.stack([rows.expert[starts], rows_from[starts], starts, 0 * starts], 1)
-        x = stages.of_tokens(self.arguments["hidden_states"].view(torch.uint8), rows)
+        x = hopper_layouts.of_tokens(self.arguments["hidden_states"].view(torch.uint8), rows)
         arrays = {
             "mask": int32(mask.unflatten(0, (-1, 32)).transpose(1, 2)),
             "token": int16(rows.token),
             "m_blocks": int16(m_blocks),
             "list_sizes": int32([len(starts), count]),
-            "x": scattered(count * hidden, stages.x_index(rows, hidden), x),
+            "x": scattered(count * hidden, hopper_layouts.x_index(rows, hidden), x),
         }
         if self.numbers["ctas_per_column_tile"] > 1:
             arrays["partial"] = flat(self.partial_sums())
@@ -174,7 +189,7 @@ class RightLayer:
     def many_arrays(self):
         rows = self.rows
         top_k = self.layer["top_k"]
-        padding = (0, stages.round_up(top_k, 4) - top_k)
+        padding = (0, hopper_layouts.round_up(top_k, 4) - top_k)
         experts = int(self.chosen.any(0).sum())
         half = self.y.shape[1] // 2
         arrays = {
@@ -242,7 +257,7 @@ def test_a_broken_stage_is_named(layer, few, num_tokens, h_split, splits, last_s
     right = RightLayer(layer, num_tokens, few, numbers)
 
     def fault_of(arrays, output=right.output):
-        return stages.first_fault(arrays, numbers, layer, right.arguments, output)
+        return hopper_faults.first_fault(arrays, numbers, layer, right.arguments, output)
 
     assert fault_of(right.arrays) is None
     for name, array in right.arrays.items():

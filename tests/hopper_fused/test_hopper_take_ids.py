@@ -5,10 +5,11 @@ a fiber.
 import subprocess
 from dataclasses import dataclass
 
-import hopper_stages as stages
 import host_program
 import numpy as np
 import pytest
+import stage_inputs
+import stage_references
 import torch
 
 ATOM = 8  # rows that an expert's rows are padded to
@@ -35,7 +36,7 @@ class Layer:
 
     def __init__(self, layer_key, folder):
         sample = "hopper_take_ids.cc"
-        self.sizes = stages.sizes(layer_key)
+        self.sizes = stage_inputs.sizes(layer_key)
         self.num_local = self.sizes["num_local_experts"]
         self.program = host_program.of_packed("hopper_fused", layer_key, sample, folder)
 
@@ -151,10 +152,10 @@ def as_bytes(tensor):
 @takes_logits
 def test_logits_become_masks_weights_and_rows(layer):
     sizes = layer.sizes | {"hidden_size": 128}
-    arguments = stages.tokens(sizes, 31, "cpu")
+    arguments = stage_inputs.tokens(sizes, 31, "cpu")
     logits = as_bytes(arguments["routing_logits"])
     bias = as_bytes(arguments["routing_bias"])
-    expected, expected_weight = stages.reference_choice(layer.sizes, arguments)
+    expected, expected_weight = stage_references.reference_choice(layer.sizes, arguments)
 
     answer = layer.ask(31, arguments["local_expert_offset"], logits, bias)
 
@@ -166,7 +167,7 @@ def test_logits_become_masks_weights_and_rows(layer):
 
 @takes_logits
 def test_of_equal_experts_and_groups_the_lower_ones_are_chosen(layer):
-    arguments = stages.tokens(layer.sizes | {"hidden_size": 128}, 1, "cpu")
+    arguments = stage_inputs.tokens(layer.sizes | {"hidden_size": 128}, 1, "cpu")
     offset = arguments["local_expert_offset"]
     logits = torch.zeros_like(arguments["routing_logits"])
     bias = torch.zeros_like(arguments["routing_bias"])

@@ -9,7 +9,12 @@ checks every stage of it on the CPU.
 import sys
 from pathlib import Path
 
-import hopper_stages as stages
+import hopper_faults
+import hopper_layouts
+import hopper_read_out
+import stage_build
+import stage_inputs
+import stage_references
 import torch
 from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
@@ -19,7 +24,7 @@ from packed_sources import CUDA, packed_texts
 from solutions.common.host.build_library import load_library
 from solutions.mma_fused.targets import TARGETS, Target
 
-SAMPLES = stages.SAMPLE.parent
+SAMPLES = stage_build.SAMPLE.parent
 FORM = {"activation": "silu", "swiglu_limit": 0, "renorm": False, "routed": False}
 FORM |= {"num_shared_experts": 0, "mxfp4": False}
 GROUPS = {"num_experts": 128, "num_local_experts": 40, "top_k": 8}
@@ -84,7 +89,7 @@ def size_files(layer):
         activation["k" + name.title().replace("_", "")] = value
     form = {symbol: layer["routed"] for symbol, _ in facts("interface", "full").values()}
     return {
-        "problem.cuh": stages.problem_header(layer) + constants(activation),
+        "problem.cuh": stage_build.problem_header(layer) + constants(activation),
         "interface.cuh": "#pragma once\n" + constants(form),
         "weights.cuh": "#pragma once\n" + constants({"kMxfp4Weights": layer["mxfp4"]}),
     }
@@ -130,16 +135,16 @@ def handed_out(arrays, layer):
 
 def rows_of(layer, arguments):
     """Return what routing should give: chosen [T, E_local], weight [T, E_local], rows."""
-    chosen, weight = stages.reference_choice(layer, arguments)
-    return chosen, weight, stages.expected_rows(chosen, PADDED, layer["top_k"], BLOCK_M)
+    chosen, weight = stage_references.reference_choice(layer, arguments)
+    return chosen, weight, hopper_layouts.expected_rows(chosen, PADDED, layer["top_k"], BLOCK_M)
 
 
 def wrong_h(layer, arguments, rows, weight, h):
     real = rows.real
     if not real.any():
         return None
-    want = stages.reference_h(layer, arguments, rows, weight)
-    return stages.differing(h[real], want[real], H_ERROR, "row that is no padding")
+    want = stage_references.reference_h(layer, arguments, rows, weight)
+    return hopper_faults.differing(h[real], want[real], H_ERROR, "row that is no padding")
 
 
 def wrong_scales(h_scale):
@@ -161,9 +166,11 @@ def first_fault(layer, arguments, output, h, h_scale):
     if fault:
         return f"gemm1 + swiglu_quant: {fault}"
 
-    read_out = stages.ReadOut(chosen, weight, rows, {}, got, 1)
-    want = stages.combined(stages.reference_y(arguments, read_out).float(), rows.token_rows)
-    fault = stages.differing(output, want, stages.BF16_ERROR, "token")
+    read_out = hopper_read_out.ReadOut(chosen, weight, rows, {}, got, 1)
+    want = stage_references.combined(
+        stage_references.reference_y(arguments, read_out).float(), rows.token_rows
+    )
+    fault = hopper_faults.differing(output, want, hopper_faults.BF16_ERROR, "token")
     return f"gemm2 + combine: {fault}" if fault else None
 
 
@@ -180,8 +187,8 @@ def stage_sources(layer_key, layer=None):
 
 def inputs(layer, num_tokens, seed=0):
     """Return a call's arguments by name, on the CPU."""
-    weights = mxfp4_weights(layer, "cpu") if layer["mxfp4"] else stages.weights(layer, "cpu")
-    return stages.tokens(layer, num_tokens, "cpu", seed) | weights
+    weights = mxfp4_weights(layer, "cpu") if layer["mxfp4"] else stage_inputs.weights(layer, "cpu")
+    return stage_inputs.tokens(layer, num_tokens, "cpu", seed) | weights
 
 
 def mxfp4_weights(layer, device, seed=0):
@@ -242,10 +249,10 @@ def main(path):
         for name, value in arguments.items():
             on_device[name] = value.cuda() if torch.is_tensor(value) else value
 
-        output, arrays, _ = stages.call(library, layer, on_device, 0)
+        output, arrays, _ = stage_build.call(library, layer, on_device, 0)
         arrays = {name: array.cpu() for name, array in arrays.items()}
         fault = first_fault(layer, arguments, output.cpu(), *handed_out(arrays, layer))
-        print(f"T={num_tokens}: {fault or stages.RIGHT}", flush=True)
+        print(f"T={num_tokens}: {fault or stage_build.RIGHT}", flush=True)
 
 
 if __name__ == "__main__":

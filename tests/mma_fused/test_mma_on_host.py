@@ -2,10 +2,10 @@
 modelled.
 """
 
-import hopper_stages as stages
 import mma_host
 import mma_small_layer as small
 import pytest
+import stage_inputs
 import torch
 
 # One worker builds the programs.
@@ -74,7 +74,9 @@ def test_m_blocks_of_every_size(run):
     arguments = small.inputs(layer, 40, seed=1)
     popular = 4 * torch.rand(layer["num_experts"], generator=torch.Generator().manual_seed(1))
     arguments["routing_logits"] = arguments["routing_logits"] + popular
-    assert stages.is_clear(layer, arguments["routing_logits"], arguments["routing_bias"]).all()
+    assert stage_inputs.is_clear(
+        layer, arguments["routing_logits"], arguments["routing_bias"]
+    ).all()
     chosen, _, _ = small.rows_of(layer, arguments)
     tiles = {-(-count // 8) for count in chosen.sum(0).tolist()}
     assert {1, 2, 3, 4, 5} <= tiles

@@ -2,9 +2,10 @@
 it.
 """
 
-import hopper_stages as stages
 import mma_small_layer as small
 import pytest
+import stage_build
+import stage_inputs
 import torch
 
 from solutions.common.host.build_library import build_library
@@ -43,18 +44,20 @@ def build(key):
 @pytest.fixture(scope="session")
 def libraries():
     """Definition and configuration -> compiled test build."""
-    return stages.build_all(build, BUILDS, small.HERE)
+    return stage_build.build_all(build, BUILDS, small.HERE)
 
 
 def inputs(layer_key, num_tokens):
     """Return a layer, and a call's arguments on the GPU."""
-    layer = stages.sizes(layer_key)
-    return layer, stages.tokens(layer, num_tokens, DEVICE) | stages.weights_once(layer_key)
+    layer = stage_inputs.sizes(layer_key)
+    return layer, stage_inputs.tokens(layer, num_tokens, DEVICE) | stage_inputs.weights_once(
+        layer_key
+    )
 
 
 def check(library, layer, arguments, ctas=0):
     """Run the layer; assert that each stage is right. Returns the output."""
-    output, arrays, _ = stages.call(library, layer, arguments, ctas)
+    output, arrays, _ = stage_build.call(library, layer, arguments, ctas)
     assert not arrays["counters"].any(), "counters are zero after a launch"
     h, h_scale = small.handed_out(arrays, layer)
     fault = small.first_fault(layer, arguments, output, h, h_scale)
@@ -80,7 +83,7 @@ def test_other_architectures_paths(libraries, configuration, num_tokens):
 @pytest.mark.parametrize("name", MXFP4)
 def test_mxfp4_weights(libraries, name, configuration, num_tokens):
     layer = small.LAYERS[name]
-    arguments = stages.tokens(layer, num_tokens, DEVICE) | small.mxfp4_weights(layer, DEVICE)
+    arguments = stage_inputs.tokens(layer, num_tokens, DEVICE) | small.mxfp4_weights(layer, DEVICE)
     check(libraries[name, configuration], layer, arguments)
 
 
@@ -96,20 +99,20 @@ def test_a_call_repeats_bit_for_bit(libraries, num_tokens):
     library = libraries["full", OWN]
     first = check(library, layer, arguments)
     for _ in range(20):
-        again, _, _ = stages.call(library, layer, arguments, 0)
+        again, _, _ = stage_build.call(library, layer, arguments, 0)
         assert torch.equal(again, first)
 
 
 def test_all_tokens_at_few_experts(libraries):
     """m_blocks of 16 rows, sixteen for an expert, as the largest tiles are hardly met otherwise."""
-    layer = stages.sizes("full")
-    arguments = stages.tokens(layer, 256, DEVICE)
+    layer = stage_inputs.sizes("full")
+    arguments = stage_inputs.tokens(layer, 256, DEVICE)
     offset = arguments["local_expert_offset"]
     arguments["routing_logits"][:, offset : offset + 3] += 3
-    clear = stages.is_clear(layer, arguments["routing_logits"], arguments["routing_bias"])
+    clear = stage_inputs.is_clear(layer, arguments["routing_logits"], arguments["routing_bias"])
     assert clear.sum() > 128
 
     for name in ("routing_logits", "hidden_states"):
         arguments[name] = arguments[name][clear].contiguous()
     arguments["hidden_states_scale"] = arguments["hidden_states_scale"][:, clear].contiguous()
-    check(libraries["full", OWN], layer, arguments | stages.weights_once("full"))
+    check(libraries["full", OWN], layer, arguments | stage_inputs.weights_once("full"))

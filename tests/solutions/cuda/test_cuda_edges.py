@@ -7,8 +7,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
-import hopper_stages as stages
 import pytest
+import stage_inputs
+import stage_references
 import torch
 from every_solution import assert_close, assert_same_bits, built
 from layer_inputs import reference
@@ -35,15 +36,15 @@ def layer_of(layer_key, solution="hopper_fused"):
 
 def random_arguments(sizes, num_tokens, seed=0):
     """Return random arguments by name; the rank has the first experts, which win ties."""
-    arguments = stages.tokens(sizes, num_tokens, DEVICE, seed)
-    arguments |= stages.weights(sizes, DEVICE, seed)
+    arguments = stage_inputs.tokens(sizes, num_tokens, DEVICE, seed)
+    arguments |= stage_inputs.weights(sizes, DEVICE, seed)
     return arguments | {"local_expert_offset": 0}
 
 
 def run(layer, sizes, arguments, output=None):
     if output is None:
         output = torch.full_like(arguments["hidden_states"], torch.nan, dtype=torch.bfloat16)
-    layer(*(arguments[name] for name in stages.names(sizes)), output)
+    layer(*(arguments[name] for name in stage_inputs.names(sizes)), output)
     return output
 
 
@@ -131,7 +132,7 @@ def test_the_lower_of_equal_experts_is_chosen(layer_key, spoil, solution, num_to
     """A token with an expert fewer or one twice, where logits are equal, as in
     padding.
     """
-    sizes = stages.sizes(layer_key)
+    sizes = stage_inputs.sizes(layer_key)
     arguments = random_arguments(sizes, num_tokens)
     spoil(arguments["routing_logits"], arguments["routing_bias"])
 
@@ -146,7 +147,7 @@ def test_nan_logits_spoil_their_token_only(layer_key, solution, num_tokens):
     """A hang, reads out of bounds or wrong rows of other tokens, after one bad
     router output.
     """
-    sizes = stages.sizes(layer_key)
+    sizes = stage_inputs.sizes(layer_key)
     arguments = random_arguments(sizes, num_tokens)
     logits = arguments["routing_logits"]
     logits[1, 3] = torch.nan
@@ -171,10 +172,10 @@ def test_nan_passes_the_clamp(layer_key, solution, num_tokens):
     """A NaN that becomes the limit, and with it a wrong token that looks
     right.
     """
-    sizes = stages.sizes(layer_key)
+    sizes = stage_inputs.sizes(layer_key)
     arguments = random_arguments(sizes, num_tokens)
-    stages.token_scales(sizes, arguments)[1] = torch.nan
-    chosen, _ = stages.reference_choice(sizes, arguments)
+    stage_inputs.token_scales(sizes, arguments)[1] = torch.nan
+    chosen, _ = stage_references.reference_choice(sizes, arguments)
 
     is_nan = run(layer_of(layer_key, solution), sizes, arguments).isnan()
 
@@ -203,8 +204,8 @@ def test_two_host_threads(layer_key, shared, solution, counts):
     lock.
     """
     layer = layer_of(layer_key, solution)
-    sizes = stages.sizes(layer_key)
-    weights = stages.weights(sizes, DEVICE)
+    sizes = stage_inputs.sizes(layer_key)
+    weights = stage_inputs.weights(sizes, DEVICE)
     first_stream = torch.cuda.Stream()
     streams = [first_stream, first_stream if shared else torch.cuda.Stream()]
     ready = threading.Barrier(2)
@@ -217,7 +218,7 @@ def test_two_host_threads(layer_key, shared, solution, counts):
 
     arguments = []
     for seed, num_tokens in enumerate(counts):
-        arguments.append(stages.tokens(sizes, num_tokens, DEVICE, seed) | weights)
+        arguments.append(stage_inputs.tokens(sizes, num_tokens, DEVICE, seed) | weights)
     expected = [run(layer, sizes, thread_arguments) for thread_arguments in arguments]
     with ThreadPoolExecutor(2) as pool:
         outputs = list(pool.map(calls_of, streams, arguments))
@@ -237,7 +238,7 @@ def test_layers_of_one_graph_behind_other_kernels(counts, solution):
     Programmatic dependent launch lets a layer begin before the kernel in front of it has ended.
     """
     layer = layer_of("full", solution)
-    sizes = stages.sizes("full")
+    sizes = stage_inputs.sizes("full")
     arguments = [random_arguments(sizes, count, seed) for seed, count in enumerate(counts)]
     logits = [layer_arguments["routing_logits"].clone() for layer_arguments in arguments]
     expected = [run(layer, sizes, layer_arguments) for layer_arguments in arguments]
@@ -264,7 +265,7 @@ def test_more_tokens_than_the_limit_are_refused():
     """Shared memory or 32-bit offsets that overflow, with experts and widths of
     another model.
     """
-    sizes = stages.sizes("qwen3-next")
+    sizes = stage_inputs.sizes("qwen3-next")
     arguments = random_arguments(sizes, 131_073)
     output = torch.full_like(arguments["hidden_states"], 7, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="^routing_logits: .*131073"):
@@ -280,7 +281,7 @@ def test_an_option_out_of_range_is_refused(solution, num_tokens, option):
     """Kernels for h in two parts without their scales, or a grid cut to 32
     bits.
     """
-    sizes = stages.sizes("full")
+    sizes = stage_inputs.sizes("full")
     arguments = random_arguments(sizes, num_tokens)
     kernels = sys.modules[layer_of("full", solution)._callable.__module__]._kernels
     with pytest.raises(ValueError, match=str(option)):

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hopper_stages import RIGHT
 from moebench.core import paths
+from stage_build import RIGHT
 
 from solutions.common.host.build_library import find_toolkit
 

@@ -1,0 +1,73 @@
+"""The test build of a CUDA solution, which hands out what its stages left in the scratch.
+
+`build` compiles tests/samples/hopper_stages.cu with a definition's sources, and `call` runs it.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest import mock
+
+import torch
+from moebench.packing.problem import NAMES
+from packed_sources import CUDA, packed_texts
+from stage_inputs import names
+
+from solutions.common.host.build_library import build_library, find_toolkit, load_library
+
+SAMPLE = Path(__file__).parents[2] / "samples" / "hopper_stages.cu"
+ARCHITECTURE = "9.0a"
+RIGHT = "every stage is right"  # what a script says of a layer, for sanitizer.py
+
+
+def sources(layer_key):
+    """Return path -> text of the test build for a definition."""
+    texts = packed_texts("hopper_fused", layer_key, CUDA)
+    texts["launch_layer_cu.cuh"] = texts.pop("launch_layer.cu")  # stages.cu includes it
+    texts["stages.cu"] = SAMPLE.read_text()
+    return texts
+
+
+def problem_header(layer):
+    """Return problem.cuh for sizes that no definition has, without the activation."""
+    lines = ["#pragma once"]
+    lines += [f"constexpr int {symbol} = {layer[key]};" for key, symbol in NAMES.items()]
+    lines.append(f"constexpr bool kRenorm = {str(layer['renorm']).lower()};\n")
+    return "\n".join(lines)
+
+
+def build(texts, flags=()):
+    """Compile a test build, once for each content; return the library's path. Raises as
+    `build_library` does.
+    """
+    return build_library("hopper_stages", texts, architecture=ARCHITECTURE, flags=flags)
+
+
+def build_all(build, keys, architecture=ARCHITECTURE):
+    """Return key -> loaded library; all are compiled at once."""
+    # each build sets these variables and puts them back
+    same = {"TVM_FFI_CUDA_ARCH_LIST": architecture, "CUDA_HOME": str(find_toolkit())}
+    with mock.patch.dict(os.environ, same), ThreadPoolExecutor() as pool:
+        libraries = list(pool.map(build, keys))
+        return {key: load_library(library) for key, library in zip(keys, libraries, strict=True)}
+
+
+def call(library, layer, arguments, h_split):
+    """Run the layer through a test build's module. Return its output, and the arrays and numbers
+    that it hands out.
+
+    h_split: FP8 parts of h with many tokens.
+    """
+    x = arguments["hidden_states"]
+    output = torch.full(x.shape, torch.nan, dtype=torch.bfloat16, device=x.device)
+    if layer["routed"]:
+        run = library["run_mxfp4" if layer.get("mxfp4") else "run_routed"]
+    else:
+        run = library["run_renorm" if layer["renorm"] else "run_layer"]
+    run(*(arguments[name] for name in names(layer)), output, h_split)
+
+    arrays = {}
+    for name, array in library["read_arrays"]().items():
+        arrays[str(name)] = torch.from_dlpack(array)
+    numbers = {str(name): int(value) for name, value in library["read_numbers"]().items()}
+    return output, arrays, numbers
