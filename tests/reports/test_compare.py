@@ -11,7 +11,8 @@ import pytest
 from moebench import cli
 from moebench.core import paths
 from moebench.operators.roofline import CEILINGS
-from moebench.reports import comparison
+from moebench.reports import by_workload, comparison
+from moebench.reports.changes import changes
 from moebench.results import against, measurements
 from recorded import DEFAULT, NAME, trace, trace_set, write
 from terminal import row_of, rows_of, shown
@@ -72,8 +73,8 @@ def test_no_solutions_name_is_cut_in_a_narrow_terminal(recorded_rows, width):
     for row in rows_of(by_solution):
         assert "19/19" in row or "stale" in row  # until it is measured again
 
-    by_workload = shown(comparison.workloads(rows[rows.tolerance == "relaxed"]), width)
-    for line in (*by_solution, *by_workload):
+    workloads = shown(by_workload.times(rows[rows.tolerance == "relaxed"]), width)
+    for line in (*by_solution, *workloads):
         assert "…" not in line
         assert len(line) <= width
 
@@ -179,22 +180,22 @@ def test_a_single_call_is_the_fastest_in_no_output(compare, tmp_path):
     csv, json_file, page = (tmp_path / name for name in ("t.csv", "t.json", "t.html"))
     assert compare("--traces", root, "--csv", csv, "--json", json_file, "--html", page)[0] == 0
 
-    level = pd.read_csv(csv).set_index("solution").level
-    assert level.to_dict() == {"fast": False, "slow": True}
+    tied = pd.read_csv(csv).set_index("solution").tied
+    assert tied.to_dict() == {"fast": False, "slow": True}
     rows = {row["solution"]: row for row in json.loads(json_file.read_text())}
-    assert (rows["fast"]["level"], rows["fast"]["over_fastest"]) == (False, None)
-    assert (rows["slow"]["level"], rows["slow"]["over_fastest"]) == (True, 1.0)
+    assert (rows["fast"]["tied"], rows["fast"]["over_fastest"]) == (False, None)
+    assert (rows["slow"]["tied"], rows["slow"]["over_fastest"]) == (True, 1.0)
 
     results = re.search('^const RESULTS = "(.*)";$', page.read_text(), re.M)[1]
     results = json.loads(gzip.decompress(base64.b64decode(results)))
     rows = [dict(zip(results["columns"], row, strict=True)) for row in results["rows"]]
-    assert {row["solution"]: row["level"] for row in rows} == {"fast": False, "slow": True}
+    assert {row["solution"]: row["tied"] for row in rows} == {"fast": False, "slow": True}
 
 
 def test_a_single_call_is_not_bold_workload_by_workload(tmp_path):
     traces = [trace(name, 1, 1.0, protocol=ONE_CALL) for name in ("fast", "slow")]
     rows, _ = measurements.load([trace_set(tmp_path, traces)])
-    (row,) = comparison.workloads(rows).sections[0]
+    (row,) = by_workload.times(rows).sections[0]
     assert [cell.mark for cell in row[2:]] == ["", ""]
 
 
@@ -268,7 +269,7 @@ def test_a_change_names_its_definition_where_there_are_several(sides, several, w
     before, after = sides(old, new)
     rows, _ = against.compare([before], [after])
 
-    texts = [row[1] for row in comparison.changes(rows).sections[0]]
+    texts = [row[1] for row in changes(rows).sections[0]]
     assert sum(text.endswith(where) for text in texts) == 1
 
 
@@ -277,7 +278,7 @@ def test_what_has_not_changed_is_no_row(sides):
         [trace("a", 1, 1.0), trace("a", 7, 1.0)], [trace("a", 1, 1.01), trace("a", 7, 3.0)]
     )
     rows, _ = against.compare([before], [after])
-    (row,) = comparison.changes(rows).sections[0]
+    (row,) = changes(rows).sections[0]
     assert row[2] == 7
 
 
@@ -291,7 +292,7 @@ def test_a_faster_solution_is_shown_and_no_failure(compare, sides):
 def test_a_cell_of_several_runs_shows_its_median_and_half_its_range(compare, tmp_path):
     traces = [trace("fast", 1, ms) for ms in (1.0, 1.5, 1.1)]
     rows, _ = measurements.load([trace_set(tmp_path, [*traces, trace("slow", 1, 2.0)])])
-    texts = [cell.text for cell in comparison.workloads(rows).sections[0][0][2:]]
+    texts = [cell.text for cell in by_workload.times(rows).sections[0][0][2:]]
     assert texts == ["1.100 \N{PLUS-MINUS SIGN}0.250", "2.000"]
 
 
@@ -299,7 +300,7 @@ def test_a_change_shows_in_a_narrow_terminal_what_it_is(sides):
     before, after = sides([trace("a_long_name_of_a_solution", 1, 1.0)], [])
     after = write(after, [trace("a_long_name_of_a_solution", 1, 2.0)])
     rows, _ = against.compare([before], [after])
-    row = row_of(shown(comparison.changes(rows), 80), "a_long_name_of_a_solution")
+    row = row_of(shown(changes(rows), 80), "a_long_name_of_a_solution")
     assert row[1:] == ["NVIDIA H200, relaxed", "1", "+100.0%", "slower"]
 
 

@@ -65,19 +65,19 @@ def test_the_bound_is_unknown_without_the_routing(tmp_path):
     assert rows.bound_ms.isna().all()
 
 
-def test_the_fastest_of_a_workload_is_level_and_the_others_say_by_how_much_they_are_not(tmp_path):
+def test_the_fastest_of_a_workload_is_tied_and_the_others_say_by_how_much_they_are_not(tmp_path):
     rows = loaded(tmp_path, two_solutions())
     assert row_at(rows, "fast", 80).over_fastest == 2.0
-    assert not row_at(rows, "fast", 80).level
-    assert row_at(rows, "slow", 80).level
+    assert not row_at(rows, "fast", 80).tied
+    assert row_at(rows, "slow", 80).tied
 
 
-def test_single_runs_within_five_percent_are_level_where_nothing_was_repeated(tmp_path):
+def test_single_runs_within_five_percent_are_tied_where_nothing_was_repeated(tmp_path):
     times = {"fast": 1.0, "slow": 1.049, "far": 1.051}
     traces = [trace(name, 1, ms) for name, ms in times.items()]
     rows = loaded(tmp_path, traces, solutions=tuple(times))
-    level = rows.set_index("solution").level.to_dict()
-    assert level == {"fast": True, "slow": True, "far": False}
+    tied = rows.set_index("solution").tied.to_dict()
+    assert tied == {"fast": True, "slow": True, "far": False}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_single_call_is_never_the_fastest(tmp_path, protocol, is_ranked):
     rows = loaded(tmp_path, [trace("fast", 1, 1.0, protocol=protocol)])
     row = row_at(rows, "fast", 1)
     assert (row.ms, row.counts) == (1.0, True)
-    assert row.level == is_ranked
+    assert row.tied == is_ranked
     assert math.isnan(row.over_fastest) != is_ranked
 
 
@@ -102,7 +102,7 @@ def test_no_pass_at_another_tolerance_in_this_repository_is_the_fastest():
     rows, _ = measurements.load([paths.trace_file(NAME)])
     one_call = rows[rows.protocol == ONE_CALL]
     assert set(one_call.tolerance) == {"contest", "default"}
-    assert not one_call.level.any()
+    assert not one_call.tied.any()
     assert one_call.over_fastest.isna().all()
 
 
@@ -178,8 +178,8 @@ def test_one_run_that_failed_fails_the_cell(tmp_path):
 def test_solutions_are_tied_where_the_ranges_of_their_runs_overlap(tmp_path, other, is_tied):
     traces = [*runs("fast", 1, 1.0, 1.1), *runs("slow", 1, *other)]
     rows = loaded(tmp_path, traces)
-    assert row_at(rows, "fast", 1).level
-    assert row_at(rows, "slow", 1).level == is_tied
+    assert row_at(rows, "fast", 1).tied
+    assert row_at(rows, "slow", 1).tied == is_tied
 
 
 def test_a_single_run_has_the_widest_range_of_the_nearest_repeated_cells(tmp_path):
@@ -227,7 +227,7 @@ def test_tolerances_clocks_and_gpus_are_rows_of_their_own(tmp_path):
     ]
     rows = loaded(tmp_path, traces)
     assert sorted(rows.ms) == [1.0, 2.0, 3.0, 4.0]
-    assert rows.level.all()
+    assert rows.tied.all()
     assert rows[rows.clock == "gpu"].ms.item() == 4.0
     assert rows[rows.hardware == "NVIDIA H100"].bound_ms.isna().all()
 

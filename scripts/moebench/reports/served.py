@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 
 from moebench.core import paths
-from moebench.core.provenance import Provenance
 from moebench.core.schema import read_record
 from moebench.models.layer import layer_of
 from moebench.operators import catalogue
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import folder_name
 from moebench.reports import bounds
-from moebench.reports.table import Cell, Entry, Table
+from moebench.reports.table import Cell, Row, Table
 from moebench.results import staleness
 from moebench.served.record import Head, Point
 
@@ -31,11 +30,10 @@ class ServedRecord:
     def points_at(self, tokens: int) -> list[Point]:
         return [point for point in self.points if point.tokens == tokens]
 
-    def point(self, tokens: int, solution: str) -> Point | None:
-        for point in self.points_at(tokens):
-            if point.solution == solution:
-                return point
-        return None
+    def points_in_order(self, tokens: int) -> list[Point | None]:
+        """Return the points at a token count in the order of `solutions`, None where one is not."""
+        by_solution = {point.solution: point for point in self.points_at(tokens)}
+        return [by_solution.get(name) for name in self.solutions]
 
     @property
     def tokens(self) -> list[int]:
@@ -81,11 +79,11 @@ def title(head: Head) -> str:
     layer = layer_of(catalogue.by_name().get(head.definition))
     name = layer.name if layer else head.definition
     layers_of_model = layer.count if layer else head.of_model
-    if layers_of_model and head.layers > layers_of_model:
+    if not layers_of_model or head.layers == layers_of_model:
+        return f"{name}, {head.layers} MoE layers"
+    if head.layers > layers_of_model:
         return f"{name}, {head.layers} MoE layers where the model has {layers_of_model}"
-    if layers_of_model and head.layers < layers_of_model:
-        return f"{name}, {head.layers} of {layers_of_model} MoE layers"
-    return f"{name}, {head.layers} MoE layers"
+    return f"{name}, {head.layers} of {layers_of_model} MoE layers"
 
 
 def origin(head: Head) -> str:
@@ -106,8 +104,9 @@ def is_stale(head: Head, solution: str) -> bool:
         "source_sha1": head.sources[solution],
         "source_fingerprint": head.fingerprints.get(solution),
     }
-    provenance: Provenance = head.provenance.model_copy(update=hashes)
-    return staleness.judge_record(provenance, folder_name(solution, head.definition)) == "stale"
+    provenance = head.provenance.model_copy(update=hashes)
+    folder = folder_name(solution, head.definition)
+    return staleness.judge_record(provenance, folder) == "stale"
 
 
 def table(head: Head, points: list[Point]) -> Table:
@@ -124,44 +123,44 @@ def table(head: Head, points: list[Point]) -> Table:
     )
 
 
-def time_row(record: ServedRecord, tokens: int) -> list[Entry]:
+def time_row(record: ServedRecord, tokens: int) -> Row:
     """Return T, the bound, and each solution's time."""
-    points = [record.point(tokens, name) for name in record.solutions]
-    times = [point.ms for point in points if point and point.ms]
-    least = min(times, default=0)
-    highest = max((max(point.rounds) for point in points if point and point.ms == least), default=0)
+    points = record.points_in_order(tokens)
+    timed = [point for point in points if point and point.ms]
+    least = min((point.ms for point in timed), default=0)
+    highest = max((max(point.rounds) for point in timed if point.ms == least), default=0)
 
-    bound = f"{points[0].bound_ms:.3f}" if record.has_bound else None
-    return [tokens, bound, *(time_cell(point, highest, record.has_bound) for point in points)]
+    row: Row = [tokens, f"{points[0].bound_ms:.3f}" if record.has_bound else None]
+    for point in points:
+        row.append(time_cell(point, highest, record.has_bound) if point else None)
+    return row
 
 
-def time_cell(point: Point | None, highest: float, has_bound: bool) -> Cell | None:
+def time_cell(point: Point, highest: float, has_bound: bool) -> Cell:
     """Return "12.500 (1.25)": ms and times the bound, with a star where there is no graph.
 
     highest: the slowest round of the fastest solution.
     """
-    if point is None:
-        return None
     if point.ms is None:
         return Cell("failed", "failed")
 
     text = f"{point.ms:.3f}"
     if has_bound:
-        text += f" ({point.ms / point.bound_ms:.2f})"
+        over_bound = point.ms / point.bound_ms
+        text += f" ({over_bound:.2f})"
     if not point.graph:
         text += " *"
     return Cell(text, "best" if min(point.rounds) <= highest else "")
 
 
-def scratch_rows(record: ServedRecord) -> list[list[Entry]]:
+def scratch_rows(record: ServedRecord) -> list[Row]:
     """Return one row of MB at the greatest token count, none where nothing was recorded."""
     tokens = record.tokens[-1]
-    cells = []
-    for name in record.solutions:
-        point = record.point(tokens, name)
-        megabytes = point.scratch_mb if point else None
-        cells.append(f"{megabytes:,.1f}" if megabytes else None)
-    return [[f"scratch MB at {tokens}", "", *cells]] if any(cells) else []
+    row: Row = [f"scratch MB at {tokens}", ""]
+    for point in record.points_in_order(tokens):
+        is_recorded = point and point.scratch_mb
+        row.append(f"{point.scratch_mb:,.1f}" if is_recorded else None)
+    return [row] if any(row[2:]) else []
 
 
 def not_captured(points: list[Point]) -> list[str]:

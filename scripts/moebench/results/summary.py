@@ -10,6 +10,9 @@ from moebench.results.measurements import MATCHED
 # The tolerance whose times are shown: every solution that was timed passed it.
 SHOWN = "relaxed"
 
+# Columns whose mean over workloads is a geometric one.
+GEOMETRIC = ["over_fastest", "over_fastest_low", "over_fastest_high", "over_bound"]
+
 
 def geometric_mean(values: pd.Series) -> float:
     """Return the geometric mean of the values that are not NaN."""
@@ -24,6 +27,11 @@ def shown_tolerance(rows: pd.DataFrame) -> str:
     if (rows.tolerance == SHOWN).any():
         return SHOWN
     return rows.tolerance.mode()[0]
+
+
+def counted(rows: pd.DataFrame, tolerance: str = SHOWN) -> pd.DataFrame:
+    """Return the rows at a tolerance whose times count."""
+    return rows[(rows.tolerance == tolerance) & rows.counts]
 
 
 def by_solution(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -47,29 +55,23 @@ def by_solution(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> pd.
     workloads: how many the definition has.
     """
     shown = shown_tolerance(rows)
-    verdicts = rows if verdicts is None else verdicts
+    timed = counted(rows, shown)
+    timed = timed.assign(
+        over_fastest_low=timed.over_fastest * timed.ms_low / timed.ms,
+        over_fastest_high=timed.over_fastest * timed.ms_high / timed.ms,
+    )
+    of_solution = timed.groupby("solution")
+    means = of_solution[GEOMETRIC].agg(geometric_mean)
+    means["mean_ms"] = of_solution.ms.mean()
+    means["score"] = of_solution.speedup.mean()
+    means["timed"] = of_solution.size()
+    means["runs"] = of_solution.runs.min()
+
     solutions = sorted(set(rows.solution))
-    workloads = rows.workloads.max()
-
-    counted = rows[(rows.tolerance == shown) & rows.counts]
-    counted = counted.assign(
-        over_fastest_low=counted.over_fastest * counted.ms_low / counted.ms,
-        over_fastest_high=counted.over_fastest * counted.ms_high / counted.ms,
-    )
-    means = counted.groupby("solution").agg(
-        over_fastest=("over_fastest", geometric_mean),
-        over_fastest_low=("over_fastest_low", geometric_mean),
-        over_fastest_high=("over_fastest_high", geometric_mean),
-        over_bound=("over_bound", geometric_mean),
-        mean_ms=("ms", "mean"),
-        score=("speedup", "mean"),
-        timed=("ms", "size"),
-        runs=("runs", "min"),
-    )
-    means = means.reindex(solutions).join(passes(verdicts, shown))
-
-    means["workloads"] = workloads
-    means["complete"] = (means.timed == workloads) & (means[f"passed_{shown}"] == workloads)
+    means = means.reindex(solutions).join(passes(rows if verdicts is None else verdicts, shown))
+    means["workloads"] = rows.workloads.max()
+    has_passed = means[f"passed_{shown}"] == means.workloads
+    means["complete"] = has_passed & (means.timed == means.workloads)
     means["best"] = means.index.isin(tied_with_best(means[means.complete]).index)
     return means.sort_values(["complete", "over_fastest"], ascending=[False, True], kind="stable")
 
@@ -86,18 +88,18 @@ def passes(rows: pd.DataFrame, shown: str) -> pd.DataFrame:
 
     A workload with rows of several clocks passed if all of them did, and is stale if all are.
     """
-    of_workload = ["tolerance", "solution", "uuid"]
-    fresh = rows[rows.source != "stale"]
-    has_passed = fresh.groupby(of_workload).passed.all()
-    is_stale = (rows.source == "stale").groupby([rows[column] for column in of_workload]).all()
+    is_stale = rows.source == "stale"
+    fresh = rows[~is_stale]
+    workload = ["tolerance", "solution", "uuid"]
+    has_passed = fresh.groupby(workload).passed.all()
+    all_stale = rows.assign(is_stale=is_stale).groupby(workload).is_stale.all()
 
     columns = {}
     for name in dict.fromkeys([*TOLERANCES, shown]):
         columns[f"passed_{name}"] = counts_by_solution(has_passed, name)
-        stale = counts_by_solution(is_stale, name)
+        stale = counts_by_solution(all_stale, name)
         columns[f"stale_{name}"] = stale[stale > 0]
-    matched = fresh.groupby("solution")[MATCHED].min()
-    return pd.concat([pd.DataFrame(columns), matched], axis=1)
+    return pd.DataFrame(columns).join(fresh.groupby("solution")[MATCHED].min(), how="outer")
 
 
 def counts_by_solution(is_counted: pd.Series, tolerance: str) -> pd.Series:
@@ -132,12 +134,13 @@ def speedup_over_others(rows: pd.DataFrame, solution: str) -> pd.Series:
     These are geometric means over the workloads. Variants of one base are not compared, nor what is
     not complete.
     """
-    counted = rows[(rows.tolerance == SHOWN) & rows.counts]
-    ms = counted.pivot(index="uuid", columns="solution", values="ms")
+    ms = counted(rows).pivot(index="uuid", columns="solution", values="ms")
+    base = base_of(solution)
 
     factors = {}
     for name in ms:
-        complete = ms[name].notna().all()
-        if complete and base_of(name) != base_of(solution):
-            factors[name] = geometric_mean(ms[name] / ms[solution])
+        is_complete = ms[name].notna().all()
+        if is_complete and base_of(name) != base:
+            ratios = ms[name] / ms[solution]
+            factors[name] = geometric_mean(ratios)
     return pd.Series(factors, dtype=float).sort_values()
