@@ -31,6 +31,10 @@ def gpus(rows: pd.DataFrame) -> list[str]:
     return sorted(counts.index, key=lambda gpu: (gpu != MEASURED_ON, -counts[gpu], gpu))
 
 
+def percent(share: float) -> str:
+    return f"{share:.1%}"
+
+
 def solutions(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> Table:
     """Return a row for each solution, the best first.
 
@@ -174,8 +178,9 @@ def ranges(rows: pd.DataFrame) -> Table:
 
     table_rows = []
     for key, cells in repeated.groupby([*ALIKE, "tokens"]):
-        median = f"{cells.width.median():.1%}"
-        widest = f"{cells.width.max():.1%}"
-        table_rows.append([*key, len(cells), f"{cells.runs.median():.0f}", median, widest])
+        runs = decimal(cells.runs.median(), 0)
+        median = percent(cells.width.median())
+        widest = percent(cells.width.max())
+        table_rows.append([*key, len(cells), runs, median, widest])
     head = ["GPU", "clock", "protocol", "T", "cells", "runs", "median range", "widest"]
     return Table(head, [table_rows], words=3)

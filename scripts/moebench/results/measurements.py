@@ -270,25 +270,27 @@ def one_row_per_cell(rows: pd.DataFrame) -> pd.DataFrame:
     What is not stale comes before what is, then the condition under which most cells of the group
     were run, then the code that was run last.
     """
-    fingerprints = rows.source_fingerprint.fillna(rows.source_sha1).fillna("")
-    is_fresh = rows.source != "stale"
-    rows = rows.assign(
-        fresh=is_fresh,
-        code=fingerprints + rows.source,
-        fresh_cell=(rows.solution + rows.uuid).where(is_fresh),
-    )
-    of_condition = rows.groupby([*GROUP, *CONDITION])
-    rows["cells"] = of_condition.fresh_cell.transform("nunique")
-    rows["comparable"] = rows.cells == rows.groupby(GROUP).cells.transform("max")
+    hashes = rows.source_fingerprint.fillna(rows.source_sha1).fillna("")
+    rows = rows.assign(fresh=rows.source != "stale", code=hashes + rows.source)
+    rows["comparable"] = has_usual_condition(rows)
 
     best_last = rows.sort_values(["fresh", "comparable", "timestamp"], kind="stable")
     decisive = ["fresh", "code", *CONDITION]
-    of_best_run = best_last.groupby(CELL)[decisive].transform("last")
-    counts = (best_last[decisive] == of_best_run).all(axis=1)
+    best = best_last.groupby(CELL)[decisive].transform("last")
+    is_counted = (rows[decisive] == best.sort_index()).all(axis=1)
 
-    of_counted = cells(rows[counts.reindex(rows.index)], CELL)
-    of_counted = of_counted.drop(columns=["fresh", "code", "fresh_cell", "cells"])
-    return of_counted.sort_values([*GROUP, "tokens", "uuid"])
+    merged = cells(rows[is_counted], CELL).drop(columns=["fresh", "code"])
+    return merged.sort_values([*GROUP, "tokens", "uuid"])
+
+
+def has_usual_condition(rows: pd.DataFrame) -> pd.Series:
+    """Return whether a row's CONDITION is that of most cells of its GROUP, stale ones left out."""
+    cell = rows.solution + rows.uuid
+    rows = rows.assign(fresh_cell=cell.where(rows.fresh))
+    of_condition = rows.groupby([*GROUP, *CONDITION])
+    rows["cells"] = of_condition.fresh_cell.transform("nunique")
+    most = rows.groupby(GROUP).cells.transform("max")
+    return rows.cells == most
 
 
 def cells(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:

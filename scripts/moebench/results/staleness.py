@@ -61,15 +61,16 @@ def judge_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
     warnings = []
     for root in {each.root for each in recorded}:
         sources_of_root[root], faults = sources(root)
-        warnings += [fault for fault in faults if fault not in warnings]
+        warnings += faults
 
     states = []
     for each in recorded:
         sources_now = sources_of_root[each.root]
         is_complete = each.root is not None and bool(sources_now)
-        hashes_now = sources_now.get((each.trace.definition, each.trace.solution), ())
+        key = (each.trace.definition, each.trace.solution)
+        hashes_now = sources_now.get(key, ())
         states.append(judge(of_trace(each.trace), hashes_now, is_complete))
-    return states, warnings
+    return states, list(dict.fromkeys(warnings))
 
 
 def judge_record(provenance: Provenance, solution: str) -> State:

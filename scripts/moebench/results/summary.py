@@ -55,10 +55,25 @@ def by_solution(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> pd.
     workloads: how many the definition has.
     """
     shown = shown_tolerance(rows)
-    timed = counted(rows, shown)
+    solutions = sorted(set(rows.solution))
+    means = means_of_times(counted(rows, shown)).reindex(solutions)
+    means = means.join(passes(rows if verdicts is None else verdicts, shown))
+    means["workloads"] = rows.workloads.max()
+
+    is_timed = means.timed == means.workloads
+    has_passed = means[f"passed_{shown}"] == means.workloads
+    means["complete"] = is_timed & has_passed
+    tied = tied_with_best(means[means.complete])
+    means["best"] = means.index.isin(tied.index)
+    return means.sort_values(["complete", "over_fastest"], ascending=[False, True], kind="stable")
+
+
+def means_of_times(timed: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of `by_solution` that are made of times. timed: the rows that count."""
+    share_of_ms = timed.over_fastest / timed.ms
     timed = timed.assign(
-        over_fastest_low=timed.over_fastest * timed.ms_low / timed.ms,
-        over_fastest_high=timed.over_fastest * timed.ms_high / timed.ms,
+        over_fastest_low=share_of_ms * timed.ms_low,
+        over_fastest_high=share_of_ms * timed.ms_high,
     )
     of_solution = timed.groupby("solution")
     means = of_solution[GEOMETRIC].agg(geometric_mean)
@@ -66,14 +81,7 @@ def by_solution(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> pd.
     means["score"] = of_solution.speedup.mean()
     means["timed"] = of_solution.size()
     means["runs"] = of_solution.runs.min()
-
-    solutions = sorted(set(rows.solution))
-    means = means.reindex(solutions).join(passes(rows if verdicts is None else verdicts, shown))
-    means["workloads"] = rows.workloads.max()
-    has_passed = means[f"passed_{shown}"] == means.workloads
-    means["complete"] = has_passed & (means.timed == means.workloads)
-    means["best"] = means.index.isin(tied_with_best(means[means.complete]).index)
-    return means.sort_values(["complete", "over_fastest"], ascending=[False, True], kind="stable")
+    return means
 
 
 def tied_with_best(means: pd.DataFrame) -> pd.DataFrame:
@@ -88,18 +96,19 @@ def passes(rows: pd.DataFrame, shown: str) -> pd.DataFrame:
 
     A workload with rows of several clocks passed if all of them did, and is stale if all are.
     """
-    is_stale = rows.source == "stale"
-    fresh = rows[~is_stale]
+    rows = rows.assign(is_stale=rows.source == "stale")
+    fresh = rows[~rows.is_stale]
     workload = ["tolerance", "solution", "uuid"]
     has_passed = fresh.groupby(workload).passed.all()
-    all_stale = rows.assign(is_stale=is_stale).groupby(workload).is_stale.all()
+    is_stale = rows.groupby(workload).is_stale.all()
 
     columns = {}
     for name in dict.fromkeys([*TOLERANCES, shown]):
         columns[f"passed_{name}"] = counts_by_solution(has_passed, name)
-        stale = counts_by_solution(all_stale, name)
+        stale = counts_by_solution(is_stale, name)
         columns[f"stale_{name}"] = stale[stale > 0]
-    return pd.DataFrame(columns).join(fresh.groupby("solution")[MATCHED].min(), how="outer")
+    matched = fresh.groupby("solution")[MATCHED].min()
+    return pd.DataFrame(columns).join(matched, how="outer")
 
 
 def counts_by_solution(is_counted: pd.Series, tolerance: str) -> pd.Series:

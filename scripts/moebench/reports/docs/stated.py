@@ -85,9 +85,9 @@ def less_in_sglang(runs: list[str], than: list[str]) -> list[str]:
 
 def beyond_layer(gpu: str, ranks: int, tokens: int) -> dict[str, float]:
     """Return way to sum -> us beyond the layer alone, which is split by width over the ranks."""
+    wanted = (gpu, ranks, "width", ranks, tokens)
     for point in multi_gpu.read(paths.MULTI_GPU):
-        is_by_width = point.split == "width" and point.shares == point.ranks
-        if is_by_width and (point.gpu, point.ranks, point.tokens) == (gpu, ranks, tokens):
+        if (point.gpu, point.ranks, point.split, point.shares, point.tokens) == wanted:
             us = dict(point.us)
             alone = us.pop(multi_gpu.ALONE)
             return {way: time - alone for way, time in us.items()}
@@ -155,8 +155,9 @@ def same_kernel_apart(gpu: str, solutions: list[str], most_tokens: int) -> list[
     layers = both.definition.nunique()
 
     difference = (both.ratio - 1).abs()
-    many = difference[both.tokens >= 8]
-    few = difference[both.tokens < 8]
+    has_many_tokens = both.tokens >= 8
+    many = difference[has_many_tokens]
+    few = difference[~has_many_tokens]
     medians = few.groupby(both.tokens).median()
     shares = [many.median(), many.max(), medians.min(), medians.max(), few.max()]
     return [str(layers), *map(percent, shares)]
@@ -217,8 +218,9 @@ def over_bound(gpu: str, solution: str) -> list[str]:
     of_solution = rows[rows.solution == solution].sort_values("tokens")
     over = of_solution.set_index("tokens").over_bound
     middle = over.loc[14:901]
-    many = over.loc[902:]
-    return [decimal(value) for value in (middle.min(), middle.max(), over[1], many.max())]
+    beyond = over.loc[902:]
+    values = [middle.min(), middle.max(), over[1], beyond.max()]
+    return list(map(decimal, values))
 
 
 # Sizes

@@ -27,10 +27,8 @@ def figure(rows: pd.DataFrame) -> Figure:
     places = style.token_axis(axes, shown.tokens)
     size = LARGEST_MARK
     for curve in curves(shown):
-        name = curve.solution.iloc[0]
-        is_complete = len(curve) == len(places)
-        label = name if is_complete else f"{name} ({len(curve)}/{len(places)})"
-        look = style.look(name, size=max(size, SMALLEST_MARK))
+        look = style.look(curve.solution.iloc[0], max(size, SMALLEST_MARK))
+        label = curve_label(curve, len(places))
         axes.plot(curve.tokens.map(places), curve.over_bound, label=label, **look)
         size -= 0.5
 
@@ -38,6 +36,14 @@ def figure(rows: pd.DataFrame) -> Figure:
     style.bound_axis(axes)
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return drawn
+
+
+def curve_label(curve: pd.DataFrame, token_counts: int) -> str:
+    """Return the solution's name, and at how many token counts it was timed if not at all."""
+    name = curve.solution.iloc[0]
+    if len(curve) == token_counts:
+        return name
+    return f"{name} ({len(curve)}/{token_counts})"
 
 
 def curves(rows: pd.DataFrame) -> list[pd.DataFrame]:
