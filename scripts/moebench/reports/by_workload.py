@@ -76,13 +76,16 @@ def time_cell(row) -> Cell:
     "stale" stands before both.
     """
     is_stale = row.source == "stale"
-    stale = "stale " if is_stale else ""
+    text = "stale " if is_stale else ""
     if pd.isna(row.ms):
-        share = "" if pd.isna(row.matched) else f" {row.matched:.4f}"
-        return Cell(f"{stale}{row.status}{share}", "" if row.passed else "failed")
+        text += row.status
+        if pd.notna(row.matched):
+            text += f" {row.matched:.4f}"
+        return Cell(text, "" if row.passed else "failed")
 
-    over_bound = "" if pd.isna(row.over_bound) else f" ({row.over_bound:.2f})"
-    text = f"{stale}{ms_text(row)}{over_bound}"
+    text += ms_text(row)
+    if pd.notna(row.over_bound):
+        text += f" ({row.over_bound:.2f})"
     if row.tied:
         return Cell(text, "best")
     return Cell(text, "stale" if is_stale else "")
@@ -95,4 +98,5 @@ def rate_cell(row) -> Cell | None:
     tera_flops = row.flops / row.ms * 1e-9
     tera_bytes = row.bytes / row.ms * 1e-9
     digits = 0 if tera_flops >= 10 else 1
-    return Cell(f"{tera_flops:.{digits}f} / {tera_bytes:.2f}", "best" if row.tied else "")
+    text = f"{tera_flops:.{digits}f} / {tera_bytes:.2f}"
+    return Cell(text, "best" if row.tied else "")

@@ -17,17 +17,21 @@ def changes(rows: pd.DataFrame) -> Table:
     marked = both[both.mark != ""]
     several_definitions = both.definition.nunique() > 1
 
-    counts = marked.mark.value_counts()
-    parts = [f"{counts.get(mark, 0)} {text}" for mark, text in MARKS.items()]
+    parts = []
+    for mark, text in MARKS.items():
+        count = (marked.mark == mark).sum()
+        parts.append(f"{count} {text}")
+
     notes = [f"A change: the ranges of both sides' runs do not overlap; {ranges_of_both(both)}"]
     for side, count in rows.side.value_counts().items():
         if side != "both":
             notes.append(f"only {side}: {count} cells")
 
+    table_rows = [change_row(row, several_definitions) for row in marked.itertuples()]
     return Table(
         title=f"{', '.join(parts)}, of {len(both)} compared",
         head=HEAD,
-        sections=[[change_row(row, several_definitions) for row in marked.itertuples()]],
+        sections=[table_rows],
         notes=notes,
         words=2,
         keys=3,

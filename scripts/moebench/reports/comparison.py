@@ -7,10 +7,10 @@ import pandas as pd
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import read_manifest, solution_names
-from moebench.reports.table import Cell, Entry, Row, Table, decimal, token_heads
+from moebench.reports.table import Cell, Entry, Table, decimal, token_heads
 from moebench.reports.versions import clock_text
 from moebench.results.spread import ALIKE, OWN_RUNS, nearest
-from moebench.results.summary import by_solution, shown_tolerance
+from moebench.results.summary import by_solution, counted, shown_tolerance
 
 # Of the main definition; of others the workloads nearest to these.
 SHOWN_TOKENS = (1, 57, 14107)
@@ -27,8 +27,9 @@ SOLUTIONS_CAPTION = (
 
 def gpus(rows: pd.DataFrame) -> list[str]:
     """Return the GPUs of these rows, MEASURED_ON first, then those with the most rows."""
-    counts = rows.hardware.value_counts()
-    return sorted(counts.index, key=lambda gpu: (gpu != MEASURED_ON, -counts[gpu], gpu))
+    counts = rows.hardware.value_counts().sort_index()
+    most_first = counts.sort_values(ascending=False, kind="stable")
+    return sorted(most_first.index, key=lambda gpu: gpu != MEASURED_ON)
 
 
 def percent(share: float) -> str:
@@ -44,16 +45,15 @@ def solutions(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> Table
     tolerance = shown_tolerance(rows)
     tolerances = STRICT_FIRST if tolerance in TOLERANCES else [tolerance]
     tokens = shown_tokens(rows)
-    times = times_by_tokens(rows[(rows.tolerance == tolerance) & rows.counts])
+    times = times_by_tokens(counted(rows, tolerance))
 
     table_rows = []
     for name, means in by_solution(rows, verdicts).iterrows():
-        row: Row = [name, ratio_cell(means)]
-        row += [times.get((name, count)) for count in tokens]
-        row.append(decimal(means.score, 1, "x") if means.complete else None)
-        row += [passes(means, each) for each in tolerances]
-        row.append(batch_invariant(name))
-        table_rows.append(row)
+        score = decimal(means.score, 1, "x") if means.complete else None
+        times_of_solution = [times.get((name, count)) for count in tokens]
+        passed = [passes(means, each) for each in tolerances]
+        figures = [*times_of_solution, score, *passed]
+        table_rows.append([name, ratio_cell(means), *figures, batch_invariant(name)])
 
     words = f"{tolerance} tolerance" if tolerance in TOLERANCES else tolerance
     where = f"{rows.hardware.iloc[0]}, {words}, ms{clock_text(rows)}"

@@ -49,15 +49,21 @@ def measured(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
 
 def measured_shards(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
     """Return those of `measured` that are ranks of tensor parallelism."""
-    return [(layer, of_layer) for layer, of_layer in measured(rows) if layer.split.tensor > 1]
+    shards = []
+    for layer, of_layer in measured(rows):
+        if layer.split.tensor > 1:
+            shards.append((layer, of_layer))
+    return shards
 
 
 def recommended(rows: pd.DataFrame) -> Table:
     """Return which solution to use for each measured layer."""
     table_rows = []
     for layer, of_layer in measured(rows):
+        name = layer.name
         gigabytes = weight_bytes(layer) * layer.count / 1e9
-        name = f"{layer.name} {TOO_LARGE}" if gigabytes > GPU_GB else layer.name
+        if gigabytes > GPU_GB:
+            name += f" {TOO_LARGE}"
         table_rows.append([name, *recommended_cells(of_layer)])
     head = ["model", f"at {SHOWN}", "at default", "ms/bound", "over the next"]
     return Table(head, [table_rows], words=3)
@@ -97,7 +103,9 @@ def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
     for tokens in TOKENS:
         measured_tokens = nearest(tokens, of_best.index)
         text = f"{of_best.over_bound[measured_tokens]:.2f}"
-        texts.append(text if measured_tokens == tokens else f"{text} ({measured_tokens})")
+        if measured_tokens != tokens:
+            text += f" ({measured_tokens})"
+        texts.append(text)
 
     if 1 in of_best.index:  # the bound of a single routing hangs on how many experts it has here
         active = recorded_counts(layer_key)[of_best.uuid[1]].active
@@ -109,8 +117,11 @@ def shards(rows: pd.DataFrame) -> Table:
     """Return for each measured tensor-parallel rank its bound and a row for each solution, in ms at
     SHARD_TOKENS.
     """
-    sections = [shard_rows(layer.name, of_layer) for layer, of_layer in measured_shards(rows)]
-    return Table(["model", "solution", *token_heads(SHARD_TOKENS)], sections, words=2, keys=2)
+    sections = []
+    for layer, of_layer in measured_shards(rows):
+        sections.append(shard_rows(layer.name, of_layer))
+    head = ["model", "solution", *token_heads(SHARD_TOKENS)]
+    return Table(head, sections, words=2, keys=2)
 
 
 def shard_rows(name: str, rows: pd.DataFrame) -> list[Row]:
@@ -152,4 +163,7 @@ def served_text(points: list[Point]) -> str | None:
     others = [point.ms for point in timed if base_of(point.solution) != base]
     if not others:
         return None
-    return f"{fastest.ms / fastest.bound_ms:.2f} ({min(others) / fastest.ms:.2f})"
+
+    over_bound = fastest.ms / fastest.bound_ms
+    over_next = min(others) / fastest.ms
+    return f"{over_bound:.2f} ({over_next:.2f})"

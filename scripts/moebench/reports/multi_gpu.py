@@ -48,8 +48,10 @@ class Point(Strict):
     @property
     def title(self) -> str:
         """Return "NVIDIA H200: deepseek-v3-ep1, width in 4 (tensor parallelism), 4 of 4 ranks"."""
-        part = f"{self.split} in {self.shares} ({PARTS[self.split]})"
-        return f"{self.gpu}: {self.definition}, {part}, {self.ranks} of {self.shares} ranks"
+        parallelism = PARTS[self.split]
+        part = f"{self.split} in {self.shares} ({parallelism})"
+        ranks = f"{self.ranks} of {self.shares} ranks"
+        return f"{self.gpu}: {self.definition}, {part}, {ranks}"
 
 
 def read(path: Path) -> list[Point]:
@@ -81,15 +83,19 @@ def table(points: list[Point]) -> Table:
 
 def time_row(point: Point, ways: list[str]) -> Row:
     """Return T and us of each way; the fastest sum is bold."""
-    fastest = min(us for way, us in point.us.items() if way != ALONE)
+    sums = dict(point.us)
+    sums.pop(ALONE, None)
+    fastest = min(sums.values())
+
     row: Row = [point.tokens]
     for way in ways:
         us = point.us.get(way)
         if us is None:
             row.append(None)
-            continue
-        is_best = way != ALONE and us == fastest
-        row.append(Cell(f"{us:.1f}", "best" if is_best else ""))
+        elif sums.get(way) == fastest:
+            row.append(Cell(f"{us:.1f}", "best"))
+        else:
+            row.append(Cell(f"{us:.1f}"))
     return row
 
 

@@ -73,8 +73,10 @@ def predicted_ms(layer: Layer, record: ServedRecord, tokens: int) -> float | Non
 
     fastest = min(timed, key=lambda point: point.ms)
     if layer_key(record) == layer.key:
-        return fastest.ms / record.head.layers * layer.count
-    return fastest.ms / fastest.bound_ms * mean_bound(layer.key, tokens) * layer.count
+        ms_of_layer = fastest.ms / record.head.layers
+        return ms_of_layer * layer.count
+    over_bound = fastest.ms / fastest.bound_ms
+    return over_bound * mean_bound(layer.key, tokens) * layer.count
 
 
 @cached

@@ -69,7 +69,9 @@ def section(record: ProfileRecord, uuids: Iterable[str]) -> list[Row]:
 
 def profile_texts(profile: WorkloadProfile, has_bound: bool) -> dict[str, str]:
     """Return what a profile says of each stage, and of the call under CALL_ROWS."""
-    texts = {stage: stage_text(kernels) for stage, kernels in profile.stages.items()}
+    texts = {}
+    for stage, kernels in profile.stages.items():
+        texts[stage] = stage_text(kernels)
     texts["busy"] = f"{profile.busy_us:.1f}"
     if not profile.wall_us:
         return texts
@@ -110,9 +112,12 @@ def origin(record: ProfileRecord) -> str:
     """Return how a record was made: date, protocol, versions and command, and if it is stale."""
     by = record.provenance
     state = staleness.judge_record(by, record.solution)
-    name = record.solution if state == "current" else f"{record.solution} ({state})"
+    name = record.solution
+    if state != "current":
+        name += f" ({state})"
 
-    parts = [by.timestamp[:10], by.protocol or "", by.versions_text, f"`{by.command}`"]
+    day = by.timestamp[:10]
+    parts = [day, by.protocol or "", by.versions_text, f"`{by.command}`"]
     if by.earlier_code:
         parts.append(f"of earlier code: {by.earlier_code}")
     return f"{name}: {', '.join(parts)}"

@@ -180,20 +180,23 @@ def table(
     rows = measured(part, traces)
     columns = columns_of(plan, rows)
     lost = lost_by_solution(rows, outcomes)
-    notes = [*captions(columns), *not_judged(outcomes), *not_passed(part, rows, outcomes)]
+    notes = captions(columns)
+    notes += not_judged(outcomes)
+    notes += not_passed(part, rows, outcomes)
+    notes += part.skipped
 
     table_rows = []
     for name in part.solutions:
         of_solution = rows[rows.solution == name]
-        figures = column_figures(columns, of_solution)
-        table_rows.append([name, passed_cell(of_solution, lost[name]), *figures])
+        passed = passed_cell(of_solution, lost[name])
+        table_rows.append([name, passed, *column_figures(columns, of_solution)])
 
     measured_by = conditions(str(plan.tolerance), plan.protocol, plan.clock)
     return Table(
         title=f"{part.full.name}\n{hardware}\n{measured_by}",
         head=["solution", "passed", *columns],
         sections=[table_rows],
-        notes=[*notes, *part.skipped],
+        notes=notes,
     )
 
 
@@ -202,7 +205,8 @@ def lost_by_solution(rows: pd.DataFrame, outcomes: list[Outcome]) -> Counter:
     judged = set(zip(rows.solution, rows.uuid, strict=True))
     lost = set()
     for outcome in outcomes:
-        lost.update((name, outcome.task.workload.uuid) for name in outcome.lost)
+        uuid = outcome.task.workload.uuid
+        lost.update((name, uuid) for name in outcome.lost)
     return Counter(name for name, _ in lost - judged)
 
 
@@ -213,7 +217,10 @@ def columns_of(plan: Plan, rows: pd.DataFrame) -> list[str]:
         columns += ["mean ms", "speed-up"]
         if timed_calls(plan.protocol) != 1:
             columns.append("fastest")
-    return columns + [name for name in TOLERANCES if rows[f"matched_{name}"].notna().any()]
+    for name in TOLERANCES:
+        if rows[f"matched_{name}"].notna().any():
+            columns.append(name)
+    return columns
 
 
 def column_figures(columns: Collection[str], rows: pd.DataFrame) -> Row:

@@ -66,7 +66,8 @@ def with_bounds_of_today(head: Head, points: list[Point]) -> list[Point]:
     """Return the points of a record, whose bounds divide by today's ceilings."""
     renewed = []
     for point in points:
-        bound_ms = bounds.of_today(point.bound_ms, head.ceilings, head.definition, point.tokens)
+        bound_ms = point.bound_ms
+        bound_ms = bounds.of_today(bound_ms, head.ceilings, head.definition, point.tokens)
         renewed.append(point.model_copy(update={"bound_ms": bound_ms}))
     return renewed
 
@@ -128,19 +129,21 @@ def time_row(record: ServedRecord, tokens: int) -> Row:
     points = record.points_in_order(tokens)
     timed = [point for point in points if point and point.ms]
     least = min((point.ms for point in timed), default=0)
-    highest = max((max(point.rounds) for point in timed if point.ms == least), default=0)
+    fastest = [point for point in timed if point.ms == least]
+    highest = max((max(point.rounds) for point in fastest), default=0)
 
-    row: Row = [tokens, f"{points[0].bound_ms:.3f}" if record.has_bound else None]
-    for point in points:
-        row.append(time_cell(point, highest, record.has_bound) if point else None)
-    return row
+    bound = f"{points[0].bound_ms:.3f}" if record.has_bound else None
+    cells = [time_cell(point, highest, record.has_bound) for point in points]
+    return [tokens, bound, *cells]
 
 
-def time_cell(point: Point, highest: float, has_bound: bool) -> Cell:
+def time_cell(point: Point | None, highest: float, has_bound: bool) -> Cell | None:
     """Return "12.500 (1.25)": ms and times the bound, with a star where there is no graph.
 
     highest: the slowest round of the fastest solution.
     """
+    if point is None:
+        return None
     if point.ms is None:
         return Cell("failed", "failed")
 
@@ -174,4 +177,8 @@ def not_captured(points: list[Point]) -> list[str]:
 
 def failures(points: list[Point]) -> list[str]:
     """Return a note for each point that failed."""
-    return [f"{each.solution} at T={each.tokens}: {each.error}" for each in points if each.error]
+    notes = []
+    for point in points:
+        if point.error:
+            notes.append(f"{point.solution} at T={point.tokens}: {point.error}")
+    return notes

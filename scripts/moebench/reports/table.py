@@ -176,7 +176,9 @@ class InTerminal:
     def __rich_console__(self, screen: Console, options: ConsoleOptions) -> Iterator:
         table = self.table
         max_width = options.max_width
-        columns = [measured_column(table, place, max_width) for place in range(len(table.head))]
+        columns = []
+        for place in range(len(table.head)):
+            columns.append(measured_column(table, place, max_width))
         shown = fitting(table, columns, max_width)
         widths = shown_widths(shown, max_width)
 
@@ -272,7 +274,8 @@ def drawn(table: Table, columns: list[Column], widths: list[int]) -> RichTable:
 
     for section in table.sections:
         for row in section:
-            rich_table.add_row(*[terminal_cell(row[column.place]) for column in columns])
+            entries = [row[column.place] for column in columns]
+            rich_table.add_row(*map(terminal_cell, entries))
         rich_table.add_section()
     return rich_table
 

@@ -80,7 +80,9 @@ def ranges_text(rows: pd.DataFrame) -> str:
         parts.append(f"medians of {counts} runs, ±: half of their range")
 
     origins = set(timed.range_from)
-    parts += [text for origin, text in SINGLE_RUNS.items() if origin in origins]
+    for origin, text in SINGLE_RUNS.items():
+        if origin in origins:
+            parts.append(text)
     return ", ".join(parts)
 
 
@@ -97,14 +99,18 @@ def in_order(texts: Iterable[str], separator: str = " or ") -> str:
 def solutions_by_value(rows: pd.DataFrame, column: str) -> dict[str, str]:
     """Return value -> "a, b" for each value that a column has in rows of solutions a and b."""
     values = rows.groupby("solution")[column].first().dropna()
-    return {value: ", ".join(of_value.index) for value, of_value in values.groupby(values)}
+    names = {}
+    for value, of_value in values.groupby(values):
+        names[value] = ", ".join(of_value.index)
+    return names
 
 
 def main_versions(rows: pd.DataFrame) -> list[str]:
     """Return "torch 2.11.0+cu130" and the like, each version that any of these rows has."""
     texts = []
     for name in IN_CAPTION:
-        versions = rows.versions.str.extract(rf"(?:^|; ){name} ([^;]+)")[0].dropna()
+        pattern = rf"(?:^|; ){name} ([^;]+)"
+        versions = rows.versions.str.extract(pattern, expand=False).dropna()
         if len(versions):
             texts.append(f"{name} {in_order(versions)}")
     return texts

@@ -47,19 +47,23 @@ def update_page(page: str, path: Path, check: bool, tables: Tables) -> list[str]
     blocks = list(BLOCK.finditer(text))
     problems = missing_blocks(page, blocks, tables)
 
-    renewed = text
-    for block in reversed(blocks):  # so that the places of those before stay
-        make = tables.get((page, block["name"]))
+    parts = []
+    position = 0
+    for block in blocks:
+        name = block["name"]
+        make = tables.get((page, name))
         if make is None:
-            problems.append(f"{page}: nothing makes the block {block['name']!r}")
+            problems.append(f"{page}: nothing makes the block {name!r}")
             continue
         content = f"\n\n{make()}\n\n"
         if check and content != block["content"]:
-            problems.append(f"{page}: block {block['name']!r} is out of date: run `moebench docs`")
-        renewed = renewed[: block.start("content")] + content + renewed[block.end("content") :]
+            problems.append(f"{page}: block {name!r} is out of date: run `moebench docs`")
+        first, end = block.span("content")
+        parts += [text[position:first], content]
+        position = end
 
     if not check:
-        write_atomically(path, renewed)
+        write_atomically(path, "".join([*parts, text[position:]]))
     return problems
 
 

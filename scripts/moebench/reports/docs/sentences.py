@@ -51,9 +51,10 @@ class Sentence(Strict):
     @property
     def pattern(self) -> re.Pattern:
         """Return what finds the sentence in a page, with a group for each hole."""
-        words = [re.escape(word) for word in self.text.split()]
-        pattern = r"\s+".join(words)
-        return re.compile(pattern.replace(re.escape(HOLE), f"({NUMBER})"))
+        words = map(re.escape, self.text.split())
+        text = r"\s+".join(words)
+        pattern = text.replace(re.escape(HOLE), f"({NUMBER})")
+        return re.compile(pattern)
 
     def figures(self, functions: Functions) -> list[str] | None:
         """Return what stands in the holes; [] for a sentence that is not computed; None where its
@@ -85,21 +86,26 @@ class Page:
 
     def with_figures(self, changes: dict[tuple[int, int], str]) -> str:
         """Return the text with other figures. changes: place in the text -> figure."""
-        text = self.text
-        for first, end in sorted(changes, reverse=True):
-            text = text[:first] + changes[first, end] + text[end:]
-        return text
+        parts = []
+        position = 0
+        for first, end in sorted(changes):
+            parts += [self.text[position:first], changes[first, end]]
+            position = end
+        parts.append(self.text[position:])
+        return "".join(parts)
 
 
 def listed(root: Path = paths.ROOT) -> list[Sentence]:
     """Return the sentences of docs/figures.toml."""
-    content = tomllib.loads((root / "docs" / "figures.toml").read_text(encoding="utf-8"))
+    text = (root / "docs" / "figures.toml").read_text(encoding="utf-8")
+    content = tomllib.loads(text)
     return [Sentence.model_validate(each) for each in content["sentence"]]
 
 
 def pages(root: Path = paths.ROOT) -> dict[str, Path]:
     """Return README.md and the pages of docs/, by their path from the root."""
-    files = [*sorted((root / "docs").glob("*.md")), root / "README.md"]
+    files = sorted((root / "docs").glob("*.md"))
+    files.append(root / "README.md")
     return {path.relative_to(root).as_posix(): path for path in files}
 
 
@@ -180,10 +186,10 @@ def without_source(page: Page, covered: list[tuple[int, int]]) -> list[str]:
     problems = []
     for match in FIGURE.finditer(sentences):
         first, end = match.span()
-        if any(start <= first and end <= stop for start, stop in covered):
-            continue
-        figure = " ".join(match[0].split())
-        problems.append(f"{page.where(first)}: {figure}: from which trace or record?")
+        is_covered = any(start <= first and end <= stop for start, stop in covered)
+        if not is_covered:
+            figure = " ".join(match[0].split())
+            problems.append(f"{page.where(first)}: {figure}: from which trace or record?")
     return problems
 
 

@@ -60,7 +60,8 @@ def less_per_token_in_vllm(layers: int, backend: str) -> list[str]:
     runs = pd.json_normalize(json_lines("vllm.jsonl"))
     runs = runs[runs["model.num_hidden_layers"] == layers]
     theirs = runs[runs.backend == backend]
-    ours = runs[(runs.backend == "solution") & (runs.date < theirs.date.max())]
+    ours = runs[runs.backend == "solution"]
+    ours = ours[ours.date < theirs.date.max()]
 
     before = theirs.groupby("concurrency").median_tpot_ms.median()
     after = ours.groupby("concurrency").median_tpot_ms.median()
@@ -74,9 +75,9 @@ def less_in_sglang(runs: list[str], than: list[str]) -> list[str]:
     by_name = pd.DataFrame(json_lines("sglang.jsonl")).set_index("run_name")
     savings = []
     for field in ("median_decode_latency", "prefill_latency"):
-        seconds = by_name[field]
-        saving = 1 - seconds[runs].median() / seconds[than].median()
-        savings.append(percent(saving))
+        ours = by_name[field][runs].median()
+        theirs = by_name[field][than].median()
+        savings.append(percent(1 - ours / theirs))
     return savings
 
 
@@ -138,8 +139,9 @@ def ceilings(gpu: str, rates: list[str]) -> list[str]:
 def times_over(gpu: str, solution: str, other: str) -> pd.DataFrame:
     """Return a row for each workload on a GPU, with the ratio of two solutions' times."""
     rows = counted(pages.rows())
+    on_gpu = rows[rows.hardware == gpu]
     workload = ["definition", "tokens", "uuid"]
-    ms = rows[rows.hardware == gpu].pivot(index=workload, columns="solution", values="ms")
+    ms = on_gpu.pivot(index=workload, columns="solution", values="ms")
     ratio = ms[solution] / ms[other]
     return ratio.dropna().reset_index(name="ratio")
 

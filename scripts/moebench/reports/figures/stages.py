@@ -109,8 +109,9 @@ def parts(profile: WorkloadProfile) -> list[Part]:
     scale = profile.busy_us / sum(us.values())
 
     between = profile.wall_us - profile.busy_us
-    stages = [Part(stage, time, time * scale) for stage, time in us.items()]
-    return [*stages, Part(BETWEEN, between, between)]
+    pieces = [Part(stage, time, time * scale) for stage, time in us.items()]
+    pieces.append(Part(BETWEEN, between, between))
+    return pieces
 
 
 def colour_key(stage: str) -> str:

@@ -180,8 +180,9 @@ def without_unused_ids(text: str) -> str:
 
 def with_classes(text: str) -> str:
     """Return the SVG with a class for each distinct style attribute."""
-    styles = list(dict.fromkeys(re.findall(r'style="([^"]*)"', text)))
+    styles = dict.fromkeys(re.findall(r'style="([^"]*)"', text))
+    rules = ""
     for number, style in enumerate(styles):
         text = text.replace(f'style="{style}"', f'class="c{number}"')
-    rules = "".join(f".c{number}{{{style}}}\n" for number, style in enumerate(styles))
+        rules += f".c{number}{{{style}}}\n"
     return text.replace("</style>", f"{rules}</style>", 1)
