@@ -179,7 +179,7 @@ def test_a_link_opens_the_view_that_it_was_taken_from(opened):
     driver.find_element(browser.By.CSS_SELECTOR, "th[data-column=matched] button").click()
     shown = (chosen(driver), column(driver, "matched"))
     assert shown[0] == ["qwen3-30b", "NVIDIA H200", "contest"]
-    assert driver.find_elements(browser.By.CSS_SELECTOR, "tr.level") == []  # of single calls
+    assert driver.find_elements(browser.By.CSS_SELECTOR, "tr.tied") == []  # of single calls
 
     address = driver.execute_script("return location.hash")
     open_page(opened)
