@@ -22,8 +22,6 @@ MARKUP = "<b>x</b></script><!--<script>\x1b[2J"
 
 CHOICES = ("definition", "hardware", "tolerance")
 
-pytestmark = pytest.mark.usefixtures("sources_once")
-
 
 def page_of(tmp_path, traces):
     rows, _ = measurements.load([write(tmp_path / "t.jsonl", traces)])

@@ -1,6 +1,5 @@
 """Which solution to use for each model, as the README and docs/models.md show it."""
 
-import pytest
 from moebench.operators.catalogue import definition_name
 from moebench.reports import models, versions
 from moebench.reports.table import Cell
@@ -8,8 +7,6 @@ from moebench.results import measurements
 from recorded import DEFAULT, everywhere, trace, write
 
 LAYER = "DeepSeek-V3 EP8"
-
-pytestmark = pytest.mark.usefixtures("sources_once")
 
 
 def rows_of(tmp_path, traces):

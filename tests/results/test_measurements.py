@@ -14,8 +14,6 @@ FAST = {1: 0.5, 7: 1.0, 80: 4.0, 901: 10.0, 14107: 16.0}
 SLOW = {1: 1.0, 7: 2.0, 80: 2.0, 901: 20.0, 14107: 20.0}
 ONE_CALL = "warmup=1 iterations=1 trials=1"
 
-pytestmark = pytest.mark.usefixtures("sources_once")
-
 
 def two_solutions(**changes):
     """Return traces of fast and slow on five workloads; slow is faster at T=80 alone."""

@@ -10,8 +10,6 @@ from recorded import DEFAULT, NAME, RECORDS, everywhere, trace, trace_set, workl
 
 TIMES = {"fast": {1: 0.5, 7: 1.0, 80: 4.0}, "slow": {1: 1.0, 7: 2.0, 80: 2.0}}
 
-pytestmark = pytest.mark.usefixtures("sources_once")
-
 
 def loaded(root, traces):
     rows, _ = measurements.load([trace_set(root, traces)])

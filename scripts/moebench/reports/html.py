@@ -121,13 +121,13 @@ def results(rows: pd.DataFrame) -> str:
     definitions, GPUs and tolerances in the order in which they are offered; looks: solution ->
     colours and mark.
     """
-    has_own_range = rows.range_from == OWN_RUNS
+    has_several_runs = rows.range_from == OWN_RUNS
     measured_by = rows[["tolerance_text", "protocol", "clock"]].values.tolist()
     named = rows.assign(
         definition=rows.geometry.fillna(rows.definition),
         conditions=[conditions(*values) for values in measured_by],
-        ms_low=rows.ms_low.where(has_own_range),
-        ms_high=rows.ms_high.where(has_own_range),
+        ms_low=rows.ms_low.where(has_several_runs),
+        ms_high=rows.ms_high.where(has_several_runs),
     )
     columns = [*CHOSEN_BY, *HEADINGS, *DETAILS, "tied"]
     fastest_first = named[columns].sort_values("ms", kind="stable")

@@ -80,7 +80,7 @@ def judge_record(provenance: Provenance, solution: str) -> State:
     """
     hashes_now = set()
     if solution in manifest.solution_names():
-        for hashes_of_packed in own_hashes(paths.SOLUTIONS, solution).values():
+        for hashes_of_packed in hashes_of_solution(paths.SOLUTIONS, solution).values():
             hashes_now |= hashes_of_packed
     return judge(provenance, hashes_now)
 
@@ -92,7 +92,7 @@ def sources(root: Path | None) -> tuple[Sources, list[str]]:
     another data set: the JSON files in its solutions/.
     """
     if root in (None, paths.ROOT):
-        sources_now, faults = own_sources()
+        sources_now, faults = repository_sources()
     else:
         files = sorted((root / "solutions").rglob("*.json"))
         by_file, faults = solution_files.read(files)
@@ -100,20 +100,20 @@ def sources(root: Path | None) -> tuple[Sources, list[str]]:
     return sources_now, [f"{fault}; its traces count as stale" for fault in faults]
 
 
-def own_sources() -> tuple[Sources, list[str]]:
+def repository_sources() -> tuple[Sources, list[str]]:
     """Return this repository's sources, and why any cannot be packed, a line for each."""
     sources_now = {}
     faults = []
     for name in manifest.solution_names():
         try:
-            sources_now |= own_hashes(paths.SOLUTIONS, name)
+            sources_now |= hashes_of_solution(paths.SOLUTIONS, name)
         except PackingError as error:
             faults.append(str(error))
     return sources_now, faults
 
 
 @cached  # no command edits a solution, and a page of documentation asks a hundred times
-def own_hashes(folder: Path, solution: str) -> Sources:
+def hashes_of_solution(folder: Path, solution: str) -> Sources:
     """Return the sources of one solution of this repository. Raises PackingError.
 
     folder: that of all solutions, paths.SOLUTIONS.
