@@ -5,7 +5,6 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from functools import cache
 
 import pytest
 
@@ -38,25 +37,6 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.section("skipped", sep="-")
     for reason, count in reasons.most_common():
         terminalreporter.line(f"{count:5}  {reason}")
-
-
-@pytest.fixture(scope="session")
-def sources_once():
-    """This repository's solutions are packed and hashed once: they stay while tests run."""
-    from moebench.core import paths
-    from moebench.results import staleness
-
-    read = staleness.sources
-    kept = cache(read)
-    ours = paths.SOLUTIONS
-
-    def sources(root):
-        is_ours = root in (None, paths.ROOT) and paths.SOLUTIONS == ours
-        return kept(None) if is_ours else read(root)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staleness, "sources", sources)
-        yield
 
 
 @pytest.fixture

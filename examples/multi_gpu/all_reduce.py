@@ -12,194 +12,77 @@ is checked against the sum, in fp32, of what the reference makes of each rank's 
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from layer import Share, Tokens, expert_share, routed_tokens, tokens_of, weights_of, width_share
-from local_layer import REFERENCE, arguments_of, local_layer, output_for
+from layer import Share, expert_share, tokens_of, weights_of, width_share
+from local_layer import REFERENCE, arguments_of, output_for
 from moebench.core import interpreter  # noqa: F401  before anything imports Triton
 from moebench.core.errors import UserError
-from moebench.judging.tolerances import TOLERANCES, matched_ratios
 from moebench.operators.catalogue import layer_key_named, layer_sizes
 from moebench.operators.fp8.reference import BLOCK
 from moebench.packing import pack
 from ranks import join, on_all_ranks, print_tables, run_ranks
 from rich.table import Table
+from sum_checks import check_ways
 from sums import Ways, ways_of
 from timing import graph_us
 
 SPLITS = {"width": width_share, "experts": expert_share}
-TOLERANCE = TOLERANCES["relaxed"]
-UNLIKELY = 50.0  # what is taken off the logits of experts that no token shall choose
-LATE_SECONDS = 0.2
 LAYERS = 20  # of a graph that is timed
 ALONE = "the layer alone"
-YES = {True: "yes", False: "no"}
+TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--definition", default="small", help="whose layer is split")
-    parser.add_argument("--split", choices=SPLITS, default="width")
-    parser.add_argument(
-        "--shares", type=int, help="of the layer, of which the ranks have the first; default: ranks"
-    )
-    parser.add_argument(
-        "--solution", default=REFERENCE, help=f"default: {REFERENCE}, the definition's own"
-    )
-    parser.add_argument("--tokens", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32, 64, 128, 256])
-    parser.add_argument(
-        "--rounds", type=int, default=15, help="timed replays of each graph; 0: none"
-    )
-    parser.add_argument("--record", type=Path, help="a JSONL file to which times are appended")
+    add = parser.add_argument
+    add("--definition", default="small", help="whose layer is split")
+    add("--split", choices=SPLITS, default="width")
+    shares_help = "of the layer, of which the ranks have the first; default: ranks"
+    add("--shares", type=int, help=shares_help)
+    add("--solution", default=REFERENCE, help=f"default: {REFERENCE}, the definition's own")
+    add("--tokens", nargs="+", type=int, default=TOKENS)
+    add("--rounds", type=int, default=15, help="timed replays of each graph; 0: none")
+    add("--record", type=Path, help="a JSONL file to which times are appended")
     return parser.parse_args()
 
 
 def check_arguments(args: argparse.Namespace) -> None:
     """Raise UserError where a solution does not serve the layer, or the layer does not split."""
     sizes = layer_sizes()[args.definition]
+    columns = sizes["intermediate_size"]
+    experts = sizes["num_experts"]
     if args.shares < dist.get_world_size():
         raise UserError(f"--shares: got {args.shares}, want the ranks' number or more")
-    if args.split == "width" and sizes["intermediate_size"] % (args.shares * BLOCK):
+    if args.split == "width" and columns % (args.shares * BLOCK):
         raise UserError(
-            f"--split width: got {args.shares} shares of {sizes['intermediate_size']} columns,"
+            f"--split width: got {args.shares} shares of {columns} columns,"
             f" want shares of a multiple of {BLOCK}"
         )
-    if args.split == "experts" and sizes["num_experts"] % args.shares:
-        raise UserError(f"--shares: got {args.shares}, want a divisor of {sizes['num_experts']}")
+    if args.split == "experts" and experts % args.shares:
+        raise UserError(f"--shares: got {args.shares}, want a divisor of {experts}")
+
     if args.solution != REFERENCE:
-        (served,) = pack.pack_all([args.solution])[0].values()
-        if args.definition not in served:
+        packed, _ = pack.pack_all([args.solution])
+        if args.definition not in packed[args.solution]:
             raise UserError(f"--solution: {args.solution} does not serve {args.definition}")
-
-
-# ---- checks ----
-
-
-@dataclass(frozen=True)
-class Case:
-    """Tokens that every way is checked with."""
-
-    name: str
-    tokens: Tokens
-    late_rank: int | None = None  # which begins later than the others
-
-
-def cases_of(layer: str, tokens: list[int], device: str) -> list[Case]:
-    cases = [Case("", tokens_of(layer, [count], 0, device)) for count in tokens]
-    for count in (min(tokens), max(tokens)):
-        cases.append(Case("first experts only", with_first_experts(layer, count, device)))
-
-    few = tokens_of(layer, [min(tokens)], 0, device)
-    cases.append(Case("first rank late", few, late_rank=0))
-    cases.append(Case("last rank late", few, late_rank=dist.get_world_size() - 1))
-    cases.append(Case("no token", tokens_of(layer, [0], 0, device)))
-    return cases
-
-
-def with_first_experts(layer: str, count: int, device: str) -> Tokens:
-    """Return tokens for as few of the first experts as a router lets them have: other ranks have no
-    row where experts are split.
-    """
-    tokens = tokens_of(layer, [count], 0, device)
-    sizes = layer_sizes()[layer]
-    groups = sizes["num_groups"] // sizes["kept_groups"]
-    first = max(sizes["num_experts"] // groups // 2, 2 * sizes["top_k"])
-    logits = tokens.logits.clone()
-    logits[:, first:] -= UNLIKELY
-    bias = torch.zeros_like(tokens.bias)
-    return routed_tokens(layer, tokens.x, tokens.scale, logits, bias, tokens.counts)
-
-
-def inputs_of(tokens: Tokens) -> list[torch.Tensor]:
-    """Return the definition's inputs before the weights."""
-    return [tokens.logits, tokens.bias, tokens.x, tokens.scale.t().contiguous()]
-
-
-def gathered(output: torch.Tensor) -> list[torch.Tensor]:
-    outputs = [torch.empty_like(output) for _ in range(dist.get_world_size())]
-    dist.all_gather(outputs, output)
-    return outputs
-
-
-def expected_output(reference: Callable, tokens: Tokens) -> torch.Tensor:
-    """Return the sum over the ranks, in fp32, of what the reference makes of each one's share."""
-    partial_output = reference(*inputs_of(tokens))
-    total = torch.zeros_like(partial_output, dtype=torch.float32)
-    for part in gathered(partial_output):
-        total += part.float()
-    return total.bfloat16()
-
-
-@dataclass(frozen=True)
-class Result:
-    matched: float  # the least of all ranks
-    same_on_ranks: bool
-    same_twice: bool
-
-    def passed(self) -> bool:
-        return self.matched >= TOLERANCE.ratio and self.same_on_ranks and self.same_twice
-
-
-def check(way: Callable, case: Case, arguments: list, layer: str, expected, device: str) -> Result:
-    """Run a way twice, and compare with the expected output, among the ranks and with itself."""
-    outputs = []
-    for _ in range(2):
-        if case.late_rank == dist.get_rank():
-            time.sleep(LATE_SECONDS)
-        output = output_for(case.tokens.x, layer)
-        way(*inputs_of(case.tokens), *arguments, output)
-        outputs.append(output)
-
-    first, second = outputs
-    matched = matched_ratios(first, expected)[TOLERANCE.name]
-    same_on_ranks = all(part.equal(first) for part in gathered(first))
-    least = on_all_ranks([matched, same_on_ranks, first.equal(second)], least=True, device=device)
-    return Result(least[0], bool(least[1]), bool(least[2]))
-
-
-def check_ways(ways: Ways, args: argparse.Namespace, share: Share, device: str) -> tuple:
-    """Return the table of all checks, and whether all passed."""
-    layer = args.definition
-    weights = weights_of(share, device, gate_first=False)
-    reference = local_layer(REFERENCE, share, weights, routed=False)
-    arguments = arguments_of(weights, share, routed=False)
-    cases = cases_of(layer, args.tokens, device)
-    expected = [expected_output(reference, case.tokens) for case in cases]
-
-    ranks = f"{dist.get_world_size()} ranks"
-    head = ("way", "T", "case", "matched", "ranks alike", "twice alike", "result")
-    table = Table(*head, title=f"{args.solution}: {layer}, {args.split} in {args.shares}, {ranks}")
-    table.caption = str(TOLERANCE)
-    all_passed = True
-    for name, way in ways.sums.items():
-        for case, output in zip(cases, expected, strict=True):
-            result = check(way, case, arguments, layer, output, device)
-            all_passed &= result.passed()
-            answers = [YES[result.same_on_ranks], YES[result.same_twice]]
-            outcome = "PASSED" if result.passed() else "FAILED"
-            matched = f"{result.matched:.4f}"
-            table.add_row(name, str(len(case.tokens.x)), case.name, matched, *answers, outcome)
-    return table, all_passed
-
-
-# ---- times ----
 
 
 def layers_that_fit(share: Share, device: str) -> list[list]:
     """Return the weights of as many layers as fit, up to LAYERS, as a definition's arguments."""
-    layers = [arguments_of(weights_of(share, device, gate_first=False), share, routed=False)]
-    layer_bytes = sum(tensor.nbytes for tensor in layers[0] if torch.is_tensor(tensor))
+    first = weights_of(share, device, gate_first=False)
+    layer_bytes = sum(tensor.nbytes for tensor in first.tensors())
     free, _ = torch.cuda.mem_get_info()
-    count = min(LAYERS, 1 + int(free * 0.8) // layer_bytes)
-    count = int(on_all_ranks([count], least=True, device=device)[0])
-    for seed in range(1, count):
+    more = int(free * 0.8) // layer_bytes
+    (count,) = on_all_ranks([min(LAYERS, 1 + more)], least=True, device=device)
+
+    layers = [arguments_of(first, share, routed=False)]
+    for seed in range(1, int(count)):
         weights = weights_of(share, device, gate_first=False, seed=seed)
         layers.append(arguments_of(weights, share, routed=False))
     return layers
@@ -210,23 +93,26 @@ def model_of(way: Callable, layers: list[list], inputs: list[list], output) -> C
 
     def run():
         for number in range(LAYERS):
-            way(*inputs[number], *layers[number % len(layers)], output)
+            arguments = layers[number % len(layers)]
+            way(*inputs[number], *arguments, output)
 
     return run
 
 
 def times_of(ways: Ways, args: argparse.Namespace, share: Share, device: str) -> Table:
     """Return the table of times, and append them to --record."""
-    named = {ALONE: ways.layer, **ways.sums}
-    table = Table("T", *named, title=f"us a layer, a graph of {LAYERS}, slowest rank")
+    timed = {ALONE: ways.layer, **ways.sums}
+    table = Table("T", *timed, title=f"us a layer, a graph of {LAYERS}, slowest rank")
     layers = layers_that_fit(share, device)
     for count in args.tokens:
-        tokens = [tokens_of(args.definition, [count], 0, device, seed) for seed in range(LAYERS)]
-        inputs = [inputs_of(layer_tokens) for layer_tokens in tokens]
-        output = output_for(tokens[0].x, args.definition)
-        models = {name: model_of(way, layers, inputs, output) for name, way in named.items()}
+        inputs = []
+        for seed in range(LAYERS):
+            inputs.append(tokens_of(share.layer, [count], 0, device, seed).inputs)
+        output = output_for(inputs[0][0], share.layer)
+
+        models = {name: model_of(way, layers, inputs, output) for name, way in timed.items()}
         us = graph_us(models, args.rounds, LAYERS)
-        table.add_row(str(count), *(f"{us[name]:.1f}" for name in named))
+        table.add_row(str(count), *[f"{us[name]:.1f}" for name in timed])
         record(args, count, len(layers), us)
     return table
 
@@ -268,7 +154,9 @@ def work() -> bool:
 
     share = SPLITS[args.split](args.definition, dist.get_rank(), args.shares)
     ways = ways_of(args.solution, share, max(args.tokens), device)
-    checks, all_passed = check_ways(ways, args, share, device)
+    checks, all_passed = check_ways(ways, share, args.tokens, device)
+    parts = f"{args.split} in {args.shares}, {dist.get_world_size()} ranks"
+    checks.title = f"{args.solution}: {args.definition}, {parts}"
     print_tables([checks])
 
     if device != "cpu" and args.rounds:

@@ -64,16 +64,27 @@ class Tokens:
     weights: torch.Tensor  # [T, top_k] fp32
     counts: list[int]  # of tokens, by rank
 
+    @property
+    def inputs(self) -> list[torch.Tensor]:
+        """Return the inputs before the weights of a definition with the router inside."""
+        return [self.logits, self.bias, self.x, self.scale.t().contiguous()]
+
+    @property
+    def routed_inputs(self) -> list[torch.Tensor]:
+        """Return the inputs before the weights of a definition behind the router."""
+        return [self.x, self.scale, self.ids, self.weights]
+
 
 def tokens_of(layer: str, counts: list[int], rank: int, device: str, seed: int = 0) -> Tokens:
     """Return a rank's tokens, drawn at random, with the experts that the model's router chooses."""
-    experts = layer_sizes()[layer]["num_experts"]
-    hidden = layer_sizes()[layer]["hidden_size"]
+    sizes = layer_sizes()[layer]
+    experts = sizes["num_experts"]
+    hidden = sizes["hidden_size"]
     count = counts[rank]
-    source = torch.Generator(device).manual_seed(1_000 * seed + rank)
-    bias_source = torch.Generator(device).manual_seed(1_000)
 
-    bias = torch.randn(experts, generator=bias_source, device=device).bfloat16() * 0.1
+    source = torch.Generator(device).manual_seed(1_000)
+    bias = torch.randn(experts, generator=source, device=device).bfloat16() * 0.1
+    source.manual_seed(1_000 * seed + rank)
     x = torch.randn(count, hidden, generator=source, device=device).to(FP8)
     scale = 1 + 2 * torch.rand(count, hidden // BLOCK, generator=source, device=device)
     logits = torch.randn(count, experts, generator=source, device=device)
@@ -82,7 +93,8 @@ def tokens_of(layer: str, counts: list[int], rank: int, device: str, seed: int =
 
 def routed_tokens(layer, x, scale, logits, bias, counts) -> Tokens:
     """Return tokens with the experts that the model's router chooses by these logits."""
-    ids, weights = router(layer)(logits, bias, layer_sizes()[layer]["routed_scaling_factor"])
+    scaling_factor = layer_sizes()[layer]["routed_scaling_factor"]
+    ids, weights = router(layer)(logits, bias, scaling_factor)
     return Tokens(x, scale, logits, bias, ids.to(torch.int32), weights.contiguous(), counts)
 
 
@@ -107,38 +119,51 @@ def weights_of(share: Share, device: str, gate_first: bool, seed: int = 0) -> We
 
     gate_first: rows of `gate` before those of `up`, as the routed definitions have them.
     """
-    hidden = layer_sizes()[share.layer]["hidden_size"]
-    count = len(share.experts)
-    width = len(share.columns)
-    w13 = torch.empty(count, 2, width, hidden, dtype=FP8, device=device)
-    w13_scale = torch.empty(count, 2, width // BLOCK, hidden // BLOCK, device=device)
-    w2 = torch.empty(count, hidden, width, dtype=FP8, device=device)
-    w2_scale = torch.empty(count, hidden // BLOCK, width // BLOCK, device=device)
-
+    weights = empty_weights(share, device)
     columns = slice(share.columns.start, share.columns.stop)
-    blocks = slice(share.columns.start // BLOCK, share.columns.stop // BLOCK)
+    blocks = slice(columns.start // BLOCK, columns.stop // BLOCK)
+    halves = [1, 0] if gate_first else [0, 1]
+
+    w13 = weights.w13.unflatten(1, (2, -1))
+    w13_scale = weights.w13_scale.unflatten(1, (2, -1))
     for at, expert in enumerate(share.experts):
         source = torch.Generator(device).manual_seed(1_000_003 * (seed + 1) + expert)
-        expert_w13, expert_w13_scale = random_matrix(share.layer, "w13", source, device)
-        expert_w2, expert_w2_scale = random_matrix(share.layer, "w2", source, device)
-        w13[at] = expert_w13[:, columns]
-        w13_scale[at] = expert_w13_scale[:, blocks]
-        w2[at] = expert_w2[:, columns]
-        w2_scale[at] = expert_w2_scale[:, blocks]
+        values, scales = random_matrix(share.layer, "w13", source)
+        for half, drawn in enumerate(halves):
+            w13[at, half] = values[drawn, columns]
+            w13_scale[at, half] = scales[drawn, blocks]
 
-    if gate_first:
-        w13 = w13.view(torch.uint8).flip(1).view(FP8)
-        w13_scale = w13_scale.flip(1)
-    return Weights(w13.flatten(1, 2), w13_scale.flatten(1, 2), w2, w2_scale)
+        values, scales = random_matrix(share.layer, "w2", source)
+        weights.w2[at] = values[:, columns]
+        weights.w2_scale[at] = scales[:, blocks]
+    return weights
 
 
-def random_matrix(layer, name, source, device) -> tuple[torch.Tensor, torch.Tensor]:
+def empty_weights(share: Share, device: str) -> Weights:
+    """Return memory for the weights of a share."""
+    experts = len(share.experts)
+    width = len(share.columns)
+    hidden = layer_sizes()[share.layer]["hidden_size"]
+    blocks = width // BLOCK
+    hidden_blocks = hidden // BLOCK
+    return Weights(
+        w13=torch.empty(experts, 2 * width, hidden, dtype=FP8, device=device),
+        w13_scale=torch.empty(experts, 2 * blocks, hidden_blocks, device=device),
+        w2=torch.empty(experts, hidden, width, dtype=FP8, device=device),
+        w2_scale=torch.empty(experts, hidden_blocks, blocks, device=device),
+    )
+
+
+def random_matrix(
+    layer: str, name: str, source: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return an expert's whole W13 [2, I, H] or W2 [H, I], and its scales; both fp32."""
     hidden = layer_sizes()[layer]["hidden_size"]
     width = layer_sizes()[layer]["intermediate_size"]
     shape = (2, width, hidden) if name == "w13" else (hidden, width)
-    scale_shape = (*shape[:-2], shape[-2] // BLOCK, shape[-1] // BLOCK)
+    *experts, rows, columns = shape
+    scale_shape = (*experts, rows // BLOCK, columns // BLOCK)
 
-    values = torch.randn(shape, generator=source, device=device)
-    scales = 0.5 + torch.rand(scale_shape, generator=source, device=device)
-    return values, scales * shape[-1] ** -0.5
+    values = torch.randn(shape, generator=source, device=source.device)
+    scales = 0.5 + torch.rand(scale_shape, generator=source, device=source.device)
+    return values, scales * columns**-0.5

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
+from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry
 from layer import Share, Weights
 from moebench.operators.catalogue import definition, layer_sizes
@@ -55,22 +56,26 @@ def summed_function_of(name: str, share: Share) -> tuple[Callable, type] | None:
 def import_solution(name: str, share: Share, routed: bool) -> tuple[ModuleType, str]:
     """Return the solution's module, packed for the sizes of this share, and its function's name."""
     solution = pack.pack(name)[layer_key_of(share, routed)]
-    entry_file, function = solution.spec.entry_point.split("::")
     form = "routed" if routed else "whole"
     package = f"{name}_{form}_e{len(share.experts)}_i{len(share.columns)}"
-
     if package not in sys.modules:
-        folder = Path(tempfile.mkdtemp(prefix="share-"))
-        sys.path.insert(0, str(folder))
-        for source in solution.sources:
-            text = EXPERTS.sub(rf"\1 = {len(share.experts)}", source.content)
-            text = COLUMNS.sub(rf"\1 = {len(share.columns)}", text)
-            path = folder / package / source.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+        folder = tempfile.mkdtemp(prefix="share-")
+        sys.path.insert(0, folder)
+        write_sources(solution, share, Path(folder, package))
 
-    module = f"{package}.{entry_file.removesuffix('.py').replace('/', '.')}"
-    return importlib.import_module(module), function
+    entry_file, function = solution.spec.entry_point.split("::")
+    module = entry_file.removesuffix(".py").replace("/", ".")
+    return importlib.import_module(f"{package}.{module}"), function
+
+
+def write_sources(solution: Solution, share: Share, folder: Path) -> None:
+    """Write a packed solution whose sizes are those of a share."""
+    for source in solution.sources:
+        text = EXPERTS.sub(rf"\1 = {len(share.experts)}", source.content)
+        text = COLUMNS.sub(rf"\1 = {len(share.columns)}", text)
+        path = folder / source.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 def arguments_of(weights: Weights, share: Share, routed: bool) -> list:
@@ -93,11 +98,11 @@ def local_layer(name: str, share: Share, weights: Weights, routed: bool) -> Call
     It returns what this share adds to the layer's output, [T, H] bf16.
     """
     function = function_of(name, share, routed)
-    held = arguments_of(weights, share, routed)
+    arguments = arguments_of(weights, share, routed)
 
-    def added(*inputs: torch.Tensor) -> torch.Tensor:
+    def partial_output(*inputs: torch.Tensor) -> torch.Tensor:
         output = output_for(inputs[0], share.layer)
-        function(*inputs, *held, output)
+        function(*inputs, *arguments, output)
         return output
 
-    return added
+    return partial_output

@@ -29,10 +29,7 @@ def timed(steps: Callable[[], Iterable], with_host: bool) -> list[float]:
             dist.all_reduce(together)  # hosts leave the barrier some time apart
         calls.append(step_times(steps))
 
-    medians = [median(ms) for ms in zip(*calls[WARMUP:], strict=True)]
-    slowest = torch.tensor(medians, device="cuda")
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    return slowest.tolist()
+    return slowest_medians(calls[WARMUP:])
 
 
 def step_times(steps: Callable[[], Iterable]) -> list[float]:
@@ -75,20 +72,33 @@ def graph_us(models: dict[str, Callable], rounds: int, layers: int) -> dict[str,
     """Return us a layer of each model as a CUDA graph: the median of its replays, of the slowest
     rank. The models take turns, so that a change of the clock meets all of them.
     """
-    graphs = {name: captured(model) for name, model in models.items()}
-    times = {name: [] for name in models}
+    graphs = [captured(model) for model in models.values()]
+    ms_of_rounds = []
     for _ in range(rounds):
-        for name, graph in graphs.items():
-            dist.barrier()
-            begin = recorded_event()
-            graph.replay()
-            end = recorded_event()
-            end.synchronize()
-            times[name].append(begin.elapsed_time(end) * 1000 / layers)
+        ms_of_rounds.append([replay_ms(graph) for graph in graphs])
 
-    medians = torch.tensor([median(values) for values in times.values()], device="cuda")
-    dist.all_reduce(medians, dist.ReduceOp.MAX)
-    return dict(zip(models, medians.tolist(), strict=True))
+    us = {}
+    for name, ms in zip(models, slowest_medians(ms_of_rounds), strict=True):
+        us[name] = ms * 1000 / layers
+    return us
+
+
+def replay_ms(graph: torch.cuda.CUDAGraph) -> float:
+    """Return the ms of a replay that begins on all ranks together."""
+    dist.barrier()
+    begin = recorded_event()
+    graph.replay()
+    end = recorded_event()
+    end.synchronize()
+    return begin.elapsed_time(end)
+
+
+def slowest_medians(ms_of_rounds: list[list[float]]) -> list[float]:
+    """Return the median over rounds of each time, of the rank where it is greatest."""
+    medians = [median(ms) for ms in zip(*ms_of_rounds, strict=True)]
+    slowest = torch.tensor(medians, device="cuda")
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return slowest.tolist()
 
 
 def captured(model: Callable) -> torch.cuda.CUDAGraph:

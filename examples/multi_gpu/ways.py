@@ -22,20 +22,22 @@ def gather(experts: Callable, tokens: Tokens) -> Iterator[torch.Tensor | None]:
     are dropped again.
     """
     most = max(*tokens.counts, 1)  # so no collective is empty
-    own_rows = padded(joined(tokens.x, tokens.scale, tokens.logits), most)
-    rows = own_rows.new_empty(len(tokens.counts) * most, own_rows.shape[1])
-    dist.all_gather_into_tensor(rows, own_rows)
+    sent = padded(joined(tokens.x, tokens.scale, tokens.logits), most)
+    all_rows = sent.new_empty(len(tokens.counts) * most, sent.shape[1])
+    dist.all_gather_into_tensor(all_rows, sent)
 
-    parts = zip(rows.split(most), tokens.counts, strict=True)
-    rows = torch.cat([part[:count] for part, count in parts])
-    x, scale, logits = parted(rows, tokens.x, tokens.scale, tokens.logits)
+    rows = []
+    for rows_of_rank, count in zip(all_rows.split(most), tokens.counts, strict=True):
+        rows.append(rows_of_rank[:count])
+    x, scale, logits = parted(torch.cat(rows), tokens.x, tokens.scale, tokens.logits)
     yield
 
     results = experts(logits, tokens.bias, x, scale.t().contiguous())
     yield
 
     if min(tokens.counts) < most:
-        results = torch.cat([padded(part, most) for part in results.split(tokens.counts)])
+        results_of_ranks = results.split(tokens.counts)
+        results = torch.cat([padded(each, most) for each in results_of_ranks])
     total = results.new_empty(most, results.shape[1])
     dist.reduce_scatter_tensor(total, results)  # in bf16
     yield total[: len(tokens.x)]
@@ -53,14 +55,14 @@ def exchange(experts: Callable, tokens: Tokens) -> Iterator[torch.Tensor | None]
     to_each = goes_to.sum(dim=1)
     from_each = torch.empty_like(to_each)
     dist.all_to_all_single(from_each, to_each)
-    rows = joined(tokens.x, tokens.scale, tokens.ids, tokens.weights)
+    rows = joined(*tokens.routed_inputs)
     # This waits for the device, so nothing else here may.
     sent, received = torch.stack([to_each, from_each]).tolist()
 
     token = goes_to.nonzero_static(size=sum(sent))[:, 1]  # of each row that is sent
     arrived = rows.new_empty(sum(received), rows.shape[1])
     dist.all_to_all_single(arrived, rows[token], received, sent)
-    inputs = parted(arrived, tokens.x, tokens.scale, tokens.ids, tokens.weights)
+    inputs = parted(arrived, *tokens.routed_inputs)
     yield
 
     results = experts(*inputs)

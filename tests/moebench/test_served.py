@@ -16,7 +16,8 @@ from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.operators.routing import trained_router
 from moebench.packing import pack
-from moebench.reports import bounds, pages, served
+from moebench.reports import bounds, served
+from moebench.reports.docs import pages
 from moebench.served import record, resident, rounds
 
 RELAXED = TOLERANCES["relaxed"]

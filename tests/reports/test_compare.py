@@ -1,9 +1,6 @@
 """`moebench compare`: one screen, what a change did, and files of the whole table."""
 
-import base64
-import gzip
 import json
-import re
 from types import SimpleNamespace
 
 import pandas as pd
@@ -11,7 +8,8 @@ import pytest
 from moebench import cli
 from moebench.core import paths
 from moebench.operators.roofline import CEILINGS
-from moebench.reports import comparison
+from moebench.reports import by_workload, comparison
+from moebench.reports.changes import changes
 from moebench.results import against, measurements
 from recorded import DEFAULT, NAME, trace, trace_set, write
 from terminal import row_of, rows_of, shown
@@ -19,8 +17,6 @@ from terminal import row_of, rows_of, shown
 # One file, as all take seconds.
 KIMI = next((paths.ROOT / "traces").glob("moe/*_ng1_kg1_e48_h7168_*"))
 ONE_CALL = "warmup=1 iterations=1 trials=1"
-
-pytestmark = pytest.mark.usefixtures("sources_once")
 
 
 @pytest.fixture
@@ -53,29 +49,6 @@ def test_one_row_a_solution_with_three_times_and_the_passes(compare, data_set):
     assert row_of(out.splitlines(), "fast") == "fast - 0.500 2.000 9.000 -".split() + passes
     passes = ["1/19", "1/19", "not run", "-"]
     assert row_of(out.splitlines(), "slow") == "slow - - 1.000 - -".split() + passes
-
-
-@pytest.fixture(scope="module")
-def recorded_rows():
-    """The rows of the main definition's traces."""
-    rows, _ = measurements.load([paths.trace_file(NAME)])
-    return rows
-
-
-@pytest.mark.parametrize("width", [80, 100, 160])
-def test_no_solutions_name_is_cut_in_a_narrow_terminal(recorded_rows, width):
-    recorded = sorted(set(recorded_rows.solution))
-    rows = recorded_rows[recorded_rows.hardware == comparison.gpus(recorded_rows)[0]]
-
-    by_solution = shown(comparison.solutions(rows), width)
-    assert sorted(row[0] for row in rows_of(by_solution)) == recorded
-    for row in rows_of(by_solution):
-        assert "19/19" in row or "stale" in row  # until it is measured again
-
-    by_workload = shown(comparison.workloads(rows[rows.tolerance == "relaxed"]), width)
-    for line in (*by_solution, *by_workload):
-        assert "…" not in line
-        assert len(line) <= width
 
 
 @pytest.mark.parametrize(
@@ -117,18 +90,20 @@ def test_rates_are_the_bounds_flops_and_bytes_over_the_time(compare, tmp_path):
     file = write(tmp_path / "t.jsonl", [trace("fast", 1, 0.5), trace("fast", 14107, 9.0)])
     status, out, _ = compare("--traces", file, "--rates")
     assert status == 0
-    cells = dict(rows_of(out.splitlines()))
-    assert list(cells) == ["1", "14107"]
+    rates = dict(rows_of(out.splitlines()))
 
     rows, _ = measurements.load([file])
+    assert list(rates) == [str(tokens) for tokens in rows.tokens]
     for row in rows.itertuples():
-        tera_flops, tera_bytes = map(float, cells[str(row.tokens)].split(" / "))
+        tera_flops, tera_bytes = rates[str(row.tokens)].split(" / ")
         seconds = row.ms / 1e3
+        assert float(tera_flops) == pytest.approx(row.flops / seconds / 1e12, rel=0.05, abs=0.06)
+        assert float(tera_bytes) == pytest.approx(row.bytes / seconds / 1e12, abs=0.006)
+
         ceilings = CEILINGS[row.hardware]
-        assert tera_flops == pytest.approx(row.flops / seconds / 1e12, rel=0.05, abs=0.06)
-        assert tera_bytes == pytest.approx(row.bytes / seconds / 1e12, abs=0.006)
-        least = max(row.bytes / ceilings["bytes"], row.flops / ceilings["fp8"])
-        assert row.bound_ms == pytest.approx(1e3 * least)
+        bytes_ms = 1e3 * row.bytes / ceilings["bytes"]
+        flops_ms = 1e3 * row.flops / ceilings["fp8"]
+        assert row.bound_ms == pytest.approx(max(bytes_ms, flops_ms))
 
 
 @pytest.mark.parametrize("options", [(), ("--workloads",), ("--rates",)])
@@ -173,28 +148,24 @@ def test_csv_holds_the_chosen_rows_alone(compare, data_set, tmp_path):
     assert list(pd.read_csv(csv).solution) == ["slow"]
 
 
-def test_a_single_call_is_the_fastest_in_no_output(compare, tmp_path):
+def test_a_single_call_is_the_fastest_in_no_file(compare, tmp_path):
     traces = [trace("fast", 1, 0.1, tolerance=DEFAULT, protocol=ONE_CALL), trace("slow", 1, 1.0)]
+    csv = tmp_path / "t.csv"
+    json_file = tmp_path / "t.json"
     root = trace_set(tmp_path / "set", traces)
-    csv, json_file, page = (tmp_path / name for name in ("t.csv", "t.json", "t.html"))
-    assert compare("--traces", root, "--csv", csv, "--json", json_file, "--html", page)[0] == 0
+    assert compare("--traces", root, "--csv", csv, "--json", json_file)[0] == 0
 
-    level = pd.read_csv(csv).set_index("solution").level
-    assert level.to_dict() == {"fast": False, "slow": True}
-    rows = {row["solution"]: row for row in json.loads(json_file.read_text())}
-    assert (rows["fast"]["level"], rows["fast"]["over_fastest"]) == (False, None)
-    assert (rows["slow"]["level"], rows["slow"]["over_fastest"]) == (True, 1.0)
-
-    results = re.search('^const RESULTS = "(.*)";$', page.read_text(), re.M)[1]
-    results = json.loads(gzip.decompress(base64.b64decode(results)))
-    rows = [dict(zip(results["columns"], row, strict=True)) for row in results["rows"]]
-    assert {row["solution"]: row["level"] for row in rows} == {"fast": False, "slow": True}
+    for rows in (pd.read_csv(csv), pd.read_json(json_file)):
+        rows = rows.set_index("solution")
+        assert rows.tied.to_dict() == {"fast": False, "slow": True}
+        assert rows.over_fastest["slow"] == 1.0
+        assert pd.isna(rows.over_fastest["fast"])
 
 
 def test_a_single_call_is_not_bold_workload_by_workload(tmp_path):
     traces = [trace(name, 1, 1.0, protocol=ONE_CALL) for name in ("fast", "slow")]
     rows, _ = measurements.load([trace_set(tmp_path, traces)])
-    (row,) = comparison.workloads(rows).sections[0]
+    (row,) = by_workload.times(rows).sections[0]
     assert [cell.mark for cell in row[2:]] == ["", ""]
 
 
@@ -203,11 +174,11 @@ def test_two_outputs_are_not_one_file(compare, data_set, tmp_path, pair):
     (tmp_path / "folder").mkdir()
     file = tmp_path / "x"
     same = tmp_path / "folder" / ".." / "x"
-    first, second = pair
-    status, out, err = compare("--traces", data_set, f"--{first}", file, f"--{second}", same)
+    first, second = (f"--{name}" for name in pair)
+    status, out, err = compare("--traces", data_set, first, file, second, same)
     assert (status, out) == (2, "")
-    assert f"--{first}" in err
-    assert f"--{second}" in err
+    assert first in err
+    assert second in err
     assert not file.exists()
 
 
@@ -260,15 +231,13 @@ def sides(tmp_path):
 
 @pytest.mark.parametrize(("several", "where"), [(False, "relaxed"), (True, "full")])
 def test_a_change_names_its_definition_where_there_are_several(sides, several, where):
-    old = [trace("a", 1, 1.0)]
-    new = [trace("a", 1, 2.0)]
-    if several:
-        old.append(trace("a", 1, 1.0, definition=KIMI.stem))
-        new.append(trace("a", 1, 2.0, definition=KIMI.stem))
+    definitions = [NAME, KIMI.stem] if several else [NAME]
+    old = [trace("a", 1, 1.0, definition=name) for name in definitions]
+    new = [trace("a", 1, 2.0, definition=name) for name in definitions]
     before, after = sides(old, new)
     rows, _ = against.compare([before], [after])
 
-    texts = [row[1] for row in comparison.changes(rows).sections[0]]
+    texts = [row[1] for row in changes(rows).rows]
     assert sum(text.endswith(where) for text in texts) == 1
 
 
@@ -277,7 +246,7 @@ def test_what_has_not_changed_is_no_row(sides):
         [trace("a", 1, 1.0), trace("a", 7, 1.0)], [trace("a", 1, 1.01), trace("a", 7, 3.0)]
     )
     rows, _ = against.compare([before], [after])
-    (row,) = comparison.changes(rows).sections[0]
+    (row,) = changes(rows).rows
     assert row[2] == 7
 
 
@@ -291,15 +260,15 @@ def test_a_faster_solution_is_shown_and_no_failure(compare, sides):
 def test_a_cell_of_several_runs_shows_its_median_and_half_its_range(compare, tmp_path):
     traces = [trace("fast", 1, ms) for ms in (1.0, 1.5, 1.1)]
     rows, _ = measurements.load([trace_set(tmp_path, [*traces, trace("slow", 1, 2.0)])])
-    texts = [cell.text for cell in comparison.workloads(rows).sections[0][0][2:]]
+    texts = [cell.text for cell in by_workload.times(rows).sections[0][0][2:]]
     assert texts == ["1.100 \N{PLUS-MINUS SIGN}0.250", "2.000"]
 
 
 def test_a_change_shows_in_a_narrow_terminal_what_it_is(sides):
-    before, after = sides([trace("a_long_name_of_a_solution", 1, 1.0)], [])
-    after = write(after, [trace("a_long_name_of_a_solution", 1, 2.0)])
+    name = "a_long_name_of_a_solution"
+    before, after = sides([trace(name, 1, 1.0)], [trace(name, 1, 2.0)])
     rows, _ = against.compare([before], [after])
-    row = row_of(shown(comparison.changes(rows), 80), "a_long_name_of_a_solution")
+    row = row_of(shown(changes(rows), 80), name)
     assert row[1:] == ["NVIDIA H200, relaxed", "1", "+100.0%", "slower"]
 
 

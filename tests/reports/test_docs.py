@@ -2,7 +2,7 @@
 
 import pytest
 from matplotlib.figure import Figure
-from moebench.reports import docs
+from moebench.reports.docs import generated
 
 PAGE = "# A\n\n<!-- generated: t -->\n{}\n<!-- end of t -->\n\nend\n"
 TABLE = "| x |\n| --- |\n| 1 |"
@@ -28,13 +28,13 @@ def figure_of(y, colour="red"):
 
 
 def test_a_table_is_written_between_its_markers(root):
-    assert docs.update(False, TABLES, {}, root) == []
+    assert generated.update(False, TABLES, {}, root) == []
     assert (root / "docs/a.md").read_text() == PAGE.format(f"\n{TABLE}\n")
-    assert docs.update(True, TABLES, {}, root) == []
+    assert generated.update(True, TABLES, {}, root) == []
 
 
 def test_a_check_finds_an_old_table_and_writes_nothing(root):
-    assert len(docs.update(True, TABLES, {}, root)) == 1
+    assert len(generated.update(True, TABLES, {}, root)) == 1
     assert (root / "docs/a.md").read_text() == PAGE.format("old")
 
 
@@ -44,18 +44,18 @@ def test_a_check_finds_an_old_table_and_writes_nothing(root):
 )
 def test_a_marker_that_nothing_fills_and_a_table_without_place_are_problems(root, text, problems):
     (root / "docs/a.md").write_text(text)
-    assert len(docs.update(True, TABLES, {}, root)) == problems
+    assert len(generated.update(True, TABLES, {}, root)) == problems
 
 
 @pytest.mark.parametrize("changed", [figure_of(2), figure_of(1, "blue")])
 def test_a_figure_is_out_of_date_when_it_shows_something_else(root, changed):
-    assert docs.update(False, TABLES, figure_of(1), root) == []
-    assert docs.update(True, TABLES, figure_of(1), root) == []
-    assert len(docs.update(True, TABLES, changed, root)) == 1
+    assert generated.update(False, TABLES, figure_of(1), root) == []
+    assert generated.update(True, TABLES, figure_of(1), root) == []
+    assert len(generated.update(True, TABLES, changed, root)) == 1
 
 
 def test_a_figure_that_nothing_makes_is_named(root):
-    docs.update(False, TABLES, {}, root)
+    generated.update(False, TABLES, {}, root)
     (root / "docs/stray.svg").write_text("<svg/>")
-    (problem,) = docs.update(True, TABLES, {}, root)
+    (problem,) = generated.update(True, TABLES, {}, root)
     assert problem.startswith("docs/stray.svg: ")

@@ -26,10 +26,13 @@ def texts_of(figure):
     """Return each visible text and its box in pixels."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    texts = [
-        text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()
-    ]
-    return [(text.get_text(), text.get_window_extent(canvas.get_renderer())) for text in texts]
+    renderer = canvas.get_renderer()
+
+    texts = []
+    for text in figure.findobj(Text):
+        if text.get_visible() and text.get_text().strip():
+            texts.append((text.get_text(), text.get_window_extent(renderer)))
+    return texts
 
 
 @pytest.mark.parametrize("draw", [drawn_speed, drawn_stages])

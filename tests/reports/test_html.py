@@ -22,8 +22,6 @@ MARKUP = "<b>x</b></script><!--<script>\x1b[2J"
 
 CHOICES = ("definition", "hardware", "tolerance")
 
-pytestmark = pytest.mark.usefixtures("sources_once")
-
 
 def page_of(tmp_path, traces):
     rows, _ = measurements.load([write(tmp_path / "t.jsonl", traces)])
@@ -179,7 +177,7 @@ def test_a_link_opens_the_view_that_it_was_taken_from(opened):
     driver.find_element(browser.By.CSS_SELECTOR, "th[data-column=matched] button").click()
     shown = (chosen(driver), column(driver, "matched"))
     assert shown[0] == ["qwen3-30b", "NVIDIA H200", "contest"]
-    assert driver.find_elements(browser.By.CSS_SELECTOR, "tr.level") == []  # of single calls
+    assert driver.find_elements(browser.By.CSS_SELECTOR, "tr.tied") == []  # of single calls
 
     address = driver.execute_script("return location.hash")
     open_page(opened)

@@ -1,15 +1,12 @@
 """Which solution to use for each model, as the README and docs/models.md show it."""
 
-import pytest
 from moebench.operators.catalogue import definition_name
-from moebench.reports import comparison, models
+from moebench.reports import models, versions
 from moebench.reports.table import Cell
 from moebench.results import measurements
 from recorded import DEFAULT, everywhere, trace, write
 
 LAYER = "DeepSeek-V3 EP8"
-
-pytestmark = pytest.mark.usefixtures("sources_once")
 
 
 def rows_of(tmp_path, traces):
@@ -57,14 +54,15 @@ def test_the_speed_at_a_token_count_that_was_not_run_is_that_of_the_nearest(tmp_
 
 def test_every_solutions_times_on_a_tensor_parallel_rank(tmp_path):
     """And its bound; what was not timed at a token count has a dash there."""
-    shard = definition_name("deepseek-v3-tp8")
-    traces = [trace("fast", 1, 0.5, definition=shard), trace("fast", 8, 0.75, definition=shard)]
-    traces += [
-        trace("slow", 1, 1.5, definition=shard),
-        trace("slow", 8, status="RUNTIME_ERROR", definition=shard),
+    shard = {"definition": definition_name("deepseek-v3-tp8")}
+    traces = [
+        trace("fast", 1, 0.5, **shard),
+        trace("fast", 8, 0.75, **shard),
+        trace("slow", 1, 1.5, **shard),
+        trace("slow", 8, status="RUNTIME_ERROR", **shard),
     ]
     rows = rows_of(tmp_path, traces)
-    (bound, fast, slow) = models.shards(rows).sections[0]
+    bound, fast, slow = models.shards(rows).rows
 
     assert bound[:2] == ["DeepSeek-V3 TP8", "bound"]
     assert bound[2] == f"{rows.bound_ms[rows.tokens == 1].iloc[0]:.3f}"
@@ -80,4 +78,4 @@ def test_a_layer_with_whole_experts_is_no_tensor_parallel_rank(tmp_path):
 def test_solutions_of_earlier_code_are_named_below_the_table(tmp_path):
     traces = [*everywhere("fast", 1.0, earlier_code="before X"), *everywhere("slow", 2.0)]
     rows = rows_of(tmp_path, traces)
-    assert comparison.provenance(rows).endswith("; fast: of earlier code: before X")
+    assert versions.provenance(rows).endswith("; fast: of earlier code: before X")

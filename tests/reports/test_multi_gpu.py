@@ -54,7 +54,7 @@ def test_runs_have_tables_of_their_own_and_most_ranks_stand_first(read_lines):
     on_two = LINE | {"ranks": 2}
     tables = multi_gpu.tables(read_lines(on_two, by_experts, LINE))
     titles = [table.title for table in tables]
-    assert titles == [multi_gpu.title(point) for point in read_lines(LINE, by_experts, on_two)]
+    assert titles == [point.title for point in read_lines(LINE, by_experts, on_two)]
 
 
 @pytest.mark.parametrize("wrong", [{"tokens": "many"}, {"unknown": 1}])
@@ -67,4 +67,4 @@ def test_every_recorded_run_has_a_table():
     points = multi_gpu.read(paths.MULTI_GPU)
     rows = [row for table in multi_gpu.tables(points) for row in table.sections[0]]
     assert len(rows) == len(points)
-    assert len({(point.run, point.tokens) for point in points}) == len(points)
+    assert len({(point.table_key, point.tokens) for point in points}) == len(points)

@@ -10,6 +10,7 @@ from moebench.core import paths
 from moebench.packing.manifest import solution_names
 from moebench.profiling.record import read_records
 from moebench.reports import profiles, served, table
+from recorded import NAME
 from rich.cells import cell_len
 from terminal import rows_of, shown
 
@@ -33,6 +34,11 @@ def check(lines):
     assert lines
     assert max(map(cell_len, lines)) <= WIDTH
     assert not any("…" in line for line in lines)
+
+
+@pytest.mark.parametrize("options", [(), ("--workloads",)])
+def test_compare_shows_whole_names(narrow, options):
+    check(narrow("compare", "--traces", str(paths.trace_file(NAME)), *options))
 
 
 def test_data_shows_the_bound_of_every_workload(narrow):

@@ -1,8 +1,8 @@
 """Figures in sentences: recomputed, or found to have no source."""
 
 import pytest
-from moebench.reports import sentences
-from moebench.reports.stated import FUNCTIONS as FUNCTIONS_OF_PAGES
+from moebench.reports.docs import sentences
+from moebench.reports.docs.stated import FUNCTIONS as FUNCTIONS_OF_PAGES
 
 PAGE = """# A
 
@@ -117,6 +117,6 @@ def test_no_figure_of_this_repository_is_without_source():
     for page, path in sentences.pages().items():
         text = path.read_text()
         of_page = [each for each in sentences.listed() if each.page == page]
-        matches, not_there = sentences.located(page, text, of_page)
+        matches, not_there = sentences.located(sentences.Page(page, text), of_page)
         covered = [match.span() for _, match in matches]
-        assert [*not_there, *sentences.without_source(page, text, covered)] == []
+        assert [*not_there, *sentences.without_source(sentences.Page(page, text), covered)] == []

@@ -22,7 +22,7 @@ from moebench.core.printable import printable
 from moebench.core.provenance import CLOCKS
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
-from moebench.reports import comparison, files, html, rates
+from moebench.reports import by_workload, changes, comparison, files, html
 from moebench.reports.table import Table, console, one_line
 from moebench.reports.versions import conditions_of
 from moebench.results import against, measurements, trace_files
@@ -102,7 +102,7 @@ def show_changes(after: list[Path], args: argparse.Namespace) -> int:
     """
     all_rows, warnings = against.compare(args.against, after)
     rows = chosen(all_rows, args)
-    table = comparison.changes(rows)
+    table = changes.changes(rows)
     if sys.stdout.isatty():
         show([table])
     else:
@@ -189,10 +189,10 @@ def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:
     draw = comparison.solutions
     if args.rates:
         rows = at_tolerance
-        draw = rates.rates
+        draw = by_workload.rates
     elif args.workloads or args.tolerance:
         rows = at_tolerance
-        draw = comparison.workloads
+        draw = by_workload.times
 
     drawn = []
     for gpu in comparison.gpus(rows):

@@ -9,9 +9,9 @@ import argparse
 import sys
 
 from moebench.core import paths
-from moebench.reports import docs, sentences
-from moebench.reports.pages import FIGURES, TABLES
-from moebench.reports.stated import FUNCTIONS
+from moebench.reports.docs import generated, sentences
+from moebench.reports.docs.pages import FIGURES, TABLES
+from moebench.reports.docs.stated import FUNCTIONS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     paths.require_clone("moebench docs")
-    problems = docs.update(args.check, TABLES, FIGURES)
+    problems = generated.update(args.check, TABLES, FIGURES)
     problems += sentences.update(args.check, sentences.listed(), FUNCTIONS)
     for line in problems:
         print(line, file=sys.stderr)

@@ -43,18 +43,18 @@ def choose(names: list[str], layer_key: str) -> dict[str, Workload]:
         kind, _, tokens = name.partition(":")
         if kind in kinds and tokens.isdecimal():
             _, chosen[name] = routing_kinds.workload(kind, int(tokens), layer_key)
-            continue
-        for _, workload in workloads.named(name, recorded, made_up_help):
-            chosen[workload.uuid] = workload
+        else:
+            named = workloads.named(name, recorded, made_up_help)
+            chosen |= {workload.uuid: workload for _, workload in named}
     return chosen
 
 
 def default_workloads(recorded: list[tuple[str, Workload]]) -> list[str]:
     """Return the uuids of a few workloads, from the least T above 0 to the greatest."""
     with_tokens = [workload for _, workload in recorded if workload.axes["seq_len"]]
-    by_length = sorted(with_tokens, key=lambda workload: workload.axes["seq_len"])
-    last = len(by_length) - 1
-    return [by_length[round(share * last)].uuid for share in DEFAULT_SHARES]
+    with_tokens.sort(key=lambda workload: workload.axes["seq_len"])
+    last = len(with_tokens) - 1
+    return [with_tokens[round(share * last)].uuid for share in DEFAULT_SHARES]
 
 
 def build(solution: Solution, full: Definition) -> Runnable:
@@ -109,7 +109,8 @@ def main(argv: list[str]) -> int:
 
     device = device_here()
     full = definition(args.layer_key)
-    runnable = build(pack.pack(args.solution)[args.layer_key], full)
+    packed = pack.pack(args.solution)[args.layer_key]
+    runnable = build(packed, full)
     for workload in choose(args.workloads, args.layer_key).values():
         call_args = arguments(runnable, workload, full, device)
         call_repeatedly(runnable, call_args, WARMUP_RUNS, device)

@@ -50,11 +50,11 @@ def record(solution: str, layer_key: str, workloads: list[str]) -> str:
     if shutil.which("ncu") is None:
         raise CannotRun("ncu is not installed: no such program on the PATH")
 
-    calls = [sys.executable, "-P", "-m", "moebench.profiling.calls"]
+    program = [sys.executable, "-P", "-m", "moebench.profiling.calls"]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
-        command = ["ncu", *OPTIONS, "--log-file", str(log)]
-        command += [*calls, solution, layer_key, *workloads]
+        command = ["ncu", *OPTIONS, "--log-file", str(log), *program]
+        command += [solution, layer_key, *workloads]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired as error:
@@ -86,29 +86,31 @@ def by_workload(report: str, count: int) -> list[pd.DataFrame]:
     """
     launches = launches_in(report)
     is_separator = launches.kernel == MARK  # before each workload's call
+    number = is_separator.cumsum()
     if is_separator.sum() != count:
         raise CannotRun(f"ncu: its output has {is_separator.sum()} workloads, want {count}")
 
-    number = is_separator.cumsum()
-    return [launches[~is_separator & (number == at)] for at in range(1, count + 1)]
+    of_calls = launches.assign(number=number)[~is_separator]
+    return [of_calls[of_calls.number == at] for at in range(1, count + 1)]
 
 
 def launches_in(report: str) -> pd.DataFrame:
     """Return all launches of a report, in order; columns as in `by_workload`. Raises CannotRun."""
     rows = table_in(report)
-    is_time = rows["Metric Name"] == METRICS["us"]
-    for unit in set(rows["Metric Unit"][is_time]) - TIME_UNITS:
+    times = rows[rows["Metric Name"] == METRICS["us"]]
+    for unit in set(times["Metric Unit"]) - TIME_UNITS:
         raise CannotRun(f"ncu: {METRICS['us']}: got the unit {unit!r}, want nanoseconds")
 
     plain_numbers = rows["Metric Value"].str.replace(",", "")
     rows["value"] = pd.to_numeric(plain_numbers, errors="coerce")
     launches = rows.pivot(index=["ID", "Kernel Name"], columns="Metric Name", values="value")
     launches = launches.reindex(columns=list(METRICS.values()))
-    launches = launches.set_axis(list(METRICS), axis=1)
+    launches.columns = list(METRICS)
     launches = launches.dropna(subset="us")
 
     launches["us"] = (launches.us / 1e3).round(3)
-    launches["kernel"] = launches.index.get_level_values("Kernel Name").map(plain_name)
+    names = launches.index.get_level_values("Kernel Name")
+    launches["kernel"] = names.map(plain_name)
     return launches
 
 
@@ -119,7 +121,8 @@ def table_in(report: str) -> pd.DataFrame:
     if not table or '"Metric Name"' not in table[0]:
         errors = [line.strip() for line in lines if "ERROR" in line]
         raise CannotRun(f"ncu: {errors[0] if errors else 'no table in its output'}")
-    return pd.read_csv(io.StringIO("\n".join(table)), dtype=str).astype({"ID": int})
+    text = io.StringIO("\n".join(table))
+    return pd.read_csv(text, dtype=str).astype({"ID": int})
 
 
 def with_counters(
@@ -130,15 +133,22 @@ def with_counters(
     It has a warning for each stage that only one of the two profilers saw. stages: pattern of a
     kernel's name -> stage.
     """
-    counted_stages = {stage_of(name, stages) or UNASSIGNED for name in launches.kernel}
-    timed_stages = set(profile.stages)
-    warnings = [f"{stage}: seen by ncu only" for stage in counted_stages - timed_stages]
-    warnings += [f"{stage}: not seen by ncu" for stage in timed_stages - counted_stages]
-
     kernels = []
     for kernel in profile.kernels:
         rows = launches.loc[launches.kernel == kernel.name, list(METRICS)]
         counters = [Counters(**launch.dropna()) for _, launch in rows.iterrows()]
         kernels.append(kernel.model_copy(update={"counters": counters}))
-    all_warnings = [*profile.warnings, *sorted(warnings)]
-    return profile.model_copy(update={"kernels": kernels, "warnings": all_warnings})
+
+    warnings = [*profile.warnings, *differences(profile, launches, stages)]
+    return profile.model_copy(update={"kernels": kernels, "warnings": warnings})
+
+
+def differences(
+    profile: WorkloadProfile, launches: pd.DataFrame, stages: dict[str, str]
+) -> list[str]:
+    """Return a line for each stage that only one of the two profilers saw."""
+    counted = {stage_of(name, stages) or UNASSIGNED for name in launches.kernel}
+    timed = set(profile.stages)
+    lines = [f"{stage}: seen by ncu only" for stage in counted - timed]
+    lines += [f"{stage}: not seen by ncu" for stage in timed - counted]
+    return sorted(lines)

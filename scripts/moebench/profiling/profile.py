@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from flashinfer_bench import Definition, Solution, Workload
@@ -57,113 +57,119 @@ def profile_all(job: Job) -> Iterator[ProfileRecord]:
     All wall times are taken before the first: a profiler may leave launches slower than it found
     them.
     """
-    runnables = {}
+    built = []
     for name, packed in job.solutions.items():
         try:
-            runnables[name] = build(packed, job.definition)
+            built.append(BuiltSolution(name, build(packed, job.definition), job))
         except CannotRun as error:
             job.say(str(error), failed=True)
 
-    wall_us = {}
-    for name, runnable in runnables.items():
-        wall_us[name] = wall_times(name, runnable, job)
-
-    for name, runnable in runnables.items():
-        profiles = workload_profiles(name, runnable, job, wall_us[name])
+    for solution in built:
+        solution.time_calls()
+    for solution in built:
+        profiles = solution.profiles()
         if profiles:
-            profiles = with_counters(name, job, profiles)
-            yield record_of(name, job, profiles)
+            yield solution.record(solution.with_counters(profiles))
 
 
-def record_of(name: str, job: Job, profiles: list[WorkloadProfile]) -> ProfileRecord:
-    """Return a solution's record, with where its figures come from."""
-    source = source_hashes(job.solutions[name])
-    measured_by = provenance.here(job.device, **source, protocol=job.protocol, command=job.command)
-    return ProfileRecord(
-        solution=name,
-        definition=job.definition.name,
-        provenance=measured_by,
-        workloads=profiles,
-        ceilings=CEILINGS[MEASURED_ON],
-    )
+@dataclass(frozen=True)
+class BuiltSolution:
+    """A solution that can be called. wall_us: microseconds of a call as FIB times it, by uuid."""
 
+    name: str
+    runnable: Runnable
+    job: Job
+    wall_us: dict[str, float] = field(default_factory=dict)
 
-def wall_times(name: str, runnable: Runnable, job: Job) -> dict[str, float]:
-    """Return microseconds of a call as FIB times it, by uuid. What cannot be timed is left out."""
-    times = {}
-    for uuid, workload in job.workloads.items():
-        job.say(f"{name}: wall time")
-        # Whatever it raises, the profile of the same workload meets it again and reports it.
-        with suppress(Exception), torch.no_grad():
-            args = arguments(runnable, workload, job.definition, job.device)
-            ms = time_runnable(runnable, args, WARMUP_RUNS, job.calls, job.device)
-            times[uuid] = round(1e3 * ms, 3)
-    return times
+    @property
+    def stages(self) -> dict[str, str]:
+        """Return pattern of a kernel's name -> stage, as the manifest has it."""
+        return read_manifest(self.name).stages
 
+    def time_calls(self) -> None:
+        """Take the wall times. What cannot be timed is left out."""
+        job = self.job
+        for uuid, workload in job.workloads.items():
+            job.say(f"{self.name}: wall time")
+            # Whatever it raises, the profile of the same workload meets it again and reports it.
+            with suppress(Exception), torch.no_grad():
+                args = arguments(self.runnable, workload, job.definition, job.device)
+                ms = time_runnable(self.runnable, args, WARMUP_RUNS, job.calls, job.device)
+                self.wall_us[uuid] = round(1e3 * ms, 3)
 
-def workload_profiles(
-    name: str, runnable: Runnable, job: Job, wall_us: dict[str, float]
-) -> list[WorkloadProfile]:
-    """Return the profiles of the workloads that the solution runs on; the others are said."""
-    profiles = []
-    for uuid, workload in job.workloads.items():
-        line = f"{name}: T={workload.axes['seq_len']}"
-        job.say(line)
+    def profiles(self) -> list[WorkloadProfile]:
+        """Return the profiles of the workloads that it runs on; the others are said."""
+        profiles = []
+        for uuid, workload in self.job.workloads.items():
+            line = f"{self.name}: T={workload.axes['seq_len']}"
+            self.job.say(line)
+            try:
+                profiles.append(self.profile(uuid, workload))
+            except CannotRun as error:
+                self.job.say(f"{line}: {error}", failed=True)
+            except RuntimeError as error:  # out of memory, or a broken device
+                self.job.say(f"{line}: {first_line(error)}", failed=True)
+        return profiles
+
+    def profile(self, uuid: str, workload: Workload) -> WorkloadProfile:
+        """Return a workload's profile without counters.
+
+        Raises CannotRun for whatever the solution raises.
+        """
+        job = self.job
+        args = arguments(self.runnable, workload, job.definition, job.device)
+        call_repeatedly(self.runnable, args, WARMUP_RUNS, job.device)
+
+        events = torch_profiler.record(self.runnable, args, job.calls, job.device)
+        launches = torch_profiler.launches(events, job.calls)
+        kernels = torch_profiler.kernels(launches, self.stages, job.calls)
+        bound = recorded_bound(definition_name(job.layer_key), workload)
+        return WorkloadProfile(
+            uuid=uuid,
+            T=workload.axes["seq_len"],
+            calls=job.calls,
+            kernels=kernels,
+            wall_us=self.wall_us.get(uuid),
+            busy_us=torch_profiler.busy_us(launches, job.calls),
+            bound_us=round(1e3 * bound.ms, 3) if bound else None,
+            warnings=torch_profiler.warnings(kernels, launches, job.calls),
+        )
+
+    def with_counters(self, profiles: list[WorkloadProfile]) -> list[WorkloadProfile]:
+        """Return the profiles with ncu's counters if they are wanted.
+
+        Where ncu does not work they come without, and with a warning in each.
+        """
+        if not self.job.counters:
+            return profiles
+
+        self.job.say(f"{self.name}: counters under ncu")
+        uuids = [profile.uuid for profile in profiles]
         try:
-            profiles.append(profile(name, runnable, job, uuid, wall_us.get(uuid)))
+            report = ncu.record(self.name, self.job.layer_key, uuids)
+            launches = ncu.by_workload(report, len(uuids))
         except CannotRun as error:
-            job.say(f"{line}: {error}", failed=True)
-        except RuntimeError as error:  # out of memory, or a broken device
-            job.say(f"{line}: {first_line(error)}", failed=True)
-    return profiles
+            self.job.say(f"{self.name}: {error}", failed=True)
+            for profile in profiles:
+                profile.warnings.append(str(error))
+            return profiles
 
+        counted = []
+        for profile, of_profile in zip(profiles, launches, strict=True):
+            counted.append(ncu.with_counters(profile, of_profile, self.stages))
+        return counted
 
-def profile(
-    name: str, runnable: Runnable, job: Job, uuid: str, wall_us: float | None
-) -> WorkloadProfile:
-    """Return a workload's profile without counters.
-
-    Raises CannotRun for whatever the solution raises.
-    """
-    workload = job.workloads[uuid]
-    args = arguments(runnable, workload, job.definition, job.device)
-    call_repeatedly(runnable, args, WARMUP_RUNS, job.device)
-
-    events = torch_profiler.record(runnable, args, job.calls, job.device)
-    launches = torch_profiler.launches(events, job.calls)
-    kernels = torch_profiler.kernels(launches, read_manifest(name).stages, job.calls)
-    bound = recorded_bound(definition_name(job.layer_key), workload)
-    return WorkloadProfile(
-        uuid=uuid,
-        T=workload.axes["seq_len"],
-        calls=job.calls,
-        kernels=kernels,
-        wall_us=wall_us,
-        busy_us=torch_profiler.busy_us(launches, job.calls),
-        bound_us=round(1e3 * bound.ms, 3) if bound else None,
-        warnings=torch_profiler.warnings(kernels, launches, job.calls),
-    )
-
-
-def with_counters(name: str, job: Job, profiles: list[WorkloadProfile]) -> list[WorkloadProfile]:
-    """Return the profiles with ncu's counters if they are wanted.
-
-    Where ncu does not work they come without, and with a warning in each.
-    """
-    if not job.counters:
-        return profiles
-
-    job.say(f"{name}: counters under ncu")
-    uuids = [profile.uuid for profile in profiles]
-    try:
-        report = ncu.record(name, job.layer_key, uuids)
-        launches = ncu.by_workload(report, len(uuids))
-    except CannotRun as error:
-        job.say(f"{name}: {error}", failed=True)
-        for profile in profiles:
-            profile.warnings.append(str(error))
-        return profiles
-
-    stages = read_manifest(name).stages
-    pairs = zip(profiles, launches, strict=True)
-    return [ncu.with_counters(profile, counted, stages) for profile, counted in pairs]
+    def record(self, profiles: list[WorkloadProfile]) -> ProfileRecord:
+        """Return the record of these profiles, with where its figures come from."""
+        job = self.job
+        source = source_hashes(job.solutions[self.name])
+        measured_by = provenance.here(
+            job.device, **source, protocol=job.protocol, command=job.command
+        )
+        return ProfileRecord(
+            solution=self.name,
+            definition=job.definition.name,
+            provenance=measured_by,
+            workloads=profiles,
+            ceilings=CEILINGS[MEASURED_ON],
+        )

@@ -1,13 +1,15 @@
 """Kernels of a solution's calls through torch.profiler: which stage each is of, and how long it
 takes.
 
-Launches are a DataFrame with one row each: `kernel`, its plain name; `start` and `us` on the
-device; `call`, its call's number. What the harness launches between calls is left out.
+Launches are a DataFrame with one row each: `kernel`, its plain name; `launched`, when the host did
+it; `start` and `us` on the device; `call`, its call's number. What the harness launches between
+calls is left out.
 """
 
 import json
 import tempfile
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -51,33 +53,39 @@ def launches(events: list[dict], calls: int) -> pd.DataFrame:
 
     Raises CannotRun if a call is missing.
     """
-    marks = [event for event in timed(events, {"user_annotation"}) if event["name"] == CALL]
-    if len(marks) != calls:
-        raise CannotRun(f"the profiler recorded {len(marks)} calls, want {calls}")
-
-    launched = launch_times(events)
+    host_times = launch_times(events)
     rows = []
     for event in timed(events, DEVICE_CATEGORIES):
         # Where a launch was not recorded the kernel's own start will do, as each call waits for
         # its end.
-        launch = launched.get(event["args"].get("correlation"), event["ts"])
-        rows.append((plain_name(event["name"]), launch, event["ts"], event["dur"]))
-    table = pd.DataFrame(rows, columns=["kernel", "launch", "start", "us"])
-    table = table.astype({"launch": float, "start": float, "us": float})
+        start = event["ts"]
+        launched = host_times.get(event["args"].get("correlation"), start)
+        rows.append((plain_name(event["name"]), launched, start, event["dur"]))
 
-    begins = np.array([mark["ts"] for mark in marks], dtype=float)
-    durations = np.array([mark["dur"] for mark in marks], dtype=float)
-    intervals = pd.IntervalIndex.from_arrays(begins, begins + durations, closed="both")
-    table["call"] = intervals.get_indexer(table.launch)
+    numbers = dict.fromkeys(["launched", "start", "us"], float)
+    table = pd.DataFrame(rows, columns=["kernel", *numbers]).astype(numbers)
+    table["call"] = call_times(events, calls).get_indexer(table.launched)
     return table[table.call >= 0]  # a moment that is in none of them has -1
+
+
+def call_times(events: list[dict], calls: int) -> pd.IntervalIndex:
+    """Return from when to when each call took by the host. Raises CannotRun if one is missing."""
+    marks = [event for event in timed(events, {"user_annotation"}) if event["name"] == CALL]
+    if len(marks) != calls:
+        raise CannotRun(f"the profiler recorded {len(marks)} calls, want {calls}")
+
+    starts = np.array([mark["ts"] for mark in marks], dtype=float)
+    durations = np.array([mark["dur"] for mark in marks], dtype=float)
+    return pd.IntervalIndex.from_arrays(starts, starts + durations, closed="both")
 
 
 def launch_times(events: list[dict]) -> dict[int, float]:
     """Return when the host made each launch, by the correlation that its kernel has, too."""
     times = {}
     for event in timed(events, LAUNCH_CATEGORIES):
-        if "correlation" in event["args"]:
-            times[event["args"]["correlation"]] = event["ts"]
+        correlation = event["args"].get("correlation")
+        if correlation is not None:
+            times[correlation] = event["ts"]
     return times
 
 
@@ -86,15 +94,16 @@ def kernels(launches: pd.DataFrame, stages: dict[str, str], calls: int) -> list[
 
     The longest of each stage is first. stages: pattern of a kernel's name -> stage.
     """
-    totals = launches.groupby("kernel", sort=False).us.agg(["size", "sum"]) / calls
+    of_kernel = launches.groupby("kernel", sort=False).us
+    totals = of_kernel.agg(["size", "sum"]) / calls
     totals = totals.sort_values("sum", ascending=False, kind="stable")
 
-    each = []
+    kernels_of_stage = {stage: [] for stage in [*stages.values(), UNASSIGNED]}
     for name, count, us in totals.itertuples():
         stage = stage_of(name, stages) or UNASSIGNED
-        each.append(Kernel(stage=stage, name=name, launches=count, us=round(us, 4)))
-    order = [*stages.values(), UNASSIGNED]
-    return sorted(each, key=lambda kernel: order.index(kernel.stage))
+        kernel = Kernel(stage=stage, name=name, launches=count, us=round(us, 4))
+        kernels_of_stage[stage].append(kernel)
+    return list(chain.from_iterable(kernels_of_stage.values()))
 
 
 def busy_us(launches: pd.DataFrame, calls: int) -> float:
@@ -103,11 +112,13 @@ def busy_us(launches: pd.DataFrame, calls: int) -> float:
     That is the union of the kernels' intervals.
     """
     ordered = launches.sort_values("start")
-    end = ordered.start + ordered.us
+    ordered["end"] = ordered.start + ordered.us
     # Until when the kernels of the same call that started before are running.
-    covered = end.groupby(ordered.call).cummax().groupby(ordered.call).shift()
-    alone = (end - np.fmax(ordered.start, covered)).clip(lower=0)
-    return round(alone.sum() / calls, 3)
+    ordered["latest"] = ordered.groupby("call").end.cummax()
+    covered = ordered.groupby("call").latest.shift()
+
+    alone = ordered.end - np.fmax(ordered.start, covered)
+    return round(alone.clip(lower=0).sum() / calls, 3)
 
 
 def warnings(kernels: list[Kernel], launches: pd.DataFrame, calls: int) -> list[str]:
@@ -121,10 +132,10 @@ def warnings(kernels: list[Kernel], launches: pd.DataFrame, calls: int) -> list[
         if kernel.stage == UNASSIGNED:
             lines.append(f"{kernel.name}: unassigned: no pattern in [stages] of solution.toml fits")
 
-    for name, call in launches.groupby("kernel", sort=False).call:
-        counts = call.value_counts().reindex(range(calls), fill_value=0)
-        least = counts.min()
-        most = counts.max()
+    counts = pd.crosstab(launches.kernel, launches.call).reindex(columns=range(calls), fill_value=0)
+    for name in launches.kernel.unique():
+        least = counts.loc[name].min()
+        most = counts.loc[name].max()
         if least < most:
             lines.append(f"{name}: {least} to {most} launches a call, want the same in all of them")
 

@@ -12,17 +12,22 @@ def of_today(bound: float, ceilings: dict[str, float], definition: str, tokens: 
 
     ceilings: those that it was made with.
     """
+    today = CEILINGS[MEASURED_ON]
     layer_key = catalogue.by_name().get(definition)
-    if layer_key is None or ceilings == CEILINGS[MEASURED_ON]:
+    if layer_key is None or ceilings == today:
         return bound
     rate = expected_limit(layer_key, tokens)
-    return bound * ceilings[rate] / CEILINGS[MEASURED_ON][rate]
+    return bound * ceilings[rate] / today[rate]
 
 
 def expected_limit(layer_key: str, tokens: int) -> str:
     """Return which rate a layer's bound divides by, where its experts are chosen equally often."""
     sizes = catalogue.layer_sizes()[layer_key]
     local_experts = sizes["num_local_experts"]
-    rows = round(tokens * sizes["top_k"] * local_experts / sizes["num_experts"])
-    counts = Counts(rows=rows, tokens=min(tokens, rows), active=min(local_experts, rows))
-    return catalogue.operator(layer_key).bound(tokens, counts, layer_key).limit
+    share = local_experts / sizes["num_experts"]
+    rows = round(tokens * sizes["top_k"] * share)
+
+    active = min(local_experts, rows)
+    counts = Counts(rows=rows, tokens=min(tokens, rows), active=active)
+    operator = catalogue.operator(layer_key)
+    return operator.bound(tokens, counts, layer_key).limit

@@ -8,6 +8,7 @@ one definition, GPU and tolerance.
 import base64
 import gzip
 import json
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pandas as pd
 from plotly.offline import get_plotlyjs
 
 from moebench.judging.tolerances import TOLERANCES
-from moebench.reports.comparison import LEVEL_WORDS, gpus
+from moebench.reports.comparison import TIED_WORDS, gpus
 from moebench.reports.figures.style import PALETTE, place
 from moebench.reports.table import one_line
 from moebench.reports.versions import conditions
@@ -67,7 +68,7 @@ PAGE = """<!doctype html>
 <p id="conditions" class="faint"></p>
 <div id="figure"></div>
 <p class="faint">Hover over a point for its details; a bar through it is the range of its runs.
-Click a name beside the figure to hide its solution, a heading to sort. Rows in green: {level}.
+Click a name beside the figure to hide its solution, a heading to sort. Rows in green: {tied}.
 The address of this page keeps what is chosen.</p>
 <div class="wide"><table>
 <thead><tr>{heads}</tr></thead>
@@ -86,7 +87,7 @@ def page(rows: pd.DataFrame) -> str:
     """Return the HTML of rows of `measurements.load`, of any definitions and GPUs."""
     return PAGE.format(
         style=(FOLDER / "page.css").read_text(encoding="utf-8"),
-        level=escape(LEVEL_WORDS),
+        tied=escape(TIED_WORDS),
         heads="".join(headings()),
         plotly=compressed(get_plotlyjs()),
         results=compressed(results(rows)),
@@ -101,14 +102,16 @@ def headings() -> list[str]:
         kinds = "" if column in WORDS else "number"
         if at >= FEW:
             kinds += " more"
+        kinds = kinds.strip()
         button = f"<button>{escape(heading)}</button>"
-        heads.append(f'<th class="{kinds.strip()}" data-column="{column}">{button}</th>')
+        heads.append(f'<th class="{kinds}" data-column="{column}">{button}</th>')
     return heads
 
 
 def compressed(text: str) -> str:
     """Return a text as page.js's `inflate` reads it: gzip in base64, the same for the same text."""
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    packed = gzip.compress(text.encode(), mtime=0)
+    return base64.b64encode(packed).decode()
 
 
 def results(rows: pd.DataFrame) -> str:
@@ -118,26 +121,34 @@ def results(rows: pd.DataFrame) -> str:
     definitions, GPUs and tolerances in the order in which they are offered; looks: solution ->
     colours and mark.
     """
-    has_own_range = rows.range_from == OWN_RUNS
+    has_several_runs = rows.range_from == OWN_RUNS
     measured_by = rows[["tolerance_text", "protocol", "clock"]].values.tolist()
     named = rows.assign(
         definition=rows.geometry.fillna(rows.definition),
         conditions=[conditions(*values) for values in measured_by],
-        ms_low=rows.ms_low.where(has_own_range),
-        ms_high=rows.ms_high.where(has_own_range),
+        ms_low=rows.ms_low.where(has_several_runs),
+        ms_high=rows.ms_high.where(has_several_runs),
     )
-    columns = [*CHOSEN_BY, *HEADINGS, *DETAILS, "level"]
+    columns = [*CHOSEN_BY, *HEADINGS, *DETAILS, "tied"]
     fastest_first = named[columns].sort_values("ms", kind="stable")
-    values = [[plain(value) for value in row] for row in fastest_first.values.tolist()]
 
-    tolerances = dict.fromkeys([SHOWN, *TOLERANCES, *rows.tolerance])
     orders = {
-        "definition": list(dict.fromkeys(map(plain, named.definition))),
-        "hardware": list(map(plain, gpus(rows))),
-        "tolerance": list(map(plain, tolerances)),
+        "definition": distinct(named.definition),
+        "hardware": distinct(gpus(rows)),
+        "tolerance": distinct([SHOWN, *TOLERANCES, *rows.tolerance]),
     }
-    looks = {plain(name): look(name) for name in sorted(set(rows.solution))}
-    return json.dumps({"columns": columns, "rows": values, "orders": orders, "looks": looks})
+    content = {
+        "columns": columns,
+        "rows": [list(map(plain, row)) for row in fastest_first.values.tolist()],
+        "orders": orders,
+        "looks": {plain(name): look(name) for name in sorted(set(rows.solution))},
+    }
+    return json.dumps(content)
+
+
+def distinct(texts: Iterable[str]) -> list[object]:
+    """Return these texts in order, each once, as they stand in the JSON."""
+    return [plain(text) for text in dict.fromkeys(texts)]
 
 
 def plain(value: object) -> object:
@@ -152,7 +163,6 @@ def plain(value: object) -> object:
 def look(solution: str) -> dict[str, object]:
     """Return a solution's colours, on a light ground and on a dark one, and its mark."""
     number = place(solution)
-    return {
-        "colours": PALETTE[number % len(PALETTE)],
-        "symbol": SYMBOLS[number % len(SYMBOLS)],
-    }
+    colours = PALETTE[number % len(PALETTE)]
+    symbol = SYMBOLS[number % len(SYMBOLS)]
+    return {"colours": colours, "symbol": symbol}

@@ -10,9 +10,16 @@ from moebench.operators.roofline import MEASURED_ON
 from moebench.operators.workloads import recorded_counts
 from moebench.reports.comparison import times_by_tokens
 from moebench.reports.served import ServedRecord, title
-from moebench.reports.table import Cell, Entry, Table, decimal
+from moebench.reports.table import Cell, Row, Table, decimal, token_heads
 from moebench.results.spread import nearest
-from moebench.results.summary import SHOWN, base_of, best_solution, by_solution, speedup_over_others
+from moebench.results.summary import (
+    SHOWN,
+    base_of,
+    best_solution,
+    by_solution,
+    counted,
+    speedup_over_others,
+)
 from moebench.served.record import Point
 
 TOKENS = (1, 32, 1024, 8192)  # of one layer
@@ -27,7 +34,10 @@ SPEEDS_CAPTION = (
 
 
 def measured(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
-    """Return the layers that have rows on the GPU whose bound is known, each with its rows."""
+    """Return the layers that have rows on the GPU whose bound is known, each with its rows.
+
+    rows: of every definition, by one clock, as in all that is below.
+    """
     on_gpu = rows[rows.hardware == MEASURED_ON]
     measured_layers = []
     for layer in layers():
@@ -37,21 +47,29 @@ def measured(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
     return measured_layers
 
 
-def recommended(rows: pd.DataFrame) -> Table:
-    """Return which solution to use for each measured layer.
+def measured_shards(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
+    """Return those of `measured` that are ranks of tensor parallelism."""
+    shards = []
+    for layer, of_layer in measured(rows):
+        if layer.split.tensor > 1:
+            shards.append((layer, of_layer))
+    return shards
 
-    rows: of every definition, by one clock.
-    """
+
+def recommended(rows: pd.DataFrame) -> Table:
+    """Return which solution to use for each measured layer."""
     table_rows = []
     for layer, of_layer in measured(rows):
+        name = layer.name
         gigabytes = weight_bytes(layer) * layer.count / 1e9
-        name = f"{layer.name} {TOO_LARGE}" if gigabytes > GPU_GB else layer.name
+        if gigabytes > GPU_GB:
+            name += f" {TOO_LARGE}"
         table_rows.append([name, *recommended_cells(of_layer)])
     head = ["model", f"at {SHOWN}", "at default", "ms/bound", "over the next"]
-    return Table(head=head, sections=[table_rows], words=3)
+    return Table(head, [table_rows], words=3)
 
 
-def recommended_cells(rows: pd.DataFrame) -> list[Entry]:
+def recommended_cells(rows: pd.DataFrame) -> Row:
     """Return the solutions to use at both tolerances, the first one's time over the bound, and how
     many times as fast it is as the next. rows: of one layer.
     """
@@ -59,44 +77,38 @@ def recommended_cells(rows: pd.DataFrame) -> list[Entry]:
     if best is None:
         return ["none passed" if rows.counts.any() else "stale", None, None, None]
 
+    at_default = best_solution(rows, "default")
     over_bound = by_solution(rows).over_bound[best]
     over_next = speedup_over_others(rows, best).min()
-    return [
-        Cell(best, "best"),
-        best_solution(rows, "default"),
-        decimal(over_bound, 2),
-        decimal(over_next, 2),
-    ]
+    return [Cell(best, "best"), at_default, decimal(over_bound, 2), decimal(over_next, 2)]
 
 
 def speeds(rows: pd.DataFrame) -> Table:
-    """Return for each measured layer the solution to use, times the bound, at TOKENS.
-
-    rows: of every definition, by one clock.
-    """
+    """Return for each measured layer the solution to use, times the bound, at TOKENS."""
     table_rows = []
     for layer, of_layer in measured(rows):
         table_rows.append([layer.name, *speed_texts(of_layer, layer.key)])
-    head = ["model", *(f"T={tokens}" for tokens in TOKENS)]
-    return Table(head=head, sections=[table_rows], caption=SPEEDS_CAPTION)
+    return Table(["model", *token_heads(TOKENS)], [table_rows], caption=SPEEDS_CAPTION)
 
 
-def speed_texts(rows: pd.DataFrame, layer_key: str) -> list[str | None]:
+def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
     """Return times the bound at the workloads nearest to TOKENS. rows: of one layer."""
-    of_best = rows[(rows.solution == best_solution(rows)) & (rows.tolerance == SHOWN) & rows.counts]
-    over_bound = of_best.drop_duplicates("tokens").set_index("tokens").over_bound
-    if not len(over_bound):
+    shown = counted(rows)
+    of_best = shown[shown.solution == best_solution(rows)]
+    of_best = of_best.drop_duplicates("tokens").set_index("tokens")
+    if not len(of_best):
         return [None] * len(TOKENS)
 
     texts = []
     for tokens in TOKENS:
-        measured_tokens = nearest(tokens, over_bound.index)
-        text = f"{over_bound[measured_tokens]:.2f}"
-        texts.append(text if measured_tokens == tokens else f"{text} ({measured_tokens})")
+        measured_tokens = nearest(tokens, of_best.index)
+        text = f"{of_best.over_bound[measured_tokens]:.2f}"
+        if measured_tokens != tokens:
+            text += f" ({measured_tokens})"
+        texts.append(text)
 
-    one_token = of_best[of_best.tokens == 1]
-    if len(one_token):  # the bound of a single routing hangs on how many experts it has here
-        active = recorded_counts(layer_key)[one_token.uuid.iloc[0]].active
+    if 1 in of_best.index:  # the bound of a single routing hangs on how many experts it has here
+        active = recorded_counts(layer_key)[of_best.uuid[1]].active
         texts[0] += f", {active} active"
     return texts
 
@@ -104,24 +116,22 @@ def speed_texts(rows: pd.DataFrame, layer_key: str) -> list[str | None]:
 def shards(rows: pd.DataFrame) -> Table:
     """Return for each measured tensor-parallel rank its bound and a row for each solution, in ms at
     SHARD_TOKENS.
-
-    rows: of every definition, by one clock.
     """
     sections = []
-    for layer, of_layer in measured(rows):
-        if layer.split.tensor > 1:
-            sections.append(shard_rows(layer.name, of_layer))
-    head = ["model", "solution", *(f"T={tokens}" for tokens in SHARD_TOKENS)]
+    for layer, of_layer in measured_shards(rows):
+        sections.append(shard_rows(layer.name, of_layer))
+    head = ["model", "solution", *token_heads(SHARD_TOKENS)]
     return Table(head, sections, words=2, keys=2)
 
 
-def shard_rows(name: str, rows: pd.DataFrame) -> list[list[Entry]]:
+def shard_rows(name: str, rows: pd.DataFrame) -> list[Row]:
     """Return the rows of one tensor-parallel rank."""
-    shown = rows[(rows.tolerance == SHOWN) & rows.counts]
+    shown = counted(rows)
     bounds = shown.groupby("tokens").bound_ms.first()
-    table_rows = [[name, "bound", *(decimal(bounds.get(tokens), 3) for tokens in SHARD_TOKENS)]]
-
     times = times_by_tokens(shown)
+
+    bound_texts = [decimal(bounds.get(tokens), 3) for tokens in SHARD_TOKENS]
+    table_rows = [[name, "bound", *bound_texts]]
     for solution in by_solution(rows).index:
         cells = [times.get((solution, tokens)) for tokens in SHARD_TOKENS]
         if any(cells):
@@ -134,9 +144,9 @@ def served(records: list[ServedRecord]) -> Table:
     table_rows = []
     for record in records:
         if record.has_bound:
-            cells = [served_text(record.points_at(tokens)) for tokens in SERVED_TOKENS]
-            table_rows.append([title(record.head), *cells])
-    return Table(["model", *(f"T={tokens}" for tokens in SERVED_TOKENS)], [table_rows])
+            texts = [served_text(record.points_at(tokens)) for tokens in SERVED_TOKENS]
+            table_rows.append([title(record.head), *texts])
+    return Table(["model", *token_heads(SERVED_TOKENS)], [table_rows])
 
 
 def served_text(points: list[Point]) -> str | None:
@@ -144,12 +154,16 @@ def served_text(points: list[Point]) -> str | None:
 
     None where no solution of another source was timed.
     """
-    timed = sorted((point for point in points if point.ms), key=lambda point: point.ms)
+    timed = [point for point in points if point.ms]
     if not timed:
         return None
 
-    fastest = timed[0]
-    for point in timed:
-        if base_of(point.solution) != base_of(fastest.solution):
-            return f"{fastest.ms / fastest.bound_ms:.2f} ({point.ms / fastest.ms:.2f})"
-    return None
+    fastest = min(timed, key=lambda point: point.ms)
+    base = base_of(fastest.solution)
+    others = [point.ms for point in timed if base_of(point.solution) != base]
+    if not others:
+        return None
+
+    over_bound = fastest.ms / fastest.bound_ms
+    over_next = min(others) / fastest.ms
+    return f"{over_bound:.2f} ({over_next:.2f})"

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.core.schema import Strict, first_fault
-from moebench.reports.table import Cell, Table
+from moebench.reports.table import Cell, Row, Table
 
 ALONE = "the layer alone"  # without a sum: nothing that the others compete with
 PARTS = {"width": "tensor parallelism", "experts": "expert parallelism"}
@@ -38,9 +38,20 @@ class Point(Strict):
     us: dict[str, float]
 
     @property
-    def run(self) -> tuple:
-        """Return what the points of one table have in common."""
-        return self.gpu, self.definition, self.split, self.shares, self.ranks, self.solution
+    def table_key(self) -> tuple:
+        """Return what the points of one table have in common, sorted as the tables are: most ranks
+        first.
+        """
+        split = (self.split != "width", -self.shares)
+        return -self.ranks, self.gpu, self.definition, *split, self.solution
+
+    @property
+    def title(self) -> str:
+        """Return "NVIDIA H200: deepseek-v3-ep1, width in 4 (tensor parallelism), 4 of 4 ranks"."""
+        parallelism = PARTS[self.split]
+        part = f"{self.split} in {self.shares} ({parallelism})"
+        ranks = f"{self.ranks} of {self.shares} ranks"
+        return f"{self.gpu}: {self.definition}, {part}, {ranks}"
 
 
 def read(path: Path) -> list[Point]:
@@ -57,42 +68,39 @@ def read(path: Path) -> list[Point]:
 
 def tables(points: list[Point]) -> list[Table]:
     """Return a table for each GPU, layer, split and number of ranks, most ranks first."""
-    runs: dict[tuple, list[Point]] = {}
-    for point in points:
-        runs.setdefault(point.run, []).append(point)
-    return [table(runs[run]) for run in sorted(runs, key=most_ranks_first)]
-
-
-def most_ranks_first(run: tuple) -> tuple:
-    gpu, definition, split, shares, ranks, solution = run
-    return -ranks, gpu, definition, split != "width", -shares, solution
+    points_of_table: dict[tuple, list[Point]] = {}
+    for point in sorted(points, key=lambda point: (*point.table_key, point.tokens)):
+        points_of_table.setdefault(point.table_key, []).append(point)
+    return [table(of_table) for of_table in points_of_table.values()]
 
 
 def table(points: list[Point]) -> Table:
-    """Return a row for each token count of a run, and a column for each way to sum."""
+    """Return a row for each point, and a column for each way to sum."""
     ways = list(points[0].us)
-    rows = [time_row(point, ways) for point in sorted(points, key=lambda point: point.tokens)]
-    return Table(head=["T", *ways], sections=[rows], title=title(points[0]), words=0)
+    rows = [time_row(point, ways) for point in points]
+    return Table(["T", *ways], [rows], title=points[0].title, words=0)
 
 
-def time_row(point: Point, ways: list[str]) -> list[Cell | int | None]:
+def time_row(point: Point, ways: list[str]) -> Row:
     """Return T and us of each way; the fastest sum is bold."""
-    fastest = min(us for way, us in point.us.items() if way != ALONE)
-    row: list[Cell | int | None] = [point.tokens]
+    sums = dict(point.us)
+    sums.pop(ALONE, None)
+    fastest = min(sums.values())
+
+    row: Row = [point.tokens]
     for way in ways:
         us = point.us.get(way)
-        is_best = way != ALONE and us == fastest
-        row.append(None if us is None else Cell(f"{us:.1f}", "best" if is_best else ""))
+        if us is None:
+            row.append(None)
+        elif sums.get(way) == fastest:
+            row.append(Cell(f"{us:.1f}", "best"))
+        else:
+            row.append(Cell(f"{us:.1f}"))
     return row
-
-
-def title(point: Point) -> str:
-    """Return "NVIDIA H200: deepseek-v3-ep1, width in 4 (tensor parallelism), 4 of 4 ranks"."""
-    part = f"{point.split} in {point.shares} ({PARTS[point.split]})"
-    return f"{point.gpu}: {point.definition}, {part}, {point.ranks} of {point.shares} ranks"
 
 
 def block() -> str:
     """Return all tables of records/multi_gpu.jsonl, as Markdown."""
-    drawn = tables(read(paths.MULTI_GPU))
-    return "\n\n".join(each.markdown(titled=True) for each in drawn)
+    points = read(paths.MULTI_GPU)
+    texts = [each.markdown(titled=True) for each in tables(points)]
+    return "\n\n".join(texts)

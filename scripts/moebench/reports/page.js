@@ -171,7 +171,7 @@ function cellText(column, value) {
 
 function tableRow(row) {
   const line = document.createElement("tr");
-  if (row.level) line.className = "level";
+  if (row.tied) line.className = "tied";
   if (row.source === "stale") line.className = "stale";
   line.title = row.place;
   for (const head of heads) {

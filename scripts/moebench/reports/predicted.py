@@ -15,7 +15,7 @@ from moebench.operators.catalogue import by_name
 from moebench.operators.layers import cached
 from moebench.reports.models import SERVED_TOKENS
 from moebench.reports.served import ServedRecord
-from moebench.reports.table import Entry, Table
+from moebench.reports.table import Row, Table, token_heads
 
 CAPTION = (
     "Predicted, not measured: ms of a pass over all MoE layers of the model by the fastest "
@@ -26,16 +26,19 @@ CAPTION = (
 
 def predicted(records: list[ServedRecord]) -> Table:
     """Return a row for each model's layer of which not all layers were recorded."""
-    measured = {layer_key(record): record for record in records if record.has_bound}
+    with_bound = [record for record in records if record.has_bound]
+    record_of_layer = {layer_key(record): record for record in with_bound}
     rows = []
     for layer in layers():
-        record = measured.get(layer.key)
-        if record and record.head.layers >= layer.count:
+        record = record_of_layer.get(layer.key)
+        if record is None:
+            record = nearest(layer, list(record_of_layer.values()))
+        elif record.head.layers >= layer.count:
             continue
-        rows.append(row(layer, record or nearest(layer, list(measured.values()))))
+        rows.append(row(layer, record))
 
-    head = ["model", "predicted from", *(f"T={tokens}" for tokens in SERVED_TOKENS)]
-    caption = f"{CAPTION} {accuracy(list(measured.values()))}"
+    caption = f"{CAPTION} {accuracy(list(record_of_layer.values()))}"
+    head = ["model", "predicted from", *token_heads(SERVED_TOKENS)]
     return Table(head, [rows], caption=caption, words=2)
 
 
@@ -46,31 +49,34 @@ def layer_key(record: ServedRecord) -> str:
     return layer.key if layer else key
 
 
-def row(layer: Layer, record: ServedRecord) -> list[Entry]:
+def row(layer: Layer, record: ServedRecord) -> Row:
     """Return a row of the table: the layer, what it is predicted from, and ms."""
     source = layer_of(layer_key(record))
-    name = f"{source.name}, {record.head.layers} of {layer.count} layers"
-    if source.key != layer.key:
-        name = source.name
-    return [layer.name, name, *(predicted_text(layer, record, count) for count in SERVED_TOKENS)]
+    name = source.name
+    if source.key == layer.key:
+        name += f", {record.head.layers} of {layer.count} layers"
 
-
-def predicted_text(layer: Layer, record: ServedRecord, tokens: int) -> str | None:
-    """Return the ms of a pass over all layers of a model, None where the record has none."""
-    ms = predicted_ms(layer, record, tokens)
-    return None if ms is None else f"{ms:.2f}"
+    texts: Row = [layer.name, name]
+    for tokens in SERVED_TOKENS:
+        ms = predicted_ms(layer, record, tokens)
+        texts.append(None if ms is None else f"{ms:.2f}")
+    return texts
 
 
 def predicted_ms(layer: Layer, record: ServedRecord, tokens: int) -> float | None:
-    """Return the time of all layers, from a record of the layer itself or of another."""
-    times = [point for point in record.points_at(tokens) if point.ms]
-    if not times:
+    """Return the time of a pass over all layers of a model, from a record of the layer itself or of
+    another; None where the record has none.
+    """
+    timed = [point for point in record.points_at(tokens) if point.ms]
+    if not timed:
         return None
 
-    fastest = min(times, key=lambda point: point.ms)
+    fastest = min(timed, key=lambda point: point.ms)
     if layer_key(record) == layer.key:
-        return fastest.ms / record.head.layers * layer.count
-    return fastest.ms / fastest.bound_ms * mean_bound(layer.key, tokens) * layer.count
+        ms_of_layer = fastest.ms / record.head.layers
+        return ms_of_layer * layer.count
+    over_bound = fastest.ms / fastest.bound_ms
+    return over_bound * mean_bound(layer.key, tokens) * layer.count
 
 
 @cached
@@ -96,18 +102,23 @@ def distance(layer: Layer, record: ServedRecord) -> float:
 
 
 def accuracy(records: list[ServedRecord]) -> str:
-    """Return how far predictions of the recorded models are off, each from the others."""
+    """Return how far predictions of the recorded models are off, each from the others; "" where
+    there is nothing to compare.
+    """
+    if len(records) < 2:
+        return ""
+
     errors = []
     for record in records:
         layer = layer_of(layer_key(record))
         others = [each for each in records if each is not record]
-        if not others:
-            return ""
+        source = nearest(layer, others)
         for tokens in SERVED_TOKENS:
-            guess = predicted_ms(layer, nearest(layer, others), tokens)
+            guess = predicted_ms(layer, source, tokens)
             actual = predicted_ms(layer, record, tokens)
             if guess and actual:
                 errors.append(abs(guess / actual - 1))
+
     if not errors:
         return ""
     off_by = f"{median(errors):.0%} in the median and {max(errors):.0%} at most"

@@ -1,10 +1,11 @@
 """Records of `moebench profile` as one table: us of each stage, a column for each workload."""
 
+from collections.abc import Iterable
 from statistics import fmean
 
 from moebench.operators.roofline import MEASURED_ON
-from moebench.profiling.record import Kernel, ProfileRecord, WorkloadProfile
-from moebench.reports.table import Entry, Table, decimal
+from moebench.profiling.record import Counters, Kernel, ProfileRecord, WorkloadProfile
+from moebench.reports.table import Row, Table, decimal
 from moebench.results import staleness
 
 CAPTION = (
@@ -21,17 +22,15 @@ def table(records: list[ProfileRecord]) -> Table:
     records: of one machine.
     """
     labels = workload_labels(records)
-    sections = []
     warnings = []
     for record in records:
-        sections.append(section(record, list(labels)))
         for profile in record.workloads:
-            for line in profile.warnings:
-                warnings.append(f"Warning: {record.solution}, {profile.label}: {line}")
+            source = f"Warning: {record.solution}, {profile.label}"
+            warnings += [f"{source}: {line}" for line in profile.warnings]
 
     return Table(
         head=["solution", "stage", *labels.values()],
-        sections=sections,
+        sections=[section(record, labels) for record in records],
         title=f"{records[0].provenance.hardware}, us",
         words=2,
         caption=CAPTION,
@@ -47,67 +46,78 @@ def workload_labels(records: list[ProfileRecord]) -> dict[str, str]:
     return {profile.uuid: profile.label for profile in profiles}
 
 
-def section(record: ProfileRecord, uuids: list[str]) -> list[list[Entry]]:
+def section(record: ProfileRecord, uuids: Iterable[str]) -> list[Row]:
     """Return a solution's rows: stages, those of the last workload first, then the call as a whole.
 
     The solution's name stands in the first row alone. A row without any figure is left out.
     """
     has_bound = record.provenance.hardware == MEASURED_ON  # the bound is one machine's
-    texts = {profile.uuid: profile_texts(profile, has_bound) for profile in record.workloads}
-
+    texts = {}
     names = {}
     for profile in reversed(record.workloads):
+        texts[profile.uuid] = profile_texts(profile, has_bound)
         names |= dict.fromkeys(profile.stages)
 
-    rows: list[list[Entry]] = []
+    rows: list[Row] = []
     for name in [*names, *CALL_ROWS]:
         cells = [texts.get(uuid, {}).get(name) for uuid in uuids]
         if any(cells):
-            rows.append(["" if rows else record.solution, name, *cells])
+            solution = "" if rows else record.solution
+            rows.append([solution, name, *cells])
     return rows
 
 
 def profile_texts(profile: WorkloadProfile, has_bound: bool) -> dict[str, str]:
     """Return what a profile says of each stage, and of the call under CALL_ROWS."""
-    texts = {stage: stage_text(kernels) for stage, kernels in profile.stages.items()}
+    texts = {}
+    for stage, kernels in profile.stages.items():
+        texts[stage] = stage_text(kernels)
     texts["busy"] = f"{profile.busy_us:.1f}"
-    if profile.wall_us:
-        texts["host and gaps"] = f"{profile.wall_us - profile.busy_us:.1f}"
-        texts["wall"] = f"{profile.wall_us:.1f}"
-        if profile.bound_us and has_bound:
-            texts["wall / bound"] = f"{profile.wall_us / profile.bound_us:.2f}"
+    if not profile.wall_us:
+        return texts
+
+    between = profile.wall_us - profile.busy_us
+    texts["host and gaps"] = f"{between:.1f}"
+    texts["wall"] = f"{profile.wall_us:.1f}"
+    if profile.bound_us and has_bound:
+        over_bound = profile.wall_us / profile.bound_us
+        texts["wall / bound"] = f"{over_bound:.2f}"
     return texts
 
 
 def stage_text(kernels: list[Kernel]) -> str:
     """Return "244.5 (86.5, 15.5)"; without brackets where ncu did not count."""
-    text = f"{sum(kernel.us for kernel in kernels):.1f}"
-    if not any(kernel.counters for kernel in kernels):
-        return text
-    dram = mean_percent(kernels, "dram_percent")
-    tensor = mean_percent(kernels, "tensor_percent")
-    return f"{text} ({dram}, {tensor})"
+    us = sum(kernel.us for kernel in kernels)
+    launches = [launch for kernel in kernels for launch in kernel.counters]
+    if not launches:
+        return f"{us:.1f}"
+    dram = mean_percent(launches, "dram_percent")
+    tensor = mean_percent(launches, "tensor_percent")
+    return f"{us:.1f} ({dram}, {tensor})"
 
 
-def mean_percent(kernels: list[Kernel], field: str) -> str:
+def mean_percent(launches: list[Counters], field: str) -> str:
     """Return the mean of a percentage of Counters, weighted by the launches' times."""
     values = []
     weights = []
-    for kernel in kernels:
-        for launch in kernel.counters:
-            value = getattr(launch, field)
-            if value is not None:
-                values.append(value)
-                weights.append(launch.us)
-    return decimal(fmean(values, weights) if values else None, 1)
+    for launch in launches:
+        value = getattr(launch, field)
+        if value is not None:
+            values.append(value)
+            weights.append(launch.us)
+    return decimal(fmean(values, weights), 1) if values else "-"
 
 
 def origin(record: ProfileRecord) -> str:
     """Return how a record was made: date, protocol, versions and command, and if it is stale."""
     by = record.provenance
     state = staleness.judge_record(by, record.solution)
-    name = record.solution if state == "current" else f"{record.solution} ({state})"
-    parts = [by.timestamp[:10], by.protocol or "", by.versions_text, f"`{by.command}`"]
+    name = record.solution
+    if state != "current":
+        name += f" ({state})"
+
+    day = by.timestamp[:10]
+    parts = [day, by.protocol or "", by.versions_text, f"`{by.command}`"]
     if by.earlier_code:
         parts.append(f"of earlier code: {by.earlier_code}")
     return f"{name}: {', '.join(parts)}"

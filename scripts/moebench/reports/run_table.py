@@ -4,11 +4,10 @@ definition, a row for each solution.
 The tables are drawn from the traces' DataFrame, `measurements.rows_from`.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 import pandas as pd
 from flashinfer_bench import Trace
@@ -26,16 +25,21 @@ from moebench.core.printable import printable
 from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
-from moebench.reports.table import Cell, Entry, Table, decimal
+from moebench.reports.table import Cell, Row, Table, decimal
 from moebench.reports.versions import conditions
 from moebench.results.measurements import NUMBERS, cells, rows_from, timed_calls
 from moebench.results.spread import tied_with_fastest, with_ranges
 
 FASTEST_CAPTION = "fastest: on how many workloads it is, or tied, as the ranges of runs overlap"
 INDENT = "    "
-NO_ROWS = ["solution", "uuid", "tokens", "status", "passed", *NUMBERS, "level"]
-
-Summary = Callable[[pd.DataFrame], Entry]  # of a solution's rows
+NO_ROWS = ["solution", "uuid", "tokens", "status", "passed", *NUMBERS, "tied"]
+BAR_COLUMNS = (
+    BarColumn(),
+    MofNCompleteColumn(),
+    TextColumn("{task.description}", markup=False),
+    TimeElapsedColumn(),
+    TimeRemainingColumn(),
+)
 
 
 @contextmanager
@@ -48,51 +52,51 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
     for note in plan.notes:
         print_line(console, note)
 
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}", markup=False),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
     outcomes: list[Outcome] = []
     try:
-        with Progress(*columns, console=console, transient=True) as bar:
-            results = ResultLines(plan, place, console, bar)
-
-            def show(outcome: Outcome) -> None:
-                outcomes.append(outcome)
-                results.show(outcome)
-
-            yield show
+        with Progress(*BAR_COLUMNS, console=console, transient=True) as bar:
+            results = ResultLines(plan, place, console, bar, outcomes)
+            yield results.show
     finally:
         show_tables(plan, outcomes, console)
 
 
 class ResultLines:
-    """Prints the results of a run as they come, each with its number, and moves the bar."""
+    """Prints the results of a run as they come, each with its number, and moves the bar.
 
-    def __init__(self, plan: Plan, place: str, console: Console, bar: Progress):
+    outcomes: takes what was shown.
+    """
+
+    def __init__(
+        self, plan: Plan, place: str, console: Console, bar: Progress, outcomes: list[Outcome]
+    ):
         self.plan = plan
         self.place = place
         self.console = console
         self.bar = bar
+        self.outcomes = outcomes
         self.total = sum(len(task.names) for task in plan)
         self.done = 0
         self.task = bar.add_task(place, total=self.total)
 
     def show(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
         for line in lines(outcome, self.plan.device.on_gpu):
             if not line.startswith(INDENT):
                 self.done += 1
                 line = f"[{self.done}/{self.total}] {line}"
             print_line(self.console, line)
 
-        for name, result in outcome.evaluated.items():
-            if self.plan.verbose and result.log:
-                print_line(self.console, f"the log of {name}:\n{result.log}")
+        if self.plan.verbose:
+            self.show_logs(outcome)
         description = self.place or printable(outcome.task.label)
         self.bar.update(self.task, completed=self.done, description=description)
+
+    def show_logs(self, outcome: Outcome) -> None:
+        """Print what the solutions have printed."""
+        for name, result in outcome.evaluated.items():
+            if result.log:
+                print_line(self.console, f"the log of {name}:\n{result.log}")
 
 
 def print_line(console: Console, text: str) -> None:
@@ -105,10 +109,13 @@ def show_tables(plan: Plan, outcomes: list[Outcome], console: Console) -> None:
     for part in plan.parts.values():
         of_part = [outcome for outcome in outcomes if outcome.task.definition == part.full.name]
         for table in tables(plan, part, of_part):
-            console.print(printable(table.title), soft_wrap=True)
+            print_line(console, table.title)
             console.print(replace(table, title="").terminal())
 
-        saved = sum(len(outcome.evaluated) for outcome in of_part if part.keeps(outcome.task))
+        saved = 0
+        for outcome in of_part:
+            if part.keeps(outcome.task):
+                saved += len(outcome.evaluated)
         if saved:
             print_line(console, f"{saved} traces saved in {part.path}")
 
@@ -135,7 +142,8 @@ def result_text(result: EvaluatedSolution, timed: bool) -> str:
     parts = [evaluation.status.value]
     if timed and result.passed:
         performance = evaluation.performance
-        parts.append(f"{performance.latency_ms:8.4f} ms  {performance.speedup_factor:7.1f}x")
+        parts.append(f"{performance.latency_ms:8.4f} ms")
+        parts.append(f"{performance.speedup_factor:7.1f}x")
 
     extra = evaluation.correctness.extra if evaluation.correctness else None
     if extra and "matched_ratio" in extra:
@@ -148,18 +156,18 @@ def tables(plan: Plan, part: Part, outcomes: list[Outcome]) -> Iterator[Table]:
 
     No table mixes two: what Ray calls an H100 is several products.
     """
-    by_device: dict[str, list[Trace]] = defaultdict(list)
-    for trace in part.kept:
-        by_device[trace.evaluation.environment.hardware].append(trace)
+    traces = list(part.kept)
     for outcome in outcomes:
-        for result in outcome.evaluated.values():
-            trace = result.trace
-            by_device[trace.evaluation.environment.hardware].append(trace)
+        traces += [result.trace for result in outcome.evaluated.values()]
 
-    if not by_device and outcomes:
+    by_device: dict[str, list[Trace]] = defaultdict(list)
+    for trace in traces:
+        by_device[trace.evaluation.environment.hardware].append(trace)
+    if outcomes and not by_device:
         by_device[plan.device.hardware] = []
-    for hardware, traces in by_device.items():
-        yield table(plan, part, hardware, traces, outcomes)
+
+    for hardware, of_device in by_device.items():
+        yield table(plan, part, hardware, of_device, outcomes)
 
 
 def table(
@@ -171,48 +179,62 @@ def table(
     """
     rows = measured(part, traces)
     columns = columns_of(plan, rows)
-    judged = set(zip(rows.solution, rows.uuid, strict=True))
-    lost = {(name, each.task.workload.uuid) for each in outcomes for name in each.lost} - judged
+    lost = lost_by_solution(rows, outcomes)
+    notes = captions(columns)
+    notes += not_judged(outcomes)
+    notes += not_passed(part, rows, outcomes)
+    notes += part.skipped
 
     table_rows = []
     for name in part.solutions:
         of_solution = rows[rows.solution == name]
-        passed = passed_cell(of_solution, sum(lost_name == name for lost_name, _ in lost))
-        summaries = [summary(of_solution) for summary in columns.values()]
-        table_rows.append([name, passed, *summaries])
+        passed = passed_cell(of_solution, lost[name])
+        table_rows.append([name, passed, *column_figures(columns, of_solution)])
 
     measured_by = conditions(str(plan.tolerance), plan.protocol, plan.clock)
     return Table(
         title=f"{part.full.name}\n{hardware}\n{measured_by}",
         head=["solution", "passed", *columns],
         sections=[table_rows],
-        notes=[
-            *captions(columns),
-            *not_judged(outcomes),
-            *not_passed(part, rows, outcomes),
-            *part.skipped,
-        ],
+        notes=notes,
     )
 
 
-def columns_of(plan: Plan, rows: pd.DataFrame) -> dict[str, Summary]:
-    """Return heading -> summary of a solution's rows, for what this run has measured."""
-    columns: dict[str, Summary] = {}
-    if plan.device.on_gpu:
-        columns["mean ms"] = lambda of_solution: decimal(of_solution.ms.mean(), 4)
-        columns["speed-up"] = lambda of_solution: decimal(of_solution.speedup.mean(), 1, "x")
-        if timed_calls(plan.protocol) != 1:
-            columns["fastest"] = lambda of_solution: int(of_solution.level.sum())
+def lost_by_solution(rows: pd.DataFrame, outcomes: list[Outcome]) -> Counter:
+    """Return on how many workloads each solution was not judged. rows: of those judged."""
+    judged = set(zip(rows.solution, rows.uuid, strict=True))
+    lost = set()
+    for outcome in outcomes:
+        uuid = outcome.task.workload.uuid
+        lost.update((name, uuid) for name in outcome.lost)
+    return Counter(name for name, _ in lost - judged)
 
-    for tolerance in TOLERANCES:
-        if rows[f"matched_{tolerance}"].notna().any():
-            columns[tolerance] = partial(least_share, tolerance)
+
+def columns_of(plan: Plan, rows: pd.DataFrame) -> list[str]:
+    """Return the headings of what this run has measured."""
+    columns = []
+    if plan.device.on_gpu:
+        columns += ["mean ms", "speed-up"]
+        if timed_calls(plan.protocol) != 1:
+            columns.append("fastest")
+    for name in TOLERANCES:
+        if rows[f"matched_{name}"].notna().any():
+            columns.append(name)
     return columns
 
 
-def least_share(tolerance: str, rows: pd.DataFrame) -> str:
-    """Return the least share of elements within a tolerance."""
-    return decimal(rows[f"matched_{tolerance}"].min(), 4)
+def column_figures(columns: Collection[str], rows: pd.DataFrame) -> Row:
+    """Return what stands in the columns: means, how often tied with the fastest, and the least
+    share of elements within each tolerance. rows: of one solution.
+    """
+    figures = {
+        "mean ms": decimal(rows.ms.mean(), 4),
+        "speed-up": decimal(rows.speedup.mean(), 1, "x"),
+        "fastest": int(rows.tied.sum()),
+    }
+    for name in TOLERANCES:
+        figures[name] = decimal(rows[f"matched_{name}"].min(), 4)
+    return [figures[column] for column in columns]
 
 
 def captions(columns: Collection[str]) -> list[str]:
@@ -229,7 +251,7 @@ def captions(columns: Collection[str]) -> list[str]:
 
 def measured(part: Part, traces: list[Trace]) -> pd.DataFrame:
     """Return a row for each solution and workload, by the solutions' names in the plan, whose
-    numbers are of all its runs, and whether it is level.
+    numbers are of all its runs, and whether it is tied with the fastest.
     """
     if not traces:
         return pd.DataFrame(columns=NO_ROWS)
@@ -239,7 +261,7 @@ def measured(part: Part, traces: list[Trace]) -> pd.DataFrame:
     rows["solution"] = [names.get(trace.solution, trace.solution) for trace in traces]
     rows = with_ranges(cells(rows, ["solution", "uuid"]))
     rows["passed"] = rows.passed.astype(bool)
-    rows["level"] = tied_with_fastest(rows, rows.ms, [rows.uuid])
+    rows["tied"] = tied_with_fastest(rows, rows.ms, [rows.uuid])
     return rows
 
 
@@ -262,10 +284,12 @@ def not_judged(outcomes: list[Outcome]) -> list[str]:
 def not_passed(part: Part, rows: pd.DataFrame, outcomes: list[Outcome]) -> list[str]:
     """Return a line for each solution and status other than PASSED, with the workloads."""
     labels = {outcome.task.workload.uuid: outcome.task.label for outcome in outcomes}
+    failed = rows[~rows.passed.astype(bool)]
     notes = []
     for name in part.solutions:
-        failed = rows[(rows.solution == name) & ~rows.passed]
-        for status, of_status in failed.groupby("status"):
-            where = [labels.get(row.uuid, f"T={row.tokens}") for row in of_status.itertuples()]
+        of_solution = failed[failed.solution == name]
+        for status, of_status in of_solution.groupby("status"):
+            sizes = "T=" + of_status.tokens.astype(str)
+            where = of_status.uuid.map(labels).fillna(sizes)
             notes.append(f"{name}: {status} on {', '.join(where)}")
     return notes

@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 
 from moebench.core import paths
-from moebench.core.provenance import Provenance
 from moebench.core.schema import read_record
 from moebench.models.layer import layer_of
 from moebench.operators import catalogue
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import folder_name
 from moebench.reports import bounds
-from moebench.reports.table import Cell, Entry, Table
+from moebench.reports.table import Cell, Row, Table
 from moebench.results import staleness
 from moebench.served.record import Head, Point
 
@@ -31,11 +30,10 @@ class ServedRecord:
     def points_at(self, tokens: int) -> list[Point]:
         return [point for point in self.points if point.tokens == tokens]
 
-    def point(self, tokens: int, solution: str) -> Point | None:
-        for point in self.points_at(tokens):
-            if point.solution == solution:
-                return point
-        return None
+    def points_in_order(self, tokens: int) -> list[Point | None]:
+        """Return the points at a token count in the order of `solutions`, None where one is not."""
+        by_solution = {point.solution: point for point in self.points_at(tokens)}
+        return [by_solution.get(name) for name in self.solutions]
 
     @property
     def tokens(self) -> list[int]:
@@ -68,7 +66,8 @@ def with_bounds_of_today(head: Head, points: list[Point]) -> list[Point]:
     """Return the points of a record, whose bounds divide by today's ceilings."""
     renewed = []
     for point in points:
-        bound_ms = bounds.of_today(point.bound_ms, head.ceilings, head.definition, point.tokens)
+        bound_ms = point.bound_ms
+        bound_ms = bounds.of_today(bound_ms, head.ceilings, head.definition, point.tokens)
         renewed.append(point.model_copy(update={"bound_ms": bound_ms}))
     return renewed
 
@@ -81,11 +80,11 @@ def title(head: Head) -> str:
     layer = layer_of(catalogue.by_name().get(head.definition))
     name = layer.name if layer else head.definition
     layers_of_model = layer.count if layer else head.of_model
-    if layers_of_model and head.layers > layers_of_model:
+    if not layers_of_model or head.layers == layers_of_model:
+        return f"{name}, {head.layers} MoE layers"
+    if head.layers > layers_of_model:
         return f"{name}, {head.layers} MoE layers where the model has {layers_of_model}"
-    if layers_of_model and head.layers < layers_of_model:
-        return f"{name}, {head.layers} of {layers_of_model} MoE layers"
-    return f"{name}, {head.layers} MoE layers"
+    return f"{name}, {head.layers} of {layers_of_model} MoE layers"
 
 
 def origin(head: Head) -> str:
@@ -106,8 +105,9 @@ def is_stale(head: Head, solution: str) -> bool:
         "source_sha1": head.sources[solution],
         "source_fingerprint": head.fingerprints.get(solution),
     }
-    provenance: Provenance = head.provenance.model_copy(update=hashes)
-    return staleness.judge_record(provenance, folder_name(solution, head.definition)) == "stale"
+    provenance = head.provenance.model_copy(update=hashes)
+    folder = folder_name(solution, head.definition)
+    return staleness.judge_record(provenance, folder) == "stale"
 
 
 def table(head: Head, points: list[Point]) -> Table:
@@ -124,15 +124,17 @@ def table(head: Head, points: list[Point]) -> Table:
     )
 
 
-def time_row(record: ServedRecord, tokens: int) -> list[Entry]:
+def time_row(record: ServedRecord, tokens: int) -> Row:
     """Return T, the bound, and each solution's time."""
-    points = [record.point(tokens, name) for name in record.solutions]
-    times = [point.ms for point in points if point and point.ms]
-    least = min(times, default=0)
-    highest = max((max(point.rounds) for point in points if point and point.ms == least), default=0)
+    points = record.points_in_order(tokens)
+    timed = [point for point in points if point and point.ms]
+    least = min((point.ms for point in timed), default=0)
+    fastest = [point for point in timed if point.ms == least]
+    highest = max((max(point.rounds) for point in fastest), default=0)
 
     bound = f"{points[0].bound_ms:.3f}" if record.has_bound else None
-    return [tokens, bound, *(time_cell(point, highest, record.has_bound) for point in points)]
+    cells = [time_cell(point, highest, record.has_bound) for point in points]
+    return [tokens, bound, *cells]
 
 
 def time_cell(point: Point | None, highest: float, has_bound: bool) -> Cell | None:
@@ -147,21 +149,21 @@ def time_cell(point: Point | None, highest: float, has_bound: bool) -> Cell | No
 
     text = f"{point.ms:.3f}"
     if has_bound:
-        text += f" ({point.ms / point.bound_ms:.2f})"
+        over_bound = point.ms / point.bound_ms
+        text += f" ({over_bound:.2f})"
     if not point.graph:
         text += " *"
     return Cell(text, "best" if min(point.rounds) <= highest else "")
 
 
-def scratch_rows(record: ServedRecord) -> list[list[Entry]]:
+def scratch_rows(record: ServedRecord) -> list[Row]:
     """Return one row of MB at the greatest token count, none where nothing was recorded."""
     tokens = record.tokens[-1]
-    cells = []
-    for name in record.solutions:
-        point = record.point(tokens, name)
-        megabytes = point.scratch_mb if point else None
-        cells.append(f"{megabytes:,.1f}" if megabytes else None)
-    return [[f"scratch MB at {tokens}", "", *cells]] if any(cells) else []
+    row: Row = [f"scratch MB at {tokens}", ""]
+    for point in record.points_in_order(tokens):
+        is_recorded = point and point.scratch_mb
+        row.append(f"{point.scratch_mb:,.1f}" if is_recorded else None)
+    return [row] if any(row[2:]) else []
 
 
 def not_captured(points: list[Point]) -> list[str]:
@@ -175,4 +177,8 @@ def not_captured(points: list[Point]) -> list[str]:
 
 def failures(points: list[Point]) -> list[str]:
     """Return a note for each point that failed."""
-    return [f"{each.solution} at T={each.tokens}: {each.error}" for each in points if each.error]
+    notes = []
+    for point in points:
+        if point.error:
+            notes.append(f"{point.solution} at T={point.tokens}: {point.error}")
+    return notes

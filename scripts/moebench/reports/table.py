@@ -3,7 +3,6 @@
 What others have named may hold control characters, which are shown and not obeyed.
 """
 
-import itertools
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -48,6 +47,7 @@ class Cell:
 
 
 Entry = Cell | str | int | None
+Row = list[Entry]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Table:
     """
 
     head: list[str]
-    sections: list[list[list[Entry]]]
+    sections: list[list[Row]]
     title: str = ""
     words: int = 1
     caption: str = ""
@@ -71,34 +71,42 @@ class Table:
     keys: int = 1
     important: tuple[str, ...] = ()
 
+    @property
+    def rows(self) -> list[Row]:
+        """Return the rows of all sections."""
+        return [row for section in self.sections for row in section]
+
     def terminal(self) -> "InTerminal":
         """Return what a rich Console prints."""
         return InTerminal(self)
 
     def markdown(self, titled: bool = False) -> str:
         """Return the table in GitHub's Markdown. titled: the title stands above it in bold."""
-        lines = []
+        parts = []
         if titled and self.title:
-            lines += [f"**{printable(self.title)}**", ""]
-        lines += self.markdown_rows()
+            parts.append(f"**{printable(self.title)}**")
+        parts.append("\n".join(self.markdown_rows()))
 
         if self.caption:
-            lines += ["", escaped(printable(self.caption))]
-        for note in self.notes:
-            lines += ["", printable(note)]
-        return "\n".join(lines)
+            parts.append(escaped(printable(self.caption)))
+        parts += map(printable, self.notes)
+        return "\n\n".join(parts)
 
     def markdown_rows(self) -> list[str]:
         """Return the lines of the table alone."""
-        rules = ["---"] * self.words + ["---:"] * len(self.head)
-        rule = rules[: len(self.head)]
+        numbers = len(self.head) - self.words
+        rule = ["---"] * self.words + ["---:"] * numbers
+        heading = map(one_line, self.head)
 
-        lines = [markdown_row(map(one_line, self.head)), markdown_row(rule)]
-        for section in self.sections:
-            for row in section:
-                cells = map(as_cell, row)
-                lines.append(markdown_row(map(markdown_cell, cells)))
+        lines = [markdown_row(heading), markdown_row(rule)]
+        for row in self.rows:
+            lines.append(markdown_row(map(markdown_cell, row)))
         return lines
+
+
+def token_heads(token_counts: Iterable[int]) -> list[str]:
+    """Return the headings "T=1", "T=57" and so on."""
+    return [f"T={tokens}" for tokens in token_counts]
 
 
 def as_cell(entry: Entry) -> Cell:
@@ -127,10 +135,13 @@ def escaped(text: str) -> str:
     return text.replace("*", "\\*")
 
 
-def markdown_cell(cell: Cell) -> str:
-    """Return a cell for Markdown, whose stars and bars are no markup."""
+def markdown_cell(entry: Entry) -> str:
+    """Return an entry for Markdown, whose stars and bars are no markup."""
+    cell = as_cell(entry)
     text = escaped(cell.text).replace("|", "\\|")
-    return f"**{text}**" if cell.mark == "best" and text else text
+    if cell.mark == "best" and text:
+        return f"**{text}**"
+    return text
 
 
 def markdown_row(texts: Iterable[str]) -> str:
@@ -141,11 +152,12 @@ def markdown_row(texts: Iterable[str]) -> str:
 class Column:
     """A column as a terminal shows it.
 
-    width: of its longest text. least: so narrow it can be; headings and sentences are broken then.
+    place: in a row. width: of its longest text. least: so narrow it can be; headings and sentences
+    are broken then.
     """
 
+    place: int
     name: str
-    cells: list[Cell]
     is_words: bool
     width: int
     least: int
@@ -163,48 +175,52 @@ class InTerminal:
 
     def __rich_console__(self, screen: Console, options: ConsoleOptions) -> Iterator:
         table = self.table
-        columns = columns_of(table, options.max_width)
-        shown = fitting(table, columns, options.max_width)
-        widths = shown_widths(shown, options.max_width)
+        max_width = options.max_width
+        columns = []
+        for place in range(len(table.head)):
+            columns.append(measured_column(table, place, max_width))
+        shown = fitting(table, columns, max_width)
+        widths = shown_widths(shown, max_width)
 
         if table.title:
             yield Text(printable(table.title), overflow="fold")
         yield drawn(table, shown, widths)
 
-        texts = [table.caption, *table.notes]
-        left_out = [column.name for column in columns if column not in shown]
-        if left_out:
-            names = ", ".join(left_out)
-            terminal = f"the terminal is {options.max_width} characters wide"
-            texts.insert(0, f"Left out, as {terminal}: {names}.")
-
-        text_width = min(options.max_width, max(TEXT_WIDTH, total_width(widths)))
+        texts = [left_out(columns, shown, max_width), table.caption, *table.notes]
+        table_width = total_width(widths)
+        text_width = min(max_width, max(TEXT_WIDTH, table_width))
         for text in filter(None, texts):
             below = Text(printable(text), overflow="fold")
             yield from screen.render(below, options.update(width=text_width))
 
 
-def columns_of(table: Table, max_width: int) -> list[Column]:
-    """Return all columns of a table, measured.
+def left_out(columns: list[Column], shown: list[Column], max_width: int) -> str:
+    """Return which columns a terminal has no room for, "" where it shows all."""
+    names = [column.name for column in columns if column not in shown]
+    if not names:
+        return ""
+    terminal = f"the terminal is {max_width} characters wide"
+    return f"Left out, as {terminal}: {', '.join(names)}."
 
-    Those with words may be broken into lines; the first one only where it would take more than two
+
+def measured_column(table: Table, place: int, max_width: int) -> Column:
+    """Return a table's column at this place, measured.
+
+    One with words may be broken into lines; the first one only where it would take more than two
     thirds of the terminal.
     """
-    columns = []
-    for at, name in enumerate(table.head):
-        heading = one_line(name)
-        cells = [as_cell(row[at]) for rows in table.sections for row in rows]
-        texts = [cell.text for cell in cells]
-        is_words = at < table.words
+    heading = one_line(table.head[place])
+    texts = [as_cell(row[place]).text for row in table.rows]
+    is_words = place < table.words
 
-        least = longest(texts)
-        if at == 0:
-            least = min(least, max_width * 2 // 3)
-        elif is_words:
-            least = min(least, max(SENTENCE, longest_word(texts)))
-        least = max(least, longest_word([heading]))
-        columns.append(Column(heading, cells, is_words, longest([heading, *texts]), least))
-    return columns
+    least = longest(texts)
+    if place == 0:
+        least = min(least, max_width * 2 // 3)
+    elif is_words:
+        unbroken = longest_word(texts)
+        least = min(least, max(SENTENCE, unbroken))
+    least = max(least, longest_word([heading]))
+    return Column(place, heading, is_words, longest([heading, *texts]), least)
 
 
 def longest(texts: list[str]) -> int:
@@ -214,7 +230,7 @@ def longest(texts: list[str]) -> int:
 
 def longest_word(texts: list[str]) -> int:
     """Return the width of the widest word in these texts."""
-    return max((longest(text.split()) for text in texts), default=0)
+    return longest(" ".join(texts).split())
 
 
 def fitting(table: Table, columns: list[Column], max_width: int) -> list[Column]:
@@ -224,20 +240,23 @@ def fitting(table: Table, columns: list[Column], max_width: int) -> list[Column]
 
     chosen = columns[: table.keys]
     for column in others:
-        if total_width([each.least for each in [*chosen, column]]) <= max_width:
+        widths = [each.least for each in [*chosen, column]]
+        if total_width(widths) <= max_width:
             chosen.append(column)
-    return sorted(chosen, key=columns.index)
+    return sorted(chosen, key=lambda column: column.place)
 
 
 def shown_widths(columns: list[Column], max_width: int) -> list[int]:
     """Return the widths of the shown columns: the space that is left goes to broken columns."""
     widths = [column.least for column in columns]
     while total_width(widths) > max_width and max(widths) > 1:  # the keys alone are too wide
-        widths[widths.index(max(widths))] -= 1
+        widest = widths.index(max(widths))
+        widths[widest] -= 1
 
     for at, column in enumerate(columns):
         space = max(max_width - total_width(widths), 0)
-        widths[at] += min(space, column.width - column.least)
+        broken = column.width - column.least
+        widths[at] += min(space, broken)
     return widths
 
 
@@ -249,12 +268,19 @@ def drawn(table: Table, columns: list[Column], widths: list[int]) -> RichTable:
     """Return rich's table of these columns."""
     rich_table = RichTable(box=box.HEAVY_HEAD)
     for column, width in zip(columns, widths, strict=True):
+        heading = Text(column.name)
         justify = "left" if column.is_words else "right"
-        rich_table.add_column(Text(column.name), justify=justify, overflow="fold", width=width)
+        rich_table.add_column(heading, justify=justify, overflow="fold", width=width)
 
-    rows = zip(*(column.cells for column in columns), strict=True)
     for section in table.sections:
-        for row in itertools.islice(rows, len(section)):
-            rich_table.add_row(*(Text(cell.text, style=STYLES[cell.mark]) for cell in row))
+        for row in section:
+            entries = [row[column.place] for column in columns]
+            rich_table.add_row(*map(terminal_cell, entries))
         rich_table.add_section()
     return rich_table
+
+
+def terminal_cell(entry: Entry) -> Text:
+    """Return an entry as rich draws it."""
+    cell = as_cell(entry)
+    return Text(cell.text, style=STYLES[cell.mark])

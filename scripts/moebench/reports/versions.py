@@ -2,16 +2,23 @@
 whose section PAGE links to.
 """
 
-import re
+from collections.abc import Iterable
 
 import pandas as pd
 
-from moebench.reports import comparison
+from moebench.results.spread import ASSUMED, NOT_KNOWN, OTHER_CELLS, OWN_RUNS, TRIALS
 from moebench.results.summary import SHOWN, base_of
 
 PAGE = "/docs/compare.md#versions"  # GitHub's link from the root of the repository
 TIMED = {"events": "by CUDA events", "gpu": "by the GPU's clock"}
 IN_CAPTION = ("torch", "triton")
+
+# Whence a range is, where a cell was run once -> what is said of it.
+SINGLE_RUNS = {
+    OTHER_CELLS: "a single run: the widest range among repeated cells of the nearest T",
+    TRIALS: "one run: the range of its trials",
+    NOT_KNOWN: f"one run, whose range is taken to be {ASSUMED - 1:.0%}",
+}
 
 
 def caption(rows: pd.DataFrame) -> str:
@@ -19,22 +26,94 @@ def caption(rows: pd.DataFrame) -> str:
 
     rows: those of the table.
     """
-    compared = rows[rows.comparable & (rows.tolerance == SHOWN)]
-    if not len(compared):
-        compared = rows
-
-    protocols = " or ".join(sorted(set(compared.protocol)))
-    days = compared.timestamp.str[:10]
-    dates = days.min() if days.min() == days.max() else f"{days.min()} to {days.max()}"
-    parts = [*main_versions(compared), protocols, dates]
-    if compared.ms.notna().any():
-        parts.append(comparison.ranges_text(compared))
+    compared = compared_rows(rows)
+    parts = [*main_versions(compared), *circumstances(compared)]
 
     earlier = compared[compared.counts & compared.earlier_code.notna()]
     if len(earlier):
-        names = ", ".join(sorted(earlier.solution.map(base_of).unique()))
-        parts.append(f"of earlier code: {names}")
+        names = earlier.solution.map(base_of)
+        parts.append(f"of earlier code: {in_order(names, ', ')}")
     return f"<sub>{'; '.join(parts)}; [in full]({PAGE}).</sub>"
+
+
+def provenance(rows: pd.DataFrame) -> str:
+    """Return versions, protocol, dates, runs and solutions' packages of the compared rows."""
+    compared = compared_rows(rows)
+    parts = [in_order(compared.versions), *circumstances(compared)]
+
+    for packages, names in solutions_by_value(compared, "packages").items():
+        parts.append(f"{names} with {packages}")
+    counted = compared[compared.counts]
+    for reason, names in solutions_by_value(counted, "earlier_code").items():
+        parts.append(f"{names}: of earlier code: {reason}")
+    return "; ".join(parts)
+
+
+def block(tables: dict[str, pd.DataFrame]) -> str:
+    """Return a line for each table: everything that its rows say. tables: name -> its rows."""
+    lines = [f"- **{name}**: {provenance(rows)}." for name, rows in tables.items()]
+    return "\n".join(lines)
+
+
+def compared_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that are compared with each other, all where none is."""
+    compared = rows[rows.comparable & (rows.tolerance == SHOWN)]
+    return compared if len(compared) else rows
+
+
+def circumstances(rows: pd.DataFrame) -> list[str]:
+    """Return protocols, dates, and of what the rows' times are."""
+    days = rows.timestamp.str[:10]
+    parts = [in_order(rows.protocol), span(days.min(), days.max())]
+    if rows.ms.notna().any():
+        parts.append(ranges_text(rows))
+    return parts
+
+
+def ranges_text(rows: pd.DataFrame) -> str:
+    """Return of how many runs times are, and whence the ranges are that they are compared by."""
+    timed = rows[rows.ms.notna()]
+    runs = timed.runs[timed.range_from == OWN_RUNS]
+    parts = []
+    if len(runs):
+        counts = span(runs.min(), runs.max())
+        parts.append(f"medians of {counts} runs, ±: half of their range")
+
+    origins = set(timed.range_from)
+    for origin, text in SINGLE_RUNS.items():
+        if origin in origins:
+            parts.append(text)
+    return ", ".join(parts)
+
+
+def span(first: object, last: object) -> str:
+    """Return "3 to 5", or "3" where both are the same."""
+    return f"{first}" if first == last else f"{first} to {last}"
+
+
+def in_order(texts: Iterable[str], separator: str = " or ") -> str:
+    """Return the distinct ones of these texts, sorted and joined."""
+    return separator.join(sorted(set(texts)))
+
+
+def solutions_by_value(rows: pd.DataFrame, column: str) -> dict[str, str]:
+    """Return value -> "a, b" for each value that a column has in rows of solutions a and b."""
+    values = rows.groupby("solution")[column].first().dropna()
+    names = {}
+    for value, of_value in values.groupby(values):
+        names[value] = ", ".join(of_value.index)
+    return names
+
+
+def main_versions(rows: pd.DataFrame) -> list[str]:
+    """Return "torch 2.11.0+cu130" and the like, each version that any of these rows has."""
+    texts = []
+    for name in IN_CAPTION:
+        pattern = rf"(?:^|; ){name} ([^;]+)"
+        versions = rows.versions.str.extract(pattern, expand=False).dropna()
+        if len(versions):
+            texts.append(f"{name} {in_order(versions)}")
+    return texts
 
 
 def conditions(tolerance: str, protocol: str, clock: str) -> str:
@@ -55,22 +134,9 @@ def conditions_of(rows: pd.DataFrame) -> str:
     shown = rows[rows.comparable] if rows.comparable.any() else rows
     columns = shown[["tolerance_text", "protocol", "clock"]].drop_duplicates()
     texts = [conditions(*values) for values in columns.values.tolist()]
-    return " or ".join(sorted(set(texts)))
+    return in_order(texts)
 
 
-def main_versions(rows: pd.DataFrame) -> list[str]:
-    """Return "torch 2.11.0+cu130" and the like, each version that any of these rows has."""
-    texts = []
-    for name in IN_CAPTION:
-        versions = set()
-        for text in rows.versions.unique():
-            versions.update(re.findall(rf"(?:^|; ){name} ([^;]+)", text))
-        if versions:
-            texts.append(f"{name} {' or '.join(sorted(versions))}")
-    return texts
-
-
-def block(tables: dict[str, pd.DataFrame]) -> str:
-    """Return a line for each table: everything that its rows say. tables: name -> its rows."""
-    lines = [f"- **{name}**: {comparison.provenance(rows)}." for name, rows in tables.items()]
-    return "\n".join(lines)
+def clock_text(rows: pd.DataFrame) -> str:
+    """Return what a title says of the clock, nothing for CUDA events."""
+    return ", by the GPU's clock" if rows.clock.iloc[0] == "gpu" else ""

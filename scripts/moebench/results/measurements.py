@@ -8,7 +8,6 @@ those rows.
 
 import math
 import re
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from moebench.core.printable import printable
 from moebench.core.provenance import of_trace
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue, roofline
+from moebench.operators.roofline import Bound
 from moebench.operators.workloads import of_data_set, recorded_bound, tokens
 from moebench.packing.manifest import folder_name
 from moebench.results import spread, staleness, trace_files
@@ -34,9 +34,15 @@ CONDITION = ["versions", "protocol"]
 # are the same.
 CELL = [*GROUP, "solution", "uuid"]
 
-MATCHED = [f"matched_{name}" for name in TOLERANCES]
 TIMES = ["ms", "reference_ms", "speedup"]
-NUMBERS = [*TIMES, "matched", "max_absolute_error", "max_relative_error", *MATCHED]
+MATCHED = [f"matched_{name}" for name in TOLERANCES]
+SHARES = ["matched", *MATCHED]
+ERRORS = ["max_absolute_error", "max_relative_error"]
+NUMBERS = [*TIMES, *SHARES, *ERRORS]
+BOUNDS = ["bound_ms", "bytes", "flops"]
+
+# In the protocol of a trace that was not measured on this repository's tensors.
+DATA_SET_TENSORS = "dataset="
 
 # Columns of `load_solution` that its callers select by, also where there is no row.
 NO_ROWS = ["hardware", "tolerance", "clock", "protocol", "uuid", "passed", "ms", "source", "trace"]
@@ -67,37 +73,37 @@ def load(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     counts: whether the row is comparable, timed and not stale;
     over_bound: ms over bound_ms;
     over_fastest: ms over the least ms of the workload, NaN where the row is not ranked (`ranked`);
-    level: whether the range of its runs overlaps that of the fastest (`spread`).
+    tied: whether the range of its runs overlaps that of the fastest (`spread`).
 
     Raises UserError where there is no trace.
     """
     recorded, warnings = trace_files.read(wanted)
     states, unreadable = staleness.judge_traces(recorded)
 
-    traces = [each.trace for each in recorded]
-    rows = rows_from(traces, [each.place for each in recorded])
+    rows = rows_from([each.trace for each in recorded])
+    rows["place"] = [each.place for each in recorded]
     rows["source"] = states
-    rows["others"] = [trace.unknown_fields() for trace in traces]
+    rows["others"] = [each.trace.unknown_fields() for each in recorded]
     rows = rows.join(bounds(recorded))
 
-    return with_ranks(one_row_per_cell(rows)), [*warnings, *unreadable]
+    rows = with_ranks(one_row_per_cell(rows))
+    return rows, [*warnings, *unreadable]
 
 
-def rows_from(traces: list[Trace], places: list[str] | None = None) -> pd.DataFrame:
+def rows_from(traces: list[Trace]) -> pd.DataFrame:
     """Return a row for each trace with an evaluation, in their order; the columns are `row`'s.
 
-    places: where each trace is written, "file:line". ms, reference_ms and speedup are NaN where a
-    solution was not timed or did not pass; matched is the share of elements inside the run's own
-    tolerance, matched_<tolerance> inside each tolerance that the run computed it for.
+    ms, reference_ms and speedup are NaN where a solution was not timed or did not pass; matched is
+    the share of elements inside the run's own tolerance, matched_<tolerance> inside each tolerance
+    that the run computed it for.
     """
     solution_names = {}
-    for key in {(trace.solution, trace.definition) for trace in traces}:
-        solution_names[key] = folder_name(*key)
-
     rows = []
-    for trace, place in zip(traces, places or [""] * len(traces), strict=True):
-        name = solution_names[trace.solution, trace.definition]
-        rows.append(row(trace, name, place))
+    for trace in traces:
+        key = (trace.solution, trace.definition)
+        if key not in solution_names:
+            solution_names[key] = folder_name(*key)
+        rows.append(row(trace, solution_names[key]))
 
     table = pd.DataFrame(rows)
     if len(table):
@@ -107,8 +113,8 @@ def rows_from(traces: list[Trace], places: list[str] | None = None) -> pd.DataFr
     return table
 
 
-def row(trace: Trace, solution: str, place: str) -> dict:
-    """Return what a trace says, by column. solution: the name of its folder."""
+def row(trace: Trace, solution: str) -> dict:
+    """Return what a trace says, by column; place is empty. solution: the name of its folder."""
     provenance = of_trace(trace)
     evaluation = trace.evaluation
     status = status_text(evaluation)
@@ -127,13 +133,13 @@ def row(trace: Trace, solution: str, place: str) -> dict:
     }
     columns |= times(evaluation)
     columns |= exactness(evaluation, provenance.tolerance_name)
-    columns |= {
-        "tolerance_text": provenance.tolerance or "unknown tolerance",
-        "protocol": provenance.protocol or "unknown protocol",
-        "versions": provenance.versions_text,
-    }
-    columns |= {field: getattr(provenance, field) for field in PROVENANCE}
-    columns |= {"place": place, "log": evaluation.log}
+    columns["tolerance_text"] = provenance.tolerance or "unknown tolerance"
+    columns["protocol"] = provenance.protocol or "unknown protocol"
+    columns["versions"] = provenance.versions_text
+    for field in PROVENANCE:
+        columns[field] = getattr(provenance, field)
+    columns["place"] = ""
+    columns["log"] = evaluation.log
     return columns
 
 
@@ -164,15 +170,13 @@ def exactness(evaluation: Evaluation, tolerance: str) -> dict[str, float | None]
     """
     correctness = evaluation.correctness
     if correctness is None:
-        return dict.fromkeys(["matched", *MATCHED, "max_absolute_error", "max_relative_error"])
+        return dict.fromkeys([*SHARES, *ERRORS])
 
     extra = correctness.extra or {}
-    matched = extra.get("matched_ratio")
-    shares = {f"matched_ratio_{tolerance}": matched} | extra
-
-    columns = {"matched": matched}
+    columns = {"matched": extra.get("matched_ratio")}
     for name in TOLERANCES:
-        columns[f"matched_{name}"] = shares.get(f"matched_ratio_{name}")
+        default = columns["matched"] if name == tolerance else None
+        columns[f"matched_{name}"] = extra.get(f"matched_ratio_{name}", default)
     columns["max_absolute_error"] = correctness.max_absolute_error
     columns["max_relative_error"] = correctness.max_relative_error
     return columns
@@ -191,54 +195,73 @@ def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
     if not traces:
         return pd.DataFrame(columns=NO_ROWS)
 
-    hashes_now = staleness.hashes([solution])
     rows = rows_from(traces)
     rows["trace"] = traces
+    hashes_now = staleness.hashes([solution])
     rows["source"] = [staleness.judge(of_trace(trace), hashes_now) for trace in traces]
-    rows = rows[rows.solution == folder_name(solution.name, solution.definition)]
-    return rows.sort_values("timestamp", ascending=False, kind="stable")
+
+    name = folder_name(solution.name, solution.definition)
+    of_solution = rows[rows.solution == name]
+    return of_solution.sort_values("timestamp", ascending=False, kind="stable")
 
 
 def bounds(recorded: list[Recorded]) -> pd.DataFrame:
-    """Return bound_ms, bytes, flops and workloads, as in `load`, of each trace."""
+    """Return BOUNDS and workloads, as in `load`, of each trace."""
     uuids = workload_uuids(recorded)
     bound_of_workload = {}
     rows = []
     for each in recorded:
         trace = each.trace
-        key = (each.root, trace.definition, trace.workload.uuid)
-        gpu = trace.evaluation.environment.hardware
-        bound = None
-        # A run on another data set, whose routing is not that of our workload with the same uuid,
-        # is named in the protocol.
-        if gpu in roofline.CEILINGS and "dataset=" not in (of_trace(trace).protocol or ""):
+        columns = dict.fromkeys(BOUNDS, math.nan)
+        if can_be_bounded(trace):
+            key = (each.root, trace.definition, trace.workload.uuid)
             if key not in bound_of_workload:
                 bound_of_workload[key] = recorded_bound(trace.definition, trace.workload, each.root)
-            bound = bound_of_workload[key]
-
-        # NaN where the routing is not known, too, or no expert has a token.
-        columns = dict.fromkeys(["bound_ms", "bytes", "flops"], math.nan)
-        if bound and bound.rows:
-            bound_ms = replace(bound, gpu=gpu).ms
-            columns = {"bound_ms": bound_ms, "bytes": bound.bytes, "flops": bound.flops}
+            columns |= bound_on(trace.evaluation.environment.hardware, bound_of_workload[key])
         columns["workloads"] = len(uuids[each.root, trace.definition])
         rows.append(columns)
     return pd.DataFrame(rows)
+
+
+def can_be_bounded(trace: Trace) -> bool:
+    """Return whether the ceilings of a trace's GPU and the tensors it ran on are known.
+
+    A run on another data set, whose routing is not that of our workload with the same uuid, is
+    named in the protocol.
+    """
+    protocol = of_trace(trace).protocol or ""
+    is_elsewhere = DATA_SET_TENSORS in protocol
+    return trace.evaluation.environment.hardware in roofline.CEILINGS and not is_elsewhere
+
+
+def bound_on(gpu: str, bound: Bound | None) -> dict[str, float]:
+    """Return BOUNDS on a GPU; nothing where the routing is not known or no expert has a token."""
+    if bound is None or not bound.rows:
+        return {}
+    on_gpu = replace(bound, gpu=gpu)
+    return {"bound_ms": on_gpu.ms, "bytes": bound.bytes, "flops": bound.flops}
 
 
 def workload_uuids(recorded: list[Recorded]) -> dict[tuple[Path | None, str], set[str]]:
     """Return (data set, definition) -> uuids of its workloads, there and in these traces."""
     uuids = {}
     for each in recorded:
-        definition = each.trace.definition
-        key = (each.root, definition)
+        key = (each.root, each.trace.definition)
         if key not in uuids:
-            uuids[key] = set()
-            with suppress(UserError):  # those in the traces are enough for a comparison
-                workloads = of_data_set(definition, each.root or paths.ROOT)
-                uuids[key].update(workload.uuid for workload in workloads)
+            uuids[key] = uuids_of_data_set(*key)
         uuids[key].add(each.trace.workload.uuid)
     return uuids
+
+
+def uuids_of_data_set(root: Path | None, definition: str) -> set[str]:
+    """Return the uuids of a data set's workloads; none of one that cannot be read, as those in the
+    traces are enough for a comparison.
+    """
+    try:
+        workloads = of_data_set(definition, root or paths.ROOT)
+    except UserError:
+        return set()
+    return {workload.uuid for workload in workloads}
 
 
 def one_row_per_cell(rows: pd.DataFrame) -> pd.DataFrame:
@@ -247,23 +270,27 @@ def one_row_per_cell(rows: pd.DataFrame) -> pd.DataFrame:
     What is not stale comes before what is, then the condition under which most cells of the group
     were run, then the code that was run last.
     """
-    rows = rows.assign(fresh=rows.source != "stale")
-    cell = (rows.solution + rows.uuid).where(rows.fresh)
-    of_same_condition = cell.groupby([rows[name] for name in (*GROUP, *CONDITION)]).transform(
-        "nunique"
-    )
-    most = of_same_condition.groupby([rows[column] for column in GROUP]).transform("max")
-    rows["comparable"] = of_same_condition == most
-    rows["code"] = rows.source_fingerprint.fillna(rows.source_sha1).fillna("") + rows.source
+    hashes = rows.source_fingerprint.fillna(rows.source_sha1).fillna("")
+    rows = rows.assign(fresh=rows.source != "stale", code=hashes + rows.source)
+    rows["comparable"] = has_usual_condition(rows)
 
     best_last = rows.sort_values(["fresh", "comparable", "timestamp"], kind="stable")
-    of_cell = best_last.groupby(CELL)
-    is_run_that_counts = pd.Series(True, index=rows.index)
-    for column in ("fresh", "code", *CONDITION):
-        is_run_that_counts &= best_last[column] == of_cell[column].transform("last")
+    decisive = ["fresh", "code", *CONDITION]
+    best = best_last.groupby(CELL)[decisive].transform("last")
+    is_counted = (rows[decisive] == best.sort_index()).all(axis=1)
 
-    counted = cells(rows[is_run_that_counts], CELL).drop(columns=["fresh", "code"])
-    return counted.sort_values([*GROUP, "tokens", "uuid"])
+    merged = cells(rows[is_counted], CELL).drop(columns=["fresh", "code"])
+    return merged.sort_values([*GROUP, "tokens", "uuid"])
+
+
+def has_usual_condition(rows: pd.DataFrame) -> pd.Series:
+    """Return whether a row's CONDITION is that of most cells of its GROUP, stale ones left out."""
+    cell = rows.solution + rows.uuid
+    rows = rows.assign(fresh_cell=cell.where(rows.fresh))
+    of_condition = rows.groupby([*GROUP, *CONDITION])
+    rows["cells"] = of_condition.fresh_cell.transform("nunique")
+    most = rows.groupby(GROUP).cells.transform("max")
+    return rows.cells == most
 
 
 def cells(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
@@ -280,16 +307,12 @@ def cells(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
         ms_low=of_cell.ms.transform("min"),
         ms_high=of_cell.ms.transform("max"),
     )
-    for column in TIMES:
-        merged[column] = of_cell[column].transform("median")
-    for column in ("matched", *MATCHED):
-        merged[column] = of_cell[column].transform("min")
-    for column in ("max_absolute_error", "max_relative_error"):
-        merged[column] = of_cell[column].transform("max")
+    for columns, merge in ((TIMES, "median"), (SHARES, "min"), (ERRORS, "max")):
+        merged[columns] = of_cell[columns].transform(merge)
 
     all_passed = merged.passed.astype(bool)
-    for column in (*TIMES, "ms_low", "ms_high"):
-        merged[column] = merged[column].where(all_passed)
+    times_and_range = [*TIMES, "ms_low", "ms_high"]
+    merged[times_and_range] = merged[times_and_range].where(all_passed)
 
     merged["failed"] = ~all_passed
     shown_last = merged.sort_values(["failed", "timestamp"], kind="stable")
@@ -305,24 +328,25 @@ def median_runs(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     for _, runs in rows.groupby(key):
         slowest_last = runs.sort_values(["passed", "ms"], kind="stable")
         all_passed = runs.passed.astype(bool).all()
-        chosen.append(slowest_last.index[len(runs) // 2 if all_passed else 0])
+        place = len(runs) // 2 if all_passed else 0
+        chosen.append(slowest_last.index[place])
     return rows.loc[chosen]
 
 
 def with_ranks(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with ranges, counts, over_bound, over_fastest and level, as in `load`."""
+    """Return the rows with ranges, counts, over_bound, over_fastest and tied, as in `load`."""
     rows = spread.with_ranges(rows)
     counts = rows.comparable & (rows.source != "stale") & rows.ms.notna()
 
     ranked_ms = rows.ms.where(counts & ranked(rows.protocol))
     workload = [rows[column] for column in [*GROUP, "uuid"]]
-    over_fastest = ranked_ms / ranked_ms.groupby(workload).transform("min")
+    fastest = ranked_ms.groupby(workload).transform("min")
 
     rows = rows.assign(
         counts=counts,
         over_bound=rows.ms / rows.bound_ms,
-        over_fastest=over_fastest,
-        level=spread.tied_with_fastest(rows, ranked_ms, workload),
+        over_fastest=ranked_ms / fastest,
+        tied=spread.tied_with_fastest(rows, ranked_ms, workload),
     )
     return rows.reset_index(drop=True)
 

@@ -27,7 +27,12 @@ NOT_KNOWN = "assumed"
 
 def nearest(tokens: int, among: Iterable[int]) -> int:
     """Return the token count nearest to `tokens` on a logarithmic scale, the lesser of two."""
-    return min(among, key=lambda other: (abs(math.log((other or 0.5) / (tokens or 0.5))), other))
+
+    def distance(other: int) -> tuple[float, int]:
+        ratio = (other or 0.5) / (tokens or 0.5)
+        return abs(math.log(ratio)), other
+
+    return min(among, key=distance)
 
 
 def with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
@@ -46,22 +51,23 @@ def alike_with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
     """Do for cells that agree in ALIKE what `with_ranges` does for all."""
     is_repeated = (cells.runs > 1) & cells.ms.notna()
     repeated = cells[is_repeated]
-    widest = (repeated.ms_high / repeated.ms_low).groupby(repeated.tokens).max()
+    widths = repeated.ms_high / repeated.ms_low
+    widest = widths.groupby(repeated.tokens).max()
 
-    of_trials = cells.trials_ms.map(width_of_trials, na_action="ignore").astype(float)
-    width = of_trials.fillna(ASSUMED)
-    range_from = of_trials.notna().map({True: TRIALS, False: NOT_KNOWN})
+    trials = cells.trials_ms.map(width_of_trials, na_action="ignore").astype(float)
     if len(widest):
-        of_others = cells.tokens.map(lambda tokens: widest[nearest(tokens, widest.index)])
-        width = np.fmax(of_others, of_trials)
-        range_from[:] = OTHER_CELLS
-    range_from[is_repeated] = OWN_RUNS
+        others = cells.tokens.map(lambda tokens: widest[nearest(tokens, widest.index)])
+        width = np.fmax(others, trials)
+        range_from = pd.Series(OTHER_CELLS, cells.index)
+    else:
+        width = trials.fillna(ASSUMED)
+        range_from = trials.notna().map({True: TRIALS, False: NOT_KNOWN})
 
     half = width**0.5
     return cells.assign(
         ms_low=cells.ms_low.where(is_repeated, cells.ms / half),
         ms_high=cells.ms_high.where(is_repeated, cells.ms * half),
-        range_from=range_from,
+        range_from=range_from.mask(is_repeated, OWN_RUNS),
     )
 
 

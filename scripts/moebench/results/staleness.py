@@ -15,8 +15,10 @@ from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.core.provenance import Provenance, of_trace
 from moebench.judging.plan import Part, Plan
+from moebench.operators.layers import cached
 from moebench.packing import manifest, pack, solution_files
 from moebench.packing.fingerprint import source_hashes
+from moebench.packing.manifest import PackingError
 from moebench.results import trace_files
 from moebench.results.trace_files import Recorded
 
@@ -63,10 +65,11 @@ def judge_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
 
     states = []
     for each in recorded:
-        known_sources = sources_of_root[each.root]
-        hashes_now = known_sources.get((each.trace.definition, each.trace.solution), ())
-        complete = each.root is not None and bool(known_sources)
-        states.append(judge(of_trace(each.trace), hashes_now, complete))
+        sources_now = sources_of_root[each.root]
+        is_complete = each.root is not None and bool(sources_now)
+        key = (each.trace.definition, each.trace.solution)
+        hashes_now = sources_now.get(key, ())
+        states.append(judge(of_trace(each.trace), hashes_now, is_complete))
     return states, list(dict.fromkeys(warnings))
 
 
@@ -75,9 +78,11 @@ def judge_record(provenance: Provenance, solution: str) -> State:
 
     The record may be of any of the solution's definitions.
     """
-    if solution not in manifest.solution_names():
-        return judge(provenance, ())
-    return judge(provenance, hashes(pack.pack(solution).values()))
+    hashes_now = set()
+    if solution in manifest.solution_names():
+        for hashes_of_packed in hashes_of_solution(paths.SOLUTIONS, solution).values():
+            hashes_now |= hashes_of_packed
+    return judge(provenance, hashes_now)
 
 
 def sources(root: Path | None) -> tuple[Sources, list[str]]:
@@ -87,17 +92,38 @@ def sources(root: Path | None) -> tuple[Sources, list[str]]:
     another data set: the JSON files in its solutions/.
     """
     if root in (None, paths.ROOT):
-        packed, faults = pack.pack_all([])
-        solutions = [solution for each in packed.values() for solution in each.values()]
+        sources_now, faults = repository_sources()
     else:
         files = sorted((root / "solutions").rglob("*.json"))
         by_file, faults = solution_files.read(files)
-        solutions = list(by_file.values())
-
-    sources_now = {}
-    for solution in solutions:
-        sources_now[solution.definition, solution.name] = hashes([solution])
+        sources_now = hashes_by_key(by_file.values())
     return sources_now, [f"{fault}; its traces count as stale" for fault in faults]
+
+
+def repository_sources() -> tuple[Sources, list[str]]:
+    """Return this repository's sources, and why any cannot be packed, a line for each."""
+    sources_now = {}
+    faults = []
+    for name in manifest.solution_names():
+        try:
+            sources_now |= hashes_of_solution(paths.SOLUTIONS, name)
+        except PackingError as error:
+            faults.append(str(error))
+    return sources_now, faults
+
+
+@cached  # no command edits a solution, and a page of documentation asks a hundred times
+def hashes_of_solution(folder: Path, solution: str) -> Sources:
+    """Return the sources of one solution of this repository. Raises PackingError.
+
+    folder: that of all solutions, paths.SOLUTIONS.
+    """
+    return hashes_by_key(pack.pack(solution).values())
+
+
+def hashes_by_key(solutions: Iterable[Solution]) -> Sources:
+    """Return the hashes of packed solutions by definition and name."""
+    return {(solution.definition, solution.name): hashes([solution]) for solution in solutions}
 
 
 def checked(plan: Plan, resume: bool) -> Plan:
@@ -131,15 +157,20 @@ def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str]
     They are of the solution's source as it is now and of the plan's conditions: device, tolerance
     and protocol. A trace that did not pass is one as well: it would fail again.
     """
-    wanted = (plan.device.hardware, str(plan.tolerance), plan.protocol)
     traces_to_keep = defaultdict(list)
     for name, packed in part.solutions.items():
         hashes_now = hashes([packed])
         for trace in traces:
-            if (trace.solution, trace.definition) != (packed.name, part.full.name):
-                continue
-            provenance = of_trace(trace)
-            conditions = (provenance.hardware, provenance.tolerance, provenance.protocol)
-            if conditions == wanted and judge(provenance, hashes_now) == "current":
+            is_of_solution = trace.solution == packed.name and trace.definition == part.full.name
+            if is_of_solution and is_current(trace, hashes_now, plan):
                 traces_to_keep[trace.workload.uuid, name].append(trace)
     return traces_to_keep
+
+
+def is_current(trace: Trace, hashes_now: set[str], plan: Plan) -> bool:
+    """Return whether a trace is of a source as it is now and of the plan's conditions."""
+    provenance = of_trace(trace)
+    conditions = (provenance.hardware, provenance.tolerance, provenance.protocol)
+    if conditions != (plan.device.hardware, str(plan.tolerance), plan.protocol):
+        return False
+    return judge(provenance, hashes_now) == "current"

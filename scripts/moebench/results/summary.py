@@ -10,6 +10,9 @@ from moebench.results.measurements import MATCHED
 # The tolerance whose times are shown: every solution that was timed passed it.
 SHOWN = "relaxed"
 
+# Columns whose mean over workloads is a geometric one.
+GEOMETRIC = ["over_fastest", "over_fastest_low", "over_fastest_high", "over_bound"]
+
 
 def geometric_mean(values: pd.Series) -> float:
     """Return the geometric mean of the values that are not NaN."""
@@ -24,6 +27,11 @@ def shown_tolerance(rows: pd.DataFrame) -> str:
     if (rows.tolerance == SHOWN).any():
         return SHOWN
     return rows.tolerance.mode()[0]
+
+
+def counted(rows: pd.DataFrame, tolerance: str = SHOWN) -> pd.DataFrame:
+    """Return the rows at a tolerance whose times count."""
+    return rows[(rows.tolerance == tolerance) & rows.counts]
 
 
 def by_solution(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -47,31 +55,33 @@ def by_solution(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> pd.
     workloads: how many the definition has.
     """
     shown = shown_tolerance(rows)
-    verdicts = rows if verdicts is None else verdicts
     solutions = sorted(set(rows.solution))
-    workloads = rows.workloads.max()
+    means = means_of_times(counted(rows, shown)).reindex(solutions)
+    means = means.join(passes(rows if verdicts is None else verdicts, shown))
+    means["workloads"] = rows.workloads.max()
 
-    counted = rows[(rows.tolerance == shown) & rows.counts]
-    counted = counted.assign(
-        over_fastest_low=counted.over_fastest * counted.ms_low / counted.ms,
-        over_fastest_high=counted.over_fastest * counted.ms_high / counted.ms,
-    )
-    means = counted.groupby("solution").agg(
-        over_fastest=("over_fastest", geometric_mean),
-        over_fastest_low=("over_fastest_low", geometric_mean),
-        over_fastest_high=("over_fastest_high", geometric_mean),
-        over_bound=("over_bound", geometric_mean),
-        mean_ms=("ms", "mean"),
-        score=("speedup", "mean"),
-        timed=("ms", "size"),
-        runs=("runs", "min"),
-    )
-    means = means.reindex(solutions).join(passes(verdicts, shown))
-
-    means["workloads"] = workloads
-    means["complete"] = (means.timed == workloads) & (means[f"passed_{shown}"] == workloads)
-    means["best"] = means.index.isin(tied_with_best(means[means.complete]).index)
+    is_timed = means.timed == means.workloads
+    has_passed = means[f"passed_{shown}"] == means.workloads
+    means["complete"] = is_timed & has_passed
+    tied = tied_with_best(means[means.complete])
+    means["best"] = means.index.isin(tied.index)
     return means.sort_values(["complete", "over_fastest"], ascending=[False, True], kind="stable")
+
+
+def means_of_times(timed: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of `by_solution` that are made of times. timed: the rows that count."""
+    share_of_ms = timed.over_fastest / timed.ms
+    timed = timed.assign(
+        over_fastest_low=share_of_ms * timed.ms_low,
+        over_fastest_high=share_of_ms * timed.ms_high,
+    )
+    of_solution = timed.groupby("solution")
+    means = of_solution[GEOMETRIC].agg(geometric_mean)
+    means["mean_ms"] = of_solution.ms.mean()
+    means["score"] = of_solution.speedup.mean()
+    means["timed"] = of_solution.size()
+    means["runs"] = of_solution.runs.min()
+    return means
 
 
 def tied_with_best(means: pd.DataFrame) -> pd.DataFrame:
@@ -86,10 +96,11 @@ def passes(rows: pd.DataFrame, shown: str) -> pd.DataFrame:
 
     A workload with rows of several clocks passed if all of them did, and is stale if all are.
     """
-    of_workload = ["tolerance", "solution", "uuid"]
-    fresh = rows[rows.source != "stale"]
-    has_passed = fresh.groupby(of_workload).passed.all()
-    is_stale = (rows.source == "stale").groupby([rows[column] for column in of_workload]).all()
+    rows = rows.assign(is_stale=rows.source == "stale")
+    fresh = rows[~rows.is_stale]
+    workload = ["tolerance", "solution", "uuid"]
+    has_passed = fresh.groupby(workload).passed.all()
+    is_stale = rows.groupby(workload).is_stale.all()
 
     columns = {}
     for name in dict.fromkeys([*TOLERANCES, shown]):
@@ -97,7 +108,7 @@ def passes(rows: pd.DataFrame, shown: str) -> pd.DataFrame:
         stale = counts_by_solution(is_stale, name)
         columns[f"stale_{name}"] = stale[stale > 0]
     matched = fresh.groupby("solution")[MATCHED].min()
-    return pd.concat([pd.DataFrame(columns), matched], axis=1)
+    return pd.DataFrame(columns).join(matched, how="outer")
 
 
 def counts_by_solution(is_counted: pd.Series, tolerance: str) -> pd.Series:
@@ -132,12 +143,13 @@ def speedup_over_others(rows: pd.DataFrame, solution: str) -> pd.Series:
     These are geometric means over the workloads. Variants of one base are not compared, nor what is
     not complete.
     """
-    counted = rows[(rows.tolerance == SHOWN) & rows.counts]
-    ms = counted.pivot(index="uuid", columns="solution", values="ms")
+    ms = counted(rows).pivot(index="uuid", columns="solution", values="ms")
+    base = base_of(solution)
 
     factors = {}
     for name in ms:
-        complete = ms[name].notna().all()
-        if complete and base_of(name) != base_of(solution):
-            factors[name] = geometric_mean(ms[name] / ms[solution])
+        is_complete = ms[name].notna().all()
+        if is_complete and base_of(name) != base:
+            ratios = ms[name] / ms[solution]
+            factors[name] = geometric_mean(ratios)
     return pd.Series(factors, dtype=float).sort_values()

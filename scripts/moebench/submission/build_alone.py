@@ -51,18 +51,20 @@ def main(folder: Path, hardware: str) -> None:
 
 def architecture(hardware: str) -> str:
     """Return sm_100 as nvcc's wrappers want it, 10.0a; nvcc knows no such set of an older one."""
-    feature_set = "a" if int(hardware[3:]) >= 90 else ""
-    return f"{hardware[3:-1]}.{hardware[-1]}{feature_set}"
+    number = int(hardware.removeprefix("sm_"))
+    major, minor = divmod(number, 10)
+    return f"{major}.{minor}a" if number >= 90 else f"{major}.{minor}"
 
 
 def call_once(definition: Definition, runnable) -> str:
     """Call it on random inputs and say so. Raises ValueError for an output that is not finite."""
-    inputs = {name: {"type": "random"} for name in definition.inputs}
+    specs = {name: {"type": "random"} for name in definition.inputs}
     for name, value in SCALARS.items():
-        inputs[name] = {"type": "scalar", "value": value}
-    workload = Workload(axes={"seq_len": TOKENS}, inputs=inputs, uuid="once")
+        specs[name] = {"type": "scalar", "value": value}
+    workload = Workload(axes={"seq_len": TOKENS}, inputs=specs, uuid="once")
 
-    output = runnable.call_value_returning(*gen_inputs(definition, workload, "cuda:0"))
+    inputs = gen_inputs(definition, workload, "cuda:0")
+    output = runnable.call_value_returning(*inputs)
     if not torch.isfinite(output.float()).all():
         raise ValueError(f"a call with {TOKENS} tokens gave an output that is not finite")
     return f"called once with {TOKENS} tokens on {torch.cuda.get_device_name()}"

@@ -62,27 +62,28 @@ def write(solution: Solution, folder: Path) -> Solution:
     no description and target_hardware "cuda". Raises PackingError, and CannotRun where not all of
     it can be written.
     """
-    language = solution.spec.language.value
-    entry_file, function = solution.spec.entry_point.split("::")
+    spec = solution.spec
+    entry_file, function = spec.entry_point.split("::")
     names = {"name": solution.name, "definition": solution.definition, "author": solution.author}
     build = {
-        "language": language,
+        "language": spec.language.value,
         "entry_point": f"{PurePosixPath(entry_file).name}::{function}",
-        "destination_passing_style": solution.spec.destination_passing_style,
+        "destination_passing_style": spec.destination_passing_style,
     }
     sources = flat_sources(solution)
 
     # The configuration comes first: by its mark the next submission knows the folder.
     write_atomically(folder / "config.toml", configuration(solution, names, build))
     shutil.rmtree(folder / "solution", ignore_errors=True)
-    source_folder = folder / "solution" / language
+    source_folder = folder / "solution" / spec.language.value
     for path, text in sources.items():
         write_atomically(source_folder / path, text)
 
-    spec = BuildSpec(target_hardware=["cuda"], **build)
-    packed = pack_solution_from_files(path=str(source_folder), spec=spec, **names)
+    flat_spec = BuildSpec(target_hardware=["cuda"], **build)
+    packed = pack_solution_from_files(path=str(source_folder), spec=flat_spec, **names)
+    text = packed.model_dump_json(indent=2)
     for name in ("solution.json", PACKED):
-        write_atomically(folder / name, packed.model_dump_json(indent=2))
+        write_atomically(folder / name, text)
     return packed
 
 
@@ -100,13 +101,14 @@ def flat_sources(solution: Solution) -> dict[str, str]:
 
 def configuration(solution: Solution, names: dict, build: dict) -> str:
     """Return the text of config.toml."""
-    text = f"{MARK}; the repository's own source hash is {solution.hash()}.\n"
-    for section, values in (("solution", names), ("build", build)):
-        text += f"[{section}]\n"
+    lines = [f"{MARK}; the repository's own source hash is {solution.hash()}."]
+    for section, values in {"solution": names, "build": build}.items():
+        lines.append(f"[{section}]")
         for key, value in values.items():
-            text += f"{key} = {json.dumps(value, ensure_ascii=False)}\n"
-        text += "\n"
-    return text
+            text = json.dumps(value, ensure_ascii=False)
+            lines.append(f"{key} = {text}")
+        lines.append("")
+    return "\n".join([*lines, ""])
 
 
 def check_folder(folder: Path, submitted: Solution) -> None:
@@ -132,18 +134,17 @@ def check_sources(folder: Path, submitted: Solution) -> None:
     with suppress(OSError, ValueError):  # there is none where the first attempt was cut off
         written.append(Solution.model_validate_json((folder / PACKED).read_bytes()))
 
-    sources = folder / "solution"
     written_files = set()
     for solution in written:
-        language = solution.spec.language.value
-        written_files |= {
-            (sources / language / each.path, each.content) for each in solution.sources
-        }
+        source_folder = folder / "solution" / solution.spec.language.value
+        for source in solution.sources:
+            written_files.add((source_folder / source.path, source.content))
 
-    for path in sorted(sources.rglob("*")):
+    for path in sorted((folder / "solution").rglob("*")):
         if not path.is_file() or path.suffix == ".pyc":
             continue
-        if (path, path.read_text(encoding="utf-8", errors="replace")) not in written_files:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if (path, text) not in written_files:
             raise UserError(
                 f"--into: {path} is new or edited by hand: move it or name another folder"
             )
@@ -177,9 +178,6 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
 
     None where all have; that is printed.
     """
-    key = catalogue.by_name()[solution.definition]
-    workloads = recorded(key)
-
     rows = measurements.load_solution(solution, traces)
     rows = rows[(rows.source == "current") & (rows.tolerance == "contest")]
     rows = measurements.cells(rows, ["hardware", "uuid"])  # one failed run is a failure
@@ -187,17 +185,15 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
     machine = next(iter(passed.hardware.mode()), None)
     proven = set(passed.uuid[passed.hardware == machine])
 
-    missing = [workload for workload in workloads if workload.uuid not in proven]
+    key = catalogue.by_name()[solution.definition]
+    workloads = recorded(key)
     total = len(workloads)
+    missing = [workload for workload in workloads if workload.uuid not in proven]
     if not missing:
         print(
             f"PASSED {total} of {total} at contest tolerance on {machine}; evaluation on {hardware}"
         )
         return None
-    return NOT_PROVEN.format(
-        missing=len(missing),
-        total=total,
-        tokens=", ".join(str(workload.axes["seq_len"]) for workload in missing),
-        name=folder_name(solution.name, solution.definition),
-        key=key,
-    )
+    name = folder_name(solution.name, solution.definition)
+    tokens = ", ".join(str(workload.axes["seq_len"]) for workload in missing)
+    return NOT_PROVEN.format(missing=len(missing), total=total, tokens=tokens, name=name, key=key)

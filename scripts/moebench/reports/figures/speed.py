@@ -1,34 +1,36 @@
 """Figure: how many times the roofline bound every solution takes, over the number of tokens."""
 
 import textwrap
-from statistics import mean
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from moebench.reports.comparison import provenance
 from moebench.reports.figures import style
-from moebench.reports.versions import TIMED
-from moebench.results.summary import SHOWN
+from moebench.reports.versions import TIMED, provenance
+from moebench.results.summary import SHOWN, counted
 
 SMALL_PRINT = 160  # characters in a line
+LARGEST_MARK = 7.5  # points; each solution's is smaller than that of the one below it
+SMALLEST_MARK = 4
 
 
 def figure(rows: pd.DataFrame) -> Figure:
     """Return a curve for each solution. rows: of one definition on one GPU."""
-    shown = rows[(rows.tolerance == SHOWN) & rows.counts & rows.over_bound.notna()]
+    shown = counted(rows).dropna(subset="over_bound")
+    gpu = rows.hardware.iloc[0]
     timed = TIMED[rows.clock.iloc[0]]
-    where = f"{rows.hardware.iloc[0]}, {SHOWN} tolerance, {timed}"
-    title = f"How many times the roofline bound: {where}"
+    title = f"How many times the roofline bound: {gpu}, {SHOWN} tolerance, {timed}"
     origin = f"{rows.definition.iloc[0]}; {provenance(rows)}"
     drawn = style.new(title, 5.0, textwrap.fill(origin, SMALL_PRINT))
 
     axes = drawn.subplots()
     places = style.token_axis(axes, shown.tokens)
-    for at, (name, curve) in enumerate(curves(shown).items()):
-        label = name if len(curve) == len(places) else f"{name} ({len(curve)}/{len(places)})"
-        look = style.look(name, size=max(7.5 - 0.5 * at, 4))
-        axes.plot([places[tokens] for tokens in curve], list(curve.values()), label=label, **look)
+    size = LARGEST_MARK
+    for curve in curves(shown):
+        look = style.look(curve.solution.iloc[0], max(size, SMALLEST_MARK))
+        label = curve_label(curve, len(places))
+        axes.plot(curve.tokens.map(places), curve.over_bound, label=label, **look)
+        size -= 0.5
 
     axes.set(ylabel="latency / roofline bound, up to 10 (lower is better)")
     style.bound_axis(axes)
@@ -36,13 +38,20 @@ def figure(rows: pd.DataFrame) -> Figure:
     return drawn
 
 
-def curves(rows: pd.DataFrame) -> dict[str, dict[int, float]]:
-    """Return solution -> T -> times the bound, the fastest last.
+def curve_label(curve: pd.DataFrame, token_counts: int) -> str:
+    """Return the solution's name, and at how many token counts it was timed if not at all."""
+    name = curve.solution.iloc[0]
+    if len(curve) == token_counts:
+        return name
+    return f"{name} ({len(curve)}/{token_counts})"
+
+
+def curves(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the rows of each solution by T, the fastest solution last.
 
     It is drawn on top; where curves coincide the rims of the others' larger marks show.
     """
-    by_name = {}
-    for name, of_solution in rows.sort_values("tokens").groupby("solution"):
-        by_name[name] = dict(zip(of_solution.tokens, of_solution.over_bound, strict=True))
-    slowest_first = sorted(by_name, key=lambda name: -mean(by_name[name].values()))
-    return {name: by_name[name] for name in slowest_first}
+    last_of_tokens = rows.drop_duplicates(["solution", "tokens"], keep="last")
+    by_tokens = last_of_tokens.sort_values("tokens")
+    by_solution = [curve for _, curve in by_tokens.groupby("solution")]
+    return sorted(by_solution, key=lambda curve: -curve.over_bound.mean())

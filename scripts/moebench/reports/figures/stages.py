@@ -44,18 +44,18 @@ class Part:
 def figure(records: list[ProfileRecord]) -> Figure:
     """Return a panel for each recorded workload, with a scale of its own."""
     panels = profiles_by_tokens(records)
-    hardware = records[0].provenance.hardware
-    drawn = style.new(f"Where one call's time goes: {hardware}", 1.4 + 1.1 * len(panels))
+    title = f"Where one call's time goes: {records[0].provenance.hardware}"
+    drawn = style.new(title, 1.4 + 1.1 * len(panels))
 
     axes_of_panel = drawn.subplots(len(panels), 1, squeeze=False)[:, 0]
     for axes, tokens in zip(axes_of_panel, sorted(panels), strict=True):
         draw_panel(axes, panels[tokens])
+    last = axes_of_panel[-1]
+    last.set_xlabel(CAPTION)
 
-    axes = axes_of_panel[-1]
-    axes.set_xlabel(CAPTION)
     keys = [Patch(color=colour, label=name) for name, colour in COLOURS.items()]
-    bound = axes.plot([], [], label="roofline bound", **style.BOUND_LINE)
-    drawn.legend(handles=[*keys, *bound], loc="outside lower center", ncols=4)
+    keys += last.plot([], [], label="roofline bound", **style.BOUND_LINE)
+    drawn.legend(handles=keys, loc="outside lower center", ncols=4)
     return drawn
 
 
@@ -76,7 +76,7 @@ def draw_panel(axes: Axes, profiles: dict[str, WorkloadProfile]) -> None:
     for name, profile in profiles.items():
         draw_bar(axes, name, profile, longest)
 
-    profile = list(profiles.values())[-1]
+    # Of the last solution: all have the same bound.
     axes.axvline(profile.bound_us, **style.BOUND_LINE)
     axes.set(title=profile.label, xlim=(0, longest))
     axes.invert_yaxis()
@@ -89,10 +89,12 @@ def draw_bar(axes: Axes, name: str, profile: WorkloadProfile, longest: float) ->
     for part in parts(profile):
         colour = COLOURS[colour_key(part.stage)]
         bar = axes.barh(name, part.width, left=left, color=colour, edgecolor=style.GROUND)
-        text = f"{part.us:.0f}" if part.width > LEAST_SHARE * longest else ""
+        left += part.width
+
+        has_room = part.width > LEAST_SHARE * longest
+        text = f"{part.us:.0f}" if has_room else ""
         ink = style.INK if part.stage == BETWEEN else "white"
         axes.bar_label(bar, [text], label_type="center", fontsize=8, color=ink)
-        left += part.width
     axes.text(left, name, f" {profile.wall_us:.0f}", va="center", weight="bold")
 
 
@@ -107,16 +109,17 @@ def parts(profile: WorkloadProfile) -> list[Part]:
     scale = profile.busy_us / sum(us.values())
 
     between = profile.wall_us - profile.busy_us
-    stages = [Part(stage, time, time * scale) for stage, time in us.items()]
-    return [*stages, Part(BETWEEN, between, between)]
+    pieces = [Part(stage, time, time * scale) for stage, time in us.items()]
+    pieces.append(Part(BETWEEN, between, between))
+    return pieces
 
 
 def colour_key(stage: str) -> str:
     """Return the key of COLOURS that a stage, or several in one kernel, "a + b", goes by."""
-    parts_of_kernel = stage.split(" + ")
-    if "gemm1" in parts_of_kernel and "gemm2" in parts_of_kernel:
+    stages = stage.split(" + ")
+    if "gemm1" in stages and "gemm2" in stages:
         return WHOLE
     for key in COLOURS:
-        if key in parts_of_kernel:
+        if key in stages:
             return key
     return UNASSIGNED

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from zlib import crc32
 
@@ -64,7 +63,8 @@ def place(solution: str) -> int:
     if solution not in solution_names():
         return crc32(solution.encode())
     first_definition = read_manifest(solution).definitions[0]
-    return solutions_of(operator(first_definition).layer_sizes()).index(solution)
+    layer_sizes = operator(first_definition).layer_sizes()
+    return solutions_of(layer_sizes).index(solution)
 
 
 def look(solution: str, size: float = 5) -> dict:
@@ -91,21 +91,20 @@ def new(title: str, height: float, small_print: str = "") -> Figure:
 
 def token_axis(axes: Axes, tokens: Iterable[int]) -> dict[int, int]:
     """Make an x axis on which token counts stand at equal distances, and return T -> x."""
-    places = {}
-    for count in sorted(set(tokens)):
-        places[count] = len(places)
+    counts = sorted(set(tokens))
+    positions = range(len(counts))
 
     # So small that five digits fit into a place of 19 in WIDTH beside a legend.
-    axes.set_xticks(list(places.values()), [str(count) for count in places], fontsize=6.5)
-    axes.set(xlabel="T, tokens (at equal distances)", xlim=(-0.5, len(places) - 0.5))
+    axes.set_xticks(positions, map(str, counts), fontsize=6.5)
+    axes.set(xlabel="T, tokens (at equal distances)", xlim=(-0.5, len(counts) - 0.5))
     axes.grid(axis="x", visible=False)
-    return places
+    return dict(zip(counts, positions, strict=True))
 
 
 def bound_axis(axes: Axes) -> None:
     """Make a logarithmic y axis of times the bound, up to 10; below 1 it is grey."""
     axes.set_yscale("log")
-    axes.set_yticks(BOUND_TICKS, [str(tick) for tick in BOUND_TICKS])
+    axes.set_yticks(BOUND_TICKS, map(str, BOUND_TICKS))
     axes.minorticks_off()
     axes.set_ylim(0.9, 10)
     axes.axhline(1, **BOUND_LINE)
@@ -118,18 +117,27 @@ def digest(figure: Figure) -> str:
 
     The SVG itself differs among versions of matplotlib.
     """
-    shown = {"lines": [], "bars": [], "texts": []}
-    for line in figure.findobj(Line2D):
-        points = [rounded(point) for point in line.get_xydata()]
-        look = [to_hex(line.get_color()), line.get_linewidth(), str(line.get_marker())]
-        shown["lines"].append([points, *look, line.get_markersize()])
-    for bar in figure.findobj(Rectangle):
-        colour = to_hex(bar.get_facecolor(), keep_alpha=True)
-        shown["bars"].append([rounded(bar.get_bbox().bounds), colour])
-    for text in figure.findobj(Text):
-        colour = to_hex(text.get_color())
-        shown["texts"].append([text.get_text(), colour, text.get_fontsize()])
-    return hashlib.sha256(json.dumps(shown).encode() + SHEET.read_bytes()).hexdigest()
+    lines = [line_shown(line) for line in figure.findobj(Line2D)]
+    bars = [bar_shown(bar) for bar in figure.findobj(Rectangle)]
+    texts = [text_shown(text) for text in figure.findobj(Text)]
+
+    shown = json.dumps({"lines": lines, "bars": bars, "texts": texts})
+    return hashlib.sha256(shown.encode() + SHEET.read_bytes()).hexdigest()
+
+
+def line_shown(line: Line2D) -> list:
+    points = [rounded(point) for point in line.get_xydata()]
+    marker = [str(line.get_marker()), line.get_markersize()]
+    return [points, to_hex(line.get_color()), line.get_linewidth(), *marker]
+
+
+def bar_shown(bar: Rectangle) -> list:
+    colour = to_hex(bar.get_facecolor(), keep_alpha=True)
+    return [rounded(bar.get_bbox().bounds), colour]
+
+
+def text_shown(text: Text) -> list:
+    return [text.get_text(), to_hex(text.get_color()), text.get_fontsize()]
 
 
 def rounded(values: Iterable[float]) -> list[float]:
@@ -151,19 +159,30 @@ def shortened(text: str) -> str:
     distinct style attribute is a class.
     """
     text = re.sub(r' transform="rotate\(-0 [^"]*"', "", text)
-    in_hundredths = partial(re.sub, r"(\.\d\d)\d+", r"\1")
-    text = re.sub(
-        r' (?:d|x|y|transform)="[^"]*"', lambda attribute: in_hundredths(attribute[0]), text
-    )
-    used_ids = set(re.findall(r"#(\w+)[\")]", text))
-    text = re.sub(r' id="(\w+)"', lambda match: match[0] if match[1] in used_ids else "", text)
-    return "".join(f"{line.strip()}\n" for line in with_classes(text).splitlines())
+    text = re.sub(r' (?:d|x|y|transform)="[^"]*"', in_hundredths, text)
+    text = without_unused_ids(text)
+    lines = with_classes(text).splitlines()
+    return "".join(f"{line.strip()}\n" for line in lines)
+
+
+def in_hundredths(attribute: re.Match) -> str:
+    """Return an attribute whose numbers have two decimals at most."""
+    return re.sub(r"(\.\d\d)\d+", r"\1", attribute[0])
+
+
+def without_unused_ids(text: str) -> str:
+    """Return the SVG without the ids that nothing refers to."""
+    used = set(re.findall(r"#(\w+)[\")]", text))
+    for name in set(re.findall(r' id="(\w+)"', text)) - used:
+        text = text.replace(f' id="{name}"', "")
+    return text
 
 
 def with_classes(text: str) -> str:
     """Return the SVG with a class for each distinct style attribute."""
-    styles = list(dict.fromkeys(re.findall(r'style="([^"]*)"', text)))
+    styles = dict.fromkeys(re.findall(r'style="([^"]*)"', text))
+    rules = ""
     for number, style in enumerate(styles):
         text = text.replace(f'style="{style}"', f'class="c{number}"')
-    rules = "".join(f".c{number}{{{style}}}\n" for number, style in enumerate(styles))
+        rules += f".c{number}{{{style}}}\n"
     return text.replace("</style>", f"{rules}</style>", 1)

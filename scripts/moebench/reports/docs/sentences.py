@@ -7,6 +7,7 @@ docs/figures.toml lists the sentences. Between the words of one the page may bre
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import Field
@@ -47,6 +48,14 @@ class Sentence(Strict):
     arguments: dict = Field({}, alias="with")
     not_measured: str | None = None
 
+    @property
+    def pattern(self) -> re.Pattern:
+        """Return what finds the sentence in a page, with a group for each hole."""
+        words = map(re.escape, self.text.split())
+        text = r"\s+".join(words)
+        pattern = text.replace(re.escape(HOLE), f"({NUMBER})")
+        return re.compile(pattern)
+
     def figures(self, functions: Functions) -> list[str] | None:
         """Return what stands in the holes; [] for a sentence that is not computed; None where its
         traces or records are missing or stale, or give another number of figures.
@@ -57,16 +66,47 @@ class Sentence(Strict):
             figures = functions[self.computed_by](**self.arguments)
         except (LookupError, ValueError, StopIteration):
             return None
-        if len(figures) != self.text.count(HOLE):
-            return None
+
+        is_complete = len(figures) == self.text.count(HOLE)
         are_numbers = all(re.fullmatch(NUMBER, figure) for figure in figures)
-        return figures if are_numbers else None
+        return figures if is_complete and are_numbers else None
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of which figures are checked. name: its path from the root."""
+
+    name: str
+    text: str
+
+    def where(self, position: int) -> str:
+        """Return "docs/a.md:3" for a position in the text."""
+        line = self.text.count("\n", 0, position) + 1
+        return f"{self.name}:{line}"
+
+    def with_figures(self, changes: dict[tuple[int, int], str]) -> str:
+        """Return the text with other figures. changes: place in the text -> figure."""
+        parts = []
+        position = 0
+        for first, end in sorted(changes):
+            parts += [self.text[position:first], changes[first, end]]
+            position = end
+        parts.append(self.text[position:])
+        return "".join(parts)
 
 
 def listed(root: Path = paths.ROOT) -> list[Sentence]:
     """Return the sentences of docs/figures.toml."""
-    content = tomllib.loads((root / "docs" / "figures.toml").read_text(encoding="utf-8"))
+    text = (root / "docs" / "figures.toml").read_text(encoding="utf-8")
+    content = tomllib.loads(text)
     return [Sentence.model_validate(each) for each in content["sentence"]]
+
+
+def pages(root: Path = paths.ROOT) -> dict[str, Path]:
+    """Return README.md and the pages of docs/, by their path from the root."""
+    files = sorted((root / "docs").glob("*.md"))
+    files.append(root / "README.md")
+    return {path.relative_to(root).as_posix(): path for path in files}
 
 
 def update(
@@ -76,36 +116,31 @@ def update(
 
     Problems are figures that differ, that no sentence covers, and sentences that are not there.
     """
+    by_page = {name: [] for name in pages(root)}
     problems = []
-    by_page = pages(root)
     for sentence in sentences:
-        if sentence.page not in by_page:
+        if sentence.page in by_page:
+            by_page[sentence.page].append(sentence)
+        else:
             problems.append(f"{sentence.page}: no such page, for {sentence.text!r}")
 
-    for page, path in by_page.items():
-        of_page = [sentence for sentence in sentences if sentence.page == page]
-        problems += update_page(path, page, check, of_page, functions)
+    for name, of_page in by_page.items():
+        problems += update_page(root / name, name, check, of_page, functions)
     return problems
 
 
-def pages(root: Path = paths.ROOT) -> dict[str, Path]:
-    """Return the pages whose sentences are checked, by their path from the root."""
-    files = [*sorted((root / "docs").glob("*.md")), root / "README.md"]
-    return {path.relative_to(root).as_posix(): path for path in files}
-
-
 def update_page(
-    path: Path, page: str, check: bool, sentences: list[Sentence], functions: Functions
+    path: Path, name: str, check: bool, sentences: list[Sentence], functions: Functions
 ) -> list[str]:
     """Do for one page what `update` does for all."""
-    text = path.read_text(encoding="utf-8")
-    matches, problems = located(page, text, sentences)
+    page = Page(name, path.read_text(encoding="utf-8"))
+    matches, problems = located(page, sentences)
 
     changes = {}
     for sentence, match in matches:
         figures = sentence.figures(functions)
         if figures is None:
-            where = f"{page}:{line_at(text, match.start())}"
+            where = page.where(match.start())
             problems.append(f"{where}: no current trace or record gives {sentence.text!r}")
             continue
         for number, figure in enumerate(figures, 1):
@@ -113,66 +148,51 @@ def update_page(
                 changes[match.span(number)] = figure
 
     if check:
-        problems += out_of_date(page, text, changes)
+        problems += out_of_date(page, changes)
     elif changes:
-        write_atomically(path, replaced(text, changes))
-    return problems + without_source(page, text, [match.span() for _, match in matches])
+        write_atomically(path, page.with_figures(changes))
+    covered = [match.span() for _, match in matches]
+    return problems + without_source(page, covered)
 
 
 def located(
-    page: str, text: str, sentences: list[Sentence]
+    page: Page, sentences: list[Sentence]
 ) -> tuple[list[tuple[Sentence, re.Match]], list[str]]:
     """Return where each sentence stands in a page, and a line for each that does not, or twice."""
     matches = []
     problems = []
     for sentence in sentences:
-        places = list(pattern_of(sentence.text).finditer(text))
+        places = list(sentence.pattern.finditer(page.text))
         if len(places) == 1:
             matches.append((sentence, places[0]))
         else:
             count = len(places) or "no"
-            problems.append(f"{page}: {count} sentences fit {sentence.text!r}, want one")
+            problems.append(f"{page.name}: {count} sentences fit {sentence.text!r}, want one")
     return matches, problems
 
 
-def out_of_date(page: str, text: str, changes: dict[tuple[int, int], str]) -> list[str]:
+def out_of_date(page: Page, changes: dict[tuple[int, int], str]) -> list[str]:
     """Return a line for each figure that is another now. changes: place in the text -> figure."""
     problems = []
     for (first, end), figure in changes.items():
-        problems.append(
-            f"{page}:{line_at(text, first)}: says {text[first:end]}, traces and records give "
-            f"{figure}: run `moebench docs`"
-        )
+        difference = f"says {page.text[first:end]}, traces and records give {figure}"
+        problems.append(f"{page.where(first)}: {difference}: run `moebench docs`")
     return problems
 
 
-def pattern_of(text: str) -> re.Pattern:
-    """Return what finds a sentence in a page, with a group for each hole."""
-    words = []
-    for word in text.split():
-        parts = map(re.escape, word.split(HOLE))
-        words.append(f"({NUMBER})".join(parts))
-    return re.compile(r"\s+".join(words))
-
-
-def without_source(page: str, text: str, covered: list[tuple[int, int]]) -> list[str]:
+def without_source(page: Page, covered: list[tuple[int, int]]) -> list[str]:
     """Return a line for each figure of a page's sentences that is not covered."""
-    sentences = NO_SENTENCE.sub(lambda match: re.sub(r"[^\n]", "_", match[0]), text)
+    sentences = NO_SENTENCE.sub(blank, page.text)
     problems = []
     for match in FIGURE.finditer(sentences):
         first, end = match.span()
-        if not any(start <= first and end <= stop for start, stop in covered):
+        is_covered = any(start <= first and end <= stop for start, stop in covered)
+        if not is_covered:
             figure = " ".join(match[0].split())
-            problems.append(f"{page}:{line_at(text, first)}: {figure}: from which trace or record?")
+            problems.append(f"{page.where(first)}: {figure}: from which trace or record?")
     return problems
 
 
-def line_at(text: str, position: int) -> int:
-    return text.count("\n", 0, position) + 1
-
-
-def replaced(text: str, changes: dict[tuple[int, int], str]) -> str:
-    """Return a text with other words in these places."""
-    for first, end in sorted(changes, reverse=True):
-        text = text[:first] + changes[first, end] + text[end:]
-    return text
+def blank(match: re.Match) -> str:
+    """Return as many characters as matched, on as many lines, that are no figure."""
+    return re.sub(r"[^\n]", "_", match[0])

@@ -9,7 +9,7 @@ from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.core.provenance import CLOCKS
 from moebench.operators.roofline import H100, MEASURED_ON
-from moebench.profiling.record import ProfileRecord, read_records
+from moebench.profiling.record import ProfileRecord, WorkloadProfile, read_records
 from moebench.reports import (
     bounds,
     comparison,
@@ -20,7 +20,7 @@ from moebench.reports import (
     served,
     versions,
 )
-from moebench.reports.docs import Figures, Tables
+from moebench.reports.docs.generated import Figures, Tables
 from moebench.reports.figures import speed, stages
 from moebench.reports.versions import TIMED
 from moebench.results import measurements
@@ -40,11 +40,14 @@ def rows(clock: str = "events") -> pd.DataFrame:
     return measured[measured.clock == clock]
 
 
-def main_definition(clock: str = "events", gpu: str = MEASURED_ON) -> pd.DataFrame:
-    """Return the measurements of the first definition, DeepSeek-V3's layer on one rank of eight."""
+def main_definition(clock: str = "events", gpu: str | None = MEASURED_ON) -> pd.DataFrame:
+    """Return the measurements of the first definition, DeepSeek-V3's layer on one rank of eight.
+
+    gpu: None for all.
+    """
     measured = rows(clock)
-    is_main = measured.geometry == "full"
-    return measured[is_main & (measured.hardware == gpu)]
+    of_layer = measured[measured.geometry == "full"]
+    return of_layer[of_layer.hardware == gpu] if gpu else of_layer
 
 
 def headline_clock() -> str:
@@ -62,15 +65,22 @@ def with_provenance(table: str, measured: pd.DataFrame) -> str:
     return f"{table}\n\n{versions.caption(measured)}"
 
 
+def joined(measured: list[tuple[object, pd.DataFrame]]) -> pd.DataFrame:
+    """Return the rows of all layers. measured: as of `models.measured`."""
+    return pd.concat([of_layer for _, of_layer in measured])
+
+
 def versions_block() -> str:
     """Return what the tables of solutions and of models were measured with, in full."""
     measured = {}
     for gpu in (MEASURED_ON, H100):
         for clock in CLOCKS:
-            measured[f"DeepSeek-V3 EP8 on {gpu}, {TIMED[clock]}"] = main_definition(clock, gpu)
-    of_layers = [of_layer for _, of_layer in models.measured(rows())]
-    measured[f"All models on {MEASURED_ON}, {TIMED['events']}"] = pd.concat(of_layers)
-    return versions.block({name: rows for name, rows in measured.items() if len(rows)})
+            table_rows = main_definition(clock, gpu)
+            if len(table_rows):
+                measured[f"DeepSeek-V3 EP8 on {gpu}, {TIMED[clock]}"] = table_rows
+    all_models = joined(models.measured(rows()))
+    measured[f"All models on {MEASURED_ON}, {TIMED['events']}"] = all_models
+    return versions.block(measured)
 
 
 def solutions_block(clock: str, gpu: str = MEASURED_ON) -> str:
@@ -90,40 +100,40 @@ def solutions_block(clock: str, gpu: str = MEASURED_ON) -> str:
 
 def profile_records() -> list[ProfileRecord]:
     """Return the recorded profiles, whose bounds divide by today's ceilings."""
-    renewed = []
+    records = []
     for record in read_records(paths.PROFILES):
-        profiled = []
-        for each in record.workloads:
-            if each.bound_us:
-                bound_us = bounds.of_today(
-                    each.bound_us, record.ceilings, record.definition, each.T
-                )
-                each = each.model_copy(update={"bound_us": bound_us})
-            profiled.append(each)
-        renewed.append(record.model_copy(update={"workloads": profiled}))
-    return renewed
+        renewed = [with_bound_of_today(record, profile) for profile in record.workloads]
+        records.append(record.model_copy(update={"workloads": renewed}))
+    return records
+
+
+def with_bound_of_today(record: ProfileRecord, profile: WorkloadProfile) -> WorkloadProfile:
+    """Return a record's profile, whose bound divides by today's ceilings if there is one."""
+    if not profile.bound_us:
+        return profile
+    bound_us = bounds.of_today(profile.bound_us, record.ceilings, record.definition, profile.T)
+    return profile.model_copy(update={"bound_us": bound_us})
 
 
 def ranges_block() -> str:
     """Return how far the runs of repeated cells of the main definition lie apart."""
-    measured = pd.concat([rows(clock)[rows(clock).geometry == "full"] for clock in CLOCKS])
+    measured = pd.concat([main_definition(clock, gpu=None) for clock in CLOCKS])
     table = comparison.ranges(measured)
-    return table.markdown() if any(table.sections) else "No cell was run more than once yet."
+    return table.markdown() if table.rows else "No cell was run more than once yet."
 
 
 def models_block() -> str:
     """Return a row for each model: which solution to use."""
-    measured = pd.concat([of_layer for _, of_layer in models.measured(rows())])
-    return with_provenance(models.recommended(rows()).markdown(), measured)
+    table = models.recommended(rows())
+    return with_provenance(table.markdown(), joined(models.measured(rows())))
 
 
 def shards_block() -> str:
     """Return every solution's times on the measured tensor-parallel ranks, by the GPU's clock."""
-    by_gpu = rows("gpu")
-    of_shards = [of_layer for layer, of_layer in models.measured(by_gpu) if layer.split.tensor > 1]
-    if not of_shards:
+    measured = models.measured_shards(rows("gpu"))
+    if not measured:
         return "Not measured."
-    return with_provenance(models.shards(by_gpu).markdown(), pd.concat(of_shards))
+    return with_provenance(models.shards(rows("gpu")).markdown(), joined(measured))
 
 
 def served_block() -> str:
@@ -132,11 +142,8 @@ def served_block() -> str:
     if not records:
         return ""
 
-    first = records[0]
-    parts = [
-        served.table(first.head, first.points).markdown(titled=True),
-        models.served(records).markdown(),
-    ]
+    first = served.table(records[0].head, records[0].points)
+    parts = [first.markdown(titled=True), models.served(records).markdown()]
     for record in records:
         origin = f"<sub>{served.origin(record.head)}.</sub>"
         if origin not in parts:
@@ -151,8 +158,8 @@ def profile_block() -> str:
         return ""
 
     table = profiles.table(records).markdown(titled=True)
-    origins = [profiles.origin(record) for record in records]
-    return f"{table}\n\n<sub>{'<br>'.join(origins)}</sub>"
+    origins = "<br>".join(profiles.origin(record) for record in records)
+    return f"{table}\n\n<sub>{origins}</sub>"
 
 
 TABLES: Tables = {

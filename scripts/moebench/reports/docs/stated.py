@@ -6,7 +6,6 @@ raises LookupError where what it reads is not there.
 import json
 import re
 from collections.abc import Callable
-from statistics import median
 
 import pandas as pd
 
@@ -16,21 +15,31 @@ from moebench.operators import catalogue
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.operators.workloads import recorded
 from moebench.profiling.record import WorkloadProfile
-from moebench.reports import multi_gpu, pages, served
+from moebench.reports import multi_gpu, served
+from moebench.reports.docs import pages
 from moebench.results import measurements
-from moebench.results.summary import SHOWN
+from moebench.results.summary import counted
 
 ENGINES = paths.RECORDS / "engines"
-WORKLOAD = ["definition", "tokens", "uuid"]
+RAY = paths.RECORDS / "ray.md"
+WITHOUT_RAY = r"(\d+) cells of [^|]*, whole jobs \| one GPU without Ray (\d+) s"
+WITH_ACTORS = r"with actors in place of batches \| (\d+) s:"
+
+FUNCTIONS: dict[str, Callable[..., list[str]]] = {}
+
+
+def named(function: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """Let docs/figures.toml name a function."""
+    FUNCTIONS[function.__name__] = function
+    return function
 
 
 def percent(share: float, digits: int = 0) -> str:
-    return f"{100 * share:.{digits}f}"
+    return decimal(100 * share, digits)
 
 
-def counted(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows whose times count, at the tolerance that pages show."""
-    return rows[(rows.tolerance == SHOWN) & rows.counts]
+def decimal(value: float, digits: int = 1) -> str:
+    return f"{value:.{digits}f}"
 
 
 # Engines
@@ -42,44 +51,32 @@ def json_lines(name: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@named
 def less_per_token_in_vllm(layers: int, backend: str) -> list[str]:
     """Return the least and the greatest saving by concurrency in %, against a backend of vLLM.
 
     layers: of the model. Only runs of ours before the backend's last one are taken.
     """
-    theirs = vllm_runs(layers, backend)
-    last = max(run["date"] for run in theirs)
-    ours = [run for run in vllm_runs(layers, "solution") if run["date"] < last]
+    runs = pd.json_normalize(json_lines("vllm.jsonl"))
+    runs = runs[runs["model.num_hidden_layers"] == layers]
+    theirs = runs[runs.backend == backend]
+    ours = runs[runs.backend == "solution"]
+    ours = ours[ours.date < theirs.date.max()]
 
-    savings = []
-    for concurrency in sorted({run["concurrency"] for run in theirs}):
-        before = median_tpot_ms(theirs, concurrency)
-        after = median_tpot_ms(ours, concurrency)
-        savings.append(1 - after / before)
-    return [percent(min(savings)), percent(max(savings))]
-
-
-def vllm_runs(layers: int, backend: str) -> list[dict]:
-    """Return the recorded points of a model of so many layers with a backend."""
-    runs = []
-    for run in json_lines("vllm.jsonl"):
-        if run["backend"] == backend and run["model"]["num_hidden_layers"] == layers:
-            runs.append(run)
-    return runs
+    before = theirs.groupby("concurrency").median_tpot_ms.median()
+    after = ours.groupby("concurrency").median_tpot_ms.median()
+    savings = 1 - after / before
+    return [percent(savings.min(skipna=False)), percent(savings.max())]
 
 
-def median_tpot_ms(runs: list[dict], concurrency: int) -> float:
-    """Return the median over runs of the time an output token takes."""
-    return median(run["median_tpot_ms"] for run in runs if run["concurrency"] == concurrency)
-
-
+@named
 def less_in_sglang(runs: list[str], than: list[str]) -> list[str]:
     """Return the savings of a decode step and of a prefill in %, medians over runs by name."""
-    by_name = {run["run_name"]: run for run in json_lines("sglang.jsonl")}
+    by_name = pd.DataFrame(json_lines("sglang.jsonl")).set_index("run_name")
     savings = []
     for field in ("median_decode_latency", "prefill_latency"):
-        ours = median(by_name[name][field] for name in runs)
-        theirs = median(by_name[name][field] for name in than)
+        ours = by_name[field][runs].median()
+        theirs = by_name[field][than].median()
         savings.append(percent(1 - ours / theirs))
     return savings
 
@@ -89,56 +86,67 @@ def less_in_sglang(runs: list[str], than: list[str]) -> list[str]:
 
 def beyond_layer(gpu: str, ranks: int, tokens: int) -> dict[str, float]:
     """Return way to sum -> us beyond the layer alone, which is split by width over the ranks."""
+    wanted = (gpu, ranks, "width", ranks, tokens)
     for point in multi_gpu.read(paths.MULTI_GPU):
-        key = (point.gpu, point.ranks, point.shares, point.split, point.tokens)
-        if key == (gpu, ranks, ranks, "width", tokens):
-            alone = point.us[multi_gpu.ALONE]
-            return {way: us - alone for way, us in point.us.items() if way != multi_gpu.ALONE}
+        if (point.gpu, point.ranks, point.split, point.shares, point.tokens) == wanted:
+            us = dict(point.us)
+            alone = us.pop(multi_gpu.ALONE)
+            return {way: time - alone for way, time in us.items()}
     raise LookupError(f"multi_gpu.jsonl: no point of {ranks} {gpu}, T={tokens}")
 
 
+@named
 def all_reduce(gpu: str, ranks: int, tokens: int, ways: list[str]) -> list[str]:
     """Return us beyond the layer alone of these ways to sum."""
     us = beyond_layer(gpu, ranks, tokens)
-    return [f"{us[way]:.1f}" for way in ways]
+    return [decimal(us[way]) for way in ways]
 
 
+@named
 def all_reduce_and_others(gpu: str, ranks: int, tokens: int) -> list[str]:
     """Return us of our way to sum, of the fastest and of the slowest other one."""
     us = beyond_layer(gpu, ranks, tokens)
     ours = us.pop("run_allreduce")
-    return [f"{each:.1f}" for each in (ours, min(us.values()), max(us.values()))]
+    others = us.values()
+    return [decimal(ours), decimal(min(others)), decimal(max(others))]
 
 
+@named
 def all_reduces_apart(tokens: int, ways: list[str]) -> list[str]:
     """Return how far two ways to sum lie apart at most at a token count, layer and sum, in %."""
     first, second = ways
     apart = []
     for point in multi_gpu.read(paths.MULTI_GPU):
         if point.tokens == tokens:
-            apart.append(abs(point.us[first] / point.us[second] - 1))
+            ratio = point.us[first] / point.us[second]
+            apart.append(abs(ratio - 1))
     return [percent(max(apart), 1)]
 
 
 # Comparisons
 
 
+@named
 def ceilings(gpu: str, rates: list[str]) -> list[str]:
     """Return the rates of a GPU that a bound divides by, in T/s; bytes/s with two digits more."""
     texts = []
     for rate in rates:
         digits = 2 if rate == "bytes" else 0
-        texts.append(f"{CEILINGS[gpu][rate] / 1e12:.{digits}f}")
+        texts.append(decimal(CEILINGS[gpu][rate] / 1e12, digits))
     return texts
 
 
 def times_over(gpu: str, solution: str, other: str) -> pd.DataFrame:
     """Return a row for each workload on a GPU, with the ratio of two solutions' times."""
-    rows = pages.rows()
-    ms = counted(rows[rows.hardware == gpu]).pivot(index=WORKLOAD, columns="solution", values="ms")
-    return (ms[solution] / ms[other]).dropna().reset_index(name="ratio")
+    rows = counted(pages.rows())
+    on_gpu = rows[rows.hardware == gpu]
+    workload = ["definition", "tokens", "uuid"]
+    ms = on_gpu.pivot(index=workload, columns="solution", values="ms")
+    ratio = ms[solution] / ms[other]
+    return ratio.dropna().reset_index(name="ratio")
 
 
+@named
 def same_kernel_apart(gpu: str, solutions: list[str], most_tokens: int) -> list[str]:
     """Return how many layers there are of two solutions that are one kernel up to most_tokens, the
     median and the greatest difference from 8 tokens on, the least and the greatest median of fewer
@@ -146,15 +154,18 @@ def same_kernel_apart(gpu: str, solutions: list[str], most_tokens: int) -> list[
     """
     both = times_over(gpu, *solutions)
     both = both[both.tokens <= most_tokens]
-    difference = (both.ratio - 1).abs()
-    many = difference[both.tokens >= 8]
-    few = difference[both.tokens < 8]
+    layers = both.definition.nunique()
 
+    difference = (both.ratio - 1).abs()
+    has_many_tokens = both.tokens >= 8
+    many = difference[has_many_tokens]
+    few = difference[~has_many_tokens]
     medians = few.groupby(both.tokens).median()
     shares = [many.median(), many.max(), medians.min(), medians.max(), few.max()]
-    return [str(both.definition.nunique()), *map(percent, shares)]
+    return [str(layers), *map(percent, shares)]
 
 
+@named
 def same_kernel_longer(gpu: str, solutions: list[str], most_tokens: int) -> list[str]:
     """Return by how much the first of two that are one kernel took longer, median and at most."""
     both = times_over(gpu, *solutions)
@@ -162,61 +173,76 @@ def same_kernel_longer(gpu: str, solutions: list[str], most_tokens: int) -> list
     return [percent(longer.median(), 1), percent(longer.max())]
 
 
+@named
 def longer_at_most(solution: str, than: str, least_tokens: int) -> list[str]:
     """Return what a solution takes longer than another one, at most over all layers, in %."""
     both = times_over(MEASURED_ON, solution, than)
-    return [percent((both.ratio[both.tokens >= least_tokens] - 1).max())]
+    longer = both.ratio[both.tokens >= least_tokens] - 1
+    return [percent(longer.max())]
 
 
+def times_of_main_definition(clock: str) -> pd.Series:
+    """Return ms by T, solution and uuid."""
+    rows = counted(pages.main_definition(clock))
+    return rows.set_index(["tokens", "solution", "uuid"]).ms
+
+
+@named
 def clocks_apart() -> list[str]:
     """Return by how many ms the clocks differ at one token, and by which share the GPU's shows less
     at most at 14107.
     """
-    ms = {}
-    for clock in ("events", "gpu"):
-        ms[clock] = counted(pages.main_definition(clock)).set_index(["tokens", "solution"]).ms
-    at_one = (ms["events"] - ms["gpu"]).dropna()[1]
-    at_most = (1 - ms["gpu"] / ms["events"]).dropna()[14107].max()
-    return [f"{at_one.min():.2f}", f"{at_one.max():.2f}", percent(at_most)]
+    events = times_of_main_definition("events")
+    gpu = times_of_main_definition("gpu")
+    at_one = (events - gpu).dropna()[1]
+    at_most = (1 - gpu / events).dropna()[14107].max()
+    return [decimal(at_one.min(), 2), decimal(at_one.max(), 2), percent(at_most)]
 
 
+@named
 def fib_main_apart() -> list[str]:
     """Return how far FIB's main branch is from the GPU's clock in %: from 57 tokens on, at one."""
     theirs, _ = measurements.load([paths.RECORDS / "fib_main.jsonl"])
-    cell = ["solution", "uuid", "tokens"]
-    by_them = theirs[theirs.clock == "gpu"].set_index(cell).ms
-    by_us = counted(pages.main_definition("gpu")).set_index(cell).ms
-    apart = (by_them / by_us - 1).abs().dropna().reset_index(name="share")
-    at_one = apart.share[apart.tokens == 1].max()
-    return [percent(apart.share[apart.tokens >= 57].max(), 1), percent(at_one)]
+    theirs = theirs[theirs.clock == "gpu"].set_index(["tokens", "solution", "uuid"]).ms
+    ours = times_of_main_definition("gpu")
+
+    apart = (theirs / ours - 1).abs().dropna()
+    from_57 = apart[apart.index.get_level_values("tokens") >= 57]
+    return [percent(from_57.max(), 1), percent(apart[1].max())]
 
 
+@named
 def over_bound(gpu: str, solution: str) -> list[str]:
     """Return times the bound by events: least and greatest from 14 to 901 tokens, at one, and the
     greatest beyond.
     """
     rows = counted(pages.main_definition("events", gpu))
-    over = rows[rows.solution == solution].set_index("tokens").over_bound
-    middle = over[(over.index >= 14) & (over.index <= 901)]
-    many = over[over.index > 901]
-    return [f"{value:.1f}" for value in (middle.min(), middle.max(), over[1], many.max())]
+    of_solution = rows[rows.solution == solution].sort_values("tokens")
+    over = of_solution.set_index("tokens").over_bound
+    middle = over.loc[14:901]
+    beyond = over.loc[902:]
+    values = [middle.min(), middle.max(), over[1], beyond.max()]
+    return list(map(decimal, values))
 
 
 # Sizes
 
 
+@named
 def gigabytes_of_weights(layer_key: str) -> list[str]:
     """Return GB of a layer's weights on a rank."""
     sizes = catalogue.layer_sizes()[layer_key]
-    weights = sizes["num_local_experts"] * catalogue.operator(layer_key).expert_bytes(sizes)
-    return [f"{weights / 1e9:.2f}"]
+    expert_bytes = catalogue.operator(layer_key).expert_bytes(sizes)
+    weights = sizes["num_local_experts"] * expert_bytes
+    return [decimal(weights / 1e9, 2)]
 
 
+@named
 def gigabytes_of_inputs() -> list[str]:
     """Return GB of the inputs of the main definition's largest workload."""
     full = catalogue.definition("full")
     sizes = [size_of_inputs(full, workload) for workload in recorded("full")]
-    return [f"{max(sizes) / 1e9:.1f}"]
+    return [decimal(max(sizes) / 1e9)]
 
 
 # Profiles, served records, Ray
@@ -230,15 +256,17 @@ def profiles_of(solution: str) -> list[WorkloadProfile]:
     raise LookupError(f"records/profile: nothing of {solution}")
 
 
+@named
 def profiled_reading(solution: str, tokens: int) -> list[str]:
     """Return MB that a call has to move, us in which kernels run, and TB/s."""
     busy_us = next(each.busy_us for each in profiles_of(solution) if each.T == tokens)
     rows = pages.main_definition()
-    bound_ms = rows[rows.tokens == tokens].bound_ms.max()
+    bound_ms = rows.bound_ms[rows.tokens == tokens].max()
     megabytes = bound_ms * CEILINGS[MEASURED_ON]["bytes"] / 1e9
-    return [f"{megabytes:.0f}", f"{busy_us:.0f}", f"{megabytes / busy_us:.2f}"]
+    return [decimal(megabytes, 0), decimal(busy_us, 0), decimal(megabytes / busy_us, 2)]
 
 
+@named
 def tensor_cores_at_work(solution: str, least_tokens: int) -> list[str]:
     """Return the least and the greatest share of cycles in the GEMMs, in %."""
     shares = []
@@ -246,51 +274,26 @@ def tensor_cores_at_work(solution: str, least_tokens: int) -> list[str]:
         for kernel in profile.kernels:
             if profile.T >= least_tokens and "gemm" in kernel.stage:
                 shares += [launch.tensor_percent for launch in kernel.counters]
-    return [f"{min(shares):.0f}", f"{max(shares):.0f}"]
+    return [decimal(min(shares), 0), decimal(max(shares), 0)]
 
 
+@named
 def served_savings(solution: str, others: list[str], tokens: list[int]) -> list[str]:
     """Return ms of the first served record that a solution saves, against each of the others."""
     first = served.recorded()[0]
     texts = []
     for count in tokens:
         ms = {point.solution: point.ms for point in first.points_at(count)}
-        texts += [f"{ms[other] - ms[solution]:.1f}" for other in others]
+        texts += [decimal(ms[other] - ms[solution]) for other in others]
     return texts
 
 
+@named
 def seconds_on_ray() -> list[str]:
     """Return seconds of 62 cells on two GPUs with actors, and on one without Ray."""
-    text = (paths.RECORDS / "ray.md").read_text(encoding="utf-8")
-    without_ray = re.search(
-        r"(\d+) cells of [^|]*, whole jobs \| one GPU without Ray (\d+) s", text
-    )
-    with_actors = re.search(r"with actors in place of batches \| (\d+) s:", text)
+    text = RAY.read_text(encoding="utf-8")
+    without_ray = re.search(WITHOUT_RAY, text)
+    with_actors = re.search(WITH_ACTORS, text)
     if not without_ray or not with_actors:
         raise LookupError("records/ray.md: nothing says how long the job took")
     return [with_actors[1], *without_ray.groups()]
-
-
-FUNCTIONS: dict[str, Callable[..., list[str]]] = {
-    function.__name__: function
-    for function in (
-        all_reduce,
-        all_reduce_and_others,
-        all_reduces_apart,
-        ceilings,
-        clocks_apart,
-        fib_main_apart,
-        gigabytes_of_inputs,
-        gigabytes_of_weights,
-        less_in_sglang,
-        less_per_token_in_vllm,
-        longer_at_most,
-        over_bound,
-        profiled_reading,
-        same_kernel_apart,
-        same_kernel_longer,
-        seconds_on_ray,
-        served_savings,
-        tensor_cores_at_work,
-    )
-}

@@ -1,0 +1,74 @@
+"""The table of `moebench compare --against`: what a change made slower, faster or wrong."""
+
+import pandas as pd
+
+from moebench.operators import catalogue
+from moebench.reports.table import Cell, Row, Table
+from moebench.reports.versions import ranges_text
+from moebench.results.against import WORSE
+
+HEAD = ["solution", "where", "T", "before, ms", "after, ms", "change", "mark"]
+MARKS = {"slower": "slower", "failing": "newly failing", "faster": "faster"}
+
+
+def changes(rows: pd.DataFrame) -> Table:
+    """Return the rows that `against.compare` marked."""
+    both = rows[rows.side == "both"]
+    marked = both[both.mark != ""]
+    several_definitions = both.definition.nunique() > 1
+
+    parts = []
+    for mark, text in MARKS.items():
+        count = (marked.mark == mark).sum()
+        parts.append(f"{count} {text}")
+
+    notes = [f"A change: the ranges of both sides' runs do not overlap; {ranges_of_both(both)}"]
+    for side, count in rows.side.value_counts().items():
+        if side != "both":
+            notes.append(f"only {side}: {count} cells")
+
+    table_rows = [change_row(row, several_definitions) for row in marked.itertuples()]
+    return Table(
+        title=f"{', '.join(parts)}, of {len(both)} compared",
+        head=HEAD,
+        sections=[table_rows],
+        notes=notes,
+        words=2,
+        keys=3,
+        important=("change", "mark"),
+    )
+
+
+def ranges_of_both(rows: pd.DataFrame) -> str:
+    """Return `ranges_text` of the cells of both sides. rows: of `against.compare`."""
+    sides = []
+    for side in ("before", "after"):
+        columns = {f"{name}_{side}": name for name in ("ms", "runs", "range_from")}
+        sides.append(rows[list(columns)].rename(columns=columns))
+    return ranges_text(pd.concat(sides))
+
+
+def change_row(row, with_definition: bool) -> Row:
+    """Return one row, with the definition's key where it has one.
+
+    row: of a DataFrame's itertuples.
+    """
+    where = [row.hardware, row.tolerance]
+    if with_definition:
+        key = catalogue.by_name().get(row.definition, row.definition)
+        where.append(key)
+
+    before = side_text(row.failure_before, row.ms_before, row.runs_before)
+    after = side_text(row.failure_after, row.ms_after, row.runs_after)
+    change = f"{row.change:+.1%}" if pd.notna(row.change) else None
+    mark = Cell(row.mark, "failed" if row.mark in WORSE else "good")
+    return [row.solution, ", ".join(where), row.tokens, before, after, change, mark]
+
+
+def side_text(failure: str | float, ms: float, runs: float) -> str:
+    """Return a side's status where it failed, else its time, or "passed" if it was not timed."""
+    if pd.notna(failure):
+        return failure
+    if pd.isna(ms):
+        return "passed"
+    return f"{ms:.4f}" if runs == 1 else f"{ms:.4f} ({runs:.0f} runs)"

@@ -1,0 +1,92 @@
+"""A definition in the FIB data set that a pull request goes to: what it has, and what it lacks."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from flashinfer_bench import Workload
+
+from moebench.core import paths
+from moebench.core.errors import UserError
+from moebench.judging import dataset
+from moebench.operators.workloads import of_data_set
+
+OTHER_LAYER = {"axes", "inputs", "outputs"}  # fields of a definition that make it another layer
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A definition in a data set, once the pull request is written.
+
+    files: this repository's that are, or will be, in the data set unchanged. workloads: its own,
+    or this repository's if their tensors are among `files`. generated: uuids of the workloads whose
+    tensors are this repository's. differences: parts in which this repository's definition of that
+    name is another.
+    """
+
+    files: list[Path]
+    workloads: list[Workload]
+    generated: list[str]
+    differences: list[str]
+
+
+def check_folder(into: Path) -> None:
+    """Raise UserError for a folder that is neither new nor a data set, and for this repository."""
+    is_data_set = (into / "definitions").is_dir()
+    is_occupied = into.is_dir() and any(into.iterdir()) and not is_data_set
+    if into.resolve() == paths.ROOT or is_occupied:
+        raise UserError(
+            f"--into: got {into}, want a new folder, or a checkout of a FlashInfer-Trace data set"
+        )
+
+
+def layer_in(into: Path, definition: str) -> Layer:
+    """Return a definition, by name, of a data set.
+
+    Raises UserError where the data set's is another layer than this repository's of that name.
+    """
+    files = [paths.definition_file(definition)]
+    differences = []
+    present = {path.stem: path for path in (into / "definitions").rglob("*.json")}
+    if definition in present and not is_in(into, files[0]):
+        files = []
+        differences = dataset.differing(dataset.definition(definition, into))
+    if OTHER_LAYER.intersection(differences):
+        raise UserError(
+            f"--into: {present[definition]}: it is another layer than this repository's "
+            "definition of this name"
+        )
+
+    workloads = [workload for _, workload in dataset.labelled(definition)]
+    workload_files = [paths.workload_file(definition)]
+    for workload in workloads:
+        workload_files += tensor_files(workload)
+
+    present_workloads = of_data_set(definition, into)
+    if present_workloads and not all(is_in(into, path) for path in workload_files):
+        workloads = present_workloads
+    else:
+        files += workload_files
+    generated = [each.uuid for each in workloads if has_our_tensors(each, files, into)]
+    return Layer(files, workloads, generated, differences)
+
+
+def tensor_files(workload: Workload) -> list[Path]:
+    """Return the files of this repository with a workload's tensors."""
+    specs = workload.inputs.values()
+    return [paths.ROOT / spec.path for spec in specs if spec.type == "safetensors"]
+
+
+def has_our_tensors(workload: Workload, files: list[Path], into: Path) -> bool:
+    """Return whether a data set's workload has this repository's tensors, or will with `files`."""
+    return all(path in files or is_in(into, path) for path in tensor_files(workload))
+
+
+def repository_path(path: Path) -> Path:
+    """Return a file's path in this repository, which it has in a data set, too."""
+    return path.relative_to(paths.ROOT)
+
+
+def is_in(into: Path, path: Path) -> bool:
+    """Return whether a data set has a file of this repository, with the same content."""
+    copy = into / repository_path(path)
+    return path.is_file() and copy.is_file() and copy.read_bytes() == path.read_bytes()
