@@ -19,7 +19,8 @@ from pathlib import Path
 from moebench.core.arguments import count, output_file
 from moebench.core.provenance import CLOCKS
 from moebench.judging import on_ray
-from moebench.judging.evaluate import Here, Outcome
+from moebench.judging.evaluate import Outcome
+from moebench.judging.here import Here
 from moebench.judging.plan import Plan
 from moebench.judging.planning import plan_run
 from moebench.judging.request import EVERY, RunRequest

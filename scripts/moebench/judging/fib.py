@@ -283,15 +283,21 @@ class Worker(PersistentSubprocessWorker):
             result = super().run_solution(solution, baseline, config)
             self.after_reference = False
 
-        process = self._worker_proc
-        addition = ""
-        if process and result.status == EvaluationStatus.TIMEOUT:
-            addition = f"\n{stack_of(process)}"
-        if process and result.status == EvaluationStatus.RUNTIME_ERROR:
-            process.join(0.2)
-            if process.exitcode is not None:
-                addition = f"\n{ENDED}{ending(process.exitcode)}"
-        return result.model_copy(update={"log": f"{result.log}{addition}"}) if addition else result
+        why = why_no_result(self._worker_proc, result.status)
+        if not why:
+            return result
+        return result.model_copy(update={"log": f"{result.log}\n{why}"})
+
+
+def why_no_result(process: SpawnProcess | None, status: EvaluationStatus) -> str:
+    """Return where a worker hangs, or how it ended; nothing of one that has only raised."""
+    if process and status == EvaluationStatus.TIMEOUT:
+        return stack_of(process)
+    if process and status == EvaluationStatus.RUNTIME_ERROR:
+        process.join(0.2)
+        if process.exitcode is not None:
+            return f"{ENDED}{ending(process.exitcode)}"
+    return ""
 
 
 def ending(code: int) -> str:

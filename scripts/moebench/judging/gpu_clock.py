@@ -62,12 +62,10 @@ def time_runnable(fn: Callable, args: list, warmup: int, iters: int, device: str
             torch.cuda.synchronize()
 
     # as recorded: torch's own tree of them takes seconds to build
-    events = profiler.profiler.kineto_results.events()
-    activities = [
-        (event.name(), event.start_ns(), event.end_ns())
-        for event in events
-        if event.device_type() == DeviceType.CUDA
-    ]
+    activities = []
+    for event in profiler.profiler.kineto_results.events():
+        if event.device_type() == DeviceType.CUDA:
+            activities.append((event.name(), event.start_ns(), event.end_ns()))
     return statistics.median(spans_ms(activities, iters))
 
 

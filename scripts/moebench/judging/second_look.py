@@ -36,17 +36,18 @@ class SecondLook:
 
     def at(self, part: Part, task: Task, findings: dict[str, Finding]) -> dict[str, Finding]:
         """Return, by name, what replaces findings after a second look."""
-        wanted = [name for name, finding in findings.items() if self.is_wanted(name, finding)]
+        wanted = [name for name in findings if self.is_wanted(name, findings[name])]
         if not wanted or not fib.is_elementwise(part.full):
             return {}
         if self.runner is None:
             self.runner = Runner(self.device, shared=True)
 
+        config = self.plan.config
         solutions = [part.solutions[name] for name in wanted]
-        looks = self.runner.look(part.full, task.workload, solutions, self.plan.config, part.root)
+        looks = self.runner.look(part.full, task.workload, solutions, config, part.root)
         replaced = {}
         try:
-            for look, name in zip(looks, wanted, strict=True):
+            for name, look in zip(wanted, looks, strict=True):
                 replaced[name] = seen_again(findings[name], look)
         except Exception as error:  # of the reference, out of memory for instance
             for name in wanted:
@@ -71,16 +72,16 @@ def seen_again(finding: Finding, look: Finding) -> Finding:
     if raised and "out of memory" in look.log.lower():
         return not_seen(finding, "out of memory")
 
-    if finding.status != PASSED:
-        sentences = [UNSTEADY] if look.status == PASSED else look.sentences
-        return replace(finding, sentences=sentences or look.log.splitlines()[-1:])
-    if look.status == PASSED:
-        return replace(finding, sentences=look.sentences)
-
     sentences = list(look.sentences)
-    if look.status == EvaluationStatus.INCORRECT_NUMERICAL:
-        sentences.append(ON_FRESH_INPUT)
-    return replace(look, sentences=sentences)
+    if finding.status == PASSED:
+        if look.status == EvaluationStatus.INCORRECT_NUMERICAL:
+            sentences.append(ON_FRESH_INPUT)
+        worse = finding if look.status == PASSED else look
+        return replace(worse, sentences=sentences)
+
+    if look.status == PASSED:
+        sentences = [UNSTEADY]
+    return replace(finding, sentences=sentences or look.log.splitlines()[-1:])
 
 
 def not_seen(finding: Finding, reason: str) -> Finding:

@@ -99,7 +99,9 @@ class Worker:
         inputs = copy.deepcopy(self.trials[trial])
         outputs = call(self.definition, self.runnables[solution], inputs, self.device)
         kinds = [kind_of(output).model_dump() for output in outputs]
-        return {"outputs": kinds}, outputs if kinds == wanted else []
+        if kinds != wanted:
+            outputs = []
+        return {"outputs": kinds}, outputs
 
     def time(self, solution: str, warmup_runs: int, iterations: int, clock: str):
         """Answer with the time of a call in ms, for each trial's inputs."""
