@@ -209,6 +209,49 @@ class Planner:
             renew_worker=renew_worker and len(tasks) > 1,
         )
 
+    def trace_path(self, name: str) -> Path | None:
+        if not self.request.keeps_traces(self.device.on_gpu):
+            return None
+        return self.request.output or writable(paths.trace_file(name, clock=self.clock))
+
+    def labelled_workloads(self, name: str) -> Labelled:
+        """Return the workloads that are asked for, recorded or made. Raises UserError."""
+        if not self.request.tokens:
+            return dataset.labelled(name, self.root, self.request.workloads)
+
+        kind = self.request.routing or routing_kinds.KINDS[0]
+        layer_key = catalogue.by_name().get(name)
+        workloads = []
+        for tokens in dict.fromkeys(self.request.tokens):
+            workloads.append(routing_kinds.workload(kind, tokens, layer_key))
+        return workloads
+
+    def our_solutions(self, definition: str) -> tuple[dict[str, Solution], list[str]]:
+        """Return this repository's solutions by name, and a line for each one that is not run."""
+        names = list(self.request.solutions)
+        layer_key = catalogue.by_name().get(definition)
+        if self.request.wants_ours and layer_key:
+            return eligible(names, layer_key, self.device)
+        return {}, [f"{name}: SKIPPED: does not serve {definition}" for name in names]
+
+    def fitting(self, full: Definition, labelled: Labelled) -> tuple[Labelled, list[str]]:
+        """Return the workloads that can be run, and a line for each other one.
+
+        Raises CannotRun if none is left.
+        """
+        workloads = []
+        skipped = []
+        for label, workload in labelled:
+            reason = dataset.lacking(full, workload, self.root)
+            reason = reason or too_large(full, workload, self.device)
+            if reason:
+                skipped.append(f"{label}: SKIPPED: {reason}")
+            else:
+                workloads.append((label, workload))
+        if not workloads:
+            raise CannotRun(f"no workload can be run here: {skipped[-1]}")
+        return workloads, skipped
+
     def tasks(
         self, definition: str, ours: list[str], third_party: list[str], workloads: Labelled
     ) -> list[Task]:
@@ -228,46 +271,3 @@ class Planner:
                     shown = label if self.request.runs == 1 else f"{label}, run {run}"
                     tasks.append(Task(definition, shown, workload, group, run))
         return tasks
-
-    def trace_path(self, name: str) -> Path | None:
-        if not self.request.keeps_traces(self.device.on_gpu):
-            return None
-        return self.request.output or writable(paths.trace_file(name, clock=self.clock))
-
-    def our_solutions(self, definition: str) -> tuple[dict[str, Solution], list[str]]:
-        """Return this repository's solutions by name, and a line for each one that is not run."""
-        names = list(self.request.solutions)
-        layer_key = catalogue.by_name().get(definition)
-        if self.request.wants_ours and layer_key:
-            return eligible(names, layer_key, self.device)
-        return {}, [f"{name}: SKIPPED: does not serve {definition}" for name in names]
-
-    def labelled_workloads(self, name: str) -> Labelled:
-        """Return the workloads that are asked for, recorded or made. Raises UserError."""
-        if not self.request.tokens:
-            return dataset.labelled(name, self.root, self.request.workloads)
-
-        kind = self.request.routing or routing_kinds.KINDS[0]
-        layer_key = catalogue.by_name().get(name)
-        workloads = []
-        for tokens in dict.fromkeys(self.request.tokens):
-            workloads.append(routing_kinds.workload(kind, tokens, layer_key))
-        return workloads
-
-    def fitting(self, full: Definition, labelled: Labelled) -> tuple[Labelled, list[str]]:
-        """Return the workloads that can be run, and a line for each other one.
-
-        Raises CannotRun if none is left.
-        """
-        workloads = []
-        skipped = []
-        for label, workload in labelled:
-            reason = dataset.lacking(full, workload, self.root)
-            reason = reason or too_large(full, workload, self.device)
-            if reason:
-                skipped.append(f"{label}: SKIPPED: {reason}")
-            else:
-                workloads.append((label, workload))
-        if not workloads:
-            raise CannotRun(f"no workload can be run here: {skipped[-1]}")
-        return workloads, skipped
