@@ -8,13 +8,12 @@ import tempfile
 from dataclasses import dataclass
 from unittest import mock
 
+import judged
 import psutil
 import pytest
 import torch
-from moebench import cli
 from moebench.core import paths
 from moebench.judging.isolation import runner
-from moebench.results import trace_files
 from plain_solution import RIGHT, solution, source
 
 pytestmark = pytest.mark.skipif(
@@ -131,11 +130,9 @@ def folder(tmp_path, monkeypatch, no_gpu):
 
 def run(folder, names, *arguments):
     """Return the exit status of a run, and solution and T -> evaluation."""
-    output = folder / "traces.jsonl"
-    command = ["run", "--solutions", *names, "--output", str(output), *arguments]
-    status = cli.main(command)
+    status, traces = judged.recorded(folder, "--solutions", *names, *arguments)
     evaluations = {}
-    for trace in trace_files.load(output):
+    for trace in traces:
         key = trace.solution.removesuffix(SUFFIX), trace.workload.axes["seq_len"]
         evaluations[key] = trace.evaluation
     return status, evaluations

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from unittest import mock
 
+import judged
 import pytest
 import torch
-from moebench import cli
 from moebench.core import paths, provenance
 from moebench.core.errors import CannotRun, UserError
 from moebench.judging import on_ray
@@ -339,14 +339,15 @@ def test_a_node_that_is_killed_costs_no_cell(cluster, tmp_path):
     assert process.returncode == 0, shown + errors
     assert re.search(r"Actor(Died|Unavailable)Error", shown), shown
 
-    local = tmp_path / "local.jsonl"
-    command = ["run", "--solutions", "triton_fused_v2", "--workloads", *SOME[:2]]
-    assert cli.main([*command, "--output", str(local)]) == 0
+    local = tmp_path / "local"
+    arguments = ["--solutions", "triton_fused_v2", "--workloads", *SOME[:2]]
+    status, traces_alone = judged.recorded(local, *arguments)
+    assert status == 0
 
     traces = by_uuid(output)
     assert len(traces) == len(SOME)
-    for uuid, alone in by_uuid(local).items():
-        there = traces[uuid]
+    for alone in traces_alone:
+        there = traces[alone.workload.uuid]
         shares = alone.evaluation.correctness.extra
         assert there.evaluation.status == alone.evaluation.status
         assert there.evaluation.correctness.extra == pytest.approx(shares, abs=1e-2)

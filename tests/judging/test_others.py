@@ -86,22 +86,25 @@ def test_each_is_evaluated_and_costs_the_others_nothing(folder, capsys):
     third_party(folder, "broken", "bob", "raise ValueError('no')")
     third_party(folder, "elsewhere", definition="gemm_n128_k2048")
     (folder / "theirs" / "notes.json").write_text("{}")
-    output = folder / "traces.jsonl"
 
-    few = ["--solutions", "mine", "--workloads", "16", "--output", str(output)]
-    assert cli.main(["run", str(folder / "theirs"), *few]) == 1
+    arguments = [folder / "theirs", "--solutions", "mine", "--workloads", 16]
+    status, traces = judged.recorded(folder, *arguments)
 
-    traces = {trace.solution: trace for trace in trace_files.load(output)}
+    assert status == 1
     renamed = f"mine_{taken.hash()[:8]}"
-    statuses = {name: trace.evaluation.status.value for name, trace in traces.items()}
+    statuses = {}
+    hashes = {}
+    for trace in traces:
+        statuses[trace.solution] = trace.evaluation.status.value
+        hashes[trace.solution] = provenance.of_trace(trace).source_sha1
     assert statuses == {
         "mine_h512_i256": "PASSED",
         "good": "PASSED",
         renamed: "PASSED",
         "broken": "COMPILE_ERROR",
     }
-    assert provenance.of_trace(traces["good"]).source_sha1 == good.hash()
-    assert provenance.of_trace(traces[renamed]).source_sha1 == taken.hash()
+    assert hashes["good"] == good.hash()
+    assert hashes[renamed] == taken.hash()
     shown = capsys.readouterr().out
     for name in ("elsewhere", "gemm_n128_k2048", "notes.json", "at broken/main.py:1"):
         assert name in shown
@@ -170,12 +173,10 @@ def test_an_operator_of_two_outputs_and_the_tensors_that_are_there(folder, sums,
     wrong = SUMS.replace("int()", "int() + 1")
     third_party(folder, "right", code=SUMS, definition=OTHER.name, returns=True)
     third_party(folder, "wrong", code=wrong, definition=OTHER.name, returns=True)
-    output = folder / "traces.jsonl"
 
-    command = ["run", str(folder / "theirs"), "--dataset", str(sums), "--output", str(output)]
-    assert cli.main(command) == 1
+    status, (right, wrong) = judged.recorded(folder, folder / "theirs", "--dataset", sums)
 
-    right, wrong = trace_files.load(output)
+    assert status == 1
     assert (right.solution, right.workload.uuid) == ("right", "w0")
     assert (wrong.solution, wrong.workload.uuid) == ("wrong", "w0")
     assert right.evaluation.status.value == "PASSED"
@@ -210,9 +211,7 @@ def test_another_text_of_our_definition_is_evaluated_and_both_are_named(folder, 
     plan = plan_run(RunRequest(dataset=root, save=True), judged.CPU)
 
     part = plan.parts[LAYER.name]
-    assert part.full == changed
-    assert part.root == root
-    assert part.path is None
+    assert (part.full, part.root, part.path) == (changed, root, None)
     assert [task.names for task in part.tasks] == [("mine",)]
     if not differs:
         assert plan.notes == ()

@@ -243,10 +243,6 @@ def test_a_broken_trace_file_is_left_alone_and_reported_before_anything_runs(
     assert path.read_text() == "{}\n"
 
 
-def uuids_in(file):
-    return {trace.workload.uuid for trace in trace_files.load(file)}
-
-
 def test_a_run_that_is_cut_short_keeps_what_it_measured_and_is_resumed(
     tmp_path, monkeypatch, passed, no_gpu, capsys
 ):
@@ -260,21 +256,20 @@ def test_a_run_that_is_cut_short_keeps_what_it_measured_and_is_resumed(
         return evaluate_all(workload, solutions)
 
     judged.stand_in(monkeypatch, run_workload)
-    output = tmp_path / "traces.jsonl"
-    command = "run --solutions triton_fused_v2 --workloads 16 19 24 33 --resume --output".split()
-    command.append(str(output))
+    arguments = "--solutions triton_fused_v2 --workloads 16 19 24 33 --resume".split()
 
-    assert cli.main(command) == 130
-    kept = uuids_in(output)
-    assert kept == set(seen)
+    status, traces = judged.recorded(tmp_path, *arguments)
+    first = {trace.workload.uuid for trace in traces}
+    assert (status, first) == (130, set(seen))
     shown = capsys.readouterr()
     assert "2/2" in shown.out.partition("━")[2]
-    assert str(output) in shown.out
+    assert str(tmp_path / "traces.jsonl") in shown.out
     assert shown.err == "interrupted\n"
 
     seen.clear()
-    assert cli.main(command) == 0
-    assert (uuids_in(output), len(seen)) == (kept | set(seen), 2)
+    status, traces = judged.recorded(tmp_path, *arguments)
+    assert (status, len(seen)) == (0, 2)
+    assert {trace.workload.uuid for trace in traces} == first.union(seen)
     assert "4/4" in capsys.readouterr().out.partition("━")[2]
 
 
@@ -301,20 +296,18 @@ def test_every_run_is_kept_and_a_resumed_one_adds_what_is_missing(
         return evaluate_all(workload, solutions)
 
     judged.stand_in(monkeypatch, run_workload)
-    output = tmp_path / "traces.jsonl"
-    command = "run --solutions triton_fused_v2 --workloads 16 19 --output".split()
-    command.append(str(output))
+    arguments = "--solutions triton_fused_v2 --workloads 16 19 --runs".split()
 
-    assert cli.main([*command, "--runs", "2"]) == 0
+    status, traces = judged.recorded(tmp_path, *arguments, 2)
+    assert (status, len(traces)) == (0, 4)
     first, second, *again = called
     assert first != second
     assert again == [first, second]
-    assert len(trace_files.load(output)) == 4
 
     called.clear()
-    assert cli.main([*command, "--runs", "3", "--resume"]) == 0
+    status, traces = judged.recorded(tmp_path, *arguments, 3, "--resume")
+    assert (status, len(traces)) == (0, 6)
     assert called == [first, second]
-    assert len(trace_files.load(output)) == 6
 
 
 CHANGES = {
@@ -426,35 +419,35 @@ def test_a_table_holds_one_kind_of_gpu(folder, trace):
 @ON_CPU
 def test_the_main_job_on_a_few_workloads(tmp_path, capsys):
     """All of `make bench` on a CPU but for its length."""
-    output = tmp_path / "traces.jsonl"
-    command = "run --solutions triton_fused_v2 hopper_fused --workloads 16 19 --output".split()
-    assert cli.main([*command, str(output)]) == 0
+    names = ("triton_fused_v2", "hopper_fused")
+    status, traces = judged.recorded(tmp_path, "--solutions", *names, "--workloads", 16, 19)
+    assert (status, len(traces)) == (0, 2)
+
+    output = str(tmp_path / "traces.jsonl")
     shown = capsys.readouterr().out
-    assert "[2/2]" in shown and str(output) in shown
+    assert "[2/2]" in shown and output in shown
     assert shown.count("hopper_fused: SKIPPED") == 1
-    assert max(map(len, shown.replace(str(output), "").splitlines())) <= 100
-    assert len(trace_files.load(output)) == 2
+    lines = shown.replace(output, "").splitlines()
+    assert max(map(len, lines)) <= 100
 
 
 @ON_CPU
 @pytest.mark.parametrize("routing", ["skewed", "uniform", "one-expert"])
 def test_workloads_at_other_token_counts(routing, tmp_path):
     """Evaluated as every other, with a blob of their own; the recorded workloads stay."""
-    output = tmp_path / "traces.jsonl"
     before = paths.workload_file(NAME).read_bytes()
-    command = f"run --solutions triton_fused_v2 --tokens 0 13 --routing {routing} --output".split()
+    arguments = f"--solutions triton_fused_v2 --tokens 0 13 --routing {routing}".split()
 
-    assert cli.main([*command, str(output)]) == 0
+    status, traces = judged.recorded(tmp_path, *arguments)
 
-    made = {trace.workload.axes["seq_len"]: trace.workload for trace in trace_files.load(output)}
-    assert set(made) == {0, 13}
+    assert status == 0
+    _, workload = [trace.workload for trace in traces]
+    assert [trace.workload.axes["seq_len"] for trace in traces] == [0, 13]
     assert paths.workload_file(NAME).read_bytes() == before
-    workload = made[13]
     assert workload.uuid.encode() not in before
-
-    stored = fib.load_safetensors(catalogue.definition("small"), workload, paths.ROOT)
-    counts = catalogue.operator("small").counts(workload, stored, "small")
     if routing == "one-expert":
+        stored = fib.load_safetensors(catalogue.definition("small"), workload, paths.ROOT)
+        counts = catalogue.operator("small").counts(workload, stored, "small")
         assert (counts.active, counts.rows) == (1, 13)
 
 
@@ -462,10 +455,9 @@ def test_workloads_at_other_token_counts(routing, tmp_path):
 @ON_CPU
 def test_the_main_job_passes_on_a_cpu(tmp_path, capfd):
     """`make bench` without a GPU: all solutions on all small workloads, one table, no times."""
-    output = tmp_path / "traces.jsonl"
-    assert cli.main(["run", "--output", str(output)]) == 0
+    status, traces = judged.recorded(tmp_path)
     shown = capfd.readouterr()
+    assert status == 0
     assert "Warning" not in shown.out + shown.err, "nothing is wrong, and a newcomer would wonder"
-    traces = trace_files.load(output)
     assert len(traces) >= 10
     assert all(trace.is_successful() for trace in traces)

@@ -20,24 +20,19 @@ def build_slow(solutions: dict[str, Solution], say: Say) -> None:
     """
     for name, packed in solutions.items():
         first_use = manifest.read_manifest(name).first_use
-        if first_use:
-            say(f"{name}: building; on first use it {first_use}")
-            say(f"{name}: {build(packed)}, apart from the runs below")
+        if not first_use:
+            continue
+
+        say(f"{name}: building; on first use it {first_use}")
+        seconds, error = build_apart(packed)
+        outcome = f"not built: {error.splitlines()[0]}" if error else "built"
+        say(f"{name}: {outcome} in {seconds:.1f} s, apart from the runs below")
 
 
-def build(packed: Solution) -> str:
-    """Build a solution in a process of its own, as outputs are compared in this one.
-
-    Return what became of it.
-    """
+def build_apart(packed: Solution) -> tuple[float, str]:
+    """Return what `build_timed` does, in a process of its own, as outputs are compared in this."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         try:
-            seconds, error = pool.submit(build_timed, packed).result()
+            return pool.submit(build_timed, packed).result()
         except Exception as broken:  # whatever the build does to its process
-            seconds = 0.0
-            error = first_line(broken)
-
-    outcome = "built"
-    if error:
-        outcome = f"not built: {error.splitlines()[0]}"
-    return f"{outcome} in {seconds:.1f} s"
+            return 0.0, first_line(broken)

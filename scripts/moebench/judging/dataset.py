@@ -63,7 +63,13 @@ def labelled(
 
     wanted: those alone, as `workloads.named` has it; all without any. Raises UserError.
     """
-    all_labelled = ours(name) if root == paths.ROOT else of_data_set(name, root)
+    if root == paths.ROOT:
+        key = catalogue.by_name()[name]
+        workloads.make(key)
+        all_labelled = [(workloads.label(each, key), each) for each in workloads.recorded(key)]
+    else:
+        there = workloads.of_data_set(name, root)
+        all_labelled = [(f"{each.uuid} {workloads.size(each)}", each) for each in there]
     if not all_labelled:
         raise UserError(f"{name}: {root} has no workloads/**/{name}.jsonl")
     if not wanted:
@@ -73,25 +79,6 @@ def labelled(
     for text in wanted:
         chosen += workloads.named(text, all_labelled)
     return [each for each in all_labelled if each in chosen]
-
-
-def ours(name: str) -> list[tuple[str, Workload]]:
-    """Return (label, workload) of this repository's definition, whose tensors are made."""
-    layer_key = catalogue.by_name()[name]
-    workloads.make(layer_key)
-    pairs = []
-    for workload in workloads.recorded(layer_key):
-        pairs.append((workloads.label(workload, layer_key), workload))
-    return pairs
-
-
-def of_data_set(name: str, root: Path) -> list[tuple[str, Workload]]:
-    """Return (label, workload) of a definition of a FIB data set."""
-    pairs = []
-    for workload in workloads.of_data_set(name, root):
-        label = f"{workload.uuid} {workloads.size(workload)}"
-        pairs.append((label, workload))
-    return pairs
 
 
 def lacking(full: Definition, workload: Workload, root: Path) -> str | None:

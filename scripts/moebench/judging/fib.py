@@ -64,7 +64,8 @@ def own_clock() -> str:
     with suppress(Exception):  # whatever raises where cupti-python does not load
         import cupti.cupti  # noqa: F401  # pyright: ignore[reportMissingImports]
 
-        if int(version("cupti-python").partition(".")[0]) >= 13:
+        major, *_ = version("cupti-python").split(".")
+        if int(major) >= 13:
             return "gpu"
     return "events"
 
@@ -318,8 +319,8 @@ class Runner(PersistentRunner):
         try:
             return super().run_workload(*args)
         except RuntimeError as error:
-            faults = [worker.fault for worker in workers if worker.fault]
-            raise RuntimeError(faults[0] if faults else error) from error
+            faults = filter(None, [worker.fault for worker in workers])
+            raise RuntimeError(next(faults, error)) from error
 
 
 @contextmanager
@@ -329,25 +330,22 @@ def running(clock: str = CLOCK) -> Iterator[Runner]:
     clock: one of CLOCKS, of the reference, in this process, and of solutions, in workers.
     """
     by_other_clock = clock != CLOCK
-    with ExitStack() as patches:
+    main = gpu_clock_worker if by_other_clock else worker_main
+    patches = [
+        (SpawnProcess, "_Popen", staticmethod(start_without_interrupt)),
+        (persistent_runner, "ThreadPoolExecutor", Pool),
+        (persistent_runner, "PersistentSubprocessWorker", Worker),
+        (persistent_runner, "_persistent_worker_main", main),
+        (utils, "_rand_tensor", rand_tensor_without_cache),
+    ]
+    if by_other_clock:
+        patches += [(module, "time_runnable", gpu_clock.time_runnable) for module in TIMED]
 
-        def patch(module, name: str, value) -> None:
-            patches.enter_context(mock.patch.object(module, name, value))
-
-        patch(SpawnProcess, "_Popen", staticmethod(start_without_interrupt))
-        patch(persistent_runner, "ThreadPoolExecutor", Pool)
-        patch(persistent_runner, "PersistentSubprocessWorker", Worker)
-        main = gpu_clock_worker if by_other_clock else worker_main
-        patch(persistent_runner, "_persistent_worker_main", main)
-        patch(utils, "_rand_tensor", rand_tensor_without_cache)
-        if by_other_clock:
-            for module in TIMED:
-                patch(module, "time_runnable", gpu_clock.time_runnable)
-        stacks = patches.enter_context(tempfile.TemporaryDirectory(prefix="moebench-stacks-"))
-        patches.enter_context(mock.patch.dict(os.environ, {STACKS: stacks}))
-
+    with ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(mock.patch.object(*patch))
+        stacks = stack.enter_context(tempfile.TemporaryDirectory(prefix="moebench-stacks-"))
+        stack.enter_context(mock.patch.dict(os.environ, {STACKS: stacks}))
         runner = Runner() if MAIN else Runner(BenchmarkConfig().log_dir)
-        try:
-            yield runner
-        finally:
-            runner.close()
+        stack.callback(runner.close)
+        yield runner

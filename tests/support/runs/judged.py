@@ -3,6 +3,7 @@
 from contextlib import closing
 from dataclasses import replace  # noqa: F401
 
+from moebench import cli
 from moebench.judging.dataset import labelled
 from moebench.judging.device import Device
 from moebench.judging.evaluate import Evaluator
@@ -11,6 +12,7 @@ from moebench.judging.isolation.comparison import Finding
 from moebench.judging.plan import Part, Plan, Task
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.catalogue import definition
+from moebench.results import trace_files
 
 CPU = Device("a CPU", "cpu", 0)
 GPU = Device("a GPU", "sm_90", 140_000_000_000)
@@ -63,6 +65,15 @@ def evaluated(packed, workload="first-rank", **kwargs):
     (outcome,) = outcomes({packed.name.removesuffix("_h512_i256"): packed}, [workload], **kwargs)
     (solution,) = outcome.evaluated.values()
     return solution
+
+
+def recorded(folder, *arguments):
+    """Return the exit status of `moebench run` with these arguments, and the traces that it has
+    written to folder/traces.jsonl.
+    """
+    output = folder / "traces.jsonl"
+    status = cli.main(["run", *map(str, arguments), "--output", str(output)])
+    return status, trace_files.load(output)
 
 
 def stand_in(monkeypatch, run_workload):

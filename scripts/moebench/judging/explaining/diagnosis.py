@@ -70,14 +70,15 @@ def sentences(
 
 def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
     """Return [T, C] float32."""
-    wide = tensor.float()
-    return wide.flatten(1) if wide.dim() > 1 else wide.reshape(-1, 1)
+    wide = torch.atleast_1d(tensor.float())
+    return wide.reshape(len(wide), -1)
 
 
 def exceeds(got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
     """Return as a mask which elements FIB calls wrong."""
     error = (got - want).abs()
-    return (error > tolerance.atol) & (error / (want.abs() + 1e-8) > tolerance.rtol)
+    relative = error / (want.abs() + 1e-8)
+    return (error > tolerance.atol) & (relative > tolerance.rtol)
 
 
 def span(mask: torch.Tensor, what: str) -> str:
@@ -87,8 +88,6 @@ def span(mask: torch.Tensor, what: str) -> str:
         return f"all {len(mask)} {what}"
 
     count = f"{len(places)} of {len(mask)} {what}"
-    if not places:
-        return count
     if len(places) == 1:
         return f"{count} ({places[0]})"
     return f"{count} ({places[0]} to {places[-1]})"
@@ -176,8 +175,9 @@ def mistakes(inputs: Mapping[str, object]) -> Iterator[tuple[str, dict[str, obje
         elif name == "local_expert_offset" and value:
             yield f"{name} is taken as 0", {name: 0}
 
-    swapped = {name: with_halves_swapped(inputs[name]) for name in HALVES if name in inputs}
-    if swapped:
+    halves = [name for name in HALVES if name in inputs]
+    if halves:
+        swapped = {name: with_halves_swapped(inputs[name]) for name in halves}
         yield "the halves of gemm1, gate and up, are swapped", swapped
 
 

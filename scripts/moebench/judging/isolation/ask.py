@@ -30,7 +30,7 @@ def take_inputs(
         inputs_of_trials.append(inputs)
 
     request = {
-        "do": "inputs",
+        "do": "take_inputs",
         "definition": full.model_dump_json(),
         "device": device,
         "trials": inputs_of_trials,
