@@ -206,24 +206,24 @@ def test_an_empty_marker_of_a_package_is_left_out(folder):
 def test_an_editor_can_follow_our_imports(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level:
-            target = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
-            assert target.with_suffix(".py").is_file() or target.is_dir(), f"{path}:{node.lineno}"
+            parts = node.module.split(".") if node.module else []
+            target = path.parents[node.level - 1].joinpath(*parts)
+            is_there = target.with_suffix(".py").is_file() or target.is_dir()
+            assert is_there, f"{path}:{node.lineno}"
             assert paths.SOLUTIONS in target.parents
 
 
 @pytest.mark.parametrize("suffix", [".cu", ".cuh", ".cpp"])
 def test_an_editor_can_follow_our_includes(suffix):
     """With `-I solutions` alone."""
-    files = [
-        path
-        for path in paths.SOLUTIONS.rglob(f"*{suffix}")
-        if "packed" not in path.relative_to(paths.SOLUTIONS).parts
-    ]
+    files = []
+    for name in (*SOLUTIONS, "common"):
+        files += (paths.SOLUTIONS / name).rglob(f"*{suffix}")
     assert files
     for path in files:
         for line, name in included(path.read_text()):
-            beside = path.parent / name
-            assert (paths.SOLUTIONS / name).is_file() or beside.is_file(), f"{path}:{line}"
+            candidates = (paths.SOLUTIONS / name, path.parent / name)
+            assert any(file.is_file() for file in candidates), f"{path}:{line}"
 
 
 def test_a_solution_based_on_another_differs_by_its_own_files(folder):
