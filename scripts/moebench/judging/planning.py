@@ -157,9 +157,11 @@ class Planner:
         """
         served = self.served_definitions()
         there = dataset.names(self.root)
-        in_both = [name for name in order if name in served and name in there]
-        for_device = [name for name in in_both if self.is_for_device(name)]
-        return for_device or (in_both or served)[:1]
+        served_there = [name for name in order if name in served and name in there]
+        for_device = [name for name in served_there if self.is_for_device(name)]
+        if for_device:
+            return for_device
+        return served_there[:1] or served[:1]
 
     def served_definitions(self) -> list[str]:
         """Return what the wanted solutions serve. Raises UserError for an unknown one."""

@@ -4,6 +4,7 @@ FIB compares in the process that runs the solutions. Here the outputs of one mor
 it, and are compared in this one.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from flashinfer_bench import EvaluationStatus
@@ -39,20 +40,22 @@ class SecondLook:
         wanted = [name for name in findings if self.is_wanted(name, findings[name])]
         if not wanted or not fib.is_elementwise(part.full):
             return {}
-        if self.runner is None:
-            self.runner = Runner(self.device, shared=True)
 
-        config = self.plan.config
-        solutions = [part.solutions[name] for name in wanted]
-        looks = self.runner.look(part.full, task.workload, solutions, config, part.root)
         replaced = {}
         try:
-            for name, look in zip(wanted, looks, strict=True):
+            for name, look in zip(wanted, self.looks(part, task, wanted), strict=True):
                 replaced[name] = seen_again(findings[name], look)
         except Exception as error:  # of the reference, out of memory for instance
             for name in wanted:
                 replaced.setdefault(name, not_seen(findings[name], first_line(error)))
         return replaced
+
+    def looks(self, part: Part, task: Task, names: list[str]) -> Iterator[Finding]:
+        """Return what is found about each solution on a fresh input. Raises as `Runner.look`."""
+        if self.runner is None:
+            self.runner = Runner(self.device, shared=True)
+        solutions = [part.solutions[name] for name in names]
+        return self.runner.look(part.full, task.workload, solutions, self.plan.config, part.root)
 
     def is_wanted(self, name: str, finding: Finding) -> bool:
         """Whether a solution is looked at again; a wrong one counts as diagnosed from here on."""

@@ -34,10 +34,10 @@ def scaled(got: torch.Tensor, want: torch.Tensor) -> str | None:
 
     ratios = got[large] / want[large]
     factor = float(ratios.median())
-    spread = 1.4826 * float((ratios - factor).abs().median())
+    distances = (ratios - factor).abs()
+    spread = 1.4826 * float(distances.median())
     doubt = 1.2533 * spread / len(ratios) ** 0.5
-    deviation = abs(factor - 1)
-    if deviation <= max(FACTOR, SIGMAS * doubt, spread / WIDEST):
+    if abs(factor - 1) <= max(FACTOR, SIGMAS * doubt, spread / WIDEST):
         return None
     return f"it passes, but the output is {factor:.4g} times the reference"
 

@@ -129,15 +129,15 @@ def distances(got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance) -> li
     # a few elements of every token may be wrong: those of the tokens that fail say more
     failing_tokens = bad.float().mean(1) > 1 - tolerance.ratio
     if failing_tokens.any():
-        bad = bad & failing_tokens[:, None]
+        bad &= failing_tokens[:, None]
     lines.append(f"{WRONG_ELEMENTS}{spans(bad)}; first at (token, column) = {first(bad)}")
     return lines
 
 
 def largest(what: str, errors: torch.Tensor, got: torch.Tensor, want: torch.Tensor) -> str:
     place = divmod(int(errors.argmax()), errors.shape[1])
-    values = f"got {float(got[place]):.5g}, want {float(want[place]):.5g}"
-    return f"largest {what} error {float(errors[place]):.4g} at {place}: {values}"
+    error, value, right = (float(tensor[place]) for tensor in (errors, got, want))
+    return f"largest {what} error {error:.4g} at {place}: got {value:.5g}, want {right:.5g}"
 
 
 def scaled(
@@ -155,14 +155,20 @@ def scaled(
         return None
 
     sentence = f"the output is {factor:.4g} times the reference"
+    why = why_scaled(factor, inputs)
+    return f"{sentence}: {why}" if why else sentence
+
+
+def why_scaled(factor: float, inputs: Mapping[str, object]) -> str | None:
+    """Return which scalar input explains that an output is wrong by a factor, or None."""
     for name, value in inputs.items():
         if not isinstance(value, float) or value in (0, 1):
             continue
         if math.isclose(factor, 1 / value, rel_tol=0.02):
-            return f"{sentence}: {name} = {value:g} is forgotten"
+            return f"{name} = {value:g} is forgotten"
         if math.isclose(factor, value, rel_tol=0.02):
-            return f"{sentence}: {name} = {value:g} is applied twice"
-    return sentence
+            return f"{name} = {value:g} is applied twice"
+    return None
 
 
 def mistakes(inputs: Mapping[str, object]) -> Iterator[tuple[str, dict[str, object]]]:
