@@ -45,11 +45,10 @@ def definitions_table() -> Table:
     """Return a row for each definition of this data set."""
     rows = []
     for key, sizes in layer_sizes().items():
-        recorded = workloads.recorded(key)
-        lengths = [workload.axes["seq_len"] for workload in recorded]
-        tokens = f"{min(lengths, default='-')} to {max(lengths, default='-')}"
+        tokens = [workload.axes["seq_len"] for workload in workloads.recorded(key)]
+        span = f"{min(tokens, default='-')} to {max(tokens, default='-')}"
         parts = [f"{short} {sizes[name]}" for name, short in SIZES.items() if name in sizes]
-        rows.append([key, definition_name(key), ", ".join(parts), tokens, len(recorded)])
+        rows.append([key, definition_name(key), ", ".join(parts), span, len(tokens)])
     return Table(["key", "definition", "sizes", "T", "workloads"], [rows], words=4)
 
 
