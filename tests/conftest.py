@@ -54,6 +54,24 @@ def no_gpu(monkeypatch):
 
 
 @pytest.fixture
+def refusal(capsys):
+    """A function that gives `moebench` arguments that it refuses, and returns its exit status and
+    its one line of error. Nothing was evaluated before.
+    """
+    from moebench import cli
+
+    def run(*arguments):
+        capsys.readouterr()
+        status = cli.main([str(argument) for argument in arguments])
+        shown = capsys.readouterr()
+        (line,) = shown.err.splitlines()
+        assert "[1/" not in shown.out
+        return status, line
+
+    return run
+
+
+@pytest.fixture
 def packed_module(tmp_path_factory):
     """A function of a solution, a dotted name and a layer key (None: its first) that returns that
     module of the packed solution, new in each test.

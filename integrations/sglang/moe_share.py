@@ -51,21 +51,21 @@ class Kernel:
         return re.sub(r"[<(].*", "", name)
 
 
-def kernels(path: Path) -> list[Kernel]:
+def read_kernels(path: Path) -> list[Kernel]:
     """Return the CUDA kernels of a trace. Raises ValueError where it has none."""
     with gzip.open(path, "rt") as file:
         events = json.load(file)["traceEvents"]
 
-    found = []
+    kernels = []
     for event in events:
         if event.get("cat") == "kernel":
-            start = event["ts"]
-            found.append(Kernel(event["name"], start, start + event["dur"]))
-    if not found:
+            end = event["ts"] + event["dur"]
+            kernels.append(Kernel(event["name"], event["ts"], end))
+    if not kernels:
         raise ValueError(
             f"{path}: got no CUDA kernels, want a trace with --profile-activities CPU GPU"
         )
-    return found
+    return kernels
 
 
 def busy_ms(kernels: list[Kernel]) -> float:
@@ -73,8 +73,9 @@ def busy_ms(kernels: list[Kernel]) -> float:
     total = 0.0
     until = float("-inf")
     for kernel in sorted(kernels, key=lambda kernel: kernel.start):
-        total += max(0.0, kernel.end - max(kernel.start, until))
-        until = max(until, kernel.end)
+        start = max(kernel.start, until)
+        until = max(kernel.end, until)
+        total += until - start
     return total / 1000
 
 
@@ -88,7 +89,7 @@ def longest(kernels: list[Kernel]) -> str:
 
 def show(path: Path, layers: int | None) -> None:
     """Print the share of a trace's experts, and the names on both sides."""
-    all_kernels = kernels(path)
+    all_kernels = read_kernels(path)
     experts = [kernel for kernel in all_kernels if kernel.is_of_experts]
     others = [kernel for kernel in all_kernels if not kernel.is_of_experts]
 

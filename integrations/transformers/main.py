@@ -143,6 +143,17 @@ def check(
     return all_pass
 
 
+def time_points(
+    model: DeepseekV3ForCausalLM, implementations: list[str], setting: Setting, table: Table
+) -> None:
+    """Add a row for each point, with the ms of each implementation."""
+    for point in setting.points:
+        row = [point.phase, str(point.batch), str(point.tokens)]
+        for ms in measure(model, implementations, setting.rounds, point):
+            row.append(f"{ms:.3f}")
+        table.add_row(*row)
+
+
 def main(argv: list[str]) -> int:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     setting = ON_GPU if device == "cuda" else ON_CPU
@@ -153,24 +164,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--layers", type=int, default=2, help=layers_help)
     args = parser.parse_args(argv)
 
-    chosen = manifest.choose(args.solutions)
+    solutions = manifest.choose(args.solutions)
     checks = Table("experts", "median", "largest", "result", title="relative error of logits")
-    times = Table("phase", "batch", "tokens before", "bf16 experts", *chosen, title="ms")
+    times = Table("phase", "batch", "tokens before", "bf16 experts", *solutions, title="ms")
     console = Console(width=None if sys.stdout.isatty() else 120)
     with tempfile.TemporaryDirectory() as folder:
         implementations = {}
-        for name in chosen:
+        for name in solutions:
             implementations[name] = registered(name, setting.layer_key, Path(folder) / name)
         model = build(setting.layer_key, args.layers, device)
+
         all_pass = check(model, implementations, setting.points[0].tokens, checks)
         console.print(checks)
-
-        names = [BF16, *implementations.values()]
-        for point in setting.points:
-            row = [point.phase, str(point.batch), str(point.tokens)]
-            for ms in measure(model, names, setting.rounds, point):
-                row.append(f"{ms:.3f}")
-            times.add_row(*row)
+        time_points(model, [BF16, *implementations.values()], setting, times)
         console.print(times)
     return 0 if all_pass else 1
 

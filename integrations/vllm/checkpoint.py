@@ -131,20 +131,19 @@ def plain_shapes(config) -> dict[str, tuple[int, ...]]:
 def write_weights(folder: Path, config, shapes: dict[str, tuple[int, ...]], experts: str) -> None:
     """Write a file for each layer and one for the rest, and their index."""
     source = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
+    written = getattr(config, "written_layers", config.num_hidden_layers)
     rest = dict(shapes)
     file_of = {}
-    written = getattr(config, "written_layers", config.num_hidden_layers)
     for layer in range(config.num_hidden_layers):
         prefix = f"model.layers.{layer}."
-        keys = [key for key in rest if key.startswith(prefix)]
-        layer_shapes = {key: rest.pop(key) for key in keys}
+        layer_shapes = {key: shape for key, shape in shapes.items() if key.startswith(prefix)}
+        rest = {key: shape for key, shape in rest.items() if key not in layer_shapes}
         if layer < written:
-            tensors = {key: plain(key, shape, source) for key, shape in layer_shapes.items()}
+            tensors = plain_weights(layer_shapes, source)
             tensors |= experts_of(config, f"{prefix}mlp.experts", experts, source)
             save(folder / f"{layer}.safetensors", tensors, file_of)
 
-    tensors = {key: plain(key, shape, source) for key, shape in rest.items()}
-    save(folder / "rest.safetensors", tensors, file_of)
+    save(folder / "rest.safetensors", plain_weights(rest, source), file_of)
     index = {"metadata": {}, "weight_map": file_of}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
@@ -156,18 +155,22 @@ def save(file: Path, tensors: dict[str, torch.Tensor], file_of: dict[str, str]) 
         file_of[key] = file.name
 
 
-def plain(key: str, shape: tuple[int, ...], source: torch.Generator) -> torch.Tensor:
-    """Return a weight in bf16, whose output is about as large as its input.
+def plain_weights(
+    shapes: dict[str, tuple[int, ...]], source: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """Return weights in bf16, whose output is about as large as their input.
 
     That is 1 for a norm, and 0 for a bias.
     """
-    if len(shape) == 1:
-        value = 0.0 if key.endswith("bias") else 1.0
-        return torch.full(shape, value, dtype=torch.bfloat16)
-
-    deviation = 1.0 if "embed_tokens" in key else shape[1] ** -0.5
-    values = deviation * normal(shape, source)
-    return values.bfloat16().cpu()
+    tensors = {}
+    for key, shape in shapes.items():
+        if len(shape) > 1:
+            deviation = 1.0 if "embed_tokens" in key else shape[1] ** -0.5
+            values = deviation * normal(shape, source)
+        else:
+            values = torch.full(shape, 0.0 if key.endswith("bias") else 1.0)
+        tensors[key] = values.bfloat16().cpu()
+    return tensors
 
 
 def normal(shape: tuple[int, ...], source: torch.Generator) -> torch.Tensor:
@@ -184,9 +187,10 @@ def experts_of(config, prefix: str, dtype: str, source: torch.Generator) -> dict
 
     tensors = {}
     for name, gain in GAINS.items():
-        rows, columns = (hidden, inner) if name == "down_proj" else (inner, hidden)
-        shape = (count, rows, columns)
-        deviation = gain * columns**-0.5
+        shape = (count, inner, hidden)
+        if name == "down_proj":
+            shape = (count, hidden, inner)
+        deviation = gain * shape[2] ** -0.5
         quantised, scale = quantised_blocks(shape, deviation, source)
         if dtype == "bf16":
             quantised = (quantised.float() * scale).bfloat16()

@@ -26,9 +26,8 @@ KEPT = (
 )
 
 
-def client_options(point: str, lengths: tuple[int, int]) -> str:
-    """Return what of the client's options is recorded, for CONCURRENCY:PROMPTS."""
-    concurrency, prompts = point.split(":")
+def client_options(concurrency: int, prompts: int, lengths: tuple[int, int]) -> str:
+    """Return what of the client's options is recorded."""
     input_length, output_length = lengths
     options = [
         f"--num-prompts {prompts}",
@@ -48,15 +47,16 @@ def measure(url: str, model: Path, point: str, lengths: tuple[int, int]) -> dict
 
     Raises RuntimeError where a request failed.
     """
-    concurrency, prompts = (int(number) for number in point.split(":"))
-    options = client_options(point, lengths)
+    concurrency, prompts = map(int, point.split(":"))
+    options = client_options(concurrency, prompts, lengths)
     command = ["--base-url", url, "--model", "moe", "--dataset-name", "random", "--disable-tqdm"]
-    command += [*options.split(), "--tokenizer", str(model)]
+    command += ["--tokenizer", str(model), *options.split()]
 
     parser = FlexibleArgumentParser()
     client.add_cli_args(parser)
+    args = parser.parse_args(command)
     with contextlib.redirect_stdout(sys.stderr):
-        report = client.main(parser.parse_args(command))
+        report = client.main(args)
     if report["completed"] != prompts:
         raise RuntimeError(f"completed: got {report['completed']} requests, want {prompts}")
 

@@ -121,16 +121,17 @@ def measure_together(args: argparse.Namespace) -> bool:
 
 def start(args: argparse.Namespace, backend: str) -> Server:
     """Start a server that takes its part of each GPU's memory."""
-    layers = server.read(args.model)["num_hidden_layers"]
     # The cache's size is given in bytes: vLLM would else take what other servers allocate meanwhile
     # for its own.
-    cache_bytes = int(SPARE * layers * bytes_of_cache(checkpoint.MODELS[MODEL]) / args.ranks)
+    layers = server.read(args.model)["num_hidden_layers"]
+    cache_of_layer = bytes_of_cache(checkpoint.MODELS[MODEL]) / args.ranks
+    cache_bytes = int(SPARE * layers * cache_of_layer)
     used = USED / len(set(args.backends))
-    memory = f"--gpu-memory-utilization {used:.2f} --kv-cache-memory-bytes {cache_bytes}"
+    options = f"--gpu-memory-utilization {used:.2f} --kv-cache-memory-bytes {cache_bytes}"
 
     log = args.logs / f"{args.model.name}_{backend}.log"
-    cache = args.logs.absolute() / f"compiled_{backend}"
-    return server.start(args.model, backend, log, f"{memory} {args.serve}", cache)
+    compiled = args.logs.absolute() / f"compiled_{backend}"
+    return server.start(args.model, backend, log, f"{options} {args.serve}", compiled)
 
 
 def records_of_those_up(servers: list[Server], model: Path) -> dict[str, dict]:

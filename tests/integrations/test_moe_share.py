@@ -33,10 +33,10 @@ def trace(tmp_path):
 
 
 def test_overlapping_kernels_count_once(moe_share, trace):
-    assert moe_share.busy_ms(moe_share.kernels(trace)) == 7
+    assert moe_share.busy_ms(moe_share.read_kernels(trace)) == 7
 
 
 def test_kernels_of_attention_are_not_the_experts(moe_share, trace):
-    experts = [kernel for kernel in moe_share.kernels(trace) if kernel.is_of_experts]
+    experts = [kernel for kernel in moe_share.read_kernels(trace) if kernel.is_of_experts]
     assert len(experts) == 3
     assert moe_share.busy_ms(experts) == 5

@@ -39,13 +39,15 @@ def test_a_package_has_the_sum_of_its_solution(solution, can_sum, tmp_path):
     assert ("import Peers" in text) == can_sum
 
 
-def experts_bytes(model, bytes_of_weight):
-    """Return the bytes of one expert in all layers."""
-    weights = 3 * model["hidden_size"] * model["intermediate_size"]
-    return model["layers"] * weights * bytes_of_weight
+def experts_gb(model):
+    """Return the GB of one expert in all layers, in MXFP4 and in FP8."""
+    weights = 3 * model["layers"] * model["hidden_size"] * model["intermediate_size"] / 1e9
+    return weights * MXFP4_BYTES, weights * FP8_BYTES
 
 
-def numbers_of(line):
+def numbers_of_row(name):
+    """Return the numbers of a row of the page's tables."""
+    (line,) = re.findall(rf"^\| {name}.*$", PAGE.read_text(), re.MULTILINE)
     return [float(number) for number in re.findall(r"\d+\.\d+", line)]
 
 
@@ -53,12 +55,10 @@ def numbers_of(line):
 def test_the_page_says_what_a_server_holds(name, label):
     model = models()[f"deepseek-v4-{name}"]
     expected = []
-    for bytes_of_weight in (MXFP4_BYTES, FP8_BYTES):
-        total = model["num_experts"] * experts_bytes(model, bytes_of_weight) / 1e9
+    for expert_gb in experts_gb(model):
+        total = model["num_experts"] * expert_gb
         expected += [total, total / GPUS]
-
-    (line,) = re.findall(rf"^\| {label}: .*$", PAGE.read_text(), re.MULTILINE)
-    assert numbers_of(line) == pytest.approx(expected, abs=0.051)
+    assert numbers_of_row(f"{label}: ") == pytest.approx(expected, abs=0.051)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -68,9 +68,7 @@ def test_the_page_says_what_a_step_reads(tokens):
         model = models()[f"deepseek-v4-{name}"]
         experts = model["num_experts"]
         active = experts * (1 - (1 - model["top_k"] / experts) ** tokens)
-        for bytes_of_weight in (MXFP4_BYTES, FP8_BYTES):
-            gigabytes = active * experts_bytes(model, bytes_of_weight) / GPUS / 1e9
+        for expert_gb in experts_gb(model):
+            gigabytes = active * expert_gb / GPUS
             expected += [gigabytes, 1000 * gigabytes / BANDWIDTH]
-
-    (line,) = re.findall(rf"^\| {tokens} \| .*$", PAGE.read_text(), re.MULTILINE)
-    assert numbers_of(line) == pytest.approx(expected, abs=0.0051)
+    assert numbers_of_row(rf"{tokens} \| ") == pytest.approx(expected, abs=0.0051)

@@ -29,6 +29,7 @@ from flashinfer_bench.bench.runner.persistent_runner import WorkerResponse
 from moebench.core import paths, provenance
 from moebench.core.atomic_file import write_atomically
 from moebench.judging import evaluate, fib, gpu_clock, second_look
+from moebench.judging.isolation.comparison import Finding
 from moebench.packing import pack
 from plain_solution import RIGHT, solution
 
@@ -328,11 +329,10 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(
     tmp_path, monkeypatch, on_gpu, passed, clock, renew_worker
 ):
     runners = Runners(monkeypatch, passed)
-    packed = solution(tmp_path, RIGHT)
+    packed = {"tiny": solution(tmp_path, RIGHT)}
     protocol = {"num_trials": 3, "warmup_runs": 7, "iterations": 9}
-    plan = judged.plan({"tiny": packed}, ["16", "19"], device=judged.GPU, clock=clock, **protocol)
-    ((name, part),) = plan.parts.items()
-    plan = judged.replace(plan, parts={name: judged.replace(part, renew_worker=renew_worker)})
+    plan = judged.plan(packed, ["16", "19"], device=judged.GPU, clock=clock, **protocol)
+    plan = judged.with_part(plan, renew_worker=renew_worker)
 
     with pytest.raises(KeyboardInterrupt):
         with closing(evaluate.Evaluator(plan)) as evaluator:
@@ -341,9 +341,12 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(
 
     recorded = provenance.of_trace(first.evaluated["tiny"].trace)
     words = ["warmup=7", "iterations=9", "trials=3"]
-    words += ["fib=main"] if fib.MAIN else []
-    words += ["clock=gpu"] if clock == "gpu" else []
-    assert first.passed and recorded.clock == clock
+    if fib.MAIN:
+        words.append("fib=main")
+    if clock == "gpu":
+        words.append("clock=gpu")
+    assert first.passed
+    assert recorded.clock == clock
     assert recorded.protocol.split() == words
     between = ["closed", clock] if renew_worker else []
     assert runners.seen == [clock, (16, 7, 9, 3), *between, (19, 7, 9, 3), "closed"]
@@ -359,7 +362,7 @@ def test_third_party_solutions_are_compared_apart_on_a_gpu(tmp_path, monkeypatch
 
         def run_workload(self, full, workload, solutions, config, root):
             apart.append([each.name for each in solutions])
-            return {each.name: judged.finding_of(passed) for each in solutions}
+            return {each.name: Finding.by_fib(passed) for each in solutions}
 
         def close(self):
             apart.append("closed")
@@ -367,20 +370,20 @@ def test_third_party_solutions_are_compared_apart_on_a_gpu(tmp_path, monkeypatch
     monkeypatch.setattr(evaluate, "Runner", Apart)
     packed = {"tiny": solution(tmp_path, RIGHT), "other": solution(tmp_path, RIGHT, "other")}
     plan = judged.plan(packed, ["16"], device=judged.GPU)
-    ((name, part),) = plan.parts.items()
-    (task,) = part.tasks
-    tasks = [judged.replace(task, names=(each,)) for each in packed]
-    part = judged.replace(part, tasks=tuple(tasks), third_party=frozenset(["other"]))
+    (task,) = plan
+    tasks = [judged.replace(task, names=(name,)) for name in packed]
+    plan = judged.with_part(plan, tasks=tuple(tasks), third_party=frozenset(["other"]))
 
-    with closing(evaluate.Evaluator(judged.replace(plan, parts={name: part}))) as evaluator:
+    with closing(evaluate.Evaluator(plan)) as evaluator:
         outcomes = [evaluator.evaluate(task) for task in tasks]
 
     assert all(outcome.passed for outcome in outcomes)
-    assert [each for each in runners.seen if isinstance(each, str)] == ["events", "closed"]
+    assert runners.seen[0] == "events"
+    assert runners.seen[2:] == ["closed"]
     assert apart == [("cuda:0", "events"), ["other_h512_i256"], "closed"]
 
 
-def test_a_time_out_on_a_gpu_is_not_waited_for_again(tmp_path, monkeypatch, on_gpu, passed):
+def test_a_time_out_on_a_gpu_is_not_waited_for_again(tmp_path, monkeypatch, on_gpu):
     hung = fib.make_eval(EvaluationStatus.TIMEOUT, "cpu", None, None, None, "no answer")
     runners = Runners(monkeypatch, hung)
     monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
@@ -388,9 +391,10 @@ def test_a_time_out_on_a_gpu_is_not_waited_for_again(tmp_path, monkeypatch, on_g
     with closing(evaluate.Evaluator(plan)) as evaluator:
         outcomes = [evaluator.evaluate(task) for task in plan]
 
-    statuses = {outcome.evaluated["tiny"].trace.evaluation.status for outcome in outcomes}
-    assert statuses == {EvaluationStatus.TIMEOUT}
-    assert len([each for each in runners.seen if isinstance(each, tuple)]) == 1
+    for outcome in outcomes:
+        assert outcome.evaluated["tiny"].trace.evaluation.status == EvaluationStatus.TIMEOUT
+    clock, *calls, closed = runners.seen
+    assert len(calls) == 1
 
 
 # The clocks
@@ -481,12 +485,14 @@ def test_the_main_branch_passes_these_tests_too(tmp_path):
         (tmp_path / "flashinfer").mkdir()
         stub = tmp_path / "flashinfer" / "testing.py"
         stub.write_text("bench_gpu_time_with_cupti = None\n")
-    names = ("test_fib", "test_run", "test_others", "test_hostile", "test_diagnosis")
+    environment = dict(os.environ)
+    checkout = environment.pop("FIB_MAIN")
+    environment["PYTHONPATH"] = os.pathsep.join([checkout, str(tmp_path)])
+
     command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow"]
-    command += [Path(__file__).with_name(f"{name}.py") for name in names]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([os.environ["FIB_MAIN"], str(tmp_path)])}
-    del env["FIB_MAIN"]
-    done = subprocess.run(command, cwd=paths.ROOT, env=env, capture_output=True, text=True)
+    for name in ("test_fib", "test_run", "test_others", "test_hostile", "test_diagnosis"):
+        command.append(Path(__file__).with_name(f"{name}.py"))
+    done = subprocess.run(command, cwd=paths.ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 

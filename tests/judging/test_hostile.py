@@ -1,18 +1,19 @@
 """Solutions that cheat, or that would take a run down: each is its own result and nobody else's."""
 
+import errno
 import os
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from unittest import mock
 
+import judged
 import psutil
 import pytest
 import torch
-from moebench import cli
 from moebench.core import paths
 from moebench.judging.isolation import runner
-from moebench.results import trace_files
 from plain_solution import RIGHT, solution, source
 
 pytestmark = pytest.mark.skipif(
@@ -129,11 +130,9 @@ def folder(tmp_path, monkeypatch, no_gpu):
 
 def run(folder, names, *arguments):
     """Return the exit status of a run, and solution and T -> evaluation."""
-    output = folder / "traces.jsonl"
-    command = ["run", "--solutions", *names, "--output", str(output), *arguments]
-    status = cli.main(command)
+    status, traces = judged.recorded(folder, "--solutions", *names, *arguments)
     evaluations = {}
-    for trace in trace_files.load(output):
+    for trace in traces:
         key = trace.solution.removesuffix(SUFFIX), trace.workload.axes["seq_len"]
         evaluations[key] = trace.evaluation
     return status, evaluations
@@ -189,22 +188,12 @@ def test_a_solution_that_hangs_costs_one_time_out(folder, capsys):
     assert f"hangs/main.py:{number} in run" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("change", "named"), [(".mul_(1.05)", "1.05"), (".add_(1e-2)", "one sign"), ("", None)]
-)
-def test_a_bias_that_passes_is_told(folder, capsys, change, named):
-    body = RIGHT if named is None else f"{RIGHT}{change}"
-    solution(folder, body, "biased")
-
+def test_a_bias_that_passes_is_told(folder, capsys):
+    solution(folder, f"{RIGHT}.mul_(1.05)", "biased")
     status, evaluations = run(folder, ["biased"], "--workloads", "16")
-
     assert status == 0
-    log = evaluations["biased", 16].log
-    if named is None:
-        assert log == ""
-    else:
-        assert named in log
-        assert named in capsys.readouterr().out
+    assert "1.05" in evaluations["biased", 16].log
+    assert "1.05" in capsys.readouterr().out
 
 
 def test_a_reference_that_is_not_finite_is_not_evaluated(folder, monkeypatch, capsys):
@@ -254,14 +243,11 @@ def test_the_working_folder_and_the_environment_change_nothing(tmp_path, start):
     assert "NOT JUDGED" not in done.stdout
 
 
-def test_a_temporary_folder_that_is_full_is_named(folder, monkeypatch, capsys):
+def test_a_temporary_folder_that_is_full_is_named(folder, monkeypatch, refusal):
     solution(folder, RIGHT, "good")
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(tempfile, "mkdtemp", mock.Mock(side_effect=full))
 
-    def full(*args, **how):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(tempfile, "mkdtemp", full)
-    status = cli.main(["run", "--solutions", "good", "--workloads", "16", "--no-save"])
-    (line,) = capsys.readouterr().err.splitlines()
+    status, line = refusal("run", "--solutions", "good", "--workloads", "16", "--no-save")
     assert status == 1
     assert tempfile.gettempdir() in line and "TMPDIR" in line

@@ -13,10 +13,11 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
+from unittest import mock
 
+import judged
 import pytest
 import torch
-from moebench import cli
 from moebench.core import paths, provenance
 from moebench.core.errors import CannotRun, UserError
 from moebench.judging import on_ray
@@ -218,33 +219,35 @@ def test_cpus_are_used_where_there_is_no_gpu(nodes):
 
 def test_an_actor_prepares_each_definition_once(monkeypatch):
     """Tensors and builds, on each node."""
-    prepared = []
-    parts = {name: SimpleNamespace(ours=name.upper(), root=None) for name in "ab"}
-    evaluator = SimpleNamespace(evaluate=lambda task: task.label)
+    labelled = mock.Mock()
+    build_slow = mock.Mock()
+    evaluator = mock.Mock(evaluate=lambda task: task.label)
     monkeypatch.setattr(on_ray, "Evaluator", lambda plan, host: evaluator)
-    monkeypatch.setattr(on_ray.dataset, "labelled", lambda name, root: prepared.append(name))
-    monkeypatch.setattr(on_ray, "build_slow", lambda packed, say: prepared.append(packed))
+    monkeypatch.setattr(on_ray.dataset, "labelled", labelled)
+    monkeypatch.setattr(on_ray, "build_slow", build_slow)
 
-    actor = on_ray.Actor(SimpleNamespace(parts=parts))
+    actor = on_ray.Actor(mock.Mock(parts={"a": mock.Mock(), "b": mock.Mock()}))
     tasks = [task("a", 1), task("a", 2), task("b", 3)]
     assert [actor.evaluate(each) for each in tasks] == ["T=1", "T=2", "T=3"]
-    assert prepared == ["a", "A", "b", "B"]
+    assert [call.args[0] for call in labelled.call_args_list] == ["a", "b"]
+    assert build_slow.call_count == 2
 
 
 @pytest.mark.parametrize(
     ("address", "status"), [("nonsense", 2), ("ray://127.0.0.1:1", 2), ("127.0.0.1:1", 1)]
 )
-def test_a_cluster_that_is_not_there_is_one_line(address, status, monkeypatch, capsys):
+def test_a_cluster_that_is_not_there_is_one_line(address, status, monkeypatch, refusal):
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
-    assert cli.main(["run", "--ray", address]) == status
-    (line,) = capsys.readouterr().err.splitlines()
+    returned, line = refusal("run", "--ray", address)
+    assert returned == status
     assert "--ray" in line and address in line
 
 
-def test_without_ray_there_is_one_line(monkeypatch, capsys):
+def test_without_ray_there_is_one_line(monkeypatch, refusal):
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert cli.main(["run", "--ray"]) == 1
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    status, line = refusal("run", "--ray")
+    assert status == 1
+    assert "--ray" in line
 
 
 # On a cluster
@@ -304,13 +307,16 @@ def test_ctrl_c_keeps_what_is_done_and_resume_does_the_rest(cluster, tmp_path):
         wait_for_a_trace(output, process)
         process.send_signal(signal.SIGINT)
         shown, errors = process.communicate(timeout=60)
+
     kept = by_uuid(output)
-    assert (process.returncode, errors.splitlines()[-1]) == (130, "interrupted")
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == "interrupted"
     assert 1 <= len(kept) < len(SOME)
     assert f"{len(kept)}/{len(kept)}" in shown
 
     with started(cluster, output, "--resume") as process:
         shown, errors = process.communicate(timeout=170)
+
     left = len(SOME) - len(kept)
     assert process.returncode == 0, shown + errors
     assert f"[{left}/{left}]" in shown
@@ -325,25 +331,28 @@ def test_a_node_that_is_killed_costs_no_cell(cluster, tmp_path):
     where.
     """
     output = tmp_path / "traces.jsonl"
-    local = tmp_path / "local.jsonl"
     with started(cluster, output) as process:
         wait_for_a_trace(output, process)
-        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        worker, *_ = cluster.worker_nodes
+        cluster.remove_node(worker, allow_graceful=False)
         shown, errors = process.communicate(timeout=170)
     assert process.returncode == 0, shown + errors
     assert re.search(r"Actor(Died|Unavailable)Error", shown), shown
 
-    command = ["run", "--solutions", "triton_fused_v2", "--workloads", *SOME[:2]]
-    assert cli.main([*command, "--output", str(local)]) == 0
+    local = tmp_path / "local"
+    arguments = ["--solutions", "triton_fused_v2", "--workloads", *SOME[:2]]
+    status, traces_alone = judged.recorded(local, *arguments)
+    assert status == 0
+
     traces = by_uuid(output)
     assert len(traces) == len(SOME)
-    for uuid, alone in by_uuid(local).items():
-        there = traces[uuid]
+    for alone in traces_alone:
+        there = traces[alone.workload.uuid]
+        shares = alone.evaluation.correctness.extra
         assert there.evaluation.status == alone.evaluation.status
-        expected = pytest.approx(alone.evaluation.correctness.extra, abs=1e-2)
-        assert there.evaluation.correctness.extra == expected
-        hosts = [provenance.of_trace(trace).host for trace in (there, alone)]
-        assert hosts == [provenance.host(), None]
+        assert there.evaluation.correctness.extra == pytest.approx(shares, abs=1e-2)
+        assert provenance.of_trace(there).host == provenance.host()
+        assert provenance.of_trace(alone).host is None
 
 
 @pytest.mark.gpu

@@ -1,6 +1,7 @@
 """The main job on a machine without a GPU: its plan, its evaluations, its table and its traces."""
 
 import importlib.metadata
+from collections import defaultdict
 
 import judged
 import pytest
@@ -13,7 +14,7 @@ from moebench.judging import dataset, fib, gpu_memory, planning
 from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.request import RunRequest
 from moebench.judging.tolerances import TOLERANCES
-from moebench.operators import catalogue, workloads
+from moebench.operators import catalogue
 from moebench.operators.catalogue import definition_name
 from moebench.packing import eligibility
 from moebench.reports import run_table
@@ -34,21 +35,7 @@ def folder(tmp_path, monkeypatch):
 
 # One solution on one workload
 
-BODIES = {
-    "PASSED": RIGHT,
-    "INCORRECT_NUMERICAL": f"{RIGHT}.mul_(1.5)",
-    "RUNTIME_ERROR": "raise ValueError('routing_logits: no')",
-}
 RETURNED = {"INCORRECT_SHAPE": "output[:1]", "INCORRECT_DTYPE": "output.float()"}
-
-
-@pytest.mark.parametrize("status", BODIES)
-def test_what_a_solution_does_is_its_status(folder, status):
-    evaluation = judged.evaluated(solution(folder, BODIES[status])).trace.evaluation
-    assert evaluation.status.value == status
-    if status == "RUNTIME_ERROR":
-        assert "routing_logits: no" in evaluation.log
-        assert 'File "/' not in evaluation.log
 
 
 @pytest.mark.parametrize("status", RETURNED)
@@ -140,59 +127,30 @@ def test_what_was_called_carried_is_still_read(passed):
 
 # What cannot be run
 
-REFUSED = [
-    ("--definition huge", 2, ["huge", "full"]),
-    ("--definition full", 1, ["full", "small"]),
-    ("--clock gpu", 1, ["--clock gpu"]),
-    ("--solutions hopper_fused", 1, ["hopper_fused", "sm_90"]),
-    (
-        "--solutions triton_mxfp8 --definition small",
-        1,
-        ["triton_mxfp8", "--definition mxfp8_small"],
-    ),
-    ("--resume", 2, ["--resume", "--output"]),
-    ("--tokens 4 --workloads 16", 2, ["--tokens", "--workloads"]),
-    ("--tokens 4 --definition mxfp8_small", 1, ["--tokens", "mxfp8_small"]),
-    ("--routing uniform", 2, ["--routing", "--tokens"]),
-    ("--output /dev/full --workloads 16 --solutions triton_fused_v2", 2, ["/dev/full"]),
-]
-
 
 def all_pass(evaluation):
     return lambda workload, solutions: {each.name: evaluation for each in solutions}
 
 
-@pytest.mark.parametrize(("arguments", "status", "named"), REFUSED)
-def test_what_cannot_be_run_gets_one_line(
-    arguments, status, named, passed, monkeypatch, no_gpu, capsys
-):
-    judged.stand_in(monkeypatch, all_pass(passed.trace.evaluation))
-    assert cli.main(["run", *arguments.split()]) in (status, 2)
-    shown = capsys.readouterr()
-    (line,) = shown.err.splitlines()
-    assert all(name in line for name in named)
-    assert "saved" not in shown.out
-
-
 def test_a_cache_that_cannot_be_written_is_named_before_anything_runs(
-    tmp_path, monkeypatch, no_gpu, capsys
+    tmp_path, monkeypatch, no_gpu, refusal
 ):
     (tmp_path / "file").write_text("")
     cache = tmp_path / "file" / "cache"
     monkeypatch.setenv("FIB_CACHE_PATH", str(cache))
-    assert cli.main(["run", "--definition", "mxfp8_small"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    status, line = refusal("run", "--definition", "mxfp8_small")
+    assert status == 1
     assert "FIB_CACHE_PATH" in line and str(cache) in line
 
 
 def test_a_fault_of_a_later_definition_is_reported_before_anything_runs(
-    monkeypatch, no_gpu, capsys
+    monkeypatch, no_gpu, refusal
 ):
     judged.stand_in(monkeypatch, None)
     command = "run --solutions triton_fused_v2 --definition small small-renorm --workloads 16"
-    assert cli.main(command.split()) == 2
-    shown = capsys.readouterr()
-    assert "'16'" in shown.err and "[1/" not in shown.out
+    status, line = refusal(*command.split())
+    assert status == 2
+    assert "'16'" in line
 
 
 def test_a_reference_that_does_not_run_fails_the_run(monkeypatch, passed, no_gpu, capsys):
@@ -214,19 +172,22 @@ def test_what_does_not_fit_on_a_gpu_is_skipped(folder):
     """One trial's inputs twice; all trials' four times for one worker."""
     full = catalogue.definition("full")
     labelled = dataset.labelled(full.name)
-    sizes = [gpu_memory.size_of_inputs(full, workload) for _, workload in labelled]
-    assert sizes[0] == pytest.approx(32 * 3 * 2048 * 7168, rel=0.01)
+    smallest, *_, second_largest, _ = [
+        gpu_memory.size_of_inputs(full, workload) for _, workload in labelled
+    ]
+    assert smallest == pytest.approx(32 * 3 * 2048 * 7168, rel=0.01)
     solution(folder, target_hardware=["sm_90"])
+    request = RunRequest(solutions=("tiny",), save=False)
 
     def part(free):
         device = judged.replace(judged.GPU, free=free)
-        plan = planning.plan_run(RunRequest(solutions=("tiny",), save=False), device)
-        return plan.parts[full.name]
+        return planning.plan_run(request, device).parts[full.name]
 
-    between = part(2 * sizes[-2] + gpu_memory.CONTEXTS)
-    assert len(between.tasks) == len(labelled) - 1
-    assert labelled[-1][0] in between.skipped[0]
-    assert between.renew_worker
+    without_the_largest = part(2 * second_largest + gpu_memory.CONTEXTS)
+    largest_label, _ = labelled[-1]
+    assert len(without_the_largest.tasks) == len(labelled) - 1
+    assert largest_label in without_the_largest.skipped[0]
+    assert without_the_largest.renew_worker
     assert not part(judged.GPU.free).renew_worker
     with pytest.raises(CannotRun):
         part(10**9)
@@ -270,20 +231,16 @@ def with_hardware(trace, hardware):
 
 
 def test_a_broken_trace_file_is_left_alone_and_reported_before_anything_runs(
-    tmp_path, trace, no_gpu, capsys
+    tmp_path, trace, no_gpu, refusal
 ):
     path = tmp_path / "traces.jsonl"
     path.write_text("{}\n")
     with pytest.raises(ValueError):
         trace_files.merge(path, [trace()])
-    assert cli.main(["run", "--output", str(path)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    status, line = refusal("run", "--output", path)
+    assert status == 2
     assert str(path) in line
     assert path.read_text() == "{}\n"
-
-
-def uuids_in(file):
-    return {trace.workload.uuid for trace in trace_files.load(file)}
 
 
 def test_a_run_that_is_cut_short_keeps_what_it_measured_and_is_resumed(
@@ -299,32 +256,30 @@ def test_a_run_that_is_cut_short_keeps_what_it_measured_and_is_resumed(
         return evaluate_all(workload, solutions)
 
     judged.stand_in(monkeypatch, run_workload)
-    output = tmp_path / "traces.jsonl"
-    command = "run --solutions triton_fused_v2 --workloads 16 19 24 33 --resume --output".split()
-    command.append(str(output))
+    arguments = "--solutions triton_fused_v2 --workloads 16 19 24 33 --resume".split()
 
-    assert cli.main(command) == 130
-    kept = uuids_in(output)
-    assert kept == set(seen)
+    status, traces = judged.recorded(tmp_path, *arguments)
+    first = {trace.workload.uuid for trace in traces}
+    assert (status, first) == (130, set(seen))
     shown = capsys.readouterr()
     assert "2/2" in shown.out.partition("━")[2]
-    assert str(output) in shown.out
+    assert str(tmp_path / "traces.jsonl") in shown.out
     assert shown.err == "interrupted\n"
 
     seen.clear()
-    assert cli.main(command) == 0
-    assert (uuids_in(output), len(seen)) == (kept | set(seen), 2)
+    status, traces = judged.recorded(tmp_path, *arguments)
+    assert (status, len(seen)) == (0, 2)
+    assert {trace.workload.uuid for trace in traces} == first.union(seen)
     assert "4/4" in capsys.readouterr().out.partition("━")[2]
 
 
 def test_every_run_begins_with_another_of_our_solutions(passed):
-    planner = planning.Planner(RunRequest(runs=2), judged.CPU, {}, None, paths.ROOT, "events")
+    planner = planning.Planner(RunRequest(runs=4), judged.CPU, {}, None, paths.ROOT, "events")
     workloads = [("T=1", passed.trace.workload), ("T=7", passed.trace.workload)]
-    names = {}
-    for run in (1, 2, 4):
-        tasks = planner.tasks_of_run(run, NAME, ["a", "b", "c"], ["theirs"], workloads)
-        assert [task.run for task in tasks] == [run] * 4
-        names[run] = ["".join(task.names) for task in tasks]
+
+    names = defaultdict(list)
+    for task in planner.tasks(NAME, ["a", "b", "c"], ["theirs"], workloads):
+        names[task.run].append("".join(task.names))
     assert names[1] == ["abc", "abc", "theirs", "theirs"]
     assert names[2] == ["bca", "bca", "theirs", "theirs"]
     assert names[4] == names[1]
@@ -341,20 +296,18 @@ def test_every_run_is_kept_and_a_resumed_one_adds_what_is_missing(
         return evaluate_all(workload, solutions)
 
     judged.stand_in(monkeypatch, run_workload)
-    output = tmp_path / "traces.jsonl"
-    command = "run --solutions triton_fused_v2 --workloads 16 19 --output".split()
-    command.append(str(output))
+    arguments = "--solutions triton_fused_v2 --workloads 16 19 --runs".split()
 
-    assert cli.main([*command, "--runs", "2"]) == 0
+    status, traces = judged.recorded(tmp_path, *arguments, 2)
+    assert (status, len(traces)) == (0, 4)
     first, second, *again = called
     assert first != second
     assert again == [first, second]
-    assert len(trace_files.load(output)) == 4
 
     called.clear()
-    assert cli.main([*command, "--runs", "3", "--resume"]) == 0
+    status, traces = judged.recorded(tmp_path, *arguments, 3, "--resume")
+    assert (status, len(traces)) == (0, 6)
     assert called == [first, second]
-    assert len(trace_files.load(output)) == 6
 
 
 CHANGES = {
@@ -425,21 +378,26 @@ def test_the_table_has_one_row_a_solution(folder, timed, capsys):
     packed = {long_name: solution(folder, RIGHT), "b": solution(folder, RIGHT, "b")}
     plan = judged.plan(packed, ["16", "19", "24"], device=judged.GPU)
     first, second, third = plan
-    outcomes = [Outcome(third, lost=dict.fromkeys(packed, "out of memory"))]
-    outcomes.append(Outcome(first, timed(first, packed, 1.0, 1.02)))
-    outcomes.append(Outcome(second, timed(second, packed, 3.0, None)))
+    outcomes = [
+        Outcome(third, lost=dict.fromkeys(packed, "out of memory")),
+        Outcome(first, timed(first, packed, 1.0, 1.02)),
+        Outcome(second, timed(second, packed, 3.0, None)),
+    ]
 
     (table,) = run_table.tables(plan, plan.parts[NAME], outcomes)
 
-    rows = [list(map(text_of, row)) for row in table.sections[0]]
-    assert rows[0] == [long_name, "2/3", "2.0000", "6.7x", 2, "1.0000", "1.0000", "1.0000"]
-    assert rows[1][:5] == ["b", "1/3", "1.0200", "9.8x", 1]
+    (rows,) = table.sections
+    fastest, other = [list(map(text_of, row)) for row in rows]
+    assert fastest == [long_name, "2/3", "2.0000", "6.7x", 2, "1.0000", "1.0000", "1.0000"]
+    assert other[:5] == ["b", "1/3", "1.0200", "9.8x", 1]
     notes = "\n".join(table.notes)
     assert notes.count("out of memory") == 2
     assert notes.count("b: INCORRECT_NUMERICAL") == 1
     assert second.label in notes
+
     Console(width=300).print(table.terminal())
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 120
+    shown = capsys.readouterr().out.splitlines()
+    assert max(map(len, shown)) <= 120
 
 
 def test_a_table_holds_one_kind_of_gpu(folder, trace):
@@ -461,44 +419,45 @@ def test_a_table_holds_one_kind_of_gpu(folder, trace):
 @ON_CPU
 def test_the_main_job_on_a_few_workloads(tmp_path, capsys):
     """All of `make bench` on a CPU but for its length."""
-    output = tmp_path / "traces.jsonl"
-    command = "run --solutions triton_fused_v2 hopper_fused --workloads 16 19 --output".split()
-    assert cli.main([*command, str(output)]) == 0
+    names = ("triton_fused_v2", "hopper_fused")
+    status, traces = judged.recorded(tmp_path, "--solutions", *names, "--workloads", 16, 19)
+    assert (status, len(traces)) == (0, 2)
+
+    output = str(tmp_path / "traces.jsonl")
     shown = capsys.readouterr().out
-    assert "[2/2]" in shown and str(output) in shown
+    assert "[2/2]" in shown and output in shown
     assert shown.count("hopper_fused: SKIPPED") == 1
-    assert max(map(len, shown.replace(str(output), "").splitlines())) <= 100
-    assert len(trace_files.load(output)) == 2
+    lines = shown.replace(output, "").splitlines()
+    assert max(map(len, lines)) <= 100
 
 
 @ON_CPU
 @pytest.mark.parametrize("routing", ["skewed", "uniform", "one-expert"])
 def test_workloads_at_other_token_counts(routing, tmp_path):
     """Evaluated as every other, with a blob of their own; the recorded workloads stay."""
-    output = tmp_path / "traces.jsonl"
-    recorded = paths.workload_file(NAME).read_bytes()
-    command = f"run --solutions triton_fused_v2 --tokens 0 13 --routing {routing} --output".split()
+    before = paths.workload_file(NAME).read_bytes()
+    arguments = f"--solutions triton_fused_v2 --tokens 0 13 --routing {routing}".split()
 
-    assert cli.main([*command, str(output)]) == 0
+    status, traces = judged.recorded(tmp_path, *arguments)
 
-    made = {trace.workload.axes["seq_len"]: trace.workload for trace in trace_files.load(output)}
-    assert set(made) == {0, 13}
-    assert paths.workload_file(NAME).read_bytes() == recorded
-    assert (paths.ROOT / paths.blob_file(NAME, made[13].uuid)).is_file()
-    assert made[13].uuid not in {workload.uuid for workload in workloads.recorded("small")}
-    stored = fib.load_safetensors(catalogue.definition("small"), made[13], paths.ROOT)
-    counts = catalogue.operator("small").counts(made[13], stored, "small")
-    assert routing != "one-expert" or (counts.active, counts.rows) == (1, 13)
+    assert status == 0
+    _, workload = [trace.workload for trace in traces]
+    assert [trace.workload.axes["seq_len"] for trace in traces] == [0, 13]
+    assert paths.workload_file(NAME).read_bytes() == before
+    assert workload.uuid.encode() not in before
+    if routing == "one-expert":
+        stored = fib.load_safetensors(catalogue.definition("small"), workload, paths.ROOT)
+        counts = catalogue.operator("small").counts(workload, stored, "small")
+        assert (counts.active, counts.rows) == (1, 13)
 
 
 @pytest.mark.slow
 @ON_CPU
 def test_the_main_job_passes_on_a_cpu(tmp_path, capfd):
     """`make bench` without a GPU: all solutions on all small workloads, one table, no times."""
-    output = tmp_path / "traces.jsonl"
-    assert cli.main(["run", "--output", str(output)]) == 0
+    status, traces = judged.recorded(tmp_path)
     shown = capfd.readouterr()
+    assert status == 0
     assert "Warning" not in shown.out + shown.err, "nothing is wrong, and a newcomer would wonder"
-    traces = trace_files.load(output)
     assert len(traces) >= 10
     assert all(trace.is_successful() for trace in traces)

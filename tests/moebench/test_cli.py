@@ -4,11 +4,13 @@ import errno
 import importlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
@@ -42,47 +44,57 @@ def test_every_command_is_listed():
     assert {path.stem for path in files} == set(cli.COMMANDS)
 
 
-@pytest.mark.parametrize(
-    ("argv", "status", "named"),
-    [
-        ([], 2, ["moebench", "COMMAND"]),
-        (["rnu"], 2, ["moebench", "'rnu'", "run?"]),
-        (["zzz"], 2, ["moebench", "'zzz'", *cli.COMMANDS]),
-        (["data", "--zzz"], 2, ["--zzz", "moebench -h"]),
-        (["data", "fill"], 2, ["'fill'", "full?"]),
-        (["run", "--num-trials", "0"], 2, ["run: argument --num-trials", "'0'", "run -h"]),
-        (["run", "--timeout", "-3"], 2, ["run: argument --timeout", "'-3'", "run -h"]),
-        (["run", "--timeout", "x"], 2, ["run: argument --timeout", "'x'", "run -h"]),
-        (["run", "--warmup-runs", "-1"], 2, ["run: argument --warmup-runs", "'-1'", "run -h"]),
-        (["run", "--solutions", "hoper_fused"], 2, ["'hoper_fused'", "hopper_fused?"]),
-        (["run", "--solutions", "torch_moe", "Torch_Moe"], 2, ["'Torch_Moe'", "torch_moe?"]),
-        (["run", "--solutions", ""], 2, ["''"]),
-        (["run", "--definition", ""], 2, ["''"]),
-        (["pack", ""], 2, ["''"]),
-        (["run", "--tolerance", "relax"], 2, ["'relax'", "relaxed?"]),
-        (["run", "--definition", "small", "--workloads", "no-token"], 2, ["no-tokens?"]),
-        (["run", "--definition", "small", "--workloads", "8"], 2, ["'8'", "T=0, T=1, T=5, T=16"]),
-        (["run", "gone.json"], 2, ["gone.json"]),
-        (["run", "--dataset", "gone"], 2, ["--dataset", "gone"]),
-        (["pack", "cutlass"], 2, ["'cutlass'", "cutlass_grouped?"]),
-        (["profile", "torch_moe", "--definition", "small", "--workloads", "odd:8"], 2, ["'odd:8'"]),
-        (
-            ["profile", "triton_mxfp8", "--definition", "mxfp8_small", "--workloads", "skewed:8"],
-            2,
-            ["'skewed:8'"],
-        ),
-        (["profile", "triton_mxfp8", "--definition", "mxfp8_small"], 1, ["CUDA device"]),
-        (["served", "--definition", "bf16_small"], 2, ["--definition"]),
-        (["served", "--definition", "full"], 1, ["full"]),
-    ],
-)
-def test_what_is_wrong_or_mistyped_gets_one_line(argv, status, named, no_gpu, capsys):
-    assert cli.main(argv) == status
+BAD_ARGUMENTS = {  # a command -> names in the line of its error
+    "": ["moebench", "COMMAND"],
+    "rnu": ["moebench", "'rnu'", "run?"],
+    "zzz": ["moebench", "'zzz'", *cli.COMMANDS],
+    "data --zzz": ["--zzz", "moebench -h"],
+    "data fill": ["'fill'", "full?"],
+    "pack ''": ["''"],
+    "pack cutlass": ["'cutlass'", "cutlass_grouped?"],
+    "profile torch_moe --definition small --workloads odd:8": ["'odd:8'"],
+    "profile triton_mxfp8 --definition mxfp8_small --workloads skewed:8": ["'skewed:8'"],
+    "run gone.json": ["gone.json"],
+    "run --dataset gone": ["--dataset", "gone"],
+    "run --definition ''": ["''"],
+    "run --definition huge": ["huge", "full"],
+    "run --definition small --workloads 8": ["'8'", "T=0, T=1, T=5, T=16"],
+    "run --definition small --workloads no-token": ["no-tokens?"],
+    "run --num-trials 0": ["run: argument --num-trials", "'0'", "run -h"],
+    "run --output /dev/full": ["/dev/full"],
+    "run --resume": ["--resume", "--output"],
+    "run --routing uniform": ["--routing", "--tokens"],
+    "run --solutions ''": ["''"],
+    "run --solutions hoper_fused": ["'hoper_fused'", "hopper_fused?"],
+    "run --solutions torch_moe Torch_Moe": ["'Torch_Moe'", "torch_moe?"],
+    "run --timeout -3": ["run: argument --timeout", "'-3'", "run -h"],
+    "run --timeout x": ["run: argument --timeout", "'x'", "run -h"],
+    "run --tokens 4 --workloads 16": ["--tokens", "--workloads"],
+    "run --tolerance relax": ["'relax'", "relaxed?"],
+    "run --warmup-runs -1": ["run: argument --warmup-runs", "'-1'", "run -h"],
+    "served --definition bf16_small": ["--definition"],
+}
+CANNOT_RUN = {
+    "profile triton_mxfp8 --definition mxfp8_small": ["CUDA device"],
+    "run --clock gpu": ["--clock gpu"],
+    "run --definition full": ["full", "small"],
+    "run --solutions hopper_fused": ["hopper_fused", "sm_90"],
+    "run --solutions triton_mxfp8 --definition small": ["triton_mxfp8", "--definition mxfp8_small"],
+    "run --tokens 4 --definition mxfp8_small": ["--tokens", "mxfp8_small"],
+    "served --definition full": ["full"],
+}
 
-    shown = capsys.readouterr()
-    (line,) = shown.err.splitlines()
-    assert all(name in line for name in named)
-    assert "[1/" not in shown.out  # nothing was judged
+
+@pytest.mark.parametrize("command", [*BAD_ARGUMENTS, *CANNOT_RUN])
+def test_what_is_mistyped_or_cannot_be_run_gets_one_line(command, no_gpu, refusal):
+    status, line = refusal(*shlex.split(command))
+    if command in CANNOT_RUN:
+        names = CANNOT_RUN[command]
+        assert status == 1
+    else:
+        names = BAD_ARGUMENTS[command]
+        assert status == 2
+    assert all(name in line for name in names)
 
 
 @pytest.mark.parametrize(
@@ -96,21 +108,16 @@ def test_what_is_wrong_or_mistyped_gets_one_line(argv, status, named, no_gpu, ca
         (ImportError("libx.so: no such file", name="x"), 1, "libx.so"),
     ],
 )
-def test_errors_have_a_status_and_one_line(error, status, named, monkeypatch, capsys):
-    def main(args):
-        raise error
-
-    monkeypatch.setattr(data, "main", main)
-    assert cli.main(["data"]) == status
-    (line,) = capsys.readouterr().err.splitlines()
+def test_errors_have_a_status_and_one_line(error, status, named, monkeypatch, refusal):
+    monkeypatch.setattr(data, "main", mock.Mock(side_effect=error))
+    returned, line = refusal("data")
+    assert returned == status
     assert named in line
 
 
 def test_a_fault_of_our_own_is_not_blamed_on_the_installation(monkeypatch):
-    def main(args):
-        raise ModuleNotFoundError("No module named 'moebench.x'", name="moebench.x")
-
-    monkeypatch.setattr(data, "main", main)
+    fault = ModuleNotFoundError("No module named 'moebench.x'", name="moebench.x")
+    monkeypatch.setattr(data, "main", mock.Mock(side_effect=fault))
     with pytest.raises(ModuleNotFoundError):
         cli.main(["data"])
 
@@ -154,28 +161,27 @@ def test_without_torch_the_command_that_installs_it_is_named(tmp_path):
     assert "make setup" in line
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["run", "--output"],
-        ["profile", "triton_mxfp8", "--records"],
-        ["served", "--output"],
-        ["compare", "--html"],
-        ["compare", "--csv"],
-        ["compare", "--json"],
-        ["pack", "--package"],
-        ["submit", "triton_fused_v2", "--into"],
-    ],
-    ids=" ".join,
-)
-def test_what_cannot_be_written_is_refused_at_once(argv, tmp_path, capsys):
+WRITING = [
+    "run --output",
+    "profile triton_mxfp8 --records",
+    "served --output",
+    "compare --html",
+    "compare --csv",
+    "compare --json",
+    "pack --package",
+    "submit triton_fused_v2 --into",
+]
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_what_cannot_be_written_is_refused_at_once(command, tmp_path, refusal):
     """Not an hour later, when there are results."""
     (tmp_path / "file").write_text("")
-    output = str(tmp_path / "file" / "x")
-    assert cli.main([*argv, output]) == 2
-
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"argument {argv[-1]}: got {output!r}" in line
+    output = tmp_path / "file" / "x"
+    *arguments, option = command.split()
+    status, line = refusal(*arguments, option, output)
+    assert status == 2
+    assert f"argument {option}: got {str(output)!r}" in line
 
 
 def test_where_a_file_can_be_written(tmp_path, monkeypatch):
@@ -192,10 +198,8 @@ def test_where_a_file_can_be_written(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_an_error_that_names_the_file(tmp_path, monkeypatch):
-    def full(*args):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(os, "replace", mock.Mock(side_effect=full))
     with pytest.raises(CannotRun, match="results.*No space"):
         write_atomically(tmp_path / "results", "x")
 
@@ -204,10 +208,7 @@ def test_a_file_is_never_half_written(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_atomically(path, "old")
 
-    def interrupted(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupted)
+    monkeypatch.setattr(os, "replace", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         write_atomically(path, "new")
     assert [file.read_text() for file in tmp_path.iterdir()] == ["old"]

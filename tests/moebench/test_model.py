@@ -131,9 +131,9 @@ def test_a_layer_with_its_shared_experts_is_served_and_can_be_added(shown):
     assert commands[0].endswith("/config.json --ep 8 --shared --add kimi-k2-ep8-shared")
 
 
-def test_shared_experts_that_are_not_there_are_refused(config, capsys):
-    assert cli.main(["model", config("Kimi-K2"), "--shared"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_shared_experts_that_are_not_there_are_refused(config, refusal):
+    status, line = refusal("model", config("Kimi-K2"), "--shared")
+    assert status == 2
     assert "--shared" in line
 
 
@@ -196,29 +196,31 @@ def test_it_is_one_screen(config, capsys, measured, name):
 
 
 @pytest.mark.parametrize(
-    ("content", "args", "named"),
+    ("content", "arguments", "named"),
     [
-        ("Kimi-K2", ["--ep", "7"], "--ep: got 7"),
-        ("DeepSeek-V3", ["--ep", "8", "--add", "mine"], "full"),
-        ("DeepSeek-V3", ["--ep", "2", "--add", "kimi-k2-ep8"], "kimi-k2-ep8"),
-        ("DeepSeek-V3", ["--ep", "2", "--add", "Mine"], "'Mine'"),
-        ("a scale per tensor", [], "weight_block_size"),
-        ("experts in 16 bits by an expression", [], "modules_to_not_convert"),
-        ([], [], "config.json"),
+        ("Kimi-K2", "--ep 7", "--ep: got 7"),
+        ("DeepSeek-V3", "--ep 8 --add mine", "full"),
+        ("DeepSeek-V3", "--ep 2 --add kimi-k2-ep8", "kimi-k2-ep8"),
+        ("DeepSeek-V3", "--ep 2 --add Mine", "'Mine'"),
+        ("a scale per tensor", "", "weight_block_size"),
+        ("experts in 16 bits by an expression", "", "modules_to_not_convert"),
+        ([], "", "config.json"),
     ],
 )
-def test_what_cannot_be_gets_one_line_and_leaves_the_table(config, capsys, content, args, named):
+def test_what_cannot_be_gets_one_line_and_leaves_the_table(
+    config, refusal, content, arguments, named
+):
     table = paths.ROOT / "definitions" / "layers.toml"
     before = table.read_bytes()
-    assert cli.main(["model", config(content), *args]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    status, line = refusal("model", config(content), *arguments.split())
+    assert status == 2
     assert named in line
     assert table.read_bytes() == before
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
-    assert cli.main(["model", str(tmp_path / "nowhere")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_a_file_that_is_not_there_is_named(tmp_path, refusal):
+    status, line = refusal("model", tmp_path / "nowhere")
+    assert status == 2
     assert "nowhere" in line
 
 

@@ -205,17 +205,13 @@ def test_nothing_stays_where_writing_is_interrupted(folder, tmp_path, monkeypatc
     assert parent.exists() == bool(users_files)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("no-name", "_moe", "moe_", "m\N{LATIN SMALL LETTER O WITH DIAERESIS}", "1moe", "class"),
-        *("json", "test", "_thread", "tomllib", "Random", "distutils"),
-        *("pip", "setuptools", "pkg_resources", "wheel"),
-        *("numpy", "torch", "triton", "yaml", "PIL", "pil", "NumPy", "google", "ruamel"),
-        *("flashinfer", "flashinfer_bench", "flashinfer_python", "tvm_ffi", "apache_tvm_ffi"),
-        *("vllm", "sglang", "transformers", "deep_gemm", "moebench"),
-    ],
-)
+NO_NAMES = ["no-name", "_moe", "moe_", "m\N{LATIN SMALL LETTER O WITH DIAERESIS}", "1moe", "class"]
+PYTHONS = ["json", "test", "tomllib", "Random", "distutils", "pip", "wheel"]
+INSTALLED = ["numpy", "NumPy", "yaml", "pil", "google", "flashinfer_python", "tvm_ffi", "moebench"]
+ENGINES = ["flashinfer", "vllm", "sglang", "transformers", "deep_gemm"]
+
+
+@pytest.mark.parametrize("name", NO_NAMES + PYTHONS + INSTALLED + ENGINES)
 def test_a_name_that_is_taken_is_refused(folder, tmp_path, name):
     with pytest.raises(UserError, match="^--package: "):
         write(tmp_path / name)

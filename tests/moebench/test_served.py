@@ -90,20 +90,19 @@ def test_a_pass_of_few_tokens_gets_their_inputs_alone(layer_key):
     """Scales have the tokens in another axis than the states, and it differs by definition."""
     model = resident.make(layer_key, 2, 8, "cpu")
     full = definition(layer_key)
-    names = list(full.inputs)
-    shapes = full.get_input_shapes({"seq_len": 3})
+    shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": 3}), strict=True))
 
-    for inputs, layer in zip(model.inputs(3), model.layers, strict=True):
-        for value, shape in zip(inputs, shapes, strict=True):
+    for arguments, layer in zip(model.inputs(3), model.layers, strict=True):
+        inputs = dict(zip(full.inputs, arguments, strict=True))
+        for name, shape in shapes.items():
             if shape is not None:
-                assert tuple(value.shape) == tuple(shape)
-                assert value.is_contiguous()
-        assert inputs[names.index("gemm1_weights")] is layer["gemm1_weights"]
+                assert tuple(inputs[name].shape) == tuple(shape)
+                assert inputs[name].is_contiguous()
+        assert inputs["gemm1_weights"] is layer["gemm1_weights"]
 
-    token_axis = full.inputs["hidden_states_scale"].shape.index("seq_len")
-    first_scales = model.layers[0]["hidden_states_scale"].narrow(token_axis, 0, 3)
-    inputs = model.inputs(3)[1]
-    assert torch.equal(inputs[names.index("hidden_states_scale")], first_scales)
+        token_axis = full.inputs["hidden_states_scale"].shape.index("seq_len")
+        first_scales = layer["hidden_states_scale"].narrow(token_axis, 0, 3)
+        assert torch.equal(inputs["hidden_states_scale"], first_scales)
 
 
 def test_as_many_layers_as_fit():
@@ -206,14 +205,11 @@ def test_another_solution_begins_each_round(monkeypatch):
         return float(count)
 
     monkeypatch.setattr(rounds, "median_ms", median_ms)
-    results = {}
-    for count, name in enumerate("abc"):
-        results[name] = rounds.Result(timed=name, count=count)
+    results = [rounds.Result(timed=name, count=count) for count, name in enumerate("abc")]
     rounds.run_rounds(results, 3, "cuda:0")
 
     assert "".join(order) == "abcbcacab"
-    times = {name: result.times_ms for name, result in results.items()}
-    assert times == {"a": [0.0] * 3, "b": [1.0] * 3, "c": [2.0] * 3}
+    assert [result.times_ms for result in results] == [[0.0] * 3, [1.0] * 3, [2.0] * 3]
 
 
 # The command

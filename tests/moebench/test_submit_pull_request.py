@@ -211,13 +211,12 @@ def test_what_the_data_set_has_stays(submit, data_set, capsys):
     assert submit(record(OURS), "--baseline", "torch_grouped_bf16") == 0
 
     assert "baseline: theirs" in capsys.readouterr().out
-    for path, text in files.items():
-        assert (data_set / path).read_text() == text
+    assert {path: (data_set / path).read_text() for path in files} == files
     assert not (data_set / TRACES).exists()  # ours were measured with other tensors
     assert list(data_set.rglob(f"{OTHER.name}.json")) == []
 
-    of_the_set = record(OURS, protocol="once dataset=set")[:1]
-    write(data_set / TRACES, of_the_set)
+    of_the_set, *_ = record(OURS, protocol="once dataset=set")
+    write(data_set / TRACES, [of_the_set])
     assert submit(record(OURS)) == 0
     assert solutions_and_machines(data_set / TRACES) == [H200]
 

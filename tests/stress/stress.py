@@ -17,7 +17,9 @@ The held-out layer is nobody's model: 128 experts, top-8 in one group, two ranks
 import argparse
 import collections
 import importlib
+import itertools
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -92,48 +94,59 @@ def loads(streams):
 # ---- solutions ----
 
 
-def package_of(name, layer, delayed):
-    """Return what the solution's package for a layer is called."""
-    build = "delayed" if delayed else "as_is"
-    return f"{name}_{layer}_{build}".replace("-", "_").replace(".", "_")
+@dataclass(frozen=True)
+class Build:
+    """A packed solution for a layer, written as a package. title: "delayed ", or none as it is."""
+
+    title: str
+    module: str
+    function: str
+
+    def load(self):
+        """Return the solution's function."""
+        return getattr(importlib.import_module(self.module), self.function)
 
 
-def write_package(name, layer, folder, delayed):
-    """Write the packed solution's sources below folder. Return the entry point's module."""
-    package = package_of(name, layer, delayed)
+def builds_of(name, layer, folder):
+    """Write the builds of a solution for a layer below folder, and return them."""
+    packed = pack.pack(name)[layer]
     texts = packed_texts(name, layer)
-    write_texts(folder / package, delays.delayed(texts) if delayed else texts)
+    sources = {"": texts}
+    if delays.can_be_delayed(packed):
+        sources["delayed "] = delays.delayed(texts)
 
-    file, _, _ = pack.pack(name)[layer].spec.entry_point.partition("::")
-    return f"{package}.{file.removesuffix('.py').replace('/', '.')}"
+    builds = []
+    for title, build_texts in sources.items():
+        package = re.sub(r"\W", "_", f"{title}{name}_{layer}")
+        write_texts(folder / package, build_texts)
+        file, _, function = packed.spec.entry_point.partition("::")
+        entry = file.removesuffix(".py").replace("/", ".")
+        builds.append(Build(title, f"{package}.{entry}", function))
+    return builds
 
 
 def build_all(options, folder):
-    """Write every package, and build the CUDA sources of all at once, each in its own process."""
-    processes = {}
+    """Return layer and solution -> builds, for all that run here.
+
+    All are built at once, each in its own process.
+    """
+    builds = {}
     for layer in options.layers:
         for name in options.solutions:
-            if why_not_here(name, layer):
-                continue
-            builds = (False, True) if delays.can_be_delayed(pack.pack(name)[layer]) else (False,)
-            for delayed in builds:
-                module = write_package(name, layer, folder, delayed)
-                command = [sys.executable, "-c", f"import {module}"]
-                processes[module] = subprocess.Popen(command, cwd=folder)
+            reason = why_not_here(name, layer)
+            if reason:
+                print(f"{layer} {name}: not here: {reason}", flush=True)
+            else:
+                builds[layer, name] = builds_of(name, layer, folder)
 
+    processes = {}
+    for build in itertools.chain(*builds.values()):
+        command = [sys.executable, "-c", f"import {build.module}"]
+        processes[build.module] = subprocess.Popen(command, cwd=folder)
     failed = [module for module, process in processes.items() if process.wait() != 0]
     if failed:
         raise SystemExit(f"{', '.join(failed)}: the import fails, see above")
-
-
-def load_solution(name, layer, delayed):
-    """Return the packed solution's function for a layer."""
-    solution = pack.pack(name)[layer]
-    file, _, function = solution.spec.entry_point.partition("::")
-    module = file.removesuffix(".py").replace("/", ".")
-    return getattr(
-        importlib.import_module(f"{package_of(name, layer, delayed)}.{module}"), function
-    )
+    return builds
 
 
 def why_not_here(name, layer):
@@ -172,9 +185,8 @@ def calls_alone(solution, layer, weights):
     hidden_size = layer_inputs.catalogue.layer_sizes()[layer]["hidden_size"]
     calls = []
     for num_tokens in TOKENS:
-        output = torch.full(
-            (num_tokens, hidden_size), torch.nan, dtype=torch.bfloat16, device="cuda"
-        )
+        shape = (num_tokens, hidden_size)
+        output = torch.full(shape, torch.nan, dtype=torch.bfloat16, device="cuda")
         call = Call(num_tokens, arguments_of(layer, num_tokens, weights), output)
         solution(*call.arguments, call.expected)
         torch.cuda.synchronize()
@@ -264,28 +276,25 @@ def under_load(solution, calls, load, total, deadline):
     return made, dict(wrong)
 
 
-def stress(name, layer, options):
-    """Run every load on a solution; print a line each. Return how many calls differ."""
+def stress(layer, name, builds, options):
+    """Run every load on a solution's builds; print a line each. Return how many calls differ."""
     drawn = layer_inputs.arguments(layer, 1, "cuda")
-    weights = {name: drawn[name] for name in WEIGHTS}
-    plain = load_solution(name, layer, delayed=False)
-    calls = calls_alone(plain, layer, weights)
-    builds = {"": plain}
-    if delays.can_be_delayed(pack.pack(name)[layer]):
-        builds["delayed "] = load_solution(name, layer, delayed=True)
+    weights = {weight: drawn[weight] for weight in WEIGHTS}
+    as_it_is, *_ = builds
+    calls = calls_alone(as_it_is.load(), layer, weights)
 
     bad = 0
-    for title, solution in builds.items():
+    for build in builds:
+        solution = build.load()
         for load in loads(options.streams):
             begin = time.monotonic()
             made, wrong = under_load(solution, calls, load, options.calls, begin + options.seconds)
-            took = time.monotonic() - begin
-            bad += sum(wrong.values())
-            print(
-                f"{layer} {name} {title}{load.name}: {sum(wrong.values())} of {made} differ"
-                f" {wrong or ''} {took:.1f} s",
-                flush=True,
-            )
+            seconds = time.monotonic() - begin
+
+            differing = sum(wrong.values())
+            line = f"{layer} {name} {build.title}{load.name}: {differing} of {made} differ"
+            print(f"{line} {wrong or ''} {seconds:.1f} s", flush=True)
+            bad += differing
     return bad
 
 
@@ -302,15 +311,10 @@ def main():
     with tempfile.TemporaryDirectory(prefix="stress") as folder:
         sys.path.insert(0, folder)
         begin = time.monotonic()
-        build_all(options, Path(folder))
+        builds = build_all(options, Path(folder))
         print(f"built in {time.monotonic() - begin:.0f} s", flush=True)
-        for layer in options.layers:
-            for name in options.solutions:
-                reason = why_not_here(name, layer)
-                if reason:
-                    print(f"{layer} {name}: not here: {reason}", flush=True)
-                    continue
-                bad += stress(name, layer, options)
+        for (layer, name), builds_here in builds.items():
+            bad += stress(layer, name, builds_here, options)
     return 1 if bad else 0
 
 

@@ -83,11 +83,10 @@ def main(args: argparse.Namespace) -> int:
     check_outputs(outputs, traces)
     all_rows, warnings = measurements.load(traces)
     rows = chosen(all_rows, args)
-    if outputs:
-        for name, path in outputs.items():
-            write_atomically(path, OUTPUTS[name](rows))
-            print(f"wrote {path}")
-    else:
+    for name, path in outputs.items():
+        write_atomically(path, OUTPUTS[name](rows))
+        print(f"wrote {path}")
+    if not outputs:
         first = rows.definition.iloc[0]
         show(tables(rows[rows.definition == first], args))
         show_other_definitions(all_rows, first)
@@ -135,24 +134,28 @@ def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
     Raises UserError, with what there is, where nothing was recorded.
     """
     rows = rows[rows.clock == args.clock]
-    if not len(rows):
+    if rows.empty:
         raise UserError(f"--clock: got {args.clock}, but none of these traces was timed by it")
 
     if args.definition:
         rows = rows[rows.definition == recorded_definition(args.definition, rows)]
-
-    for name in args.solutions:
-        if name not in set(rows.solution):
-            names = sorted({one_line(recorded) for recorded in rows.solution})
-            raise UserError(f"--solutions: {unknown('solution', name, names)}")
     if args.solutions:
+        check_solutions(args.solutions, rows)
         rows = rows[rows.solution.isin(args.solutions)]
-
     if args.tolerance:
         rows = rows[rows.tolerance == args.tolerance]
-        if not len(rows):
+        if rows.empty:
             raise UserError(f"--tolerance: nothing is recorded at {args.tolerance}")
     return in_catalogue_order(rows)
+
+
+def check_solutions(names: list[str], rows: pd.DataFrame) -> None:
+    """Raise UserError for a solution that has no row."""
+    recorded = rows.solution.unique()
+    for name in names:
+        if name not in recorded:
+            there = sorted(map(one_line, recorded))
+            raise UserError(f"--solutions: {unknown('solution', name, there)}")
 
 
 def recorded_definition(wanted: str, rows: pd.DataFrame) -> str:
@@ -195,12 +198,14 @@ def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:
         draw = by_workload.times
 
     drawn = []
-    for gpu in comparison.gpus(rows):
+    gpus = comparison.gpus(rows)
+    for gpu in gpus:
         table = draw(rows[rows.hardware == gpu])
         measured_by = conditions_of(at_tolerance[at_tolerance.hardware == gpu])
-        drawn.append(replace(table, title=f"{table.title}\n{measured_by}"))
-    without_caption = [replace(table, caption="") for table in drawn[:-1]]
-    return [*without_caption, drawn[-1]]
+        title = f"{table.title}\n{measured_by}"
+        caption = table.caption if gpu == gpus[-1] else ""
+        drawn.append(replace(table, title=title, caption=caption))
+    return drawn
 
 
 def show(drawn: list[Table]) -> None:

@@ -10,8 +10,8 @@ from moebench.core import paths
 from moebench.models.add_model import write
 from moebench.operators import workloads
 from moebench.operators.catalogue import definition_name, layer_key_named, layer_sizes
-from moebench.operators.roofline import MEASURED_ON
-from moebench.reports.table import Table, console, decimal
+from moebench.operators.roofline import MEASURED_ON, Bound
+from moebench.reports.table import Entry, Table, console, decimal
 
 SIZES = {"num_experts": "E", "hidden_size": "H", "intermediate_size": "I", "n": "N", "k": "K"}
 
@@ -45,11 +45,10 @@ def definitions_table() -> Table:
     """Return a row for each definition of this data set."""
     rows = []
     for key, sizes in layer_sizes().items():
-        recorded = workloads.recorded(key)
-        lengths = sorted({workload.axes["seq_len"] for workload in recorded}) or ["-"]
+        tokens = [workload.axes["seq_len"] for workload in workloads.recorded(key)]
+        span = f"{min(tokens, default='-')} to {max(tokens, default='-')}"
         parts = [f"{short} {sizes[name]}" for name, short in SIZES.items() if name in sizes]
-        tokens = f"{lengths[0]} to {lengths[-1]}"
-        rows.append([key, definition_name(key), ", ".join(parts), tokens, len(recorded)])
+        rows.append([key, definition_name(key), ", ".join(parts), span, len(tokens)])
     return Table(["key", "definition", "sizes", "T", "workloads"], [rows], words=4)
 
 
@@ -58,14 +57,16 @@ def workloads_table(key: str) -> Table:
     name = definition_name(key)
     rows = []
     for workload in workloads.recorded(key):
-        label = workloads.label(workload, key).partition(" ")[0]
+        label, *_ = workloads.label(workload, key).split(" ")
         bound = workloads.recorded_bound(name, workload, paths.ROOT)
-        cells = [None] * 6
-        if bound:
-            cells = [bound.rows, bound.active]
-            cells += [f"{bound.bytes / 1e6:.1f}", f"{bound.flops / 1e9:.1f}"]
-            cells.append("bytes" if bound.memory_ms >= bound.compute_ms else "FLOPs")
-            cells.append(decimal(bound.ms, 4))
+        cells = bound_cells(bound) if bound else [None] * 6
         rows.append([label, workload.axes["seq_len"], *cells])
     head = ["name", "T", "rows", "active", "MB", "GFLOP", "by", "bound ms"]
     return Table(head, [rows], title=f"{name}, {MEASURED_ON}", words=1)
+
+
+def bound_cells(bound: Bound) -> list[Entry]:
+    limit = "bytes" if bound.memory_ms >= bound.compute_ms else "FLOPs"
+    megabytes = f"{bound.bytes / 1e6:.1f}"
+    gigaflops = f"{bound.flops / 1e9:.1f}"
+    return [bound.rows, bound.active, megabytes, gigaflops, limit, decimal(bound.ms, 4)]

@@ -11,6 +11,7 @@ import argparse
 import math
 import sys
 import textwrap
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -213,45 +214,59 @@ def wrapped(rows: list[tuple[str, str]]) -> list[str]:
 def facts(layer: Layer) -> list[tuple[str, str]]:
     """Return what config.json says, and what follows from it: names and texts."""
     checkpoint = layer.checkpoint
-    sizes = layer.sizes
-    experts = f"{routed_experts(sizes)} of {sizes['num_experts']}, top-k {sizes['top_k']}"
-    if sizes["num_groups"] > 1:
-        experts += f", {sizes['kept_groups']} of {sizes['num_groups']} groups"
+    rows = [("experts", experts_text(layer.sizes))]
+    if checkpoint.shared:
+        rows.append(("shared experts", shared_words(layer)))
 
     router = checkpoint.router
     if len(layer.keys) == 1:
         router += "; no definition has this router inside, so top-k is given"
-
-    activation = swiglu.description(sizes)
+    activation = swiglu.description(layer.sizes)
     for limit, layers in checkpoint.others.items():
         activation += f"; {layers} more with limit {limit:g} (--limit)"
+    keys = [key for key in layer.keys.values() if key]
 
-    width = f"{sizes['intermediate_size']}"
-    if sizes["tensor_ranks"] > 1:
-        width += (
-            f", one of {sizes['tensor_ranks']} slices of {checkpoint.sizes['intermediate_size']}"
-        )
-
-    gigabytes = sizes["num_local_experts"] * checkpoint.expert_bytes(sizes) / 1e9
-    count = checkpoint.layers + sum(checkpoint.others.values())
-    fits = "fits" if gigabytes * count <= GPU_GB else "exceeds"
-    rows = [
-        ("experts", experts),
-        ("hidden, intermediate", f"{sizes['hidden_size']}, {width}"),
-        ("router", router),
-        ("activation", activation),
-        ("weights", f"{checkpoint.storage}; {gigabytes:.2f} GB a layer"),
-        ("MoE layers", f"{count}, {gigabytes * count:.1f} GB, which {fits} a GPU of {GPU_GB} GB"),
-        ("bound, ms", bounds(layer)),
-        ("definition", ", ".join(filter(None, layer.keys.values())) or "none yet"),
-    ]
-    if checkpoint.shared:
-        rows.insert(1, ("shared experts", shared_words(layer)))
+    rows.append(("hidden, intermediate", widths(layer)))
+    rows.append(("router", router))
+    rows.append(("activation", activation))
+    rows += memory_rows(layer)
+    rows.append(("bound, ms", bounds(layer)))
+    rows.append(("definition", ", ".join(keys) or "none yet"))
     if checkpoint.notes:
         rows.append(("note", "; ".join(checkpoint.notes)))
     if checkpoint.not_understood:
         rows.append(("not understood", listed(checkpoint.not_understood)))
     return rows
+
+
+def experts_text(sizes: Sizes) -> str:
+    text = f"{routed_experts(sizes)} of {sizes['num_experts']}, top-k {sizes['top_k']}"
+    if sizes["num_groups"] > 1:
+        text += f", {sizes['kept_groups']} of {sizes['num_groups']} groups"
+    return text
+
+
+def widths(layer: Layer) -> str:
+    """Return the hidden and the intermediate size, and of which the latter is a slice."""
+    sizes = layer.sizes
+    text = f"{sizes['hidden_size']}, {sizes['intermediate_size']}"
+    if sizes["tensor_ranks"] > 1:
+        whole = layer.checkpoint.sizes["intermediate_size"]
+        text += f", one of {sizes['tensor_ranks']} slices of {whole}"
+    return text
+
+
+def memory_rows(layer: Layer) -> list[tuple[str, str]]:
+    """Return what a layer's weights take, and what those of the model's MoE layers take."""
+    checkpoint = layer.checkpoint
+    layer_gb = layer.sizes["num_local_experts"] * checkpoint.expert_bytes(layer.sizes) / 1e9
+    count = checkpoint.layers + sum(checkpoint.others.values())
+    model_gb = layer_gb * count
+    fits = "fits" if model_gb <= GPU_GB else "exceeds"
+    return [
+        ("weights", f"{checkpoint.storage}; {layer_gb:.2f} GB a layer"),
+        ("MoE layers", f"{count}, {model_gb:.1f} GB, which {fits} a GPU of {GPU_GB} GB"),
+    ]
 
 
 def shared_words(layer: Layer) -> str:
@@ -282,8 +297,9 @@ def listed(fields: dict[str, object]) -> str:
     """Return fields of a config.json and what they have, cut to a few words each."""
     parts = [f"{name} {textwrap.shorten(str(value), 24)}" for name, value in fields.items()]
     text = ", ".join(parts[:MOST_LISTED])
-    if len(parts) > MOST_LISTED:
-        text += f" and {len(parts) - MOST_LISTED} more"
+    further = len(parts) - MOST_LISTED
+    if further > 0:
+        text += f" and {further} more"
     return text
 
 
@@ -292,7 +308,7 @@ def solutions(layer: Layer) -> list[Serving]:
     recorded = {form: over_bound(key) for form, key in layer.keys.items() if key}
     elsewhere = {}
     if not any(recorded.values()):
-        first_key = next(iter(catalogue.layer_sizes()))
+        first_key, *_ = catalogue.layer_sizes()
         elsewhere = over_bound(first_key)
 
     servings = []
@@ -301,15 +317,20 @@ def solutions(layer: Layer) -> list[Serving]:
         if not solution.serves and not serves_fp8_layers:
             continue
 
-        reasons = {}
-        for form, key in layer.keys.items():
-            if key not in solution.definitions:
-                reasons[form] = why_not(solution.serves, form, sizes_of_form(form, layer.sizes))
-            else:
-                reasons[form] = None
         ratios = {form: ratio[name] for form, ratio in recorded.items() if name in ratio}
-        servings.append(Serving(name, reasons, ratios, elsewhere.get(name)))
+        serving = Serving(name, reasons(solution, layer), ratios, elsewhere.get(name))
+        servings.append(serving)
     return sorted(servings, key=rank)
+
+
+def reasons(solution: manifest.Manifest, layer: Layer) -> dict[str, str | None]:
+    """Return form -> why a solution does not serve the layer, None where it does."""
+    by_form = {}
+    for form, key in layer.keys.items():
+        by_form[form] = None
+        if key not in solution.definitions:
+            by_form[form] = why_not(solution.serves, form, sizes_of_form(form, layer.sizes))
+    return by_form
 
 
 def sizes_of_form(form: str, sizes: Sizes) -> Sizes:
@@ -323,9 +344,9 @@ def rank(serving: Serving) -> tuple[int, float, float, str]:
     """Return a key to sort by: more forms first, then the fastest here, then the fastest on the
     first definition.
     """
-    refused = sum(reason is not None for reason in serving.why_not.values())
+    refused = [reason for reason in serving.why_not.values() if reason]
     here = min(serving.over_bound.values(), default=math.inf)
-    return refused, here, serving.elsewhere or math.inf, serving.solution
+    return len(refused), here, serving.elsewhere or math.inf, serving.solution
 
 
 def over_bound(key: str) -> dict[str, float]:
@@ -352,26 +373,32 @@ def serving_rows(layer: Layer, servings: list[Serving]) -> list[tuple[str, str]]
     if any(serving.over_bound for serving in servings):
         rows.append(("", "(recorded latency over the bound, geometric mean over workloads)"))
 
-    refusing: dict[str, list[str]] = {}  # reason -> solutions
+    refusing = defaultdict(list)  # reason -> solutions
     for serving in servings:
-        reasons = list(serving.why_not.values())
-        if all(reasons):
-            refusing.setdefault(most_telling(reasons), []).append(serving.solution)
-    if refusing:
-        texts = [f"{', '.join(names)} ({reason})" for reason, names in refusing.items()]
+        refusals = list(serving.why_not.values())
+        if all(refusals):
+            refusing[most_telling(refusals)].append(serving.solution)
+    texts = [f"{', '.join(names)} ({reason})" for reason, names in refusing.items()]
+    if texts:
         rows.append(("not served by", "; ".join(texts)))
     return rows
 
 
+def able(form: str, servings: list[Serving]) -> list[Serving]:
+    """Return the solutions that serve a form."""
+    return [serving for serving in servings if serving.why_not[form] is None]
+
+
 def served_by(form: str, servings: list[Serving]) -> str:
     """Return the solutions that serve a form, the fastest first, with latency over the bound."""
-    able = [serving for serving in servings if serving.why_not[form] is None]
-    able.sort(key=lambda serving: serving.over_bound.get(form, math.inf))
+    ratios = {}
+    for serving in able(form, servings):
+        ratios[serving.solution] = serving.over_bound.get(form, math.inf)
 
     texts = []
-    for serving in able:
-        ratio = serving.over_bound.get(form)
-        texts.append(f"{serving.solution} {ratio:.2f}" if ratio else serving.solution)
+    for name in sorted(ratios, key=ratios.get):
+        is_recorded = ratios[name] != math.inf
+        texts.append(f"{name} {ratios[name]:.2f}" if is_recorded else name)
     return ", ".join(texts) or "by none"
 
 
@@ -390,13 +417,13 @@ def next_commands(args: argparse.Namespace, layer: Layer, servings: list[Serving
         lines.append(f"{args.command_line} --add {new_key}")
         keys = add_model.keys_of(new_key, keys)
 
-    first_key = next(key for key in keys.values() if key)
+    first_key = next(filter(None, keys.values()))
     lines.append(f"moebench run --definition {first_key}")
 
-    (form,) = [form for form in keys if form in TOP_K_GIVEN]
-    servers = [serving.solution for serving in servings if serving.why_not[form] is None]
+    (form,) = keys.keys() & set(TOP_K_GIVEN)
+    servers = able(form, servings)
     if keys[form] and servers:
-        pack = f"moebench pack {servers[0]} --package moe --definition {keys[form]}"
+        pack = f"moebench pack {servers[0].solution} --package moe --definition {keys[form]}"
         lines.append(f"{pack} && pip install ./moe")
     return lines
 

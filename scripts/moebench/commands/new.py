@@ -85,11 +85,16 @@ def main(args: argparse.Namespace) -> int:
         copy_solutions(folder.parent)
     write_folder(folder, files)
 
-    here = Path.cwd()
-    shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
-    print(f"{shown}/: {', '.join(sorted(files))}; its author is {author}")
+    names = ", ".join(sorted(files))
+    print(f"{shown(folder)}/: {names}; its author is {author}")
     print(f"Next: moebench run --solutions {args.name}")
     return 0
+
+
+def shown(folder: Path) -> Path:
+    """Return a folder's path from here, if it is below."""
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
 def starts() -> dict[str, Path]:

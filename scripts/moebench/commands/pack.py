@@ -61,14 +61,8 @@ def main(args: argparse.Namespace) -> int:
         )
 
     _, left_out = pack.pack_all(args.names)
-    if args.package:
-        written = python_package.pack_packages(args.names, args.package, args.definition)
-    elif args.trace_apply:
-        written = trace_apply.pack_for_trace_apply(args.names, args.trace_apply, args.definition)
-    else:
-        written = pack.pack_here(args.names)
+    written = write(args)
     print(*written, sep="\n")
-
     if args.package:
         say_what_has_no_plugin(written)
     for line in left_out:
@@ -76,6 +70,15 @@ def main(args: argparse.Namespace) -> int:
 
     status = build_ahead.build(args.names, args.definition) if args.build else 0
     return 1 if left_out else status
+
+
+def write(args: argparse.Namespace) -> list[Path]:
+    """Write what can be packed of the solutions, in the form that is asked for."""
+    if args.package:
+        return python_package.pack_packages(args.names, args.package, args.definition)
+    if args.trace_apply:
+        return trace_apply.pack_for_trace_apply(args.names, args.trace_apply, args.definition)
+    return pack.pack_here(args.names)
 
 
 def say_what_has_no_plugin(packages: list[Path]) -> None:

@@ -19,7 +19,8 @@ from pathlib import Path
 from moebench.core.arguments import count, output_file
 from moebench.core.provenance import CLOCKS
 from moebench.judging import on_ray
-from moebench.judging.evaluate import Here, Outcome
+from moebench.judging.evaluate import Outcome
+from moebench.judging.here import Here
 from moebench.judging.plan import Plan
 from moebench.judging.planning import plan_run
 from moebench.judging.request import EVERY, RunRequest
@@ -34,54 +35,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_what_is_run(parser)
     add_how_it_is_run(parser)
     add_what_becomes_of_it(parser)
+    parser.set_defaults(**vars(RunRequest()))
 
 
 def add_what_is_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    option = parser.add_argument
+    option(
         "files",
         nargs="*",
         type=Path,
         metavar="FILE.json",
         help="solutions of others; they stand before --solutions",
     )
-    parser.add_argument(
+    option(
         "--solutions",
         nargs="+",
-        default=[],
         metavar="NAME",
         help="default: all of the operator's; none with FILE",
     )
-    parser.add_argument(
+    option(
         "--definition",
         dest="definitions",
         nargs="+",
-        default=[],
         metavar="KEY",
         help=f"or {EVERY}, a name; default: the solutions' first, that is full with a GPU, "
         "else small",
     )
-    parser.add_argument(
+    option(
         "--dataset",
         type=Path,
         metavar="PATH",
         help="definitions, workloads and tensors of this FIB data set instead",
     )
-    parser.add_argument(
-        "--workloads",
-        nargs="+",
-        default=[],
-        metavar="W",
-        help="T, M=8 or so, a uuid or a name; default: all",
+    option(
+        "--workloads", nargs="+", metavar="W", help="T, M=8 or so, a uuid or a name; default: all"
     )
-    parser.add_argument(
+    option(
         "--tokens",
         nargs="+",
         type=count(0),
-        default=[],
         metavar="T",
         help="make workloads of so many tokens instead",
     )
-    parser.add_argument(
+    option(
         "--routing",
         choices=KINDS,
         help=f"of --tokens; default: {KINDS[0]}, as the recorded workloads have it",
@@ -89,39 +85,30 @@ def add_what_is_run(parser: argparse.ArgumentParser) -> None:
 
 
 def add_how_it_is_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--tolerance", choices=list(TOLERANCES), default="relaxed", help="default: relaxed"
-    )
-    parser.add_argument(
+    option = parser.add_argument
+    option("--tolerance", choices=list(TOLERANCES), help="default: relaxed")
+    option(
         "--clock",
         choices=CLOCKS,
         help="events: CUDA events, as FIB 0.1.2; gpu: the GPU's activity, as FIB's main branch; "
         "default: as this FIB",
     )
-    parser.add_argument(
-        "--warmup-runs", type=count(0), default=10, help="default: 10; with a GPU only"
-    )
-    parser.add_argument(
-        "--iterations", type=count(), default=50, help="default: 50; with a GPU only"
-    )
-    parser.add_argument(
-        "--num-trials", type=count(), help="inputs per workload; default: 3 with a GPU, else 1"
-    )
-    parser.add_argument(
+    option("--warmup-runs", type=count(0), help="default: 10; with a GPU only")
+    option("--iterations", type=count(), help="default: 50; with a GPU only")
+    option("--num-trials", type=count(), help="inputs per workload; default: 3 with a GPU, else 1")
+    option(
         "--runs",
         type=count(),
-        default=1,
         metavar="N",
         help="run everything N times, in turns: each run is kept, and tables show the median",
     )
-    parser.add_argument(
+    option(
         "--timeout",
         dest="timeout_seconds",
         type=count(),
-        default=300,
         help="seconds per solution and workload; default: 300",
     )
-    parser.add_argument(
+    option(
         "--ray",
         nargs="?",
         const="",
@@ -131,24 +118,25 @@ def add_how_it_is_run(parser: argparse.ArgumentParser) -> None:
 
 
 def add_what_becomes_of_it(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    option = parser.add_argument
+    option(
         "--save",
         action=argparse.BooleanOptionalAction,
         help="keep the traces; default: with a GPU only",
     )
-    parser.add_argument(
+    option(
         "--output",
         type=output_file,
         metavar="FILE",
         help="keep the traces here; default: below traces/, by clock gpu records/gpu_clock/",
     )
-    parser.add_argument(
+    option(
         "--resume",
         action="store_true",
         help="evaluate only what is not kept yet, or stale, or not N times, by the same protocol "
         "here",
     )
-    parser.add_argument(
+    option(
         "--verbose",
         action="store_true",
         help="what solutions print; a diagnosis of every wrong output",

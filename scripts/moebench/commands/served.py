@@ -128,7 +128,8 @@ def measure(
     finally:  # after Ctrl-C, too
         if points:
             screen.print(titled_table(head, points).terminal())
-    return 1 if any(point.error for point in points) else 0
+    has_failed = any(point.error for point in points)
+    return 1 if has_failed else 0
 
 
 def titled_table(head: Head, points: list[Point]) -> Table:

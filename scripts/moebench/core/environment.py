@@ -51,10 +51,9 @@ def forget_inherited() -> None:
 
 def neutral(environment: dict[str, str]) -> dict[str, str]:
     """Return the environment of a solution's process: without Python's variables, in UTF-8."""
-    kept = {name: value for name, value in environment.items() if not name.startswith("PYTHON")}
-    kept.update({"PYTHONSAFEPATH": "1", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8"})
-    kept.pop("LANGUAGE", None)
-    return kept
+    left_out = {name for name in environment if name.startswith("PYTHON")} | {"LANGUAGE"}
+    kept = {name: environment[name] for name in environment if name not in left_out}
+    return kept | {"PYTHONSAFEPATH": "1", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8"}
 
 
 def use_caches_without_spaces() -> None:
@@ -66,13 +65,14 @@ def use_caches_without_spaces() -> None:
     from pathlib import Path
 
     for variable, usual in CACHES.items():
-        path = Path(os.environ.get(variable) or usual).expanduser().absolute()
-        if os.environ.get(variable):
-            os.environ[variable] = str(path)  # solutions work in other folders
-        if " " not in str(path):
+        chosen = os.environ.get(variable)
+        cache = str(Path(chosen or usual).expanduser().absolute())
+        if chosen:
+            os.environ[variable] = cache  # solutions work in other folders
+        if " " not in cache:
             continue
 
-        digest = hashlib.sha256(str(path).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(cache.encode()).hexdigest()[:16]
         folder = Path(ELSEWHERE, f"moebench-cache-{os.getuid()}-{digest}")
         if is_private_folder(folder):
             os.environ[variable] = str(folder)

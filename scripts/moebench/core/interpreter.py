@@ -42,11 +42,13 @@ def convert_float(values, source, target, rounding_mode):
     if source not in TORCH_TYPES or target not in TORCH_TYPES:
         return _original_convert(values, source, target, rounding_mode)
 
-    numbers = torch.from_numpy(np.array(values, copy=True)).view(TORCH_TYPES[source]).float()
+    source_bits = torch.from_numpy(np.array(values, copy=True))
+    numbers = source_bits.view(TORCH_TYPES[source]).float()
     if target == tl.float8e4nv:
         numbers = numbers.clamp(-LARGEST, LARGEST)
-    bits = getattr(torch, f"uint{target.primitive_bitwidth}")
-    return numbers.to(TORCH_TYPES[target]).view(bits).numpy()
+
+    unsigned = getattr(torch, f"uint{target.primitive_bitwidth}")
+    return numbers.to(TORCH_TYPES[target]).view(unsigned).numpy()
 
 
 def create_dot(self, a, b, d, input_precision, max_num_imprecise_acc):

@@ -23,11 +23,14 @@ def unknown(what: str, name: str, known: Iterable[str], listed: str | None = Non
     """Return one line on a name that is not known: the known name that is most like it, else all
     of them, or `listed`, a text that says what there is.
     """
-    names = [str(each) for each in known]
+    names = list(known)
     close = difflib.get_close_matches(name.lower(), names, n=1)
     if close:
         return f"unknown {what} {name!r}; did you mean {close[0]}?"
-    return f"unknown {what} {name!r}; there are: {listed or ', '.join(names) or 'none'}"
+
+    if listed is None:
+        listed = ", ".join(names) or "none"
+    return f"unknown {what} {name!r}; there are: {listed}"
 
 
 def normalised(name: str) -> str:
@@ -44,14 +47,14 @@ def is_pythons_own(name: str) -> bool:
 def installed_as(name: str) -> list[str]:
     """Return the installed distributions that have this name, or a module or package of it."""
     wanted = normalised(name)
+    owners_of_modules = importlib.metadata.packages_distributions()
     distributions = set()
-
-    for module, owners in importlib.metadata.packages_distributions().items():
+    for module, owners in owners_of_modules.items():
         if normalised(module) == wanted:
             distributions.update(owners)
 
     for distribution in importlib.metadata.distributions():
-        if normalised(distribution.metadata["Name"] or "") == wanted:
-            distributions.add(distribution.metadata["Name"])
-
+        installed = distribution.metadata["Name"] or ""
+        if normalised(installed) == wanted:
+            distributions.add(installed)
     return sorted(distributions)

@@ -89,8 +89,9 @@ def end_descendants(spared: set[int]) -> None:
 
         for child in remaining:
             with contextlib.suppress(psutil.Error):
-                for process in [*child.children(recursive=True), child]:
+                for process in child.children(recursive=True):
                     process.kill()
+                child.kill()
         time.sleep(0.01)
 
 
@@ -120,15 +121,18 @@ def supervise(settings: dict, control_descriptor: int, data: int, log: int) -> N
 
     os.close(data)
     os.close(log)
-    with contextlib.suppress(OSError):
-        control.send(json.dumps({"started": process}).encode())
-
+    tell(control, {"started": process})
     status = wait_for_end(process, control)
     end_descendants(spared=set())
     shutil.rmtree(settings["folder"], ignore_errors=True)  # which a run that was killed does not
     if status is not None:
-        with contextlib.suppress(OSError):
-            control.send(json.dumps({"exit": os.waitstatus_to_exitcode(status)}).encode())
+        tell(control, {"exit": os.waitstatus_to_exitcode(status)})
+
+
+def tell(control: socket.socket, message: dict) -> None:
+    """Send the run a message, unless it has ended."""
+    with contextlib.suppress(OSError):
+        control.send(json.dumps(message).encode())
 
 
 def wait_for_end(process: int, control: socket.socket) -> int | None:
@@ -157,12 +161,7 @@ def become_solution(settings: dict, data: int, log: int) -> None:
     """
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    for stream in (1, 2):
-        os.dup2(log, stream)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.close(log)
-    sys.stdout = open(1, "w", encoding="utf-8", buffering=1, closefd=False)
-    sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)
+    print_into(log)
     faulthandler.enable()
 
     os.environ.clear()
@@ -172,6 +171,17 @@ def become_solution(settings: dict, data: int, log: int) -> None:
     module = importlib.import_module(settings["module"])
     limit_resources(settings["memory"])
     module.serve(socket.socket(fileno=data), settings)
+
+
+def print_into(log: int) -> None:
+    """Have standard output and errors go to a descriptor, and nothing come from standard input."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    sys.stdout = open(1, "w", encoding="utf-8", buffering=1, closefd=False)
+    sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)
 
 
 def limit_resources(memory: int | None) -> None:

@@ -26,13 +26,12 @@ def readable_log(text: str) -> str:
 
 def cut(text: str, lines: int, characters: int) -> str:
     """Return the text with its first and last lines alone, and each line's first characters."""
-    rows = text.splitlines()
-    if len(rows) > lines:
-        head = rows[: lines // 2]
-        tail = rows[-(lines - lines // 2) :]
-        rows = [*head, f"[{len(rows) - lines} lines are left out]", *tail]
-
-    return "\n".join(cut_line(row, characters) for row in rows)
+    rows = [cut_line(row, characters) for row in text.splitlines()]
+    left_out = len(rows) - lines
+    if left_out > 0:
+        half = lines // 2
+        rows[half : half + left_out] = [f"[{left_out} lines are left out]"]
+    return "\n".join(rows)
 
 
 def cut_line(line: str, characters: int) -> str:

@@ -85,8 +85,8 @@ class Provenance(Strict):
     @property
     def versions_text(self) -> str:
         """'torch 2.11.0+cu130; triton 3.6.0', sorted."""
-        versions = sorted(self.versions.items())
-        return "; ".join(f"{name.replace('_', ' ')} {version}" for name, version in versions)
+        texts = [f"{name} {version}" for name, version in sorted(self.versions.items())]
+        return "; ".join(texts).replace("_", " ")
 
 
 def cuda_driver() -> str | None:
@@ -118,9 +118,13 @@ def packages(modules: tuple[str, ...]) -> str | None:
     owners = importlib.metadata.packages_distributions()
     names = set()
     for module in modules:
-        names |= set(owners.get(module.partition(".")[0], []))
-    names -= {"torch", "triton"}
-    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in sorted(names)) or None
+        package, *_ = module.split(".")
+        names.update(owners.get(package, []))
+
+    texts = []
+    for name in sorted(names - {"torch", "triton"}):
+        texts.append(f"{name} {importlib.metadata.version(name)}")
+    return ", ".join(texts) or None
 
 
 def fib_version() -> str:

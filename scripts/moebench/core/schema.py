@@ -30,12 +30,13 @@ def first_fault(error: ValidationError, whole: str) -> str:
     fault = error.errors()[0]
     location = ".".join(map(str, fault["loc"]))
     message = fault["msg"].removeprefix("Value error, ")
-    value = fault["input"]
+    if not location:
+        return f"{whole}: {message}"
 
-    text = f"{location or whole}: {message}"
-    if location and isinstance(value, str | int | float):
-        text += f", got {value!r}"
-    return text
+    value = fault["input"]
+    if isinstance(value, str | int | float):
+        message += f", got {value!r}"
+    return f"{location}: {message}"
 
 
 def read_json(path: Path, model: type[Model]) -> Model:
@@ -51,21 +52,24 @@ def read_record(
     Half a last line, which a killed run leaves, is left out. what: names the kind of record in
     errors. Raises UserError that names the file, the line and its first fault.
     """
-    complete = path.read_bytes().rpartition(b"\n")[0]
+    complete, _, _ = path.read_bytes().rpartition(b"\n")
     texts = complete.splitlines()  # of bytes: a text's lines also end at U+2028, which JSON holds
     if not texts:
         raise UserError(f"{path.name}: not a record of {what}: it is empty")
 
-    further = []
-    for number, text in enumerate(texts[1:], 2):
-        further.append(_parse(text, line, f"{path.name}:{number}", "line"))
-    return _parse(texts[0], head, f"{path.name}:1", "line"), further
+    lines = []
+    for number, text in enumerate(texts, 1):
+        model = head if number == 1 else line
+        lines.append(_parse(text, model, f"{path.name}:{number}", "line"))
+    return lines[0], lines[1:]
 
 
 def write_record(path: Path, lines: list[BaseModel]) -> None:
     """Replace a record file by its head and the further lines."""
-    texts = [line.model_dump_json(exclude_none=True) for line in lines]
-    write_atomically(path, "".join(f"{text}\n" for text in texts))
+    text = ""
+    for line in lines:
+        text += line.model_dump_json(exclude_none=True) + "\n"
+    write_atomically(path, text)
 
 
 def _parse(text: str | bytes, model: type[Model], place: str, whole: str) -> Model:

@@ -23,7 +23,8 @@ def files(root: Path) -> dict[str, Path]:
     """Return name -> file of each definition of a data set. Raises UserError for a folder that is
     none.
     """
-    by_name = {path.stem: path for path in sorted((root / "definitions").rglob("*.json"))}
+    paths_below = (root / "definitions").rglob("*.json")
+    by_name = {path.stem: path for path in sorted(paths_below)}
     if not by_name:
         raise UserError(
             f"--dataset: got {root}, want a FIB data set: it has no definitions/**/*.json"
@@ -62,15 +63,13 @@ def labelled(
 
     wanted: those alone, as `workloads.named` has it; all without any. Raises UserError.
     """
-    all_labelled = []
     if root == paths.ROOT:
-        layer_key = catalogue.by_name()[name]
-        workloads.make(layer_key)
-        for workload in workloads.recorded(layer_key):
-            all_labelled.append((workloads.label(workload, layer_key), workload))
+        key = catalogue.by_name()[name]
+        workloads.make(key)
+        all_labelled = [(workloads.label(each, key), each) for each in workloads.recorded(key)]
     else:
-        for workload in workloads.of_data_set(name, root):
-            all_labelled.append((f"{workload.uuid} {workloads.size(workload)}", workload))
+        there = workloads.of_data_set(name, root)
+        all_labelled = [(f"{each.uuid} {workloads.size(each)}", each) for each in there]
     if not all_labelled:
         raise UserError(f"{name}: {root} has no workloads/**/{name}.jsonl")
     if not wanted:
@@ -87,18 +86,23 @@ def lacking(full: Definition, workload: Workload, root: Path) -> str | None:
 
     FIB says what is wrong with one that is.
     """
-    for axis, spec in full.axes.items():
-        if spec.type == "var" and axis not in workload.axes:
+    for axis in full.axes:
+        if axis not in workload.axes and full.axes[axis].type == "var":
             return f"axes: {axis} is missing"
 
     for name, spec in workload.inputs.items():
-        if spec.type != "safetensors":
-            continue
-        path = root / spec.path
-        if not path.is_file():
-            return f"{name}: {spec.path} is missing"
-        if path.stat().st_size < LARGEST_POINTER and path.read_bytes().startswith(LFS):
-            return f"{name}: {spec.path} is a pointer of Git LFS; `git lfs pull` brings the file"
+        fault = file_fault(root / spec.path) if spec.type == "safetensors" else None
+        if fault:
+            return f"{name}: {spec.path} {fault}"
+    return None
+
+
+def file_fault(path: Path) -> str | None:
+    """Return why a file of tensors cannot be read, or None."""
+    if not path.is_file():
+        return "is missing"
+    if path.stat().st_size < LARGEST_POINTER and path.read_bytes().startswith(LFS):
+        return "is a pointer of Git LFS; `git lfs pull` brings the file"
     return None
 
 

@@ -64,7 +64,8 @@ def own_clock() -> str:
     with suppress(Exception):  # whatever raises where cupti-python does not load
         import cupti.cupti  # noqa: F401  # pyright: ignore[reportMissingImports]
 
-        if int(version("cupti-python").partition(".")[0]) >= 13:
+        major, *_ = version("cupti-python").split(".")
+        if int(major) >= 13:
             return "gpu"
     return "events"
 
@@ -283,15 +284,21 @@ class Worker(PersistentSubprocessWorker):
             result = super().run_solution(solution, baseline, config)
             self.after_reference = False
 
-        process = self._worker_proc
-        addition = ""
-        if process and result.status == EvaluationStatus.TIMEOUT:
-            addition = f"\n{stack_of(process)}"
-        if process and result.status == EvaluationStatus.RUNTIME_ERROR:
-            process.join(0.2)
-            if process.exitcode is not None:
-                addition = f"\n{ENDED}{ending(process.exitcode)}"
-        return result.model_copy(update={"log": f"{result.log}{addition}"}) if addition else result
+        why = why_no_result(self._worker_proc, result.status)
+        if not why:
+            return result
+        return result.model_copy(update={"log": f"{result.log}\n{why}"})
+
+
+def why_no_result(process: SpawnProcess | None, status: EvaluationStatus) -> str:
+    """Return where a worker hangs, or how it ended; nothing of one that has only raised."""
+    if process and status == EvaluationStatus.TIMEOUT:
+        return stack_of(process)
+    if process and status == EvaluationStatus.RUNTIME_ERROR:
+        process.join(0.2)
+        if process.exitcode is not None:
+            return f"{ENDED}{ending(process.exitcode)}"
+    return ""
 
 
 def ending(code: int) -> str:
@@ -312,8 +319,8 @@ class Runner(PersistentRunner):
         try:
             return super().run_workload(*args)
         except RuntimeError as error:
-            faults = [worker.fault for worker in workers if worker.fault]
-            raise RuntimeError(faults[0] if faults else error) from error
+            faults = filter(None, [worker.fault for worker in workers])
+            raise RuntimeError(next(faults, error)) from error
 
 
 @contextmanager
@@ -323,25 +330,22 @@ def running(clock: str = CLOCK) -> Iterator[Runner]:
     clock: one of CLOCKS, of the reference, in this process, and of solutions, in workers.
     """
     by_other_clock = clock != CLOCK
-    with ExitStack() as patches:
+    main = gpu_clock_worker if by_other_clock else worker_main
+    patches = [
+        (SpawnProcess, "_Popen", staticmethod(start_without_interrupt)),
+        (persistent_runner, "ThreadPoolExecutor", Pool),
+        (persistent_runner, "PersistentSubprocessWorker", Worker),
+        (persistent_runner, "_persistent_worker_main", main),
+        (utils, "_rand_tensor", rand_tensor_without_cache),
+    ]
+    if by_other_clock:
+        patches += [(module, "time_runnable", gpu_clock.time_runnable) for module in TIMED]
 
-        def patch(module, name: str, value) -> None:
-            patches.enter_context(mock.patch.object(module, name, value))
-
-        patch(SpawnProcess, "_Popen", staticmethod(start_without_interrupt))
-        patch(persistent_runner, "ThreadPoolExecutor", Pool)
-        patch(persistent_runner, "PersistentSubprocessWorker", Worker)
-        main = gpu_clock_worker if by_other_clock else worker_main
-        patch(persistent_runner, "_persistent_worker_main", main)
-        patch(utils, "_rand_tensor", rand_tensor_without_cache)
-        if by_other_clock:
-            for module in TIMED:
-                patch(module, "time_runnable", gpu_clock.time_runnable)
-        stacks = patches.enter_context(tempfile.TemporaryDirectory(prefix="moebench-stacks-"))
-        patches.enter_context(mock.patch.dict(os.environ, {STACKS: stacks}))
-
+    with ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(mock.patch.object(*patch))
+        stacks = stack.enter_context(tempfile.TemporaryDirectory(prefix="moebench-stacks-"))
+        stack.enter_context(mock.patch.dict(os.environ, {STACKS: stacks}))
         runner = Runner() if MAIN else Runner(BenchmarkConfig().log_dir)
-        try:
-            yield runner
-        finally:
-            runner.close()
+        stack.callback(runner.close)
+        yield runner

@@ -18,14 +18,14 @@ MARK = "spin_kernel"
 Activity = tuple[str, int, int]  # name, start and end in ns of a kernel, copy or memset
 
 
-def spans_ms(activities: Iterable[Activity], calls: int) -> list[float]:
+def spans_ms(recorded: Iterable[Activity], calls: int) -> list[float]:
     """Return the ms from the start of each call's first activity to the end of its last.
 
     Raises RuntimeError where marks are missing, as without CUPTI, and for a call that did nothing
     on the device.
     """
     parts: list[list[Activity]] = [[]]
-    for activity in sorted(activities, key=lambda activity: activity[1]):
+    for activity in sorted(recorded, key=lambda activity: activity[1]):
         if MARK in activity[0]:
             parts.append([])
         else:
@@ -61,14 +61,16 @@ def time_runnable(fn: Callable, args: list, warmup: int, iters: int, device: str
                 marked_call(fn, args, cache)
             torch.cuda.synchronize()
 
-    # as recorded: torch's own tree of them takes seconds to build
-    events = profiler.profiler.kineto_results.events()
-    activities = [
-        (event.name(), event.start_ns(), event.end_ns())
-        for event in events
-        if event.device_type() == DeviceType.CUDA
-    ]
-    return statistics.median(spans_ms(activities, iters))
+    return statistics.median(spans_ms(activities(profiler), iters))
+
+
+def activities(profiler: profile) -> list[Activity]:
+    """Return what CUPTI has recorded of the device; torch's own tree of it takes seconds."""
+    recorded = []
+    for event in profiler.profiler.kineto_results.events():
+        if event.device_type() == DeviceType.CUDA:
+            recorded.append((event.name(), event.start_ns(), event.end_ns()))
+    return recorded
 
 
 def marked_call(fn: Callable, args: list, cache: torch.Tensor) -> None:

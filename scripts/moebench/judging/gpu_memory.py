@@ -3,7 +3,7 @@
 from flashinfer_bench import Definition, Workload
 
 from moebench.judging.calling import input_bytes
-from moebench.judging.selection import Device
+from moebench.judging.device import Device
 
 # bytes of two CUDA contexts, their code and libraries' workspaces; a guess
 CONTEXTS = 2_000_000_000

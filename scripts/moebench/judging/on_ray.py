@@ -8,7 +8,7 @@ have not started, which a dead node keeps; Ray's own retries blame a task for a 
 import os
 import signal
 import socket
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,14 +20,16 @@ from moebench.core import provenance
 from moebench.core.errors import CannotRun, UserError
 from moebench.core.interruption import on_interrupt
 from moebench.judging import dataset
+from moebench.judging.building import Say, build_slow
 from moebench.judging.calling import first_line
+from moebench.judging.device import Device, survey
 from moebench.judging.evaluate import Evaluator, Outcome
 from moebench.judging.plan import Plan, Task
-from moebench.judging.selection import Device, Say, build_slow, survey
 from moebench.operators import workloads
 
 FAILED_STARTS = 3  # of actors in a row, for each slot, until the run is given up
 SECONDS = 10  # to reach a cluster's head; Ray itself tries for minutes
+ACCELERATOR = "accelerator_type:"  # before a GPU's kind, among a node's resources
 NOT_INSTALLED = "--ray: Ray is not installed: run `make setup-fleet`, or pip install '.[fleet]'"
 NEITHER = "--ray: the cluster has neither a GPU nor a CPU to evaluate on"
 
@@ -81,27 +83,33 @@ def cluster() -> "Cluster":
     """
     import ray  # pyright: ignore[reportMissingImports]  an extra
 
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     gpus = Counter()
-    for node in nodes:
-        kinds = [name for name in node if name.startswith("accelerator_type:")]
-        kind = kinds[0].partition(":")[2] if kinds else "GPU"
-        gpus[kind] += int(node.get("GPU", 0))
-    gpus = +gpus  # without nodes that have none
+    cpus = 0
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    for resources in nodes:
+        cpus += int(resources.get("CPU", 0))
+        if resources.get("GPU"):
+            gpus[kind_of_gpu(resources)] += int(resources["GPU"])
+
     if len(gpus) > 1:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(gpus.items()))
         raise UserError(
             f"--ray: the cluster has {listed}, want one kind of GPU; a table never mixes them"
         )
-
     for kind, count in gpus.items():
-        text = f"{count} {kind}s of {len(nodes)} nodes"
-        return Cluster({"num_gpus": 1, "num_cpus": 0}, count, text)
+        options = {"num_gpus": 1, "num_cpus": 0}
+        return Cluster(options, count, f"{count} {kind}s of {len(nodes)} nodes")
+    if cpus:
+        return Cluster({"num_cpus": 1}, cpus, f"{cpus} CPUs of {len(nodes)} nodes")
+    raise CannotRun(NEITHER)
 
-    cpus = int(sum(node.get("CPU", 0) for node in nodes))
-    if not cpus:
-        raise CannotRun(NEITHER)
-    return Cluster({"num_cpus": 1}, cpus, f"{cpus} CPUs of {len(nodes)} nodes")
+
+def kind_of_gpu(resources: dict[str, float]) -> str:
+    """Return what Ray calls the GPUs of a node."""
+    for name in resources:
+        if name.startswith(ACCELERATOR):
+            return name.removeprefix(ACCELERATOR)
+    return "GPU"
 
 
 @dataclass(frozen=True)
@@ -147,7 +155,7 @@ class Actor:
             cache.mkdir(parents=True, exist_ok=True)
             with FileLock(cache / "fleet.lock"):  # the first process of a node does the work
                 dataset.labelled(task.definition, part.root)
-                build_slow(part.ours, print)
+                build_slow(part.ours_to_run, print)
             self.prepared.add(task.definition)
         return self.evaluator.evaluate(task)
 
@@ -195,7 +203,7 @@ class Run:
 
     def outcomes(self) -> Iterator[Outcome]:
         """Yield outcomes as they come, until no task waits or is evaluated."""
-        while self.waiting or any(each.task for each in self.assignments.values()):
+        while self.waiting or self.evaluating():
             self.assign()
             (result,), _ = self.ray.wait(list(self.assignments))
             assignment = self.assignments.pop(result)
@@ -217,20 +225,24 @@ class Run:
             if task:
                 yield outcome
 
+    def evaluating(self) -> int:
+        """Return how many actors are at a task; the others start."""
+        return sum(assignment.task is not None for assignment in self.assignments.values())
+
     def assign(self) -> None:
         """Give idle actors what waits, or end them, and start as many as there is room for."""
         for actor in self.idle:
-            if self.waiting:
-                task = self.waiting.pop(0)
-                self.assignments[actor.evaluate.remote(task)] = Assignment(actor, task)
-            else:
+            if not self.waiting:
                 actor.close.remote()
+                continue
+            task = self.waiting.pop(0)
+            self.assignments[actor.evaluate.remote(task)] = Assignment(actor, task)
         self.idle = []
 
-        starting = sum(each.task is None for each in self.assignments.values())
-        wanted = len(self.waiting) - starting
-        free = self.slots - len(self.assignments)
-        for _ in range(min(wanted, free)):
+        assigned = len(self.assignments)
+        starting = assigned - self.evaluating()
+        wanted = min(len(self.waiting) - starting, self.slots - assigned)
+        for _ in range(wanted):
             actor = self.new_actor.remote(self.plan)
             self.assignments[actor.ready.remote()] = Assignment(actor, None)
 
@@ -247,7 +259,8 @@ class Run:
 
         for name in task.names:
             alone = replace(task, names=(name,))
-            if not self.try_again(alone, type(error).__name__):
+            reason = type(error).__name__
+            if not self.try_again(alone, reason):
                 yield Outcome(alone, lost={name: f"what ran it died twice: {last_line(error)}"})
 
     def try_again(self, task: Task, reason: str) -> bool:
@@ -265,6 +278,11 @@ def in_order(plan: Plan) -> list[Task]:
     """Return tasks in the plan's groups, as a change takes seconds; in each the longest first, or
     it would keep the others waiting.
     """
-    tasks = sorted(plan, key=lambda task: -workloads.tokens(task.workload))
-    groups = list(dict.fromkeys((task.definition, task.names) for task in plan))
-    return sorted(tasks, key=lambda task: groups.index((task.definition, task.names)))
+    groups: dict[tuple, list[Task]] = defaultdict(list)
+    for task in plan:
+        groups[task.definition, task.names].append(task)
+
+    tasks = []
+    for group in groups.values():
+        tasks += sorted(group, key=lambda task: workloads.tokens(task.workload), reverse=True)
+    return tasks

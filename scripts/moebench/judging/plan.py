@@ -15,7 +15,7 @@ from flashinfer_bench import (
 
 from moebench.core import paths
 from moebench.judging import fib
-from moebench.judging.selection import Device
+from moebench.judging.device import Device
 from moebench.judging.tolerances import Tolerance
 
 
@@ -56,17 +56,23 @@ class Part:
     renew_worker: bool = False
 
     @property
-    def ours(self) -> dict[str, Solution]:
-        """Return this repository's solutions by name."""
-        return {
-            name: packed for name, packed in self.solutions.items() if name not in self.third_party
-        }
+    def ours_to_run(self) -> dict[str, Solution]:
+        """Return those of this repository's solutions that a task is for, by name."""
+        ours = {}
+        for task in self.tasks:
+            if not self.is_third_party(task):
+                ours.update((name, self.solutions[name]) for name in task.names)
+        return ours
+
+    def is_third_party(self, task: Task) -> bool:
+        """Whether a task is for a solution that is not of this repository, and so for it alone."""
+        return not self.third_party.isdisjoint(task.names)
 
     def keeps(self, task: Task) -> bool:
         """Whether its traces are kept: this repository's traces are of its solutions."""
         if self.path is None:
             return False
-        return self.keeps_third_party or self.third_party.isdisjoint(task.names)
+        return self.keeps_third_party or not self.is_third_party(task)
 
     def without(self, done: Mapping[tuple[str, str], Sequence[Trace]]) -> "Part":
         """Return what is left to evaluate.
@@ -116,8 +122,11 @@ class Plan:
     @property
     def kept_have_passed(self) -> bool:
         """Whether all traces that a run keeps which is resumed say PASSED."""
-        kept = [trace for part in self.parts.values() for trace in part.kept]
-        return all(trace.evaluation.status == EvaluationStatus.PASSED for trace in kept)
+        for part in self.parts.values():
+            for trace in part.kept:
+                if trace.evaluation.status != EvaluationStatus.PASSED:
+                    return False
+        return True
 
     @property
     def protocol(self) -> str:
@@ -126,15 +135,14 @@ class Plan:
         if self.device.on_gpu:
             words.append(f"warmup={self.config.warmup_runs}")
             words.append(f"iterations={self.config.iterations}")
-            words.append(f"trials={self.config.num_trials}")
-            if fib.MAIN:
-                words.append("fib=main")
-            if self.clock != "events":
-                words.append(f"clock={self.clock}")
-        else:
-            words.append(f"trials={self.config.num_trials}")
-            words.append("on the CPU through Triton's interpreter, not timed")
+        words.append(f"trials={self.config.num_trials}")
 
+        if not self.device.on_gpu:
+            words.append("on the CPU through Triton's interpreter, not timed")
+        elif fib.MAIN:
+            words.append("fib=main")
+        if self.clock == "gpu":
+            words.append("clock=gpu")
         if self.dataset:
             words.append(f"dataset={self.dataset}")
         return " ".join(words)

@@ -1,6 +1,5 @@
 """A request becomes a plan: which definitions, solutions and workloads are run on this device."""
 
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,15 +9,18 @@ from moebench.core import paths
 from moebench.core.arguments import writable
 from moebench.core.errors import CannotRun, UserError
 from moebench.judging import dataset, fib
+from moebench.judging.device import Device
 from moebench.judging.gpu_memory import needs_renewal, too_large
 from moebench.judging.plan import Part, Plan, Task
 from moebench.judging.request import EVERY, RunRequest
-from moebench.judging.selection import Device, check_device, eligible
+from moebench.judging.selection import check_device, eligible, is_for
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
 from moebench.operators.catalogue import definition_name
 from moebench.operators.routing import kinds as routing_kinds
 from moebench.packing import manifest, solution_files
+
+Labelled = list[tuple[str, Workload]]  # workloads, each after the label that it is shown by
 
 
 def plan_run(request: RunRequest, device: Device) -> Plan:
@@ -32,22 +34,19 @@ def plan_run(request: RunRequest, device: Device) -> Plan:
         iterations=request.iterations,
         num_trials=request.num_trials or (3 if device.on_gpu else 1),
     )
-    planner = Planner(
-        request=request,
-        device=device,
-        third_party=third_party,
-        config=config,
-        root=(request.dataset or paths.ROOT).resolve(),
-        clock=request.clock or (fib.CLOCK if device.on_gpu else "events"),
-    )
+    root = (request.dataset or paths.ROOT).resolve()
+    default_clock = fib.CLOCK if device.on_gpu else "events"
+    clock = request.clock or default_clock
+
+    planner = Planner(request, device, third_party, config, root, clock)
     parts, part_notes = planner.parts()
     notes += part_notes
     if not parts:
         raise CannotRun(f"nothing can be run here: {notes[-1]}")
 
-    for definition, names in planner.third_party_names().items():
-        if definition not in parts:
-            notes.append(f"{', '.join(names)}: SKIPPED: for {definition}, which is not run here")
+    for name, packed in third_party.items():
+        if packed.definition not in parts:
+            notes.append(f"{name}: SKIPPED: for {packed.definition}, which is not run here")
 
     return Plan(
         device=device,
@@ -55,10 +54,10 @@ def plan_run(request: RunRequest, device: Device) -> Plan:
         notes=tuple(notes),
         tolerance=tolerance,
         config=config,
-        clock=planner.clock,
+        clock=clock,
         command=request.command_line,
         verbose=request.verbose,
-        dataset=planner.root.name if planner.root != paths.ROOT else None,
+        dataset=root.name if root != paths.ROOT else None,
     )
 
 
@@ -116,20 +115,25 @@ class Planner:
         names = self.wanted_definitions()
         for name in names:
             try:
-                parts[name] = self.part(name)
+                part = self.part(name)
             except UserError as error:
                 may_be_left_out = isinstance(error, CannotRun) or self.request.dataset
                 if len(names) == 1 or not may_be_left_out:
                     raise
                 notes.append(f"{name}: {error}")
-            else:
-                fields = dataset.differing(parts[name].full)
-                if fields:
-                    there = dataset.files(self.root)[name]
-                    here = paths.definition_file(name).relative_to(paths.ROOT)
-                    differing = ", ".join(fields)
-                    notes.append(f"{there} is evaluated; {here} here has another {differing}")
+                continue
+
+            parts[name] = part
+            if dataset.differing(part.full):
+                notes.append(self.difference(part.full))
         return parts, notes
+
+    def difference(self, full: Definition) -> str:
+        """Return a line on a definition that this repository has otherwise."""
+        there = dataset.files(self.root)[full.name]
+        here = paths.definition_file(full.name).relative_to(paths.ROOT)
+        fields = ", ".join(dataset.differing(full))
+        return f"{there} is evaluated; {here} here has another {fields}"
 
     def wanted_definitions(self) -> list[str]:
         """Return the definitions that are named; with EVERY all that are for this machine and that
@@ -153,50 +157,47 @@ class Planner:
         """
         served = self.served_definitions()
         there = dataset.names(self.root)
-        in_both = [name for name in order if name in served and name in there]
-        for_device = [name for name in in_both if self.is_for_device(name)]
-        return for_device or (in_both or served)[:1]
+        served_there = [name for name in order if name in served and name in there]
+        for_device = [name for name in served_there if self.is_for_device(name)]
+        if for_device:
+            return for_device
+        return served_there[:1] or served[:1]
 
     def served_definitions(self) -> list[str]:
         """Return what the wanted solutions serve. Raises UserError for an unknown one."""
-        served = list(self.third_party_names())
+        served = [packed.definition for packed in self.third_party.values()]
         if self.request.wants_ours:
             for name in manifest.choose(list(self.request.solutions)):
                 served += map(definition_name, manifest.read_manifest(name).definitions)
         return list(dict.fromkeys(served))
 
-    def third_party_names(self) -> dict[str, list[str]]:
-        """Return definition -> names of third-party solutions."""
-        names = defaultdict(list)
-        for name, packed in self.third_party.items():
-            names[packed.definition].append(name)
-        return names
-
     def is_for_device(self, definition: str) -> bool:
         """Whether a definition's size is for this machine; of other people's that is not known."""
         layer_key = catalogue.by_name().get(definition)
-        return layer_key is None or (layer_key in catalogue.full()) == self.device.on_gpu
+        return layer_key is None or is_for(layer_key, self.device.on_gpu)
 
     def part(self, name: str) -> Part:
         """Return what is run of a definition. Raises UserError for what is not there, CannotRun
         where nothing of it can be run.
         """
         full = dataset.definition(name, self.root)
-        check_device(catalogue.by_name().get(name), self.device.on_gpu)
+        layer_key = catalogue.by_name().get(name)
+        if layer_key:
+            check_device(layer_key, self.device.on_gpu)
         fib.check_evaluator(full, self.device.on_gpu)
         path = self.trace_path(name)
-        all_workloads = self.labelled_workloads(name)
+
+        labelled = self.labelled_workloads(name)
         ours, skipped = self.our_solutions(name)
-        names = self.third_party_names().get(name, ())
-        third_party = {solution: self.third_party[solution] for solution in names}
+        third_party = {}
+        for solution, packed in self.third_party.items():
+            if packed.definition == name:
+                third_party[solution] = packed
         if not ours and not third_party:
             raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
 
-        workloads, left_out = self.fitting(full, all_workloads)
-        tasks = []
-        for run in range(1, self.request.runs + 1):
-            tasks += self.tasks_of_run(run, name, list(ours), list(third_party), workloads)
-
+        workloads, left_out = self.fitting(full, labelled)
+        tasks = self.tasks(name, list(ours), list(third_party), workloads)
         renew_worker = needs_renewal(full, workloads, self.config.num_trials, self.device)
         return Part(
             full=full,
@@ -210,34 +211,22 @@ class Planner:
             renew_worker=renew_worker and len(tasks) > 1,
         )
 
-    def tasks_of_run(
-        self,
-        run: int,
-        definition: str,
-        ours: list[str],
-        third_party: list[str],
-        workloads: list[tuple[str, Workload]],
-    ) -> list[Task]:
-        """Return a run's tasks: every workload with all of our solutions, then with each other one.
-
-        Every run begins with another of our solutions, as calls after the reference are slower.
-        """
-        first = (run - 1) % len(ours) if ours else 0
-        in_turn = tuple(ours[first:] + ours[:first])
-        groups = [in_turn] if in_turn else []
-        groups += [(solution,) for solution in third_party]
-
-        tasks = []
-        for group in groups:
-            for label, workload in workloads:
-                shown = label if self.request.runs == 1 else f"{label}, run {run}"
-                tasks.append(Task(definition, shown, workload, group, run))
-        return tasks
-
     def trace_path(self, name: str) -> Path | None:
         if not self.request.keeps_traces(self.device.on_gpu):
             return None
         return self.request.output or writable(paths.trace_file(name, clock=self.clock))
+
+    def labelled_workloads(self, name: str) -> Labelled:
+        """Return the workloads that are asked for, recorded or made. Raises UserError."""
+        if not self.request.tokens:
+            return dataset.labelled(name, self.root, self.request.workloads)
+
+        kind = self.request.routing or routing_kinds.KINDS[0]
+        layer_key = catalogue.by_name().get(name)
+        workloads = []
+        for tokens in dict.fromkeys(self.request.tokens):
+            workloads.append(routing_kinds.workload(kind, tokens, layer_key))
+        return workloads
 
     def our_solutions(self, definition: str) -> tuple[dict[str, Solution], list[str]]:
         """Return this repository's solutions by name, and a line for each one that is not run."""
@@ -247,18 +236,7 @@ class Planner:
             return eligible(names, layer_key, self.device)
         return {}, [f"{name}: SKIPPED: does not serve {definition}" for name in names]
 
-    def labelled_workloads(self, name: str) -> list[tuple[str, Workload]]:
-        if not self.request.tokens:
-            return dataset.labelled(name, self.root, self.request.workloads)
-
-        routing = self.request.routing or routing_kinds.KINDS[0]
-        layer_key = catalogue.by_name().get(name)
-        tokens = dict.fromkeys(self.request.tokens)
-        return [routing_kinds.workload(routing, count, layer_key) for count in tokens]
-
-    def fitting(
-        self, full: Definition, labelled: list[tuple[str, Workload]]
-    ) -> tuple[list[tuple[str, Workload]], list[str]]:
+    def fitting(self, full: Definition, labelled: Labelled) -> tuple[Labelled, list[str]]:
         """Return the workloads that can be run, and a line for each other one.
 
         Raises CannotRun if none is left.
@@ -275,3 +253,23 @@ class Planner:
         if not workloads:
             raise CannotRun(f"no workload can be run here: {skipped[-1]}")
         return workloads, skipped
+
+    def tasks(
+        self, definition: str, ours: list[str], third_party: list[str], workloads: Labelled
+    ) -> list[Task]:
+        """Return, for each run, every workload with all of our solutions, then with each other one.
+
+        Every run begins with another of our solutions, as calls after the reference are slower.
+        """
+        tasks = []
+        for run in range(1, self.request.runs + 1):
+            groups = [(solution,) for solution in third_party]
+            if ours:
+                groups.insert(0, tuple(ours))
+                ours = ours[1:] + ours[:1]
+
+            for group in groups:
+                for label, workload in workloads:
+                    shown = label if self.request.runs == 1 else f"{label}, run {run}"
+                    tasks.append(Task(definition, shown, workload, group, run))
+        return tasks

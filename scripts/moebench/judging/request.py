@@ -9,7 +9,8 @@ EVERY = "all"  # among the definitions asked for
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The arguments of `moebench run`; None, or nothing, where one was not given.
+    """The arguments of `moebench run`, whose defaults these are; None, or nothing, where one was
+    not given and another default depends on the machine.
 
     files: of third-party solutions. solutions: names of those here. tokens: to make workloads of.
     runs: how often everything is run.

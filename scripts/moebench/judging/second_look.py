@@ -4,6 +4,7 @@ FIB compares in the process that runs the solutions. Here the outputs of one mor
 it, and are compared in this one.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from flashinfer_bench import EvaluationStatus
@@ -36,22 +37,25 @@ class SecondLook:
 
     def at(self, part: Part, task: Task, findings: dict[str, Finding]) -> dict[str, Finding]:
         """Return, by name, what replaces findings after a second look."""
-        wanted = [name for name, finding in findings.items() if self.is_wanted(name, finding)]
+        wanted = [name for name in findings if self.is_wanted(name, findings[name])]
         if not wanted or not fib.is_elementwise(part.full):
             return {}
-        if self.runner is None:
-            self.runner = Runner(self.device, shared=True)
 
-        solutions = [part.solutions[name] for name in wanted]
-        looks = self.runner.look(part.full, task.workload, solutions, self.plan.config, part.root)
         replaced = {}
         try:
-            for look, name in zip(looks, wanted, strict=True):
+            for name, look in zip(wanted, self.looks(part, task, wanted), strict=True):
                 replaced[name] = seen_again(findings[name], look)
         except Exception as error:  # of the reference, out of memory for instance
             for name in wanted:
                 replaced.setdefault(name, not_seen(findings[name], first_line(error)))
         return replaced
+
+    def looks(self, part: Part, task: Task, names: list[str]) -> Iterator[Finding]:
+        """Return what is found about each solution on a fresh input. Raises as `Runner.look`."""
+        if self.runner is None:
+            self.runner = Runner(self.device, shared=True)
+        solutions = [part.solutions[name] for name in names]
+        return self.runner.look(part.full, task.workload, solutions, self.plan.config, part.root)
 
     def is_wanted(self, name: str, finding: Finding) -> bool:
         """Whether a solution is looked at again; a wrong one counts as diagnosed from here on."""
@@ -71,16 +75,16 @@ def seen_again(finding: Finding, look: Finding) -> Finding:
     if raised and "out of memory" in look.log.lower():
         return not_seen(finding, "out of memory")
 
-    if finding.status != PASSED:
-        sentences = [UNSTEADY] if look.status == PASSED else look.sentences
-        return replace(finding, sentences=sentences or look.log.splitlines()[-1:])
-    if look.status == PASSED:
-        return replace(finding, sentences=look.sentences)
-
     sentences = list(look.sentences)
-    if look.status == EvaluationStatus.INCORRECT_NUMERICAL:
-        sentences.append(ON_FRESH_INPUT)
-    return replace(look, sentences=sentences)
+    if finding.status == PASSED:
+        if look.status == EvaluationStatus.INCORRECT_NUMERICAL:
+            sentences.append(ON_FRESH_INPUT)
+        worse = finding if look.status == PASSED else look
+        return replace(worse, sentences=sentences)
+
+    if look.status == PASSED:
+        sentences = [UNSTEADY]
+    return replace(finding, sentences=sentences or look.log.splitlines()[-1:])
 
 
 def not_seen(finding: Finding, reason: str) -> Finding:

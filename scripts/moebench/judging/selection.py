@@ -1,46 +1,15 @@
 """What is run on this machine: which layer, which solutions and why not the others."""
 
-import multiprocessing
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-
-import torch
 from flashinfer_bench import Solution
-from flashinfer_bench.utils import env_snapshot
 
 from moebench.core.arguments import check_cache
 from moebench.core.errors import CannotRun
-from moebench.judging.calling import device_here, first_line
+from moebench.judging.building import Say, build_slow
+from moebench.judging.device import Device, survey
 from moebench.operators import catalogue
 from moebench.operators.catalogue import form, operator, small_like
 from moebench.packing import eligibility, manifest, pack
-from moebench.packing.build_ahead import build_timed
 from moebench.packing.serves import why_not
-
-Say = Callable[[str], None]  # takes a line for the user
-
-
-@dataclass(frozen=True)
-class Device:
-    """What solutions run on.
-
-    hardware: its name. target: as in target_hardware. free: bytes of a GPU, else 0.
-    """
-
-    hardware: str
-    target: str
-    free: int
-
-    @property
-    def on_gpu(self) -> bool:
-        return self.target != "cpu"
-
-
-def survey() -> Device:
-    """Return the current device of this machine."""
-    free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 0
-    return Device(env_snapshot(device_here()).hardware, eligibility.here(), free)
 
 
 def choose_layer(layer_key: str | None, on_gpu: bool, solutions: list[str]) -> str:
@@ -56,12 +25,17 @@ def choose_layer(layer_key: str | None, on_gpu: bool, solutions: list[str]) -> s
     if solutions:
         first, *_ = manifest.choose(solutions)
         keys = manifest.read_manifest(first).definitions + keys
-    return next(key for key in keys if (key in catalogue.full()) == on_gpu)
+    return next(key for key in keys if is_for(key, on_gpu))
 
 
-def check_device(layer_key: str | None, on_gpu: bool) -> None:
+def is_for(layer_key: str, on_gpu: bool) -> bool:
+    """Whether a layer's size is for a GPU, or for a machine without one."""
+    return (layer_key in catalogue.full()) == on_gpu
+
+
+def check_device(layer_key: str, on_gpu: bool) -> None:
     """Raise CannotRun for a layer that is too large for a machine without a GPU."""
-    if layer_key in catalogue.full() and not on_gpu:
+    if not on_gpu and not is_for(layer_key, on_gpu):
         raise CannotRun(
             f"{layer_key} needs a CUDA device; without one: --definition {small_like(layer_key)}"
         )
@@ -119,36 +93,14 @@ def why_not_run(
     name: str, packed: dict[str, Solution], layer_key: str, device: Device
 ) -> str | None:
     """Return why a solution cannot be run on a layer here, or None. packed: by layer key."""
-    any_packed = next(iter(packed.values()))  # hardware and dependencies are the manifest's
+    any_packed, *_ = packed.values()  # hardware and dependencies are the manifest's
     reason = eligibility.why_skipped(any_packed, device.target)
     if reason or layer_key in packed:
         return reason
 
-    needs_gpu = catalogue.full()
-    of_this_size = [key for key in packed if (key in needs_gpu) == (layer_key in needs_gpu)]
-    served = (of_this_size or list(packed))[0]
+    is_full = layer_key in catalogue.full()
+    of_this_size = [key for key in packed if is_for(key, is_full)]
+    served, *_ = of_this_size or packed
     sizes = catalogue.layer_sizes()[layer_key]
     why = why_not(manifest.read_manifest(name).serves, form(layer_key), sizes)
     return f"does not serve {layer_key} ({why}), as it does --definition {served}"
-
-
-def build_slow(solutions: dict[str, Solution], say: Say) -> None:
-    """Build those that compile for minutes on first use, before any is evaluated.
-
-    In a process of their own, as outputs are compared in this one. A build that fails is only
-    reported here: the run evaluates it as COMPILE_ERROR.
-    """
-    for name, packed in solutions.items():
-        first_use = manifest.read_manifest(name).first_use
-        if not first_use:
-            continue
-
-        say(f"{name}: building; on first use it {first_use}")
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            try:
-                seconds, error = pool.submit(build_timed, packed).result()
-            except Exception as broken:  # whatever the build does to its process
-                seconds = 0.0
-                error = first_line(broken)
-        outcome = f"not built: {error.splitlines()[0]}" if error else "built"
-        say(f"{name}: {outcome} in {seconds:.1f} s, apart from the runs below")

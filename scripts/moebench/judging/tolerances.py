@@ -57,12 +57,12 @@ def compared_at(
 
     Raises ValueError for another shape or dtype.
     """
-    if (output.shape, output.dtype) != (expected.shape, expected.dtype):
+    if output.shape != expected.shape or output.dtype != expected.dtype:
         got = f"{tuple(output.shape)} {output.dtype}"
-        want = f"{tuple(expected.shape)} {expected.dtype}"
-        raise ValueError(f"output: got {got}, want {want}")
+        raise ValueError(f"output: got {got}, want {tuple(expected.shape)} {expected.dtype}")
 
     share = matched_ratios(output, expected)[tolerance.name]
-    if share >= tolerance.ratio:
-        return share, None
-    return share, f"matched {share:.4f}, want {tolerance.ratio:g} at {tolerance.name}"
+    fault = None
+    if share < tolerance.ratio:
+        fault = f"matched {share:.4f}, want {tolerance.ratio:g} at {tolerance.name}"
+    return share, fault

@@ -71,4 +71,6 @@ def median_ms(forward: Forward, count: int, device: str) -> float:
         forward()
         event.record()
     torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in pairwise(events))
+
+    spans_ms = [start.elapsed_time(end) for start, end in pairwise(events)]
+    return statistics.median(spans_ms)

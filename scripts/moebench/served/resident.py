@@ -43,10 +43,11 @@ class Resident:
 
         arguments = []
         for layer in self.layers:
-            inputs = layer | states
-            arguments.append(
-                [first_tokens(inputs[name], spec.shape, num_tokens) for name, spec in specs.items()]
-            )
+            inputs = []
+            for name, spec in specs.items():
+                value = states[name] if name in states else layer[name]
+                inputs.append(first_tokens(value, spec.shape, num_tokens))
+            arguments.append(inputs)
         return arguments
 
     def bound_ms(self, num_tokens: int) -> float:
@@ -81,72 +82,79 @@ def fitting(
     reference_tokens = 24 * num_tokens * (hidden + intermediate)
 
     beside = CONTEXT_BYTES + solution_count * scratch + reference_weights + reference_tokens
-    if beside + layer > free_bytes:
+    fit = (free_bytes - beside) // layer
+    if fit < 1:
         needed = f"{(beside + layer) / 1e9:.1f} GB"
         free = f"{free_bytes / 1e9:.1f} GB"
         raise CannotRun(
             f"--tokens: got {num_tokens}, one layer of {layer_key} needs {needed}, "
             f"{free} are free; want fewer tokens"
         )
-    return min(wanted_layers, (free_bytes - beside) // layer)
+    return min(wanted_layers, fit)
 
 
 def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resident:
     """Return the layers; the numbers are the same in every run on one kind of device."""
-    source = torch.Generator(device).manual_seed(0)
     full = definition(layer_key)
     shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True))
+    source = torch.Generator(device).manual_seed(0)
     first_expert = offset_of(layer_key)
     shared = {
         "hidden_states": random_fp8(shapes["hidden_states"], device, source),
-        "hidden_states_scale": scales(shapes["hidden_states_scale"], STATE_SCALE, device, source),
+        "hidden_states_scale": scales(shapes["hidden_states_scale"], STATE_SCALE, source),
         "local_expert_offset": first_expert,
         "routed_scaling_factor": router_sizes(layer_key)["routed_scaling_factor"],
     }
 
-    # The means of the weights' scales, with which products keep their size.
-    sizes = catalogue.layer_sizes()[layer_key]
-    means = {
-        "gemm1_weights": sizes["hidden_size"] ** -0.5,
-        "gemm2_weights": sizes["intermediate_size"] ** -0.5,
-    }
     layers = []
     local_experts = []
     for number in range(layer_count):
-        routed = routing(f"served/{number}", layer_key, num_tokens, device, source)
+        routed = routing(f"served/{number}", layer_key, num_tokens, source)
         local_experts.append(routed.experts - first_expert)
-        layer = shared | routed.inputs
-        for name, mean in means.items():
-            scale_shape = shapes[f"{name}_scale"]
-            if layer_key in catalogue.mxfp4():
-                layer[name] = random_bytes(shapes[name], device, source)
-                layer[f"{name}_scale"] = powers_of_two(scale_shape, mean, device, source)
-            else:
-                layer[name] = random_fp8(shapes[name], device, source)
-                layer[f"{name}_scale"] = scales(scale_shape, mean, device, source)
-        layers.append(layer)
+        layers.append(shared | routed.inputs | weights(layer_key, shapes, source))
     return Resident(layer_key, layers, local_experts)
 
 
-def scales(
-    shape: tuple[int, ...], mean: float, device: str, source: torch.Generator
-) -> torch.Tensor:
+def weights(
+    layer_key: str, shapes: dict[str, tuple[int, ...]], source: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """Return a layer's weights and their scales, with which products keep their size."""
+    sizes = catalogue.layer_sizes()[layer_key]
+    widths = {"gemm1_weights": "hidden_size", "gemm2_weights": "intermediate_size"}
+    tensors = {}
+    for name, width in widths.items():
+        mean = sizes[width] ** -0.5
+        scale = f"{name}_scale"
+        if layer_key in catalogue.mxfp4():
+            tensors[name] = random_bytes(shapes[name], source)
+            tensors[scale] = powers_of_two(shapes[scale], mean, source)
+        else:
+            tensors[name] = random_fp8(shapes[name], source.device, source)
+            tensors[scale] = scales(shapes[scale], mean, source)
+    return tensors
+
+
+def scales(shape: tuple[int, ...], mean: float, source: torch.Generator) -> torch.Tensor:
     """Return scales, uniform from half to one and a half times the mean."""
-    return mean * (0.5 + torch.rand(shape, device=device, generator=source))
+    return mean * (0.5 + torch.rand(shape, device=source.device, generator=source))
 
 
-def random_bytes(shape: tuple[int, ...], device: str, source: torch.Generator) -> torch.Tensor:
+def integers(start: int, end: int, shape: tuple[int, ...], source: torch.Generator) -> torch.Tensor:
+    """Return int8 from start to below end."""
+    return torch.randint(
+        start, end, shape, dtype=torch.int8, device=source.device, generator=source
+    )
+
+
+def random_bytes(shape: tuple[int, ...], source: torch.Generator) -> torch.Tensor:
     """Return int8 of any value: two weights of MXFP4 each."""
-    return torch.randint(-128, 128, shape, dtype=torch.int8, device=device, generator=source)
+    return integers(-128, 128, shape, source)
 
 
-def powers_of_two(
-    shape: tuple[int, ...], mean: float, device: str, source: torch.Generator
-) -> torch.Tensor:
+def powers_of_two(shape: tuple[int, ...], mean: float, source: torch.Generator) -> torch.Tensor:
     """Return scales of MXFP4, int8 for E8M0: a power of two at or below the mean, or its half."""
     exponent = SCALE_BIAS + math.floor(math.log2(mean))
-    halved = torch.randint(0, 2, shape, dtype=torch.int8, device=device, generator=source)
-    return exponent - halved
+    return exponent - integers(0, 2, shape, source)
 
 
 @dataclass(frozen=True)
@@ -157,29 +165,30 @@ class Routing:
     experts: torch.Tensor
 
 
-def routing(
-    seed: str, layer_key: str, num_tokens: int, device: str, source: torch.Generator
-) -> Routing:
+def routing(seed: str, layer_key: str, num_tokens: int, source: torch.Generator) -> Routing:
     """Return a layer's routing by the workloads' model of popularity.
 
     Noise is drawn on the device, where it is quick. Where top-k is given, the reference's router
     has chosen.
     """
     sizes = router_sizes(layer_key)
+    choose = router(layer_key)
     offset, bias = trained_router.experts(seed, sizes)
+    device = source.device
     noise = torch.randn(num_tokens, len(offset), device=device, generator=source)
     logits = noise + torch.from_numpy(offset).float().to(device)
 
     if bias is None:
         inputs = {"routing_logits": logits.bfloat16()}
-        experts, weights = router(layer_key)(inputs["routing_logits"])
+        experts, expert_weights = choose(inputs["routing_logits"])
     else:
         bias = torch.from_numpy(bias).bfloat16().to(device)
         inputs = {"routing_logits": logits, "routing_bias": bias}
-        experts, weights = router(layer_key)(logits, bias, sizes["routed_scaling_factor"])
+        experts, expert_weights = choose(logits, bias, sizes["routed_scaling_factor"])
 
-    if layer_key in (*catalogue.routed(), *catalogue.mxfp4()):
-        inputs = {"topk_ids": experts.int(), "topk_weights": weights}
+    top_k_is_given = layer_key in catalogue.routed() or layer_key in catalogue.mxfp4()
+    if top_k_is_given:
+        inputs = {"topk_ids": experts.int(), "topk_weights": expert_weights}
         append_shared_experts(inputs, offset_of(layer_key), sizes, seed)
         experts = inputs["topk_ids"]
     return Routing(inputs, experts)

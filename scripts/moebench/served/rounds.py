@@ -89,7 +89,7 @@ def measure(solutions: dict[str, Solution], request: Request) -> Iterator[list[P
     """
     candidates = {}
     for name, packed in solutions.items():
-        stream = torch.cuda.Stream() if request.device != "cpu" else None
+        stream = None if request.device == "cpu" else torch.cuda.Stream()
         candidates[name] = Candidate(packed, stream)
 
     for num_tokens in request.tokens:
@@ -110,10 +110,10 @@ def results_at(
     for name, candidate in candidates.items():
         results[name] = prepared(candidate, layers, expected, request)
 
-    is_on_cpu = request.device == "cpu"
-    right = {name: result for name, result in results.items() if result.timed is not None}
-    run_rounds(right, 1 if is_on_cpu else request.rounds, request.device)
-    for result in results.values():
+    rounds = 1 if request.device == "cpu" else request.rounds
+    to_time = [result for result in results.values() if result.timed is not None]
+    run_rounds(to_time, rounds, request.device)
+    for result in to_time:
         result.timed = None  # which frees the graph
     return results
 
@@ -193,9 +193,9 @@ def run_eagerly(candidate: Candidate, forward: Forward, result: Result) -> torch
     return output
 
 
-def run_rounds(results: dict[str, Result], rounds: int, device: str) -> None:
+def run_rounds(results: list[Result], rounds: int, device: str) -> None:
     """Add the median ms of each round to the results; another solution begins each round."""
-    order = deque(results.values())
+    order = deque(results)
     for _ in range(rounds):
         for result in order:
             ms = median_ms(result.timed, result.count, device)

@@ -3,14 +3,16 @@
 from contextlib import closing
 from dataclasses import replace  # noqa: F401
 
+from moebench import cli
 from moebench.judging.dataset import labelled
+from moebench.judging.device import Device
 from moebench.judging.evaluate import Evaluator
 from moebench.judging.isolation import runner
 from moebench.judging.isolation.comparison import Finding
 from moebench.judging.plan import Part, Plan, Task
-from moebench.judging.selection import Device
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.catalogue import definition
+from moebench.results import trace_files
 
 CPU = Device("a CPU", "cpu", 0)
 GPU = Device("a GPU", "sm_90", 140_000_000_000)
@@ -45,6 +47,12 @@ def plan(
     )
 
 
+def with_part(plan, **changes):
+    """Return a plan of one definition whose part has these changes."""
+    ((name, part),) = plan.parts.items()
+    return replace(plan, parts={name: replace(part, **changes)})
+
+
 def outcomes(*args, **kwargs):
     """Return the outcome of each task of such a plan, on this machine's CPU."""
     planned = plan(*args, **kwargs)
@@ -59,21 +67,20 @@ def evaluated(packed, workload="first-rank", **kwargs):
     return solution
 
 
+def recorded(folder, *arguments):
+    """Return the exit status of `moebench run` with these arguments, and the traces that it has
+    written to folder/traces.jsonl.
+    """
+    output = folder / "traces.jsonl"
+    status = cli.main(["run", *map(str, arguments), "--output", str(output)])
+    return status, trace_files.load(output)
+
+
 def stand_in(monkeypatch, run_workload):
     """Have a function of (workload, solutions) evaluate a workload on a CPU."""
 
     def run(self, full, workload, solutions, config, root):
         evaluations = run_workload(workload, solutions)
-        return {name: finding_of(each) for name, each in evaluations.items()}
+        return {name: Finding.by_fib(each) for name, each in evaluations.items()}
 
     monkeypatch.setattr(runner.Runner, "run_workload", run)
-
-
-def finding_of(evaluation):
-    """Return the finding that leads to such an evaluation."""
-    return Finding(
-        evaluation.status,
-        evaluation.correctness,
-        performance=evaluation.performance,
-        log=evaluation.log,
-    )

@@ -13,14 +13,11 @@ def bias(output: torch.Tensor, expected: torch.Tensor) -> str | None:
     """Return a sentence if the output is the reference times a constant, or errs to one side."""
     got = output.double().flatten()
     want = expected.double().flatten()
+    growth = got.abs() - want.abs()
     return (
         scaled(got, want)
-        or one_sided(got - want, "above the reference", "below the reference")
-        or one_sided(
-            got.abs() - want.abs(),
-            "further from zero than the reference",
-            "closer to zero than the reference",
-        )
+        or one_sided(got - want, "above", "below")
+        or one_sided(growth, "further from zero than", "closer to zero than")
     )
 
 
@@ -30,22 +27,25 @@ def scaled(got: torch.Tensor, want: torch.Tensor) -> str | None:
     A few wrong elements do not move a median. Its standard error follows from the ratios' own
     spread.
     """
-    large = want.abs() > 0.5 * want.square().mean().sqrt()
+    root_mean_square = want.square().mean().sqrt()
+    large = want.abs() > 0.5 * root_mean_square
     if int(large.sum()) < ERRORS:
         return None
 
     ratios = got[large] / want[large]
     factor = float(ratios.median())
-    spread = 1.4826 * float((ratios - factor).abs().median())
+    distances = (ratios - factor).abs()
+    spread = 1.4826 * float(distances.median())
     doubt = 1.2533 * spread / len(ratios) ** 0.5
-    deviation = abs(factor - 1)
-    if deviation <= max(FACTOR, SIGMAS * doubt, spread / WIDEST):
+    if abs(factor - 1) <= max(FACTOR, SIGMAS * doubt, spread / WIDEST):
         return None
     return f"it passes, but the output is {factor:.4g} times the reference"
 
 
 def one_sided(errors: torch.Tensor, if_positive: str, if_negative: str) -> str | None:
-    """Return a sentence if many errors have one sign, which says where the output is."""
+    """Return a sentence if many errors have one sign, which says where the output is: on which
+    side of the reference.
+    """
     positive = int((errors > 0).sum())
     negative = int((errors < 0).sum())
     count = positive + negative
@@ -54,4 +54,4 @@ def one_sided(errors: torch.Tensor, if_positive: str, if_negative: str) -> str |
         return None
 
     side = if_positive if positive else if_negative
-    return f"it passes, but all {count} errors have one sign: the output is {side}"
+    return f"it passes, but all {count} errors have one sign: the output is {side} the reference"

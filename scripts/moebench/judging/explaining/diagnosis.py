@@ -70,14 +70,15 @@ def sentences(
 
 def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
     """Return [T, C] float32."""
-    wide = tensor.float()
-    return wide.flatten(1) if wide.dim() > 1 else wide.reshape(-1, 1)
+    wide = torch.atleast_1d(tensor.float())
+    return wide.reshape(len(wide), -1)
 
 
 def exceeds(got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
     """Return as a mask which elements FIB calls wrong."""
     error = (got - want).abs()
-    return (error > tolerance.atol) & (error / (want.abs() + 1e-8) > tolerance.rtol)
+    relative = error / (want.abs() + 1e-8)
+    return (error > tolerance.atol) & (relative > tolerance.rtol)
 
 
 def span(mask: torch.Tensor, what: str) -> str:
@@ -87,8 +88,6 @@ def span(mask: torch.Tensor, what: str) -> str:
         return f"all {len(mask)} {what}"
 
     count = f"{len(places)} of {len(mask)} {what}"
-    if not places:
-        return count
     if len(places) == 1:
         return f"{count} ({places[0]})"
     return f"{count} ({places[0]} to {places[-1]})"
@@ -101,14 +100,20 @@ def spans(mask: torch.Tensor) -> str:
 
 def not_finite(got: torch.Tensor, want: torch.Tensor) -> list[str]:
     bad = ~got.isfinite()
-    token, column = bad.nonzero()[0].tolist()
-    what = "NaN" if got[token, column].isnan() else "infinite"
-    lines = [f"{what} in {spans(bad)}; first at ({token}, {column})"]
+    place = first(bad)
+    what = "NaN" if got[place].isnan() else "infinite"
+    lines = [f"{what} in {spans(bad)}; first at {place}"]
 
     whole_rows = got.isnan().all(1)
-    if whole_rows.any() and (want[whole_rows] == 0).all():
+    if whole_rows.any() and not want[whole_rows].any():
         lines.append(NO_LOCAL_EXPERT)
     return lines
+
+
+def first(mask: torch.Tensor) -> tuple[int, int]:
+    """Return (token, column) of the first element of a mask [T, C] that is set."""
+    token, column = mask.nonzero()[0].tolist()
+    return token, column
 
 
 def distances(got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance) -> list[str]:
@@ -124,18 +129,15 @@ def distances(got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance) -> li
     # a few elements of every token may be wrong: those of the tokens that fail say more
     failing_tokens = bad.float().mean(1) > 1 - tolerance.ratio
     if failing_tokens.any():
-        bad = bad & failing_tokens[:, None]
-    token, column = bad.nonzero()[0].tolist()
-    lines.append(f"{WRONG_ELEMENTS}{spans(bad)}; first at (token, column) = ({token}, {column})")
+        bad &= failing_tokens[:, None]
+    lines.append(f"{WRONG_ELEMENTS}{spans(bad)}; first at (token, column) = {first(bad)}")
     return lines
 
 
 def largest(what: str, errors: torch.Tensor, got: torch.Tensor, want: torch.Tensor) -> str:
-    token, column = divmod(int(errors.argmax()), errors.shape[1])
-    return (
-        f"largest {what} error {float(errors.max()):.4g} at ({token}, {column}): "
-        f"got {float(got[token, column]):.5g}, want {float(want[token, column]):.5g}"
-    )
+    place = divmod(int(errors.argmax()), errors.shape[1])
+    error, value, right = (float(tensor[place]) for tensor in (errors, got, want))
+    return f"largest {what} error {error:.4g} at {place}: got {value:.5g}, want {right:.5g}"
 
 
 def scaled(
@@ -148,34 +150,45 @@ def scaled(
     if cosine <= ALIKE:
         return None
     factor = float((got * want).sum() / (want * want).sum())
-    if exceeds(got / factor, want, tolerance).float().mean() > 1 - tolerance.ratio:
+    bad = exceeds(got / factor, want, tolerance)
+    if bad.float().mean() > 1 - tolerance.ratio:
         return None
 
     sentence = f"the output is {factor:.4g} times the reference"
+    why = why_scaled(factor, inputs)
+    return f"{sentence}: {why}" if why else sentence
+
+
+def why_scaled(factor: float, inputs: Mapping[str, object]) -> str | None:
+    """Return which scalar input explains that an output is wrong by a factor, or None."""
     for name, value in inputs.items():
         if not isinstance(value, float) or value in (0, 1):
             continue
         if math.isclose(factor, 1 / value, rel_tol=0.02):
-            return f"{sentence}: {name} = {value:g} is forgotten"
+            return f"{name} = {value:g} is forgotten"
         if math.isclose(factor, value, rel_tol=0.02):
-            return f"{sentence}: {name} = {value:g} is applied twice"
-    return sentence
+            return f"{name} = {value:g} is applied twice"
+    return None
 
 
 def mistakes(inputs: Mapping[str, object]) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield (what is wrong, inputs for which the reference is wrong in that way)."""
+    """Yield (what is wrong, inputs in place of which the reference is wrong in that way)."""
     for name, value in inputs.items():
-        is_floating = isinstance(value, torch.Tensor) and value.is_floating_point()
-        if name.endswith("_scale") and is_floating:
-            yield f"{name} is not applied", {**inputs, name: torch.ones_like(value)}
+        if name.endswith("_scale") and is_floating(value):
+            yield f"{name} is not applied", {name: torch.ones_like(value)}
         elif name == "routing_bias":
-            yield f"{name} is not added", {**inputs, name: torch.zeros_like(value)}
+            yield f"{name} is not added", {name: torch.zeros_like(value)}
         elif name == "local_expert_offset" and value:
-            yield f"{name} is taken as 0", {**inputs, name: 0}
+            yield f"{name} is taken as 0", {name: 0}
 
-    swapped = {name: with_halves_swapped(inputs[name]) for name in HALVES if name in inputs}
-    if swapped:
-        yield "the halves of gemm1, gate and up, are swapped", {**inputs, **swapped}
+    halves = [name for name in HALVES if name in inputs]
+    if halves:
+        swapped = {name: with_halves_swapped(inputs[name]) for name in halves}
+        yield "the halves of gemm1, gate and up, are swapped", swapped
+
+
+def is_floating(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def with_halves_swapped(weights: torch.Tensor) -> torch.Tensor:
@@ -198,7 +211,8 @@ def likely_mistake(
     best_share = 0.0
     best_mistake = None
     for mistake, changed in mistakes(inputs):
-        mistaken = call(full, reference, list(changed.values()), str(output.device))[place]
+        wrong_inputs = {**inputs, **changed}
+        mistaken = call(full, reference, [*wrong_inputs.values()], str(output.device))[place]
         if not mistaken.isfinite().all():
             continue
 

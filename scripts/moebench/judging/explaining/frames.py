@@ -41,7 +41,8 @@ def raised(log: str, origins: Origins) -> list[str]:
     if by_compiler:
         return by_compiler
 
-    chain = log.strip().split(UNRELATED)[-1].split(CAUSED)
+    _, _, last = log.strip().rpartition(UNRELATED)
+    chain = last.split(CAUSED)
     for traceback in chain:
         frames = own_frames(traceback, origins)
         if frames:
@@ -76,10 +77,12 @@ def place(frame: re.Match) -> str:
 def compiler_error(log: str, origins: Origins) -> list[str] | None:
     """Return what a compiler says about one of these sources, and where."""
     for match in COMPILER.finditer(log):
-        packed_paths = [path for path in origins if f"/{match['file']}".endswith(f"/{path}")]
+        shown = f"/{match['file']}"
+        packed_paths = [path for path in origins if shown.endswith(f"/{path}")]
         if packed_paths:
             origin = origins[max(packed_paths, key=len)]
-            return [match[0].rpartition("/")[2], f"at {origin}:{match['line']}"]
+            _, _, message = match[0].rpartition("/")
+            return [message, f"at {origin}:{match['line']}"]
     return None
 
 
@@ -87,15 +90,18 @@ def error_of(traceback: str) -> str:
     """Return 'ValueError: what is wrong'; where Triton's compiler puts the place first, with what
     it says after it.
     """
-    frames = list(FRAME.finditer(traceback))
-    after_frames = traceback[frames[-1].end() :] if frames else traceback
-    lines = [line.strip() for line in after_frames.strip().splitlines()]
+    after_frames = traceback
+    for frame in FRAME.finditer(traceback):
+        after_frames = traceback[frame.end() :]
+    lines = [line.strip() for line in after_frames.splitlines() if line.strip()]
     if not lines:
         return "no message"
 
-    errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
-    first = errors[0] if errors else len(lines) - 1
-    message = [line for line in lines[first:] if line]
+    message = lines[-1:]
+    for number, line in enumerate(lines):
+        if ERROR.match(line):
+            message = lines[number:]
+            break
     if "CompilationError" in message[0] and len(message) > 1:
         return f"{message[0]} {message[-1]}"
     return message[0]

@@ -10,7 +10,7 @@ import torch
 from flashinfer_bench import BenchmarkConfig, Definition, Solution
 from flashinfer_bench import EvaluationStatus as Status
 
-from moebench.judging.isolation.channel import kind_of
+from moebench.judging.isolation.channel import TensorKind, kind_of
 from moebench.judging.isolation.comparison import Finding, Trial
 from moebench.judging.isolation.processes import Answer, Ended, SolutionProcess
 
@@ -30,7 +30,7 @@ def take_inputs(
         inputs_of_trials.append(inputs)
 
     request = {
-        "do": "inputs",
+        "do": "take_inputs",
         "definition": full.model_dump_json(),
         "device": device,
         "trials": inputs_of_trials,
@@ -65,11 +65,17 @@ def outputs(
 
     for name, kind, want in zip(full.outputs, answer.outputs, wanted, strict=True):
         if kind != want:
-            shapes_differ = kind.shape != want.shape
-            status = Status.INCORRECT_SHAPE if shapes_differ else Status.INCORRECT_DTYPE
-            return Finding(status, sentences=[f"the output {name} is {kind}, want {want}"])
-    received = process.receive_tensors(wanted)
-    return [output.to(trial.expected[0].device) for output in received]
+            return of_another_kind(name, kind, want)
+    device = trial.expected[0].device
+    return [output.to(device) for output in process.receive_tensors(wanted)]
+
+
+def of_another_kind(name: str, kind: TensorKind, want: TensorKind) -> Finding:
+    """Return that an output has another shape or dtype than it has to have."""
+    status = Status.INCORRECT_SHAPE
+    if kind.shape == want.shape:
+        status = Status.INCORRECT_DTYPE
+    return Finding(status, sentences=[f"the output {name} is {kind}, want {want}"])
 
 
 def time(process: SolutionProcess, solution: str, config: BenchmarkConfig, clock: str) -> Answer:

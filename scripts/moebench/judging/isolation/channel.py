@@ -30,7 +30,8 @@ class TensorKind(Strict):
 
 
 def kind_of(tensor: torch.Tensor) -> TensorKind:
-    return TensorKind(dtype=str(tensor.dtype).removeprefix("torch."), shape=list(tensor.shape))
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return TensorKind(dtype=dtype, shape=list(tensor.shape))
 
 
 class Channel:
@@ -45,13 +46,14 @@ class Channel:
 
     def send(self, message: dict, tensors: Sequence[torch.Tensor] = ()) -> None:
         text = json.dumps(message).encode()
-        self._wait_no_longer()
-        self.connection.sendall(LENGTH.pack(len(text)) + text)
-
+        self._send_bytes(LENGTH.pack(len(text)) + text)
         for tensor in tensors:
-            self._wait_no_longer()
-            flat = tensor.detach().cpu().contiguous().reshape(-1)
-            self.connection.sendall(memoryview(flat.view(torch.uint8).numpy()))
+            on_cpu = tensor.detach().cpu().contiguous()
+            self._send_bytes(memoryview(on_cpu.reshape(-1).view(torch.uint8).numpy()))
+
+    def _send_bytes(self, data: bytes | memoryview) -> None:
+        self._wait_no_longer()
+        self.connection.sendall(data)
 
     def receive(self) -> bytes:
         """Return the JSON of a message. Raises ValueError for one that is too long."""

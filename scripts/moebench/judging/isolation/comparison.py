@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from flashinfer_bench import BenchmarkConfig, Correctness, Definition, Performance
+from flashinfer_bench import BenchmarkConfig, Correctness, Definition, Evaluation, Performance
 from flashinfer_bench import EvaluationStatus as Status
 
 from moebench.judging import fib
@@ -23,22 +23,33 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Output:
+    """One output of a trial that has the right shape and dtype. place: among the outputs."""
+
+    trial: Trial
+    place: int
+    tensor: torch.Tensor
+
+    @property
+    def expected(self) -> torch.Tensor:
+        return self.trial.expected[self.place]
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """One output of one trial that has the right shape and dtype, against the reference.
+    """An output against the reference.
 
     matched_ratios: by tolerance; "matched_ratio" is by the run's own.
     """
 
-    trial: Trial
-    place: int
-    output: torch.Tensor
+    output: Output
     max_absolute_error: float
     max_relative_error: float
     matched_ratios: dict[str, float]
 
     @property
-    def expected(self) -> torch.Tensor:
-        return self.trial.expected[self.place]
+    def matched_ratio(self) -> float:
+        return self.matched_ratios["matched_ratio"]
 
 
 @dataclass(frozen=True)
@@ -55,42 +66,54 @@ class Finding:
     performance: Performance | None = None
     log: str = ""
 
+    @classmethod
+    def by_fib(cls, evaluation: Evaluation) -> "Finding":
+        """Return what FIB has found, in whose process outputs were compared."""
+        return cls(
+            status=evaluation.status,
+            correctness=evaluation.correctness,
+            performance=evaluation.performance,
+            log=evaluation.log,
+        )
+
 
 def compare(
     full: Definition, trial: Trial, outputs: list[torch.Tensor], config: BenchmarkConfig
 ) -> list[Comparison] | Finding:
     """Return a comparison for each output, or why one cannot be compared."""
     comparisons = []
-    for place, output in enumerate(outputs):
-        expected = trial.expected[place]
-        if not output.float().isfinite().all():
-            return not_finite(full, trial, place, output, config)
-
-        absolute, relative, _, matched = fib.compute_error_stats(output, expected, config)
-        ratios = {"matched_ratio": matched}
-        for name, ratio in matched_ratios(output, expected).items():
-            ratios[f"matched_ratio_{name}"] = ratio
-        comparisons.append(Comparison(trial, place, output, absolute, relative, ratios))
+    for place, tensor in enumerate(outputs):
+        output = Output(trial, place, tensor)
+        if not tensor.float().isfinite().all():
+            return not_finite(full, output, config)
+        comparisons.append(compare_finite(output, config))
     return comparisons
 
 
-def not_finite(
-    full: Definition, trial: Trial, place: int, output: torch.Tensor, config: BenchmarkConfig
-) -> Finding:
-    error = math.inf if output.float().isinf().any() else math.nan
+def not_finite(full: Definition, output: Output, config: BenchmarkConfig) -> Finding:
+    error = math.inf if output.tensor.float().isinf().any() else math.nan
     correctness = Correctness(max_relative_error=error, max_absolute_error=error)
-    sentences = diagnosed(full, trial, place, output, config)
+    sentences = diagnosed(full, output, config)
     return Finding(Status.INCORRECT_NUMERICAL, correctness, sentences)
+
+
+def compare_finite(output: Output, config: BenchmarkConfig) -> Comparison:
+    """Return the comparison as FIB makes it, and what it would be at every other tolerance."""
+    absolute, relative, _, matched = fib.compute_error_stats(output.tensor, output.expected, config)
+    ratios = {"matched_ratio": matched}
+    for name, ratio in matched_ratios(output.tensor, output.expected).items():
+        ratios[f"matched_ratio_{name}"] = ratio
+    return Comparison(output, absolute, relative, ratios)
 
 
 def finding_of(full: Definition, comparisons: list[Comparison], config: BenchmarkConfig) -> Finding:
     """Return PASSED, with what is odd, or INCORRECT_NUMERICAL with a diagnosis of the worst one."""
-    worst = min(comparisons, key=lambda comparison: comparison.matched_ratios["matched_ratio"])
     correctness = summary(comparisons)
-    if worst.matched_ratios["matched_ratio"] >= config.required_matched_ratio:
+    worst = min(comparisons, key=lambda comparison: comparison.matched_ratio)
+    if worst.matched_ratio >= config.required_matched_ratio:
         return Finding(Status.PASSED, correctness, oddities(full, comparisons))
 
-    sentences = diagnosed(full, worst.trial, worst.place, worst.output, config)
+    sentences = diagnosed(full, worst.output, config)
     return Finding(Status.INCORRECT_NUMERICAL, correctness, sentences)
 
 
@@ -109,18 +132,20 @@ def summary(comparisons: list[Comparison]) -> Correctness:
 
 def oddities(full: Definition, comparisons: list[Comparison]) -> list[str]:
     """Return what is systematically wrong with outputs that are within the tolerance."""
+    names = list(full.outputs)
     sentences = []
     for comparison in comparisons:
-        sentence = bias(comparison.output, comparison.expected)
-        if sentence and len(full.outputs) > 1:
-            sentence = f"{list(full.outputs)[comparison.place]}: {sentence}"
+        output = comparison.output
+        sentence = bias(output.tensor, output.expected)
+        if sentence and len(names) > 1:
+            sentence = f"{names[output.place]}: {sentence}"
         if sentence and sentence not in sentences:
             sentences.append(sentence)
     return sentences
 
 
-def diagnosed(
-    full: Definition, trial: Trial, place: int, output: torch.Tensor, config: BenchmarkConfig
-) -> list[str]:
+def diagnosed(full: Definition, output: Output, config: BenchmarkConfig) -> list[str]:
     tolerance = Tolerance("the run's", config.rtol, config.atol, config.required_matched_ratio)
-    return diagnose(full, trial.inputs, place, output, trial.expected[place], tolerance)
+    return diagnose(
+        full, output.trial.inputs, output.place, output.tensor, output.expected, tolerance
+    )

@@ -265,11 +265,13 @@ class SolutionProcess:
 
 def read_printed(file) -> str:
     """Return the text in a file; of a long one its beginning and its end."""
-    size = os.fstat(file.fileno()).st_size
+    descriptor = file.fileno()
+    size = os.fstat(descriptor).st_size
     if size <= MOST_PRINTED:
-        return os.pread(file.fileno(), size, 0).decode(errors="replace")
+        return os.pread(descriptor, size, 0).decode(errors="replace")
 
     half = MOST_PRINTED // 2
-    head = os.pread(file.fileno(), half, 0).decode(errors="replace")
-    tail = os.pread(file.fileno(), half, size - half).decode(errors="replace")
-    return f"{head}\n[{size - 2 * half} bytes are left out]\n{tail}"
+    left_out = f"\n[{size - 2 * half} bytes are left out]\n"
+    parts = [os.pread(descriptor, half, 0), left_out.encode()]
+    parts.append(os.pread(descriptor, half, size - half))
+    return b"".join(parts).decode(errors="replace")

@@ -6,6 +6,7 @@ on a CPU, and those of others on a GPU; and so are ours on a GPU looked at a sec
 """
 
 import itertools
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -120,13 +121,12 @@ class Runner:
         """Return the reference's mean time over trials."""
         reference = fib.build_reference(job.full)
         time_runnable = fib.timer(self.clock)
-        total = 0.0
+        counts = (job.config.warmup_runs, job.config.iterations)
+        times_ms = []
         for trial in job.trials:
-            total += time_runnable(
-                reference, trial.inputs, job.config.warmup_runs, job.config.iterations, self.device
-            )
+            times_ms.append(time_runnable(reference, trial.inputs, *counts, self.device))
         torch.cuda.empty_cache()
-        return total / len(job.trials)
+        return statistics.fmean(times_ms)
 
     def examine(self, job: Job, solution: Solution) -> Finding:
         """Return what is found about a solution, whatever it does."""
@@ -144,7 +144,7 @@ class Runner:
             finding = Finding(Status.RUNTIME_ERROR)
             reason = f"{fib.ENDED}{ended}"
 
-        log = "\n".join(filter(None, [process.printed_text(), reason]))
+        log = f"{process.printed_text()}\n{reason}".strip("\n")
         # a CUDA context may be of no use any more, to another solution for instance
         may_be_broken = self.device != "cpu" and finding.status == Status.RUNTIME_ERROR
         if reason or may_be_broken or process.fills_its_folder():
@@ -206,12 +206,13 @@ class Runner:
         process = self.processes.get(key)
         if process and not process.is_alive():
             self.end(process)
-        if key not in self.processes:
-            self.processes[key] = NURSERIES.start(MEMORY if self.device == "cpu" else None)
-        return self.processes[key]
+            process = None
+        if process is None:
+            memory = MEMORY if self.device == "cpu" else None
+            process = self.processes[key] = NURSERIES.start(memory)
+        return process
 
     def end(self, process: SolutionProcess) -> None:
         process.close()
-        for key, other in list(self.processes.items()):
-            if other is process:
-                del self.processes[key]
+        others = {key: other for key, other in self.processes.items() if other is not process}
+        self.processes = others

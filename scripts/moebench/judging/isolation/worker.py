@@ -53,23 +53,19 @@ class Worker:
         self.trials: list[list] = []
         self.runnables = {}
 
-    def answer(self, name: str, request: dict) -> tuple[dict, list[torch.Tensor]]:
-        """Return the answer to a request, and the tensors that belong to it."""
-        requests = {
-            "inputs": self.take_inputs,
-            "build": self.build,
-            "call": self.call,
-            "time": self.time,
-        }
+    def answer(self, request: str, fields: dict) -> tuple[dict, list[torch.Tensor]]:
+        """Return the answer to a request, which has the name of a method here, and the tensors
+        that belong to it.
+        """
         try:
-            fields, tensors = requests[name](**request)
-            return {"status": "PASSED"} | fields, tensors
+            answer, tensors = getattr(self, request)(**fields)
+            return {"status": "PASSED"} | answer, tensors
         except BaseException as error:  # whatever a solution raises is its result
             traceback.print_exc()
             if isinstance(error, SystemExit):
                 print(f"{fib.ENDED}exit status {error.code or 0}", file=sys.stderr)
-            is_of_build = isinstance(error, BuildError)
-            return {"status": "COMPILE_ERROR" if is_of_build else "RUNTIME_ERROR"}, []
+            status = "COMPILE_ERROR" if isinstance(error, BuildError) else "RUNTIME_ERROR"
+            return {"status": status}, []
 
     def take_inputs(self, definition: str, device: str, trials: list[list], kinds: list[dict]):
         """Replace the inputs of all trials. trials: None stands for a tensor that follows."""
@@ -99,7 +95,9 @@ class Worker:
         inputs = copy.deepcopy(self.trials[trial])
         outputs = call(self.definition, self.runnables[solution], inputs, self.device)
         kinds = [kind_of(output).model_dump() for output in outputs]
-        return {"outputs": kinds}, outputs if kinds == wanted else []
+        if kinds != wanted:
+            outputs = []
+        return {"outputs": kinds}, outputs
 
     def time(self, solution: str, warmup_runs: int, iterations: int, clock: str):
         """Answer with the time of a call in ms, for each trial's inputs."""
