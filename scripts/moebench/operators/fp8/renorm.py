@@ -14,6 +14,7 @@ from moebench.operators.fp8.arguments import RENORM_ROUTING, inputs
 from moebench.operators.fp8.layer import Fp8Layer, MoeCase, slice_sentence
 from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.layers import Sizes
+from moebench.operators.routing.trained_router import raised_alone
 
 TOP_K = 8  # of the first layer
 
@@ -54,7 +55,7 @@ def layer_sizes() -> dict[str, Sizes]:
     """Return layer key -> sizes, of the layers whose rank has all experts. A gate of shared experts
     is no input of it.
     """
-    on_ranks = layers.routed_alone("renorm")
+    on_ranks = layers.layers_of("renorm")
     return {key: sizes for key, sizes in on_ranks.items() if layers.has_all_experts(sizes)}
 
 
@@ -71,9 +72,6 @@ class Renorm(Fp8Layer):
     def layer_sizes(self) -> dict[str, Sizes]:
         return layer_sizes()
 
-    def small(self) -> tuple[str, ...]:
-        return layers.small("renorm")
-
     def name_prefix(self, sizes: Sizes) -> str:
         return f"moe_fp8_block_scale_renorm_topk{sizes['top_k']}"
 
@@ -85,29 +83,23 @@ class Renorm(Fp8Layer):
         )
 
     def hard_cases(self, sizes: Sizes) -> list[tuple]:
-        return hard_cases(sizes)
+        """Return name, T, rank's first expert, raised and scales of cases that are easily got
+        wrong. Every expert is local, so the first is 0.
+        """
+        experts = sizes["num_experts"]
+        some = range(0, experts, experts // sizes["top_k"])
+        return [
+            ("one-token", 1, 0, {}),
+            ("no-tokens", 0, 0, {}),
+            ("same-experts", 33, 0, raised_alone(some, experts)),
+            ("one-expert-takes-all", 70, 0, {3: 9.0}),
+            ("odd-length", 37, 0, {}),
+            ("harsh-scales", 24, 0, {}, "harsh"),
+            ("harsh-scales-one-token", 1, 0, {3: 4.0}, "harsh"),
+        ]
 
     def scalars(self, case: MoeCase) -> dict[str, float]:
         return {}
 
     def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
         return 2 * seq_len * sizes["num_experts"]
-
-
-def hard_cases(sizes: Sizes) -> list[tuple]:
-    """Return name, T, rank's first expert, raised and scales of cases that are easily got wrong.
-
-    Every expert is local, so the first is 0.
-    """
-    experts = sizes["num_experts"]
-    apart = experts // sizes["top_k"]
-    same = {expert: 9.0 if expert % apart == 0 else -3.0 for expert in range(experts)}
-    return [
-        ("one-token", 1, 0, {}, "random"),
-        ("no-tokens", 0, 0, {}, "random"),
-        ("same-experts", 33, 0, same, "random"),
-        ("one-expert-takes-all", 70, 0, {3: 9.0}, "random"),
-        ("odd-length", 37, 0, {}, "random"),
-        ("harsh-scales", 24, 0, {}, "harsh"),
-        ("harsh-scales-one-token", 1, 0, {3: 4.0}, "harsh"),
-    ]
