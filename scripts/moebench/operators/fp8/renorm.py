@@ -8,12 +8,11 @@ bias.
 
 import torch
 
-from moebench.operators import layers
 from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.arguments import RENORM_ROUTING, inputs
 from moebench.operators.fp8.layer import Fp8Layer, MoeCase, slice_sentence
 from moebench.operators.fp8.reference import dequantize, local_experts
-from moebench.operators.layers import Sizes
+from moebench.operators.layers import Sizes, cached, has_all_experts, layers_of
 from moebench.operators.routing.trained_router import raised_alone
 
 TOP_K = 8  # of the first layer
@@ -50,15 +49,6 @@ def run(
     )
 
 
-@layers.cached
-def layer_sizes() -> dict[str, Sizes]:
-    """Return layer key -> sizes, of the layers whose rank has all experts. A gate of shared experts
-    is no input of it.
-    """
-    on_ranks = layers.layers_of("renorm")
-    return {key: sizes for key, sizes in on_ranks.items() if layers.has_all_experts(sizes)}
-
-
 class Renorm(Fp8Layer):
     """The FP8 layer with a softmax over the chosen logits inside."""
 
@@ -69,8 +59,13 @@ class Renorm(Fp8Layer):
     reference_functions = (dequantize, route, local_experts, run)
     inputs = inputs(RENORM_ROUTING)
 
+    @cached
     def layer_sizes(self) -> dict[str, Sizes]:
-        return layer_sizes()
+        """Return layer key -> sizes, of the layers whose rank has all experts. A gate of shared
+        experts is no input of it.
+        """
+        on_ranks = layers_of("renorm")
+        return {key: sizes for key, sizes in on_ranks.items() if has_all_experts(sizes)}
 
     def name_prefix(self, sizes: Sizes) -> str:
         return f"moe_fp8_block_scale_renorm_topk{sizes['top_k']}"

@@ -111,12 +111,6 @@ def routers() -> dict[str, Sizes]:
     return {routed_key(key): sizes for key, sizes in every_layer.items() if key not in NOT_ROUTED}
 
 
-@cached
-def ungrouped() -> dict[str, Sizes]:
-    """Return key -> sizes, of every layer of this form."""
-    return {key: after_routing(sizes) for key, sizes in routers().items()}
-
-
 def after_routing(sizes: Sizes) -> Sizes:
     """Return a layer's sizes as this form has them: without groups, and with shared experts as
     experts of which every token has one more.
@@ -184,8 +178,9 @@ class Routed(Fp8Layer):
     }
     inputs = inputs(ROUTED)
 
+    @cached
     def layer_sizes(self) -> dict[str, Sizes]:
-        return ungrouped()
+        return {key: after_routing(sizes) for key, sizes in routers().items()}
 
     def small(self) -> list[str]:
         """Return the keys that are for machines without a GPU, and have the workloads of a layer
@@ -213,13 +208,10 @@ class Routed(Fp8Layer):
         if inside is None:
             return super().cases(key)
 
-        cases = []
-        for like in form_inside(inside).cases(inside):
-            cases.append(self.case_like(key, like.name, like))
-            if like.name == "harsh-scales":
-                harsh = like
-
+        likes = form_inside(inside).cases(inside)
+        cases = [self.case_like(key, like.name, like) for like in likes]
         if key in self.small():
+            (harsh,) = [like for like in likes if like.name == "harsh-scales"]
             for name in SPOILT:
                 spoilt = self.case_like(key, name, harsh)
                 cases.append(replace(spoilt, ids=name, scales="random"))
@@ -256,9 +248,5 @@ class Routed(Fp8Layer):
         return stored["topk_ids"].to(torch.int64).numpy()
 
     def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
-        return routing_bytes(seq_len, sizes)
-
-
-def routing_bytes(seq_len: int, sizes: Sizes) -> int:
-    """Return the bytes of the ids and weights of so many tokens."""
-    return seq_len * sizes["top_k"] * (4 + 4)
+        """Return the bytes of the ids and weights of so many tokens."""
+        return seq_len * sizes["top_k"] * (4 + 4)

@@ -15,12 +15,11 @@ rows again as all experts of a rank have.)
 import torch
 from flashinfer_bench import Definition
 
-from moebench.operators import layers
 from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.layer import CONSTRAINTS, slice_sentence
 from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.fp8.sigmoid_bias import SigmoidBias, route
-from moebench.operators.layers import Sizes, expert_ranks
+from moebench.operators.layers import Sizes, expert_ranks, layers_of
 
 NUM_SHARED_EXPERTS = 1  # of DeepSeek-V3; `reference_source` has every other layer's
 FIRST_RANK = 0  # of the workloads: it has shared experts to compute at every number of tokens
@@ -88,7 +87,7 @@ class SharedExperts(SigmoidBias):
     }
 
     def layer_sizes(self) -> dict[str, Sizes]:
-        return layers.layers_of("sigmoid-bias", shared=True)
+        return layers_of("sigmoid-bias", shared=True)
 
     def definition(self, key: str) -> Definition:
         """Return the FIB Definition of a layer key, with a tag of shared experts."""

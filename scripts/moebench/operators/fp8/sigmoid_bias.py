@@ -10,12 +10,17 @@ import csv
 
 import torch
 
-from moebench.operators import layers
 from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.arguments import DS_ROUTING, inputs
 from moebench.operators.fp8.layer import AXES, CONSTRAINTS, Fp8Layer, MoeCase, slice_sentence
 from moebench.operators.fp8.reference import dequantize, local_experts
-from moebench.operators.layers import Sizes, expert_ranks, routed_experts
+from moebench.operators.layers import (
+    Sizes,
+    definitions_folder,
+    expert_ranks,
+    layers_of,
+    routed_experts,
+)
 from moebench.operators.routing.trained_router import raised_alone
 
 # Of the first layer; `reference_source` has every other's. Routing is fixed by the model and cannot
@@ -89,7 +94,7 @@ class SigmoidBias(Fp8Layer):
     inputs = inputs(DS_ROUTING)
 
     def layer_sizes(self) -> dict[str, Sizes]:
-        return layers.layers_of("sigmoid-bias")
+        return layers_of("sigmoid-bias")
 
     def name_prefix(self, sizes: Sizes) -> str:
         groups = f"ng{sizes['num_groups']}_kg{sizes['kept_groups']}"
@@ -147,7 +152,7 @@ class SigmoidBias(Fp8Layer):
 
 def public_cases() -> list[MoeCase]:
     """Return the cases of FIRST whose uuid, tokens and rank the public data set has."""
-    file = layers.definitions_folder() / "public_workloads.csv"
+    file = definitions_folder() / "public_workloads.csv"
     cases = []
     with file.open(encoding="utf-8", newline="") as lines:
         _, *rows = csv.reader(lines)
