@@ -6,16 +6,14 @@ import re
 import pytest
 import torch
 from every_solution import relative_error
-from flashinfer_bench import Definition, Workload
 from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.evaluators.lowbit import LowBitEvaluator
-from flashinfer_bench.bench.utils import gen_inputs
 from flashinfer_bench.compile import BuilderRegistry
+from layer_inputs import arguments
 from moebench import cli
 from moebench.core import paths
 from moebench.models import add_model
 from moebench.operators import catalogue
-from moebench.operators.catalogue import definition_name
 
 EXPERTS = ["gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale"]
 TOKENS = ["hidden_states", "hidden_states_scale"]
@@ -96,48 +94,36 @@ def test_a_reference_has_its_routers_sizes(definition):
         assert groups in definition.reference
 
 
-def inputs(seq_len, offset=64, layer_key="small"):
-    """Return FIB's random inputs of a definition with the router inside, by name."""
-    family = catalogue.operator(layer_key)
-    definition = family.definition(layer_key)
-    specs = {name: {"type": "random"} for name in definition.inputs}
-    if family is catalogue.SIGMOID_BIAS:
-        specs["local_expert_offset"] = {"type": "scalar", "value": offset}
-        specs["routed_scaling_factor"] = {"type": "scalar", "value": 2.5}
-
-    torch.manual_seed(seq_len)
-    workload = Workload(uuid="test", axes={"seq_len": seq_len}, inputs=specs)
-    values = gen_inputs(definition, workload, "cpu")
-    return dict(zip(definition.inputs, values, strict=True))
+def best_of(items, count, score):
+    """Return the items of the highest scores."""
+    return sorted(items, key=score)[-count:]
 
 
 def chosen_by_softmax(sizes, logits):
-    """Return [(expert, weight)] of one token, straight from the description, in Python's floats."""
-    powers = [math.exp(logit) for logit in logits.double().tolist()]
-    by_power = sorted(range(len(powers)), key=powers.__getitem__)
-    best = by_power[-sizes["top_k"] :]
+    """Return expert -> weight of one token, straight from the description, in Python's floats."""
+    powers = [math.exp(logit) for logit in logits.tolist()]
+    best = best_of(range(len(powers)), sizes["top_k"], powers.__getitem__)
     total = sum(powers[expert] for expert in best)
-    return [(expert, powers[expert] / total) for expert in best]
+    return {expert: powers[expert] / total for expert in best}
 
 
 def chosen_by_sigmoid(sizes, logits, bias, factor):
-    """Return [(expert, weight)] of one token, straight from the description, in Python's floats."""
-    scores = torch.sigmoid(logits)
-    biased = (scores + bias.float()).tolist()
-    size = sizes["num_experts"] // sizes["num_groups"]
-    groups = [range(group * size, group * size + size) for group in range(sizes["num_groups"])]
+    """Return expert -> weight of one token, straight from the description, in Python's floats."""
+    scores = torch.sigmoid(logits).tolist()
+    biased = (torch.sigmoid(logits) + bias.float()).tolist()
 
     def best_two(group):
-        return sum(sorted(biased[expert] for expert in group)[-2:])
+        return sum(sorted(biased[group.start : group.stop])[-2:])
 
+    size = sizes["num_experts"] // sizes["num_groups"]
+    groups = [range(first, first + size) for first in range(0, sizes["num_experts"], size)]
     open_experts = []
-    for group in sorted(groups, key=best_two)[-sizes["kept_groups"] :]:
+    for group in best_of(groups, sizes["kept_groups"], best_two):
         open_experts += group
-    by_score = sorted(open_experts, key=biased.__getitem__)
-    best = by_score[-sizes["top_k"] :]
-    scores = scores.tolist()
+
+    best = best_of(open_experts, sizes["top_k"], biased.__getitem__)
     total = sum(scores[expert] for expert in best) + 1e-20
-    return [(expert, scores[expert] / total * factor) for expert in best]
+    return {expert: scores[expert] / total * factor for expert in best}
 
 
 def dequantised(values, scales):
@@ -147,7 +133,7 @@ def dequantised(values, scales):
 
 
 def chosen_of(layer_key, arguments, token):
-    """Return [(expert, weight)] of one token."""
+    """Return expert -> weight of one token."""
     sizes = catalogue.layer_sizes()[layer_key]
     logits = arguments["routing_logits"][token]
     if "routing_bias" not in arguments:
@@ -176,7 +162,7 @@ def one_row_at_a_time(layer_key, arguments):
 
     output = torch.zeros_like(tokens)
     for token, x in enumerate(tokens):
-        for expert, weight in chosen_of(layer_key, arguments, token):
+        for expert, weight in chosen_of(layer_key, arguments, token).items():
             local = expert - offset
             if 0 <= local < len(arguments["gemm1_weights"]):
                 output[token] += weight * row_of(x, arguments, local)
@@ -194,21 +180,16 @@ def one_row_at_a_time(layer_key, arguments):
     ],
 )
 def test_reference_computes_what_the_design_describes(layer_key, seq_len, offset):
-    arguments = inputs(seq_len, offset, layer_key)
-    wanted = one_row_at_a_time(layer_key, arguments)
-    assert wanted.abs().max() > 0
+    """As FIB builds it: a module of its own, with nothing of this repository in reach."""
+    inputs = arguments(layer_key, seq_len, "cpu", offset=offset)
+    del inputs["output"]
+    wanted = one_row_at_a_time(layer_key, inputs)
+    assert wanted.any()
 
-    output = built(layer_key)(*arguments.values())
+    definition = catalogue.definition(layer_key)
+    run = BuilderRegistry.get_instance().build_reference(definition)
+    output = run(*inputs.values())
     assert relative_error(output, wanted) < 4e-3  # bf16 rounds to 2^-9
-
-
-def built(layer_key):
-    """FIB's build of the committed JSON: a module of its own, with nothing of this repository in
-    reach.
-    """
-    text = paths.definition_file(definition_name(layer_key)).read_text()
-    definition = Definition.model_validate_json(text)
-    return BuilderRegistry.get_instance().build_reference(definition)
 
 
 def test_fib_judges_it_as_low_bit():
@@ -218,12 +199,16 @@ def test_fib_judges_it_as_low_bit():
 
 def test_the_committed_json_is_what_the_command_writes(tmp_path, monkeypatch):
     """Otherwise FIB judges by a reference that nobody can read."""
-    folder = paths.ROOT / "definitions"
-    committed = {path.name: path.read_text() for path in folder.glob("*/*.json")}
+    committed = texts_in((paths.ROOT / "definitions").glob("*/*.json"))
     monkeypatch.setattr(paths, "definition_file", lambda name: tmp_path / f"{name}.json")
     monkeypatch.setattr(add_model.workloads, "make", lambda layer_key: (0, 0))
     assert cli.main(["data", "--write"]) == 0
-    assert {path.name: path.read_text() for path in tmp_path.glob("*.json")} == committed
+    assert texts_in(tmp_path.glob("*.json")) == committed
+
+
+def texts_in(files):
+    """Return file's name -> its text."""
+    return {file.name: file.read_text() for file in files}
 
 
 def test_definitions_has_data_alone():

@@ -1,8 +1,8 @@
 """Workload tensors: the same everywhere, and like a trained router's."""
 
-import hashlib
 import json
 import math
+import re
 import shutil
 
 import committed_workloads
@@ -16,22 +16,21 @@ from moebench.core import paths
 from moebench.core.errors import CannotRun, UserError
 from moebench.operators import catalogue, workloads
 from moebench.operators.catalogue import definition_name, layer_sizes
-from moebench.operators.fp8.layer import stored_scales
-from moebench.operators.fp8.sigmoid_bias import route
+from moebench.operators.fp8.layer import bias_of, stored_scales
 from moebench.operators.routing import trained_router
 from rich.cells import cell_len
 from rich.console import Console
 from terminal import rows_of
 
-FULL = catalogue.SIGMOID_BIAS.cases("full")
 SMALL = catalogue.SIGMOID_BIAS.cases("small")
-OTHERS = ("small-one-group", "small-renorm")
-MADE = ("full", "small", *OTHERS)
-WHOLE = {"full", "bf16", "mxfp8", *catalogue.layer_sizes().keys() - set(catalogue.full())}
+MADE = ("full", "small", "small-one-group", "small-renorm")
+WHOLE = {"full", "bf16", "mxfp8", *layer_sizes().keys() - set(catalogue.full())}
+IN_PART = [key for key in layer_sizes() if key not in WHOLE]
 WITH_SHARED = catalogue.SHARED_EXPERTS.layer_sizes()
 MODELS = [key for key in catalogue.fp8_moe() if key not in {*MADE, *WITH_SHARED}]
-IN_PART = [key for key in catalogue.layer_sizes() if key not in WHOLE]
+TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192]
 MOST_TOKENS = 256  # of a workload that is drawn in part of the definitions
+NO_SUM = "0" * 64  # the sha256 of nothing that is here
 
 pytestmark = pytest.mark.xdist_group("workloads")  # one worker draws them
 
@@ -51,26 +50,12 @@ def tensors_of(root, case):
     return safetensors.torch.load_file(root / paths.blob_file(name, case.uuid))
 
 
-def exact_choice(tensors, sizes):
-    """Return the experts [T, top_k] that fp64 chooses."""
-    logits = tensors["routing_logits"].float().numpy()
-    bias = tensors.get("routing_bias")
-    if bias is not None:
-        bias = bias.float().numpy()
-    return trained_router.select(logits, bias, sizes)
-
-
 def local_rows(root, case):
     """Return how many tokens each of the rank's 32 experts has."""
-    chosen = exact_choice(tensors_of(root, case), layer_sizes()[case.layer_key])
+    chosen = catalogue.SIGMOID_BIAS.chosen(tensors_of(root, case), layer_sizes()[case.layer_key])
     local = chosen - case.offset
     is_local = (local >= 0) & (local < 32)
     return np.bincount(local[is_local], minlength=32)
-
-
-def assert_same_experts(experts, others):
-    """Check that each token has the same experts, in whatever order."""
-    assert np.array_equal(np.sort(experts, axis=1), np.sort(others, axis=1))
 
 
 @pytest.mark.parametrize("layer_key", sorted(WHOLE))
@@ -87,16 +72,17 @@ def test_generated_files_are_the_committed_ones(made, layer_key):
 def test_generated_tensors_have_the_committed_sums(layer_key):
     """Larger workloads are drawn in the same way, for seconds each."""
     name = definition_name(layer_key)
-    family = catalogue.operator(layer_key)
+    operator = catalogue.operator(layer_key)
+    cases = operator.cases(layer_key)
+    records = [operator.record(case).model_dump_json() for case in cases]
     lines = paths.workload_file(name).read_text(encoding="utf-8").splitlines()
-    sums = workloads.read_checksums(paths.workload_file(name, suffix="sha256"))
+    assert lines[: len(cases)] == records
 
-    cases = workloads.cases_by_uuid(layer_key).values()
-    assert lines[: len(cases)] == [family.record(case).model_dump_json() for case in cases]
+    sums = workloads.read_checksums(paths.workload_file(name, suffix="sha256"))
     for case in cases:
         if case.seq_len <= MOST_TOKENS:
-            content = safetensors.torch.save(family.tensors(case))
-            assert hashlib.sha256(content).hexdigest() == sums[paths.blob_file(name, case.uuid)]
+            content = safetensors.torch.save(operator.tensors(case))
+            assert workloads.sha256(content) == sums[paths.blob_file(name, case.uuid)]
 
 
 @pytest.mark.parametrize("layer_key", MODELS)
@@ -104,34 +90,19 @@ def test_models_have_decode_and_prefill_workloads_of_average_load(layer_key):
     """The first few: bounds hang on how many experts have rows, and 5% more of them than average is
     a harder case.
     """
-    sizes = catalogue.layer_sizes()[layer_key]
+    sizes = layer_sizes()[layer_key]
     local = sizes["num_local_experts"]
     rows_a_token = sizes["top_k"] * local / sizes["num_experts"]
-    cases = list(workloads.cases_by_uuid(layer_key).values())
-    assert [case.seq_len for case in cases] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192]
+    cases = catalogue.operator(layer_key).cases(layer_key)
+    assert [case.seq_len for case in cases] == TOKENS
 
+    counts = workloads.recorded_counts(layer_key)
     for case in cases[1:7]:
-        bound = committed_workloads.bound(layer_key, case.uuid)
         rows = case.seq_len * rows_a_token
         active = local * (1 - math.exp(-rows / local))
-        assert bound.rows == pytest.approx(rows, abs=2, rel=0.1)
-        assert bound.active == pytest.approx(active, abs=1.5, rel=0.08), case.seq_len
-
-
-@pytest.mark.parametrize("layer_key", OTHERS)
-def test_other_routings_choose_alike_in_fp32(made, layer_key):
-    """As for the first operator: a choice that hangs on rounding has two right answers."""
-    family = catalogue.operator(layer_key)
-    sizes = family.layer_sizes()[layer_key]
-    scope = {}
-    exec(family.reference_source(layer_key), scope)
-    for case in family.cases(layer_key):
-        tensors = tensors_of(made, case)
-        router_inputs = [tensors["routing_logits"]]
-        if "routing_bias" in tensors:
-            router_inputs += [tensors["routing_bias"], 2.5]
-        experts, _ = scope["route"](*router_inputs)
-        assert_same_experts(experts.numpy(), exact_choice(tensors, sizes))
+        recorded = counts[case.uuid]
+        assert recorded.rows == pytest.approx(rows, abs=2, rel=0.1)
+        assert recorded.active == pytest.approx(active, abs=1.5, rel=0.08), case.seq_len
 
 
 def test_a_good_blob_is_kept_and_a_damaged_one_replaced(made):
@@ -173,18 +144,17 @@ def test_a_users_line_stays_and_is_served(copied):
     before = workloads.recorded("small", copied)
     file = own_line(copied)
     text = file.read_text(encoding="utf-8")
+    *_, own = text.splitlines()
     file.write_text(text.replace('"seq_len":70', '"seq_len":71'), encoding="utf-8")
 
     assert workloads.make("small", copied) == (0, len(SMALL))
-    lines = file.read_text(encoding="utf-8").splitlines()
-    assert lines[-1] == text.splitlines()[-1]
+    assert file.read_text(encoding="utf-8").endswith(f"\n{own}\n")
 
     *generated, mine = workloads.recorded("small", copied)
     assert generated == before
     assert workloads.label(mine, "small") == "mine T=33"
-    least = workloads.recorded_bound(definition_name("small"), mine, copied)
-    like = committed_workloads.bound("small", SMALL[3].uuid)
-    assert (least.rows, least.active, least.ms) == (like.rows, like.active, like.ms)
+    bound = workloads.recorded_bound(definition_name("small"), mine, copied)
+    assert bound == committed_workloads.bound("small", SMALL[3].uuid)
 
 
 def test_a_users_line_without_tensors_has_no_bound(copied):
@@ -200,25 +170,24 @@ def test_a_line_that_is_no_workload_is_named(copied, line):
     file = paths.workload_file(definition_name("small"), copied)
     with file.open("a", encoding="utf-8") as out:
         out.write(f"{line}\n")
+    place = re.escape(f"{file.name}:{len(SMALL) + 1}")
     for read in (workloads.recorded, workloads.make):
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(UserError, match=f"^{place}: .*$"):
             read("small", copied)
-        message = str(caught.value)
-        assert message.startswith(f"{file.name}:{len(SMALL) + 1}: ")
-        assert "\n" not in message
 
 
 def test_a_line_that_was_ours_goes(copied):
     """As when a case is renamed: its uuid is another one, and its tensors are still among the
     recorded ones.
     """
+    before = workloads.recorded("small", copied)
     own_line(copied)
-    sums = paths.workload_file(definition_name("small"), copied, "sha256")
+    name = definition_name("small")
+    sums = paths.workload_file(name, copied, "sha256")
     with sums.open("a", encoding="utf-8") as out:
-        out.write(f"{'0' * 64}  {paths.blob_file(definition_name('small'), 'mine')}\n")
+        out.write(f"{NO_SUM}  {paths.blob_file(name, 'mine')}\n")
     workloads.make("small", copied)
-    uuids = [workload.uuid for workload in workloads.recorded("small", copied)]
-    assert uuids == [case.uuid for case in SMALL]
+    assert workloads.recorded("small", copied) == before
 
 
 def test_the_command_writes_and_lists(capsys):
@@ -243,9 +212,8 @@ def test_a_narrow_terminal_cuts_no_key_and_no_name(capsys, monkeypatch, width):
     assert max(map(cell_len, lines)) <= width
 
     assert cli.main(["data", "small-routed"]) == 0
-    cases = workloads.cases_by_uuid("small-routed").values()
-    names = [case.name for case in cases]
-    assert keys_of(capsys.readouterr().out.splitlines()) == names
+    names = keys_of(capsys.readouterr().out.splitlines())
+    assert names == [case.name for case in catalogue.ROUTED.cases("small-routed")]
 
 
 def test_each_layer_has_its_models_scaling_factor():
@@ -263,11 +231,9 @@ def test_each_layer_has_its_models_scaling_factor():
             assert workload.inputs["routed_scaling_factor"].value == factor, key
 
 
-def test_weights_that_are_given_have_the_models_factor_in_them(made):
-    key = "kimi-k2-ep8-routed"
-    make_below(made, key)
-    case = catalogue.operator(key).cases(key)[0]
-    weights = tensors_of(made, case)["topk_weights"]
+def test_weights_that_are_given_have_the_models_factor_in_them():
+    first, *_ = catalogue.ROUTED.cases("kimi-k2-ep8-routed")
+    weights = catalogue.ROUTED.tensors(first)["topk_weights"]
     assert weights.sum(1).tolist() == pytest.approx([2.827])
 
 
@@ -276,23 +242,27 @@ def test_a_changed_generator_is_refused(made, tmp_path):
     sums = paths.workload_file(name, tmp_path, "sha256")
     sums.parent.mkdir(parents=True)
     blob = paths.blob_file(name, SMALL[0].uuid)
-    sums.write_text(f"{'0' * 64}  {blob}\n")
-    with pytest.raises(CannotRun, match="0" * 64):
+    sums.write_text(f"{NO_SUM}  {blob}\n")
+    with pytest.raises(CannotRun, match=NO_SUM):
         workloads.make("small", tmp_path)
 
 
-@pytest.mark.parametrize("case", [*FULL, *SMALL], ids=lambda case: case.name)
-def test_no_choice_hangs_on_rounding(made, case):
+@pytest.mark.parametrize("layer_key", MADE)
+def test_no_choice_hangs_on_rounding(made, layer_key):
     """fp32 routing must agree with fp64 routing, or two right solutions would disagree."""
-    sizes = layer_sizes()[case.layer_key]
-    tensors = tensors_of(made, case)
-    logits = tensors["routing_logits"]
-    bias = tensors["routing_bias"]
-    margins = trained_router.margin(logits.numpy(), bias.float().numpy(), sizes)
-    assert margins.min(initial=1) >= trained_router.MARGIN
+    operator = catalogue.operator(layer_key)
+    sizes = layer_sizes()[layer_key]
+    route = catalogue.router(layer_key)
+    for case in operator.cases(layer_key):
+        tensors = tensors_of(made, case)
+        logits = tensors["routing_logits"]
+        margins = trained_router.margin(logits.float().numpy(), bias_of(tensors), sizes)
+        assert margins.min(initial=1) >= trained_router.MARGIN, case.name
 
-    fp32, _ = route(logits, bias, 2.5)
-    assert_same_experts(fp32.numpy(), exact_choice(tensors, sizes))
+        bias = [tensors["routing_bias"], 2.5] if "routing_bias" in tensors else []
+        in_fp32, _ = route(logits, *bias)
+        in_fp64 = operator.chosen(tensors, sizes)
+        assert np.array_equal(in_fp32.sort(1).values, np.sort(in_fp64)), case.name
 
 
 def test_hard_cases_are_as_hard_as_they_say(made):

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from statistics import fmean
 
+from moebench.operators import catalogue
 from moebench.operators.fp8.layer import expert_bytes as fp8_bytes
 from moebench.operators.fp8.layer import layer_bound
-from moebench.operators.fp8.routed import routing_bytes
-from moebench.operators.layers import Sizes, routed_experts
+from moebench.operators.layers import Sizes, expert_ranks, routed_experts
 from moebench.operators.routing import trained_router
 
 ROWS = 2048  # tokens that are drawn in all, so that a mean at few tokens is one over many routings
@@ -30,20 +30,25 @@ def expected_bound(num_tokens: int, sizes: Sizes, expert_bytes: int | None = Non
     Each routing is drawn as the workloads are, but none is left out, and each rank counts: at one
     token most ranks of many have no expert to read.
     """
-    experts = sizes["num_experts"]
     local = routed_experts(sizes)
-    moved = routing_bytes(num_tokens, sizes)
-    weights = expert_bytes or fp8_bytes(sizes)
-    routings = max(1, min(MOST_ROUTINGS, ROWS // num_tokens))
+    routing_bytes = catalogue.ROUTED.routing_bytes(num_tokens, sizes)
+    if expert_bytes is None:
+        expert_bytes = fp8_bytes(sizes)
 
     bounds = []
-    for number in range(routings):
-        logits, bias = trained_router.draw(f"expected/{num_tokens}/{number}", num_tokens, {}, sizes)
+    for number in range(num_routings(num_tokens)):
+        seed = f"expected/{num_tokens}/{number}"
+        logits, bias = trained_router.draw(seed, num_tokens, {}, sizes)
         chosen = trained_router.select(logits, bias, sizes)
-        for first in range(0, experts, local):
-            counts = trained_router.counts_with_shared(chosen - first, first // local, sizes)
-            bounds.append(layer_bound(num_tokens, counts, moved, sizes, weights))
+        for rank in range(expert_ranks(sizes)):
+            counts = trained_router.counts_with_shared(chosen - rank * local, rank, sizes)
+            bounds.append(layer_bound(num_tokens, counts, routing_bytes, sizes, expert_bytes))
 
     ms = fmean(bound.ms for bound in bounds)
     active = fmean(bound.active for bound in bounds)
     return ExpectedBound(num_tokens, ms, active)
+
+
+def num_routings(num_tokens: int) -> int:
+    """Return how many routings are drawn, of so many tokens each."""
+    return max(1, min(MOST_ROUTINGS, ROWS // num_tokens))

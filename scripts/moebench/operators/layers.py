@@ -26,6 +26,18 @@ DEFAULTS = {
     "routed_scaling_factor": 1.0,
     "shared_gate": False,
 }
+# What every rank has of its model's table, as it is written there.
+OF_MODEL = (
+    "routing",
+    "num_experts",
+    "top_k",
+    "num_groups",
+    "kept_groups",
+    "hidden_size",
+    "activation",
+    "swiglu_limit",
+    "shared_gate",
+)
 
 _caches = []
 
@@ -64,14 +76,20 @@ class Split:
 
     def suffix(self) -> str:
         """Return the end of a key: "-ep8", "-tp4", "-ep2-tp4", "-ep8-shared", "" for one rank."""
-        experts = f"-ep{self.experts}" if self.experts > 1 else ""
-        tensor = f"-tp{self.tensor}" if self.tensor > 1 else ""
-        return experts + tensor + ("-shared" if self.shared else "")
+        suffix = ""
+        if self.experts > 1:
+            suffix += f"-ep{self.experts}"
+        if self.tensor > 1:
+            suffix += f"-tp{self.tensor}"
+        if self.shared:
+            suffix += "-shared"
+        return suffix
 
     def words(self) -> str:
         """Return "EP8", "TP4", "EP2 TP4", or "EP1" for one rank; "EP8 + shared"."""
-        ranks = Split(self.experts, self.tensor).suffix().upper().replace("-", " ").strip()
-        return (ranks or "EP1") + (" + shared" if self.shared else "")
+        ranks = self.suffix().removesuffix("-shared")
+        words = ranks.upper().replace("-", " ").strip() or "EP1"
+        return f"{words} + shared" if self.shared else words
 
 
 def cached(function: Callable) -> Callable:
@@ -103,28 +121,26 @@ def models() -> dict[str, dict]:
 
 
 @cached
-def layer_sizes(*routings: str) -> dict[str, Sizes]:
-    """Return key -> sizes on one rank, of the models with one of these routings."""
+def layer_sizes() -> dict[str, Sizes]:
+    """Return key -> sizes on one rank, of all models."""
     sizes = {}
     for name, model in models().items():
-        if model["routing"] in routings:
-            for key, value in model["ranks"].items():
-                sizes[key] = sizes_on_rank(name, model, Split.of_table(value))
+        for key, value in model["ranks"].items():
+            sizes[key] = sizes_on_rank(name, model, Split.of_table(value))
     return sizes
 
 
 @cached
-def routed_alone(*routings: str) -> dict[str, Sizes]:
-    """Return `layer_keys` without the layers that have shared experts."""
-    every = layer_sizes(*routings)
-    return {key: sizes for key, sizes in every.items() if not sizes["num_shared_experts"]}
-
-
-@cached
-def with_shared(*routings: str) -> dict[str, Sizes]:
-    """Return `layer_keys` of the layers that have shared experts alone."""
-    every = layer_sizes(*routings)
-    return {key: sizes for key, sizes in every.items() if sizes["num_shared_experts"]}
+def layers_of(routing: str, shared: bool = False) -> dict[str, Sizes]:
+    """Return key -> sizes, of the layers with this routing: of those that have shared experts, or
+    of all others.
+    """
+    layers = {}
+    for key, sizes in layer_sizes().items():
+        has_shared = sizes["num_shared_experts"] > 0
+        if sizes["routing"] == routing and has_shared == shared:
+            layers[key] = sizes
+    return layers
 
 
 def sizes_on_rank(name: str, model: dict, split: Split) -> Sizes:
@@ -133,31 +149,25 @@ def sizes_on_rank(name: str, model: dict, split: Split) -> Sizes:
     num_local_experts: of whose weights the last num_shared_experts are the shared ones.
     tensor_ranks: how many have a slice each of intermediate_size. experts_at_once: how many
     experts' weights the reference dequantises together, all of the rank's or one. model: the tags
-    of the models that have the layer, the table's own name first.
+    of the models that have the layer, the table's own name first. small: whether it is for machines
+    without a GPU.
     """
+    stated = DEFAULTS | model
     local = model["num_experts"] // split.experts + split.shared
     width = model["intermediate_size"] // split.tensor
     weights = 3 * model["hidden_size"] * width
     all_fit = local * weights * 4 <= MOST_BYTES_AT_ONCE
 
-    with_defaults = DEFAULTS | model
-    return {
-        "routing": model["routing"],
-        "num_experts": model["num_experts"],
+    sizes = {key: stated[key] for key in OF_MODEL}
+    return sizes | {
         "num_local_experts": local,
         "num_shared_experts": split.shared,
-        "shared_gate": with_defaults["shared_gate"],
-        "top_k": model["top_k"],
-        "kept_groups": with_defaults["kept_groups"],
-        "num_groups": with_defaults["num_groups"],
-        "hidden_size": model["hidden_size"],
         "intermediate_size": width,
         "tensor_ranks": split.tensor,
-        "activation": with_defaults["activation"],
-        "swiglu_limit": with_defaults["swiglu_limit"],
-        "routed_scaling_factor": float(with_defaults["routed_scaling_factor"]),
+        "routed_scaling_factor": float(stated["routed_scaling_factor"]),
         "experts_at_once": local if all_fit else 1,
-        "model": tuple(model.get("tags", (name,))),
+        "model": tuple(model.get("tags", [name])),
+        "small": model.get("small", False),
     }
 
 
@@ -174,27 +184,3 @@ def expert_ranks(sizes: Sizes) -> int:
 def has_all_experts(sizes: Sizes) -> bool:
     """Whether a rank of these sizes holds every expert."""
     return expert_ranks(sizes) == 1
-
-
-@cached
-def small(routing: str) -> tuple[str, ...]:
-    """Return the keys of the layers with this routing that are for machines without a GPU, without
-    those that have shared experts.
-    """
-    return tuple(key for key in small_keys(routing) if key in routed_alone(routing))
-
-
-@cached
-def small_with_shared(routing: str) -> tuple[str, ...]:
-    """Return the keys of the layers with this routing that are for machines without a GPU and have
-    shared experts.
-    """
-    return tuple(key for key in small_keys(routing) if key in with_shared(routing))
-
-
-def small_keys(routing: str) -> list[str]:
-    keys = []
-    for model in models().values():
-        if model["routing"] == routing and model.get("small"):
-            keys += model["ranks"]
-    return keys

@@ -48,8 +48,20 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights)
 
 # Keys are unlike those of every other operator.
 LAYER_SIZES = {
-    "bf16": {"num_experts": 128, "top_k": 8, "hidden_size": 2048, "intermediate_size": 768},
-    "bf16_small": {"num_experts": 16, "top_k": 4, "hidden_size": 256, "intermediate_size": 128},
+    "bf16": {
+        "num_experts": 128,
+        "top_k": 8,
+        "hidden_size": 2048,
+        "intermediate_size": 768,
+        "small": False,
+    },
+    "bf16_small": {
+        "num_experts": 16,
+        "top_k": 4,
+        "hidden_size": 256,
+        "intermediate_size": 128,
+        "small": True,
+    },
 }
 # Deviation of an expert's score; at 0 all are alike, and nothing in a trained router is.
 POPULARITY = 0.4
@@ -100,9 +112,6 @@ class MoeBf16(Operator):
     def layer_sizes(self) -> dict[str, dict]:
         return LAYER_SIZES
 
-    def small(self) -> tuple[str, ...]:
-        return ("bf16_small",)
-
     def definition_name_of(self, sizes: dict) -> str:
         widths = f"h{sizes['hidden_size']}_i{sizes['intermediate_size']}"
         return f"moe_bf16_topk{sizes['top_k']}_e{sizes['num_experts']}_{widths}"
@@ -146,14 +155,17 @@ class MoeBf16(Operator):
         """Return expert ids [T, top_k] int32, best first, and their weights [T, top_k] float32,
         which sum to one.
         """
-        num_experts = LAYER_SIZES[case.layer_key]["num_experts"]
-        top_k = LAYER_SIZES[case.layer_key]["top_k"]
+        sizes = LAYER_SIZES[case.layer_key]
+        num_experts = sizes["num_experts"]
+        popularity = normal(f"{case.uuid}/popularity", (num_experts,))
+        noise = normal(f"{case.uuid}/noise", (case.seq_len, num_experts))
+        scores = case.popularity * popularity + noise
 
-        popularity = case.popularity * normal(f"{case.uuid}/popularity", (num_experts,))
-        scores = popularity + normal(f"{case.uuid}/noise", (case.seq_len, num_experts))
-        ids = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+        order = np.argsort(-scores, axis=1, kind="stable")
+        ids = order[:, : sizes["top_k"]]
         chosen = np.take_along_axis(scores, ids, axis=1)
-        weights = normalised(exponential(np.maximum(chosen - chosen[:, :1], -16)))
+        below_best = np.maximum(chosen - chosen[:, :1], -16)
+        weights = normalised(exponential(below_best))
         return {
             "expert_ids": torch.from_numpy(ids.astype(np.int32)),
             "expert_weights": torch.from_numpy(weights.astype(np.float32)),
@@ -161,7 +173,7 @@ class MoeBf16(Operator):
 
     def record(self, case: Bf16Case) -> Trace:
         random = ("hidden_states", "gemm1_weights", "gemm2_weights")
-        return self.trace(case, random, ("expert_ids", "expert_weights"))
+        return self.trace(case, random, ("expert_ids", "expert_weights"), {})
 
     def counts(
         self, workload: Workload, stored: dict[str, torch.Tensor], key: str
@@ -187,4 +199,5 @@ class MoeBf16(Operator):
         weights = 3 * sizes["intermediate_size"] * sizes["hidden_size"]
         token_bytes = 2 * 2 * sizes["hidden_size"] + sizes["top_k"] * (4 + 4)
         moved = counts.active * 2 * weights + seq_len * token_bytes
-        return Bound(counts.rows, counts.active, moved, 2 * counts.rows * weights, "bf16")
+        flops = 2 * counts.rows * weights
+        return Bound(counts.rows, counts.active, moved, flops, "bf16")

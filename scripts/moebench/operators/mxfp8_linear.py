@@ -66,9 +66,9 @@ def run(x, weight, weight_scale):
 
 # out: the dtype of the output
 LAYER_SIZES = {
-    "mxfp8": {"n": 4096, "k": 7168, "out": "bfloat16"},
-    "mxfp8_small": {"n": 256, "k": 512, "out": "bfloat16"},
-    "mxfp8_fp16": {"n": 128, "k": 384, "out": "float16"},
+    "mxfp8": {"n": 4096, "k": 7168, "out": "bfloat16", "small": False},
+    "mxfp8_small": {"n": 256, "k": 512, "out": "bfloat16", "small": True},
+    "mxfp8_fp16": {"n": 128, "k": 384, "out": "float16", "small": True},
 }
 TYPICAL = (118, 124)  # scales of the weights, as bytes: 2^-9 to 2^-4, near k^-1/2
 HARSH = (100, 128)  # 2^-27 to 1
@@ -97,19 +97,21 @@ def harsh_x(case: LinearCase) -> np.ndarray:
 
     A fifth of the groups are zeros; in every seventh group the largest saturates.
     """
-    groups = case.seq_len * LAYER_SIZES[case.layer_key]["k"] // GROUP
-    top = integers(f"{case.uuid}/top", groups, 131)[:, None]
-    below = integers(f"{case.uuid}/below", groups * GROUP, 13).reshape(groups, GROUP)
-    low_bits = integers(f"{case.uuid}/bits", groups * GROUP, 256).reshape(groups, GROUP)
+    count = case.seq_len * LAYER_SIZES[case.layer_key]["k"]
+    groups = count // GROUP
+    top = integers(f"{case.uuid}/top", groups, 131)
+    below = integers(f"{case.uuid}/below", count, 13).reshape(groups, GROUP)
+    below[:, 0] = 0
+    exponent = np.maximum(top[:, None] - below, 0)
 
+    low_bits = integers(f"{case.uuid}/bits", count, 256).reshape(groups, GROUP)
     sign = low_bits >> 7
     mantissa = low_bits & 127
-    below[:, 0] = 0
     mantissa[::7, 0] = 127
-    exponent = np.maximum(top - below, 0)
 
     bits = sign << 15 | exponent << 7 | mantissa
-    bits[integers(f"{case.uuid}/zero", groups, 5) == 0] = 0
+    is_zero = integers(f"{case.uuid}/zero", groups, 5) == 0
+    bits[is_zero] = 0
     return bits.astype(np.uint16).reshape(case.seq_len, -1)
 
 
@@ -133,9 +135,6 @@ class Mxfp8Linear(Operator):
 
     def layer_sizes(self) -> dict[str, dict]:
         return LAYER_SIZES
-
-    def small(self) -> tuple[str, ...]:
-        return ("mxfp8_small", "mxfp8_fp16")
 
     def definition_name_of(self, sizes: dict) -> str:
         suffix = "_fp16" if sizes["out"] == "float16" else ""
@@ -180,19 +179,19 @@ class Mxfp8Linear(Operator):
 
     def tensors(self, case: LinearCase) -> dict[str, torch.Tensor]:
         low, high = HARSH if case.harsh else TYPICAL
-        n = LAYER_SIZES[case.layer_key]["n"]
-        groups = LAYER_SIZES[case.layer_key]["k"] // GROUP
+        sizes = LAYER_SIZES[case.layer_key]
+        count = sizes["n"] * sizes["k"] // GROUP
 
-        scale = low + integers(f"{case.uuid}/weight_scale", n * groups, high - low)
-        bits = torch.from_numpy(scale.astype(np.uint8).reshape(n, groups))
-        stored = {"weight_scale": bits.view(torch.int8)}
+        scales = low + integers(f"{case.uuid}/weight_scale", count, high - low)
+        scales = torch.from_numpy(scales).to(torch.uint8).view(torch.int8)
+        stored = {"weight_scale": scales.reshape(sizes["n"], -1)}
         if case.harsh:
             stored["x"] = torch.from_numpy(harsh_x(case)).view(torch.bfloat16)
         return stored
 
     def record(self, case: LinearCase) -> Trace:
         stored = ("weight_scale", "x") if case.harsh else ("weight_scale",)
-        return self.trace(case, ("x", "weight"), stored)
+        return self.trace(case, ("x", "weight"), stored, {})
 
     def counts(self, workload: Workload, stored: dict[str, torch.Tensor], key: str) -> Counts:
         """Return a workload's counts: a linear layer is one expert, which takes every row."""
@@ -205,5 +204,6 @@ class Mxfp8Linear(Operator):
         """
         n = LAYER_SIZES[key]["n"]
         k = LAYER_SIZES[key]["k"]
-        moved = n * k + n * k // GROUP + seq_len * 2 * (k + n)
-        return Bound(counts.rows, counts.active, moved, 2 * seq_len * n * k)
+        weights = n * k
+        moved = weights + weights // GROUP + seq_len * 2 * (k + n)
+        return Bound(counts.rows, counts.active, moved, flops=2 * seq_len * weights)

@@ -30,9 +30,9 @@ class Operator:
     """An operator, whose layers each have a definition under a short key.
 
     A subclass has, by a layer's sizes: definition_name_of, description, tags, axes and outputs, the
-    parts of a definition; hard_cases, the workloads for machines without a GPU, and usual_case, the
-    fields of all others that are not Case's. By layer key: layer_sizes, the one with a plain name
-    first, small, the keys for machines without a GPU, and reference_source. By case: tensors, what
+    parts of a definition; hard_cases, the workloads for machines without a GPU, and usual_case, of
+    all others: the fields of a case behind its name and tokens, and behind its tokens. By layer
+    key: layer_sizes, the one with a plain name first, and reference_source. By case: tensors, what
     goes into its safetensors file, and record, its FIB trace. By workload: counts, None where its
     stored tensors lack the routing, and bound.
     """
@@ -42,6 +42,10 @@ class Operator:
     tokens: tuple[int, ...]  # of the workloads where a GPU is needed
     constraints: list[str]
     inputs: dict[str, TensorSpec]
+
+    def small(self) -> list[str]:
+        """Return the keys of the layers that are for machines without a GPU."""
+        return [key for key, sizes in self.layer_sizes().items() if sizes["small"]]
 
     def definition_name(self, key: str) -> str:
         """Return the name of the FIB Definition of a layer key."""
@@ -65,29 +69,38 @@ class Operator:
     def cases(self, key: str) -> list[Case]:
         """Return the workloads of a layer key in the order in which they are run."""
         sizes = self.layer_sizes()[key]
-        if key in self.small():
+        if sizes["small"]:
             rows = self.hard_cases(sizes)
         else:
-            rows = [(f"T={tokens}", tokens, *self.usual_case(sizes)) for tokens in self.tokens]
+            usual = self.usual_case(sizes)
+            rows = [(f"T={tokens}", tokens, *usual) for tokens in self.tokens]
 
+        cases = []
         definition = self.definition_name_of(sizes)
-        return [self.case(key, name, uuid_of(definition, name), *rest) for name, *rest in rows]
+        for name, *fields in rows:
+            uuid = uuid_of(definition, name)
+            cases.append(self.case(key, name, uuid, *fields))
+        return cases
 
     def trace(
         self,
         case: Case,
         random: Iterable[str],
         stored: Iterable[str],
-        scalars: Mapping[str, float] | None = None,
+        scalars: Mapping[str, float],
     ) -> Trace:
         """Return a case as a FIB workload trace: inputs that FIB draws, inputs in the case's
         safetensors file, and scalars.
         """
         definition = self.definition_name(case.layer_key)
         file = {"type": "safetensors", "path": paths.blob_file(definition, case.uuid)}
-        inputs = {name: {"type": "random"} for name in random}
-        inputs |= {name: file | {"tensor_key": name} for name in stored}
-        inputs |= {name: {"type": "scalar", "value": scalars[name]} for name in scalars or ()}
+
+        inputs = dict.fromkeys(random, {"type": "random"})
+        for name in stored:
+            inputs[name] = file | {"tensor_key": name}
+        for name, value in scalars.items():
+            inputs[name] = {"type": "scalar", "value": value}
+
         workload = Workload(axes={"seq_len": case.seq_len}, inputs=inputs, uuid=case.uuid)
         return Trace(definition=definition, workload=workload)
 
@@ -117,10 +130,14 @@ def module_source(constants: Mapping[str, object], functions: Iterable[Callable 
     """
     head = "import torch\n"
     if constants:
-        lines = "".join(f"{name} = {value}\n" for name, value in constants.items())
-        head = f"{head}\n{lines}"
-    texts = [each if isinstance(each, str) else inspect.getsource(each) for each in functions]
-    return "\n\n".join([head, *texts])
+        head += "\n"
+    for name, value in constants.items():
+        head += f"{name} = {value}\n"
+
+    texts = [head]
+    for function in functions:
+        texts.append(function if isinstance(function, str) else inspect.getsource(function))
+    return "\n\n".join(texts)
 
 
 def uuid_of(definition: str, name: str) -> str:
@@ -134,9 +151,12 @@ def stored_tensors(workload: Workload, root: Path) -> dict[str, torch.Tensor]:
     """
     tensors = {}
     for name, spec in workload.inputs.items():
-        if spec.type != "safetensors" or not (root / spec.path).is_file():
+        if spec.type != "safetensors":
             continue
-        with safetensors.safe_open(root / spec.path, framework="pt") as file:
+        path = root / spec.path
+        if not path.is_file():
+            continue
+        with safetensors.safe_open(path, framework="pt") as file:
             if spec.tensor_key in file.keys():
                 tensors[name] = file.get_tensor(spec.tensor_key)
     return tensors

@@ -39,9 +39,9 @@ def ceilings(path: Path = READINGS) -> dict[str, dict[str, float]]:
         reading = Reading.model_validate_json(line)
         rates = best.setdefault(reading.hardware, {})
         for name in RATES:
-            rate = getattr(reading, name)
-            if rate:
-                rates[name] = max(rates.get(name, 0.0), rate)
+            rate = getattr(reading, name) or 0.0
+            if rate > rates.get(name, 0.0):
+                rates[name] = rate
     return best
 
 

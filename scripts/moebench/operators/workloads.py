@@ -34,7 +34,8 @@ def size(workload: Workload) -> str:
     """Return 'T=7'; of other operators 'M=256, N=8'."""
     parts = []
     for axis, value in workload.axes.items():
-        parts.append(f"{'T' if axis == 'seq_len' else axis}={value}")
+        name = "T" if axis == "seq_len" else axis
+        parts.append(f"{name}={value}")
     return ", ".join(parts)
 
 
@@ -62,10 +63,16 @@ def label(workload: Workload, layer_key: str) -> str:
 
 def goes_by(shown: str, workload: Workload, name: str) -> bool:
     """Whether a user may mean this workload by `name`: its label, case, uuid, "T=7" or "7"."""
-    case_name = shown.partition(" ")[0]
-    tokens_text = size(workload)
-    names = (shown, case_name, workload.uuid, tokens_text, tokens_text.removeprefix("T="))
-    return name in names
+    shown_size = size(workload)
+    if name in (shown_size, shown_size.removeprefix("T=")):
+        return True
+    return name in (shown, case_name(shown), workload.uuid)
+
+
+def case_name(shown: str) -> str:
+    """Return the first word of a label."""
+    name, _, _ = shown.partition(" ")
+    return name
 
 
 def named(
@@ -85,11 +92,11 @@ def named(
 
 def unknown_workload(name: str, labelled: list[tuple[str, Workload]], others: str) -> UserError:
     """Return the error for a name that no workload has. others: what else may be named."""
+    case_names = dict.fromkeys(case_name(shown) for shown, _ in labelled)
     workloads = [workload for _, workload in labelled]
     workloads.sort(key=lambda workload: [*workload.axes.values()])
-    sizes = dict.fromkeys(size(workload) for workload in workloads)
-    case_names = dict.fromkeys(shown.partition(" ")[0] for shown, _ in labelled)
-    listed = f"{', '.join(sizes)}; their uuids and names{others}"
+    sizes = ", ".join(dict.fromkeys(map(size, workloads)))
+    listed = f"{sizes}; their uuids and names{others}"
     return UserError(unknown("workload", name, case_names, listed))
 
 
@@ -98,10 +105,11 @@ def of_data_set(definition: str, root: Path) -> list[Workload]:
 
     Raises UserError for a line that is none.
     """
-    recorded = []
-    for file in sorted((paths.shipped(root) / "workloads").rglob(f"{definition}.jsonl")):
-        recorded += [workload for workload, _ in read_lines(file, definition)]
-    return recorded
+    workloads = []
+    folder = paths.shipped(root) / "workloads"
+    for file in sorted(folder.rglob(f"{definition}.jsonl")):
+        workloads += [workload for workload, _ in read_lines(file, definition)]
+    return workloads
 
 
 def recorded(layer_key: str, root: Path = paths.ROOT) -> list[Workload]:
@@ -124,20 +132,22 @@ def read_lines(path: Path, definition: str) -> list[tuple[Workload, str]]:
     Raises UserError that names the file and the line of what is no workload.
     """
     needs_tokens = definition in catalogue.by_name()
+    text = path.read_text(encoding="utf-8")
     lines = []
     # Not splitlines: JSON may hold other line ends.
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
+        place = f"{path.name}:{number}"
         try:
             trace = Trace.model_validate_json(line)
         except ValidationError as error:
             fault = first_fault(error, "line")
-            raise UserError(f"{path.name}:{number}: not a FIB trace: {fault}") from error
+            raise UserError(f"{place}: not a FIB trace: {fault}") from error
 
-        has_axes = not needs_tokens or "seq_len" in trace.workload.axes
-        if trace.definition != definition or not has_axes:
-            raise UserError(f"{path.name}:{number}: not a workload of {definition} with its axes")
+        lacks_tokens = needs_tokens and "seq_len" not in trace.workload.axes
+        if trace.definition != definition or lacks_tokens:
+            raise UserError(f"{place}: not a workload of {definition} with its axes")
         lines.append((trace.workload, line))
     return lines
 
@@ -152,7 +162,8 @@ def recorded_counts(layer_key: str) -> dict[str, Counts]:
     with file.open(encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
             uuid = row.pop("uuid")
-            counts[uuid] = Counts(**{name: int(number) for name, number in row.items()})
+            numbers = {name: int(number) for name, number in row.items()}
+            counts[uuid] = Counts(**numbers)
     return counts
 
 
@@ -167,11 +178,12 @@ def recorded_bound(definition: str, workload: Workload, root: Path | None = None
     layer_key = catalogue.by_name().get(definition)
     if layer_key is None:
         return None
+    root = root or paths.ROOT
 
-    if root in (None, paths.ROOT) and workload.uuid in cases_by_uuid(layer_key):
+    if root == paths.ROOT and workload.uuid in cases_by_uuid(layer_key):
         counts = recorded_counts(layer_key)[workload.uuid]
     else:
-        counts = stored_counts(layer_key, workload, root or paths.ROOT)
+        counts = stored_counts(layer_key, workload, root)
     if counts is None:
         return None
     return catalogue.operator(layer_key).bound(workload.axes["seq_len"], counts, layer_key)
@@ -196,23 +208,23 @@ def make(layer_key: str, root: Path = paths.ROOT) -> tuple[int, int]:
     """
     definition = catalogue.definition_name(layer_key)
     workload_file = paths.workload_file(definition, root)
+    counts_file = paths.workload_file(definition, root, "csv")
     checksum_file = paths.workload_file(definition, root, "sha256")
+
     recorded_sums = read_checksums(checksum_file)
     users_lines = lines_of_user(layer_key, workload_file, recorded_sums)
-
     checksums, written = write_blobs(layer_key, root, recorded_sums, checksum_file.name)
 
-    family = catalogue.operator(layer_key)
-    traces = [family.record(case) for case in cases_by_uuid(layer_key).values()]
-    lines = [trace.model_dump_json() for trace in traces] + users_lines
-    write_atomically(workload_file, "".join(f"{line}\n" for line in lines))
-
-    counts_file = paths.workload_file(definition, root, "csv")
-    write_atomically(counts_file, counts_table(layer_key, traces, root))
-
-    sums = [f"{digest}  {name}\n" for name, digest in checksums.items()]
-    write_atomically(checksum_file, "".join(sums))
+    operator = catalogue.operator(layer_key)
+    traces = [operator.record(case) for case in cases_by_uuid(layer_key).values()]
+    write_lines(workload_file, [trace.model_dump_json() for trace in traces] + users_lines)
+    write_lines(counts_file, counts_table(layer_key, traces, root))
+    write_lines(checksum_file, [f"{digest}  {name}" for name, digest in checksums.items()])
     return written, len(checksums) - written
+
+
+def write_lines(file: Path, lines: list[str]) -> None:
+    write_atomically(file, "".join(f"{line}\n" for line in lines))
 
 
 def read_checksums(file: Path) -> dict[str, str]:
@@ -248,7 +260,7 @@ def write_blobs(
 
     Raises CannotRun when one differs from its recorded checksum.
     """
-    family = catalogue.operator(layer_key)
+    operator = catalogue.operator(layer_key)
     definition = catalogue.definition_name(layer_key)
     checksums = {}
     written = 0
@@ -256,29 +268,35 @@ def write_blobs(
         name = paths.blob_file(definition, case.uuid)
         path = root / name
         wanted = recorded_sums.get(name)
-        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == wanted:
+        if path.exists() and sha256(path.read_bytes()) == wanted:
             checksums[name] = wanted
             continue
 
-        content = safetensors.torch.save(family.tensors(case))
-        checksums[name] = hashlib.sha256(content).hexdigest()
-        if wanted not in (None, checksums[name]):
+        content = safetensors.torch.save(operator.tensors(case))
+        digest = sha256(content)
+        if wanted and digest != wanted:
             raise CannotRun(
-                f"{name}: generated sha256 {checksums[name]}, recorded is {wanted}. If the "
-                f"generator was changed on purpose, delete {checksum_file}."
+                f"{name}: generated sha256 {digest}, recorded is {wanted}. If the generator was "
+                f"changed on purpose, delete {checksum_file}."
             )
         write_atomically(path, content)
+        checksums[name] = digest
         written += 1
     return checksums, written
 
 
-def counts_table(layer_key: str, traces: list[Trace], root: Path) -> str:
-    """Return CSV: uuid and counts of each workload."""
-    family = catalogue.operator(layer_key)
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def counts_table(layer_key: str, traces: list[Trace], root: Path) -> list[str]:
+    """Return lines of CSV: uuid and counts of each workload."""
+    operator = catalogue.operator(layer_key)
     names = [field.name for field in fields(Counts)]
-    rows = [["uuid", *names]]
+    lines = [",".join(["uuid", *names])]
     for trace in traces:
-        stored = stored_tensors(trace.workload, root)
-        counts = family.counts(trace.workload, stored, layer_key)
-        rows.append([trace.workload.uuid, *map(str, astuple(counts))])
-    return "".join(f"{','.join(row)}\n" for row in rows)
+        workload = trace.workload
+        counts = operator.counts(workload, stored_tensors(workload, root), layer_key)
+        numbers = [str(number) for number in astuple(counts)]
+        lines.append(",".join([workload.uuid, *numbers]))
+    return lines

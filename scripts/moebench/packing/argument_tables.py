@@ -26,6 +26,8 @@ SIZES_IN_CPP = {
     "num_local_experts": "kNumLocalExperts",
     "num_shared_experts": "kNumSharedExperts",
     "top_k": "kTopK",
+    "num_groups": "kRoutingGroups",
+    "kept_groups": "kKeptGroups",
     "hidden_size": "kHidden",
     "intermediate_size": "kIntermediate",
 }
@@ -96,29 +98,26 @@ def in_python(argument: Argument) -> str:
     if argument.shape is None:
         return "Real()"
 
-    sizes = shape(argument, SIZES_IN_PYTHON, "T")
-    comma = "," if len(sizes) == 1 else ""
+    sizes = ", ".join(shape(argument, SIZES_IN_PYTHON, "T"))
+    comma = "," if len(argument.shape) == 1 else ""
+    dtype = DTYPES_IN_PYTHON[argument.dtype]
     optional = ", optional=True" if argument.optional else ""
-    return f"Tensor(({', '.join(sizes)}{comma}), {DTYPES_IN_PYTHON[argument.dtype]}{optional})"
+    return f"Tensor(({sizes}{comma}), {dtype}{optional})"
 
 
 def cpp_source() -> str:
-    names = list(dict.fromkeys(argument.name for each in ARGUMENTS.values() for argument in each))
-    lines = [CPP_HEAD]
+    names = {}
+    for arguments in ARGUMENTS.values():
+        names |= dict.fromkeys(argument.name for argument in arguments)
 
-    lines.append("namespace argument {")
-    lines.append("enum Name {")
+    lines = [CPP_HEAD, "namespace argument {", "enum Name {"]
     lines += [f"  {name}," for name in names]
-    lines.append("  kCount")
-    lines.append("};")
-    lines.append("constexpr const char* kNames[kCount] = {")
+    lines += ["  kCount", "};", "constexpr const char* kNames[kCount] = {"]
     lines += [f'    "{name}",' for name in names]
-    lines.append("};")
-    lines.append("}  // namespace argument")
+    lines += ["};", "}  // namespace argument"]
 
     for form, arguments in ARGUMENTS.items():
-        lines.append("")
-        lines.append(f"constexpr Argument {array_name(form)}[] = {{")
+        lines += ["", f"constexpr Argument {array_name(form)}[] = {{"]
         lines += [f"    {in_cpp(argument)}," for argument in arguments]
         lines.append("};")
     return "\n".join([*lines, ""])
@@ -138,8 +137,9 @@ def in_cpp(argument: Argument) -> str:
         return f"real({name})"
 
     function = "optional_tensor" if argument.optional else "tensor"
-    sizes = ", ".join(shape(argument, SIZES_IN_CPP, "kTokens"))
-    return f"{function}({name}, {DTYPES_IN_CPP[argument.dtype]}, {{{sizes.replace('//', '/')}}})"
+    dtype = DTYPES_IN_CPP[argument.dtype]
+    sizes = ", ".join(shape(argument, SIZES_IN_CPP, "kTokens")).replace("//", "/")
+    return f"{function}({name}, {dtype}, {{{sizes}}})"
 
 
 def shape(argument: Argument, names: dict[str, str], num_tokens: str) -> list[str]:

@@ -51,12 +51,13 @@ def fingerprint(solution: Solution) -> str:
     for path, text in sorted(sources.items()):
         texts.append((path, stripped(PurePosixPath(path).suffix, text)))
 
+    binding = spec.binding.value if spec.binding else ""
     counted = [
         solution.definition,
         spec.language.value,
         file,
         function,
-        spec.binding.value if spec.binding else "",
+        binding,
         spec.dependencies,
         texts,
     ]
@@ -108,9 +109,12 @@ def dump_fields(node: ast.AST) -> str:
     """Return a node's type and fields; empty ones are left out, as later Pythons add some."""
     fields = []
     for name, value in ast.iter_fields(node):
-        if name not in ("ctx", "kind") and value is not None and value != []:
+        is_empty = value is None or value == []
+        if name not in ("ctx", "kind") and not is_empty:
             fields.append(f"{name}={dump(value)}")
-    return f"{type(node).__name__}({','.join(fields)})"
+
+    listed = ",".join(fields)
+    return f"{type(node).__name__}({listed})"
 
 
 def dump_f_string(node: ast.JoinedStr) -> str:
@@ -158,24 +162,32 @@ def strip_cpp(text: str) -> str:
     own.
     """
     text = TOKEN.sub(without_comment, text.replace("\r\n", "\n"))
-    lines = [[]]
+    line = []
+    lines = [line]
     in_directive = False
     at_line_start = True
 
     for token in TOKEN.finditer(text):
-        starts_directive = at_line_start and token[0] == "#"
-        if starts_directive or (in_directive and token["newline"]):
-            lines.append([])
-
-        in_directive = (in_directive or starts_directive) and not token["newline"]
-        at_line_start = bool(token["newline"] or (at_line_start and token["space"]))
-        if token["newline"] or token["space"]:
+        if token["space"]:
+            continue
+        if token["newline"]:
+            at_line_start = True
+            if in_directive:
+                in_directive = False
+                line = []
+                lines.append(line)
             continue
 
-        if opens_parameters(token, lines[-1]):
-            lines[-1][2] += "("
+        if at_line_start and token[0] == "#":
+            in_directive = True
+            line = []
+            lines.append(line)
+        at_line_start = False
+
+        if opens_parameters(token, line):
+            line[2] += "("
         else:
-            lines[-1].append(token[0].strip())
+            line.append(token[0].strip())
 
     return "\n".join(" ".join(line) for line in lines if line)
 

@@ -9,6 +9,7 @@ MoE family. Of a table, *.csv, the rows whose column
 others current.
 """
 
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from moebench.operators import catalogue
@@ -16,16 +17,7 @@ from moebench.operators.fp8 import swiglu
 from moebench.packing import argument_tables
 
 # size -> its name in C++; in Python it is the key in capitals
-NAMES = {
-    "num_experts": "kNumExperts",
-    "num_local_experts": "kNumLocalExperts",
-    "num_shared_experts": "kNumSharedExperts",
-    "top_k": "kTopK",
-    "num_groups": "kRoutingGroups",
-    "kept_groups": "kKeptGroups",
-    "hidden_size": "kHidden",
-    "intermediate_size": "kIntermediate",
-}
+NAMES = argument_tables.SIZES_IN_CPP
 # of the activation (operators/fp8/swiglu.py)
 ACTIVATION = {
     "swiglu_limit": "kSwigluLimit",
@@ -51,21 +43,40 @@ FILES = [*CONSTANTS, *TABLES]
 NOTE = "Packing writes this file for other definitions."
 
 
-def facts(file: str, layer_key: str) -> dict[str, tuple[str, float]]:
-    """Return name in Python -> name in C++ and value, of `problem`, `interface` or `weights`."""
+@dataclass(frozen=True)
+class Constant:
+    """A constant of a packed file. name: in Python. symbol: in C++."""
+
+    name: str
+    symbol: str
+    value: float
+
+    def in_python(self) -> str:
+        return f"{self.name} = {self.value}"
+
+    def in_cpp(self) -> str:
+        cpp_type = CPP_TYPES[type(self.value)]
+        literal = str(self.value).lower()
+        if cpp_type == "float":
+            literal += "f"
+        return f"constexpr {cpp_type} {self.symbol} = {literal};"
+
+
+def constants_of(file: str, layer_key: str) -> list[Constant]:
+    """Return the constants of `problem`, `interface` or `weights`."""
     if file == "interface":
         routed = catalogue.form(layer_key) in ("routed", "mxfp4")  # today these have all three
-        return {name: (symbol, routed) for name, symbol in INTERFACE.items()}
+        return [Constant(name, symbol, routed) for name, symbol in INTERFACE.items()]
     if file == "weights":
-        return {"MXFP4_WEIGHTS": ("kMxfp4Weights", layer_key in catalogue.mxfp4())}
+        return [Constant("MXFP4_WEIGHTS", "kMxfp4Weights", layer_key in catalogue.mxfp4())]
 
     layer = catalogue.layer_sizes()[layer_key]
     activation = swiglu.constants(layer)
 
-    constants = {key.upper(): (symbol, layer[key]) for key, symbol in NAMES.items()}
-    constants["RENORM"] = ("kRenorm", layer_key in catalogue.renorm())
+    constants = [Constant(key.upper(), symbol, layer[key]) for key, symbol in NAMES.items()]
+    constants.append(Constant("RENORM", "kRenorm", layer_key in catalogue.renorm()))
     for key, symbol in ACTIVATION.items():
-        constants[key.upper()] = (symbol, activation[key])
+        constants.append(Constant(key.upper(), symbol, activation[key]))
     return constants
 
 
@@ -85,34 +96,29 @@ def source(path: str, layer_key: str, text: str = "") -> str:
 def constants_source(path: PurePosixPath, layer_key: str) -> str:
     """Return one of CONSTANTS for a definition."""
     definition = catalogue.definition_name(layer_key)
-    constants = facts(path.stem, layer_key)
+    constants = constants_of(path.stem, layer_key)
 
     if path.suffix == ".cuh":
         lines = [f"// {path.stem}: {definition}. {NOTE}", "#pragma once", ""]
-        for symbol, value in constants.values():
-            cpp_type = CPP_TYPES[type(value)]
-            lines.append(f"constexpr {cpp_type} {symbol} = {cpp_literal(value)};")
+        lines += [constant.in_cpp() for constant in constants]
     else:
         lines = [f'"""{path.stem}: {definition}.', "", NOTE, '"""', ""]
-        lines += [f"{name} = {value}" for name, (_, value) in constants.items()]
+        lines += [constant.in_python() for constant in constants]
     return "\n".join([*lines, ""])
-
-
-def cpp_literal(value: float) -> str:
-    return f"{value}f" if isinstance(value, float) else str(value).lower()
 
 
 def table_source(text: str, layer_key: str) -> str:
     """Return a table's rows for a definition; all of a table without a column `sizes`."""
-    columns = text.partition("\n")[0].strip().split(",")
+    header, *rows = text.splitlines()
+    columns = header.strip().split(",")
     if "sizes" not in columns:
         return text
 
     column = columns.index("sizes")
     definition = f"{catalogue.definition_name(layer_key)}_"
-    header, *rows = text.splitlines()
-    kept = [header]
+    lines = [header]
     for row in rows:
-        if row.strip() and f"_{row.split(',')[column]}_" in definition:
-            kept.append(row)
-    return "\n".join([*kept, ""])
+        cells = row.split(",")
+        if row.strip() and f"_{cells[column]}_" in definition:
+            lines.append(row)
+    return "\n".join([*lines, ""])

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from moebench.core.schema import Strict
 from moebench.operators import catalogue
+from moebench.operators.fp8 import swiglu
 
 # the router inside, in two kinds, top-k given, and that with MXFP4 experts
 FORMS = ("sigmoid-bias", "renorm", "routed", "mxfp4")
@@ -59,7 +60,7 @@ class Rule(Strict):
     """One [[serves]] of solution.toml: layers in these forms whose sizes are all in range."""
 
     forms: list[Literal[*FORMS]] = Field(min_length=1)
-    activations: list[Literal["silu", "clamp", "swigluoai", "swiglustep"]] = ["silu"]
+    activations: list[Literal[*swiglu.FUNCTIONS]] = ["silu"]
     num_experts: Range = Range()
     num_local_experts: Range = Range()
     num_shared_experts: Range = Range(one_of=[0])
@@ -71,7 +72,7 @@ class Rule(Strict):
 
     def refusal(self, layer: dict) -> str | None:
         """Return why a layer in one of the rule's forms is not taken, or None where it is."""
-        activation = activation_of(layer)
+        activation = swiglu.kind(layer)
         if activation not in self.activations:
             return f"activation: has {activation}, takes {', '.join(self.activations)}"
 
@@ -80,13 +81,6 @@ class Rule(Strict):
             if not wanted.takes(layer[size]):
                 return f"{size}: has {layer[size]}, takes {wanted}"
         return None
-
-
-def activation_of(layer: dict) -> str:
-    """Return the name that rules have for a layer's activation."""
-    if layer["activation"] == "silu" and layer["swiglu_limit"]:
-        return "clamp"
-    return layer["activation"]
 
 
 def why_not(rules: list[Rule], form: str | None, layer: dict) -> str | None:

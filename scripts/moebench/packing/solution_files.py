@@ -41,11 +41,12 @@ def named(locations: list[Path]) -> tuple[dict[str, Solution], list[str]]:
     different, same = without_copies(solutions)
     notes += same
 
+    ours = solution_names()
     count = Counter(solution.name for solution in different.values())
     by_name = {}
     for file, solution in different.items():
         name = solution.name
-        is_ours = folder_name(name, solution.definition) in solution_names()
+        is_ours = folder_name(name, solution.definition) in ours
         if is_ours or count[name] > 1:
             name = f"{name}_{solution.hash()[:8]}"
             notes.append(f"{file}: its name is taken, so {name} stands for it")

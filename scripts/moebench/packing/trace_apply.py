@@ -33,11 +33,25 @@ def pack_for_trace_apply(names: list[str], folder: Path, keys: list[str]) -> lis
     Raises as `pack_all`; UserError where there is no such layer, where two solutions serve the
     same one, or where a file of another solution for a layer is there.
     """
-    packed, _ = pack_all(names)
+    written = []
+    for key, solution in choose(names, keys).items():
+        path = folder / "solutions" / f"{solution.name}.json"
+        check_only_one(path, solution.definition)
+        write_atomically(path, with_entry(solution, key).model_dump_json(indent=2))
+        written.append(path)
+    return written
+
+
+def choose(names: list[str], keys: list[str]) -> dict[str, Solution]:
+    """Return layer key -> the solution that is written for it. Raises UserError as above."""
+    with_call = [key for key in catalogue.fp8_moe() if has_call(key)]
+    wanted = [key for key in with_call if key in keys] if keys else with_call
+
     chosen: dict[str, Solution] = {}
+    packed, _ = pack_all(names)
     for solutions in packed.values():
         for key, solution in solutions.items():
-            if keys and key not in keys or not has_call(key):
+            if key not in wanted:
                 continue
             if key in chosen:
                 raise UserError(
@@ -47,23 +61,15 @@ def pack_for_trace_apply(names: list[str], folder: Path, keys: list[str]) -> lis
             chosen[key] = solution
 
     if not chosen:
-        wanted = ", ".join(key for key in catalogue.fp8_moe() if has_call(key))
-        raise UserError(f"--definition: got no layer that FlashInfer calls, want of {wanted}")
-
-    written = []
-    for key, solution in chosen.items():
-        path = folder / "solutions" / f"{solution.name}.json"
-        check_only_one(path, solution.definition)
-        write_atomically(path, with_entry(solution, key).model_dump_json(indent=2))
-        written.append(path)
-    return written
+        listed = ", ".join(with_call)
+        raise UserError(f"--definition: got no layer that FlashInfer calls, want of {listed}")
+    return chosen
 
 
 def has_call(key: str) -> bool:
-    """Return whether FlashInfer's call computes the layer, under the same name."""
-    if key not in catalogue.fp8_moe():
-        return False
-    return catalogue.definition_name(key) == NAME.format(**catalogue.layer_sizes()[key])
+    """Return whether FlashInfer's call computes an FP8 layer, under the same name."""
+    sizes = catalogue.layer_sizes()[key]
+    return catalogue.definition_name(key) == NAME.format(**sizes)
 
 
 def check_only_one(path: Path, definition: str) -> None:
@@ -71,7 +77,8 @@ def check_only_one(path: Path, definition: str) -> None:
     for other in path.parent.glob("*.json"):
         if other == path:
             continue
-        if Solution.model_validate_json(other.read_text(encoding="utf-8")).definition == definition:
+        solution = Solution.model_validate_json(other.read_text(encoding="utf-8"))
+        if solution.definition == definition:
             raise UserError(f"--trace-apply: {other} is of the same definition; remove one of them")
 
 
@@ -84,13 +91,19 @@ def with_entry(solution: Solution, key: str) -> Solution:
         "n_group": sizes["num_groups"],
         "topk_group": sizes["kept_groups"],
     }
+    values = {"ENTRY_FILE": file, "ENTRY_FUNCTION": function, "LAYER": layer}
+    source = SourceFile(path=ENTRY, content=entry_text(values))
+
+    changes = {"entry_point": f"{ENTRY}::{FUNCTION}", "destination_passing_style": False}
+    spec = solution.spec.model_copy(update=changes)
+    sources = [*solution.sources, source]
+    return solution.model_copy(update={"spec": spec, "sources": sources})
+
+
+def entry_text(values: dict[str, object]) -> str:
+    """Return the text of ENTRY with these values of its constants."""
     text = (paths.INTEGRATIONS / "flashinfer" / ENTRY).read_text(encoding="utf-8")
-    for name, value in (("ENTRY_FILE", file), ("ENTRY_FUNCTION", function), ("LAYER", layer)):
+    for name, value in values.items():
         text, count = re.subn(rf"^{name} = .*$", f"{name} = {value!r}", text, flags=re.MULTILINE)
         assert count == 1, f"{ENTRY} has no line that begins with {name}"
-
-    spec = solution.spec.model_copy(
-        update={"entry_point": f"{ENTRY}::{FUNCTION}", "destination_passing_style": False}
-    )
-    sources = [*solution.sources, SourceFile(path=ENTRY, content=text)]
-    return solution.model_copy(update={"spec": spec, "sources": sources})
+    return text

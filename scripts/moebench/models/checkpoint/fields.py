@@ -39,7 +39,7 @@ def without_repeats(value: object) -> object:
     if not isinstance(value, list) or not value:
         return value
     first = value[0]
-    return first if value == [first] * len(value) else value
+    return first if value.count(first) == len(value) else value
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,12 @@ class Fields:
         if not present:
             return self.implied.get(key, default)
 
-        value, *others = present.values()
-        if any(str(other) != str(value) for other in others):
-            listed = ", ".join(map(str, present.values()))
-            raise ValueError(f"{' and '.join(present)}: contradict each other: {listed}")
-        return value
+        values = list(present.values())
+        if len(set(map(str, values))) > 1:
+            names = " and ".join(present)
+            listed = ", ".join(map(str, values))
+            raise ValueError(f"{names}: contradict each other: {listed}")
+        return values[0]
 
     def present(self, key: str) -> dict[str, object]:
         """Return the names under which a field is there, each with its value."""
@@ -94,9 +95,7 @@ class Fields:
 
     def name(self, key: str) -> str:
         """Return the name under which a field is there, or the first that it may have."""
-        for name in self.present(key):
-            return name
-        return self.names[key][0]
+        return next(iter(self.present(key)), self.names[key][0])
 
     def require(self, key: str, fits: bool, wanted: str) -> None:
         """Raise ValueError that names the field, what it has and what is wanted, unless it fits."""

@@ -37,12 +37,11 @@ def by_list(fields: Fields, total: int) -> set[int] | None:
     listed = fields.get("listed_layers")
     if not listed:
         return None
-    items = listed
     if not isinstance(listed, list):
-        items = str(listed).split(",")
+        listed = str(listed).split(",")
 
     numbers = set()
-    for item in items:
+    for item in listed:
         text = str(item).strip()
         if not text:
             continue
@@ -60,19 +59,12 @@ def by_kind(fields: Fields, total: int) -> set[int] | None:
         return None
 
     with_experts = numbers_of(kinds, {"moe", "hash_moe"})
-    if with_experts:
-        return with_experts
-    dense = numbers_of(kinds, {"dense"})
-    return set(range(len(kinds))) - dense
+    return with_experts or set(range(len(kinds))) - numbers_of(kinds, {"dense"})
 
 
 def numbers_of(items: Iterable, wanted: set[str]) -> set[int]:
     """Return where the wanted ones stand among items."""
-    numbers = set()
-    for number, item in enumerate(items):
-        if str(item) in wanted:
-            numbers.add(number)
-    return numbers
+    return {number for number, item in enumerate(items) if str(item) in wanted}
 
 
 def by_flags(fields: Fields, total: int) -> set[int] | None:
@@ -106,12 +98,8 @@ def by_rule(fields: Fields, total: int) -> set[int]:
 
     from_0 = fields.whole("every_from_0", 1)
     from_1 = fields.whole("every_from_1", 1)
-    with_experts = set()
-    for number in range(first, end):
-        in_both = number % from_0 == 0 and (number + 1) % from_1 == 0
-        if in_both and number not in dense:
-            with_experts.add(number)
-    return with_experts
+    every = set(range(0, end, from_0)).intersection(range(from_1 - 1, end, from_1))
+    return {number for number in every if number >= first and number not in dense}
 
 
 def is_whole(value: object) -> bool:
@@ -171,11 +159,7 @@ def clamp_limits(fields: Fields, layers: list[int]) -> Counter:
         has = fields.values[name]
         raise ValueError(f"{name}: has {has!r}, want a number, 0 or more, for each of {needed}")
 
-    counts = Counter()
-    for number in layers:
-        limit = by_layer[number] or 0
-        counts[float(limit)] += 1
-    return counts
+    return Counter(float(by_layer[number] or 0) for number in layers)
 
 
 def is_limit(value: object) -> bool:

@@ -1,6 +1,6 @@
 """How each quantisation tool says that experts are stored, in the same words for all of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from moebench.models.checkpoint.modules import layers_named
 from moebench.operators.fp8.mxfp4 import GROUP
@@ -46,6 +46,16 @@ class Scheme:
     static: bool = False
 
 
+@dataclass(frozen=True)
+class Stated:
+    """How a quantisation tool says that experts are stored: all of them (None: in 16 bits), and
+    those of modules that it names.
+    """
+
+    every: Scheme | None
+    named: dict[str, Scheme] = field(default_factory=dict)
+
+
 def scheme_by_layer(
     quantisation: dict, layers: list[int], num_experts: int
 ) -> dict[int, Scheme | None]:
@@ -54,43 +64,36 @@ def scheme_by_layer(
     quantisation: what a config.json says of it. layers: those with experts. Raises ValueError where
     it names no weights, or contradicts itself.
     """
-    method = quantisation.get("quant_method")
-    if method == "compressed-tensors":
-        return schemes_of_groups(quantisation, layers, num_experts)
-    if method == "quark":
-        return schemes_of_quark(quantisation, layers, num_experts)
-
-    by_module = quantisation.get("quantized_layers")
-    if isinstance(by_module, dict):
-        named = {name: scheme_of_algorithm(entry) for name, entry in by_module.items()}
-        return with_named(dict.fromkeys(layers), named, num_experts)
-
-    if quantisation.get("quant_algo"):
-        scheme = scheme_of_algorithm(quantisation)
-    elif method == "fp8":
-        scheme = scheme_of_fp8(quantisation)
-    else:
-        scheme = scheme_of_method(str(method), quantisation.get("bits"))
-    return dict.fromkeys(layers, scheme)
-
-
-def with_named(
-    schemes: dict[int, Scheme | None], named: dict[str, Scheme], num_experts: int
-) -> dict[int, Scheme | None]:
-    """Return layer -> scheme, where what an entry names has the entry's.
-
-    Raises ValueError where two entries name the same layer's experts and differ.
-    """
+    stated = stated_by(quantisation)
     by_layer = {}
-    for entry, scheme in named.items():
-        for layer in layers_named([entry], list(schemes), num_experts):
+    for entry, scheme in stated.named.items():
+        for layer in layers_named([entry], layers, num_experts):
             earlier = by_layer.setdefault(layer, scheme)
             if earlier != scheme:
                 raise ValueError(
                     f"quantization_config: several name the experts of layer {layer}, and differ: "
                     f"{earlier.words}, {scheme.words}"
                 )
-    return schemes | by_layer
+    return dict.fromkeys(layers, stated.every) | by_layer
+
+
+def stated_by(quantisation: dict) -> Stated:
+    """Return what a config.json says, whatever tool has written it."""
+    method = quantisation.get("quant_method")
+    if method == "compressed-tensors":
+        return stated_by_groups(quantisation)
+    if method == "quark":
+        return stated_by_quark(quantisation)
+
+    by_module = quantisation.get("quantized_layers")
+    if isinstance(by_module, dict):
+        named = {name: scheme_of_algorithm(entry) for name, entry in by_module.items()}
+        return Stated(None, named)
+    if quantisation.get("quant_algo"):
+        return Stated(scheme_of_algorithm(quantisation))
+    if method == "fp8":
+        return Stated(scheme_of_fp8(quantisation))
+    return Stated(scheme_of_method(str(method), quantisation.get("bits")))
 
 
 def scheme_of_method(method: str, bits: object) -> Scheme:
@@ -138,27 +141,24 @@ def scheme_of_algorithm(entry: object) -> Scheme:
 # ---- compressed-tensors ----
 
 
-def schemes_of_groups(
-    quantisation: dict, layers: list[int], num_experts: int
-) -> dict[int, Scheme | None]:
-    """Return layer -> scheme, by the groups of compressed-tensors.
+def stated_by_groups(quantisation: dict) -> Stated:
+    """Return what the groups of compressed-tensors say.
 
     A group that names the experts goes before one that names all linear layers.
     """
-    schemes = dict.fromkeys(layers)
+    every = None
     named = {}
     try:
         for group in quantisation["config_groups"].values():
             scheme = scheme_of_group(group)
             for target in group.get("targets") or ["Linear"]:
-                if target != "Linear":
+                if target == "Linear":
+                    every = every or scheme
+                else:
                     add_target(named, str(target), scheme)
-                    continue
-                for layer in layers:
-                    schemes[layer] = schemes[layer] or scheme
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError("quantization_config.config_groups: names no weights") from error
-    return with_named(schemes, named, num_experts)
+    return Stated(every, named)
 
 
 def add_target(named: dict[str, Scheme], target: str, scheme: Scheme) -> None:
@@ -173,7 +173,7 @@ def add_target(named: dict[str, Scheme], target: str, scheme: Scheme) -> None:
 def scheme_of_group(group: dict) -> Scheme:
     """Return the scheme of one group of compressed-tensors."""
     weights = group["weights"]
-    element = f"{weights.get('type')}{weights.get('num_bits')}"
+    element = element_of(weights)
     strategy = weights.get("strategy")
     group_size = weights.get("group_size")
     words = f"compressed-tensors, {element} by {strategy}"
@@ -182,39 +182,47 @@ def scheme_of_group(group: dict) -> Scheme:
 
     if element == "float8" and strategy == "block":
         return Scheme(FP8, words, weights.get("block_structure"), PER_BLOCK, static)
-    if element == "float4" and group_size == GROUP:
-        activations = activations_of_group(inputs)
-        return Scheme(MXFP4, f"{words} of {group_size}", None, activations, static)
-    if element == "float4":
-        return Scheme(NVFP4, f"{words} of {group_size}")
-    return Scheme(INT4 if element == "int4" else "", words)
+    if element == "int4":
+        return Scheme(INT4, words)
+    if element != "float4":
+        return Scheme("", words)
+
+    words = f"{words} of {group_size}"
+    if group_size != GROUP:
+        return Scheme(NVFP4, words)
+    return Scheme(MXFP4, words, None, activations_of_group(inputs), static)
+
+
+def element_of(part: dict) -> str:
+    """Return "float8", "int4", ... of a group's weights or activations."""
+    return f"{part.get('type')}{part.get('num_bits')}"
 
 
 def activations_of_group(inputs: dict) -> str:
     """Return how activations are stored beside weights in MXFP4."""
     if not inputs:
         return SIXTEEN_BITS
-    size = inputs.get("group_size")
-    if inputs.get("type") != "float" or inputs.get("num_bits") != 8:
-        return f"{inputs.get('type')}{inputs.get('num_bits')}"
-    if inputs.get("strategy") == "group" and size == BLOCK:
+    element = element_of(inputs)
+    if element != "float8":
+        return element
+
+    strategy = inputs.get("strategy")
+    size = inputs.get("group_size") or "all columns"
+    if strategy == "group" and size == BLOCK:
         return PER_BLOCK
-    return f"FP8 by {inputs.get('strategy')} of {size or 'all columns'}"
+    return f"FP8 by {strategy} of {size}"
 
 
 # ---- Quark ----
 
 
-def schemes_of_quark(
-    quantisation: dict, layers: list[int], num_experts: int
-) -> dict[int, Scheme | None]:
-    """Return layer -> scheme, by Quark's for all layers and those for some."""
-    whole = scheme_of_quark(quantisation.get("global_quant_config"))
-    named = {}
+def stated_by_quark(quantisation: dict) -> Stated:
+    """Return what Quark says of all layers, and of some."""
+    every = scheme_of_quark(quantisation.get("global_quant_config"))
     by_module = quantisation.get("layer_quant_config")
-    if isinstance(by_module, dict):
-        named = {name: scheme_of_quark(entry) for name, entry in by_module.items()}
-    return with_named(dict.fromkeys(layers, whole), named, num_experts)
+    if not isinstance(by_module, dict):
+        return Stated(every)
+    return Stated(every, {name: scheme_of_quark(entry) for name, entry in by_module.items()})
 
 
 def scheme_of_quark(entry: object) -> Scheme:
@@ -234,7 +242,9 @@ def scheme_of_quark(entry: object) -> Scheme:
     if weight.get("group_size") != GROUP or weight.get("scale_format") != "e8m0":
         return Scheme(NVFP4, words)
 
-    inputs = entry.get("input_tensors") or {}
+    inputs = entry.get("input_tensors")
+    if not isinstance(inputs, dict):
+        inputs = {}
     static = inputs.get("is_dynamic") is False
     return Scheme(MXFP4, words, None, activations_of_quark(inputs), static)
 

@@ -129,11 +129,10 @@ def quantisation_of(config: dict, fields: Fields, beside: dict | None) -> dict:
     expert_dtype = {"expert_dtype": fields.values.get("expert_dtype")}
     for part in (fields.values, config):
         for name in ("quantization_config", "compression_config"):
-            if not isinstance(part.get(name), dict):
-                continue
-            quantisation = {key: in_hf_quant[key] for key in EXCLUDING if key in in_hf_quant}
-            quantisation["file"] = name
-            return quantisation | expert_dtype | part[name]
+            stated = part.get(name)
+            if isinstance(stated, dict):
+                excluded = {key: in_hf_quant[key] for key in EXCLUDING if key in in_hf_quant}
+                return excluded | {"file": name} | expert_dtype | stated
 
     if in_hf_quant:
         return {"quant_method": "modelopt", "file": HF_QUANT} | expert_dtype | in_hf_quant

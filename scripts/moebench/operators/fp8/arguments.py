@@ -10,15 +10,17 @@ experts chosen by the caller (routed), and that with MXFP4 experts.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from flashinfer_bench import TensorSpec
+from flashinfer_bench import AxisConst, AxisVar, TensorSpec
 
-from moebench.operators.operator import tensor
+from moebench.operators.layers import Sizes
+from moebench.operators.operator import const, tensor, var
 
 # Axis of a definition -> its size, in terms of the sizes that a layer has (operators/layers.py).
 # seq_len is what a call says.
 AXES = {
     "num_experts": "num_experts",
     "num_local_experts": "num_local_experts",
+    "num_shared_experts": "num_shared_experts",
     "top_k": "top_k",
     "hidden_size": "hidden_size",
     "intermediate_size": "intermediate_size",
@@ -214,9 +216,20 @@ ARGUMENTS = {
 }
 
 
+def axes(meanings: dict[str, str], sizes: Sizes) -> dict[str, AxisConst | AxisVar]:
+    """Return a definition's axes, for a layer of these sizes. meanings: axis -> description."""
+    specs = {NUM_TOKENS: var("Tokens in the batch; 0 is legal.")}
+    for axis, meaning in meanings.items():
+        size = eval(AXES[axis], {}, sizes)
+        specs[axis] = const(size, meaning)
+    return specs
+
+
 def inputs(arguments: Iterable[Argument]) -> dict[str, TensorSpec]:
     """Return a definition's inputs, in their order."""
-    return {argument.name: spec(argument) for argument in arguments if argument != OUTPUT}
+    specs = {argument.name: spec(argument) for argument in arguments}
+    del specs[OUTPUT.name]
+    return specs
 
 
 def outputs() -> dict[str, TensorSpec]:

@@ -11,10 +11,10 @@ import torch
 from flashinfer_bench import Trace, Workload
 
 from moebench.operators.fp8 import swiglu
-from moebench.operators.fp8.arguments import outputs
+from moebench.operators.fp8.arguments import axes, outputs
 from moebench.operators.fp8.reference import BLOCK
 from moebench.operators.layers import Sizes, expert_ranks, routed_experts
-from moebench.operators.operator import Case, Operator, const, module_source, var
+from moebench.operators.operator import Case, Operator, module_source
 from moebench.operators.roofline import Bound, Counts
 from moebench.operators.routing import trained_router
 from moebench.operators.routing.numbers import integers, normal, sigmoid
@@ -28,6 +28,15 @@ CONSTRAINTS = [
     f"intermediate_size == {BLOCK} * num_intermediate_blocks",
     f"gemm1_out_size == {BLOCK} * num_gemm1_out_blocks",
 ]
+AXES = {
+    "num_local_experts": "Experts that this rank holds.",
+    "hidden_size": "Model width.",
+    "intermediate_size": "Width inside an expert.",
+    "gemm1_out_size": "GEMM1's output: up, then gate.",
+    "num_hidden_blocks": "Scale blocks along hidden_size.",
+    "num_intermediate_blocks": "Scale blocks along intermediate_size.",
+    "num_gemm1_out_blocks": "Scale blocks along gemm1_out_size.",
+}
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,7 @@ class Fp8Layer(Operator):
     case = MoeCase
     tokens = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192)
     constraints = CONSTRAINTS
+    meanings = AXES  # of its axes
     quantization = "fp8_block_scale"
     routing_inputs: tuple[str, ...]
     reference_sizes = ("experts_at_once",)  # constants of the reference
@@ -66,41 +76,27 @@ class Fp8Layer(Operator):
         return f"{self.name_prefix(sizes)}_{experts}_{widths}{suffix}"
 
     def reference_source(self, key: str) -> str:
-        return self_contained(
-            self.layer_sizes()[key], self.reference_sizes, self.reference_functions
-        )
+        sizes = self.layer_sizes()[key]
+        return self_contained(sizes, self.reference_sizes, self.reference_functions)
 
     def tags(self, sizes: Sizes) -> list[str]:
         """Return a definition's models, quantisation and ranks."""
         tags = [f"model:{model}" for model in sizes["model"]]
-        tags.append(f"quantization:{self.quantization}")
-        tags.append(f"parallelism:ep{expert_ranks(sizes)}")
+        tags += [f"quantization:{self.quantization}", f"parallelism:ep{expert_ranks(sizes)}"]
         if sizes["tensor_ranks"] > 1:
             tags.append(f"parallelism:tp{sizes['tensor_ranks']}")
         return tags
 
     def axes(self, sizes: Sizes) -> dict:
-        hidden = sizes["hidden_size"]
-        width = sizes["intermediate_size"]
-        return {
-            "seq_len": var("Tokens in the batch; 0 is legal."),
-            "num_local_experts": const(sizes["num_local_experts"], "Experts that this rank holds."),
-            "hidden_size": const(hidden, "Model width."),
-            "intermediate_size": const(width, "Width inside an expert."),
-            "gemm1_out_size": const(2 * width, "GEMM1's output: up, then gate."),
-            "num_hidden_blocks": const(hidden // BLOCK, "Scale blocks along hidden_size."),
-            "num_intermediate_blocks": const(
-                width // BLOCK, "Scale blocks along intermediate_size."
-            ),
-            "num_gemm1_out_blocks": const(2 * width // BLOCK, "Scale blocks along gemm1_out_size."),
-        }
+        return axes(self.meanings, sizes)
 
     def outputs(self, sizes: Sizes) -> dict:
         return outputs()
 
     def usual_case(self, sizes: Sizes) -> tuple:
         """Return the first expert of a rank in the middle; 0 where one rank holds all."""
-        return (expert_ranks(sizes) // 2 * routed_experts(sizes),)
+        rank = expert_ranks(sizes) // 2
+        return (rank * routed_experts(sizes),)
 
     def tensors(self, case: MoeCase) -> dict[str, torch.Tensor]:
         sizes = self.layer_sizes()[case.layer_key]
@@ -126,6 +122,7 @@ class Fp8Layer(Operator):
         needed = set(self.routing_inputs) - {"topk_weights"}
         if not needed <= stored.keys():
             return None
+
         offset = 0
         if "local_expert_offset" in self.inputs:
             spec = workload.inputs.get("local_expert_offset")
@@ -134,20 +131,16 @@ class Fp8Layer(Operator):
             offset = int(spec.value)
 
         sizes = self.layer_sizes()[key]
-        return self.local_counts(self.chosen(stored, sizes) - offset, offset, sizes)
-
-    def local_counts(self, chosen: np.ndarray, offset: int, sizes: Sizes) -> Counts:
-        """Return the counts of the rank whose first expert is `offset`, which shared experts need.
-
-        chosen: experts, counted from that one.
-        """
-        return trained_router.local_counts(chosen, sizes)
+        local = self.chosen(stored, sizes) - offset
+        rank = offset // routed_experts(sizes)
+        return trained_router.counts_with_shared(local, rank, sizes)
 
     def chosen(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
         """Return the experts that the router inside chooses, [T, top_k]."""
         logits = stored["routing_logits"].float().numpy()
-        if logits.ndim != 2 or logits.shape[1] != sizes["num_experts"]:
-            raise ValueError(f"logits: got shape {logits.shape}, want [T, {sizes['num_experts']}]")
+        experts = sizes["num_experts"]
+        if logits.ndim != 2 or logits.shape[1] != experts:
+            raise ValueError(f"logits: got shape {logits.shape}, want [T, {experts}]")
         return trained_router.select(logits, bias_of(stored), sizes)
 
     def bound(self, seq_len: int, counts: Counts, key: str) -> Bound:
@@ -199,8 +192,7 @@ def router_outputs(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
 def after_router(inputs: dict[str, torch.Tensor], sizes: Sizes) -> dict[str, torch.Tensor]:
     """Return topk_ids and topk_weights for a router's outputs. sizes: the router's."""
     logits = inputs["routing_logits"].float().numpy()
-    factor = sizes["routed_scaling_factor"]
-    ids, weights = trained_router.route(logits, bias_of(inputs), sizes, factor)
+    ids, weights = trained_router.route(logits, bias_of(inputs), sizes)
     return {"topk_ids": torch.from_numpy(ids), "topk_weights": torch.from_numpy(weights)}
 
 
@@ -220,23 +212,24 @@ def append_shared_experts(
 
     ids = routed["topk_ids"]
     num_tokens = len(ids)
-    first_shared = offset + routed_experts(sizes)
+    num_routed = routed_experts(sizes)
+    first_shared = offset + num_routed
     moved = torch.where(ids < first_shared, ids, ids + shared)
 
     token = torch.arange(num_tokens, device=ids.device)
-    here = token % expert_ranks(sizes) == offset // routed_experts(sizes)
+    here = token % expert_ranks(sizes) == offset // num_routed
     shared_ids = torch.arange(first_shared, first_shared + shared, device=ids.device)
-    shared_ids = torch.where(here.unsqueeze(1), shared_ids, -1).to(torch.int32)
+    shared_ids = torch.where(here.unsqueeze(1), shared_ids, -1)
 
     gate = np.ones((num_tokens, 1))
     if sizes["shared_gate"]:
         gate = sigmoid(normal(f"{seed}/shared-gate", (num_tokens, 1)))
-    weights = torch.from_numpy(gate.astype(np.float32)).to(ids.device)
+    shared_weights = torch.from_numpy(gate).float().to(ids.device)
+    shared_weights = shared_weights.expand(num_tokens, shared)
 
-    routed["topk_ids"] = torch.cat([moved, shared_ids], dim=1)
-    routed["topk_weights"] = torch.cat(
-        [routed["topk_weights"], weights.expand(num_tokens, shared)], dim=1
-    )
+    weights = routed["topk_weights"]
+    routed["topk_ids"] = torch.cat([moved, shared_ids.int()], dim=1)
+    routed["topk_weights"] = torch.cat([weights, shared_weights], dim=1)
 
 
 def stored_scales(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
@@ -259,17 +252,20 @@ def stored_scales(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
 
     scales = {}
     for name, shape in shapes.items():
-        seed = f"{case.uuid}/{name}"
-        count = math.prod(shape)
-        size = integers(f"{seed}/size", count, 513) - 256
-        zero = integers(f"{seed}/zero", count, 5) == 0
-        values = np.where(zero, 0, size / 8).astype(np.float32)
-        scales[name] = torch.from_numpy(values.reshape(shape))
-
+        scales[name] = harsh_scales(f"{case.uuid}/{name}", shape)
     if case.seq_len > 1:
         scales["hidden_states_scale"][:, 0] = 0
     scales["gemm2_weights_scale"][-1] = 0
     return scales
+
+
+def harsh_scales(seed: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return float32 scales, of which a fifth are zero."""
+    count = math.prod(shape)
+    eighths = integers(f"{seed}/size", count, 513) - 256
+    is_zero = integers(f"{seed}/zero", count, 5) == 0
+    eighths[is_zero] = 0
+    return torch.from_numpy(eighths / 8).float().reshape(shape)
 
 
 def expert_bytes(sizes: Sizes) -> int:

@@ -24,7 +24,7 @@ from moebench.operators.fp8.reference import BLOCK, dequantize
 from moebench.operators.fp8.routed import Routed
 from moebench.operators.fp8.swiglu import silu_clamp as swiglu
 from moebench.operators.layers import Sizes, Split, cached
-from moebench.operators.operator import Operator, const, module_source, var
+from moebench.operators.operator import Operator, module_source
 from moebench.operators.routing.numbers import bits
 
 GROUP = 32  # of K, with one scale
@@ -118,17 +118,25 @@ class Mxfp4(Routed):
         f"hidden_size == {GROUP} * num_hidden_groups",
         f"intermediate_size == {GROUP} * num_intermediate_groups",
     ]
+    meanings = {
+        "num_local_experts": "Experts that this rank holds.",
+        "hidden_size": "Model width.",
+        "intermediate_size": "Width inside an expert, of this rank.",
+        "gemm1_out_size": "GEMM1's output: gate, then up.",
+        "top_k": "Experts of a token.",
+        "num_hidden_blocks": "Scale blocks of a token.",
+        "hidden_bytes": "Bytes of a packed row along hidden_size.",
+        "intermediate_bytes": "Bytes of a packed row along intermediate_size.",
+        "num_hidden_groups": "Groups of 32 along hidden_size.",
+        "num_intermediate_groups": "Groups of 32 along intermediate_size.",
+    }
     inputs = inputs(ROUTED_MXFP4)
 
     def layer_sizes(self) -> dict[str, Sizes]:
         return layer_sizes()
 
-    def small(self) -> tuple[str, ...]:
-        keys = []
-        for model in layers.models().values():
-            if model.get("small"):
-                keys += model.get("mxfp4", {})
-        return tuple(keys)
+    def small(self) -> list[str]:
+        return Operator.small(self)
 
     def name_prefix(self, sizes: Sizes) -> str:
         return f"moe_mxfp4_fp8_block_scale_routed_topk{sizes['top_k']}"
@@ -151,27 +159,6 @@ class Mxfp4(Routed):
             "GEMM2, weighted sum over the local experts. Rows of gate come first, activation "
             "scales are row-major." + slice_sentence(sizes)
         )
-
-    def axes(self, sizes: Sizes) -> dict:
-        hidden = sizes["hidden_size"]
-        width = sizes["intermediate_size"]
-        return {
-            "seq_len": var("Tokens in the batch; 0 is legal."),
-            "num_local_experts": const(sizes["num_local_experts"], "Experts that this rank holds."),
-            "hidden_size": const(hidden, "Model width."),
-            "intermediate_size": const(width, "Width inside an expert, of this rank."),
-            "gemm1_out_size": const(2 * width, "GEMM1's output: gate, then up."),
-            "top_k": const(sizes["top_k"], "Experts of a token."),
-            "num_hidden_blocks": const(hidden // BLOCK, "Scale blocks of a token."),
-            "hidden_bytes": const(hidden // 2, "Bytes of a packed row along hidden_size."),
-            "intermediate_bytes": const(
-                width // 2, "Bytes of a packed row along intermediate_size."
-            ),
-            "num_hidden_groups": const(hidden // GROUP, "Groups of 32 along hidden_size."),
-            "num_intermediate_groups": const(
-                width // GROUP, "Groups of 32 along intermediate_size."
-            ),
-        }
 
     def cases(self, key: str) -> list[Mxfp4Case]:
         return Operator.cases(self, key)
@@ -199,7 +186,8 @@ class Mxfp4(Routed):
         """
         if case.scales == "harsh":
             return case
-        return next(other for other in self.cases(case.layer_key) if other.scales == "random")
+        first, *_ = self.cases(case.layer_key)
+        return first
 
     def tensors(self, case: Mxfp4Case) -> dict[str, torch.Tensor]:
         sizes = layer_sizes()[case.layer_key]
@@ -238,18 +226,22 @@ def weight_scales(case: Mxfp4Case) -> dict[str, torch.Tensor]:
     sizes = layer_sizes()[case.layer_key]
     local = sizes["num_local_experts"]
     hidden = sizes["hidden_size"]
-    inter = sizes["intermediate_size"]
-    shapes = ((local, 2 * inter, hidden // GROUP), (local, hidden, inter // GROUP))
+    width = sizes["intermediate_size"]
+    shapes = {
+        "gemm1_weights_scale": (local, 2 * width, hidden // GROUP),
+        "gemm2_weights_scale": (local, hidden, width // GROUP),
+    }
 
     scales = {}
-    for name, shape in zip(SCALES, shapes, strict=True):
+    for name, shape in shapes.items():
         drawn = random_bytes(f"{case.uuid}/{name}", shape)
         if case.scales == "harsh":
             scale = NEAREST + drawn % 32
-            scale[drawn >> 4 == 0] = 0
+            scale[drawn < 16] = 0
         else:
-            scale = TYPICAL + (drawn & 1) + (drawn[..., :1] >> 7)
-        scales[name] = torch.from_numpy(scale.astype(np.uint8)).view(torch.int8)
+            of_row = drawn[..., :1] >> 7
+            scale = TYPICAL + of_row + (drawn & 1)
+        scales[name] = torch.from_numpy(scale).view(torch.int8)
     return scales
 
 

@@ -8,12 +8,12 @@ bias.
 
 import torch
 
-from moebench.operators import layers
 from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.arguments import RENORM_ROUTING, inputs
 from moebench.operators.fp8.layer import Fp8Layer, MoeCase, slice_sentence
 from moebench.operators.fp8.reference import dequantize, local_experts
-from moebench.operators.layers import Sizes
+from moebench.operators.layers import Sizes, cached, has_all_experts, layers_of
+from moebench.operators.routing.trained_router import raised_alone
 
 TOP_K = 8  # of the first layer
 
@@ -49,15 +49,6 @@ def run(
     )
 
 
-@layers.cached
-def layer_sizes() -> dict[str, Sizes]:
-    """Return layer key -> sizes, of the layers whose rank has all experts. A gate of shared experts
-    is no input of it.
-    """
-    on_ranks = layers.routed_alone("renorm")
-    return {key: sizes for key, sizes in on_ranks.items() if layers.has_all_experts(sizes)}
-
-
 class Renorm(Fp8Layer):
     """The FP8 layer with a softmax over the chosen logits inside."""
 
@@ -68,11 +59,13 @@ class Renorm(Fp8Layer):
     reference_functions = (dequantize, route, local_experts, run)
     inputs = inputs(RENORM_ROUTING)
 
+    @cached
     def layer_sizes(self) -> dict[str, Sizes]:
-        return layer_sizes()
-
-    def small(self) -> tuple[str, ...]:
-        return layers.small("renorm")
+        """Return layer key -> sizes, of the layers whose rank has all experts. A gate of shared
+        experts is no input of it.
+        """
+        on_ranks = layers_of("renorm")
+        return {key: sizes for key, sizes in on_ranks.items() if has_all_experts(sizes)}
 
     def name_prefix(self, sizes: Sizes) -> str:
         return f"moe_fp8_block_scale_renorm_topk{sizes['top_k']}"
@@ -85,29 +78,23 @@ class Renorm(Fp8Layer):
         )
 
     def hard_cases(self, sizes: Sizes) -> list[tuple]:
-        return hard_cases(sizes)
+        """Return name, T, rank's first expert, raised and scales of cases that are easily got
+        wrong. Every expert is local, so the first is 0.
+        """
+        experts = sizes["num_experts"]
+        some = range(0, experts, experts // sizes["top_k"])
+        return [
+            ("one-token", 1, 0, {}),
+            ("no-tokens", 0, 0, {}),
+            ("same-experts", 33, 0, raised_alone(some, experts)),
+            ("one-expert-takes-all", 70, 0, {3: 9.0}),
+            ("odd-length", 37, 0, {}),
+            ("harsh-scales", 24, 0, {}, "harsh"),
+            ("harsh-scales-one-token", 1, 0, {3: 4.0}, "harsh"),
+        ]
 
     def scalars(self, case: MoeCase) -> dict[str, float]:
         return {}
 
     def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
         return 2 * seq_len * sizes["num_experts"]
-
-
-def hard_cases(sizes: Sizes) -> list[tuple]:
-    """Return name, T, rank's first expert, raised and scales of cases that are easily got wrong.
-
-    Every expert is local, so the first is 0.
-    """
-    experts = sizes["num_experts"]
-    apart = experts // sizes["top_k"]
-    same = {expert: 9.0 if expert % apart == 0 else -3.0 for expert in range(experts)}
-    return [
-        ("one-token", 1, 0, {}, "random"),
-        ("no-tokens", 0, 0, {}, "random"),
-        ("same-experts", 33, 0, same, "random"),
-        ("one-expert-takes-all", 70, 0, {3: 9.0}, "random"),
-        ("odd-length", 37, 0, {}, "random"),
-        ("harsh-scales", 24, 0, {}, "harsh"),
-        ("harsh-scales-one-token", 1, 0, {3: 4.0}, "harsh"),
-    ]

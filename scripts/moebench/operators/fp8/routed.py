@@ -20,7 +20,7 @@ A layer with shared experts is one like others here: they are the last of a toke
 rank's experts, and whatever weighs them, a gate too, is in topk_weights.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from moebench.operators import layers
 from moebench.operators.fp8 import swiglu as activations
 from moebench.operators.fp8.arguments import ROUTED, inputs
 from moebench.operators.fp8.layer import (
+    AXES,
     SCALE_NAMES,
     Fp8Layer,
     MoeCase,
@@ -43,7 +44,7 @@ from moebench.operators.fp8.shared import SharedExperts
 from moebench.operators.fp8.sigmoid_bias import SigmoidBias
 from moebench.operators.fp8.swiglu import silu as swiglu
 from moebench.operators.layers import Sizes, cached, expert_ranks
-from moebench.operators.operator import const, uuid_of
+from moebench.operators.operator import uuid_of
 
 ROUTERS_INSIDE = (SigmoidBias(), Renorm(), SharedExperts())
 NOT_ROUTED = {"small-one-group"}  # experts that are no multiple of 32 are in small-renorm
@@ -95,21 +96,19 @@ def routed_key(key: str) -> str:
 @cached
 def router_inside() -> dict[str, str]:
     """Return key -> the one that states its layer with the router inside, where there is one."""
-    keys = [key for form in ROUTERS_INSIDE for key in form.layer_sizes()]
-    return {routed_key(key): key for key in keys if key not in NOT_ROUTED}
+    inside = {}
+    for form in ROUTERS_INSIDE:
+        for key in form.layer_sizes():
+            if key not in NOT_ROUTED:
+                inside[routed_key(key)] = key
+    return inside
 
 
 @cached
 def routers() -> dict[str, Sizes]:
     """Return key -> its layer's sizes as the router knows them, groups included."""
-    inside = layers.layer_sizes("sigmoid-bias", "renorm", "given")
-    return {routed_key(key): sizes for key, sizes in inside.items() if key not in NOT_ROUTED}
-
-
-@cached
-def ungrouped() -> dict[str, Sizes]:
-    """Return key -> sizes, of every layer of this form."""
-    return {key: after_routing(sizes) for key, sizes in routers().items()}
+    every_layer = layers.layer_sizes()
+    return {routed_key(key): sizes for key, sizes in every_layer.items() if key not in NOT_ROUTED}
 
 
 def after_routing(sizes: Sizes) -> Sizes:
@@ -145,8 +144,9 @@ def padded(ids: np.ndarray, weights: np.ndarray, sizes: Sizes) -> None:
     """Make a batch for a CUDA graph: the last tokens are none, and their weights are whatever was
     there.
     """
-    ids[len(ids) * 2 // 3 :] = -1
-    weights[len(ids) * 2 // 3 :] = np.nan
+    last = slice(len(ids) * 2 // 3, None)
+    ids[last] = -1
+    weights[last] = np.nan
 
 
 def without_expert(ids: np.ndarray, weights: np.ndarray, sizes: Sizes) -> None:
@@ -172,14 +172,21 @@ class Routed(Fp8Layer):
     case = RoutedCase
     routing_inputs = ("topk_ids", "topk_weights")
     reference_functions = (dequantize, run)
+    meanings = AXES | {
+        "gemm1_out_size": "GEMM1's output: gate, then up.",
+        "top_k": "Experts of a token.",
+    }
     inputs = inputs(ROUTED)
 
+    @cached
     def layer_sizes(self) -> dict[str, Sizes]:
-        return ungrouped()
+        return {key: after_routing(sizes) for key, sizes in routers().items()}
 
-    def small(self) -> tuple[str, ...]:
-        keys = [routed_key(key) for form in ROUTERS_INSIDE for key in form.small()]
-        return tuple(key for key in keys if key in router_inside())  # by whose workloads theirs are
+    def small(self) -> list[str]:
+        """Return the keys that are for machines without a GPU, and have the workloads of a layer
+        with the router inside.
+        """
+        return [key for key in super().small() if key in router_inside()]
 
     def definition_name_of(self, sizes: Sizes) -> str:
         """Return the name of the FIB Definition of a layer of these sizes, or of the router's."""
@@ -196,13 +203,6 @@ class Routed(Fp8Layer):
             "of gate come first, activation scales are row-major." + slice_sentence(sizes)
         )
 
-    def axes(self, sizes: Sizes) -> dict:
-        width = sizes["intermediate_size"]
-        return super().axes(sizes) | {
-            "gemm1_out_size": const(2 * width, "GEMM1's output: gate, then up."),
-            "top_k": const(sizes["top_k"], "Experts of a token."),
-        }
-
     def cases(self, key: str) -> list[RoutedCase]:
         inside = router_inside().get(key)
         if inside is None:
@@ -211,17 +211,17 @@ class Routed(Fp8Layer):
         likes = form_inside(inside).cases(inside)
         cases = [self.case_like(key, like.name, like) for like in likes]
         if key in self.small():
-            harsh = next(like for like in likes if like.name == "harsh-scales")
-            cases += [self.case_like(key, name, harsh, name) for name in SPOILT]
+            (harsh,) = [like for like in likes if like.name == "harsh-scales"]
+            for name in SPOILT:
+                spoilt = self.case_like(key, name, harsh)
+                cases.append(replace(spoilt, ids=name, scales="random"))
         return cases
 
-    def case_like(self, key: str, name: str, like: MoeCase, ids: str = "chosen") -> RoutedCase:
-        """Return a case with the tokens, rank and routing of another one."""
+    def case_like(self, key: str, name: str, like: MoeCase) -> RoutedCase:
+        """Return a case with the tokens, rank, routing and scales of another one."""
         uuid = uuid_of(self.definition_name(key), name)
-        scales = like.scales if ids == "chosen" else "random"
-        return RoutedCase(
-            key, name, uuid, like.seq_len, like.offset, scales=scales, like=like, ids=ids
-        )
+        tokens = like.seq_len
+        return RoutedCase(key, name, uuid, tokens, like.offset, scales=like.scales, like=like)
 
     def tensors(self, case: RoutedCase) -> dict[str, torch.Tensor]:
         sizes = routers()[case.layer_key]
@@ -233,11 +233,14 @@ class Routed(Fp8Layer):
         routed = after_router(stored, sizes)
         append_shared_experts(routed, case.offset, sizes, case.uuid)
         if case.ids in SPOILT:
-            spoil = SPOILT[case.ids]
+            ids = routed["topk_ids"].numpy()
+            weights = routed["topk_weights"].numpy()
             layer = self.layer_sizes()[case.layer_key]
-            spoil(routed["topk_ids"].numpy(), routed["topk_weights"].numpy(), layer)
+            SPOILT[case.ids](ids, weights, layer)
+
         if case.scales == "harsh":
-            routed |= {name: stored[name] for name in SCALE_NAMES}
+            for name in SCALE_NAMES:
+                routed[name] = stored[name]
             routed["hidden_states_scale"] = stored["hidden_states_scale"].t().contiguous()
         return routed
 
@@ -245,9 +248,5 @@ class Routed(Fp8Layer):
         return stored["topk_ids"].to(torch.int64).numpy()
 
     def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
-        return routing_bytes(seq_len, sizes)
-
-
-def routing_bytes(seq_len: int, sizes: Sizes) -> int:
-    """Return the bytes of the ids and weights of so many tokens."""
-    return seq_len * sizes["top_k"] * (4 + 4)
+        """Return the bytes of the ids and weights of so many tokens."""
+        return seq_len * sizes["top_k"] * (4 + 4)

@@ -12,19 +12,14 @@ SGLang every rank takes it for every token and weighs it with 1 / ranks: at 4096
 rows again as all experts of a rank have.)
 """
 
-import numpy as np
 import torch
 from flashinfer_bench import Definition
 
-from moebench.operators import layers
 from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.layer import CONSTRAINTS, slice_sentence
 from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.fp8.sigmoid_bias import SigmoidBias, route
-from moebench.operators.layers import Sizes, expert_ranks, routed_experts
-from moebench.operators.operator import const
-from moebench.operators.roofline import Counts
-from moebench.operators.routing import trained_router
+from moebench.operators.layers import Sizes, expert_ranks, layers_of
 
 NUM_SHARED_EXPERTS = 1  # of DeepSeek-V3; `reference_source` has every other layer's
 FIRST_RANK = 0  # of the workloads: it has shared experts to compute at every number of tokens
@@ -86,12 +81,13 @@ class SharedExperts(SigmoidBias):
     reference_sizes = (*SigmoidBias.reference_sizes, "num_shared_experts")
     reference_functions = (dequantize, route, local_experts, add_shared_experts, run)
     constraints = [*CONSTRAINTS, "num_local_experts <= num_experts + num_shared_experts"]
+    meanings = SigmoidBias.meanings | {
+        "num_local_experts": "Experts that this rank holds, the shared ones behind all others.",
+        "num_shared_experts": "Experts that every token takes.",
+    }
 
     def layer_sizes(self) -> dict[str, Sizes]:
-        return layers.with_shared("sigmoid-bias")
-
-    def small(self) -> tuple[str, ...]:
-        return layers.small_with_shared("sigmoid-bias")
+        return layers_of("sigmoid-bias", shared=True)
 
     def definition(self, key: str) -> Definition:
         """Return the FIB Definition of a layer key, with a tag of shared experts."""
@@ -111,18 +107,5 @@ class SharedExperts(SigmoidBias):
             + slice_sentence(sizes)
         )
 
-    def axes(self, sizes: Sizes) -> dict:
-        held = "Experts that this rank holds, the shared ones behind all others."
-        return super().axes(sizes) | {
-            "num_local_experts": const(sizes["num_local_experts"], held),
-            "num_shared_experts": const(
-                sizes["num_shared_experts"], "Experts that every token takes."
-            ),
-        }
-
     def usual_case(self, sizes: Sizes) -> tuple:
         return (FIRST_RANK,)
-
-    def local_counts(self, chosen: np.ndarray, offset: int, sizes: Sizes) -> Counts:
-        rank = offset // routed_experts(sizes)
-        return trained_router.counts_with_shared(chosen, rank, sizes)

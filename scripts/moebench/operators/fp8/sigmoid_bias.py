@@ -10,18 +10,18 @@ import csv
 
 import torch
 
-from moebench.operators import layers
 from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.arguments import DS_ROUTING, inputs
-from moebench.operators.fp8.layer import (
-    CONSTRAINTS,
-    Fp8Layer,
-    MoeCase,
-    slice_sentence,
-)
+from moebench.operators.fp8.layer import AXES, CONSTRAINTS, Fp8Layer, MoeCase, slice_sentence
 from moebench.operators.fp8.reference import dequantize, local_experts
-from moebench.operators.layers import Sizes, expert_ranks, routed_experts
-from moebench.operators.operator import const
+from moebench.operators.layers import (
+    Sizes,
+    definitions_folder,
+    expert_ranks,
+    layers_of,
+    routed_experts,
+)
+from moebench.operators.routing.trained_router import raised_alone
 
 # Of the first layer; `reference_source` has every other's. Routing is fixed by the model and cannot
 # be read off a tensor's shape.
@@ -90,13 +90,11 @@ class SigmoidBias(Fp8Layer):
     reference_sizes = (*router_sizes, "experts_at_once")
     reference_functions = (dequantize, route, local_experts, run)
     constraints = [*CONSTRAINTS, "num_local_experts <= num_experts"]
+    meanings = {"num_experts": "Experts of the whole layer.", **AXES}
     inputs = inputs(DS_ROUTING)
 
     def layer_sizes(self) -> dict[str, Sizes]:
-        return layers.routed_alone("sigmoid-bias")
-
-    def small(self) -> tuple[str, ...]:
-        return layers.small("sigmoid-bias")
+        return layers_of("sigmoid-bias")
 
     def name_prefix(self, sizes: Sizes) -> str:
         groups = f"ng{sizes['num_groups']}_kg{sizes['kept_groups']}"
@@ -110,62 +108,54 @@ class SigmoidBias(Fp8Layer):
             + slice_sentence(sizes)
         )
 
-    def axes(self, sizes: Sizes) -> dict:
-        every_axis = super().axes(sizes)
-        seq_len = every_axis.pop("seq_len")
-        all_experts = const(sizes["num_experts"], "Experts of the whole layer.")
-        return {"seq_len": seq_len, "num_experts": all_experts} | every_axis
-
     def cases(self, key: str) -> list[MoeCase]:
         return public_cases() if key == FIRST else super().cases(key)
 
     def hard_cases(self, sizes: Sizes) -> list[tuple]:
-        return hard_cases(sizes)
+        """Return name, T, rank's first expert, raised and scales of cases that are easily got
+        wrong.
+        """
+        experts = sizes["num_experts"]
+        local = routed_experts(sizes)
+        ranks = expert_ranks(sizes)
+        first = [ranks * n // 8 * local for n in range(8)]  # experts of ranks, first to last
+
+        # Lowering everybody else closes the other groups, or they would be chosen in spite of one
+        # strong expert: a group counts by its best two.
+        some = range(first[2], first[2] + local, local // sizes["top_k"])
+        takes_all = raised_alone((), experts)
+        takes_all |= dict.fromkeys(range(first[4], first[4] + local), -9.0)
+        takes_all[first[4] + 3] = 9.0
+        none_local = dict.fromkeys(range(first[3], first[3] + local), -9.0)
+
+        return [
+            ("one-token", 1, first[1] or local, {}),
+            ("no-tokens", 0, 0, {}),
+            ("none-local", 5, first[3], none_local),
+            ("same-eight-local", 33, first[2], raised_alone(some, experts)),
+            ("one-expert-takes-all", 70, first[4], takes_all),
+            ("first-rank", 16, 0, {}),
+            ("last-rank-odd-length", 37, experts - local, {}),
+            ("offset-across-groups", 19, experts * 77 // 256, {}),
+            ("harsh-scales", 24, first[5], {}, "harsh"),
+            ("harsh-scales-one-token", 1, first[6], {first[6] + 3: 4.0}, "harsh"),
+        ]
 
     def scalars(self, case: MoeCase) -> dict[str, float]:
-        factor = self.layer_sizes()[case.layer_key]["routed_scaling_factor"]
-        return super().scalars(case) | {"routed_scaling_factor": factor}
+        sizes = self.layer_sizes()[case.layer_key]
+        return super().scalars(case) | {"routed_scaling_factor": sizes["routed_scaling_factor"]}
 
     def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
-        return seq_len * sizes["num_experts"] * 4 + sizes["num_experts"] * 2
+        experts = sizes["num_experts"]
+        return seq_len * experts * 4 + experts * 2
 
 
 def public_cases() -> list[MoeCase]:
     """Return the cases of FIRST whose uuid, tokens and rank the public data set has."""
-    file = layers.definitions_folder() / "public_workloads.csv"
+    file = definitions_folder() / "public_workloads.csv"
     cases = []
     with file.open(encoding="utf-8", newline="") as lines:
-        for uuid, tokens, offset in list(csv.reader(lines))[1:]:
-            cases.append(MoeCase(FIRST, f"T={tokens}", uuid, int(tokens), int(offset)))
+        _, *rows = csv.reader(lines)
+    for uuid, tokens, offset in rows:
+        cases.append(MoeCase(FIRST, f"T={tokens}", uuid, int(tokens), int(offset)))
     return cases
-
-
-def hard_cases(sizes: Sizes) -> list[tuple]:
-    """Return name, T, rank's first expert, raised and scales of cases that are easily got wrong."""
-    experts = sizes["num_experts"]
-    local = routed_experts(sizes)
-    ranks = expert_ranks(sizes)
-    eighth = [ranks * n // 8 * local for n in range(8)]  # first experts of ranks, first to last
-
-    # Lowering everybody else closes the other groups, or they would be chosen in spite of one
-    # strong expert: a group counts by its best two.
-    favourites = range(eighth[2], eighth[2] + local, local // sizes["top_k"])
-    same_eight = {expert: 9.0 if expert in favourites else -3.0 for expert in range(experts)}
-
-    rank = range(eighth[4], eighth[4] + local)
-    takes_all = {expert: -9.0 if expert in rank else -3.0 for expert in range(experts)}
-    takes_all[rank[3]] = 9.0
-
-    none_local = dict.fromkeys(range(eighth[3], eighth[3] + local), -9.0)
-    return [
-        ("one-token", 1, eighth[1] or local, {}, "random"),
-        ("no-tokens", 0, 0, {}, "random"),
-        ("none-local", 5, eighth[3], none_local, "random"),
-        ("same-eight-local", 33, eighth[2], same_eight, "random"),
-        ("one-expert-takes-all", 70, eighth[4], takes_all, "random"),
-        ("first-rank", 16, 0, {}, "random"),
-        ("last-rank-odd-length", 37, experts - local, {}, "random"),
-        ("offset-across-groups", 19, experts * 77 // 256, {}, "random"),
-        ("harsh-scales", 24, eighth[5], {}, "harsh"),
-        ("harsh-scales-one-token", 1, eighth[6], {eighth[6] + 3: 4.0}, "harsh"),
-    ]

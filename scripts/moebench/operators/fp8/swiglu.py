@@ -41,25 +41,31 @@ def swiglustep(gate, up):
 
 FUNCTIONS = {
     "silu": silu,
-    "silu_clamp": silu_clamp,
+    "clamp": silu_clamp,
     "swigluoai": swigluoai,
     "swiglustep": swiglustep,
 }
 
 
+def kind(sizes: dict) -> str:
+    """Return which of FUNCTIONS is the activation of a layer's sizes."""
+    if sizes["activation"] == "silu" and sizes["swiglu_limit"]:
+        return "clamp"
+    return sizes["activation"]
+
+
 def function_of(sizes: dict) -> Callable:
     """Return the activation of a layer's sizes."""
-    clamped = sizes["activation"] == "silu" and sizes["swiglu_limit"]
-    return FUNCTIONS["silu_clamp" if clamped else sizes["activation"]]
+    return FUNCTIONS[kind(sizes)]
 
 
 def source(sizes: dict) -> str:
     """Return the text of the reference's `swiglu`, with its LIMIT."""
     function = function_of(sizes)
-    text = inspect.getsource(function).replace(f"def {function.__name__}(", "def swiglu(")
-    if not sizes["swiglu_limit"]:
-        return text
-    return f"LIMIT = {float(sizes['swiglu_limit'])}\n\n\n{text}"
+    text = inspect.getsource(function)
+    text = text.replace(f"def {function.__name__}(", "def swiglu(")
+    limit = float(sizes["swiglu_limit"])
+    return f"LIMIT = {limit}\n\n\n{text}" if limit else text
 
 
 def description(sizes: dict) -> str:
@@ -71,10 +77,10 @@ def description(sizes: dict) -> str:
 
 def suffix(sizes: dict) -> str:
     """Return what the activation adds to a definition's name: "_clamp10"; "" for silu alone."""
-    if not sizes["swiglu_limit"]:
+    limit = sizes["swiglu_limit"]
+    if not limit:
         return ""
-    name = "clamp" if sizes["activation"] == "silu" else sizes["activation"]
-    return f"_{name}{sizes['swiglu_limit']:g}".replace(".", "p")
+    return f"_{kind(sizes)}{limit:g}".replace(".", "p")
 
 
 def constants(sizes: dict) -> dict[str, float | bool]:

@@ -42,11 +42,10 @@ def same_experts(layer_key: str) -> dict[int, float]:
     """Return logits to add so that every token picks the same experts."""
     sizes = catalogue.router_sizes(layer_key)
     experts = sizes["num_experts"]
+    chosen = range(sizes["top_k"])
     if sizes["top_k"] == len(EIGHT) and sizes["routing"] != "renorm":
-        chosen = [each * experts // 256 for each in EIGHT]
-    else:
-        chosen = range(sizes["top_k"])
-    return {expert: 9.0 if expert in chosen else -9.0 for expert in range(experts)}
+        chosen = [expert * experts // 256 for expert in EIGHT]
+    return trained_router.raised_alone(chosen, experts, others=-9.0)
 
 
 def kinds_of(layer_key: str) -> list[str]:
@@ -57,9 +56,10 @@ def kinds_of(layer_key: str) -> list[str]:
 def tensors(kind: str, num_tokens: int, layer_key: str) -> dict[str, torch.Tensor]:
     """Return the definition's routing inputs; the same ones each time."""
     sizes = catalogue.router_sizes(layer_key)
+    offset = offset_of(layer_key)
     if kind == "skewed":
         seed = f"sweep/{num_tokens}"
-        drawn = trained_router.draw_typical(seed, num_tokens, offset_of(layer_key), sizes)
+        drawn = trained_router.draw_typical(seed, num_tokens, offset, sizes)
     elif kind == "uniform":
         seed = f"sweep/uniform/{num_tokens}"
         drawn = trained_router.draw(seed, num_tokens, {}, sizes, spread=0)
@@ -68,11 +68,11 @@ def tensors(kind: str, num_tokens: int, layer_key: str) -> dict[str, torch.Tenso
         drawn = trained_router.draw(seed, num_tokens, same_experts(layer_key), sizes, spread=0)
 
     inputs = trained_router.as_inputs(*drawn)
-    if catalogue.form(layer_key) == "routed":
-        routed = after_router(inputs, sizes)
-        append_shared_experts(routed, offset_of(layer_key), sizes, seed)
-        return routed
-    return inputs
+    if catalogue.form(layer_key) != "routed":
+        return inputs
+    routed = after_router(inputs, sizes)
+    append_shared_experts(routed, offset, sizes, seed)
+    return routed
 
 
 def workload(kind: str, num_tokens: int, layer_key: str) -> tuple[str, Workload]:
@@ -89,5 +89,6 @@ def workload(kind: str, num_tokens: int, layer_key: str) -> tuple[str, Workload]
     case = MoeCase(layer_key, label, uuid, num_tokens, offset_of(layer_key))
 
     content = safetensors.torch.save(tensors(kind, num_tokens, layer_key))
-    write_atomically(paths.ROOT / paths.blob_file(name, case.uuid), content)
-    return label, catalogue.operator(layer_key).record(case).workload
+    write_atomically(paths.ROOT / paths.blob_file(name, uuid), content)
+    trace = catalogue.operator(layer_key).record(case)
+    return label, trace.workload

@@ -4,6 +4,7 @@ Philox bits, integer sums, exactly rounded operations, no maths library.
 """
 
 import hashlib
+import math
 
 import numpy as np
 
@@ -15,7 +16,8 @@ PER_STD = 1 / 53509.9
 
 def bits(seed: str, count: int) -> np.ndarray:
     """Return `count` uint64 words of the Philox stream that belongs to `seed`."""
-    key = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16], "little")
+    digest = hashlib.sha256(seed.encode()).digest()
+    key = int.from_bytes(digest[:16], "little")
     return np.random.Philox(key=key).random_raw(count)
 
 
@@ -28,10 +30,12 @@ def normal(seed: str, shape: tuple[int, ...]) -> np.ndarray:
     """Return numbers close to normal, mean 0 and deviation 1, float64; sums of integers, so within
     +-4.9.
     """
-    count = int(np.prod(shape))
+    count = math.prod(shape)
     words = bits(seed, count * HALF_WORDS // 4).astype("<u8")
-    sums = words.view("<u2").reshape(count, HALF_WORDS).sum(axis=1, dtype=np.int64)
-    return ((sums - MEAN) * PER_STD).reshape(shape)
+    halves = words.view("<u2").reshape(count, HALF_WORDS)
+    sums = halves.sum(axis=1, dtype=np.int64)
+    numbers = (sums - MEAN) * PER_STD
+    return numbers.reshape(shape)
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

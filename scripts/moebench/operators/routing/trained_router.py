@@ -12,6 +12,7 @@ by the logits themselves, which are exact in bfloat16 then.
 
 import itertools
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -33,27 +34,34 @@ def margin(logits: np.ndarray, bias: np.ndarray | None, sizes: Sizes) -> np.ndar
     that is not chosen.
     """
     scores = selection_scores(logits, bias)
-    top_k = sizes["top_k"]
-    kept = sizes["kept_groups"]
+    gap = gap_behind(candidates(scores, sizes), sizes["top_k"])
 
-    open_scores = np.sort(candidates(scores, sizes), axis=1)
-    gap = open_scores[:, -top_k] - open_scores[:, -top_k - 1]
+    kept = sizes["kept_groups"]
     if kept < sizes["num_groups"]:
-        ranked = np.sort(group_scores(scores, sizes), axis=1)
-        gap = np.minimum(gap, ranked[:, -kept] - ranked[:, -kept - 1])
+        gap_of_groups = gap_behind(group_scores(scores, sizes), kept)
+        gap = np.minimum(gap, gap_of_groups)
     return gap
+
+
+def gap_behind(scores: np.ndarray, count: int) -> np.ndarray:
+    """Return by how much each row's `count` best are ahead of the others."""
+    ranked = np.sort(scores, axis=1)
+    return ranked[:, -count] - ranked[:, -count - 1]
 
 
 def selection_scores(logits: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     """Return what experts are chosen by, float64 [T, num_experts]."""
     logits = logits.astype(np.float64)
-    return logits if bias is None else sigmoid(logits) + bias.astype(np.float64)
+    if bias is None:
+        return logits
+    return sigmoid(logits) + bias.astype(np.float64)
 
 
 def in_groups(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
     """Return [T, num_groups, experts of a group]."""
+    groups = sizes["num_groups"]
     tokens, experts = scores.shape
-    return scores.reshape(tokens, sizes["num_groups"], experts // sizes["num_groups"])
+    return scores.reshape(tokens, groups, experts // groups)
 
 
 def group_scores(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
@@ -67,9 +75,10 @@ def candidates(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
     closed = sizes["num_groups"] - sizes["kept_groups"]
     if not closed:
         return scores
-    order = np.argsort(np.argsort(group_scores(scores, sizes), axis=1), axis=1)
-    is_closed = (order < closed)[:, :, None]
-    return np.where(is_closed, -np.inf, in_groups(scores, sizes)).reshape(scores.shape)
+    worst_first = np.argsort(group_scores(scores, sizes), axis=1)
+    opened = in_groups(scores, sizes).copy()
+    np.put_along_axis(opened, worst_first[:, :closed, None], -np.inf, axis=1)
+    return opened.reshape(scores.shape)
 
 
 def select(logits: np.ndarray, bias: np.ndarray | None, sizes: Sizes) -> np.ndarray:
@@ -80,14 +89,14 @@ def select(logits: np.ndarray, bias: np.ndarray | None, sizes: Sizes) -> np.ndar
 
 
 def route(
-    logits: np.ndarray, bias: np.ndarray | None, sizes: Sizes, scaling_factor: float
+    logits: np.ndarray, bias: np.ndarray | None, sizes: Sizes
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a router's answer, the best expert first: ids int32 and weights float32, both [T,
     top_k].
 
-    With a bias the weights are the chosen scores, normalised, times scaling_factor; without, a
-    softmax over the chosen logits. Exactly rounded operations in one order alone, so the same to
-    the last bit everywhere.
+    With a bias the weights are the chosen scores, normalised, times the layer's scaling factor;
+    without, a softmax over the chosen logits. Exactly rounded operations in one order alone, so the
+    same to the last bit everywhere.
     """
     scores = candidates(selection_scores(logits, bias), sizes)
     ids = np.argsort(-scores, axis=1, kind="stable")[:, : sizes["top_k"]]
@@ -96,7 +105,7 @@ def route(
     if bias is None:
         weights = normalised(exponential(values - values[:, :1]))
     else:
-        weights = normalised(sigmoid(values)) * scaling_factor
+        weights = normalised(sigmoid(values)) * sizes["routed_scaling_factor"]
     return ids.astype(np.int32), weights.astype(np.float32)
 
 
@@ -107,20 +116,22 @@ def experts(seed: str, sizes: Sizes, spread: float = 1) -> tuple[np.ndarray, np.
     With renorm routing the bias is None, and what it would leave of an expert's popularity is all
     that there is.
     """
-    popular = normal(f"{seed}/popularity", (sizes["num_experts"],))
-    wobble = normal(f"{seed}/bias", (sizes["num_experts"],))
+    shape = (sizes["num_experts"],)
+    popular = normal(f"{seed}/popularity", shape)
+    wobble = normal(f"{seed}/bias", shape)
     if sizes["routing"] == "renorm":
         left = spread * (1 - BALANCE) * POPULARITY * popular
         return left + spread * 0.02 / SLOPE * wobble, None
 
     popularity = spread * POPULARITY * popular
-    bias = (0.02 * (spread * wobble) - BALANCE * SLOPE * popularity).astype(np.float32)
+    bias = 0.02 * (spread * wobble)
+    bias -= BALANCE * SLOPE * popularity
     return popularity + CENTRE, exact_in_bfloat16(bias)
 
 
 def exact_in_bfloat16(values: np.ndarray) -> np.ndarray:
-    """Return float32 values rounded to bfloat16."""
-    return torch.from_numpy(values).bfloat16().float().numpy()
+    """Return values rounded to float32 and then to bfloat16, as float32."""
+    return torch.from_numpy(values).float().bfloat16().float().numpy()
 
 
 def draw(
@@ -137,18 +148,24 @@ def draw(
     for expert, logit in raised.items():
         offset[expert] += logit
 
-    logits = np.empty((num_tokens, sizes["num_experts"]), dtype=np.float32)
+    num_experts = len(offset)
+    logits = np.empty((num_tokens, num_experts), dtype=np.float32)
     unclear = np.arange(num_tokens)
-    attempt = 0
-    while len(unclear):
-        noise = normal(f"{seed}/noise/{attempt}", (len(unclear), sizes["num_experts"]))
-        drawn = (noise + offset).astype(np.float32)
-        if bias is None:
-            drawn = exact_in_bfloat16(drawn)
+    for attempt in itertools.count():
+        noise = normal(f"{seed}/noise/{attempt}", (len(unclear), num_experts))
+        drawn = noise + offset
+        drawn = exact_in_bfloat16(drawn) if bias is None else drawn.astype(np.float32)
         logits[unclear] = drawn
-        unclear = unclear[margin(drawn, bias, sizes) < MARGIN]
-        attempt += 1
-    return logits, bias
+
+        is_narrow = margin(drawn, bias, sizes) < MARGIN
+        unclear = unclear[is_narrow]
+        if not len(unclear):
+            return logits, bias
+
+
+def raised_alone(chosen: Iterable[int], num_experts: int, others: float = -3.0) -> dict[int, float]:
+    """Return logits to add so that the chosen experts are far ahead of all others."""
+    return dict.fromkeys(range(num_experts), others) | dict.fromkeys(chosen, 9.0)
 
 
 def as_inputs(logits: np.ndarray, bias: np.ndarray | None) -> dict[str, torch.Tensor]:
@@ -184,12 +201,13 @@ def counts_with_shared(chosen: np.ndarray, rank: int, sizes: Sizes) -> Counts:
     chosen: as of `local_counts`.
     """
     num_routed = routed_experts(sizes)
+    num_local = sizes["num_local_experts"]
     local = np.where(chosen < num_routed, chosen, -1)
 
     here = np.arange(len(chosen)) % expert_ranks(sizes) == rank
-    shared = np.arange(num_routed, sizes["num_local_experts"])
-    everything = np.concatenate([local, np.where(here[:, None], shared, -1)], axis=1)
-    return counts_below(sizes["num_local_experts"], everything)
+    shared = np.arange(num_routed, num_local)
+    shared = np.where(here[:, None], shared, -1)
+    return counts_below(num_local, np.concatenate([local, shared], axis=1))
 
 
 def is_typical(num_tokens: int, rows: int, active: int, sizes: Sizes) -> bool:
@@ -205,8 +223,9 @@ def is_typical(num_tokens: int, rows: int, active: int, sizes: Sizes) -> bool:
     local = routed_experts(sizes)
     average = num_tokens * sizes["top_k"] * local / sizes["num_experts"]
     expected = round(local * (1 - math.exp(-average / local)))
-    near = abs(active - expected) <= max(1, 0.05 * expected)
-    return near and abs(rows - average) <= max(2, 0.1 * average)
+    if abs(active - expected) > max(1, 0.05 * expected):
+        return False
+    return abs(rows - average) <= max(2, 0.1 * average)
 
 
 def draw_typical(
@@ -218,6 +237,7 @@ def draw_typical(
     """
     for attempt in itertools.count():
         logits, bias = draw(f"{seed}/{attempt}", num_tokens, {}, sizes)
-        counts = local_counts(select(logits, bias, sizes) - offset, sizes)
+        chosen = select(logits, bias, sizes)
+        counts = local_counts(chosen - offset, sizes)
         if is_typical(num_tokens, counts.rows, counts.active, sizes):
             return logits, bias
