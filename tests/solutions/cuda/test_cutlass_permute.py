@@ -148,18 +148,20 @@ def check_table(table, first, rows, shape, swap_ab):
     depth.
     """
     n, k = shape
+    scales = (n // BLOCK) * (k // BLOCK)
     expert = np.arange(len(first))
-    all_n = np.full_like(rows, n)
-    all_k = np.full_like(rows, k)
-    problem = [all_n, rows, all_k] if swap_ab else [rows, all_n, all_k]
-
-    assert (table["problem"] == np.stack(problem, 1)).all()
-    assert (table["activations"] == first * k).all()
-    assert (table["weights"] == expert * n * k).all()
-    assert (table["result"] == first * n * 2).all(), "bf16"
-    assert (table["row_scale"] == first * (k // BLOCK) * 4).all()
-    assert (table["block_scale"] == expert * (n // BLOCK) * (k // BLOCK) * 4).all()
-    assert (table["strides"] == [[k], [k], [n]]).all()
+    expected = {
+        "activations": first * k,
+        "weights": expert * n * k,
+        "result": first * n * 2,  # bf16
+        "row_scale": first * (k // BLOCK) * 4,
+        "block_scale": expert * scales * 4,
+        "strides": [[k], [k], [n]],
+    }
+    for name, values in expected.items():
+        assert (table[name] == values).all(), name
+    for count, problem in zip(rows, table["problem"], strict=True):
+        assert problem.tolist() == ([n, count, k] if swap_ab else [count, n, k])
 
 
 def check_window(call, window, begin, options):
@@ -181,7 +183,7 @@ def check_window(call, window, begin, options):
     scales = []
     for start, end in zip(first, last, strict=True):
         scale = call.x_scale[:, tokens[start:end]]
-        scales.append((scale.T if options.by_row else scale).ravel())
+        scales.append(scale.ravel("F" if options.by_row else "C"))
     assert np.array_equal(window.x_scale, np.concatenate(scales))
 
 
