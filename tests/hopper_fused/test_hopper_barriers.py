@@ -124,13 +124,12 @@ def test_every_byte_of_narrow_experts_is_ordered(program):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [SIZES, *OTHER_SIZES], indirect=True)
-@pytest.mark.parametrize("seed", range(3))
-def test_every_byte_is_ordered_in_other_orders(program, seed):
-    rows = ROWS[seed:] + ROWS[:seed]
-    for gemm in (1, 2):
-        for h_split in (1, 2):
-            done = run(program, gemm, h_split, rows, seed)
-            assert done.returncode == 0, done.stdout
+@pytest.mark.parametrize("gemm", [1, 2])
+def test_every_byte_is_ordered_in_other_orders(program, gemm):
+    for h_split in (1, 2):
+        rows = ROWS[h_split:] + ROWS[:h_split]
+        done = run(program, gemm, h_split, rows, seed=h_split)
+        assert done.returncode == 0, done.stdout
 
 
 def not_missed(program, gemm, h_split, rows, places):

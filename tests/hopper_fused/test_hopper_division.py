@@ -5,6 +5,7 @@ as 32 fibers.
 import subprocess
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from itertools import product
 
 import host_program
 import pytest
@@ -99,11 +100,16 @@ def division(request, tmp_path_factory):
 
 def few_tokens(test):
     """Run a test for some CTAs, and a share of 60 of the most m_blocks."""
-    return settings(deadline=None, max_examples=25)(given(ctas=SMS, share=st.integers(0, 60))(test))
+    drawn = given(ctas=SMS, share=st.integers(0, 60))(test)
+    return settings(deadline=None, max_examples=25)(drawn)
 
 
 def many_tokens(test):
-    return settings(deadline=None, max_examples=15)(given(ctas=SMS, rows=SOME_ROWS)(test))
+    drawn = given(ctas=SMS, rows=SOME_ROWS)(test)
+    return settings(deadline=None, max_examples=15)(drawn)
+
+
+each_order = pytest.mark.parametrize("order", range(3), ids=["gemm1", "gemm2, two passes", "gemm2"])
 
 
 def by_cta(tiles):
@@ -119,11 +125,12 @@ def test_few_tokens_every_n_block_is_done_once(division, ctas, share):
     m_blocks = division.number("most") * share // 60
     done = Counter()
     for tile in division.few(ctas, m_blocks):
-        done.update((tile.m_block, tile.n_block + i) for i in range(tile.num_n_blocks))
+        for i in range(tile.num_n_blocks):
+            done[tile.m_block, tile.n_block + i] += 1
 
+    expected = set(product(range(m_blocks), range(division.n_blocks)))
+    assert set(done) == expected
     assert set(done.values()) <= {1}
-    assert len(done) == m_blocks * division.n_blocks
-    assert all(m_block < m_blocks and n_block < division.n_blocks for m_block, n_block in done)
 
 
 @few_tokens
@@ -143,15 +150,10 @@ def test_few_tokens_work_is_spread_and_in_order(division, ctas, share):
     assert max(work) <= -(-m_blocks * division.n_blocks // ctas)
 
 
-@pytest.mark.parametrize("order", range(3), ids=["gemm1", "gemm2, two passes", "gemm2"])
-@many_tokens
-def test_many_tokens_every_row_meets_every_column_once(division, order, ctas, rows):
-    scheduler, n_blocks = division.orders[order]
-    rows = rows[: division.experts]
+def check_each_row_meets_each_column_once(tiles, rows, n_blocks):
+    """rows: of each expert, multiples of 16 or less."""
     done = Counter()
-    for tile in division.many(scheduler, ctas, n_blocks, rows):
-        assert 0 < tile.m_rows <= BLOCK_M
-        assert tile.normal == (tile.m_rows > BLOCK_M // 2)
+    for tile in tiles:
         for row in range(tile.m_first, tile.m_first + tile.m_rows, 16):
             done[tile.expert, tile.n_block, row] += 1
 
@@ -163,35 +165,52 @@ def test_many_tokens_every_row_meets_every_column_once(division, order, ctas, ro
     assert set(done.values()) <= {1}
 
 
-@pytest.mark.parametrize("order", range(3), ids=["gemm1", "gemm2, two passes", "gemm2"])
+@each_order
+@many_tokens
+def test_many_tokens_every_row_meets_every_column_once(division, order, ctas, rows):
+    scheduler, n_blocks = division.orders[order]
+    rows = rows[: division.experts]
+    tiles = division.many(scheduler, ctas, n_blocks, rows)
+    for tile in tiles:
+        assert 0 < tile.m_rows <= BLOCK_M
+        assert tile.normal == (tile.m_rows > BLOCK_M // 2)
+    check_each_row_meets_each_column_once(tiles, rows, n_blocks)
+
+
+@each_order
 @many_tokens
 def test_many_tokens_a_cluster_shares_rows_or_columns(division, order, ctas, rows):
     """Its two CTAs fill each other's stages."""
     scheduler, n_blocks = division.orders[order]
     tiles_of = by_cta(division.many(scheduler, ctas, n_blocks, rows[: division.experts]))
-    for first_cta in {cta // 2 * 2 for cta in tiles_of}:
-        for first, second in zip(tiles_of[first_cta], tiles_of[first_cta + 1], strict=True):
+    for cta in range(0, max(tiles_of, default=0) + 1, 2):
+        for first, second in zip(tiles_of[cta], tiles_of[cta + 1], strict=True):
             if first.multicast_w:
-                rows = first.m_first + BLOCK_M
-                assert second == replace(
-                    first, cta=second.cta, m_first=rows, m_rows=second.m_rows, normal=second.normal
-                )
+                expected = replace(first, m_first=first.m_first + BLOCK_M)
+                second = replace(second, m_rows=first.m_rows, normal=first.normal)
             else:
-                assert second == replace(first, cta=second.cta, n_block=first.n_block + 1)
+                expected = replace(first, n_block=first.n_block + 1)
+            assert replace(second, cta=cta) == expected
 
 
-@many_tokens
-def test_many_tokens_gemm2_begins_with_ready_h(division, ctas, rows):
+def check_gemm2_begins_with_ready_h(division, ctas, rows):
     """A CTA signals `h_ready_except_last_wave` when no tile follows the one that it begins."""
     _, n_blocks = division.orders[0]
     rows = rows[: division.experts]
     last_experts = set()
     for tiles in by_cta(division.many("static", ctas, n_blocks, rows)).values():
-        assert [tile.has_next for tile in tiles] == [1] * (len(tiles) - 1) + [0]
-        last_experts.add(tiles[-1].expert)
+        *before_last, last = tiles
+        assert all(tile.has_next for tile in before_last)
+        assert not last.has_next
+        last_experts.add(last.expert)
 
     before = division.number("before_last_wave", ctas, n_blocks, *rows)
     assert not any(before >> expert & 1 for expert in last_experts)
+
+
+@many_tokens
+def test_many_tokens_gemm2_begins_with_ready_h(division, ctas, rows):
+    check_gemm2_begins_with_ready_h(division, ctas, rows)
 
 
 def test_many_tokens_gemm2_need_not_wait_for_most(division):
@@ -205,7 +224,6 @@ def test_many_tokens_gemm2_need_not_wait_for_most(division):
 # ---- narrow experts: gemm1's last n_block pads I ----
 
 NARROW_HIDDEN = 3072  # for I = 384
-NARROW_N_BLOCKS = 3
 
 
 @pytest.fixture(scope="module")
@@ -223,30 +241,18 @@ def narrow(tmp_path_factory):
 
 @many_tokens
 def test_narrow_experts_padding_is_left_out_where_it_pairs_m_blocks(narrow, ctas, rows):
+    scheduler, n_blocks = narrow.orders[0]
+    padding = n_blocks - 1
     rows = rows[: narrow.experts]
-    done = Counter()
-    for tile in narrow.many("static", ctas, NARROW_N_BLOCKS + 1, rows):
-        assert tile.n_block < NARROW_N_BLOCKS or not tile.multicast_w
-        for row in range(tile.m_first, tile.m_first + tile.m_rows, 16):
-            if tile.n_block < NARROW_N_BLOCKS:
-                done[tile.expert, tile.n_block, row] += 1
-
-    expected = set()
-    for expert, count in enumerate(rows):
-        for row in range(0, count, 16):
-            expected |= {(expert, n_block, row) for n_block in range(NARROW_N_BLOCKS)}
-    assert set(done) == expected
-    assert set(done.values()) <= {1}
+    tiles = []
+    for tile in narrow.many(scheduler, ctas, n_blocks, rows):
+        if tile.n_block == padding:
+            assert not tile.multicast_w
+        else:
+            tiles.append(tile)
+    check_each_row_meets_each_column_once(tiles, rows, padding)
 
 
 @many_tokens
 def test_narrow_experts_gemm2_begins_with_ready_h(narrow, ctas, rows):
-    rows = rows[: narrow.experts]
-    last_experts = set()
-    tiles_of = by_cta(narrow.many("static", ctas, NARROW_N_BLOCKS + 1, rows))
-    for tiles in tiles_of.values():
-        assert [tile.has_next for tile in tiles] == [1] * (len(tiles) - 1) + [0]
-        last_experts.add(tiles[-1].expert)
-
-    before = narrow.number("before_last_wave", ctas, NARROW_N_BLOCKS + 1, *rows)
-    assert not any(before >> expert & 1 for expert in last_experts)
+    check_gemm2_begins_with_ready_h(narrow, ctas, rows)

@@ -30,21 +30,18 @@ def test_every_value_is_exact_at_every_place(ask):
     values = ask("values").view(torch.float8_e4m3fn).float().view(EXPONENTS, 1 << 16, 8)
 
     pairs = torch.arange(1 << 16)
-    codes = torch.stack([pairs >> 4 * i & 15 for i in range(4)], -1)
-    codes = torch.cat([codes, 15 - codes], -1)  # a pair, then the pair with all bits flipped
+    codes = [pairs >> 4 * i & 15 for i in range(4)]
+    codes += [15 - code for code in codes]  # a pair, then the pair with all bits flipped
     table = torch.tensor([*E2M1, *(-value for value in E2M1)])
+    expected = table[torch.stack(codes, -1)]
     powers = torch.exp2(torch.arange(EXPONENTS) - BELOW)
-    assert torch.equal(values, table[codes] * powers[:, None, None])
+    assert torch.equal(values, expected * powers[:, None, None])
 
 
 def test_a_lanes_group_is_where_wgmma_reads_it(ask):
     """A lane has group `lane` of a K block: eight values for each wgmma, four in either half of its
     32.
     """
-    position = ask("order").tolist()
-    for lane in range(4):
-        for wgmma in range(4):
-            for half in range(2):
-                values = [32 * lane + 8 * wgmma + 4 * half + i for i in range(4)]
-                places = [32 * wgmma + 16 * half + 4 * lane + i for i in range(4)]
-                assert [position[value] for value in values] == places
+    position = ask("order").long().view(4, 4, 2, 4)  # lane, wgmma, half, value
+    read = torch.arange(128).view(4, 2, 4, 4)  # wgmma, half, lane, value
+    assert torch.equal(position, read.permute(2, 0, 1, 3))

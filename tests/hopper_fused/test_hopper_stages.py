@@ -2,6 +2,8 @@
 results.
 """
 
+from dataclasses import dataclass
+
 import hopper_faults
 import hopper_layouts
 import hopper_read_out
@@ -10,6 +12,7 @@ import stage_build
 import stage_inputs
 import stage_references
 import torch
+from every_solution import slow
 
 DEVICE = "cuda"
 H_SPLIT = 1  # FP8 parts of h above 1024 tokens
@@ -30,14 +33,16 @@ COUNTS = {
 # ---- on the device ----
 
 
+def build(layer_key):
+    return stage_build.build(stage_build.sources(layer_key))
+
+
 @pytest.fixture(scope="session")
 def libraries():
     """Definition -> compiled test build."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs sm_90")
-    return stage_build.build_all(
-        lambda layer_key: stage_build.build(stage_build.sources(layer_key)), COUNTS
-    )
+    return stage_build.build_all(build, COUNTS)
 
 
 @pytest.mark.gpu
@@ -46,9 +51,8 @@ def libraries():
 )
 def test_every_stage_is_right(libraries, layer_key, num_tokens):
     layer = stage_inputs.sizes(layer_key)
-    arguments = stage_inputs.tokens(layer, num_tokens, DEVICE) | stage_inputs.weights_once(
-        layer_key
-    )
+    tokens = stage_inputs.tokens(layer, num_tokens, DEVICE)
+    arguments = tokens | stage_inputs.weights_once(layer_key)
 
     output, arrays, numbers = stage_build.call(libraries[layer_key], layer, arguments, H_SPLIT)
 
@@ -70,22 +74,24 @@ RENORM |= {"num_groups": 1, "kept_groups": 1, "renorm": True, "routed": False}
 ROUTED = DS | {"routed": True}
 
 
-def flat(values):
-    return values.contiguous().view(-1).view(torch.uint8)
+def as_bytes(values, dtype=None):
+    """Return a tensor's or a list's values, of this type, as bytes."""
+    return torch.as_tensor(values, dtype=dtype).contiguous().view(-1).view(torch.uint8)
 
 
 def int32(values):
-    return flat(torch.as_tensor(values).to(torch.int32))
+    return as_bytes(values, torch.int32)
 
 
 def int16(values):
-    return flat(torch.as_tensor(values).to(torch.int16))
+    return as_bytes(values, torch.int16)
 
 
 def scattered(count, index, values):
     """Return bytes of `count` values of one type, NaN or -1 except at these places."""
-    array = torch.full((count * values.element_size(),), 0xFF, dtype=torch.uint8).view(values.dtype)
-    return array.index_put_((index.flatten(),), values.flatten()).view(torch.uint8)
+    array = torch.full((count * values.element_size(),), 0xFF, dtype=torch.uint8)
+    array.view(values.dtype)[index.flatten()] = values.flatten()
+    return array
 
 
 def quantised(h, h_split, columns):
@@ -111,76 +117,80 @@ class RightLayer:
         self.few = few
         self.numbers = numbers
         self.h_split = numbers["h_split"]
-        self.arguments = stage_inputs.tokens(layer, num_tokens, "cpu") | stage_inputs.weights(
-            layer, "cpu"
-        )
-        self.chosen, self.weight = stage_references.reference_choice(layer, self.arguments)
-        self.rows = (hopper_layouts.few_rows if few else hopper_layouts.many_rows)(
-            layer, self.chosen
-        )
-        row_weight = self.weight[self.rows.token, self.rows.expert]
-        self.row_weight = torch.where(self.rows.real, row_weight, 0)
+        self.hidden = layer["hidden_size"]
+        self.inter = layer["intermediate_size"]
+        self.arguments = stage_inputs.tokens(layer, num_tokens, "cpu")
+        self.arguments |= stage_inputs.weights(layer, "cpu")
+        chosen, weight = stage_references.reference_choice(layer, self.arguments)
+        self.choice = hopper_read_out.Choice(chosen, weight)
+        rows_of = hopper_layouts.few_rows if few else hopper_layouts.many_rows
+        self.rows = rows_of(layer, chosen)
+        self.row_weight = self.choice.row_weights(self.rows)
 
         self.arrays = self.shared_arrays()
         h = hopper_read_out.h_of(self.arrays, self.rows, layer, self.h_split, few)
-        read_out = hopper_read_out.ReadOut(self.chosen, self.weight, self.rows, {}, h, self.h_split)
-        self.y = stage_references.reference_y(self.arguments, read_out)
+        self.y = stage_references.reference_y(self.arguments, self.rows, h)
         self.output = stage_references.combined(self.y, self.rows.token_rows)
         self.arrays |= self.few_arrays() if few else self.many_arrays()
 
     def shared_arrays(self):
-        hidden = self.layer["hidden_size"]
-        inter = self.layer["intermediate_size"]
+        return {"weight": as_bytes(self.choice.weight), "x_scale": self.x_scales()} | self.h()
+
+    def x_scales(self):
+        blocks = self.hidden // 128
+        scales = stage_inputs.token_scales(self.layer, self.arguments)
+        scale_by_row = hopper_layouts.of_tokens(scales, self.rows)
+        index = hopper_layouts.scale_index(self.rows, blocks)
+        return scattered(len(self.rows.token) * blocks, index, scale_by_row)
+
+    def h(self):
         rows = self.rows
         count = len(rows.token)
-        columns = hopper_layouts.N_BLOCK_COLUMNS if self.few else 128  # of h with one scale
+        columns = hopper_layouts.N_BLOCK_COLUMNS if self.few else 128  # with one scale
         up, gate = stage_references.reference_halves(self.layer, self.arguments, rows)
-        h, h_scale = quantised(torch.nn.functional.silu(gate) * up, self.h_split, columns)
-        h_scale = h_scale * self.row_weight[:, None]
-        x_scale = hopper_layouts.of_tokens(
-            stage_inputs.token_scales(self.layer, self.arguments), rows
-        )
+        h, scale = quantised(torch.nn.functional.silu(gate) * up, self.h_split, columns)
+        scale = scale * self.row_weight[:, None]
 
-        h_index = hopper_layouts.h_index(rows, inter, self.h_split, self.few)
-        h_scale_index = hopper_layouts.scale_index(rows, inter // 128, 128 // columns)
-        x_scale_index = hopper_layouts.scale_index(rows, hidden // 128)
+        index = hopper_layouts.h_index(rows, self.inter, self.h_split, self.few)
+        scale_index = hopper_layouts.scale_index(rows, self.inter // 128, 128 // columns)
         return {
-            "weight": flat(self.weight),
-            "x_scale": scattered(count * hidden // 128, x_scale_index, x_scale),
-            "h": scattered(count * inter * self.h_split, h_index, h),
-            "h_scale": scattered(count * inter // columns, h_scale_index, h_scale),
+            "h": scattered(count * self.inter * self.h_split, index, h),
+            "h_scale": scattered(count * self.inter // columns, scale_index, scale),
         }
 
     def few_arrays(self):
-        hidden = self.layer["hidden_size"]
         rows = self.rows
         count = len(rows.token)
-        words = hopper_layouts.round_up(self.layer["num_local_experts"], 32) // 32
-        shape = (hopper_layouts.round_up(len(self.chosen), 32), words * 32)
-        bits = torch.zeros(shape, dtype=torch.long)
-        bits[: len(self.chosen), : self.chosen.shape[1]] = self.chosen.long()
-        mask = (bits.unflatten(1, (words, 32)) << torch.arange(32)).sum(-1)
-
-        starts = (rows.first == rows.number).nonzero().flatten()
-        rows_from = torch.zeros_like(rows.first).index_add_(0, rows.first, rows.real.long())
-        m_blocks = torch.stack([rows.expert[starts], rows_from[starts], starts, 0 * starts], 1)
+        starts = rows.starts
+        rows_from = hopper_read_out.rows_from(rows)[starts]
+        m_blocks = torch.stack([rows.expert[starts], rows_from, starts, 0 * starts], 1)
         x = hopper_layouts.of_tokens(self.arguments["hidden_states"].view(torch.uint8), rows)
+        x_index = hopper_layouts.x_index(rows, self.hidden)
         arrays = {
-            "mask": int32(mask.unflatten(0, (-1, 32)).transpose(1, 2)),
+            "mask": self.mask(),
             "token": int16(rows.token),
             "m_blocks": int16(m_blocks),
             "list_sizes": int32([len(starts), count]),
-            "x": scattered(count * hidden, hopper_layouts.x_index(rows, hidden), x),
+            "x": scattered(count * self.hidden, x_index, x),
         }
         if self.numbers["ctas_per_column_tile"] > 1:
-            arrays["partial"] = flat(self.partial_sums())
+            arrays["partial"] = as_bytes(self.partial_sums())
         return arrays
+
+    def mask(self):
+        """Return words of 32 experts, each for 32 tokens in turn."""
+        num_tokens, experts = self.choice.chosen.shape
+        words = hopper_layouts.round_up(experts, 32) // 32
+        bits = torch.zeros(hopper_layouts.round_up(num_tokens, 32), words * 32, dtype=torch.long)
+        bits[:num_tokens, :experts] = self.choice.chosen
+        word = (bits.unflatten(1, (words, 32)) << torch.arange(32)).sum(-1)
+        return as_bytes(word.to(torch.int32).unflatten(0, (-1, 32)).transpose(1, 2))
 
     def partial_sums(self):
         rows = self.rows
         splits = self.numbers["ctas_per_column_tile"]
-        sums = torch.full((splits, self.numbers["few_tokens"], self.y.shape[1]), torch.nan)
-        sums[:, : len(self.chosen)] = 0
+        sums = torch.full((splits, self.numbers["few_tokens"], self.hidden), torch.nan)
+        sums[:, : len(self.choice.chosen)] = 0
         m_block = (rows.first == rows.number).cumsum(0) - 1
         for row in rows.real.nonzero().flatten().tolist():
             sums[m_block[row] % splits, rows.token[row]] += self.y[row].float()
@@ -190,14 +200,15 @@ class RightLayer:
         rows = self.rows
         top_k = self.layer["top_k"]
         padding = (0, hopper_layouts.round_up(top_k, 4) - top_k)
-        experts = int(self.chosen.any(0).sum())
-        half = self.y.shape[1] // 2
+        token_rows = torch.nn.functional.pad(rows.token_rows, padding, value=-1)
+        num_active = int(self.choice.chosen.any(0).sum())
+        half = self.hidden // 2
         arrays = {
             "row_token": int32(rows.token.clamp(min=0)),
-            "row_weight": flat(self.row_weight),
-            "token_rows": int32(torch.nn.functional.pad(rows.token_rows, padding, value=-1)),
-            "queues": int32([0, 0, experts, len(rows.token)]),
-            "tiles1": int32(self.tiles(2 * self.layer["intermediate_size"] // 256)),
+            "row_weight": as_bytes(self.row_weight),
+            "token_rows": int32(token_rows),
+            "queues": int32([0, 0, num_active, len(rows.token)]),
+            "tiles1": int32(self.tiles(2 * self.inter // 256)),
             "tiles2": int32(self.tiles(half // 256)),
         }
         for first in (0, half):
@@ -207,7 +218,7 @@ class RightLayer:
     def tiles(self, columns):
         """Return the fields of every tile, and two entries of none."""
         tiles = []
-        for first in self.rows.first.unique().tolist():
+        for first in self.rows.starts.tolist():
             expert = int(self.rows.expert[first])
             count = int(self.rows.span[first])
             for start in range(0, count, 128):
@@ -221,11 +232,12 @@ class RightLayer:
         each row and 128 columns.
         """
         if self.h_split == 1:
-            return {f"y{first}": flat(y.bfloat16())}
-        _, exponent = torch.frexp(y.float().unflatten(1, (-1, 128)).abs().amax(-1))
-        scale = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), exponent)
-        scaled = (y / scale.repeat_interleave(128, 1)).half()
-        return {f"y{first}": flat(scaled), f"y_scale{first}": flat(scale)}
+            return {f"y{first}": as_bytes(y, torch.bfloat16)}
+        largest = y.float().unflatten(1, (-1, 128)).abs().amax(-1)
+        _, exponent = torch.frexp(largest)
+        scale = torch.exp2(exponent.float())
+        scaled = y / scale.repeat_interleave(128, 1)
+        return {f"y{first}": as_bytes(scaled, torch.float16), f"y_scale{first}": as_bytes(scale)}
 
 
 # array -> the stage that writes it
@@ -239,36 +251,47 @@ STAGES |= dict.fromkeys(["y0", "y512", "y_scale0", "y_scale512", "partial"], "ge
 SUM = "combine"
 FUSED_SUM = "gemm2 + combine"
 
-slow = pytest.mark.slow
-CASES = [
-    # layer, few tokens, tokens, h_split, CTAs that share output columns, the last stage
-    pytest.param(DS, True, 4, 2, 1, FUSED_SUM, id="few", marks=slow),
-    pytest.param(RENORM, True, 12, 2, 2, SUM, id="few, shared columns", marks=slow),
-    pytest.param(DS, False, 24, 2, 1, SUM, id="many, hi and lo"),
-    pytest.param(RENORM, False, 20, 1, 1, SUM, id="many", marks=slow),
-    pytest.param(ROUTED, True, 4, 2, 1, FUSED_SUM, id="few, routed"),
-    pytest.param(ROUTED, False, 20, 1, 1, SUM, id="many, routed", marks=slow),
-]
+
+@dataclass
+class BrokenCase:
+    """A layer of which one array after the other is spoilt."""
+
+    layer: dict
+    few: bool
+    num_tokens: int
+    last_stage: str
+    h_split: int = 2
+    sharing_ctas: int = 1  # that share output columns
 
 
-@pytest.mark.parametrize(("layer", "few", "num_tokens", "h_split", "splits", "last_stage"), CASES)
-def test_a_broken_stage_is_named(layer, few, num_tokens, h_split, splits, last_stage):
-    numbers = NUMBERS | {"h_split": h_split, "ctas_per_column_tile": splits}
-    right = RightLayer(layer, num_tokens, few, numbers)
+CASES = {
+    "few, shared columns": BrokenCase(RENORM, True, 12, SUM, sharing_ctas=2),
+    "few, routed": BrokenCase(ROUTED, True, 4, FUSED_SUM),
+    "many, hi and lo": BrokenCase(DS, False, 24, SUM),
+    "many, routed": BrokenCase(ROUTED, False, 20, SUM, h_split=1),
+}
+SLOW = ("few, shared columns", "many, routed")
 
-    def fault_of(arrays, output=right.output):
-        return hopper_faults.first_fault(arrays, numbers, layer, right.arguments, output)
 
-    assert fault_of(right.arrays) is None
-    for name, array in right.arrays.items():
+@pytest.mark.parametrize("name", [slow(name) if name in SLOW else name for name in CASES])
+def test_a_broken_stage_is_named(name):
+    case = CASES[name]
+    numbers = NUMBERS | {"h_split": case.h_split, "ctas_per_column_tile": case.sharing_ctas}
+    right = RightLayer(case.layer, case.num_tokens, case.few, numbers)
+
+    def fault_of(arrays, output):
+        return hopper_faults.first_fault(arrays, numbers, case.layer, right.arguments, output)
+
+    assert fault_of(right.arrays, right.output) is None
+    for array_name, array in right.arrays.items():
         for spoilt in (moved(array), with_other_values(array)):
-            fault = fault_of(right.arrays | {name: spoilt})
-            assert fault is not None, name
-            assert fault.startswith(f"{STAGES[name]}: "), (name, fault)
+            fault = fault_of(right.arrays | {array_name: spoilt}, right.output)
+            assert fault is not None, array_name
+            assert fault.startswith(f"{STAGES[array_name]}: "), (array_name, fault)
 
     wrong = right.output.clone()
     wrong[1, 200:300] *= 1.5
-    assert fault_of(right.arrays, wrong).startswith(f"{last_stage}: ")
+    assert fault_of(right.arrays, wrong).startswith(f"{case.last_stage}: ")
 
 
 def moved(array):

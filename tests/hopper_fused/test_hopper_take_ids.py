@@ -2,6 +2,7 @@
 a fiber.
 """
 
+import io
 import subprocess
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import pytest
 import stage_inputs
 import stage_references
 import torch
+from host_program import take
 
 ATOM = 8  # rows that an expert's rows are padded to
 ROW = np.dtype([("expert", "<i4"), ("token", "<i4"), ("weight", "<f4")])
@@ -38,27 +40,27 @@ class Layer:
         sample = "hopper_take_ids.cc"
         self.sizes = stage_inputs.sizes(layer_key)
         self.num_local = self.sizes["num_local_experts"]
+        self.top_k = self.sizes["top_k"]
         self.program = host_program.of_packed("hopper_fused", layer_key, sample, folder)
 
     def ask(self, tokens, offset, *inputs):
         data = b"".join(array.tobytes() for array in inputs)
         command = [self.program, str(tokens), str(offset)]
         done = subprocess.run(command, input=data, capture_output=True, check=True)
-        return self.parse(done.stdout, tokens)
+        return self.parse(io.BytesIO(done.stdout), tokens)
 
     def parse(self, data, tokens):
         words = -(-self.num_local // 32)
-        mask = np.frombuffer(data, "<u4", tokens * words).reshape(tokens, words)
+        mask = take(data, "<u4", tokens, words)
         bits = np.unpackbits(mask.view(np.uint8), axis=1, bitorder="little")
         assert not bits[:, self.num_local :].any()
 
-        weight = np.frombuffer(data, "<f4", tokens * self.num_local, offset=mask.nbytes)
-        end = mask.nbytes + weight.nbytes
-        count = np.frombuffer(data, "<i4", 1, offset=end)[0]
-        rows = np.frombuffer(data, ROW, offset=end + 4)
-        assert len(rows) == max(count, 0)
         chosen = bits[:, : self.num_local].astype(bool)
-        return Answer(chosen, weight.reshape(chosen.shape), rows if count >= 0 else None)
+        weight = take(data, "<f4", tokens, self.num_local)
+        (count,) = take(data, "<i4", 1)
+        rows = take(data, ROW, max(count, 0))
+        assert not data.read()
+        return Answer(chosen, weight, rows if count >= 0 else None)
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +81,8 @@ def expected_weights(layer, ids, weights, offset):
     for token, slot in np.ndindex(*experts.shape):
         expert = experts[token, slot]
         if 0 <= expert < layer.num_local:
-            before = expected[token, expert]
-            expected[token, expert] = weights[token, slot] + (0 if np.isnan(before) else before)
+            terms = [expected[token, expert], weights[token, slot]]
+            expected[token, expert] = np.nansum(terms, dtype=np.float32)
     return expected
 
 
@@ -88,21 +90,21 @@ def random_ids(layer, tokens, offset):
     """Return ids [T, k], of which some are not local, some extreme, some twice; and weights, NaN
     where the id is not local.
     """
-    local = layer.num_local
     draw = np.random.default_rng(0)
-    order = [draw.permutation(local)[: layer.sizes["top_k"]] for _ in range(tokens)]
-    ids = offset + np.stack(order)
+    end = offset + layer.num_local
+    local = np.tile(np.arange(layer.num_local), (tokens, 1))
+    ids = offset + draw.permuted(local, axis=1)[:, : layer.top_k]
     ids[::3, 1] = -1
-    ids[1::3, 2] = offset + local
+    ids[1::3, 2] = end
     ids[2::3, 3] = offset - 1
     ids[::5, 4] = 2**31 - 1
     ids[1::5, 5] = -(2**31)
     ids[::4, -1] = ids[::4, 0]
     ids[7::16] = -1
-    ids[8::16] = offset + local - 1
+    ids[8::16] = end - 1
 
     weights = draw.random(ids.shape, dtype=np.float32)
-    weights[(ids < offset) | (ids >= offset + local)] = np.nan
+    weights[(ids < offset) | (ids >= end)] = np.nan
     return ids.clip(-(2**31), 2**31 - 1).astype("i4"), weights
 
 
@@ -120,6 +122,12 @@ def real_rows(answer):
     return rows
 
 
+def assert_same_choice(answer, expected):
+    """Check weights [T, E_local], NaN where an expert is not chosen, bit for bit."""
+    assert np.array_equal(answer.chosen, ~np.isnan(expected))
+    assert np.array_equal(answer.weight, expected, equal_nan=True)
+
+
 @takes_ids
 @pytest.mark.parametrize(("tokens", "offset"), [(1, 0), (33, 40), (60, 2**31 - 1 - 512)])
 def test_ids_become_masks_weights_and_rows(layer, tokens, offset):
@@ -130,9 +138,9 @@ def test_ids_become_masks_weights_and_rows(layer, tokens, offset):
 
     answer = layer.ask(tokens, offset, ids, weights)
 
-    assert np.array_equal(answer.chosen, ~np.isnan(expected))
-    assert np.array_equal(answer.weight, expected, equal_nan=True)
-    assert np.array_equal(real_rows(answer)["weight"], expected.T[answer.chosen.T])
+    assert_same_choice(answer, expected)
+    by_expert = expected.T
+    assert np.array_equal(real_rows(answer)["weight"], by_expert[~np.isnan(by_expert)])
 
 
 @takes_ids
@@ -140,24 +148,22 @@ def test_more_tokens_than_one_launch_takes(layer):
     ids, weights = random_ids(layer, 300, 0)
     answer = layer.ask(300, 0, ids, weights)
     assert answer.rows is None
-    expected = expected_weights(layer, ids, weights, 0)
-    assert np.array_equal(answer.weight, expected, equal_nan=True)
-    assert np.array_equal(answer.chosen, ~np.isnan(expected))
+    assert_same_choice(answer, expected_weights(layer, ids, weights, 0))
 
 
-def as_bytes(tensor):
-    return tensor.view(torch.uint8).numpy()
+def routing_arrays(arguments):
+    """Return logits and bias as arrays of bytes."""
+    tensors = (arguments["routing_logits"], arguments["routing_bias"])
+    return [tensor.view(torch.uint8).numpy() for tensor in tensors]
 
 
 @takes_logits
 def test_logits_become_masks_weights_and_rows(layer):
     sizes = layer.sizes | {"hidden_size": 128}
     arguments = stage_inputs.tokens(sizes, 31, "cpu")
-    logits = as_bytes(arguments["routing_logits"])
-    bias = as_bytes(arguments["routing_bias"])
     expected, expected_weight = stage_references.reference_choice(layer.sizes, arguments)
 
-    answer = layer.ask(31, arguments["local_expert_offset"], logits, bias)
+    answer = layer.ask(31, arguments["local_expert_offset"], *routing_arrays(arguments))
 
     assert np.array_equal(answer.chosen, expected)
     assert np.array_equal(answer.chosen, ~np.isnan(answer.weight))
@@ -168,11 +174,11 @@ def test_logits_become_masks_weights_and_rows(layer):
 @takes_logits
 def test_of_equal_experts_and_groups_the_lower_ones_are_chosen(layer):
     arguments = stage_inputs.tokens(layer.sizes | {"hidden_size": 128}, 1, "cpu")
+    arguments["routing_logits"].zero_()
+    arguments["routing_bias"].zero_()
     offset = arguments["local_expert_offset"]
-    logits = torch.zeros_like(arguments["routing_logits"])
-    bias = torch.zeros_like(arguments["routing_bias"])
 
-    answer = layer.ask(1, offset, as_bytes(logits), as_bytes(bias))
+    answer = layer.ask(1, offset, *routing_arrays(arguments))
 
-    first = np.arange(layer.num_local) + offset < layer.sizes["top_k"]
-    assert np.array_equal(answer.chosen[0], first)
+    is_first = np.arange(layer.num_local) + offset < layer.top_k
+    assert np.array_equal(answer.chosen[0], is_first)

@@ -10,17 +10,17 @@ from importlib import import_module, reload
 from unittest import mock
 
 import pytest
+import stage_inputs
 import torch
 import triton
 import triton.language as tl
 from every_solution import each_device, slow
 from layer_inputs import halves_swapped
 from moebench.operators.fp8 import swiglu as activations
+from random_values import Draw
 
 from solutions.common.host.problem import (
-    KEPT_GROUPS,
     NUM_EXPERTS,
-    NUM_GROUPS,
     NUM_LOCAL_EXPERTS,
     TOP_K,
 )
@@ -63,14 +63,13 @@ def cases_with(name, *values):
     return pytest.mark.parametrize(("seed", name), parameters)
 
 
-class Case:
+class Case(Draw):
     """Sizes and values drawn from a seed."""
 
     def __init__(self, device, seed):
+        super().__init__(device, seed)
         choose = random.Random(seed)
-        self.device = device
         self.choice = choose.choice
-        self.generator = torch.Generator(device).manual_seed(seed)
         self.num_tokens = choose.randint(1, 4 if seed < QUICK else 40)
         self.hidden = choose.choice(HIDDEN_SIZES[device])
         self.inter = choose.choice(INTERMEDIATE_SIZES[device])
@@ -84,24 +83,24 @@ class Case:
             programs=choose.choice([1, 3, 8, 132]),
         )
 
-    def normal(self, *shape):
-        return torch.randn(shape, generator=self.generator, device=self.device)
-
-    def fp8(self, *shape):
-        return self.normal(*shape).to(torch.float8_e4m3fn)
-
     def scales(self, *shape):
         """Scales of either sign, some zero."""
-        is_zero = torch.rand(shape, generator=self.generator, device=self.device) < 0.05
+        is_zero = self.uniform(*shape) < 0.05
         return self.normal(*shape).masked_fill(is_zero, 0)
+
+    def weights(self, columns, depth):
+        """Return weights of each expert and their scales."""
+        w = self.fp8(NUM_LOCAL_EXPERTS, columns, depth)
+        return w, self.scales(NUM_LOCAL_EXPERTS, columns // 128, depth // 128)
+
+    def bf16_full_of_nan(self, *shape):
+        return torch.full(shape, torch.nan, dtype=torch.bfloat16, device=self.device)
 
     def experts(self):
         """[T, top_k] int32, as `route` gives them: no expert twice for a token, half of them not
         local.
         """
-        shape = (self.num_tokens, 2 * NUM_LOCAL_EXPERTS)
-        order = torch.rand(shape, generator=self.generator, device=self.device).argsort(1)
-        expert = order[:, :TOP_K]
+        expert = self.order(self.num_tokens, 2 * NUM_LOCAL_EXPERTS)[:, :TOP_K]
         return torch.where(expert < NUM_LOCAL_EXPERTS, expert, -1).to(torch.int32)
 
     @cached_property
@@ -117,15 +116,15 @@ class Case:
         """Return x, x_scale, w13 and w13_scale."""
         x = self.fp8(self.num_tokens, self.hidden)
         x_scale = self.scales(self.hidden // 128, self.num_tokens)
-        w = self.fp8(NUM_LOCAL_EXPERTS, 2 * self.inter, self.hidden)
-        w_scale = self.scales(NUM_LOCAL_EXPERTS, 2 * self.inter // 128, self.hidden // 128)
+        w, w_scale = self.weights(2 * self.inter, self.hidden)
         # h grows with the cube of these: keep silu from being all zero or all linear
         return x, x_scale, w, w_scale / self.hidden**0.5
 
     def slice_width(self):
         """Return the width of one of several column slices, a multiple of 128."""
         blocks = self.hidden // 128
-        return self.hidden // self.choice([n for n in (2, 3, 4) if blocks % n == 0])
+        divisors = [n for n in (2, 3, 4) if blocks % n == 0]
+        return self.hidden // self.choice(divisors)
 
 
 def rows_of_tokens(permutation, block_m):
@@ -151,43 +150,36 @@ def fp32_noise(device, expected):
     return share * expected.float().square().mean().sqrt()
 
 
+def dequantised(values, scale):
+    return values.float() * scale.repeat_interleave(128, 1)
+
+
 def assert_fp8_within(device, output, expected, noise):
     """Check values and scales: dequantised one fp8 step apart at most; most are no step apart."""
     values, scale = output
     expected_values, expected_scale = expected
-    exact = noise == 0 or device == "cpu"
-    wide_scale = scale.repeat_interleave(128, 1)
-    expected_wide_scale = expected_scale.repeat_interleave(128, 1)
+    is_exact = noise == 0 or device == "cpu"
 
-    assert_within(scale, expected_scale, 1e-5 if exact else 2e-2, 0)
-    h = values.float() * wide_scale
-    expected_h = expected_values.float() * expected_wide_scale
-    assert_within(h, expected_h, FP8_STEP, expected_wide_scale * SMALLEST_FP8 + noise)
+    assert_within(scale, expected_scale, 1e-5 if is_exact else 2e-2, 0)
+    h = dequantised(*output)
+    expected_h = dequantised(*expected)
+    smallest = SMALLEST_FP8 * expected_scale.repeat_interleave(128, 1)
+    assert_within(h, expected_h, FP8_STEP, smallest + noise)
     if values.numel():
         same = values.view(torch.uint8) == expected_values.view(torch.uint8)
-        assert same.float().mean() > (0.98 if exact else 0.8)
+        assert same.float().mean() > (0.98 if is_exact else 0.8)
 
 
 # ---- route ----
 
 
-def margin(biased):
-    """Return by how much the closest call in each token's choice was decided."""
-    groups = biased.unflatten(1, (NUM_GROUPS, -1))
-    score = groups.topk(2).values.sum(-1)
-    order = score.sort(descending=True).values
-    kept = score >= order[:, KEPT_GROUPS - 1 : KEPT_GROUPS]
-    inside = groups.masked_fill(~kept[..., None], -torch.inf).flatten(1).topk(TOP_K + 1).values
-    between_groups = order[:, KEPT_GROUPS - 1] - order[:, KEPT_GROUPS]
-    return torch.minimum(between_groups, -inside.diff().max(1).values)
-
-
 def clear_logits(case, level):
     """Return logits about `level` and a bias, such that no choice hangs on rounding."""
+    layer = stage_inputs.sizes("full")
     bias = (0.1 * case.normal(NUM_EXPERTS)).bfloat16()
     logits = level + case.normal(case.num_tokens, NUM_EXPERTS)
     while True:
-        close = margin(torch.sigmoid(logits) + bias.float()) < 1e-5
+        close = ~stage_inputs.is_clear(layer, logits, bias, in_order=True)
         if not close.any():
             return logits, bias
         if level < -10:  # the bias alone decides, for every token alike
@@ -226,8 +218,9 @@ def test_route_of_other_layers(device, sizes):
     case = Case(device, 1)
     logits = case.normal(9, num_experts)
     bias = (0.1 * case.normal(num_experts)).bfloat16()
+    constants = dict(zip(SIZES, sizes, strict=True))
 
-    with mock.patch.multiple(module.problem, **dict(zip(SIZES, sizes, strict=True))):
+    with mock.patch.multiple(module.problem, **constants):
         reload(module)
         check_route(module, logits, bias, num_experts - num_local, 2.5, num_local)
     reload(module)
@@ -256,57 +249,30 @@ def test_gemm1_swiglu_quant(device, seed):
 
     h, scale = gemm1_swiglu_quant(*operands, case.permutation, case.tile)
 
-    expected = gemm1_swiglu_quant_ref(*operands, case.permutation, case.tile.block_m)
-    expected_h = expected[0][rows]
-    expected_scale = expected[1][rows]
-    noise = fp32_noise(device, expected_h.float() * expected_scale.repeat_interleave(128, 1))
-    assert_fp8_within(device, (h[rows], scale[rows]), (expected_h, expected_scale), noise)
-
-
-@pytest.fixture
-def engine_order(monkeypatch):
-    """A function that makes the stages take gate before up, and x scales row by row."""
-
-    def set_order():
-        for stage in (gemm1, gemm1_swiglu_quant):
-            module = import_module(stage.__module__)
-            monkeypatch.setattr(module, "GATE_FIRST", True)
-            monkeypatch.setattr(module, "SCALES_ROW_MAJOR", True)
-
-    return set_order
-
-
-def gate_first(operands):
-    """Return operands of `gemm1_operands` in the order that engines have them."""
-    x, x_scale, w13, w13_scale = operands
-    return x, x_scale.t().contiguous(), halves_swapped(w13), halves_swapped(w13_scale)
+    block_m = case.tile.block_m
+    expected_h, expected_scale = gemm1_swiglu_quant_ref(*operands, case.permutation, block_m)
+    output = (h[rows], scale[rows])
+    expected = (expected_h[rows], expected_scale[rows])
+    assert_fp8_within(device, output, expected, fp32_noise(device, dequantised(*expected)))
 
 
 @cases(1)
-def test_gemm1_in_the_order_of_engines(device, seed, engine_order):
+def test_gemm1_in_the_order_of_engines(device, seed, monkeypatch):
+    """Gate before up, and x scales row by row. tests/solutions/every/test_routed.py has it of
+    gemm1_swiglu_quant.
+    """
     case = Case(device, seed)
-    operands = case.gemm1_operands()
+    x, x_scale, w13, w13_scale = case.gemm1_operands()
     rows = case.used_rows
-    expected = gemm1(*operands, case.permutation, case.tile)
+    expected = gemm1(x, x_scale, w13, w13_scale, case.permutation, case.tile)
 
-    engine_order()
-    output = gemm1(*gate_first(operands), case.permutation, case.tile)
+    module = import_module(gemm1.__module__)
+    monkeypatch.setattr(module, "GATE_FIRST", True)
+    monkeypatch.setattr(module, "SCALES_ROW_MAJOR", True)
+    operands = (x, x_scale.t().contiguous(), halves_swapped(w13), halves_swapped(w13_scale))
+    output = gemm1(*operands, case.permutation, case.tile)
 
     assert torch.equal(output[rows], expected[rows])
-
-
-@cases(1)
-def test_gemm1_swiglu_quant_in_the_order_of_engines(device, seed, engine_order):
-    case = Case(device, seed)
-    operands = case.gemm1_operands()
-    rows = case.used_rows
-    expected_h, expected_scale = gemm1_swiglu_quant(*operands, case.permutation, case.tile)
-
-    engine_order()
-    h, scale = gemm1_swiglu_quant(*gate_first(operands), case.permutation, case.tile)
-
-    assert torch.equal(h[rows].float(), expected_h[rows].float())
-    assert torch.equal(scale[rows], expected_scale[rows])
 
 
 @cases_with("size", 1e-30, 1.0, 1e4, 1e-30, 1e-3, 1.0, 1e4)
@@ -367,21 +333,32 @@ def swiglu_kernel(gate_ptr, up_ptr, h_ptr):
     tl.store(h_ptr + at, swiglu(tl.load(gate_ptr + at), tl.load(up_ptr + at)))
 
 
+@pytest.fixture
+def set_activation(monkeypatch):
+    """A function that gives `swiglu` and its statement an activation and a limit."""
+
+    def set_sizes(sizes):
+        module = import_module(swiglu.fn.__module__)
+        for name, value in activations.constants(sizes).items():
+            name = name.upper()
+            monkeypatch.setattr(module.problem, name, value)
+            monkeypatch.setattr(module, name.removeprefix("SWIGLU_"), tl.constexpr(value))
+        monkeypatch.setattr(activations, "LIMIT", float(sizes["swiglu_limit"]))
+        return module.swiglu_ref
+
+    return set_sizes
+
+
 @pytest.mark.parametrize(
     ("activation", "limit"), [("silu", 10), ("silu", 0.5), ("swigluoai", 7), ("swiglustep", 7)]
 )
-def test_clamped_swiglu(device, activation, limit, monkeypatch):
+def test_clamped_swiglu(device, activation, limit, set_activation):
     """NaN stays NaN."""
     if device == "cuda":
         pytest.skip("the definition's activation is compiled in")
     sizes = {"activation": activation, "swiglu_limit": limit}
-    module = import_module(swiglu.fn.__module__)
-    for name, value in activations.constants(sizes).items():
-        name = name.upper()
-        monkeypatch.setattr(module.problem, name, value)
-        monkeypatch.setattr(module, name.removeprefix("SWIGLU_"), tl.constexpr(value))
-    monkeypatch.setattr(activations, "LIMIT", float(limit))
-    up, gate = 10 * torch.randn(2, 256, generator=torch.Generator().manual_seed(0))
+    swiglu_ref = set_activation(sizes)
+    up, gate = 10 * Draw(device).normal(2, 256)
     gate[:2] = torch.tensor([torch.nan, torch.inf])
     up[2:4] = torch.tensor([torch.nan, -torch.inf])
     output = torch.empty_like(up)
@@ -389,7 +366,7 @@ def test_clamped_swiglu(device, activation, limit, monkeypatch):
     swiglu_kernel[(1,)](gate, up, output)
 
     tolerance = {"rtol": 1e-5, "atol": 1e-5, "equal_nan": True}
-    torch.testing.assert_close(output, module.swiglu_ref(gate, up), **tolerance)
+    torch.testing.assert_close(output, swiglu_ref(gate, up), **tolerance)
     torch.testing.assert_close(output, activations.function_of(sizes)(gate, up), **tolerance)
 
 
@@ -406,13 +383,11 @@ def test_gemm2_in_column_slices(device, seed):
     block_m = case.tile.block_m
     h = case.fp8(num_rows, case.inter)
     h_scale = case.scales(num_rows, case.inter // 128)
-    w = case.fp8(NUM_LOCAL_EXPERTS, case.hidden, case.inter)
-    w_scale = case.scales(NUM_LOCAL_EXPERTS, case.hidden // 128, case.inter // 128)
-    operands = (h, h_scale, w, w_scale, permutation)
+    operands = (h, h_scale, *case.weights(case.hidden, case.inter), permutation)
     width = case.slice_width()
 
     for first in range(0, case.hidden, width):
-        y = torch.full((num_rows, width), torch.nan, dtype=torch.bfloat16, device=device)
+        y = case.bf16_full_of_nan(num_rows, width)
         gemm2(*operands, first, y, case.tile)
 
         expected = gemm2_ref(*operands, block_m, first, width)[rows]
@@ -433,22 +408,21 @@ def test_combine(device, seed, num_tokens, branch):
     expert = case.experts()
     expert[::5] = -1  # at least token 0 has no local expert
     permutation = permute_ref(expert, NUM_LOCAL_EXPERTS, 16)
+    row_of_pair = permutation.row_of_pair
     rows = rows_of_tokens(permutation, 16)
     weight = case.normal(num_tokens, TOP_K)
-    shape = (num_tokens, case.hidden)
-    output = torch.full(shape, torch.nan, dtype=torch.bfloat16, device=device)
+    output = case.bf16_full_of_nan(num_tokens, case.hidden)
     expected = output.clone()
     width = case.slice_width()
 
     for first in range(0, case.hidden, width):
-        shape = (len(permutation.pair_of_row), width)
-        y = torch.full(shape, torch.nan, dtype=torch.bfloat16, device=device)
+        y = case.bf16_full_of_nan(len(permutation.pair_of_row), width)
         y[rows] = case.normal(len(rows), width).bfloat16()
-        combine(y, permutation.row_of_pair, weight, output, first, branch)
-        combine_ref(y, permutation.row_of_pair, weight, expected, first)
+        combine(y, row_of_pair, weight, output, first, branch)
+        combine_ref(y, row_of_pair, weight, expected, first)
         assert output[:, first + width :].isnan().all()
 
-    nowhere = (permutation.row_of_pair < 0).all(1)
+    nowhere = (row_of_pair < 0).all(1)
     assert nowhere[0]
     assert (output[nowhere] == 0).all()
     assert_within(output, expected, BF16_STEP, 1e-6)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import hopper_faults
 import hopper_layouts
-import hopper_read_out
 import stage_build
 import stage_inputs
 import stage_references
@@ -20,6 +19,7 @@ from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
 from moebench.packing.problem import facts
 from packed_sources import CUDA, packed_texts
+from random_values import Draw
 
 from solutions.common.host.build_library import load_library
 from solutions.mma_fused.targets import TARGETS, Target
@@ -109,19 +109,20 @@ def cuda_files(layer_key, layer=None):
 def h_index(inter, mxfp4=False):
     """Return [I] int64: where a row's columns lie."""
     column = torch.arange(inter)
-    if mxfp4:
-        within = column % 8
+    within = column % 8
+    if mxfp4:  # the even ones, then the odd ones
         return column - within + within // 2 + within % 2 * 4
     step = column // 128
     t = column % 128 // 32
     j = column % 32 // 8
-    return step * 128 + (4 * j + t) * 8 + column % 8
+    return step * 128 + (4 * j + t) * 8 + within
 
 
 def h_of(h, scale, rows, mxfp4=False):
     """Return h [rows, I] fp32 of its fp16 values [most rows, I] and scales [most rows, I / 32]."""
-    h = h[: len(rows.token)].float()[:, h_index(h.shape[1], mxfp4).to(h.device)]
-    return h * scale[: len(h)].repeat_interleave(32, 1)
+    count = len(rows.token)
+    index = h_index(h.shape[1], mxfp4).to(h.device)
+    return h[:count, index].float() * scale[:count].repeat_interleave(32, 1)
 
 
 def handed_out(arrays, layer):
@@ -143,8 +144,8 @@ def wrong_h(layer, arguments, rows, weight, h):
     real = rows.real
     if not real.any():
         return None
-    want = stage_references.reference_h(layer, arguments, rows, weight)
-    return hopper_faults.differing(h[real], want[real], H_ERROR, "row that is no padding")
+    expected = stage_references.reference_h(layer, arguments, rows, weight)
+    return hopper_faults.differing(h[real], expected[real], H_ERROR, "row that is no padding")
 
 
 def wrong_scales(h_scale):
@@ -157,20 +158,17 @@ def first_fault(layer, arguments, output, h, h_scale):
 
     output [T, H]: the layer's. h, h_scale: as in the scratch, [most rows, ...].
     """
-    mxfp4 = layer.get("mxfp4", False)
-    if mxfp4:
+    if layer.get("mxfp4"):
         arguments = dequantised(arguments)
-    chosen, weight, rows = rows_of(layer, arguments)
-    got = h_of(h, h_scale, rows, mxfp4)
-    fault = wrong_h(layer, arguments, rows, weight, got) or wrong_scales(h_scale[: len(got)])
+    _, weight, rows = rows_of(layer, arguments)
+    h = h_of(h, h_scale, rows, layer.get("mxfp4"))
+    fault = wrong_h(layer, arguments, rows, weight, h) or wrong_scales(h_scale[: len(h)])
     if fault:
         return f"gemm1 + swiglu_quant: {fault}"
 
-    read_out = hopper_read_out.ReadOut(chosen, weight, rows, {}, got, 1)
-    want = stage_references.combined(
-        stage_references.reference_y(arguments, read_out).float(), rows.token_rows
-    )
-    fault = hopper_faults.differing(output, want, hopper_faults.BF16_ERROR, "token")
+    y = stage_references.reference_y(arguments, rows, h).float()
+    expected = stage_references.combined(y, rows.token_rows)
+    fault = hopper_faults.differing(output, expected, hopper_faults.BF16_ERROR, "token")
     return f"gemm2 + combine: {fault}" if fault else None
 
 
@@ -187,48 +185,44 @@ def stage_sources(layer_key, layer=None):
 
 def inputs(layer, num_tokens, seed=0):
     """Return a call's arguments by name, on the CPU."""
-    weights = mxfp4_weights(layer, "cpu") if layer["mxfp4"] else stage_inputs.weights(layer, "cpu")
-    return stage_inputs.tokens(layer, num_tokens, "cpu", seed) | weights
+    random_weights = mxfp4_weights if layer["mxfp4"] else stage_inputs.weights
+    return stage_inputs.tokens(layer, num_tokens, "cpu", seed) | random_weights(layer, "cpu")
 
 
 def mxfp4_weights(layer, device, seed=0):
-    """Return random MXFP4 weights, as the layer's arguments by name.
-
-    Scales are within 2^-14 to 2^-8, but some of a row lie far below, and some are the least.
-    """
-    generator = torch.Generator(device).manual_seed(seed)
-
-    def integers(first, end, shape):
-        options = {"generator": generator, "device": device, "dtype": torch.uint8}
-        return torch.randint(first, end, shape, **options)
-
+    """Return random MXFP4 weights, as the layer's arguments by name."""
+    draw = Draw(device, seed)
+    experts = layer["num_local_experts"]
     hidden = layer["hidden_size"]
     inter = layer["intermediate_size"]
-    local = layer["num_local_experts"]
+
     tensors = {}
-    for gemm, columns, depth in ((1, 2 * inter, hidden), (2, hidden, inter)):
-        scale = integers(113, 119, (local, columns, depth // 32))
-        which = integers(0, 64, scale.shape)
-        scale[which == 0] = 0
-        scale[which == 1] = 64
-        scale[which == 2] = 100
-        packed = integers(0, 256, (local, columns, depth // 2))
-        tensors[f"gemm{gemm}_weights"] = packed.view(torch.int8)
-        tensors[f"gemm{gemm}_weights_scale"] = scale.view(torch.int8)
+    for gemm, columns, depth in (("gemm1", 2 * inter, hidden), ("gemm2", hidden, inter)):
+        tensors[f"{gemm}_weights_scale"] = mxfp4_scales(draw, experts, columns, depth // 32)
+        tensors[f"{gemm}_weights"] = draw.mxfp4_weights(experts, columns, depth)
     return tensors
+
+
+def mxfp4_scales(draw, *shape):
+    """Return scales within 2^-14 to 2^-8, of which some of a row lie far below, and some are the
+    least.
+    """
+    scale = draw.integers(113, 119, *shape, dtype=torch.uint8)
+    which = draw.integers(0, 64, *shape, dtype=torch.uint8)
+    for number, smaller in ((0, 0), (1, 64), (2, 100)):
+        scale[which == number] = smaller
+    return scale.view(torch.int8)
 
 
 def dequantised(arguments):
     """Return the arguments with weights in fp32, and scales of one for each 128 x 128."""
     wide = dict(arguments)
     for name in ("gemm1_weights", "gemm2_weights"):
-        weights = arguments[name]
-        scales = arguments[f"{name}_scale"]
-        experts = range(len(weights))
-        wide[name] = torch.stack([dequantize_mxfp4(weights[e], scales[e]) for e in experts])
-        _, rows, columns = wide[name].shape
-        shape = (len(weights), rows // 128, columns // 128)
-        wide[f"{name}_scale"] = torch.ones(shape, device=weights.device)
+        operands = zip(arguments[name], arguments[f"{name}_scale"], strict=True)
+        wide[name] = torch.stack([dequantize_mxfp4(*operand) for operand in operands])
+        experts, rows, columns = wide[name].shape
+        shape = (experts, rows // 128, columns // 128)
+        wide[f"{name}_scale"] = torch.ones(shape, device=wide[name].device)
     return wide
 
 
@@ -239,19 +233,24 @@ def flags(configuration):
     return Target(*configuration).flags()
 
 
+def on_gpu(arguments):
+    """Return the arguments with tensors on the GPU."""
+    copied = {}
+    for name, value in arguments.items():
+        copied[name] = value.cuda() if torch.is_tensor(value) else value
+    return copied
+
+
 def main(path):
     library = load_library(path)
     is_mxfp4 = library["read_numbers"]()["mxfp4"]
     layer = LAYERS["split-k-mxfp4" if is_mxfp4 else "split-k"]
     for num_tokens in COUNTS:
         arguments = inputs(layer, num_tokens)
-        on_device = {}
-        for name, value in arguments.items():
-            on_device[name] = value.cuda() if torch.is_tensor(value) else value
-
-        output, arrays, _ = stage_build.call(library, layer, on_device, 0)
+        output, arrays, _ = stage_build.call(library, layer, on_gpu(arguments), 0)
         arrays = {name: array.cpu() for name, array in arrays.items()}
-        fault = first_fault(layer, arguments, output.cpu(), *handed_out(arrays, layer))
+        h, h_scale = handed_out(arrays, layer)
+        fault = first_fault(layer, arguments, output.cpu(), h, h_scale)
         print(f"T={num_tokens}: {fault or stage_build.RIGHT}", flush=True)
 
 

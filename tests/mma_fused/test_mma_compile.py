@@ -21,7 +21,7 @@ OTHER_LAYERS = ["qwen3.5-397b", "qwen3-next", "deepseek-v4-pro-ep8-routed"]
 MXFP4_LAYERS = ["deepseek-v4-flash-mxfp4", "deepseek-v4-pro-ep8-mxfp4"]
 LAUNCHES = [("full", architecture) for architecture in small.ARCHITECTURES]
 for name in OTHER_LAYERS:
-    LAUNCHES += [(name, architecture) for architecture in ("sm_80", "sm_90", "sm_120")]
+    LAUNCHES += [(name, architecture) for architecture in ("sm_80", "sm_90")]
 LAUNCHES += [(MXFP4_LAYERS[0], architecture) for architecture in small.ARCHITECTURES]
 LAUNCHES += [(MXFP4_LAYERS[1], architecture) for architecture in ("sm_86", "sm_90")]
 

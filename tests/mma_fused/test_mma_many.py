@@ -3,8 +3,7 @@ chosen.
 """
 
 import sys
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from unittest import mock
 
 import ahead_of_time
@@ -15,6 +14,7 @@ import torch
 from every_solution import assert_close, expected_output
 from moebench.operators import catalogue
 from moebench.packing import manifest
+from random_values import Draw
 
 from solutions.common.triton.rows.permute import permute_ref
 
@@ -22,10 +22,29 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MOST_TOKENS = 256  # of the one launch
 EXPERTS = 3
 NUM_TOKENS = 23
-# block_m and block_k; whether weights are unpacked as bytes, which takes inline assembly that the
-# interpreter has not
-TILES = [(16, 128, False), (32, 64, False)]
-TILES += [pytest.param(*tile[:2], True, marks=pytest.mark.gpu) for tile in TILES]
+HIDDEN = 256
+INTER = 256
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A tile's sizes, and whether weights are unpacked as bytes, which takes inline assembly that
+    the interpreter has not.
+    """
+
+    m: int
+    n: int
+    k: int
+    as_bytes: bool = False
+
+
+def on_each(*tiles):
+    """Parametrise a test with these tiles, and on a GPU with unpacking as bytes as well."""
+    parameters = list(tiles)
+    for tile in tiles:
+        as_bytes = replace(tile, as_bytes=True)
+        parameters.append(pytest.param(as_bytes, marks=pytest.mark.gpu))
+    return pytest.mark.parametrize("blocks", parameters, ids=str)
 
 
 @pytest.fixture
@@ -34,24 +53,15 @@ def module(packed_module):
     return lambda name: packed_module("mma_fused", f"many_tokens.{name}")
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
+@pytest.fixture
+def draw():
+    return Draw(DEVICE)
 
 
-def normal(*shape):
-    return torch.randn(shape, device=DEVICE)
-
-
-def fp8(*shape):
-    return normal(*shape).to(torch.float8_e4m3fn)
-
-
-def permutation(block_m):
+def permutation(draw, block_m):
     """Return the rows of tokens with two of the experts each, some of them with one."""
-    pairs = [torch.randperm(EXPERTS + 1)[:2] for _ in range(NUM_TOKENS)]
-    expert = torch.stack(pairs).to(torch.int32) - 1
-    return permute_ref(expert.to(DEVICE), EXPERTS, block_m)
+    pairs = draw.order(NUM_TOKENS, EXPERTS + 1)[:, :2].to(torch.int32)
+    return permute_ref(pairs - 1, EXPERTS, block_m)
 
 
 def real_rows(permuted, *values):
@@ -60,139 +70,125 @@ def real_rows(permuted, *values):
     return [value[: len(real)][real].float() for value in values]
 
 
-def choice(module, block_m, block_k, as_bytes):
+def choice(module, blocks):
     tiles = module("choose_tiles")
-    tile = tiles.Tile(block_m, 128, block_k, 2, per_sm=1, num_warps=4, num_stages=2, programs=3)
-    return tiles.Fp16Choice(tile, tile, as_bytes)
+    options = {"per_sm": 1, "num_warps": 4, "num_stages": 2, "programs": 3}
+    tile = tiles.Tile(blocks.m, blocks.n, blocks.k, 2, **options)
+    return tiles.Fp16Choice(tile, tile, blocks.as_bytes)
 
 
 def relative_error(output, expected):
     """Return the error of each row, relative to its norm."""
-    return (output - expected).norm(dim=-1) / expected.norm(dim=-1).clamp(min=1e-30)
+    norm = expected.norm(dim=-1).clamp(min=1e-30)
+    return (output - expected).norm(dim=-1) / norm
 
 
-@pytest.fixture
-def forms():
-    """A function that makes modules take the routed form's order: gate first, scales row-major."""
-    with ExitStack() as patches:
-
-        def set_forms(*modules):
-            for each in modules:
-                form = {"GATE_FIRST": True, "SCALES_ROW_MAJOR": True}
-                patches.enter_context(mock.patch.multiple(each, **form))
-
-        yield set_forms
+def wide_halves(h, scale):
+    """Return h [rows, blocks, 128] of its values and scales of 128 columns."""
+    return h.unflatten(1, (-1, 128)) * scale[..., None]
 
 
 @pytest.mark.parametrize("routed", [False, True])
-@pytest.mark.parametrize(("block_m", "block_k", "as_bytes"), TILES)
-def test_gemm1_swiglu_fp16(module, forms, block_m, block_k, routed, as_bytes):
-    hidden = 256
-    inter = 256
-    permuted = permutation(block_m)
+@on_each(Blocks(16, 128, 128), Blocks(32, 128, 64))
+def test_gemm1_swiglu_fp16(module, draw, blocks, routed, monkeypatch):
+    permuted = permutation(draw, blocks.m)
     stage = module("gemm1_swiglu_fp16")
-    every_value = torch.arange(2 * hidden, device=DEVICE) % 127
-    x = fp8(NUM_TOKENS, hidden)
-    x[:2] = every_value.to(torch.uint8).view(x.dtype).view(2, hidden)
-    x_scale = normal(hidden // 128, NUM_TOKENS)
-    w13 = fp8(EXPERTS, 2 * inter, hidden)
+    every_value = torch.arange(2 * HIDDEN, device=DEVICE) % 127
+    x = draw.fp8(NUM_TOKENS, HIDDEN)
+    x[:2] = every_value.to(torch.uint8).view(x.dtype).view(2, HIDDEN)
+    x_scale = draw.normal(HIDDEN // 128, NUM_TOKENS)
+    w13 = draw.fp8(EXPERTS, 2 * INTER, HIDDEN)
     w13[0, :8] = 0
-    w13_scale = normal(EXPERTS, 2 * inter // 128, hidden // 128) / 16
-    if routed:
+    w13_scale = draw.normal(EXPERTS, 2 * INTER // 128, HIDDEN // 128) / 16
+    if routed:  # gate first, scales row-major
         x_scale = x_scale.t().contiguous()
-        forms(stage, sys.modules[stage.gemm1_ref.__module__])
+        for each in (stage, sys.modules[stage.gemm1_ref.__module__]):
+            monkeypatch.setattr(each, "GATE_FIRST", True)
+            monkeypatch.setattr(each, "SCALES_ROW_MAJOR", True)
     operands = (x, x_scale, w13, w13_scale, permuted)
 
-    output = stage.gemm1_swiglu_fp16(*operands, choice(module, block_m, block_k, as_bytes))
-    expected = stage.gemm1_swiglu_fp16_ref(*operands, block_m)
+    output = stage.gemm1_swiglu_fp16(*operands, choice(module, blocks))
+    expected = stage.gemm1_swiglu_fp16_ref(*operands, blocks.m)
 
     h, scale, expected_h, expected_scale = real_rows(permuted, *output, *expected)
     assert (scale.frexp().mantissa == 0.5).all()
     assert (h.abs() < 2**15).all()
-    h = h.unflatten(1, (-1, 128)) * scale[..., None]
-    expected_h = expected_h.unflatten(1, (-1, 128)) * expected_scale[..., None]
-    assert (relative_error(h, expected_h) < 1e-3).all()
+    error = relative_error(wide_halves(h, scale), wide_halves(expected_h, expected_scale))
+    assert (error < 1e-3).all()
 
 
-@pytest.mark.parametrize(("block_m", "block_k", "as_bytes"), TILES)
-def test_gemm2_fp16(module, block_m, block_k, as_bytes):
+@on_each(Blocks(16, 128, 128), Blocks(32, 128, 64))
+def test_gemm2_fp16(module, draw, blocks):
     """Of a slice of the columns that does not begin with the first."""
     hidden = 384
-    inter = 256
-    permuted = permutation(block_m)
+    permuted = permutation(draw, blocks.m)
     stage = module("gemm2_fp16")
     rows = len(permuted.pair_of_row)
-    h = normal(rows, inter).half()
-    h_scale = 2.0 ** torch.randint(-8, 8, (rows, inter // 128), device=DEVICE)
-    w2 = fp8(EXPERTS, hidden, inter)
-    operands = (h, h_scale, w2, normal(EXPERTS, hidden // 128, inter // 128), permuted)
+    h = draw.normal(rows, INTER).half()
+    h_scale = torch.exp2(draw.integers(-8, 8, rows, INTER // 128).float())
+    w2 = draw.fp8(EXPERTS, hidden, INTER)
+    w2_scale = draw.normal(EXPERTS, hidden // 128, INTER // 128)
+    operands = (h, h_scale, w2, w2_scale, permuted)
     y = torch.full((rows, 256), torch.nan, dtype=torch.bfloat16, device=DEVICE)
 
-    stage.gemm2_fp16(*operands, 128, y, choice(module, block_m, block_k, as_bytes))
+    stage.gemm2_fp16(*operands, 128, y, choice(module, blocks))
 
-    expected = stage.gemm2_fp16_ref(*operands, block_m, 128, 256)
-    assert (relative_error(*real_rows(permuted, y, expected)) < 4e-3).all()
+    expected = stage.gemm2_fp16_ref(*operands, blocks.m, 128, 256)
+    y, expected = real_rows(permuted, y, expected)
+    assert (relative_error(y, expected) < 4e-3).all()
 
 
 # ---- MXFP4 weights ----
 
 
-MXFP4_TILES = [(16, 128, False), (32, 64, False)]  # block_m, block_n; as TILES
-MXFP4_TILES += [pytest.param(*tile[:2], True, marks=pytest.mark.gpu) for tile in MXFP4_TILES]
+mxfp4_tiles = on_each(Blocks(16, 128, 128), Blocks(32, 64, 128))
 
 
-def mxfp4_choice(module, block_m, block_n, as_bytes):
-    tiles = module("choose_tiles")
-    tile = tiles.Tile(block_m, block_n, 128, 2, per_sm=1, num_warps=4, num_stages=2, programs=3)
-    return tiles.Fp16Choice(tile, tile, as_bytes)
-
-
-def mxfp4_weights(columns, depth):
+def mxfp4_weights(draw, columns, depth):
     """Return packed weights [E, columns, depth / 2] and their scales, of which some are the
     least.
     """
-    options = {"dtype": torch.uint8, "device": DEVICE}
-    weights = torch.randint(0, 256, (EXPERTS, columns, depth // 2), **options)
-    scales = torch.randint(110, 126, (EXPERTS, columns, depth // 32), **options)
+    weights = draw.mxfp4_weights(EXPERTS, columns, depth)
+    scales = draw.integers(110, 126, EXPERTS, columns, depth // 32, dtype=torch.uint8)
     scales[..., ::5] = 0
-    return weights.view(torch.int8), scales.view(torch.int8)
+    return weights, scales.view(torch.int8)
 
 
-@pytest.mark.parametrize(("block_m", "block_n", "as_bytes"), MXFP4_TILES)
-def test_gemm1_swiglu_mxfp4(module, block_m, block_n, as_bytes):
-    hidden = 256
-    inter = 256
-    permuted = permutation(block_m)
+@mxfp4_tiles
+def test_gemm1_swiglu_mxfp4(module, draw, blocks):
+    permuted = permutation(draw, blocks.m)
     stage = module("gemm1_swiglu_mxfp4")
-    x = fp8(NUM_TOKENS, hidden)
-    x_scale = normal(NUM_TOKENS, hidden // 128)
-    operands = (x, x_scale, *mxfp4_weights(2 * inter, hidden), permuted)
+    x = draw.fp8(NUM_TOKENS, HIDDEN)
+    x_scale = draw.normal(NUM_TOKENS, HIDDEN // 128)
+    operands = (x, x_scale, *mxfp4_weights(draw, 2 * INTER, HIDDEN), permuted)
 
-    choice = mxfp4_choice(module, block_m, block_n, as_bytes)
-    h, scale = stage.gemm1_swiglu_mxfp4(*operands, choice)
+    h, scale = stage.gemm1_swiglu_mxfp4(*operands, choice(module, blocks))
 
     assert scale is None
-    expected = stage.gemm1_swiglu_mxfp4_ref(*operands, block_m)
-    assert (relative_error(*real_rows(permuted, h, expected)) < 4e-3).all()
+    expected = stage.gemm1_swiglu_mxfp4_ref(*operands, blocks.m)
+    h, expected = real_rows(permuted, h, expected)
+    assert (relative_error(h, expected) < 4e-3).all()
 
 
-@pytest.mark.parametrize(("block_m", "block_n", "as_bytes"), MXFP4_TILES)
-def test_gemm2_mxfp4_bf16(module, block_m, block_n, as_bytes):
+@mxfp4_tiles
+def test_gemm2_mxfp4_bf16(module, draw, blocks):
     """Of a slice of the columns that does not begin with the first."""
-    hidden = 384
-    inter = 256
-    permuted = permutation(block_m)
+    permuted = permutation(draw, blocks.m)
     stage = module("gemm2_mxfp4_bf16")
     rows = len(permuted.pair_of_row)
-    h = normal(rows, inter).bfloat16()
-    weights = mxfp4_weights(hidden, inter)
+    h = draw.normal(rows, INTER).bfloat16()
+    weights = mxfp4_weights(draw, 384, INTER)
     y = torch.full((rows, 256), torch.nan, dtype=torch.bfloat16, device=DEVICE)
 
-    choice = mxfp4_choice(module, block_m, block_n, as_bytes)
-    stage.gemm2_mxfp4_bf16(h, None, *weights, permuted, 128, y, choice)
+    stage.gemm2_mxfp4_bf16(h, None, *weights, permuted, 128, y, choice(module, blocks))
 
-    expected = stage.gemm2_mxfp4_bf16_ref(h, *weights, permuted, block_m, 128, 256)
-    assert (relative_error(*real_rows(permuted, y, expected)) < 4e-3).all()
+    expected = stage.gemm2_mxfp4_bf16_ref(h, *weights, permuted, blocks.m, 128, 256)
+    y, expected = real_rows(permuted, y, expected)
+    assert (relative_error(y, expected) < 4e-3).all()
+
+
+TOKEN_TENSORS = ("hidden_states", "hidden_states_scale", "topk_ids")
+WEIGHTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")
 
 
 class Launches:
@@ -220,20 +216,20 @@ def mxfp4_main(packed_module):
 def test_mxfp4_tokens_are_shared_among_launches(mxfp4_main, num_tokens, shares):
     main, launches = mxfp4_main
     values = layer_inputs.arguments("small-mxfp4", num_tokens, "cpu", offset=0)
-    weights = list(values.values())[4:8]
 
     with mock.patch.object(main, "check_arguments"):
         main.run_mxfp4(*values.values())
 
-    assert [len(arguments[0]) for arguments in launches.arguments] == shares
-    first = 0
-    for arguments, share in zip(launches.arguments, shares, strict=True):
-        rows = slice(first, first + share)
-        for place, name in ((0, "hidden_states"), (1, "hidden_states_scale"), (2, "topk_ids")):
-            assert torch.equal(arguments[place].float(), values[name][rows].float())
-            assert arguments[place].data_ptr() % 16 == 0
-        assert all(mine is given for mine, given in zip(arguments[4:8], weights, strict=True))
-        first += share
+    calls = launches.arguments
+    assert [len(arguments[0]) for arguments in calls] == shares
+    for place, name in enumerate(TOKEN_TENSORS):
+        parts = [arguments[place] for arguments in calls]
+        assert torch.equal(torch.cat(parts).float(), values[name].float())
+        for part in parts:
+            assert part.data_ptr() % 16 == 0
+    for place, name in enumerate(WEIGHTS, 4):
+        for arguments in calls:
+            assert arguments[place] is values[name]
     assert values["output"].isfinite().all()
 
 

@@ -2,11 +2,14 @@
 modelled.
 """
 
+from dataclasses import dataclass
+
 import mma_host
 import mma_small_layer as small
 import pytest
 import stage_inputs
 import torch
+from random_values import Draw
 
 # One worker builds the programs.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mma on host")]
@@ -34,49 +37,58 @@ def run(tmp_path_factory):
     return get
 
 
-# layer, configuration, CTAs (10 column tiles: alone and shared by two; shared by two; one each),
-# tokens, split-K tiles. All three clamped activations; with 4 warps "ds" has two K blocks of gemm2
-# for a warp
+@dataclass(frozen=True)
+class Case:
+    """A grid's run of a layer: 10 column tiles are alone and shared by two, shared, or one each."""
+
+    layer: str
+    configuration: tuple
+    ctas: int
+    num_tokens: int
+    splits: int = 0  # split-K tiles
+
+    def __str__(self):
+        names = [self.layer, *map(str, self.configuration)]
+        return "-".join([*names, str(self.ctas), str(self.num_tokens)])
+
+
+# All three clamped activations; with 4 warps "ds" has two K blocks of gemm2 for a warp
 CASES = [
-    ("ds", (227, 1, 1), 7, 5, 0),
-    ("ds", (163, 0, 0), 3, 40, 0),
-    ("ds", (99, 0, 1), 20, 12, 0),
-    ("renorm", (99, 1, 1), 5, 33, 0),
-    ("renorm", (99, 0, 0), 2, 1, 0),
-    ("routed", (227, 1, 1), 4, 17, 0),
-    ("shared", (227, 1, 1), 4, 17, 0),
-    ("shared", (99, 0, 1), 3, 33, 0),
-    ("mxfp4", (227, 1, 1), 7, 5, 0),
-    ("mxfp4", (163, 0, 0), 3, 40, 0),
-    ("mxfp4", (99, 0, 1), 20, 12, 0),
-    ("mxfp4", (99, 1, 1), 5, 1, 0),
-    ("split-k-mxfp4", (227, 1, 1), 16, 5, 4),
-    ("split-k-mxfp4", (163, 0, 0), 20, 3, 6),
-    ("split-k", (227, 1, 1), 20, 12, 6),
-    ("split-k", (163, 0, 0), 20, 17, 5),
-    ("split-k", (99, 1, 1), 20, 33, 6),
+    Case("ds", (227, 1, 1), 7, 5),
+    Case("ds", (163, 0, 0), 3, 40),
+    Case("ds", (99, 0, 1), 20, 12),
+    Case("renorm", (99, 1, 1), 5, 33),
+    Case("renorm", (99, 0, 0), 2, 1),
+    Case("routed", (227, 1, 1), 4, 17),
+    Case("shared", (99, 0, 1), 3, 33),
+    Case("mxfp4", (227, 1, 1), 7, 5),
+    Case("mxfp4", (163, 0, 0), 3, 40),
+    Case("mxfp4", (99, 0, 1), 20, 12),
+    Case("split-k-mxfp4", (227, 1, 1), 16, 5, splits=4),
+    Case("split-k-mxfp4", (163, 0, 0), 20, 3, splits=6),
+    Case("split-k", (227, 1, 1), 20, 12, splits=6),
+    Case("split-k", (163, 0, 0), 20, 17, splits=5),
 ]
 
 
-@pytest.mark.parametrize(("name", "configuration", "ctas", "num_tokens", "splits"), CASES)
-def test_every_stage_is_right(run, name, configuration, ctas, num_tokens, splits):
-    layer = small.LAYERS[name]
-    arguments = small.inputs(layer, num_tokens, seed=num_tokens)
-    launch = run(name, configuration, arguments, ctas)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_stage_is_right(run, case):
+    layer = small.LAYERS[case.layer]
+    arguments = small.inputs(layer, case.num_tokens, seed=case.num_tokens)
+    launch = run(case.layer, case.configuration, arguments, case.ctas)
     fault = launch.first_fault(layer, arguments)
     assert fault is None, fault
-    assert launch.split_tiles == splits
+    assert launch.split_tiles == case.splits
 
 
 def test_m_blocks_of_every_size(run):
     """An expert has more rows than an m_block, or than a tile of 8."""
     layer = small.LAYERS["ds"]
     arguments = small.inputs(layer, 40, seed=1)
-    popular = 4 * torch.rand(layer["num_experts"], generator=torch.Generator().manual_seed(1))
-    arguments["routing_logits"] = arguments["routing_logits"] + popular
-    assert stage_inputs.is_clear(
-        layer, arguments["routing_logits"], arguments["routing_bias"]
-    ).all()
+    popularity = 4 * Draw("cpu", 1).uniform(layer["num_experts"])
+    logits = arguments["routing_logits"] + popularity
+    arguments["routing_logits"] = logits
+    assert stage_inputs.is_clear(layer, logits, arguments["routing_bias"]).all()
     chosen, _, _ = small.rows_of(layer, arguments)
     tiles = {-(-count // 8) for count in chosen.sum(0).tolist()}
     assert {1, 2, 3, 4, 5} <= tiles

@@ -50,9 +50,8 @@ def libraries():
 def inputs(layer_key, num_tokens):
     """Return a layer, and a call's arguments on the GPU."""
     layer = stage_inputs.sizes(layer_key)
-    return layer, stage_inputs.tokens(layer, num_tokens, DEVICE) | stage_inputs.weights_once(
-        layer_key
-    )
+    tokens = stage_inputs.tokens(layer, num_tokens, DEVICE)
+    return layer, tokens | stage_inputs.weights_once(layer_key)
 
 
 def check(library, layer, arguments, ctas=0):
@@ -83,7 +82,8 @@ def test_other_architectures_paths(libraries, configuration, num_tokens):
 @pytest.mark.parametrize("name", MXFP4)
 def test_mxfp4_weights(libraries, name, configuration, num_tokens):
     layer = small.LAYERS[name]
-    arguments = stage_inputs.tokens(layer, num_tokens, DEVICE) | small.mxfp4_weights(layer, DEVICE)
+    tokens = stage_inputs.tokens(layer, num_tokens, DEVICE)
+    arguments = tokens | small.mxfp4_weights(layer, DEVICE)
     check(libraries[name, configuration], layer, arguments)
 
 
@@ -108,11 +108,13 @@ def test_all_tokens_at_few_experts(libraries):
     layer = stage_inputs.sizes("full")
     arguments = stage_inputs.tokens(layer, 256, DEVICE)
     offset = arguments["local_expert_offset"]
-    arguments["routing_logits"][:, offset : offset + 3] += 3
-    clear = stage_inputs.is_clear(layer, arguments["routing_logits"], arguments["routing_bias"])
+    logits = arguments["routing_logits"]
+    logits[:, offset : offset + 3] += 3
+    clear = stage_inputs.is_clear(layer, logits, arguments["routing_bias"])
     assert clear.sum() > 128
 
-    for name in ("routing_logits", "hidden_states"):
-        arguments[name] = arguments[name][clear].contiguous()
-    arguments["hidden_states_scale"] = arguments["hidden_states_scale"][:, clear].contiguous()
+    scales = arguments["hidden_states_scale"]
+    arguments["routing_logits"] = logits[clear].contiguous()
+    arguments["hidden_states"] = arguments["hidden_states"][clear].contiguous()
+    arguments["hidden_states_scale"] = scales[:, clear].contiguous()
     check(libraries["full", OWN], layer, arguments | stage_inputs.weights_once("full"))

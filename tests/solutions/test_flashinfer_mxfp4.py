@@ -11,6 +11,7 @@ import torch
 from every_solution import expected_output
 from layer_inputs import DEVICE, arguments
 from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
+from packed_sources import write_texts
 
 from solutions.common.triton.rows import dequantise
 from solutions.flashinfer_mxfp4 import build, keywords, layout, prepare, source
@@ -43,9 +44,13 @@ def layer_inputs(num_tokens=11):
     return SimpleNamespace(**arguments(LAYER_KEY, num_tokens, "cpu", offset=FIRST_EXPERT))
 
 
+def weights_of(layer):
+    return [getattr(layer, name) for name in WEIGHTS]
+
+
 def plain(layer):
     """Return weights as they are before anything is interleaved, `up` first."""
-    gemm1, gemm1_scale, gemm2, gemm2_scale = layout.as_bytes([vars(layer)[n] for n in WEIGHTS])
+    gemm1, gemm1_scale, gemm2, gemm2_scale = layout.as_bytes(weights_of(layer))
     return layout.Prepared(gemm1, gemm2, [gemm1_scale, gemm2_scale])
 
 
@@ -63,22 +68,24 @@ def statement(call):
     x = call["input"].float()
     output = torch.zeros_like(x)
     for expert in range(len(call["fc1_expert_weights"])):
-        first = dequantize_mxfp4(
-            call["fc1_expert_weights"][expert], call["quant_scales"][0][expert]
-        )
-        second = dequantize_mxfp4(
-            call["fc2_expert_weights"][expert], call["quant_scales"][1][expert]
-        )
-        linear, gate = (x @ first.t()).chunk(2, dim=1)
-        linear = linear.clamp(-call["swiglu_limit"][expert], call["swiglu_limit"][expert])
-        gate = gate.clamp(max=call["swiglu_limit"][expert])
-        h = gate * torch.sigmoid(call["swiglu_alpha"][expert] * gate)
-        rows = (h * (linear + call["swiglu_beta"][expert])) @ second.t()
-
         chosen = call["token_selected_experts"] == expert
         factor = torch.where(chosen, call["token_final_scales"], 0).sum(dim=1)
-        output += factor.unsqueeze(1) * rows
+        output += factor.unsqueeze(1) * expert_statement(call, expert, x)
     return output
+
+
+def expert_statement(call, expert, x):
+    """Return what an expert makes of all tokens."""
+    gemm1_scale, gemm2_scale = call["quant_scales"]
+    w13 = dequantize_mxfp4(call["fc1_expert_weights"][expert], gemm1_scale[expert])
+    w2 = dequantize_mxfp4(call["fc2_expert_weights"][expert], gemm2_scale[expert])
+    limit = call["swiglu_limit"][expert]
+
+    linear, gate = (x @ w13.t()).chunk(2, dim=1)
+    linear = linear.clamp(-limit, limit) + call["swiglu_beta"][expert]
+    gate = gate.clamp(max=limit)
+    h = gate * torch.sigmoid(call["swiglu_alpha"][expert] * gate) * linear
+    return h @ w2.t()
 
 
 def test_the_call_says_our_layer():
@@ -90,7 +97,8 @@ def test_the_call_says_our_layer():
     assert expected.abs().max() > 1
 
     output = statement(call_of(layer, plain(layer)))
-    assert torch.isclose(output, expected, rtol=0.05, atol=0.05).float().mean() > 0.99
+    is_close = torch.isclose(output, expected, rtol=0.05, atol=0.05)
+    assert is_close.float().mean() > 0.99
 
 
 @BOTH
@@ -140,44 +148,61 @@ def test_slots_without_a_local_expert_are_the_other_ranks():
     assert factors.tolist() == [[1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
 
 
+def interleaved(weight, quant_type):
+    """In place of FlashInfer's kernel, which needs a GPU: the bytes stay where they are."""
+    assert quant_type == "fp4"
+    return weight
+
+
 def test_weights_are_prepared_by_flashinfers_functions(monkeypatch):
-    """Scales folded here as there; their bytes are interleaved by a kernel, which needs a GPU."""
-    monkeypatch.setattr(
-        prepare.fused_moe,
-        "interleave_moe_weights_for_sm90_mixed_gemm",
-        lambda weight, quant_type: weight if quant_type == "fp4" else None,
-    )
+    """Scales folded here as there."""
+    name = "interleave_moe_weights_for_sm90_mixed_gemm"
+    monkeypatch.setattr(prepare.fused_moe, name, interleaved)
     layer = layer_inputs()
-    prepared = prepare.prepare([vars(layer)[name] for name in WEIGHTS])
     expected = plain(layer)
+    experts = len(expected.gemm1)
+
+    prepared = prepare.prepare(weights_of(layer))
+
     assert torch.equal(prepared.gemm1, expected.gemm1)
     assert torch.equal(prepared.gemm2, expected.gemm2)
-
-    experts = len(expected.gemm1)
-    shapes = [(experts, 768 // 64, 640 // 128, 16, 4), (experts, 640 // 64, 384 // 128, 16, 4)]
-    assert [scale.shape for scale in prepared.quant_scales] == shapes
-    assert [scale.dtype for scale in prepared.quant_scales] == [torch.int32] * 2
-    last_of_first_block = prepared.quant_scales[0].view(torch.uint8)[0, 0, 0, 15]
+    first, second = prepared.quant_scales
+    assert first.dtype == second.dtype == torch.int32
+    assert first.shape == (experts, 768 // 64, 640 // 128, 16, 4)
+    assert second.shape == (experts, 640 // 64, 384 // 128, 16, 4)
+    last_of_first_block = first.view(torch.uint8)[0, 0, 0, 15]
     rows = expected.quant_scales[0][0, [15, 31, 47, 63], :4]
     assert torch.equal(last_of_first_block, rows.flatten())
 
 
-def test_w4a8_weights_are_prepared_expert_by_expert(monkeypatch):
-    def preprocess(weight, scale):
-        factor = scale.float().flatten(1).amin(1)
-        return weight, scale.reshape(1, -1, scale.shape[2] // 4, 16, 16), factor
+def smallest_scales(scale):
+    """Return the smallest scale of each expert."""
+    return scale.float().flatten(1).amin(1)
 
+
+def preprocessed(weight, scale):
+    """In place of FlashInfer's kernel: the weight, its scales in blocks, a factor for each
+    expert.
+    """
+    blocks = scale.reshape(1, -1, scale.shape[2] // 4, 16, 16)
+    return weight, blocks, smallest_scales(scale)
+
+
+def test_w4a8_weights_are_prepared_expert_by_expert(monkeypatch):
     name = "preprocess_moe_weights_for_sm90_mixed_gemm_humming"
-    monkeypatch.setattr(prepare_w4a8.fused_moe, name, preprocess)
+    monkeypatch.setattr(prepare_w4a8.fused_moe, name, preprocessed)
     layer = layer_inputs()
-    prepared = prepare_w4a8.prepare([vars(layer)[each] for each in WEIGHTS])
     expected = plain(layer)
 
+    prepared = prepare_w4a8.prepare(weights_of(layer))
+
     first, first_factor, _, _, second_factor = prepared.quant_scales
+    first_scale, second_scale = expected.quant_scales
     assert torch.equal(prepared.gemm1, expected.gemm1)
-    assert (first.dtype, first.shape[-2:]) == (torch.int32, (16, 4))
-    for factor, scale in zip((first_factor, second_factor), expected.quant_scales, strict=True):
-        assert torch.equal(factor, 64 * scale.float().flatten(1).amin(1))
+    assert first.dtype == torch.int32
+    assert first.shape[-2:] == (16, 4)
+    assert torch.equal(first_factor, 64 * smallest_scales(first_scale))
+    assert torch.equal(second_factor, 64 * smallest_scales(second_scale))
 
 
 def test_packed_dequantise_takes_scales_row_by_row(packed_module):
@@ -212,16 +237,13 @@ TEXTS = {
     ("needed_by", "group"), [(source, "Mixed_group2"), (source_w4a8, "Mixed_group4")]
 )
 def test_only_the_needed_sources_are_compiled(tmp_path, needed_by, group):
-    sources = []
-    for name, text in TEXTS.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-        sources.append(tmp_path / name)
-    names = [each.name for each in sources if needed_by.is_needed(each)]
-    assert names == [
+    write_texts(tmp_path, TEXTS)
+    needed = {name for name in TEXTS if needed_by.is_needed(tmp_path / name)}
+    assert needed == {
         f"gemm_sm90_M128_{group}.generated.cu",
         needed_by.RUNNER,
         "flashinfer_cutlass_fused_moe_binding.cu",
-    ]
+    }
 
 
 def test_the_installed_release_has_these_sources(monkeypatch, tmp_path):
@@ -231,10 +253,11 @@ def test_the_installed_release_has_these_sources(monkeypatch, tmp_path):
     monkeypatch.setattr(core.current_compilation_context, "TARGET_CUDA_ARCHS", {(9, "0a")})
     monkeypatch.setattr(env, "FLASHINFER_GEN_SRC_DIR", tmp_path)
     full = build.core.gen_cutlass_fused_moe_sm90_module()
+    files = [Path(each) for each in full.sources]
+    names = {file.name for file in files}
 
-    names = {Path(each).name for each in full.sources}
-    assert {source.RUNNER, source_w4a8.RUNNER} <= names
     for needed_by in (source, source_w4a8):
-        needed = [Path(each).name for each in full.sources if needed_by.is_needed(Path(each))]
+        needed = {file.name for file in files if needed_by.is_needed(file)}
         generated = [name for name in needed if name.endswith(".generated.cu")]
+        assert needed_by.RUNNER in needed
         assert 10 < len(generated) < len(names) / 3

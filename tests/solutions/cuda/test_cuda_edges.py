@@ -5,6 +5,7 @@ limit.
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 
 import pytest
@@ -53,7 +54,8 @@ def run(layer, sizes, arguments, output=None):
 
 def first_of_equals(values, count):
     """[..., count] indices of the largest values; of equal ones the first, and NaN before all."""
-    return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]
+    order = values.sort(dim=-1, descending=True, stable=True).indices
+    return order[..., :count]
 
 
 def choose_renorm(sizes, arguments):
@@ -67,17 +69,21 @@ def choose_by_groups(sizes, arguments):
     """Return experts and weights, [T, top_k]; of equal groups and experts the lower one."""
     scores = torch.sigmoid(arguments["routing_logits"].float())
     choice = scores + arguments["routing_bias"].float()
-    groups = choice.unflatten(1, (sizes["num_groups"], -1))
-    group_scores = groups.topk(2, dim=-1).values.sum(-1)
-    kept = first_of_equals(group_scores, sizes["kept_groups"])
-    closed = torch.ones(groups.shape[:2], dtype=torch.bool, device=DEVICE)
-    closed.scatter_(1, kept, False)
-
-    open_choice = groups.masked_fill(closed[..., None], -torch.inf).flatten(1)
+    open_choice = choice.masked_fill(in_closed_groups(sizes, choice), -torch.inf)
     experts = first_of_equals(open_choice, sizes["top_k"])
+
     weights = scores.gather(1, experts)
     weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
     return experts, weights * arguments["routed_scaling_factor"]
+
+
+def in_closed_groups(sizes, choice):
+    """Return [T, experts] bool: which experts are in no group that is kept."""
+    groups = choice.unflatten(1, (sizes["num_groups"], -1))
+    scores = groups.topk(2, dim=-1).values.sum(-1)
+    kept = first_of_equals(scores, sizes["kept_groups"])
+    closed = torch.ones_like(scores, dtype=torch.bool).scatter(1, kept, False)
+    return closed.repeat_interleave(groups.shape[-1], 1)
 
 
 def expected_output(layer_key, sizes, arguments):
@@ -90,7 +96,8 @@ def expected_output(layer_key, sizes, arguments):
     local = experts - arguments["local_expert_offset"]
     x_scale = arguments["hidden_states_scale"].t()
     x = definition.dequantize(arguments["hidden_states"], x_scale, row_block=1)
-    return definition.local_experts(x, *(arguments[name] for name in WEIGHTS), local, weights)
+    operands = [arguments[name] for name in WEIGHTS]
+    return definition.local_experts(x, *operands, local, weights)
 
 
 def all_equal(logits, bias):
@@ -150,16 +157,18 @@ def test_nan_logits_spoil_their_token_only(layer_key, solution, num_tokens):
     sizes = stage_inputs.sizes(layer_key)
     arguments = random_arguments(sizes, num_tokens)
     logits = arguments["routing_logits"]
+    spoilt = torch.zeros(num_tokens, dtype=torch.bool, device=DEVICE)
     logits[1, 3] = torch.nan
     logits[2] = torch.nan
+    spoilt[1:3] = True
     if sizes["renorm"]:
         logits[3, 4] = torch.inf  # the softmax of an infinite logit is NaN
-    spoilt = torch.zeros(num_tokens, dtype=torch.bool, device=DEVICE)
-    spoilt[1 : 4 if sizes["renorm"] else 3] = True
+        spoilt[3] = True
 
     output = run(layer_of(layer_key, solution), sizes, arguments)
 
-    assert_close(output[~spoilt], expected_output(layer_key, sizes, arguments)[~spoilt])
+    expected = expected_output(layer_key, sizes, arguments)
+    assert_close(output[~spoilt], expected[~spoilt])
     is_nan = output[spoilt].isnan()
     assert (is_nan.all(1) | ~is_nan.any(1)).all(), "part of a row is NaN"
     if sizes["num_groups"] == 1:  # else a group that has a NaN need not be kept
@@ -196,6 +205,24 @@ THREADS = [
 ]
 
 
+class Caller:
+    """Calls of a layer on a stream, whose outputs are kept."""
+
+    def __init__(self, layer, sizes, arguments, stream):
+        self.layer = layer
+        self.sizes = sizes
+        self.arguments = arguments
+        self.stream = stream
+        self.expected = run(layer, sizes, arguments)
+
+    def call(self, ready):
+        """Return the outputs of many calls, which begin as the other thread's do."""
+        torch.cuda.synchronize()
+        ready.wait()
+        with torch.cuda.stream(self.stream):
+            return [run(self.layer, self.sizes, self.arguments) for _ in range(CALLS)]
+
+
 @pytest.mark.parametrize(("solution", "counts"), THREADS)
 @pytest.mark.parametrize("shared", [False, True], ids=["two streams", "one stream"])
 @pytest.mark.parametrize("layer_key", ["full", "qwen3-next"])
@@ -206,27 +233,22 @@ def test_two_host_threads(layer_key, shared, solution, counts):
     layer = layer_of(layer_key, solution)
     sizes = stage_inputs.sizes(layer_key)
     weights = stage_inputs.weights(sizes, DEVICE)
-    first_stream = torch.cuda.Stream()
-    streams = [first_stream, first_stream if shared else torch.cuda.Stream()]
-    ready = threading.Barrier(2)
-
-    def calls_of(stream, arguments):
-        torch.cuda.synchronize()
-        ready.wait()
-        with torch.cuda.stream(stream):
-            return [run(layer, sizes, arguments) for _ in range(CALLS)]
-
-    arguments = []
+    stream = torch.cuda.Stream()
+    callers = []
     for seed, num_tokens in enumerate(counts):
-        arguments.append(stage_inputs.tokens(sizes, num_tokens, DEVICE, seed) | weights)
-    expected = [run(layer, sizes, thread_arguments) for thread_arguments in arguments]
+        arguments = stage_inputs.tokens(sizes, num_tokens, DEVICE, seed) | weights
+        callers.append(Caller(layer, sizes, arguments, stream))
+        if not shared:
+            stream = torch.cuda.Stream()
+
+    ready = threading.Barrier(2)
     with ThreadPoolExecutor(2) as pool:
-        outputs = list(pool.map(calls_of, streams, arguments))
+        outputs = list(pool.map(lambda caller: caller.call(ready), callers))
     torch.cuda.synchronize()
 
-    for thread, thread_outputs in enumerate(outputs):
-        for number, output in enumerate(thread_outputs):
-            assert_same_bits(output, expected[thread], f"thread {thread}, call {number}")
+    for caller, caller_outputs in zip(callers, outputs, strict=True):
+        for number, output in enumerate(caller_outputs):
+            assert_same_bits(output, caller.expected, f"T={len(output)}, call {number}")
 
 
 @pytest.mark.parametrize("solution", TOKENS)
@@ -239,23 +261,36 @@ def test_layers_of_one_graph_behind_other_kernels(counts, solution):
     """
     layer = layer_of("full", solution)
     sizes = stage_inputs.sizes("full")
-    arguments = [random_arguments(sizes, count, seed) for seed, count in enumerate(counts)]
-    logits = [layer_arguments["routing_logits"].clone() for layer_arguments in arguments]
-    expected = [run(layer, sizes, layer_arguments) for layer_arguments in arguments]
-    outputs = [torch.empty_like(output) for output in expected]
+    calls = []
+    for seed, num_tokens in enumerate(counts):
+        arguments = random_arguments(sizes, num_tokens, seed)
+        logits = arguments["routing_logits"].clone()
+        calls.append(CapturedCall(arguments, logits, expected=run(layer, sizes, arguments)))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for number in range(2):
-            outputs[number].fill_(torch.nan)
-            arguments[number]["routing_logits"].copy_(logits[number])
-            run(layer, sizes, arguments[number], outputs[number])
+        for call in calls:
+            call.output.fill_(torch.nan)
+            call.arguments["routing_logits"].copy_(call.logits)
+            run(layer, sizes, call.arguments, call.output)
 
     for replay in range(20):
-        for layer_arguments in arguments:
-            layer_arguments["routing_logits"].fill_(torch.nan)
+        for call in calls:
+            call.arguments["routing_logits"].fill_(torch.nan)
         graph.replay()
-        assert_same_bits(outputs[0], expected[0], f"replay {replay}, first layer")
-        assert_same_bits(outputs[1], expected[1], f"replay {replay}, second layer")
+        for call in calls:
+            assert_same_bits(call.output, call.expected, f"replay {replay}, T={len(call.output)}")
+
+
+@dataclass
+class CapturedCall:
+    """A layer of a graph: its logits are copied into its arguments just before it."""
+
+    arguments: dict
+    logits: torch.Tensor
+    expected: torch.Tensor
+
+    def __post_init__(self):
+        self.output = torch.empty_like(self.expected)
 
 
 # ---- what is refused ----

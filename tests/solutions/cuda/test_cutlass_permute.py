@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 from every_solution import slow
+from host_program import take
 from moebench.operators import catalogue
+from random_values import Draw
 
 BLOCK = 128
 LAYER_SIZES = ("kimi-k2-ep1", "qwen3-next")  # 384 local experts; top-k 10 with renorm routing
@@ -68,12 +70,6 @@ class Options:
     by_row: bool = False
 
 
-def take(data, dtype, *shape):
-    """Read an array from what the program wrote."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    return np.frombuffer(data.read(size), dtype).reshape(shape)
-
-
 def take_window(data, local, hidden):
     num_rows, all_rows = take(data, "i4", 2)
     gemm1, gemm2 = take(data, table_type(local), 2)
@@ -87,50 +83,62 @@ class Call:
     """Inputs of a call, and for each local expert its tokens by the definition's own routing."""
 
     def __init__(self, layer_key, num_tokens):
-        self.sizes = catalogue.layer_sizes()[layer_key]
+        sizes = catalogue.layer_sizes()[layer_key]
         self.num_tokens = num_tokens
-        hidden = self.sizes["hidden_size"]
-        experts = self.sizes["num_experts"]
-        local = self.sizes["num_local_experts"]
-        generator = torch.Generator().manual_seed(0)
+        self.hidden = sizes["hidden_size"]
+        self.inter = sizes["intermediate_size"]
+        self.top_k = sizes["top_k"]
+        self.experts = sizes["num_experts"]
+        self.local = sizes["num_local_experts"]
+        self.offset = (self.experts - self.local) // 2 // 8 * 8
 
+        draw = Draw("cpu")
+        self.routing = self.random_routing(draw, layer_key)
+        self.x = draw.integers(0, 256, num_tokens, self.hidden, dtype=torch.uint8).numpy()
+        self.x_scale = draw.normal(self.hidden // BLOCK, num_tokens).numpy()
+        self.weight = self.rank_weights(layer_key)  # [T, E_local], NaN where not chosen
+        self.tokens_of = [np.flatnonzero(~np.isnan(column)) for column in self.weight.T]
+
+    def random_routing(self, draw, layer_key):
         # different numbers that bf16 holds, as ties are free
-        order = torch.rand(num_tokens, experts, generator=generator).argsort(1)
-        logits = (order.float() - experts / 2) / 64
-        bias = (0.01 * torch.randn(experts, generator=generator)).bfloat16()
-        x = torch.randint(0, 256, (num_tokens, hidden), dtype=torch.uint8, generator=generator)
-        self.x = x.numpy()
-        self.x_scale = torch.randn(hidden // BLOCK, num_tokens, generator=generator).numpy()
-        self.offset = (experts - local) // 2 // 8 * 8
+        order = draw.order(self.num_tokens, self.experts)
+        logits = (order.float() - self.experts / 2) / 64
         if layer_key in catalogue.renorm():
-            self.routing = [logits.bfloat16()]
-            chosen, weights = catalogue.router(layer_key)(*self.routing)
-        else:
-            self.routing = [logits, bias]
-            chosen, weights = catalogue.router(layer_key)(*self.routing, FACTOR)
+            return [logits.bfloat16()]
+        return [logits, (0.01 * draw.normal(self.experts)).bfloat16()]
 
-        rank_experts = slice(self.offset, self.offset + local)
-        no_weights = torch.zeros(num_tokens, experts)
-        self.weight = no_weights.scatter(1, chosen, weights)[:, rank_experts].numpy()
-        is_chosen = no_weights.scatter(1, chosen, 1.0)[:, rank_experts].numpy() > 0
-        self.tokens_of = [np.flatnonzero(is_chosen[:, expert]) for expert in range(local)]
+    def rank_weights(self, layer_key):
+        factor = [] if layer_key in catalogue.renorm() else [FACTOR]
+        chosen, weights = catalogue.router(layer_key)(*self.routing, *factor)
+        all_weights = torch.full((self.num_tokens, self.experts), torch.nan)
+        all_weights.scatter_(1, chosen, weights.float())
+        return all_weights[:, self.offset : self.offset + self.local].numpy()
+
+    @property
+    def tokens(self):
+        """The token of every row, in expert order."""
+        return np.concatenate(self.tokens_of)
+
+    @property
+    def counts(self):
+        """The rows of each expert."""
+        return np.array([len(tokens) for tokens in self.tokens_of])
 
     def run(self, program, options):
         """Return the windows and the pairs that the program makes."""
         numbers = [self.num_tokens, self.offset, FACTOR, options.window]
         numbers += [int(options.swap_ab), int(options.by_row)]
-        data = b"".join(tensor.view(torch.uint8).numpy().tobytes() for tensor in self.routing)
-        data += self.x.tobytes() + self.x_scale.tobytes()
+        arrays = [tensor.view(torch.uint8).numpy() for tensor in self.routing]
+        data = b"".join(array.tobytes() for array in [*arrays, self.x, self.x_scale])
         command = [program, *map(str, numbers)]
         done = subprocess.run(command, input=data, capture_output=True, check=True)
 
         answer = io.BytesIO(done.stdout)
-        local = self.sizes["num_local_experts"]
-        top_k = self.sizes["top_k"]
+        most_rows = self.num_tokens * min(self.top_k, self.local)
         windows = []
-        for _ in range(0, self.num_tokens * min(top_k, local), options.window):
-            windows.append(take_window(answer, local, self.sizes["hidden_size"]))
-        pairs = take(answer, PAIR, self.num_tokens, top_k)
+        for _ in range(0, most_rows, options.window):
+            windows.append(take_window(answer, self.local, self.hidden))
+        pairs = take(answer, PAIR, self.num_tokens, self.top_k)
         assert not answer.read()
         return windows, pairs
 
@@ -140,56 +148,54 @@ def check_table(table, first, rows, shape, swap_ab):
     depth.
     """
     n, k = shape
+    scales = (n // BLOCK) * (k // BLOCK)
     expert = np.arange(len(first))
-    all_n = np.full_like(rows, n)
-    all_k = np.full_like(rows, k)
-    problem = [all_n, rows, all_k] if swap_ab else [rows, all_n, all_k]
-
-    assert (table["problem"] == np.stack(problem, 1)).all()
-    assert (table["activations"] == first * k).all()
-    assert (table["weights"] == expert * n * k).all()
-    assert (table["result"] == first * n * 2).all(), "bf16"
-    assert (table["row_scale"] == first * (k // BLOCK) * 4).all()
-    assert (table["block_scale"] == expert * (n // BLOCK) * (k // BLOCK) * 4).all()
-    assert (table["strides"] == [[k], [k], [n]]).all()
+    expected = {
+        "activations": first * k,
+        "weights": expert * n * k,
+        "result": first * n * 2,  # bf16
+        "row_scale": first * (k // BLOCK) * 4,
+        "block_scale": expert * scales * 4,
+        "strides": [[k], [k], [n]],
+    }
+    for name, values in expected.items():
+        assert (table[name] == values).all(), name
+    for count, problem in zip(rows, table["problem"], strict=True):
+        assert problem.tolist() == ([n, count, k] if swap_ab else [count, n, k])
 
 
 def check_window(call, window, begin, options):
     """Check a window that begins at a row against the tokens of each expert."""
-    hidden = call.sizes["hidden_size"]
-    inter = call.sizes["intermediate_size"]
-    tokens = np.concatenate(call.tokens_of)  # of all rows, in expert order
-    counts = list(map(len, call.tokens_of))
-    ends = np.cumsum(counts)
-    first = np.clip(ends - counts - begin, 0, options.window)
-    rows = np.clip(ends - begin, 0, options.window) - first
+    ends = call.counts.cumsum()
+    first = np.clip(ends - call.counts - begin, 0, options.window)
+    last = np.clip(ends - begin, 0, options.window)
+    rows = last - first
 
     assert window.num_rows == rows.sum()
-    assert window.all_rows == len(tokens)
-    check_table(window.gemm1, first, rows, (2 * inter, hidden), options.swap_ab)
-    check_table(window.gemm2, first, rows, (hidden, inter), options.swap_ab)
-    assert (window.expert_rows == np.repeat(np.stack([first, rows], 1), rows, axis=0)).all()
+    assert window.all_rows == len(call.tokens)
+    check_table(window.gemm1, first, rows, (2 * call.inter, call.hidden), options.swap_ab)
+    check_table(window.gemm2, first, rows, (call.hidden, call.inter), options.swap_ab)
+    expert_rows = np.stack([first, rows], 1)
+    assert (window.expert_rows == np.repeat(expert_rows, rows, axis=0)).all()
 
-    here = tokens[begin : begin + options.window]
-    assert (window.x == call.x[here]).all()
+    tokens = call.tokens[begin : begin + options.window]
+    assert (window.x == call.x[tokens]).all()
     scales = []
-    for at, count in zip(first, rows, strict=True):
-        scale = call.x_scale[:, here[at : at + count]]
-        scales.append((scale.T if options.by_row else scale).ravel())
+    for start, end in zip(first, last, strict=True):
+        scale = call.x_scale[:, tokens[start:end]]
+        scales.append(scale.ravel("F" if options.by_row else "C"))
     assert np.array_equal(window.x_scale, np.concatenate(scales))
 
 
 def check_pairs(call, pairs):
     """Check each token's rows, in order, and their weights."""
-    tokens = np.concatenate(call.tokens_of)
-    counts = list(map(len, call.tokens_of))
-    expert = np.repeat(np.arange(len(counts)), counts)
+    expert_of_row = np.repeat(np.arange(call.local), call.counts)
     for token, pair in enumerate(pairs):
-        rows = np.flatnonzero(tokens == token)
+        rows = np.flatnonzero(call.tokens == token)
         num_rows = len(rows)
+        weights = call.weight[token, expert_of_row[rows]]
         assert pair["row"][:num_rows].tolist() == rows.tolist()
         assert (pair["row"][num_rows:] == -1).all()
-        weights = call.weight[token, expert[rows]]
         assert pair["weight"][:num_rows] == pytest.approx(weights, rel=1e-5)
 
 

@@ -95,21 +95,28 @@ def test_small_workloads_of_the_other_definitions(layer, layer_key, quick, recor
             check_workload(layer, catalogue.definition(layer_key), workload, small.root)
 
 
+def distance_from(num_tokens):
+    """Return how far a workload's tokens are from so many, for min()."""
+    return lambda workload: abs(workload.axes["seq_len"] - num_tokens)
+
+
+def skip_without_memory(layer_key, workload):
+    gc.collect()  # weights of the test before, which another layer's caches may hold
+    torch.cuda.empty_cache()
+    inputs = input_bytes(catalogue.definition(layer_key), workload.axes)
+    needed = 5 * sum(inputs.values())
+    if torch.cuda.mem_get_info()[0] < needed:
+        pytest.skip(f"{layer_key} needs {needed / 1e9:.1f} GB of GPU memory")
+
+
 @serving(*LAYERS, flashinfer_mono_moe="it takes 8 tokens at most")
 @pytest.mark.parametrize("num_tokens", [slow(1), 64, slow(256), slow(1024)])  # the traces have more
 def test_workloads_of_every_definition(layer, layer_key, num_tokens, records):
     """A wrong answer at the sizes of another model."""
-    definition = catalogue.definition(layer_key)
     recorded = records(layer_key)
-    workload = min(recorded.workloads, key=lambda w: abs(w.axes["seq_len"] - num_tokens))
-
-    gc.collect()  # weights of the test before, which another layer's caches may hold
-    torch.cuda.empty_cache()
-    needed = 5 * sum(input_bytes(definition, workload.axes).values())
-    if torch.cuda.mem_get_info()[0] < needed:
-        pytest.skip(f"{layer_key} needs {needed / 1e9:.1f} GB of GPU memory")
-
-    check_workload(layer, definition, workload, recorded.root)
+    workload = min(recorded.workloads, key=distance_from(num_tokens))
+    skip_without_memory(layer_key, workload)
+    check_workload(layer, catalogue.definition(layer_key), workload, recorded.root)
 
 
 # ---- token counts ----
@@ -189,25 +196,27 @@ def test_a_huge_batch_is_right_or_refused(layer, layer_key, num_tokens):
 # ---- what a call leaves ----
 
 
+ROW_COUNTS = [9, *(pytest.param(count, marks=pytest.mark.gpu) for count in (700, 9000))]
+
+
 @serving("full", "small")
 @pytest.mark.parametrize("every_second", [False, True])
-@pytest.mark.parametrize(
-    "num_tokens", [9, *(pytest.param(t, marks=pytest.mark.gpu) for t in (700, 9000))]
-)
+@pytest.mark.parametrize("num_tokens", ROW_COUNTS)
 def test_rows_without_a_local_expert_are_zero(layer, layer_key, num_tokens, every_second):
     """Old memory, here NaN, in rows that this rank adds nothing to."""
     arguments = layer_arguments(layer_key, num_tokens)
-    rank = slice(FIRST_EXPERT, FIRST_EXPERT + local_experts_of(layer_key))
     lowered = slice(1, None, 2) if every_second else slice(None)
-    arguments["routing_logits"][lowered, rank] = -20
+    last = FIRST_EXPERT + local_experts_of(layer_key)
+    arguments["routing_logits"][lowered, FIRST_EXPERT:last] = -20
     nowhere = without_local_expert(layer_key, arguments)
     assert nowhere[lowered].all()
     assert nowhere.all() != every_second
 
     output = run(layer, arguments)
 
-    assert (output[nowhere] == 0).all()
-    assert (output[~nowhere] != 0).any(1).all()
+    is_zero = output == 0
+    assert is_zero[nowhere].all()
+    assert not is_zero[~nowhere].all(1).any()
 
 
 @serving("full")
@@ -223,14 +232,13 @@ def test_same_call_same_bits(layer, layer_key):
 def test_inputs_are_left_alone(layer, layer_key):
     """An argument that a kernel scribbled on."""
     arguments = layer_arguments(layer_key, 5)
-    tensors = [name for name in arguments if name != OUTPUT and torch.is_tensor(arguments[name])]
-    before = {name: arguments[name].clone() for name in tensors}
+    before = dict(zip(arguments, cloned(arguments.values()), strict=True))
 
     run(layer, arguments)
 
-    for name in tensors:
-        same = torch.equal(arguments[name].view(torch.uint8), before[name].view(torch.uint8))
-        assert same, name
+    for name, value in arguments.items():
+        if torch.is_tensor(value) and name != OUTPUT:
+            assert torch.equal(value.view(torch.uint8), before[name].view(torch.uint8)), name
 
 
 OTHER_SCALARS = {"local_expert_offset": 80, "routed_scaling_factor": 1.25}

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from every_solution import assert_close, expected_output, run, serving
+from every_solution import assert_close, assert_same_bits, expected_output, run, serving
 from layer_inputs import DEVICE
 from layer_inputs import arguments as layer_arguments
+from random_values import Draw
 
 FIRST_EXPERT = 16
 WEIGHTS = ("gemm1_weights", "gemm2_weights")
@@ -23,12 +24,21 @@ def arguments(layer_key, num_tokens=3):
     return values
 
 
+def check_layer(layer, layer_key, values):
+    expected = expected_output(layer_key, values)
+    assert_close(run(layer, values), expected, tolerances=["relaxed"])
+
+
 @mxfp4_layers
 @pytest.mark.parametrize("num_tokens", MANY)
 def test_it_is_the_references_layer(layer, layer_key, num_tokens):
-    values = arguments(layer_key, num_tokens)
-    expected = expected_output(layer_key, values)
-    assert_close(run(layer, values), expected, tolerances=["relaxed"])
+    check_layer(layer, layer_key, arguments(layer_key, num_tokens))
+
+
+def random_steps(draw, least, end, shape):
+    """Return exponents to add to scales, none above zero."""
+    step = draw.integers(least, end, *shape, dtype=torch.int64)
+    return step.clamp(max=0).to(torch.int8)
 
 
 @mxfp4_layers
@@ -36,29 +46,25 @@ def test_it_is_the_references_layer(layer, layer_key, num_tokens):
 def test_scales_of_any_spread_are_exact(layer, layer_key, num_tokens):
     """Groups that vanish or overflow beside others of their row."""
     values = arguments(layer_key, num_tokens)
-    generator = torch.Generator(DEVICE).manual_seed(num_tokens)
+    draw = Draw(DEVICE, num_tokens)
     for name in SCALES:
-        shape = values[name].shape
-        step = torch.randint(-30, 2, shape, generator=generator, device=DEVICE).clamp(max=0)
-        values[name] += step.to(torch.int8)
-        values[name][..., ::7] = 0
-
-    expected = expected_output(layer_key, values)
-    assert_close(run(layer, values), expected, tolerances=["relaxed"])
+        scales = values[name]
+        scales += random_steps(draw, -30, 2, scales.shape)
+        scales[..., ::7] = 0
+    check_layer(layer, layer_key, values)
 
 
 @mxfp4_layers
 def test_bytes_of_any_name_are_taken(layer, layer_key):
     """An engine's uint8 weights and e8m0 scales that are refused."""
     values = arguments(layer_key)
-    engines = dict(values)
+    expected = run(layer, values)
     for name in WEIGHTS:
-        engines[name] = values[name].view(torch.uint8)
+        values[name] = values[name].view(torch.uint8)
     for name in SCALES:
-        engines[name] = values[name].view(torch.float8_e8m0fnu)
+        values[name] = values[name].view(torch.float8_e8m0fnu)
 
-    expected = expected_output(layer_key, values)
-    assert_close(run(layer, engines), expected, tolerances=["relaxed"])
+    assert_same_bits(run(layer, values), expected)
 
 
 @mxfp4_layers
@@ -66,17 +72,16 @@ def test_bytes_of_any_name_are_taken(layer, layer_key):
 def test_rows_whose_scales_drift_are_exact(layer, layer_key, num_tokens):
     """A row of weights whose scales drift along K, or half of which is zero."""
     values = arguments(layer_key, num_tokens)
-    generator = torch.Generator(DEVICE).manual_seed(num_tokens)
-    for weights, scales in zip(WEIGHTS, SCALES, strict=True):
-        shape = values[scales].shape
-        step = torch.randint(-12, 3, shape, generator=generator, device=DEVICE).clamp(max=0)
-        alike = step[..., ::4].repeat_interleave(4, -1)[..., : shape[-1]]
-        values[scales] += alike.to(torch.int8)
-        values[weights][:, ::3, : values[weights].shape[-1] // 2] = 0
-        values[scales][:, ::3, : shape[-1] // 2] = 0
-
-    expected = expected_output(layer_key, values)
-    assert_close(run(layer, values), expected, tolerances=["relaxed"])
+    draw = Draw(DEVICE, num_tokens)
+    for weight_name, scale_name in zip(WEIGHTS, SCALES, strict=True):
+        weights = values[weight_name]
+        scales = values[scale_name]
+        groups = scales.shape[-1]
+        step = random_steps(draw, -12, 3, scales.shape)
+        scales += step[..., ::4].repeat_interleave(4, -1)[..., :groups]
+        weights[:, ::3, : weights.shape[-1] // 2] = 0
+        scales[:, ::3, : groups // 2] = 0
+    check_layer(layer, layer_key, values)
 
 
 @mxfp4_layers

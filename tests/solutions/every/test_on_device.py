@@ -31,13 +31,20 @@ def test_runs_on_the_current_stream(layer, layer_key):
     assert torch.equal(output, expected)
 
 
+def token_inputs(layer_key):
+    """Return the names of the inputs that have a value or a row for each token."""
+    names = []
+    for name, spec in catalogue.definition(layer_key).inputs.items():
+        if spec.shape and "seq_len" in spec.shape:
+            names.append(name)
+    return names
+
+
 @serving(*LAYERS)
 @pytest.mark.parametrize("num_tokens", [7, 80, 300, 1100])
 def test_cuda_graph(layer, layer_key, num_tokens):
     """A serving engine that captures its model cannot capture a layer that waits."""
     arguments = layer_arguments(layer_key, num_tokens)
-    inputs = catalogue.definition(layer_key).inputs.items()
-    names = [name for name, spec in inputs if spec.shape and "seq_len" in spec.shape]
     output = torch.full_like(arguments[OUTPUT], torch.nan)
     run(layer, arguments)
     graph = torch.cuda.CUDAGraph()
@@ -46,7 +53,7 @@ def test_cuda_graph(layer, layer_key, num_tokens):
 
     for seed in (0, 1, 2):
         other = layer_arguments(layer_key, num_tokens, seed=seed)
-        for name in names:
+        for name in token_inputs(layer_key):
             arguments[name].copy_(other[name])
         output.fill_(torch.nan)
         graph.replay()
@@ -71,8 +78,8 @@ def test_scratch_of_the_largest_workload(layer, layer_key, records):
     stored = load_safetensors(definition, workload, recorded.root)
     (values,) = seeded_inputs(definition, workload, 1, DEVICE, stored)
     values = cloned(values)
-    shape = workload.axes["seq_len"], catalogue.layer_sizes()[layer_key]["hidden_size"]
-    output = torch.empty(shape, dtype=torch.bfloat16, device=DEVICE)
+    hidden = catalogue.layer_sizes()[layer_key]["hidden_size"]
+    output = torch.empty(workload.axes["seq_len"], hidden, dtype=torch.bfloat16, device=DEVICE)
 
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()

@@ -100,27 +100,25 @@ def multiply_masked(a, b, d, masked_m, expected_m):
     """Multiply the first masked_m[e] rows of every expert's own matrix."""
     check_operands(a, b, d, masked_m)
     x, x_scale = a
-    w, w_scale = b
-    assert x.shape[0] == d.shape[0] == len(w)
+    assert len(x) == len(d) == len(masked_m)
     assert x_scale.stride(0) == x_scale[0].numel()
 
     d.fill_(torch.nan)
-    for e, count in enumerate(masked_m.tolist()):
-        d[e, :count] = multiply(x[e, :count], x_scale[e, :count], w[e], w_scale[e])
+    for e, (count, *weights) in enumerate(zip(masked_m.tolist(), *b, strict=True)):
+        d[e, :count] = multiply(x[e, :count], x_scale[e, :count], *weights)
 
 
 def multiply_contiguous(a, b, d, grouped_layout, use_psum_layout=False, **hints):
     """Multiply the rows of each expert in one matrix; grouped_layout has where they end."""
     check_operands(a, b, d, grouped_layout)
     x, x_scale = a
-    w, w_scale = b
     assert use_psum_layout
 
     d.fill_(torch.nan)
     first = 0
-    for e, end in enumerate(grouped_layout.tolist()):
+    for end, *weights in zip(grouped_layout.tolist(), *b, strict=True):
         assert first <= end <= len(x), "DeepGEMM subtracts them as unsigned integers"
-        d[first:end] = multiply(x[first:end], x_scale[first:end], w[e], w_scale[e])
+        d[first:end] = multiply(x[first:end], x_scale[first:end], *weights)
         first = -(-end // TILE) * TILE
 
 
@@ -157,7 +155,8 @@ def run(main, layer_key, arguments):
 
 def assert_close(output, layer_key, arguments):
     expected = expected_output(layer_key, arguments).float()
-    assert torch.isclose(output, expected, rtol=0.1, atol=0.1).float().mean() > 0.85
+    is_close = torch.isclose(output, expected, rtol=0.1, atol=0.1)
+    assert is_close.float().mean() > 0.85
     assert relative_error(output, expected) < 0.05
 
 

@@ -12,6 +12,7 @@ import torch
 from layer_inputs import DEVICE
 from layer_inputs import arguments as layer_arguments
 from moebench.packing.python_package import pack_packages
+from random_values import Draw
 
 from solutions.flashinfer_mono_moe.hand_over import MOST_TOKENS, hand_over, hand_over_ref
 
@@ -34,22 +35,28 @@ def bits(tensor):
 
 def random_layer(num_tokens):
     """Return x, x_scale, w13 and w13_scale."""
-    torch.manual_seed(num_tokens)
-    x = torch.randn(num_tokens, HIDDEN, device=DEVICE).to(torch.float8_e4m3fn)
-    w13 = torch.randn(EXPERTS, 2 * INNER, HIDDEN, device=DEVICE).to(torch.float8_e4m3fn)
-    x_scale = torch.randn(HIDDEN // 128, num_tokens, device=DEVICE)
-    w13_scale = torch.randn(EXPERTS, 2, HIDDEN // 128, device=DEVICE)
-    return x, x_scale, w13, w13_scale
+    draw = Draw(DEVICE, num_tokens)
+    x = draw.fp8(num_tokens, HIDDEN)
+    w13 = draw.fp8(EXPERTS, 2 * INNER, HIDDEN)
+    x_scale = draw.normal(HIDDEN // 128, num_tokens)
+    return x, x_scale, w13, draw.normal(EXPERTS, 2, HIDDEN // 128)
+
+
+def logits_with_ties(num_tokens):
+    """Return logits whose first token has ties, and an infinite and a NaN logit."""
+    logits = Draw(DEVICE, 1).normal(num_tokens, EXPERTS).bfloat16()
+    logits[0, :8] = -1
+    logits[0, 8:] = 1
+    for expert, logit in ((1, 1), (3, 9), (5, torch.inf), (7, torch.nan)):
+        logits[0, expert] = logit
+    return logits
 
 
 @pytest.mark.parametrize("num_tokens", [1, 5, MOST_TOKENS])
 def test_hand_over(num_tokens):
     """Another token's scale, an expert that was chosen but not prepared."""
     layer = random_layer(num_tokens)
-    logits = torch.randn(num_tokens, EXPERTS, device=DEVICE).bfloat16()
-    logits[0, :8] = -1
-    logits[0, 8:] = 1
-    logits[0, [1, 3, 5, 7]] = torch.tensor([1, 9, torch.inf, torch.nan]).to(logits)
+    logits = logits_with_ties(num_tokens)
     finite = torch.where(logits.isfinite(), logits, -3e38)  # infinite and NaN ones come last
     chosen = finite.argsort(dim=1, descending=True, stable=True)[:, :TOP_K]
     assert chosen[0].tolist() == [3, 1]  # the first of equal ones

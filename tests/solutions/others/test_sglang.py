@@ -10,11 +10,12 @@ import sys
 import ahead_of_time
 import pytest
 import torch
-from every_solution import expected_output, slow
+from every_solution import expected_output, relative_error, slow
 from layer_inputs import DEVICE
 from layer_inputs import arguments as layer_arguments
 from moebench.operators import catalogue
 from moebench.packing import eligibility, manifest
+from random_values import Draw
 
 from solutions.common.triton.rows.permute import permute_ref
 from solutions.common.triton.rows.swiglu_quant import swiglu_quant_ref
@@ -112,87 +113,125 @@ def test_both_gemms_share_the_order_of_rows(module, intermediate):
 # ---- our stages ----
 
 
+ROUTING = ("routing_logits", "routing_bias", "local_expert_offset", "routed_scaling_factor")
+ABSENT = {"routing_bias": None, "local_expert_offset": 0, "routed_scaling_factor": 1.0}
+
+
 @pytest.mark.parametrize("layer_key", SMALL)
 def test_routing_one_token_is_routing_and_sorting_it(module, layer_key):
     """Rows of a decode step at batch 1, which has a launch of its own."""
     route_one = module("route_one", layer_key).route_one
     route = module("common.triton.rows.route", layer_key).route
     permute = module("common.triton.rows.permute", layer_key).permute
-    absent = {"routing_bias": None, "local_expert_offset": 0, "routed_scaling_factor": 1.0}
-    names = ("routing_logits", "routing_bias", "local_expert_offset", "routed_scaling_factor")
 
     for seed in range(3):
-        arguments = absent | layer_arguments(layer_key, 1, seed=seed)
-        routing = [arguments[name] for name in names]
+        arguments = ABSENT | layer_arguments(layer_key, 1, seed=seed)
+        routing = [arguments[name] for name in ROUTING]
         local = len(arguments["gemm2_weights"])
         expert, expected_weight = route(*routing, local)
         expected = permute(expert, local, 16, padding=expert.numel())
-        num_rows = int(expected.num_rows)
-        num_tiles = int(expected.num_tiles)
 
         weight, rows = route_one(*routing, local, 16)
 
-        assert num_rows > 0
         assert torch.equal(weight, expected_weight)
-        assert torch.equal(rows.row_of_pair, expected.row_of_pair)
-        assert int(rows.num_tiles) == num_tiles
-        assert int(rows.num_rows) == num_rows
-        assert torch.equal(rows.pair_of_row[:num_rows], expected.pair_of_row[:num_rows])
-        assert torch.equal(rows.tile_expert[:num_tiles], expected.tile_expert[:num_tiles])
+        assert_same_rows(rows, expected)
+
+
+def assert_same_rows(rows, expected):
+    """Check the results of two permutations, without what neither defines."""
+    num_rows = int(expected.num_rows)
+    num_tiles = int(expected.num_tiles)
+    assert num_rows > 0
+    assert torch.equal(rows.row_of_pair, expected.row_of_pair)
+    assert int(rows.num_tiles) == num_tiles
+    assert int(rows.num_rows) == num_rows
+    assert torch.equal(rows.pair_of_row[:num_rows], expected.pair_of_row[:num_rows])
+    assert torch.equal(rows.tile_expert[:num_tiles], expected.tile_expert[:num_tiles])
+
+
+class OverflowCase:
+    """Tokens of a few experts, and the second half of the columns of their weights."""
+
+    TOP_K = 4
+    BLOCK_M = 16
+    COLUMNS = 256
+    NUM_TOKENS = 21
+    EXPERTS = 3
+
+    def __init__(self):
+        draw = Draw(DEVICE)
+        depth = 384
+        self.expert = draw.integers(-1, self.EXPERTS, self.NUM_TOKENS, self.TOP_K)
+        self.padding = self.expert.numel()
+        self.rows = permute_ref(self.expert, self.EXPERTS, self.BLOCK_M, padding=self.padding)
+        pair = self.rows.pair_of_row
+        self.token = (pair // self.TOP_K).clamp(max=self.NUM_TOKENS - 1).long()
+
+        w = draw.fp8(self.EXPERTS, 2 * self.COLUMNS, depth)
+        w_scale = draw.normal(self.EXPERTS, 2 * self.COLUMNS // 128, depth // 128)
+        self.x = draw.fp8(self.NUM_TOKENS, depth)
+        self.x_scale = draw.normal(depth // 128, self.NUM_TOKENS).t()
+        self.w = w[:, self.COLUMNS :]
+        self.w_scale = w_scale[:, self.COLUMNS // 128 :]
+
+    def operands(self, in_order):
+        """Return what the kernel takes; in_order: the tokens in order of rows."""
+        x = self.x
+        x_scale = self.x_scale
+        if in_order:
+            x = x[self.token]
+            x_scale = x_scale[self.token].contiguous()
+        return x, x_scale, x_scale.stride(), self.w, self.w_scale, self.rows
+
+    def expected(self, row):
+        """Return the row's product in fp32; None for a row of padding."""
+        if self.rows.pair_of_row[row] == self.padding:
+            return None
+        token = self.token[row]
+        expert = self.rows.tile_expert[row // self.BLOCK_M]
+        x = self.x[token].float() * self.x_scale[token].repeat_interleave(128)
+        w_scale = self.w_scale[expert].repeat_interleave(128, 0).repeat_interleave(128, 1)
+        return (self.w[expert].float() * w_scale) @ x
 
 
 @pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("first_tile", [0, 2])
 def test_tiles_beyond_the_grid_are_multiplied(module, in_order, first_tile):
     """A rank that gets more than twice its share of the rows."""
-    torch.manual_seed(0)
-    top_k = 4
-    block_m = 16
-    columns = 256
-    depth = 384
-    expert = torch.randint(-1, 3, (21, top_k), dtype=torch.int32, device=DEVICE)
-    rows = permute_ref(expert, 3, block_m, padding=expert.numel())
-    token = (rows.pair_of_row // top_k).clamp(max=20).long()
-    x = torch.randn(21, depth, device=DEVICE).to(torch.float8_e4m3fn)
-    x_scale = torch.randn(depth // 128, 21, device=DEVICE).t()
-    w = torch.randn(3, 2 * columns, depth, device=DEVICE).to(torch.float8_e4m3fn)[:, columns:]
-    w_scale = torch.randn(3, 2 * columns // 128, depth // 128, device=DEVICE)[:, columns // 128 :]
-    x_by_row = x.float()[token] * x_scale.repeat_interleave(128, 1)[token]
-    whole_w = w.float() * w_scale.repeat_interleave(128, 1).repeat_interleave(128, 2)
-    if in_order:
-        x = x[token]
-        x_scale = x_scale[token].contiguous()
-    output = torch.full((len(token), columns), torch.nan, dtype=torch.bfloat16, device=DEVICE)
+    case = OverflowCase()
+    shape = (len(case.token), case.COLUMNS)
+    output = torch.full(shape, torch.nan, dtype=torch.bfloat16, device=DEVICE)
 
-    operands = (x, x_scale, x_scale.stride(), w, w_scale, rows)
-    module("overflow_gemm").overflow_gemm(*operands, block_m, first_tile, in_order, output)
+    overflow_gemm = module("overflow_gemm").overflow_gemm
+    overflow_gemm(*case.operands(in_order), case.BLOCK_M, first_tile, in_order, output)
 
-    for row in range(int(rows.num_rows)):
-        if row < first_tile * block_m or rows.pair_of_row[row] == expert.numel():
+    for row in range(int(case.rows.num_rows)):
+        expected = case.expected(row)
+        if expected is None or row < first_tile * case.BLOCK_M:
             assert output[row].isnan().all()
         else:
-            expected = whole_w[rows.tile_expert[row // block_m]] @ x_by_row[row]
-            assert (output[row].float() - expected).norm() < 0.01 * expected.norm()
+            assert relative_error(output[row], expected) < 0.01
 
 
 @pytest.mark.parametrize("num_tokens", [9, 70])
 def test_swiglu_quant_rows_is_the_shared_stage(module, num_tokens):
     """Rows of padding, NaN here, are read."""
-    torch.manual_seed(0)
-    expert = torch.randint(-1, 5, (num_tokens, 8), dtype=torch.int32, device=DEVICE)
+    draw = Draw(DEVICE)
+    expert = draw.integers(-1, 5, num_tokens, 8)
     expert[0] = -1
     permutation = permute_ref(expert, 5, 16, padding=expert.numel())
     used = permutation.row_of_pair[expert >= 0].long()
     shape = (len(permutation.pair_of_row), 512)
     g = torch.full(shape, torch.nan, dtype=torch.bfloat16, device=DEVICE)
-    g[used] = torch.randn(len(used), 512, device=DEVICE).bfloat16()
+    g[used] = draw.normal(len(used), 512).bfloat16()
 
     h, scale = module("swiglu_quant_rows").swiglu_quant_rows(g, permutation)
 
     expected_h, expected_scale = swiglu_quant_ref(g[used])
     one_step = 32  # of FP8 at its largest
+    difference = h[used].float() - expected_h.float()
     torch.testing.assert_close(scale[used], expected_scale)
-    assert (h[used].float() - expected_h.float()).abs().max() <= one_step
+    assert difference.abs().max() <= one_step
 
 
 # ---- with SGLang ----
@@ -214,9 +253,9 @@ def test_kernel_gives_the_definitions_answer(module, layer_key, num_tokens, tile
 
     run(*arguments.values())
 
-    output = arguments["output"].float()
     expected = expected_output(layer_key, arguments).float()
-    assert torch.isclose(output, expected, rtol=0.1, atol=0.1).float().mean() > 0.8
+    is_close = torch.isclose(arguments["output"].float(), expected, rtol=0.1, atol=0.1)
+    assert is_close.float().mean() > 0.8
 
 
 @needs_sglang

@@ -56,6 +56,7 @@ def test_stages(packed_module, sizes, padded):
     h = gemm1_bf16(x, w13, rows, tile, swiglu=not padded)
     expected_h = gemm1_bf16_ref(x, w13, expected_rows, tile.block_m, swiglu=not padded)
     assert_stage(h[used], expected_h[used])
+
     if padded:
         silu = packed_module("align_fused_bf16", "silu_mul", "bf16_small")
         expected_h = silu.silu_mul_ref(h)

@@ -8,12 +8,13 @@ import ahead_of_time
 import committed_workloads
 import pytest
 import torch
-from every_solution import each_device, slow
+from every_solution import each_device, relative_error, slow
 from flashinfer_bench.compile import BuilderRegistry
 from layer_inputs import arguments as layer_arguments
 from moebench.operators import catalogue
 from moebench.operators import mxfp8_linear as mx
 from moebench.packing import manifest
+from random_values import Draw
 
 from solutions.triton_mxfp8.tiles import ROUTES, TABLE, Tile
 
@@ -24,11 +25,15 @@ pytestmark = pytest.mark.filterwarnings(
 
 def operands(m, n, k, device):
     """Return x [m, k] bfloat16, weight [n, k] float8_e4m3fn, weight_scale [n, k/32] int8."""
-    random = {"generator": torch.Generator(device).manual_seed(m), "device": device}
-    x = torch.randn(m, k, **random).bfloat16()
-    weight = torch.randn(n, k, **random).to(torch.float8_e4m3fn)
-    scale = torch.randint(118, 124, (n, k // mx.GROUP), dtype=torch.int8, **random)
-    return x, weight, scale
+    draw = Draw(device, m)
+    x = draw.normal(m, k).bfloat16()
+    weight = draw.fp8(n, k)
+    return x, weight, draw.integers(118, 124, n, k // mx.GROUP, dtype=torch.int8)
+
+
+def empty(rows, columns, device, dtype=torch.bfloat16):
+    """Return an output full of NaN."""
+    return torch.full((rows, columns), torch.nan, dtype=dtype, device=device)
 
 
 @pytest.fixture
@@ -99,35 +104,33 @@ def groups_of_every_size():
     """Return [groups, 32] bf16: a group for every exponent and each significand about which
     rounding or saturation turns.
     """
-    generator = torch.Generator().manual_seed(0)
+    draw = Draw("cpu")
     exponents = torch.arange(256, dtype=torch.int32)  # 0: zero and subnormal; 255: Inf and NaN
     significands = torch.tensor(SIGNIFICANDS, dtype=torch.int32)
-    largest = (exponents[:, None] << 7 | significands).flatten()[:, None]
+    largest = (exponents[:, None] << 7 | significands).view(-1, 1)
+    shape = (len(largest), mx.GROUP)
 
-    def random_bits(end):
-        return torch.randint(
-            0, end, (len(largest), mx.GROUP), generator=generator, dtype=torch.int32
-        )
-
-    smaller_exponents = torch.clamp((largest >> 7) - random_bits(22), min=0)
-    mostly_ties = random_bits(128) & random_bits(128)
-    groups = torch.minimum(smaller_exponents << 7 | mostly_ties, largest)
+    exponent = torch.clamp((largest >> 7) - draw.integers(0, 22, *shape), min=0)
+    mostly_ties = draw.integers(0, 128, *shape) & draw.integers(0, 128, *shape)
+    groups = torch.minimum(exponent << 7 | mostly_ties, largest)
     groups[:, 7:8] = largest
-    groups |= random_bits(2) << 15
+    sign = draw.integers(0, 2, *shape) << 15
 
     zeros = torch.zeros(2, mx.GROUP, dtype=torch.int32)
     zeros[1] = 1 << 15  # minus zero
-    return torch.cat([groups, zeros]).to(torch.uint16).view(torch.bfloat16)
+    bits = torch.cat([groups | sign, zeros])
+    return bits.to(torch.uint16).view(torch.bfloat16)
 
 
 def assert_same_codes(output, expected):
     """Check codes and scales; the sign of a NaN is free."""
     codes, scales = output
     expected_codes, expected_scales = expected
-    is_nan = expected_codes.isnan()
+    finite = ~expected_codes.isnan()
     assert torch.equal(scales, expected_scales)
-    assert torch.equal(codes.isnan(), is_nan)
-    assert torch.equal(codes.view(torch.uint8)[~is_nan], expected_codes.view(torch.uint8)[~is_nan])
+    assert torch.equal(~codes.isnan(), finite)
+    code_bytes = codes.view(torch.uint8)[finite]
+    assert torch.equal(code_bytes, expected_codes.view(torch.uint8)[finite])
 
 
 @each_device
@@ -185,7 +188,8 @@ NOISE = {"fp8": 2.0**-9}  # Hopper's FP8 sums have about 14 bits; else another o
 def assert_product(output, expected, route):
     noise = NOISE.get(route, 1e-4) * expected.square().mean().sqrt()
     limit = HALF_STEP[output.dtype] * expected.abs() + noise
-    assert ((output.float() - expected).abs() <= limit).all()
+    error = (output.float() - expected).abs()
+    assert (error <= limit).all()
 
 
 @each_device
@@ -208,7 +212,7 @@ def test_product(module, device, tile, n, dtype):
         forms.append((quantise.group_round(x), None))
 
     for values, values_scales in forms:
-        output = torch.full((38, n), torch.nan, dtype=dtype, device=device)
+        output = empty(38, n, device, dtype)
         step.block_scaled_matmul(values, values_scales, weight, scale, output[:37], tile)
         assert_product(output[:37], expected, tile.route)
         assert output[37].isnan().all()
@@ -237,15 +241,15 @@ def test_linear_is_its_two_steps(module, device, rows, dtype):
     """A linear layer that does not multiply what `quantise` returns."""
     main = module()
     x, weight, scale = operands(rows, 128, 384, device)
-    output = torch.full((rows, 128), torch.nan, dtype=dtype, device=device)
-    stepwise = torch.full_like(output, torch.nan)
+    output = empty(rows, 128, device, dtype)
+    stepwise = empty(rows, 128, device, dtype)
 
     main.run(x, weight, scale, output)
-    main.multiply(*main.quantise(x), weight, scale, stepwise)
+    codes, scales = main.quantise(x)
+    main.multiply(codes, scales, weight, scale, stepwise)
 
-    expected = mx.product(x, weight, scale)
     assert torch.equal(output, stepwise)
-    assert (output - expected).norm() <= 4e-3 * expected.norm()
+    assert relative_error(output, mx.product(x, weight, scale)) <= 4e-3
 
 
 @pytest.mark.gpu
@@ -254,12 +258,11 @@ def test_full_width(module, rows):
     """A wrong result at the sizes that the pages quote."""
     sizes = mx.LAYER_SIZES["mxfp8"]
     x, weight, scale = operands(rows, sizes["n"], sizes["k"], "cuda")
-    output = torch.full((rows, sizes["n"]), torch.nan, dtype=torch.bfloat16, device="cuda")
+    output = empty(rows, sizes["n"], "cuda")
 
     module().run(x, weight, scale, output)
 
-    expected = mx.product(x, weight, scale)
-    assert (output.float() - expected).norm() <= 3e-3 * expected.norm()
+    assert relative_error(output, mx.product(x, weight, scale)) <= 3e-3
 
 
 BAD = [
@@ -341,17 +344,17 @@ def test_swizzled_scales_lie_as_documented(packed_module):
     """Torch's product reading the scale of another row. The layout is the one that cuBLAS states:
     tiles of 128 rows and 4 groups, in which rows r, r + 32, r + 64 and r + 96 lie together.
     """
-    generator = torch.Generator().manual_seed(0)
-    scales = torch.randint(0, 255, (256, 8), dtype=torch.uint8, generator=generator)
+    scales = Draw("cpu").integers(0, 255, 256, 8, dtype=torch.uint8)
     swizzled = packed_module("torch_scaled_mxfp8", "main").swizzled
+    expected = scales.view(2, 4, 32, 2, 4).permute(0, 3, 2, 1, 4)
+    tiles = (2, 2, 32, 4, 4)
 
-    expected = scales.view(2, 4, 32, 2, 4).permute(0, 3, 2, 1, 4).flatten()
+    assert torch.equal(swizzled(scales).view(torch.uint8).view(tiles), expected)
 
-    assert torch.equal(swizzled(scales).view(torch.uint8).flatten(), expected)
-    partial = swizzled(scales[:200, :6]).view(torch.uint8).view(2, 2, 32, 4, 4)
-    whole = expected.view(2, 2, 32, 4, 4)
-    assert torch.equal(partial[0, 0], whole[0, 0])
-    assert torch.equal(partial[1, 1, :8, 2, :2], whole[1, 1, :8, 2, :2])
+    partial = swizzled(scales[:200, :6]).view(torch.uint8).view(tiles)
+    last_rows = (1, 1, slice(8), 2, slice(2))
+    assert torch.equal(partial[0, 0], expected[0, 0])
+    assert torch.equal(partial[last_rows], expected[last_rows])
 
 
 def test_bound_counts_every_byte_once():

@@ -2,9 +2,11 @@
 fibers.
 """
 
+import math
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import triton
 from packed_sources import packed_texts
 
@@ -28,3 +30,9 @@ def compiled(sample, folder, *includes):
     options = ["-std=c++17", "-O1", "-Wno-attributes", *includes]
     subprocess.run(["c++", *options, SAMPLES / sample, "-o", program], check=True)
     return program
+
+
+def take(data, dtype, *shape):
+    """Read an array from the stream of what a program wrote."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return np.frombuffer(data.read(size), dtype).reshape(shape)

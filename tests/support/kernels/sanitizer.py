@@ -14,7 +14,7 @@ from stage_build import RIGHT
 
 from solutions.common.host.build_library import find_toolkit
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1]  # what a script imports lies there
 LIMIT_S = 300
 TOOLS = {name: ("--tool", name) for name in ("memcheck", "synccheck", "initcheck")}
 TOOLS["racecheck"] = ("--tool", "racecheck", "--racecheck-report", "hazard")
@@ -26,16 +26,18 @@ def errors(options, script, library, layers):
     layers: how many must be right; None for any.
     """
     command = [compute_sanitizer(), *options, sys.executable, script, library]
-    folders = (paths.ROOT, HERE, HERE.with_name("solutions"), os.environ.get("PYTHONPATH", ""))
+    folders = [paths.ROOT, SUPPORT / "stages", SUPPORT / "solutions"]
+    folders.append(os.environ.get("PYTHONPATH", ""))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
-    end = (done.stdout + done.stderr)[-6000:]
+    printed = done.stdout + done.stderr
+    end = printed[-6000:]
 
     if layers is not None:
         assert done.stdout.count(RIGHT) == layers, end
-    summary = re.search(r"SUMMARY: .*?(\d+) errors", done.stdout + done.stderr)
+    summary = re.search(r"SUMMARY: .*?(\d+) errors", printed)
     assert summary, end
-    return int(summary.group(1)), end
+    return int(summary[1]), end
 
 
 def compute_sanitizer():

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import torch
 from moebench.operators import catalogue
+from random_values import Draw
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BIAS_SIZE = 0.05
@@ -32,21 +33,22 @@ def arguments(layer_key, num_tokens, device=DEVICE, seed=0, offset=64):
     local; of a router's ids some are empty.
     """
     definition = catalogue.definition(layer_key)
+    axes = {"seq_len": num_tokens}
     rank = rank_of(catalogue.layer_sizes()[layer_key], offset)
-    generator = None if device == "meta" else torch.Generator(device).manual_seed(seed)
-    random = {"generator": generator, "device": device}
     scalars = {"local_expert_offset": rank and rank.first, "routed_scaling_factor": 2.5}
+    draw = Draw(device, seed)
 
-    shapes = definition.get_input_shapes({"seq_len": num_tokens})
+    shapes = definition.get_input_shapes(axes)
     dtypes = definition.torch_input_dtypes
     values = {}
     for name, shape, dtype in zip(definition.inputs, shapes, dtypes, strict=True):
         if shape is None:
             values[name] = scalars[name]
         else:
-            values[name] = tensor(name, shape, dtype, rank, random).to(dtype).contiguous()
+            tensor = random_tensor(name, shape, dtype, rank, draw)
+            values[name] = tensor.to(dtype).contiguous()
 
-    (shape,) = definition.get_output_shapes({"seq_len": num_tokens})
+    (shape,) = definition.get_output_shapes(axes)
     (dtype,) = definition.torch_output_dtypes
     values["output"] = torch.full(shape, torch.nan, dtype=dtype, device=device)
     return values
@@ -63,40 +65,40 @@ def rank_of(sizes, offset):
     return Rank(first, num_local, num_experts, sizes["top_k"])
 
 
-def tensor(name, shape, dtype, rank, random):
+def random_tensor(name, shape, dtype, rank, draw):
     """Return random values for the argument of that name."""
     if name == "topk_ids":
-        ids = expert_ids(shape[0], rank, random)
+        ids = expert_ids(shape[0], rank, draw)
         ids += max(rank.first - rank.num_local // 2, 0)
         ids[::3, 2] = -1
         return ids
     if name == "expert_ids":
-        return expert_ids(shape[0], rank, random)
+        return expert_ids(shape[0], rank, draw)
     if name in ("topk_weights", "expert_weights"):
-        return torch.randn(shape, **random).softmax(1)
+        return draw.normal(*shape).softmax(1)
     if name == "routing_logits":
-        return routing_logits(shape, dtype, rank, random)
+        return routing_logits(shape, dtype, rank, draw)
     if name == "routing_bias":
-        return BIAS_SIZE * torch.randn(shape, **random)
+        return BIAS_SIZE * draw.normal(*shape)
     if dtype == torch.int8:
-        low, high = PACKED_E2M1 if name in WEIGHTS else SCALE_EXPONENTS
-        return torch.randint(low, high, shape, **random)
-    return torch.randn(shape, **random)
+        first, end = PACKED_E2M1 if name in WEIGHTS else SCALE_EXPONENTS
+        return draw.integers(first, end, *shape, dtype=torch.int64)
+    return draw.normal(*shape)
 
 
-def expert_ids(num_tokens, rank, random):
+def expert_ids(num_tokens, rank, draw):
     """[T, top_k]: no expert twice for a token."""
     candidates = min(2 * rank.num_local, rank.num_experts)
-    return torch.rand(num_tokens, candidates, **random).argsort(1)[:, : rank.top_k]
+    return draw.order(num_tokens, candidates)[:, : rank.top_k]
 
 
-def routing_logits(shape, dtype, rank, random):
-    logits = torch.randn(shape, **random)
+def routing_logits(shape, dtype, rank, draw):
+    logits = draw.normal(*shape)
     logits[:, rank.first : rank.first + rank.num_local] += LOCAL_ADVANTAGE
     if dtype != torch.bfloat16:
         return logits
     # No two of a token are equal: either expert would be right then.
-    distinct = torch.linspace(-2, 2, rank.num_experts, device=random["device"]).bfloat16()
+    distinct = torch.linspace(-2, 2, rank.num_experts, device=draw.device).bfloat16()
     return distinct[logits.argsort(1)]
 
 

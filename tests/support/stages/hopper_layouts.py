@@ -45,34 +45,55 @@ class Rows:
         """Each row's number in its span."""
         return self.number - self.first
 
+    @property
+    def starts(self):
+        """The first row of each span."""
+        return (self.first == self.number).nonzero().flatten()
+
+    def columns(self, count):
+        """Return the numbers [1, count] of so many columns."""
+        return torch.arange(count, device=self.token.device)[None]
+
 
 def expected_rows(chosen, align, top_k, m_block_rows=None):
     """Return `permute_ref`'s rows for chosen [T, E_local] bool, each expert's padded to `align`
     rows and cut in m_blocks.
     """
     local = chosen.shape[1]
-    expert = torch.where(chosen, torch.arange(local, dtype=torch.int32, device=chosen.device), -1)
-    permuted = permute_ref(expert, local, align)
-    tiles = int(permuted.num_tiles)
-    permuted = permuted._replace(pair_of_row=permuted.pair_of_row[: tiles * align])
-    token = permuted.pair_of_row.long().div(local, rounding_mode="floor")  # -1 stays -1
+    number = torch.arange(local, dtype=torch.int32, device=chosen.device)
+    permuted = permute_ref(torch.where(chosen, number, -1), local, align)
+    num_tiles = int(permuted.num_tiles)
+    pair = permuted.pair_of_row[: num_tiles * align]
+    permuted = permuted._replace(pair_of_row=pair)
 
-    row_expert = permuted.tile_expert[:tiles].long().repeat_interleave(align)
-    rows_of_expert = torch.bincount(row_expert, minlength=local)
-    first = (rows_of_expert.cumsum(0) - rows_of_expert)[row_expert]
-    span = rows_of_expert[row_expert]
-    if m_block_rows:
-        row = torch.arange(len(token), device=chosen.device)
-        before = (row - first) // m_block_rows * m_block_rows
-        first = first + before
-        span = (span - before).clamp(max=m_block_rows)
+    token = pair.long().div(local, rounding_mode="floor")  # -1 stays -1
+    expert = permuted.tile_expert[:num_tiles].long().repeat_interleave(align)
+    first, span = spans_of(expert, m_block_rows)
+    token_rows = rows_of_tokens(permuted.row_of_pair, top_k)
+    return Rows(token, expert, first, span, token_rows, permuted, align)
 
+
+def spans_of(expert, m_block_rows):
+    """Return for each row, of this expert, the first row of its span and the rows of the span."""
+    rows_of_expert = torch.bincount(expert)
+    expert_first = rows_of_expert.cumsum(0) - rows_of_expert
+    first = expert_first[expert]
+    span = rows_of_expert[expert]
+    if m_block_rows is None:
+        return first, span
+
+    row = torch.arange(len(expert), device=expert.device)
+    before = (row - first) // m_block_rows * m_block_rows
+    return first + before, (span - before).clamp(max=m_block_rows)
+
+
+def rows_of_tokens(row_of_pair, top_k):
+    """Return [T, top_k] int64: each token's rows in order, then -1."""
     none = torch.iinfo(torch.int32).max
-    ranked = torch.where(permuted.row_of_pair < 0, none, permuted.row_of_pair).long().sort(1)
-    token_rows = ranked.values[:, :top_k]
-    token_rows = torch.where(token_rows == none, -1, token_rows)
-    token_rows = pad(token_rows, (0, top_k - token_rows.shape[1]), value=-1)
-    return Rows(token, row_expert, first, span, token_rows, permuted, align)
+    rows = torch.where(row_of_pair < 0, none, row_of_pair).long()
+    rows = rows.sort(1).values[:, :top_k]
+    rows = pad(rows, (0, top_k - rows.shape[1]), value=none)
+    return torch.where(rows == none, -1, rows)
 
 
 def few_rows(layer, chosen):
@@ -98,21 +119,23 @@ def round_up(value, multiple):
 
 def h_index(rows, inter, h_split, few):
     """Return [h_split, rows, inter] int64: where h's bytes lie."""
-    column = torch.arange(inter, device=rows.token.device)[None]
-    first = rows.first[:, None]
+    column = rows.columns(inter)
+    block = column // BLOCK
+    byte = column % BLOCK
     span = rows.span[:, None]
     within = rows.within[:, None]
-    block = column // BLOCK
+    begin = rows.first[:, None] * round_up(inter, 256) * h_split
 
     places = []
     for part in range(h_split):
         if few:  # the parts of an atom lie together
             place = block * span * BLOCK * h_split
             place = place + (within // ATOM * h_split + part) * ATOM * BLOCK
-            place = place + swizzled(within % ATOM, column % BLOCK)
+            place = place + swizzled(within % ATOM, byte)
         else:
-            place = (block * h_split + part) * span * BLOCK + swizzled(within, column % BLOCK)
-        places.append(first * round_up(inter, 256) * h_split + place)
+            place = (block * h_split + part) * span * BLOCK
+            place = place + swizzled(within, byte)
+        places.append(begin + place)
     return torch.stack(places)
 
 
@@ -122,18 +145,19 @@ def scale_index(rows, blocks, per_block=1, multiple=1):
 
     multiple: of so many blocks, for which there is room.
     """
-    scale = torch.arange(blocks * per_block, device=rows.token.device)[None]
-    place = rows.first[:, None] * round_up(blocks, multiple)
-    place = place + scale // per_block * rows.span[:, None] + rows.within[:, None]
+    scale = rows.columns(blocks * per_block)
+    begin = rows.first[:, None] * round_up(blocks, multiple)
+    place = scale // per_block * rows.span[:, None]
+    place = begin + place + rows.within[:, None]
     return place * per_block + scale % per_block
 
 
 def x_index(rows, hidden):
     """Return [rows, hidden] int64: where the bytes of gathered tokens lie (few tokens)."""
-    column = torch.arange(hidden, device=rows.token.device)[None]
-    place = rows.first[:, None] * round_up(hidden, 512)
-    place = place + column // BLOCK * rows.span[:, None] * BLOCK
-    return place + swizzled(rows.within[:, None], column % BLOCK)
+    column = rows.columns(hidden)
+    begin = rows.first[:, None] * round_up(hidden, 512)
+    block = column // BLOCK * rows.span[:, None] * BLOCK
+    return begin + block + swizzled(rows.within[:, None], column % BLOCK)
 
 
 def as_type(array, dtype, *shape):
@@ -146,5 +170,6 @@ def as_type(array, dtype, *shape):
 
 def of_tokens(values, rows):
     """Return [rows, ...]: the values [T, ...] of each row's token, zero in rows of padding."""
-    real = rows.real.view(-1, *[1] * (values.dim() - 1))
-    return torch.where(real, values[rows.token.clamp(min=0)], torch.zeros_like(values[:1]))
+    padding = (~rows.real).nonzero().flatten()
+    token = rows.token.clamp(min=0)
+    return values[token].index_fill(0, padding, 0)

@@ -3,6 +3,7 @@
 `few` and `many` decode the bytes of the one launch and of the four kernels.
 """
 
+import re
 from dataclasses import dataclass
 
 import torch
@@ -23,20 +24,62 @@ from stage_inputs import BLOCK, token_scales
 from torch.nn.functional import pad
 
 BLOCK_N = 256  # many tokens: weight rows of a tile
+Y_ARRAY = re.compile(r"y(\d+)")  # of the column pass that begins there
+
+
+@dataclass
+class Scratch:
+    """What a test build hands out, arrays as bytes, and the call that filled it."""
+
+    arrays: dict[str, torch.Tensor]
+    numbers: dict[str, int]
+    layer: dict
+    arguments: dict
+
+    def int16(self, name, *shape):
+        return as_type(self.arrays[name], torch.int16, *shape).long()
+
+    def int32(self, name, *shape):
+        return as_type(self.arrays[name], torch.int32, *shape)
+
+    def fp32(self, name, *shape):
+        return as_type(self.arrays[name], torch.float32, *shape)
+
+    @property
+    def x_scale(self):
+        """[T, H / 128], as the caller has them."""
+        return token_scales(self.layer, self.arguments)
+
+
+@dataclass
+class Choice:
+    """Experts of tokens, as the kernels have chosen them."""
+
+    chosen: torch.Tensor  # [T, E_local] bool
+    weight: torch.Tensor  # [T, E_local]
+
+    def row_weights(self, rows):
+        """Return the routing weight [rows] of each row, zero in rows of padding."""
+        weight = self.weight[rows.token.clamp(min=0), rows.expert]
+        return torch.where(rows.real, weight, 0)
+
+
+@dataclass
+class Compared:
+    """An array that was read out, and what the rows ask for."""
+
+    name: str
+    output: torch.Tensor
+    expected: torch.Tensor
 
 
 @dataclass
 class ReadOut:
-    """Results of the stages, decoded.
+    """Results of the stages, decoded. rows follow from `choice`, not from what was read out."""
 
-    layout: name -> (what was read out, what `rows` asks for). rows follow from `chosen`, not from
-    what was read out.
-    """
-
-    chosen: torch.Tensor  # [T, E_local] bool
-    weight: torch.Tensor  # [T, E_local]
+    choice: Choice
     rows: Rows
-    layout: dict
+    layout: list[Compared]
     h: torch.Tensor  # [rows, I] fp32, times its scale, which includes the routing weight
     h_split: int
     y: torch.Tensor | None = None  # [rows, H]: many tokens
@@ -47,73 +90,158 @@ class ReadOut:
 def h_of(arrays, rows, layer, h_split, few):
     """Return h [rows, I] fp32 of its bytes and scales."""
     inter = layer["intermediate_size"]
-    columns = N_BLOCK_COLUMNS if few else BLOCK
-    parts = arrays["h"][h_index(rows, inter, h_split, few)].view(torch.float8_e4m3fn)
-    scale_places = scale_index(rows, inter // BLOCK, BLOCK // columns, 2)
-    scale = as_type(arrays["h_scale"], torch.float32)[scale_places]
-    return parts.float().sum(0) * scale.repeat_interleave(columns, 1)
+    columns = N_BLOCK_COLUMNS if few else BLOCK  # with one scale
+    h_bytes = arrays["h"][h_index(rows, inter, h_split, few)]
+    parts = h_bytes.view(torch.float8_e4m3fn).float()
+
+    scales = as_type(arrays["h_scale"], torch.float32)
+    scale = scales[scale_index(rows, inter // BLOCK, BLOCK // columns, 2)]
+    return parts.sum(0) * scale.repeat_interleave(columns, 1)
 
 
-def few_route(arrays, layer, num_tokens):
-    """Return chosen [T, E_local] bool and weight [T, E_local] of the one launch."""
-    local = layer["num_local_experts"]
+# ---- the one launch ----
+
+
+def few_choice(scratch, num_tokens):
+    """Return the Choice of the one launch, which keeps a bit for each token and expert."""
+    local = scratch.layer["num_local_experts"]
     words = round_up(local, 32) // 32
     batches = round_up(num_tokens, 32) // 32
-    mask = as_type(arrays["mask"], torch.int32, batches, words, 32).transpose(1, 2)
-    bits = mask.reshape(batches * 32, words, 1) >> torch.arange(
-        32, device=mask.device, dtype=torch.int32
-    )
-    chosen = (bits & 1).flatten(1)[:num_tokens, :local].bool()
-    return chosen, as_type(arrays["weight"], torch.float32, num_tokens, local)
+    mask = scratch.int32("mask", batches, words, 32).transpose(1, 2)
+    word = mask.reshape(batches * 32, words, 1)
+
+    bit = torch.arange(32, device=word.device, dtype=torch.int32)
+    bits = (word >> bit & 1).flatten(1)
+    chosen = bits[:num_tokens, :local].bool()
+    return Choice(chosen, scratch.fp32("weight", num_tokens, local))
 
 
-def many_route(arrays, layer, num_tokens):
-    """Return chosen [T, E_local] bool and weight [T, E_local] of the four kernels, which write it
-    where a token is chosen.
-    """
-    shape = (num_tokens, layer["num_local_experts"])
-    weight = as_type(arrays["weight"], torch.float32, *shape)
-    return ~weight.isnan(), weight
-
-
-def few(arrays, numbers, layer, arguments, chosen, weight):
-    """Return the ReadOut of the one launch. arrays: name -> bytes, which the test build hands out,
-    as numbers.
-    """
-    x = arguments["hidden_states"].view(torch.uint8)
-    num_tokens, hidden = x.shape
-    rows = few_rows(layer, chosen)
-    count = len(rows.token)
-
-    # of the m_block that begins there
-    rows_from = torch.zeros_like(rows.first).index_add_(0, rows.first, rows.real.long())
-    starts = (rows.first == rows.number).nonzero().flatten()
-    first_row = [starts & 0xFFFF, starts >> 16]  # two words
-    m_blocks = torch.stack([rows.expert[starts], rows_from[starts], *first_row], 1)
-    got_m_blocks = as_type(arrays["m_blocks"], torch.int16, len(starts), 4).long() & 0xFFFF
-    got_sizes = as_type(arrays["list_sizes"], torch.int32, 2).long()
-    got_token = as_type(arrays["token"], torch.int16, count).long()
-
-    # an m_block of one row may bypass the gather, and is not in the scratch then
-    gathered = (rows_from[rows.first] > 1) | (num_tokens > numbers["bypass_tokens"])
-    got_x = arrays["x"][x_index(rows, hidden)]
-    scale_places = scale_index(rows, hidden // BLOCK, multiple=4)
-    got_scale = as_type(arrays["x_scale"], torch.float32)[scale_places]
-    x_scale = of_tokens(token_scales(layer, arguments), rows)
-    layout = {
-        "numbers of m_blocks and rows": (got_sizes, got_sizes.new_tensor([len(starts), count])),
-        "tokens of the rows": (got_token, rows.token),
-        "m_blocks": (got_m_blocks, m_blocks),
-        "gathered x": (got_x[gathered], of_tokens(x, rows)[gathered]),
-        "gathered scales of x": (got_scale[gathered], x_scale[gathered]),
-    }
+def few(scratch, choice):
+    """Return the ReadOut of the one launch."""
+    numbers = scratch.numbers
+    num_tokens = len(choice.chosen)
+    rows = few_rows(scratch.layer, choice.chosen)
 
     partial = None
     if numbers["ctas_per_column_tile"] > 1:
+        hidden = scratch.layer["hidden_size"]
         shape = (numbers["ctas_per_column_tile"], numbers["few_tokens"], hidden)
-        partial = as_type(arrays["partial"], torch.float32, *shape)[:, :num_tokens]
-    h = h_of(arrays, rows, layer, numbers["h_split"], True)
-    return ReadOut(chosen, weight, rows, layout, h, numbers["h_split"], partial=partial)
+        partial = scratch.fp32("partial", *shape)[:, :num_tokens]
+    h = h_of(scratch.arrays, rows, scratch.layer, numbers["h_split"], True)
+    layout = few_lists(scratch, rows) + gathered(scratch, rows)
+    return ReadOut(choice, rows, layout, h, numbers["h_split"], partial=partial)
+
+
+def rows_from(rows):
+    """Return [rows]: how many rows with a token are in the m_block that begins there."""
+    return torch.zeros_like(rows.first).index_add_(0, rows.first, rows.real.long())
+
+
+def few_lists(scratch, rows):
+    """Compare the lists of rows and of m_blocks."""
+    count = len(rows.token)
+    starts = rows.starts
+    first_row = [starts & 0xFFFF, starts >> 16]  # two words
+    m_blocks = torch.stack([rows.expert[starts], rows_from(rows)[starts], *first_row], 1)
+    m_block_words = scratch.int16("m_blocks", len(starts), 4) & 0xFFFF
+    sizes = scratch.int32("list_sizes", 2)
+    return [
+        Compared("numbers of m_blocks and rows", sizes, sizes.new_tensor([len(starts), count])),
+        Compared("tokens of the rows", scratch.int16("token", count), rows.token),
+        Compared("m_blocks", m_block_words, m_blocks),
+    ]
+
+
+def gathered(scratch, rows):
+    """Compare the gathered tokens and their scales."""
+    x = scratch.arguments["hidden_states"].view(torch.uint8)
+    num_tokens, hidden = x.shape
+    # an m_block of one row may bypass the gather, and is not in the scratch then
+    is_gathered = rows_from(rows)[rows.first] > 1
+    if num_tokens > scratch.numbers["bypass_tokens"]:
+        is_gathered[:] = True
+
+    x_by_row = scratch.arrays["x"][x_index(rows, hidden)]
+    expected_x = of_tokens(x, rows)
+    scale_by_row = scratch.fp32("x_scale")[scale_index(rows, hidden // BLOCK, multiple=4)]
+    expected_scale = of_tokens(scratch.x_scale, rows)
+    return [
+        Compared("gathered x", x_by_row[is_gathered], expected_x[is_gathered]),
+        Compared("gathered scales of x", scale_by_row[is_gathered], expected_scale[is_gathered]),
+    ]
+
+
+# ---- the four kernels ----
+
+
+def many_choice(scratch, num_tokens):
+    """Return the Choice of the four kernels, which write a weight where a token is chosen."""
+    weight = scratch.fp32("weight", num_tokens, scratch.layer["num_local_experts"])
+    return Choice(~weight.isnan(), weight)
+
+
+@dataclass
+class ColumnPasses:
+    """Passes over the columns of y."""
+
+    firsts: list[int]  # columns
+    width: int  # of each, in whole pairs of tiles
+
+
+def column_passes(scratch):
+    firsts = []
+    for name in scratch.arrays:
+        if match := Y_ARRAY.fullmatch(name):
+            firsts.append(int(match[1]))
+    columns = round_up(scratch.layer["hidden_size"], len(firsts) * 2 * BLOCK_N)
+    return ColumnPasses(sorted(firsts), columns // len(firsts))
+
+
+def many(scratch, choice):
+    """Return the ReadOut of the four kernels."""
+    layer = scratch.layer
+    h_split = scratch.numbers["h_split"]
+    rows = many_rows(layer, choice.chosen)
+    passes = column_passes(scratch)
+    gemm1_columns = 2 * round_up(layer["intermediate_size"], BLOCK_N)
+
+    layout = many_lists(scratch, rows, choice)
+    layout.append(compared_tiles(scratch, "tiles1", rows, gemm1_columns // BLOCK_N))
+    layout.append(compared_tiles(scratch, "tiles2", rows, passes.width // BLOCK_N))
+    h = h_of(scratch.arrays, rows, layer, h_split, False)
+    y = [y_of(scratch, first, len(rows.token), passes.width) for first in passes.firsts]
+    y = torch.cat(y, 1)[:, : layer["hidden_size"]]
+    return ReadOut(choice, rows, layout, h, h_split, y=y)
+
+
+def many_lists(scratch, rows, choice):
+    """Compare the lists of rows, and the gathered scales."""
+    top_k = scratch.layer["top_k"]
+    slots = round_up(top_k, 4)
+    num_tokens = len(choice.chosen)
+    count = len(rows.token)
+    blocks = scratch.layer["hidden_size"] // BLOCK
+
+    queues = scratch.int32("queues", 4)
+    num_active = int(choice.chosen.any(0).sum())
+    row_token = scratch.int32("row_token", count).long()
+    token_rows = scratch.int32("token_rows", num_tokens, slots).long()
+    padded_rows = pad(rows.token_rows, (0, slots - top_k), value=-1)
+    scale_by_row = scratch.fp32("x_scale")[scale_index(rows, blocks)]
+    row_weights = scratch.fp32("row_weight", count)
+    return [
+        Compared("active experts and rows", queues[2:], queues.new_tensor([num_active, count])),
+        Compared("tokens of the rows", torch.where(rows.real, row_token, -1), rows.token),
+        Compared("weights of the rows", row_weights, choice.row_weights(rows)),
+        Compared("rows of the tokens", token_rows, padded_rows),
+        Compared("gathered scales of x", scale_by_row, of_tokens(scratch.x_scale, rows)),
+    ]
+
+
+def compared_tiles(scratch, name, rows, n_blocks):
+    """Compare the tiles of a GEMM: each 16 rows meet each n_block once."""
+    met = coverage(scratch.int32(name).view(-1, 2, 7), rows, n_blocks)
+    return Compared(name, met, torch.ones_like(met))
 
 
 def coverage(tiles, rows, n_blocks):
@@ -125,74 +253,31 @@ def coverage(tiles, rows, n_blocks):
     tiles [entries, 2, 7] int32: expert, n_block, m_first, m_rows, expert_first, expert_rows,
     normal; -1: none.
     """
+    tile_expert = rows.expert[:: rows.align]
+    met = torch.zeros((len(tile_expert), n_blocks), dtype=torch.long, device=tiles.device)
     tiles = tiles[tiles[..., 0] >= 0].long()
     expert, n_block, m_first, m_rows, expert_first, _, _ = tiles.unbind(-1)
-    tile_expert = rows.expert[:: rows.align]
 
-    within = torch.arange(BLOCK // ROW_ALIGN, device=tiles.device)
-    exists = within < m_rows[:, None] // ROW_ALIGN
-    sixteen = (((expert_first + m_first) // ROW_ALIGN)[:, None] + within)[exists]
-    expert = expert[:, None].expand_as(exists)[exists]
-    n_block = n_block[:, None].expand_as(exists)[exists]
+    part = torch.arange(BLOCK // ROW_ALIGN, device=tiles.device)
+    exists = part < m_rows[:, None] // ROW_ALIGN
+    tile, part = exists.nonzero(as_tuple=True)
+    sixteen = (expert_first + m_first)[tile] // ROW_ALIGN + part
+    inside = (sixteen < len(tile_expert)) & (n_block[tile] < n_blocks)
 
-    inside = (sixteen < len(tile_expert)) & (n_block < n_blocks)
+    tile = tile[inside]
     sixteen = sixteen[inside]
-    times = torch.where(tile_expert[sixteen] == expert[inside], 1, -1000)
-    met = torch.zeros((len(tile_expert), n_blocks), dtype=torch.long, device=tiles.device)
-    met.index_put_((sixteen, n_block[inside]), times, accumulate=True)
+    times = torch.where(tile_expert[sixteen] == expert[tile], 1, -1000)
+    met.index_put_((sixteen, n_block[tile]), times, accumulate=True)
     return met - 1000 * (~inside).sum()
 
 
-def many(arrays, numbers, layer, arguments, chosen, weight):
-    """Return the ReadOut of the four kernels. arrays: name -> bytes, which the test build hands
-    out, as numbers.
-    """
-    hidden = layer["hidden_size"]
-    x_scale = token_scales(layer, arguments)
-    rows = many_rows(layer, chosen)
-    count = len(rows.token)
-    slots = round_up(layer["top_k"], 4)
-    passes = sorted(int(name[1:]) for name in arrays if name[0] == "y" and name[1:].isdigit())
-    y_columns = round_up(hidden, len(passes) * 2 * BLOCK_N) // len(passes)  # whole pairs of tiles
-    n_blocks = {
-        "1": 2 * round_up(layer["intermediate_size"], BLOCK_N) // BLOCK_N,
-        "2": y_columns // BLOCK_N,
-    }
-
-    queues = as_type(arrays["queues"], torch.int32, 4)
-    totals = queues.new_tensor([int(chosen.any(0).sum()), count])
-    row_token = as_type(arrays["row_token"], torch.int32, count).long()
-    row_weight = as_type(arrays["row_weight"], torch.float32, count)
-    weight_of_row = torch.where(rows.real, weight[rows.token.clamp(min=0), rows.expert], 0)
-    token_rows = as_type(arrays["token_rows"], torch.int32, len(x_scale), slots).long()
-    gathered_scale = as_type(arrays["x_scale"], torch.float32)[scale_index(rows, hidden // BLOCK)]
-    layout = {
-        "active experts and rows": (queues[2:], totals),
-        "tokens of the rows": (torch.where(rows.real, row_token, -1), rows.token),
-        "weights of the rows": (row_weight, weight_of_row),
-        "rows of the tokens": (
-            token_rows,
-            pad(rows.token_rows, (0, slots - layer["top_k"]), value=-1),
-        ),
-        "gathered scales of x": (gathered_scale, of_tokens(x_scale, rows)),
-    }
-    for gemm, width in n_blocks.items():
-        tiles = as_type(arrays[f"tiles{gemm}"], torch.int32).view(-1, 2, 7)
-        met = coverage(tiles, rows, width)
-        layout[f"tiles of gemm{gemm}"] = (met, torch.ones_like(met))
-
-    h_split = numbers["h_split"]
-    h = h_of(arrays, rows, layer, h_split, False)
-    y = torch.cat([y_of(arrays, h_split, first, count, y_columns) for first in passes], 1)
-    return ReadOut(chosen, weight, rows, layout, h, h_split, y=y[:, :hidden])
-
-
-def y_of(arrays, h_split, first, rows, columns):
-    """Return y [rows, columns] of the column pass that begins at `first`: bf16, or with h in two
+def y_of(scratch, first, count, columns):
+    """Return y [count, columns] of the column pass that begins at `first`: bf16, or with h in two
     parts scaled fp16 as fp32.
     """
-    if h_split == 1:
-        return as_type(arrays[f"y{first}"], torch.bfloat16, rows, columns)
-    y = as_type(arrays[f"y{first}"], torch.float16, rows, columns)
-    scale = as_type(arrays[f"y_scale{first}"], torch.float32, rows, columns // BLOCK)
-    return y.float() * scale.repeat_interleave(BLOCK, 1)
+    values = scratch.arrays[f"y{first}"]
+    if scratch.numbers["h_split"] == 1:
+        return as_type(values, torch.bfloat16, count, columns)
+    scale = scratch.fp32(f"y_scale{first}", count, columns // BLOCK)
+    y = as_type(values, torch.float16, count, columns).float()
+    return y * scale.repeat_interleave(BLOCK, 1)

@@ -7,8 +7,10 @@ from functools import lru_cache
 
 import torch
 from moebench.operators import catalogue
+from random_values import Draw
 
 BLOCK = 128  # weight rows, and columns of any tensor, that share a scale
+SMALLEST_GAP = 1e-5  # between the last choice and the next
 
 # Arguments of the layer, in a definition's order.
 TOKENS = ["hidden_states", "hidden_states_scale"]
@@ -38,54 +40,19 @@ def weights_once(layer_key):
     return weights(sizes(layer_key), "cuda")
 
 
-class Draw:
-    """Random tensors on a device."""
-
-    def __init__(self, device, seed):
-        self.device = device
-        self.generator = torch.Generator(device).manual_seed(seed)
-
-    def normal(self, *shape):
-        return torch.randn(shape, generator=self.generator, device=self.device)
-
-    def uniform(self, *shape):
-        return torch.rand(shape, generator=self.generator, device=self.device)
-
-    def fp8(self, *shape):
-        """Return bytes of FP8 with magnitudes up to 1.875, so never NaN."""
-        options = {"generator": self.generator, "device": self.device, "dtype": torch.uint8}
-        whole = torch.randint(0, 256, shape, **options)
-        return whole.bitwise_and_(0xBF).view(torch.float8_e4m3fn)
-
-
 def weights(layer, device, seed=0):
     """Return random weights, as the layer's arguments by name."""
+    draw = Draw(device, seed)
+    experts = layer["num_local_experts"]
     hidden = layer["hidden_size"]
     inter = layer["intermediate_size"]
-    local = layer["num_local_experts"]
-    draw = Draw(device, seed)
-    w13 = draw.fp8(local, 2 * inter, hidden)
-    w13_scale = 2 * hidden**-0.5 * draw.normal(local, 2 * inter // BLOCK, hidden // BLOCK)
-    w2 = draw.fp8(local, hidden, inter)
-    w2_scale = 2 * inter**-0.5 * draw.normal(local, hidden // BLOCK, inter // BLOCK)
-    return dict(zip([*GEMM1, *GEMM2], [w13, w13_scale, w2, w2_scale], strict=True))
 
-
-def clear_logits(layer, num_tokens, draw, offset):
-    """Return logits and bias whose choice of experts is clear, about half of the pairs local."""
-
-    def logits_of(count):
-        logits = draw.normal(count, layer["num_experts"])
-        logits[:, offset : offset + layer["num_local_experts"]] += 1.5
-        return logits.bfloat16() if layer["renorm"] else logits
-
-    bias = (0.05 * draw.normal(layer["num_experts"])).bfloat16()
-    logits = logits_of(num_tokens)
-    while True:
-        unclear = ~is_clear(layer, logits, bias)
-        if not unclear.any():
-            return logits, bias
-        logits[unclear] = logits_of(int(unclear.sum()))
+    values = {}
+    for gemm, columns, depth in (("gemm1", 2 * inter, hidden), ("gemm2", hidden, inter)):
+        values[f"{gemm}_weights"] = draw.small_fp8(experts, columns, depth)
+        scale = draw.normal(experts, columns // BLOCK, depth // BLOCK)
+        values[f"{gemm}_weights_scale"] = 2 * depth**-0.5 * scale
+    return values
 
 
 def tokens(layer, num_tokens, device, seed=0):
@@ -98,22 +65,28 @@ def tokens(layer, num_tokens, device, seed=0):
     local = layer["num_local_experts"] - layer.get("num_shared_experts", 0)
     offset = 0 if local == layer["num_experts"] else local
     logits, bias = clear_logits(layer, num_tokens, draw, offset)
-    x = draw.fp8(num_tokens, layer["hidden_size"])
-    scales = draw.normal(layer["hidden_size"] // BLOCK, num_tokens)
+    x = draw.small_fp8(num_tokens, layer["hidden_size"])
+    scale = draw.normal(layer["hidden_size"] // BLOCK, num_tokens)
+    shared = {"hidden_states": x, "hidden_states_scale": scale, "local_expert_offset": offset}
 
     if layer["routed"]:
-        ids = logits.topk(layer["top_k"]).indices.to(torch.int32)
-        ids[::3, 1] = -1
-        ids[1::4, 2] = ids[1::4, 0]
-        ids[4::5] = -1
-        weight = draw.uniform(*ids.shape).where(ids >= 0, torch.nan)
-        routing = {"topk_ids": ids, "topk_weights": weight}
-        scales = scales.t().contiguous()
-    else:
-        factor = 1.0 if layer["renorm"] else 2.5
-        routing = {"routing_logits": logits, "routing_bias": bias, "routed_scaling_factor": factor}
-    shared = {"hidden_states": x, "hidden_states_scale": scales, "local_expert_offset": offset}
+        shared["hidden_states_scale"] = scale.t().contiguous()
+        return shared | routed_choice(layer, logits, draw)
+    factor = 1.0 if layer["renorm"] else 2.5
+    routing = {"routing_logits": logits, "routing_bias": bias, "routed_scaling_factor": factor}
     return shared | routing
+
+
+def routed_choice(layer, logits, draw):
+    """Return the experts of the largest logits as ids, some left out and some twice, and random
+    weights.
+    """
+    ids = logits.topk(layer["top_k"]).indices.to(torch.int32)
+    ids[::3, 1] = -1
+    ids[1::4, 2] = ids[1::4, 0]
+    ids[4::5] = -1
+    weight = draw.uniform(*ids.shape).where(ids >= 0, torch.nan)
+    return {"topk_ids": ids, "topk_weights": weight}
 
 
 def token_scales(layer, arguments):
@@ -122,26 +95,49 @@ def token_scales(layer, arguments):
     return scales if layer["routed"] else scales.t()
 
 
-def is_clear(layer, logits, bias):
+# ---- a clear choice ----
+
+
+def clear_logits(layer, num_tokens, draw, offset):
+    """Return logits and bias whose choice of experts is clear, about half of the pairs local."""
+    bias = (0.05 * draw.normal(layer["num_experts"])).bfloat16()
+    logits = local_logits(layer, num_tokens, draw, offset)
+    while True:
+        unclear = ~is_clear(layer, logits, bias)
+        if not unclear.any():
+            return logits, bias
+        logits[unclear] = local_logits(layer, int(unclear.sum()), draw, offset)
+
+
+def local_logits(layer, num_tokens, draw, offset):
+    """Return logits that favour the experts of the rank."""
+    logits = draw.normal(num_tokens, layer["num_experts"])
+    logits[:, offset : offset + layer["num_local_experts"]] += 1.5
+    return logits.bfloat16() if layer["renorm"] else logits
+
+
+def is_clear(layer, logits, bias, in_order=False):
     """Return [T] bool: no two experts or groups are so close where the choice ends that rounding
-    decides.
+    decides; in_order: nor two of the chosen experts.
     """
-    if layer["renorm"]:
-        groups = 1
-        choice = logits.double()
-    else:
-        groups = layer["num_groups"]
-        choice = logits.double().sigmoid() + bias.double()
+    choice = logits.double()
+    if not layer["renorm"]:
+        choice = choice.sigmoid() + bias.double()
+    groups = choice.unflatten(1, (layer["num_groups"], -1))
+    scores = groups.topk(2).values.sum(-1)
+    last_kept = scores.topk(layer["kept_groups"]).values[:, -1:]
+    is_closed = scores < last_kept
+    open_choice = groups.masked_fill(is_closed[..., None], -torch.inf).flatten(1)
 
-    gap = torch.full((len(logits),), torch.inf, dtype=torch.float64, device=logits.device)
-    if groups > 1:
-        kept = layer["kept_groups"]
-        grouped = choice.unflatten(1, (groups, -1))
-        score = grouped.topk(2, dim=-1).values.sum(-1).sort(descending=True)
-        gap = score.values[:, kept - 1] - score.values[:, kept]
-        closed = torch.ones_like(score.values, dtype=torch.bool)
-        closed.scatter_(1, score.indices[:, :kept], False)
-        choice = grouped.masked_fill(closed[..., None], -torch.inf).flatten(1)
+    expert_gaps = gaps_of_largest(open_choice, layer["top_k"])
+    smallest = expert_gaps.amin(1) if in_order else expert_gaps[:, -1]
+    if layer["kept_groups"] < layer["num_groups"]:
+        group_gaps = gaps_of_largest(scores, layer["kept_groups"])
+        smallest = torch.minimum(smallest, group_gaps[:, -1])
+    return smallest > SMALLEST_GAP
 
-    first = choice.topk(layer["top_k"] + 1, dim=-1).values
-    return torch.minimum(gap, first[:, -2] - first[:, -1]) > 1e-5
+
+def gaps_of_largest(values, count):
+    """Return [..., count]: by how much each of the largest values of a row exceeds the next."""
+    largest = values.topk(count + 1).values
+    return largest[:, :-1] - largest[:, 1:]

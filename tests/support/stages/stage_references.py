@@ -11,6 +11,7 @@ from solutions.common.triton.gemms.gemm2 import gemm2_ref
 from solutions.common.triton.rows import route as route_module
 from solutions.common.triton.rows.combine import combine_ref
 
+ROUTING_SIZES = ("NUM_EXPERTS", "TOP_K", "NUM_GROUPS", "KEPT_GROUPS")
 SILU = {"activation": "silu", "swiglu_limit": 0}  # of layers that name no activation
 
 
@@ -23,17 +24,24 @@ def reference_choice(layer, arguments):
         expert = arguments["topk_ids"].long() - arguments["local_expert_offset"]
         weight = arguments["topk_weights"]
     else:
-        names = ("NUM_EXPERTS", "TOP_K", "NUM_GROUPS", "KEPT_GROUPS")
-        routing = {name: layer[name.lower()] for name in names}
-        routing["NUM_SHARED_EXPERTS"] = layer.get("num_shared_experts", 0)
-        with mock.patch.multiple(route_module.problem, RENORM=layer["renorm"], **routing):
-            expert, weight = route_module.route_ref(*(arguments[name] for name in ROUTING), local)
+        expert, weight = reference_route(layer, arguments)
 
-    expert = torch.where((expert < 0) | (expert >= local), local, expert).long()
-    shape = (len(expert), local + 1)  # the last column: not local
-    chosen = torch.zeros(shape, dtype=torch.bool, device=expert.device).scatter_(1, expert, True)
-    total = torch.zeros(shape, device=expert.device).scatter_add_(1, expert, weight.float())
+    is_local = (expert >= 0) & (expert < local)
+    expert = torch.where(is_local, expert, local).long()
+    total = torch.zeros((len(expert), local + 1), device=expert.device)  # the last: not local
+    chosen = total.bool().scatter(1, expert, True)
+    total = total.scatter_add(1, expert, weight.float())
     return chosen[:, :-1], torch.where(chosen, total, torch.nan)[:, :-1]
+
+
+def reference_route(layer, arguments):
+    """Return local experts, or -1, and weights [T, top_k] of the layer's logits."""
+    sizes = {name: layer[name.lower()] for name in ROUTING_SIZES}
+    shared = layer.get("num_shared_experts", 0)
+    operands = [arguments[name] for name in ROUTING]
+    problem = route_module.problem
+    with mock.patch.multiple(problem, RENORM=layer["renorm"], NUM_SHARED_EXPERTS=shared, **sizes):
+        return route_module.route_ref(*operands, layer["num_local_experts"])
 
 
 def reference_halves(layer, arguments, rows):
@@ -50,23 +58,24 @@ def reference_h(layer, arguments, rows, weight):
     up, gate = reference_halves(layer, arguments, rows)
     with mock.patch.object(swiglu, "LIMIT", layer.get("swiglu_limit")):
         h = swiglu.function_of(SILU | layer)(gate, up)
-    return h * weight[rows.token, rows.expert][:, None]
+    row_weight = weight[rows.token, rows.expert]
+    return h * row_weight[:, None]
 
 
-def reference_y(arguments, read_out):
-    """Return y [rows, H] bf16 of the h that was read out."""
-    rows = read_out.rows
+def reference_y(arguments, rows, h):
+    """Return y [rows, H] bf16 of h [rows, I] fp32, times its scale."""
     w2 = arguments["gemm2_weights"]
-    h = torch.where(rows.real[:, None], read_out.h, 0)
+    w2_scale = arguments["gemm2_weights_scale"]
+    h = torch.where(rows.real[:, None], h, 0)
     ones = torch.ones((len(h), h.shape[1] // BLOCK), device=h.device)
-    scale = arguments["gemm2_weights_scale"]
-    return gemm2_ref(h, ones, w2, scale, rows.permutation, rows.align, 0, w2.shape[1])
+    return gemm2_ref(h, ones, w2, w2_scale, rows.permutation, rows.align, 0, w2.shape[1])
 
 
 def combined(y, token_rows):
     """Return [T, H] bf16: sums of the tokens' rows of y."""
-    output = torch.empty((len(token_rows), y.shape[1]), dtype=torch.bfloat16, device=y.device)
-    if not len(y):
-        return output.zero_()
-    combine_ref(y, token_rows, torch.ones_like(token_rows, dtype=torch.float32), output, 0)
+    shape = (len(token_rows), y.shape[1])
+    output = torch.zeros(shape, dtype=torch.bfloat16, device=y.device)
+    if len(y):
+        ones = torch.ones_like(token_rows, dtype=torch.float32)
+        combine_ref(y, token_rows, ones, output, 0)
     return output
