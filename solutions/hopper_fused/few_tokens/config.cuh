@@ -44,8 +44,8 @@ struct Tiles {
 
   static constexpr int kMBlockRows = kMxfp4Weights ? 32 : 64;
   static constexpr int kNBlockColumns = 32;
-  static constexpr int kNumNBlocks =
-      kPaddedIntermediate / kNBlockColumns;                           // of an m_block; h has a scale per row of each
+  static constexpr int kNumNBlocks = kIntermediate / kNBlockColumns;  // of an m_block; h has a scale per row of each
+  static constexpr int kPaddedNBlocks = kPaddedIntermediate / kNBlockColumns;  // in scratch; those beyond I are zeros
   static constexpr int kNBlocksPerKBlock = kBlockK / kNBlockColumns;  // n_blocks of h in a K block of gemm2
 
   static constexpr int kColumnTile = kMmaM;
@@ -116,6 +116,7 @@ struct Tiles {
 
 static_assert(Tiles::kRouteAllTokens <= 32, "a batch of masks holds all tokens that every CTA routes");
 static_assert(Tiles::kCtasPerColumnTile >= 1, "each column tile has a CTA");
+static_assert(kIntermediate % Tiles::kNBlockColumns == 0, "an n_block is whole");
 static_assert(2 * Tiles::kNBlockColumns == kMmaM, "an n_block is one m64: a warpgroup's accumulator");
 static_assert(Tiles::kMBlockRows <= 64, "wgmma's N of an m_block is 8, 16, 32 or 64");
 static_assert(registers_fit(Tiles::kProducerRegisters, kProducerThreads, Tiles::kConsumerRegisters, kConsumerThreads),
