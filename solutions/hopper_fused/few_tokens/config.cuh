@@ -32,13 +32,16 @@ constexpr int larger(int a, int b) { return a > b ? a : b; }
 // ---- tiles, stages and threads ----
 
 struct Tiles {
-  // K blocks that the GEMMs go through: gemm1 takes two stages at a time, of up to two K blocks; gemm2's warpgroups
-  // halve K. Those beyond the last have weights of zero, by TMA, and x and h of zero, in scratch.
+  // K blocks that the GEMMs go through: gemm1 takes two stages at a time, of up to two K blocks. Those beyond the last
+  // have weights of zero, by TMA, and x and h of zero, in scratch. gemm2's last stage may hold one K block where others
+  // hold two; with MXFP4 weights it is full.
   static constexpr int kStepBlocks = kMxfp4Weights ? 2 : 1;  // K blocks of a weight tile
   static constexpr int kKBlocks1 = round_up(kNumKBlocks1, 4 * kStepBlocks);
-  static constexpr int kKBlocks2 = round_up(kNumKBlocks2, 2 * kStepBlocks);
+  static constexpr int kKBlocks2 = kMxfp4Weights ? round_up(kNumKBlocks2, 2 * kStepBlocks) : kNumKBlocks2;
   static constexpr int kKSteps1 = kKBlocks1 / kStepBlocks;
   static constexpr int kKSteps2 = kKBlocks2 / kStepBlocks;
+  static constexpr int kSplitKSteps2 = (kKSteps2 + 1) / 2;  // stages that gemm2 takes where each holds two steps
+  static constexpr bool kHalfStage2 = kKSteps2 % 2 != 0;    // whether the last of them holds one
   static constexpr int kPaddedHidden = kKBlocks1 * kBlockK;
   static constexpr int kPaddedIntermediate = kKBlocks2 * kBlockK;
 
@@ -79,8 +82,8 @@ struct Tiles {
   static constexpr int kGemm1SplitKRows = 32 / kStepBlocks;
   static constexpr int kGemm2SplitKRows = 16 / kStepBlocks;
   // With so few K blocks gemm2's time is that of its steps, one after the other, so the warpgroups do not share a step:
-  // up to kGemm2SplitKRows rows each takes every other m_block. Not measured where CTAs share a column tile.
-  static constexpr bool kMBlocksAlone = !kMxfp4Weights && kKBlocks2 <= 4 && kCtasPerColumnTile == 1;
+  // up to kGemm2SplitKRows rows each takes every other m_block. Measured where H is 8 I or more.
+  static constexpr bool kMBlocksAlone = !kMxfp4Weights && kHidden >= 8 * kIntermediate && kKBlocks2 <= 6;
 
   static constexpr int kWeightTileBytes = kMmaM * kBlockK;
   static constexpr int kStageWeightBytes = 2 * kWeightTileBytes;
