@@ -204,7 +204,7 @@ void launch_layer(const LayerArgs& layer, const Weights& weights, DLDevice devic
     if constexpr (kMxfp4Weights) {
       if (kOneLaunch && t <= Config::kMaxTokens)
         return launch_few_tokens_mxfp4(layer, device, weights.w1, weights.w2, &kept->fused, sms, stream);
-    } else if (kOneLaunch && t <= Config::kMaxTokens) {
+    } else if (kOneLaunch && t <= (peers ? Config::kMaxTokens : Config::kOneLaunchTokens)) {
       return launch_few_tokens(layer, weights.w1, weights.w2, peers, &kept->fused, sms, stream);
     }
     launch_many_tokens(layer, device, weights.w1, weights.w2, &kept->grouped, h_split, sms, stream);

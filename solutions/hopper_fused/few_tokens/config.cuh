@@ -32,6 +32,9 @@ constexpr int larger(int a, int b) { return a > b ? a : b; }
 // ---- tiles, stages and threads ----
 
 struct Tiles {
+  // Whether experts are narrow, as tensor-parallel ranks have them.
+  static constexpr bool kNarrow = !kMxfp4Weights && kHidden >= 8 * kIntermediate;
+
   // K blocks that the GEMMs go through: gemm1 takes two stages at a time, of up to two K blocks. Those beyond the last
   // have weights of zero, by TMA, and x and h of zero, in scratch. gemm2's last stage may hold one K block where others
   // hold two; with MXFP4 weights it is full.
@@ -82,8 +85,8 @@ struct Tiles {
   static constexpr int kGemm1SplitKRows = 32 / kStepBlocks;
   static constexpr int kGemm2SplitKRows = 16 / kStepBlocks;
   // With so few K blocks gemm2's time is that of its steps, one after the other, so the warpgroups do not share a step:
-  // up to kGemm2SplitKRows rows each takes every other m_block. Measured where H is 8 I or more.
-  static constexpr bool kMBlocksAlone = !kMxfp4Weights && kHidden >= 8 * kIntermediate && kKBlocks2 <= 6;
+  // up to kGemm2SplitKRows rows each takes every other m_block.
+  static constexpr bool kMBlocksAlone = kNarrow && kKBlocks2 <= 6;
 
   static constexpr int kWeightTileBytes = kMmaM * kBlockK;
   static constexpr int kStageWeightBytes = 2 * kWeightTileBytes;
@@ -113,6 +116,9 @@ struct Tiles {
   // at 200 to 320 tokens and with 128 at 64 to 128.
   static constexpr int kRowsPerExpert = 7;
   static constexpr int kFastTokens = kRowsPerExpert * kNumExperts / kTopK / 32 * 32;
+  // With narrow experts up to about 3, or 5 where many_tokens/ computes an n_block of padding: measured on the eight
+  // tensor-parallel ranks in definitions/, at 64 to 128 tokens.
+  static constexpr int kNarrowRowsPerExpert = kNumKBlocks2 % 2 == 0 ? 3 : 5;
 
   static constexpr float kWeightFactor = kMxfp4Weights ? 64.0f : 1.0f;  // of the scales of x and h: what A lacks
 };
@@ -168,6 +174,9 @@ struct Config : Tiles {
   static constexpr int kMaxTokens =
       kMxfp4Weights ? fitting_tokens(1024)
                     : larger(32, smaller(kFastTokens, fitting_tokens(kNumLocalExperts <= 40 ? 224 : 128)));
+  // That many tokens take it. With a sum over ranks all for which there is room do: a second launch would cost more.
+  static constexpr int kOneLaunchTokens =
+      kNarrow ? smaller(kMaxTokens, kNarrowRowsPerExpert * kNumExperts / kTopK) : kMaxTokens;
   static constexpr int kMaxMBlocks = m_blocks_of(kMaxTokens);
   static constexpr int kMaxRows = rows_of(kMaxTokens);
   static constexpr int kSumTokens = smaller(kMaxTokens, kMostSumTokens);
