@@ -61,7 +61,7 @@ static size_t place_grouped_scratch(GroupedArgs& args, uint8_t* base, int h_spli
   scratch.allocate(args.weight, tokens * kNumLocalExperts);
   scratch.allocate(args.token_rows, tokens * kMaxTokenRows);
   scratch.allocate(args.cta_rows, (size_t)ctas * kPaddedLocalExperts);
-  scratch.allocate(args.queue1, entries * (Grouped::kNumNBlocks1 / 2));
+  scratch.allocate(args.queue1, entries * (Grouped::kNumNBlocks1 / (Grouped::kOddNBlocks ? 1 : 2)));
   scratch.allocate(args.queue2, entries * (args.y_columns / (2 * Grouped::kBlockN)));
   scratch.allocate(args.row_weight, rows);
   scratch.allocate(args.row_token, rows);
