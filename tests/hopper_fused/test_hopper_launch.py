@@ -32,8 +32,8 @@ class Boundary:
 
 BOUNDARIES = {
     "full": Boundary(224, 224),
-    "qwen3-235b-tp4": Boundary(80, 96),  # 5 rows an expert
-    "deepseek-v3-tp4": Boundary(96, 128),  # 3: its I is no padding to many_tokens/
+    "qwen3-235b-tp4": Boundary(80, 96),  # narrow experts
+    "deepseek-v3-tp4": Boundary(80, 128),
 }
 
 

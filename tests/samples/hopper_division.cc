@@ -35,19 +35,21 @@ struct Queues {
   TileQueues sizes = {};
   std::vector<QueuePlace> places;
   std::vector<uint2> entries;
+  int singles = 0;
   Queues(const unsigned* count, int n_blocks, bool is_gemm1) {
     for (int e = 0; e < kNumLocalExperts; e++) {
       const int rows = (count[e] + Grouped::kRowAlign - 1) / Grouped::kRowAlign * Grouped::kRowAlign;
       const MBlocks blocks(rows);
       sizes.long_entries += blocks.long_entries(), sizes.short_entries += blocks.short_entries();
-      places.push_back({e, rows, sizes.rows, sizes.long_entries, sizes.short_entries, 0, 0});
+      singles += blocks.rest > 0;
+      places.push_back({e, rows, sizes.rows, sizes.long_entries, sizes.short_entries, 0, 0, singles, 0});
       sizes.rows += rows, sizes.experts += rows > 0;
     }
     const bool by_cta = is_gemm1 && Grouped::kOddNBlocks;  // two words for each CTA
-    entries.resize(by_cta ? 2 * (gemm1_entries(sizes.long_entries) + gemm1_entries(sizes.short_entries))
+    entries.resize(by_cta ? 2 * (gemm1_entries(sizes.long_entries + sizes.short_entries - singles) + gemm1_entries(singles))
                           : (sizes.long_entries + sizes.short_entries) * (n_blocks / 2));
     for (QueuePlace& at : places) {
-      at.long_entries = sizes.long_entries, at.short_entries = sizes.short_entries;
+      at.long_entries = sizes.long_entries, at.short_entries = sizes.short_entries, at.singles = singles;
       if (at.expert_rows == 0) continue;
       const bool before = at.before_last_wave(gridDim.x / Grouped::kClusterCtas);
       for (int thread = 0; thread < 3; thread++) {
@@ -60,7 +62,7 @@ struct Queues {
 
 static void static_schedule(const Queues& queues) {
   for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
-    StaticTileScheduler scheduler(queues.entries.data(), queues.sizes, gridDim.x / Grouped::kClusterCtas);
+    StaticTileScheduler scheduler(queues.entries.data(), queues.sizes, gridDim.x / Grouped::kClusterCtas, queues.singles);
     for (WorkTile tile; scheduler.get_next_tile(tile, blockIdx.x % Grouped::kClusterCtas);)
       print(blockIdx.x, tile, scheduler.has_next());
   }

@@ -44,10 +44,10 @@ static void copy_out(const std::string& name, const void* from, size_t bytes, cu
 // The queues' entries as the GEMMs read them, for both CTAs of a cluster: [entry][rank][7].
 // words_of_cta: whether an entry has two words for each CTA, as gemm1's have with kOddNBlocks.
 __global__ void unpack_queue(
-    const uint2* queue, const TileQueues* queues, int n_block_pairs, bool words_of_cta, int* tiles) {
-  const int entries = words_of_cta
-                          ? gemm1_entries(queues->long_entries) + gemm1_entries(queues->short_entries)
-                          : (queues->long_entries + queues->short_entries) * n_block_pairs;
+    const uint2* queue, const Counters* counters, int n_block_pairs, bool words_of_cta, int* tiles) {
+  const int of_pair = counters->queues.long_entries + counters->queues.short_entries, singles = counters->singles;
+  const int entries =
+      words_of_cta ? gemm1_entries(of_pair - singles) + gemm1_entries(singles) : of_pair * n_block_pairs;
   for (int i = threadIdx.x; i < entries * Grouped::kClusterCtas; i += blockDim.x) {
     const WorkTile tile =
         unpack_tile(queue[words_of_cta ? i : i / Grouped::kClusterCtas], i % Grouped::kClusterCtas);
@@ -76,8 +76,7 @@ static void copy_queue(const std::string& name, const uint2* queue, const Groupe
   const size_t bytes = most * n_block_pairs * Grouped::kClusterCtas * 7 * sizeof(int);
   void* tiles = fresh_array(name, bytes);
   check_cuda(cudaMemsetAsync(tiles, 0xff, bytes, stream), "marking tiles that do not exist");
-  unpack_queue<<<1, 1024, 0, stream>>>(queue, &args.counters->queues, n_block_pairs, words_of_cta,
-                                       static_cast<int*>(tiles));
+  unpack_queue<<<1, 1024, 0, stream>>>(queue, args.counters, n_block_pairs, words_of_cta, static_cast<int*>(tiles));
   check_cuda(cudaGetLastError(), "launching unpack_queue");
 }
 

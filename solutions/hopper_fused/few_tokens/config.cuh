@@ -116,9 +116,8 @@ struct Tiles {
   // at 200 to 320 tokens and with 128 at 64 to 128.
   static constexpr int kRowsPerExpert = 7;
   static constexpr int kFastTokens = kRowsPerExpert * kNumExperts / kTopK / 32 * 32;
-  // With narrow experts up to about 3, or 5 where many_tokens/ computes an n_block of padding: measured on the eight
-  // tensor-parallel ranks in definitions/, at 64 to 128 tokens.
-  static constexpr int kNarrowRowsPerExpert = kNumKBlocks2 % 2 == 0 ? 3 : 5;
+  // With narrow experts up to 80 tokens, whatever their rows per expert: measured at 64 to 128 tokens, with 1.2 to 8.
+  static constexpr int kNarrowTokens = 80;
 
   static constexpr float kWeightFactor = kMxfp4Weights ? 64.0f : 1.0f;  // of the scales of x and h: what A lacks
 };
@@ -176,7 +175,7 @@ struct Config : Tiles {
                     : larger(32, smaller(kFastTokens, fitting_tokens(kNumLocalExperts <= 40 ? 224 : 128)));
   // That many tokens take it. With a sum over ranks all for which there is room do: a second launch would cost more.
   static constexpr int kOneLaunchTokens =
-      kNarrow ? smaller(kMaxTokens, kNarrowRowsPerExpert * kNumExperts / kTopK) : kMaxTokens;
+      kNarrow ? smaller(kMaxTokens, kNarrowTokens) : kMaxTokens;
   static constexpr int kMaxMBlocks = m_blocks_of(kMaxTokens);
   static constexpr int kMaxRows = rows_of(kMaxTokens);
   static constexpr int kSumTokens = smaller(kMaxTokens, kMostSumTokens);

@@ -68,6 +68,10 @@ __device__ __forceinline__ void cp_async_w_scales(float* smem, const float* w_sc
   else cp_async_4(smem, w_scale);
 }
 
+__device__ __forceinline__ int read_singles(const GroupedArgs& args) {
+  return Grouped::kOddNBlocks ? __ldcg(&args.counters->singles) : 0;
+}
+
 // For all producer threads. Each copies one 16-byte vector of every kRowsAtOnce-th row, whose tokens it looks up once
 // for each tile; thread 0 also requests weights and scales. TMA's coordinates: K, row of 8, half, group of 8, expert.
 // An expert's rows are in order of token, so in any but the first row token 0 means padding. Then nothing is copied:
@@ -81,7 +85,7 @@ __device__ __forceinline__ void load_gemm1(
   if (thread == 0) fence_proxy_async_global();  // scales were written by generic stores and are read by bulk copies
   Gemm1Smem::Pipeline pipe;
   WorkTile tile;
-  StaticTileScheduler scheduler(args.queue1, queues, args.clusters);
+  StaticTileScheduler scheduler(args.queue1, queues, args.clusters, read_singles(args));
   while (scheduler.get_next_tile(tile, rank)) {
     const float* x_scale = args.row_x_scale + (size_t)tile.expert_first * kNumKBlocks1 + tile.m_first;
     const int n_block = Grouped::kNumNBlocks1 == kNumKBlocks2 ? tile.n_block : min(tile.n_block, kNumKBlocks2 - 1);
@@ -147,7 +151,7 @@ __global__ void __launch_bounds__(Grouped::kThreads, 1)
     const int warpgroup = __shfl_sync(kFullWarp, warp / kWarpgroupWarps, 0);  // uniform, and the compiler knows it
     Gemm1Smem::Pipeline pipe;
     WorkTile tile;
-    StaticTileScheduler scheduler(args.queue1, queues, args.clusters);
+    StaticTileScheduler scheduler(args.queue1, queues, args.clusters, read_singles(args));
     if (!scheduler.has_next()) signal_h_ready(&args.counters->h_ready_except_last_wave);  // a cluster without a tile
     while (scheduler.get_next_tile(tile, rank)) {
       if (!scheduler.has_next()) signal_h_ready(&args.counters->h_ready_except_last_wave);

@@ -35,6 +35,7 @@ struct Counters {
   unsigned h_ready_except_last_wave, h_ready;
   // entries that gemm2's clusters have drawn in a pass, beyond their first ones
   unsigned next_entry[Grouped::kMaxColumnPasses];
+  int singles;  // with kOddNBlocks, written by route_permute: m_blocks without a pair
 };
 
 // gemm2's TMA maps: W2, and where it stores y by TMA, y as [rows][bytes], in boxes of 16 rows by 64 columns.

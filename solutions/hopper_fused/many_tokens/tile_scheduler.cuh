@@ -11,8 +11,8 @@
 // swap-AB: wgmma's M, which cannot be smaller, is the weight rows, and its N is 16, 32, 48 or 64 rows.
 //
 // route_permute writes a queue for each GEMM: an array with an entry of two words for each pair of tiles, first the
-// long entries, which have a normal tile, then the short ones; each expert by expert. With kOddNBlocks long ones are those
-// with multicast. gemm1 takes them by StaticTileScheduler, gemm2 by DynamicTileScheduler.
+// long entries, which have a normal tile, then the short ones; each expert by expert. In gemm1's with kOddNBlocks those
+// with multicast come first, then the others. gemm1 takes them by StaticTileScheduler, gemm2 by DynamicTileScheduler.
 #pragma once
 #include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/cluster.cuh"
@@ -76,13 +76,11 @@ struct MBlocks {
     if (rest > Grouped::kBlockM) pairs++, rest = 0;  // the pair's second m_block is not full
   }
   // Entries for each pair of n_blocks.
-  __device__ int long_entries() const {
-    return 2 * pairs + (!Grouped::kOddNBlocks && rest > Grouped::kSwapAbRows);
-  }
-  __device__ int short_entries() const { return rest > 0 && (Grouped::kOddNBlocks || rest <= Grouped::kSwapAbRows); }
+  __device__ int long_entries() const { return 2 * pairs + (rest > Grouped::kSwapAbRows); }
+  __device__ int short_entries() const { return rest > 0 && rest <= Grouped::kSwapAbRows; }
 };
 
-// gemm1's entries of so many long or short ones of a pair of n_blocks.
+// gemm1's entries of so many entries of a pair of n_blocks.
 __device__ constexpr int gemm1_entries(int entries_of_pair) {
   return Grouped::kOddNBlocks ? (entries_of_pair * kNumKBlocks2 + 1) / 2
                               : entries_of_pair * (Grouped::kNumNBlocks1 / 2);
@@ -93,9 +91,16 @@ __device__ constexpr int gemm1_entries(int entries_of_pair) {
 struct QueuePlace {
   int expert, expert_rows, expert_first;
   int long_end, short_end, long_entries, short_entries;
+  int single_end, singles;  // with kOddNBlocks: of those m_blocks without a pair
+  // With kOddNBlocks: entries of m_blocks in pairs.
+  __device__ int paired_end() const { return long_end + short_end - single_end; }
+  __device__ int paired() const { return long_entries + short_entries - singles; }
   // Whether no cluster's last gemm1 tile is one of the expert's: StaticTileScheduler goes from expert to expert, so it
   // is enough that the long or the short entries have one of a later expert for each cluster.
   __device__ bool before_last_wave(int clusters) const {
+    if constexpr (Grouped::kOddNBlocks)
+      return gemm1_entries(paired_end()) + clusters <= gemm1_entries(paired()) ||
+             gemm1_entries(single_end) + clusters <= gemm1_entries(singles);
     return gemm1_entries(long_end) + clusters <= gemm1_entries(long_entries) ||
            gemm1_entries(short_end) + clusters <= gemm1_entries(short_entries);
   }
@@ -130,17 +135,17 @@ __device__ __forceinline__ void write_gemm1_entries(uint2* queue, const QueuePla
                                                     int thread, int threads) {
   constexpr int kCtas = Grouped::kClusterCtas;
   const MBlocks blocks(at.expert_rows);
-  uint2* long_queue = queue + kCtas * gemm1_entries(at.long_end - blocks.long_entries());
+  uint2* paired = queue + kCtas * gemm1_entries(at.paired_end() - 2 * blocks.pairs);
   for (int i = thread; i < kNumKBlocks2 * blocks.pairs; i += threads) {
     const int m_first = i % blocks.pairs * Grouped::kClusterM;
     const uint2 entry = pack_tile(at.expert, i / blocks.pairs, true, before_last_wave, m_first, at.expert_rows,
                                   at.expert_first);
-    for (int rank = 0; rank < kCtas; rank++) long_queue[kCtas * i + rank] = entry;
+    for (int rank = 0; rank < kCtas; rank++) paired[kCtas * i + rank] = entry;
   }
-  if (!blocks.short_entries()) return;
-  uint2* tiles = queue + kCtas * gemm1_entries(at.long_entries);
-  const int first = (at.short_end - 1) * kNumKBlocks2;
-  const bool pads = at.short_end == at.short_entries && at.short_entries * kNumKBlocks2 % kCtas != 0;
+  if (blocks.rest == 0) return;
+  uint2* tiles = queue + kCtas * gemm1_entries(at.paired());
+  const int first = (at.single_end - 1) * kNumKBlocks2;
+  const bool pads = at.single_end == at.singles && at.singles * kNumKBlocks2 % kCtas != 0;
   for (int i = thread; i < kNumKBlocks2 + pads; i += threads) {
     const int rank = (first + i) % kCtas;
     tiles[first + i] = pack_tile(at.expert, (i - rank) & kNBlockMask, false, before_last_wave,
@@ -173,9 +178,14 @@ struct StaticTileScheduler {
   uint2 head[2];    // what is there
   unsigned first_expert[Grouped::kOddNBlocks ? 2 : 1];  // with kOddNBlocks that of CTA 0, by which both CTAs go
 
-  __device__ StaticTileScheduler(const uint2* queue_, const TileQueues& queues, int clusters_)
+  // singles: with kOddNBlocks, m_blocks without a pair. Their entries stand for the short ones, the others for long ones.
+  __device__ StaticTileScheduler(const uint2* queue_, const TileQueues& queues, int clusters_, int singles)
       : queue(queue_), clusters(clusters_), long_entries(gemm1_entries(queues.long_entries)),
-        entries(long_entries + gemm1_entries(queues.short_entries)) {
+        entries(gemm1_entries(queues.long_entries + queues.short_entries)) {
+    if constexpr (Grouped::kOddNBlocks) {
+      long_entries = gemm1_entries(queues.long_entries + queues.short_entries - singles);
+      entries = long_entries + gemm1_entries(singles);
+    }
     // the first short entry whose position is the cluster's, modulo clusters
     position[0] = blockIdx.x / Grouped::kClusterCtas;
     position[1] = long_entries + (position[0] + clusters - long_entries % clusters) % clusters;
