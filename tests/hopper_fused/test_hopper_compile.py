@@ -40,7 +40,7 @@ OVERLAPPING = {ONE_LAUNCH, ROUTE, ORDER}
 QUICK = ("full", ROUTE)  # seconds; the others are in the slow set
 
 # no output columns shared; most shared; top-k given; widths of odd blocks; I 3072 and another
-# activation; 512 experts of I 1024
+# activation; 512 experts of I 1024; narrow experts of three blocks
 FP8_LAYERS = [
     "full",
     "qwen3-next",
@@ -48,6 +48,7 @@ FP8_LAYERS = [
     "small-one-group",
     "minimax-m3-ep8",
     "qwen3.5-397b-routed",
+    "qwen3-235b-tp4",
 ]
 MXFP4_LAYERS = ["deepseek-v4-pro-ep8-mxfp4", "small-mxfp4"]
 # Their consumers load the weights themselves, which nobody writes to.

@@ -35,9 +35,8 @@ struct Tiles {
   // Whether experts are narrow, as tensor-parallel ranks have them.
   static constexpr bool kNarrow = !kMxfp4Weights && kHidden >= 8 * kIntermediate;
 
-  // K blocks that the GEMMs go through: gemm1 takes two stages at a time, of up to two K blocks. Those beyond the last
-  // have weights of zero, by TMA, and x and h of zero, in scratch. gemm2's last stage may hold one K block where others
-  // hold two; with MXFP4 weights it is full.
+  // K blocks that the GEMMs go through: gemm1 takes two stages at a time, of up to two K blocks; with MXFP4 weights
+  // gemm2's warpgroups halve K. Those beyond the last have weights of zero, by TMA, and x and h of zero, in scratch.
   static constexpr int kStepBlocks = kMxfp4Weights ? 2 : 1;  // K blocks of a weight tile
   static constexpr int kKBlocks1 = round_up(kNumKBlocks1, 4 * kStepBlocks);
   static constexpr int kKBlocks2 = kMxfp4Weights ? round_up(kNumKBlocks2, 2 * kStepBlocks) : kNumKBlocks2;
@@ -50,8 +49,8 @@ struct Tiles {
 
   static constexpr int kMBlockRows = kMxfp4Weights ? 32 : 64;
   static constexpr int kNBlockColumns = 32;
-  static constexpr int kNumNBlocks = kIntermediate / kNBlockColumns;  // of an m_block; h has a scale per row of each
-  static constexpr int kPaddedNBlocks = kPaddedIntermediate / kNBlockColumns;  // in scratch; those beyond I are zeros
+  static constexpr int kNumNBlocks =
+      kPaddedIntermediate / kNBlockColumns;                           // of an m_block; h has a scale per row of each
   static constexpr int kNBlocksPerKBlock = kBlockK / kNBlockColumns;  // n_blocks of h in a K block of gemm2
 
   static constexpr int kColumnTile = kMmaM;
@@ -78,7 +77,8 @@ struct Tiles {
   //   gemm2, rows <= 16                 two K blocks, one for each warpgroup (1)   h of both K blocks, hi and lo
   //   gemm2, rows > 16                  one; the warpgroups take turns             h of one K block, hi and lo
   //
-  //   (1) With kMBlocksAlone both for one warpgroup; the next m_block is the other one's.
+  //   (1) With kMBlocksAlone both for one warpgroup; the next m_block is the other one's. With kHalfStage2 an m_block's
+  //       last stage holds one.
   // With MXFP4 weights a K block is a step here, and rows are half as many.
   static constexpr int kStages = 6;  // 5 and 7 are slower: measured
   // up to here two K blocks a stage: the warpgroups split K
@@ -124,7 +124,6 @@ struct Tiles {
 
 static_assert(Tiles::kRouteAllTokens <= 32, "a batch of masks holds all tokens that every CTA routes");
 static_assert(Tiles::kCtasPerColumnTile >= 1, "each column tile has a CTA");
-static_assert(kIntermediate % Tiles::kNBlockColumns == 0, "an n_block is whole");
 static_assert(2 * Tiles::kNBlockColumns == kMmaM, "an n_block is one m64: a warpgroup's accumulator");
 static_assert(Tiles::kMBlockRows <= 64, "wgmma's N of an m_block is 8, 16, 32 or 64");
 static_assert(registers_fit(Tiles::kProducerRegisters, kProducerThreads, Tiles::kConsumerRegisters, kConsumerThreads),
@@ -174,8 +173,7 @@ struct Config : Tiles {
       kMxfp4Weights ? fitting_tokens(1024)
                     : larger(32, smaller(kFastTokens, fitting_tokens(kNumLocalExperts <= 40 ? 224 : 128)));
   // That many tokens take it. With a sum over ranks all for which there is room do: a second launch would cost more.
-  static constexpr int kOneLaunchTokens =
-      kNarrow ? smaller(kMaxTokens, kNarrowTokens) : kMaxTokens;
+  static constexpr int kOneLaunchTokens = kNarrow ? smaller(kMaxTokens, kNarrowTokens) : kMaxTokens;
   static constexpr int kMaxMBlocks = m_blocks_of(kMaxTokens);
   static constexpr int kMaxRows = rows_of(kMaxTokens);
   static constexpr int kSumTokens = smaller(kMaxTokens, kMostSumTokens);

@@ -32,7 +32,7 @@ struct Partials<1> {  // nobody asks for them
 // A K block of an m_block's rows is contiguous in x, h and their scales, so that one bulk copy loads it.
 struct FusedScratch : RoutingScratch, Partials<Config::kCtasPerColumnTile> {
   float x_scale[Config::kMaxRows * Config::kKBlocks1];    // m_block: [K block][row]
-  float h_scale[Config::kMaxRows * Config::kPaddedNBlocks];  // m_block: [K block][row][n_block]; has the routing weight
+  float h_scale[Config::kMaxRows * Config::kNumNBlocks];  // m_block: [K block][row][n_block]; has the routing weight
   // m_block: [K block][atom][8 rows of 128 bytes, swizzled]
   alignas(1024) uint8_t x[Config::kMaxRows * Config::kPaddedHidden];
   // m_block: [K block][atom][hi, lo][8 rows of 128 bytes, swizzled]

@@ -23,7 +23,7 @@ struct MBlock {
     return (first_row * Config::kPaddedIntermediate + k * atoms() * kAtomBytes) * 2;
   }
   __device__ int h_scale_offset(int k) const {
-    return first_row * Config::kPaddedNBlocks + k * atoms() * kAtomRows * Config::kNBlocksPerKBlock;
+    return first_row * Config::kNumNBlocks + k * atoms() * kAtomRows * Config::kNBlocksPerKBlock;
   }
 };
 

@@ -53,13 +53,19 @@ __device__ __forceinline__ void promote_halves(
   }
 }
 
+// Whether an n_block lies beyond I: its weights are zeros, and so are h and its scales.
+__device__ __forceinline__ bool is_padding(int n_block) {
+  return Config::kPaddedIntermediate > kIntermediate && n_block >= kIntermediate / Config::kNBlockColumns;
+}
+
 // Sums over K for this warpgroup's weight tile of each stage: its own n_block, or with split_k its own K block of one
 // n_block. Two stages at a time. The scales of x are read while the wgmmas run, and before the stage is released.
 template <int N, Rows kRows>
 __device__ __forceinline__ void gemm1_mainloop(FusedSmem& s, const FusedArgs& args, const Gemm1Tile& tile,
                                                PipelineState<Config::kStages>& pipe, float (&acc)[N / 2], int warpgroup,
                                                bool split_k) {
-  const int block = (tile.m_block.expert * 2 * kIntermediate + tile.n_block * Config::kNBlockColumns) / kBlockK;
+  const int n_block = is_padding(tile.n_block) ? 0 : tile.n_block;
+  const int block = (tile.m_block.expert * 2 * kIntermediate + n_block * Config::kNBlockColumns) / kBlockK;
   const int atoms = tile.m_block.atoms();
   const WeightScales w_first(args.w1_scale + block * kNumKBlocks1);
   const WeightScales w_second(args.w1_scale + (block + kIntermediate / kBlockK) * kNumKBlocks1);
@@ -140,34 +146,6 @@ __device__ __forceinline__ float routing_weight(FusedSmem& s, const FusedArgs& a
   else return __ldcg(&args.scratch->weight[token][expert]);
 }
 
-// Where a lane stores its part of an n_block of h after transpose4: four bytes of each atom of 8 rows; and where the
-// scales of the n_block's rows lie. With MXFP4 weights columns lie in the order that they want: even ones first.
-struct HPlace {
-  uint8_t* h;
-  float* scale;
-};
-__device__ __forceinline__ HPlace place_of_h(const FusedArgs& args, const MBlock& m_block, int n_block) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
-  const int column =
-      n_block * Config::kNBlockColumns + (kMxfp4Weights ? 4 * warp + lane / 16 * 16 : 8 * warp + lane / 16 * 4);
-  const int k = column / kBlockK, row_in_atom = 2 * (lane % kQuad) + lane / kQuad % 2, part = lane / 8 % 2;
-  return {args.scratch->h + m_block.h_offset(k) + part * kAtomBytes + swizzle_128b(row_in_atom, column % kBlockK),
-          args.scratch->h_scale + m_block.h_scale_offset(k) + n_block % Config::kNBlocksPerKBlock};
-}
-
-// Zeros for the n_blocks beyond I, which gemm2 multiplies with weights of zero: nobody else writes there, and what lies
-// in scratch may be NaN. Each n_block has its share of them, by number.
-__device__ __forceinline__ void store_padding(const FusedArgs& args, const MBlock& m_block, int n_block) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
-  for (int p = Config::kNumNBlocks + n_block; p < Config::kPaddedNBlocks; p += Config::kNumNBlocks) {
-    const HPlace place = place_of_h(args, m_block, p);
-    for (int j = 0; j < m_block.atoms(); j++) {
-      *reinterpret_cast<uint32_t*>(place.h + j * 2 * kAtomBytes) = 0;
-      if (warp == 0 && lane < kAtomRows) place.scale[Config::kNBlocksPerKBlock * (kAtomRows * j + lane)] = 0.0f;
-    }
-  }
-}
-
 // SwiGLU, quantisation and the store of h for this warpgroup's n_block. The stored scale includes the routing weight.
 // Of each atom of 8 rows a lane has column lane / 4 of rows r = 2 (lane % 4) and r + 1: bytes hi r, hi r + 1, lo r,
 // lo r + 1. After transpose4 it has byte lane / 4 % 4 of the four columns from lane / 16 * 4 on: one 4-byte store.
@@ -183,7 +161,7 @@ __device__ __forceinline__ void swiglu_quant(
   for (int j = 0; j < N / 8; j++) {
 #pragma unroll
     for (int p = 0; p < 2; p++) {
-      h[2 * j + p] = swiglu_of_halves(acc[4 * j + p], acc[4 * j + 2 + p]);
+      h[2 * j + p] = is_padding(n_block) ? 0.0f : swiglu_of_halves(acc[4 * j + p], acc[4 * j + 2 + p]);
       float m = fabsf(h[2 * j + p]);
 #pragma unroll
       for (int d = kQuad; d < kWarp; d *= 2)
@@ -192,7 +170,15 @@ __device__ __forceinline__ void swiglu_quant(
     }
   }
   WarpgroupBarrier::sync(warpgroup);
-  const HPlace place = place_of_h(args, m_block, n_block);
+  // where the four bytes of this lane go after transpose4
+  // (with MXFP4 weights in the order that they want: even columns first)
+  const int column =
+      n_block * Config::kNBlockColumns + (kMxfp4Weights ? 4 * warp + lane / 16 * 16 : 8 * warp + lane / 16 * 4);
+  const int row_in_atom = 2 * (lane % kQuad) + lane / kQuad % 2, part = lane / 8 % 2;
+  uint8_t* to = args.scratch->h + m_block.h_offset(column / kBlockK) + part * kAtomBytes +
+                swizzle_128b(row_in_atom, column % kBlockK);
+  float* scale_to =
+      args.scratch->h_scale + m_block.h_scale_offset(column / kBlockK) + n_block % Config::kNBlocksPerKBlock;
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
     if (j >= m_block.atoms()) break;
@@ -204,15 +190,15 @@ __device__ __forceinline__ void swiglu_quant(
       v[p] = h[2 * j + p] * rcp_approx(scale);
       if (warp == 0 && lane < kQuad) {
         const int row = m_block.first_row + r, t = s.token[row];
-        const float weight = t == kNoToken ? 0.0f : routing_weight(s, args, row, t, m_block.expert);
-        place.scale[Config::kNBlocksPerKBlock * r] = scale * (weight * Config::kWeightFactor);
+        const bool none = t == kNoToken || is_padding(n_block);
+        const float weight = none ? 0.0f : routing_weight(s, args, row, t, m_block.expert);
+        scale_to[Config::kNBlocksPerKBlock * r] = scale * (weight * Config::kWeightFactor);
       }
     }
     uint16_t q[2];
     quantise_fp8<2>(q, v[0], v[1]);
-    *reinterpret_cast<uint32_t*>(place.h + j * 2 * kAtomBytes) = transpose4(q[0] | (uint32_t)q[1] << 16);
+    *reinterpret_cast<uint32_t*>(to + j * 2 * kAtomBytes) = transpose4(q[0] | (uint32_t)q[1] << 16);
   }
-  if constexpr (Config::kPaddedNBlocks > Config::kNumNBlocks) store_padding(args, m_block, n_block);
   // h is stored, and amax may be overwritten; see signal_stored_h
   HStoredBarrier::sync_unaligned(warpgroup);
 }
