@@ -61,7 +61,7 @@ static size_t place_grouped_scratch(GroupedArgs& args, uint8_t* base, int h_spli
   scratch.allocate(args.weight, tokens * kNumLocalExperts);
   scratch.allocate(args.token_rows, tokens * kMaxTokenRows);
   scratch.allocate(args.cta_rows, (size_t)ctas * kPaddedLocalExperts);
-  scratch.allocate(args.queue1, entries * (Grouped::kNumNBlocks1 / 2));
+  scratch.allocate(args.queue1, entries * (Grouped::kNumNBlocks1 / (Grouped::kOddNBlocks ? 1 : 2)));
   scratch.allocate(args.queue2, entries * (args.y_columns / (2 * Grouped::kBlockN)));
   scratch.allocate(args.row_weight, rows);
   scratch.allocate(args.row_token, rows);
@@ -204,7 +204,7 @@ void launch_layer(const LayerArgs& layer, const Weights& weights, DLDevice devic
     if constexpr (kMxfp4Weights) {
       if (kOneLaunch && t <= Config::kMaxTokens)
         return launch_few_tokens_mxfp4(layer, device, weights.w1, weights.w2, &kept->fused, sms, stream);
-    } else if (kOneLaunch && t <= Config::kMaxTokens) {
+    } else if (kOneLaunch && t <= (peers ? Config::kMaxTokens : Config::kOneLaunchTokens)) {
       return launch_few_tokens(layer, weights.w1, weights.w2, peers, &kept->fused, sms, stream);
     }
     launch_many_tokens(layer, device, weights.w1, weights.w2, &kept->grouped, h_split, sms, stream);

@@ -6,7 +6,7 @@
 
 namespace hopper_fused {
 
-constexpr bool kOneLaunch = true;  // up to kMaxTokens
+constexpr bool kOneLaunch = true;  // up to kOneLaunchTokens
 
 inline cudaError_t prepare_gemm1() { return prepare_grouped_gemm1(); }
 

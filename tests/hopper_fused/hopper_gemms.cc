@@ -12,32 +12,30 @@ using namespace hopper_fused;
 
 struct Queue {
   TileQueues sizes = {};
-  int skipped = 0;  // entries, of gemm1's
+  int singles = 0;  // m_blocks without a pair
   std::vector<uint2> entries;
 
   Queue(const std::vector<int>& rows, int n_block_pairs, bool is_gemm1) {
     std::vector<QueuePlace> places;
-    std::vector<int> skipped_ends;
     for (int expert = 0; expert < (int)rows.size(); expert++) {
       const MBlocks blocks(rows[expert]);
       sizes.long_entries += blocks.long_entries();
       sizes.short_entries += blocks.short_entries();
-      places.push_back({expert, rows[expert], sizes.rows, sizes.long_entries, sizes.short_entries, 0, 0});
+      singles += blocks.rest > 0;
+      places.push_back({expert, rows[expert], sizes.rows, sizes.long_entries, sizes.short_entries, 0, 0, singles, 0});
       sizes.rows += rows[expert];
       sizes.experts += rows[expert] > 0;
-      if (is_gemm1) skipped += blocks.skipped_entries();
-      skipped_ends.push_back(skipped);
     }
-    entries.resize((sizes.long_entries + sizes.short_entries) * n_block_pairs - skipped);
+    const bool by_cta = is_gemm1 && Grouped::kOddNBlocks;  // two words for each CTA
+    entries.resize(by_cta ? 2 * (gemm1_entries(sizes.long_entries + sizes.short_entries - singles) + gemm1_entries(singles))
+                          : (sizes.long_entries + sizes.short_entries) * n_block_pairs);
     for (QueuePlace& place : places) {
       place.long_entries = sizes.long_entries;
       place.short_entries = sizes.short_entries;
+      place.singles = singles;
       if (place.expert_rows == 0) continue;
-      if (is_gemm1)
-        write_entries<Grouped::kSkipsNBlock>(entries.data(), n_block_pairs, place, false, 0, 1,
-                                             {skipped_ends[place.expert], skipped});
-      else
-        write_entries(entries.data(), n_block_pairs, place, false, 0, 1);
+      if (by_cta) write_gemm1_entries(entries.data(), place, false, 0, 1);
+      else write_entries(entries.data(), n_block_pairs, place, false, 0, 1);
     }
   }
 };
@@ -56,7 +54,7 @@ int main(int count, char** arguments) {
   const Queue queue(rows, is_gemm1 ? Grouped::kNumNBlocks1 / 2 : args.y_columns / (2 * Grouped::kBlockN), is_gemm1);
   Counters counters = {};
   counters.queues = queue.sizes;
-  counters.skipped_entries = queue.skipped;
+  counters.singles = queue.singles;
   const size_t all_rows = queue.sizes.rows + Grouped::kBlockM;
   std::vector<float> row_weight(all_rows);
   std::vector<int> row_token(all_rows);

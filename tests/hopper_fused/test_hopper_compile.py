@@ -40,8 +40,15 @@ OVERLAPPING = {ONE_LAUNCH, ROUTE, ORDER}
 QUICK = ("full", ROUTE)  # seconds; the others are in the slow set
 
 # no output columns shared; most shared; widths of odd blocks; I 3072 and another activation; 512
-# experts of I 1024, top-k given
-FP8_LAYERS = ["full", "qwen3-next", "small-one-group", "minimax-m3-ep8", "qwen3.5-397b-routed"]
+# experts of I 1024, top-k given; narrow experts of three blocks
+FP8_LAYERS = [
+    "full",
+    "qwen3-next",
+    "small-one-group",
+    "minimax-m3-ep8",
+    "qwen3.5-397b-routed",
+    "qwen3-235b-tp4",
+]
 MXFP4_LAYERS = ["deepseek-v4-pro-ep8-mxfp4", "small-mxfp4"]
 # Their consumers load the weights themselves, which nobody writes to.
 READ_WEIGHTS = [(layer_key, ONE_LAUNCH) for layer_key in MXFP4_LAYERS]

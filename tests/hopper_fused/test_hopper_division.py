@@ -66,7 +66,7 @@ class Division:
         self.program = host_program.of_packed("hopper_fused", layer_key, sample, folder)
         self.experts = sizes["num_local_experts"]
         n_block_pairs = -(-sizes["intermediate_size"] // 256)
-        self.n_blocks = 8 * n_block_pairs  # of an m_block, in the one launch
+        self.n_blocks = sizes["intermediate_size"] // 32  # of an m_block, in the one launch
         column_tiles = sizes["hidden_size"] // 64
         self.ctas_with_columns = 132 // column_tiles * column_tiles
         # tile scheduler and n_blocks: gemm1's, gemm2's for half of the columns and for all
@@ -224,6 +224,7 @@ def test_many_tokens_gemm2_need_not_wait_for_most(division):
 # ---- narrow experts: gemm1's last n_block pads I ----
 
 NARROW_HIDDEN = 3072  # for I = 384
+NARROW_N_BLOCKS = 3
 
 
 @pytest.fixture(scope="module")
@@ -240,17 +241,28 @@ def narrow(tmp_path_factory):
 
 
 @many_tokens
-def test_narrow_experts_padding_is_left_out_where_it_pairs_m_blocks(narrow, ctas, rows):
-    scheduler, n_blocks = narrow.orders[0]
-    padding = n_blocks - 1
+def test_narrow_experts_one_tile_of_padding_at_most(narrow, ctas, rows):
     rows = rows[: narrow.experts]
+    padding = []
     tiles = []
-    for tile in narrow.many(scheduler, ctas, n_blocks, rows):
-        if tile.n_block == padding:
-            assert not tile.multicast_w
-        else:
-            tiles.append(tile)
-    check_each_row_meets_each_column_once(tiles, rows, padding)
+    for tile in narrow.many("static", ctas, NARROW_N_BLOCKS + 1, rows):
+        (padding if tile.n_block == NARROW_N_BLOCKS else tiles).append(tile)
+
+    assert len(padding) <= 1
+    check_each_row_meets_each_column_once(tiles, rows, NARROW_N_BLOCKS)
+
+
+@many_tokens
+def test_narrow_experts_ctas_of_a_cluster_keep_step(narrow, ctas, rows):
+    """Its two CTAs fill each other's stages where they share weights."""
+    rows = rows[: narrow.experts]
+    tiles_of = by_cta(narrow.many("static", ctas, NARROW_N_BLOCKS + 1, rows))
+    for first_cta in {cta // 2 * 2 for cta in tiles_of}:
+        for first, second in zip(tiles_of[first_cta], tiles_of[first_cta + 1], strict=True):
+            assert first.multicast_w == second.multicast_w
+            if first.multicast_w:
+                assert (first.expert, first.n_block) == (second.expert, second.n_block)
+                assert second.m_first == first.m_first + BLOCK_M
 
 
 @many_tokens

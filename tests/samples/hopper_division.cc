@@ -35,29 +35,26 @@ struct Queues {
   TileQueues sizes = {};
   std::vector<QueuePlace> places;
   std::vector<uint2> entries;
-  std::vector<SkippedEntries> skipped;  // up to each expert
+  int singles = 0;
   Queues(const unsigned* count, int n_blocks, bool is_gemm1) {
-    int skipped_end = 0;
     for (int e = 0; e < kNumLocalExperts; e++) {
       const int rows = (count[e] + Grouped::kRowAlign - 1) / Grouped::kRowAlign * Grouped::kRowAlign;
       const MBlocks blocks(rows);
       sizes.long_entries += blocks.long_entries(), sizes.short_entries += blocks.short_entries();
-      places.push_back({e, rows, sizes.rows, sizes.long_entries, sizes.short_entries, 0, 0});
+      singles += blocks.rest > 0;
+      places.push_back({e, rows, sizes.rows, sizes.long_entries, sizes.short_entries, 0, 0, singles, 0});
       sizes.rows += rows, sizes.experts += rows > 0;
-      if (is_gemm1) skipped_end += blocks.skipped_entries();
-      skipped.push_back({skipped_end, 0});
     }
-    for (SkippedEntries& each : skipped) each.all = skipped_end;
-    entries.resize((sizes.long_entries + sizes.short_entries) * (n_blocks / 2) - skipped_end);
+    const bool by_cta = is_gemm1 && Grouped::kOddNBlocks;  // two words for each CTA
+    entries.resize(by_cta ? 2 * (gemm1_entries(sizes.long_entries + sizes.short_entries - singles) + gemm1_entries(singles))
+                          : (sizes.long_entries + sizes.short_entries) * (n_blocks / 2));
     for (QueuePlace& at : places) {
-      at.long_entries = sizes.long_entries, at.short_entries = sizes.short_entries;
+      at.long_entries = sizes.long_entries, at.short_entries = sizes.short_entries, at.singles = singles;
       if (at.expert_rows == 0) continue;
-      const bool before = at.before_last_wave(gridDim.x / Grouped::kClusterCtas, skipped[at.expert]);
+      const bool before = at.before_last_wave(gridDim.x / Grouped::kClusterCtas);
       for (int thread = 0; thread < 3; thread++) {
-        if (is_gemm1)
-          write_entries<Grouped::kSkipsNBlock>(entries.data(), n_blocks / 2, at, before, thread, 3, skipped[at.expert]);
-        else
-          write_entries(entries.data(), n_blocks / 2, at, before, thread, 3);
+        if (by_cta) write_gemm1_entries(entries.data(), at, before, thread, 3);
+        else write_entries(entries.data(), n_blocks / 2, at, before, thread, 3);
       }
     }
   }
@@ -65,8 +62,7 @@ struct Queues {
 
 static void static_schedule(const Queues& queues) {
   for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
-    StaticTileScheduler scheduler(queues.entries.data(), queues.sizes, gridDim.x / Grouped::kClusterCtas,
-                                  queues.skipped[0].all);
+    StaticTileScheduler scheduler(queues.entries.data(), queues.sizes, gridDim.x / Grouped::kClusterCtas, queues.singles);
     for (WorkTile tile; scheduler.get_next_tile(tile, blockIdx.x % Grouped::kClusterCtas);)
       print(blockIdx.x, tile, scheduler.has_next());
   }
@@ -81,8 +77,7 @@ static void dynamic_schedule(const Queues& queues) {
 static void before_last_wave(const Queues& queues) {
   unsigned long long experts = 0;
   for (const QueuePlace& at : queues.places)
-    experts |= (unsigned long long)at.before_last_wave(gridDim.x / Grouped::kClusterCtas, queues.skipped[at.expert])
-               << at.expert;
+    experts |= (unsigned long long)at.before_last_wave(gridDim.x / Grouped::kClusterCtas) << at.expert;
   printf("%llu\n", experts);
 }
 

@@ -2,12 +2,13 @@
 // behind, and which calls share a scratch. The program's arguments are what happens, in order:
 //
 //   call TOKENS        a layer on the current stream
+//   sum TOKENS         a layer whose output is summed over ranks
 //   fail WHAT          the next launch of that name, or the next "map", fails
 //   stream HANDLE ID   the current stream
 //   capture NUMBER     the current stream is in this capture, 0 for none
 //
 // It prints a line for each event. Of a call: "route COUNTER SCRATCH", with what the grid barrier's counter held and a
-// number for the scratch, "fused COUNTER SCRATCH", "map", "gemm1", "gemm2", "combine", "raised" or "done". At the end
+// number for the scratch, "fused COUNTER SCRATCH", "reduced", "map", "gemm1", "gemm2", "combine", "raised" or "done". At the end
 // "kept N": allocations of scratch that are alive.
 #include <cstdio>
 #include <cstdlib>
@@ -51,8 +52,10 @@ cudaError_t launch_fused_layer(const TensorMaps&, const FusedArgs& args, int, cu
   printf("fused %u %d\n", args.scratch->counters[kRouted], number_of(scratch));
   return happens("launch");
 }
-// No call here sums over ranks.
-const Peers* peers_of(int64_t) { return nullptr; }
+const Peers* peers_of(int64_t handle) {
+  static const Peers peers = {};
+  return handle == kNoPeers ? nullptr : &peers;
+}
 cudaError_t launch_reduced_layer(const TensorMaps&, const ReducedArgs&, int, cudaStream_t) {
   return happens("reduced");
 }
@@ -68,7 +71,7 @@ cudaError_t launch_grouped_gemm1(const GroupedArgs& args, const CUtensorMap&, in
   if (error == cudaSuccess) args.counters->grid_barrier = 0;
   return error;
 }
-cudaError_t launch_grouped_gemm2(const GroupedArgs&, const CUtensorMap&, int, cudaStream_t) { return happens("gemm2"); }
+cudaError_t launch_grouped_gemm2(const GroupedArgs&, const Gemm2Maps&, int, cudaStream_t) { return happens("gemm2"); }
 // Not of this layer, whose weights are FP8.
 cudaError_t launch_mxfp4_gemm2(const GroupedArgs&, const CUtensorMap&, int, cudaStream_t) { abort(); }
 cudaError_t launch_combine(const GroupedArgs&, int, int, cudaStream_t) { return happens("combine"); }
@@ -138,15 +141,15 @@ static int allocate_tensor(DLTensor* prototype, DLManagedTensorVersioned** out, 
   return 0;
 }
 
-static void call(int tokens) {
+static void call(int tokens, int64_t peers = kNoPeers) {
   const float scale = 1.0f;
   const uint8_t weight = 0;
-  const ffi::AnyView h_split = 2;
+  const ffi::AnyView options[] = {2, peers};  // h_split; peers
   LayerArgs layer = {};
   layer.num_tokens = tokens;
   layer.x_scale = &scale;
   try {
-    launch_layer(layer, {&weight, &weight}, {kDLCUDA, 0}, ffi::PackedArgs(&h_split, 1));
+    launch_layer(layer, {&weight, &weight}, {kDLCUDA, 0}, ffi::PackedArgs(options, 2));
     printf("done\n");
   } catch (const std::exception&) {
     printf("raised\n");
@@ -159,6 +162,7 @@ int main(int count, char** words) {
   for (int i = 1; i < count; i++) {
     const std::string word = words[i];
     if (word == "call") call(atoi(words[++i]));
+    if (word == "sum") call(atoi(words[++i]), kNoPeers + 1);
     if (word == "fail") failing = words[++i];
     if (word == "capture") capture_number = atoi(words[++i]);
     if (word == "stream") {

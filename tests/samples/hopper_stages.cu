@@ -42,10 +42,15 @@ static void copy_out(const std::string& name, const void* from, size_t bytes, cu
 // ---- many tokens ----
 
 // The queues' entries as the GEMMs read them, for both CTAs of a cluster: [entry][rank][7].
-__global__ void unpack_queue(const uint2* queue, const TileQueues* queues, int n_block_pairs, int* tiles) {
-  const int entries = (queues->long_entries + queues->short_entries) * n_block_pairs;
+// words_of_cta: whether an entry has two words for each CTA, as gemm1's have with kOddNBlocks.
+__global__ void unpack_queue(
+    const uint2* queue, const Counters* counters, int n_block_pairs, bool words_of_cta, int* tiles) {
+  const int of_pair = counters->queues.long_entries + counters->queues.short_entries, singles = counters->singles;
+  const int entries =
+      words_of_cta ? gemm1_entries(of_pair - singles) + gemm1_entries(singles) : of_pair * n_block_pairs;
   for (int i = threadIdx.x; i < entries * Grouped::kClusterCtas; i += blockDim.x) {
-    const WorkTile tile = unpack_tile(queue[i / Grouped::kClusterCtas], i % Grouped::kClusterCtas);
+    const WorkTile tile =
+        unpack_tile(queue[words_of_cta ? i : i / Grouped::kClusterCtas], i % Grouped::kClusterCtas);
     const int fields[] = {tile.expert,       tile.n_block,     tile.m_first, tile.m_rows,
                           tile.expert_first, tile.expert_rows, tile.normal};
     for (int f = 0; f < 7; f++) tiles[7 * i + f] = fields[f];
@@ -67,11 +72,11 @@ static cudaError_t poison_and_launch_route(const GroupedArgs& args, int ctas, cu
 }
 
 static void copy_queue(const std::string& name, const uint2* queue, const GroupedArgs& args, int n_block_pairs,
-                       size_t most, cudaStream_t stream) {
+                       size_t most, cudaStream_t stream, bool words_of_cta = false) {
   const size_t bytes = most * n_block_pairs * Grouped::kClusterCtas * 7 * sizeof(int);
   void* tiles = fresh_array(name, bytes);
   check_cuda(cudaMemsetAsync(tiles, 0xff, bytes, stream), "marking tiles that do not exist");
-  unpack_queue<<<1, 1024, 0, stream>>>(queue, &args.counters->queues, n_block_pairs, static_cast<int*>(tiles));
+  unpack_queue<<<1, 1024, 0, stream>>>(queue, args.counters, n_block_pairs, words_of_cta, static_cast<int*>(tiles));
   check_cuda(cudaGetLastError(), "launching unpack_queue");
 }
 
@@ -85,7 +90,7 @@ static cudaError_t read_out_and_launch_combine(const GroupedArgs& args, int h_sp
   if (h_split == 2) copy_out("y_scale" + pass, args.y_scale, rows * (args.y_columns / kBlockK) * sizeof(float), stream);
   if (args.first_column == 0) {
     copy_out("queues", &args.counters->queues, sizeof(TileQueues), stream);
-    copy_queue("tiles1", args.queue1, args, Grouped::kNumNBlocks1 / 2, entries, stream);
+    copy_queue("tiles1", args.queue1, args, Grouped::kNumNBlocks1 / 2, entries, stream, Grouped::kOddNBlocks);
     copy_queue("tiles2", args.queue2, args, args.y_columns / (2 * Grouped::kBlockN), entries, stream);
     copy_out("weight", args.weight, tokens * kNumLocalExperts * sizeof(float), stream);
     copy_out("token_rows", args.token_rows, tokens * kMaxTokenRows * sizeof(int), stream);

@@ -32,13 +32,18 @@ constexpr int larger(int a, int b) { return a > b ? a : b; }
 // ---- tiles, stages and threads ----
 
 struct Tiles {
-  // K blocks that the GEMMs go through: gemm1 takes two stages at a time, of up to two K blocks; gemm2's warpgroups
-  // halve K. Those beyond the last have weights of zero, by TMA, and x and h of zero, in scratch.
+  // Whether experts are narrow, as tensor-parallel ranks have them.
+  static constexpr bool kNarrow = !kMxfp4Weights && kHidden >= 8 * kIntermediate;
+
+  // K blocks that the GEMMs go through: gemm1 takes two stages at a time, of up to two K blocks; with MXFP4 weights
+  // gemm2's warpgroups halve K. Those beyond the last have weights of zero, by TMA, and x and h of zero, in scratch.
   static constexpr int kStepBlocks = kMxfp4Weights ? 2 : 1;  // K blocks of a weight tile
   static constexpr int kKBlocks1 = round_up(kNumKBlocks1, 4 * kStepBlocks);
-  static constexpr int kKBlocks2 = round_up(kNumKBlocks2, 2 * kStepBlocks);
+  static constexpr int kKBlocks2 = kMxfp4Weights ? round_up(kNumKBlocks2, 2 * kStepBlocks) : kNumKBlocks2;
   static constexpr int kKSteps1 = kKBlocks1 / kStepBlocks;
   static constexpr int kKSteps2 = kKBlocks2 / kStepBlocks;
+  static constexpr int kSplitKSteps2 = (kKSteps2 + 1) / 2;  // stages that gemm2 takes where each holds two steps
+  static constexpr bool kHalfStage2 = kKSteps2 % 2 != 0;    // whether the last of them holds one
   static constexpr int kPaddedHidden = kKBlocks1 * kBlockK;
   static constexpr int kPaddedIntermediate = kKBlocks2 * kBlockK;
 
@@ -72,15 +77,16 @@ struct Tiles {
   //   gemm2, rows <= 16                 two K blocks, one for each warpgroup (1)   h of both K blocks, hi and lo
   //   gemm2, rows > 16                  one; the warpgroups take turns             h of one K block, hi and lo
   //
-  //   (1) With kMBlocksAlone both for one warpgroup; the next m_block is the other one's.
+  //   (1) With kMBlocksAlone both for one warpgroup; the next m_block is the other one's. With kHalfStage2 an m_block's
+  //       last stage holds one.
   // With MXFP4 weights a K block is a step here, and rows are half as many.
   static constexpr int kStages = 6;  // 5 and 7 are slower: measured
   // up to here two K blocks a stage: the warpgroups split K
   static constexpr int kGemm1SplitKRows = 32 / kStepBlocks;
   static constexpr int kGemm2SplitKRows = 16 / kStepBlocks;
   // With so few K blocks gemm2's time is that of its steps, one after the other, so the warpgroups do not share a step:
-  // up to kGemm2SplitKRows rows each takes every other m_block. Not measured where CTAs share a column tile.
-  static constexpr bool kMBlocksAlone = !kMxfp4Weights && kKBlocks2 <= 4 && kCtasPerColumnTile == 1;
+  // up to kGemm2SplitKRows rows each takes every other m_block.
+  static constexpr bool kMBlocksAlone = kNarrow && kKBlocks2 <= 6;
 
   static constexpr int kWeightTileBytes = kMmaM * kBlockK;
   static constexpr int kStageWeightBytes = 2 * kWeightTileBytes;
@@ -110,6 +116,8 @@ struct Tiles {
   // at 200 to 320 tokens and with 128 at 64 to 128.
   static constexpr int kRowsPerExpert = 7;
   static constexpr int kFastTokens = kRowsPerExpert * kNumExperts / kTopK / 32 * 32;
+  // With narrow experts up to 80 tokens, whatever their rows per expert: measured at 64 to 128 tokens, with 1.2 to 8.
+  static constexpr int kNarrowTokens = 80;
 
   static constexpr float kWeightFactor = kMxfp4Weights ? 64.0f : 1.0f;  // of the scales of x and h: what A lacks
 };
@@ -164,6 +172,8 @@ struct Config : Tiles {
   static constexpr int kMaxTokens =
       kMxfp4Weights ? fitting_tokens(1024)
                     : larger(32, smaller(kFastTokens, fitting_tokens(kNumLocalExperts <= 40 ? 224 : 128)));
+  // That many tokens take it. With a sum over ranks all for which there is room do: a second launch would cost more.
+  static constexpr int kOneLaunchTokens = kNarrow ? smaller(kMaxTokens, kNarrowTokens) : kMaxTokens;
   static constexpr int kMaxMBlocks = m_blocks_of(kMaxTokens);
   static constexpr int kMaxRows = rows_of(kMaxTokens);
   static constexpr int kSumTokens = smaller(kMaxTokens, kMostSumTokens);

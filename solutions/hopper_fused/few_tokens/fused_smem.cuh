@@ -14,7 +14,7 @@ struct MBlock {
   __device__ int atoms() const { return (rows + kAtomRows - 1) / kAtomRows; }
   // In gemm2: whether a stage holds a K block for each warpgroup, and the number of stages that the m_block takes.
   __device__ bool split_k() const { return rows <= Config::kGemm2SplitKRows; }
-  __device__ int k_iters() const { return split_k() ? Config::kKSteps2 / 2 : Config::kKSteps2; }
+  __device__ int k_iters() const { return split_k() ? Config::kSplitKSteps2 : Config::kKSteps2; }
   __device__ bool bypasses_gather(int num_tokens) const { return rows == 1 && num_tokens <= Config::kBypassTokens; }
   // Offset of K block k in the scratch's arrays.
   __device__ int x_offset(int k) const { return first_row * Config::kPaddedHidden + k * atoms() * kAtomBytes; }

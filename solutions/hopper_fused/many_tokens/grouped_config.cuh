@@ -23,10 +23,11 @@
 namespace hopper_fused {
 
 struct Grouped {
-  // Whether experts are narrow, as tensor-parallel ranks have them: a row of y is long for the work that makes it. What
-  // rows cost is then most of the time, not what they are multiplied with. Measured with I of 256 and 384; a wider I
-  // keeps the kernels that it was measured with.
-  static constexpr bool kNarrow = !kMxfp4Weights && kHidden >= 8 * kIntermediate && kIntermediate <= 384;
+  // Whether a row of y is long for the work that makes it, as tensor-parallel ranks have it.
+  static constexpr bool kLongRows = !kMxfp4Weights && kHidden >= 8 * kIntermediate;
+  // Whether what rows cost is then most of the time, not what they are multiplied with. Measured with I of 256 and 384;
+  // a wider I keeps the kernels that it was measured with.
+  static constexpr bool kNarrow = kLongRows && kIntermediate <= 384;
 
   // ---- tiles ----
   static constexpr int kRowAlign = 16;    // wgmma's N of swap-AB tiles is a multiple of this
@@ -34,8 +35,9 @@ struct Grouped {
   static constexpr int kSwapAbRows = 64;  // rows of a swap-AB tile at most
   static constexpr int kBlockN = 256;     // weight rows of a tile
   static constexpr int kNumNBlocks1 = round_up(kNumKBlocks2, 2);     // of an expert in gemm1: one for each K block of h, up to a pair
-  // Whether gemm1's last n_block, which pads I, is left out where its tiles do not pair with others.
-  static constexpr bool kSkipsNBlock = kNarrow && kNumNBlocks1 != kNumKBlocks2;
+  // Whether gemm1 leaves out the n_block that pads I: a cluster's two tiles may then be of two experts, see
+  // write_gemm1_entries.
+  static constexpr bool kOddNBlocks = kLongRows && kNumNBlocks1 != kNumKBlocks2;
   static constexpr int kPaddedIntermediate = kNumNBlocks1 * kBlockK;  // columns of h in scratch
 
   // ---- clusters and threads ----

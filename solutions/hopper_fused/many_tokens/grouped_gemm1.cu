@@ -68,8 +68,8 @@ __device__ __forceinline__ void cp_async_w_scales(float* smem, const float* w_sc
   else cp_async_4(smem, w_scale);
 }
 
-__device__ __forceinline__ int skipped_entries(const GroupedArgs& args) {
-  return Grouped::kSkipsNBlock ? __ldcg(&args.counters->skipped_entries) : 0;
+__device__ __forceinline__ int read_singles(const GroupedArgs& args) {
+  return Grouped::kOddNBlocks ? __ldcg(&args.counters->singles) : 0;
 }
 
 // For all producer threads. Each copies one 16-byte vector of every kRowsAtOnce-th row, whose tokens it looks up once
@@ -85,7 +85,7 @@ __device__ __forceinline__ void load_gemm1(
   if (thread == 0) fence_proxy_async_global();  // scales were written by generic stores and are read by bulk copies
   Gemm1Smem::Pipeline pipe;
   WorkTile tile;
-  StaticTileScheduler scheduler(args.queue1, queues, args.clusters, skipped_entries(args));
+  StaticTileScheduler scheduler(args.queue1, queues, args.clusters, read_singles(args));
   while (scheduler.get_next_tile(tile, rank)) {
     const float* x_scale = args.row_x_scale + (size_t)tile.expert_first * kNumKBlocks1 + tile.m_first;
     const int n_block = Grouped::kNumNBlocks1 == kNumKBlocks2 ? tile.n_block : min(tile.n_block, kNumKBlocks2 - 1);
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(Grouped::kThreads, 1)
     const int warpgroup = __shfl_sync(kFullWarp, warp / kWarpgroupWarps, 0);  // uniform, and the compiler knows it
     Gemm1Smem::Pipeline pipe;
     WorkTile tile;
-    StaticTileScheduler scheduler(args.queue1, queues, args.clusters, skipped_entries(args));
+    StaticTileScheduler scheduler(args.queue1, queues, args.clusters, read_singles(args));
     if (!scheduler.has_next()) signal_h_ready(&args.counters->h_ready_except_last_wave);  // a cluster without a tile
     while (scheduler.get_next_tile(tile, rank)) {
       if (!scheduler.has_next()) signal_h_ready(&args.counters->h_ready_except_last_wave);

@@ -35,7 +35,7 @@ struct Counters {
   unsigned h_ready_except_last_wave, h_ready;
   // entries that gemm2's clusters have drawn in a pass, beyond their first ones
   unsigned next_entry[Grouped::kMaxColumnPasses];
-  int skipped_entries;  // with kSkipsNBlock: of gemm1's queue; written by route_permute
+  int singles;  // with kOddNBlocks, written by route_permute: m_blocks without a pair
 };
 
 // gemm2's TMA maps: W2, and where it stores y by TMA, y as [rows][bytes], in boxes of 16 rows by 64 columns.
@@ -49,7 +49,7 @@ struct GroupedArgs : LayerArgs {
   float* weight;        // [T, E_local]: routing weight, where the token has the expert
   int* token_rows;      // [T, kMaxTokenRows]: the token's rows, in order of expert, then -1
   unsigned* cta_rows;   // [CTAs, kPaddedLocalExperts]: rows of each expert among the tokens of a CTA of route_permute
-  uint2* queue1;        // entries of gemm1's work tiles, see tile_scheduler.cuh
+  uint2* queue1;        // entries of gemm1's work tiles, see tile_scheduler.cuh; with kOddNBlocks for each CTA
   uint2* queue2;        // of gemm2's
   float* row_weight;    // [rows]: routing weight; anything in rows that pad an expert
   int* row_token;       // [rows]: whose x the row has; 0 in rows that pad an expert, never its first

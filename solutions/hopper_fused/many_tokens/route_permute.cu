@@ -240,9 +240,9 @@ template <bool kOneCta>
 __global__ void __launch_bounds__(Grouped::kRouteThreads) route_permute(const __grid_constant__ GroupedArgs args) {
   __shared__ unsigned before[Grouped::kSumParts][kPaddedLocalExperts], total[Grouped::kSumParts][kPaddedLocalExperts];
   constexpr bool kScalesByExpert = Grouped::kNarrow && !kOneCta;
-  constexpr int kSums = Grouped::kSkipsNBlock ? 5 : 4;
+  constexpr int kSums = Grouped::kOddNBlocks ? 5 : 4;
   __shared__ int long_end[kPaddedLocalExperts], short_end[kPaddedLocalExperts], word_sums[kSums][kMaskWords];
-  __shared__ int skipped_end[Grouped::kSkipsNBlock ? kPaddedLocalExperts : 1];
+  __shared__ int single_end[Grouped::kOddNBlocks ? kPaddedLocalExperts : 1];
   __shared__ ExpertRows expert_rows;
   extern __shared__ uint32_t mask[];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -286,18 +286,18 @@ __global__ void __launch_bounds__(Grouped::kRouteThreads) route_permute(const __
     const int padded = (all + Grouped::kRowAlign - 1) / Grouped::kRowAlign * Grouped::kRowAlign;
     const MBlocks blocks(padded);
     int end[kSums] = {padded, blocks.long_entries(), blocks.short_entries(), all > 0};
-    if constexpr (Grouped::kSkipsNBlock) end[4] = blocks.skipped_entries();
+    if constexpr (Grouped::kOddNBlocks) end[4] = blocks.rest > 0;
     scan_experts(end, word_sums);
     expert_rows.first[e] = end[0] - padded;
     expert_rows.rows[e] = padded;
     long_end[e] = end[1];
     short_end[e] = end[2];
-    if constexpr (Grouped::kSkipsNBlock) skipped_end[e] = end[4];
+    if constexpr (Grouped::kOddNBlocks) single_end[e] = end[4];
     total[0][e] = all;
     first_row[e] = end[0] - padded + earlier;
     if (blockIdx.x == 0 && e == kPaddedLocalExperts - 1) args.counters->queues = {end[1], end[2], end[3], end[0]};
-    if constexpr (Grouped::kSkipsNBlock)
-      if (blockIdx.x == 0 && e == kPaddedLocalExperts - 1) args.counters->skipped_entries = end[4];
+    if constexpr (Grouped::kOddNBlocks)
+      if (blockIdx.x == 0 && e == kPaddedLocalExperts - 1) args.counters->singles = end[4];
   }
   __syncthreads();
 
@@ -308,12 +308,14 @@ __global__ void __launch_bounds__(Grouped::kRouteThreads) route_permute(const __
   for (int e = kOneCta ? warp : blockIdx.x; e < kNumLocalExperts; e += kOneCta ? Grouped::kRouteWarps : gridDim.x) {
     const int rows = expert_rows.rows[e], first = expert_rows.first[e];
     if (rows == 0) continue;
-    const QueuePlace place = {e, rows, first, long_end[e], short_end[e], long_entries, short_entries};
-    SkippedEntries skipped;
-    if constexpr (Grouped::kSkipsNBlock) skipped = {skipped_end[e], skipped_end[kPaddedLocalExperts - 1]};
-    const bool before_last_wave = place.before_last_wave(clusters, skipped);
-    write_entries<Grouped::kSkipsNBlock>(args.queue1, Grouped::kNumNBlocks1 / 2, place, before_last_wave, writer,
-                                         writers, skipped);
+    QueuePlace place = {e, rows, first, long_end[e], short_end[e], long_entries, short_entries, 0, 0};
+    if constexpr (Grouped::kOddNBlocks) {
+      place.single_end = single_end[e];
+      place.singles = single_end[kPaddedLocalExperts - 1];
+    }
+    const bool before_last_wave = place.before_last_wave(clusters);
+    if constexpr (Grouped::kOddNBlocks) write_gemm1_entries(args.queue1, place, before_last_wave, writer, writers);
+    else write_entries(args.queue1, Grouped::kNumNBlocks1 / 2, place, before_last_wave, writer, writers);
     write_entries(args.queue2, args.y_columns / (2 * Grouped::kBlockN), place, before_last_wave, writer, writers);
   }
 

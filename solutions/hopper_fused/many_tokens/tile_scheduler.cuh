@@ -5,13 +5,14 @@
 // kBlockN weight rows of one expert, over all of K. A cluster of two CTAs takes two tiles at a time, so that both CTAs
 // have equally many K blocks and neither waits for one that the other does not reach:
 //   W multicast   one n_block, two m_blocks: each CTA loads half of the weights and multicasts it to both
-//   else          two n_blocks, one m_block, an expert's last one without a pair: each CTA loads its own weights
+//   else          two n_blocks, one m_block, an expert's last one without a pair: each CTA loads its own weights. With
+//                 kOddNBlocks gemm1's may be of two experts
 // A tile of more than kSwapAbRows rows is normal: wgmma's M is the rows, 64 for each consumer warpgroup. Another one is
 // swap-AB: wgmma's M, which cannot be smaller, is the weight rows, and its N is 16, 32, 48 or 64 rows.
 //
 // route_permute writes a queue for each GEMM: an array with an entry of two words for each pair of tiles, first the
-// long entries, which have a normal tile, then the short ones; each expert by expert. gemm1 takes them by
-// StaticTileScheduler, gemm2 by DynamicTileScheduler.
+// long entries, which have a normal tile, then the short ones; each expert by expert. In gemm1's with kOddNBlocks those
+// with multicast come first, then the others. gemm1 takes them by StaticTileScheduler, gemm2 by DynamicTileScheduler.
 #pragma once
 #include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/cluster.cuh"
@@ -36,7 +37,7 @@ struct WorkTile {
 // kRowAlign (18).
 constexpr unsigned kNoTile = 0xffffffffu;
 constexpr int kExpertBits = kNumLocalExperts < 1 << 9 ? 9 : 11, kNBlockBits = 5, kRowsBits = 14;
-constexpr unsigned kExpertMask = (1u << kExpertBits) - 1;
+constexpr unsigned kExpertMask = (1u << kExpertBits) - 1, kNBlockMask = (1u << kNBlockBits) - 1;
 constexpr int kMulticastShift = kExpertBits + kNBlockBits, kBeforeLastWaveShift = kMulticastShift + 1,
               kMFirstShift = kBeforeLastWaveShift + 1;
 static_assert(kNumLocalExperts < 1 << kExpertBits, "an expert fits its bits, and no entry equals kNoTile");
@@ -56,7 +57,8 @@ __device__ __forceinline__ WorkTile unpack_tile(uint2 entry, int rank) {
   tile.expert = entry.x & kExpertMask;
   tile.multicast_w = entry.x >> kMulticastShift & 1;
   tile.before_last_wave = entry.x >> kBeforeLastWaveShift & 1;
-  tile.n_block = (entry.x >> kExpertBits & ((1 << kNBlockBits) - 1)) + (tile.multicast_w ? 0 : rank);
+  tile.n_block = (entry.x >> kExpertBits & kNBlockMask) + (tile.multicast_w ? 0 : rank);
+  if constexpr (Grouped::kOddNBlocks) tile.n_block &= kNBlockMask;
   tile.m_first = (entry.x >> kMFirstShift) * Grouped::kClusterM + (tile.multicast_w ? rank * Grouped::kBlockM : 0);
   tile.expert_rows = (entry.y & ((1 << kRowsBits) - 1)) * Grouped::kRowAlign;
   tile.expert_first = (entry.y >> kRowsBits) * Grouped::kRowAlign;
@@ -76,44 +78,42 @@ struct MBlocks {
   // Entries for each pair of n_blocks.
   __device__ int long_entries() const { return 2 * pairs + (rest > Grouped::kSwapAbRows); }
   __device__ int short_entries() const { return rest > 0 && rest <= Grouped::kSwapAbRows; }
-  // Of gemm1's long entries, in all, those of an n_block that pads I.
-  __device__ int skipped_entries() const { return Grouped::kSkipsNBlock ? pairs : 0; }
 };
 
-// Entries that gemm1's queue leaves out of those below: up to the expert's last, and in all.
-struct SkippedEntries {
-  int end = 0, all = 0;
-};
+// gemm1's entries of so many entries of a pair of n_blocks.
+__device__ constexpr int gemm1_entries(int entries_of_pair) {
+  return Grouped::kOddNBlocks ? (entries_of_pair * kNumKBlocks2 + 1) / 2
+                              : entries_of_pair * (Grouped::kNumNBlocks1 / 2);
+}
 
 // Where an expert's entries are. Counts are of one pair of n_blocks: of n pairs, an expert with two long entries and a
 // long_end of 5 has the long entries 3 n to 5 n - 1. long_entries and short_entries: of all experts.
 struct QueuePlace {
   int expert, expert_rows, expert_first;
   int long_end, short_end, long_entries, short_entries;
+  int single_end, singles;  // with kOddNBlocks: of those m_blocks without a pair
+  // With kOddNBlocks: entries of m_blocks in pairs.
+  __device__ int paired_end() const { return long_end + short_end - single_end; }
+  __device__ int paired() const { return long_entries + short_entries - singles; }
   // Whether no cluster's last gemm1 tile is one of the expert's: StaticTileScheduler goes from expert to expert, so it
   // is enough that the long or the short entries have one of a later expert for each cluster.
-  __device__ bool before_last_wave(int clusters, SkippedEntries skipped = {}) const {
-    constexpr int kPairs = Grouped::kNumNBlocks1 / 2;
-    return kPairs * long_end - skipped.end + clusters <= kPairs * long_entries - skipped.all ||
-           kPairs * short_end + clusters <= kPairs * short_entries;
+  __device__ bool before_last_wave(int clusters) const {
+    if constexpr (Grouped::kOddNBlocks)
+      return gemm1_entries(paired_end()) + clusters <= gemm1_entries(paired()) ||
+             gemm1_entries(single_end) + clusters <= gemm1_entries(singles);
+    return gemm1_entries(long_end) + clusters <= gemm1_entries(long_entries) ||
+           gemm1_entries(short_end) + clusters <= gemm1_entries(short_entries);
   }
 };
 
-// Writes the expert's entries of a GEMM's queue, with `threads` threads. kSkips: without those of the last n_block that
-// pair two m_blocks.
-template <bool kSkips = false>
+// Writes the expert's entries of a GEMM's queue, with `threads` threads.
 __device__ __forceinline__ void write_entries(
-    uint2* queue, int n_block_pairs, const QueuePlace& at, bool before_last_wave, int thread, int threads,
-    SkippedEntries skipped = {}) {
+    uint2* queue, int n_block_pairs, const QueuePlace& at, bool before_last_wave, int thread, int threads) {
   const MBlocks blocks(at.expert_rows);
   const int long_entries = blocks.long_entries(), multicast = 2 * blocks.pairs;
-  const int left_out = kSkips ? blocks.skipped_entries() : 0;
   uint2* long_queue = queue + n_block_pairs * (at.long_end - long_entries);
-  if constexpr (kSkips) long_queue -= skipped.end - left_out;
-  for (int i = thread; i < n_block_pairs * long_entries - left_out; i += threads) {
-    const int pair = i / long_entries;
-    int j = i % long_entries;
-    if (kSkips && pair == n_block_pairs - 1 && j >= blocks.pairs) j += left_out;
+  for (int i = thread; i < n_block_pairs * long_entries; i += threads) {
+    const int pair = i / long_entries, j = i % long_entries;
     const bool multicast_w = j < multicast;
     long_queue[i] =
         pack_tile(at.expert, 2 * pair + (multicast_w ? j / blocks.pairs : 0), multicast_w, before_last_wave,
@@ -122,10 +122,35 @@ __device__ __forceinline__ void write_entries(
   }
   if (!blocks.short_entries()) return;
   uint2* short_queue = queue + n_block_pairs * (at.long_entries + at.short_end - 1);
-  if constexpr (kSkips) short_queue -= skipped.all;
   for (int i = thread; i < n_block_pairs; i += threads)
     short_queue[i] = pack_tile(at.expert, 2 * i, false, before_last_wave, blocks.pairs * Grouped::kClusterM,
                                at.expert_rows, at.expert_first);
+}
+
+// The same of gemm1's queue with kOddNBlocks. An entry has two words for each CTA of the cluster. Tiles of m_blocks
+// without a pair follow each other, expert by expert, two in an entry: where an expert has the first one of an entry's,
+// the next expert with such an m_block has the second. Behind the last of an odd number comes one of the n_block that
+// pads I, which nobody reads.
+__device__ __forceinline__ void write_gemm1_entries(uint2* queue, const QueuePlace& at, bool before_last_wave,
+                                                    int thread, int threads) {
+  constexpr int kCtas = Grouped::kClusterCtas;
+  const MBlocks blocks(at.expert_rows);
+  uint2* paired = queue + kCtas * gemm1_entries(at.paired_end() - 2 * blocks.pairs);
+  for (int i = thread; i < kNumKBlocks2 * blocks.pairs; i += threads) {
+    const int m_first = i % blocks.pairs * Grouped::kClusterM;
+    const uint2 entry = pack_tile(at.expert, i / blocks.pairs, true, before_last_wave, m_first, at.expert_rows,
+                                  at.expert_first);
+    for (int rank = 0; rank < kCtas; rank++) paired[kCtas * i + rank] = entry;
+  }
+  if (blocks.rest == 0) return;
+  uint2* tiles = queue + kCtas * gemm1_entries(at.paired());
+  const int first = (at.single_end - 1) * kNumKBlocks2;
+  const bool pads = at.single_end == at.singles && at.singles * kNumKBlocks2 % kCtas != 0;
+  for (int i = thread; i < kNumKBlocks2 + pads; i += threads) {
+    const int rank = (first + i) % kCtas;
+    tiles[first + i] = pack_tile(at.expert, (i - rank) & kNBlockMask, false, before_last_wave,
+                                 blocks.pairs * Grouped::kClusterM, at.expert_rows, at.expert_first);
+  }
 }
 
 // What route_permute has found: entries for each pair of n_blocks, active experts, rows with padding.
@@ -151,24 +176,43 @@ struct StaticTileScheduler {
   int clusters, long_entries, entries;
   int position[2];  // of the next long and the next short entry
   uint2 head[2];    // what is there
+  unsigned first_expert[Grouped::kOddNBlocks ? 2 : 1];  // with kOddNBlocks that of CTA 0, by which both CTAs go
 
-  // skipped: entries that the queue leaves out.
-  __device__ StaticTileScheduler(const uint2* queue_, const TileQueues& queues, int clusters_, int skipped = 0)
-      : queue(queue_), clusters(clusters_), long_entries(queues.long_entries * (Grouped::kNumNBlocks1 / 2) - skipped),
-        entries((queues.long_entries + queues.short_entries) * (Grouped::kNumNBlocks1 / 2) - skipped) {
+  // singles: with kOddNBlocks, m_blocks without a pair. Their entries stand for the short ones, the others for long ones.
+  __device__ StaticTileScheduler(const uint2* queue_, const TileQueues& queues, int clusters_, int singles)
+      : queue(queue_), clusters(clusters_), long_entries(gemm1_entries(queues.long_entries)),
+        entries(gemm1_entries(queues.long_entries + queues.short_entries)) {
+    if constexpr (Grouped::kOddNBlocks) {
+      long_entries = gemm1_entries(queues.long_entries + queues.short_entries - singles);
+      entries = long_entries + gemm1_entries(singles);
+    }
     // the first short entry whose position is the cluster's, modulo clusters
     position[0] = blockIdx.x / Grouped::kClusterCtas;
     position[1] = long_entries + (position[0] + clusters - long_entries % clusters) % clusters;
     read(0), read(1);
   }
-  __device__ void read(int which) { head[which] = queue_entry(queue, which ? entries : long_entries, position[which]); }
+  __device__ void read(int which) {
+    const int end = which ? entries : long_entries;
+    if constexpr (Grouped::kOddNBlocks) {
+      constexpr int kCtas = Grouped::kClusterCtas;
+      head[which] = queue_entry(queue, kCtas * end, kCtas * position[which] + blockIdx.x % kCtas);
+      first_expert[which] = queue_entry(queue, kCtas * end, kCtas * position[which]).x & kExpertMask;
+    } else {
+      head[which] = queue_entry(queue, end, position[which]);
+    }
+  }
+  // Whether the next long entry's expert is not behind the next short one's.
+  __device__ bool long_is_next() const {
+    if constexpr (Grouped::kOddNBlocks) return first_expert[0] <= first_expert[1];
+    else return (head[0].x & kExpertMask) <= (head[1].x & kExpertMask);
+  }
   // Whether there is another tile; does not wait for the entries that are on their way.
   __device__ bool has_next() const { return position[0] < long_entries || position[1] < entries; }
 
   // The next tile; false when there is none.
   __device__ bool get_next_tile(WorkTile& tile, int rank) {
     if (!has_next()) return false;
-    if ((head[0].x & kExpertMask) <= (head[1].x & kExpertMask)) {
+    if (long_is_next()) {
       tile = unpack_tile(head[0], rank);
       position[0] += clusters;
       read(0);

@@ -80,9 +80,10 @@ __device__ __forceinline__ void gemm2_mainloop(FusedSmem& s, PipelineState<Confi
   constexpr bool kSplitK = N <= Config::kGemm2SplitKRows;
   constexpr int kStageK = kSplitK ? 2 : 1;  // K blocks of a stage
   const int my_k = kSplitK ? warpgroup : 0;
-  for (int i = 0; i < Config::kKBlocks2 / kStageK; i++, pipe.advance()) {
+  for (int i = 0; i < (kSplitK ? Config::kSplitKSteps2 : Config::kKBlocks2); i++, pipe.advance()) {
     const int stage = pipe.stage;
-    if (kSplitK || i % 2 == warpgroup) {
+    const bool in_stage = !Config::kHalfStage2 || kStageK * i + my_k < Config::kKBlocks2;
+    if (kSplitK ? in_stage : i % 2 == warpgroup) {
       const float w_scale = __shfl_sync(kFullWarp, w_scales, kStageK * i + my_k);
       s.full[stage].wait(pipe.phase);
       const uint32_t read =
@@ -101,16 +102,18 @@ __device__ __forceinline__ void gemm2_mainloop(FusedSmem& s, PipelineState<Confi
 template <int N>
 __device__ __forceinline__ void gemm2_mainloop_alone(FusedSmem& s, PipelineState<Config::kStages>& pipe,
                                                      float (&acc)[N / 2], int atoms, float w_scales) {
-  for (int i = 0; i < Config::kKBlocks2 / 2; i++, pipe.advance()) {
+  for (int i = 0; i < Config::kSplitKSteps2; i++, pipe.advance()) {
     const int stage = pipe.stage;
     s.full[stage].wait(pipe.phase);
     uint32_t read = 0;
 #pragma unroll
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < 2; k++) {
+      if (Config::kHalfStage2 && 2 * i + k == Config::kKBlocks2) break;
       read |= gemm2_k_block<N>(acc, s.stage(stage) + k * Config::kWeightTileBytes,
                                s.stage(stage) + 2 * Config::kWeightTileBytes + k * atoms * 2 * kAtomBytes,
                                s.scales[stage] + k * atoms * Config::kNBlocksPerKBlock * kAtomRows,
                                __shfl_sync(kFullWarp, w_scales, 2 * i + k));
+    }
     consumer_release(s, stage, read);
   }
 }
@@ -156,7 +159,7 @@ template <int N>
 __device__ __forceinline__ void gemm2_m_block(FusedSmem& s, const FusedArgs& args, PipelineState<Config::kStages>& pipe,
                                               const MBlock& m_block, float w_scales, int warpgroup, int nth) {
   constexpr bool kAlone = Config::kMBlocksAlone && N <= Config::kGemm2SplitKRows;
-  if (kAlone && nth % 2 != warpgroup) return skip_stages(s, pipe, Config::kKBlocks2 / 2);
+  if (kAlone && nth % 2 != warpgroup) return skip_stages(s, pipe, Config::kSplitKSteps2);
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;

@@ -94,7 +94,7 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
   if (!has_column_tile) return;
   for (int n = blockIdx.x / Config::kNumColumnTiles; n < s.num_m_blocks; n += Config::kCtasPerColumnTile) {
     const MBlock m_block = s.m_block[n];
-    const int stage_k = m_block.split_k() ? 2 : 1;  // K blocks of a stage
+    const int stage_k = m_block.split_k() ? 2 : 1;  // K blocks of a stage, but for a half-filled one
     if constexpr (kMxfp4Weights)
       prefetch_scales(args.w2_bytes(),
                       (size_t)m_block.expert * kHidden + blockIdx.x % Config::kNumColumnTiles * Config::kColumnTile,
@@ -103,8 +103,9 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
       const int stage = pipe.stage;
       s.empty[stage].wait(pipe.phase ^ 1);
       if constexpr (kMxfp4Weights) fence_proxy_async_shared();
-      s.full[stage].arrive_and_expect(stage_k * Config::kWeightTileBytes);
-      for (int k = 0; k < stage_k; k++)
+      const int tiles = Config::kHalfStage2 && (i + 1) * stage_k > Config::kKSteps2 ? 1 : stage_k;
+      s.full[stage].arrive_and_expect(tiles * Config::kWeightTileBytes);
+      for (int k = 0; k < tiles; k++)
         tma_load_2d(s.stage(stage) + k * Config::kWeightTileBytes, &maps.w2, s.full[stage], (stage_k * i + k) * kBlockK,
                     m_block.expert * kHidden + blockIdx.x % Config::kNumColumnTiles * Config::kColumnTile, policy);
     }
@@ -173,10 +174,13 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
     const int bytes = m_block.atoms() * stage_k * 2 * kAtomBytes;
     for (int i = 0; i < m_block.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage;
-      const int scale_bytes = m_block.atoms() * stage_k * kAtomRows * Config::kNBlocksPerKBlock * (int)sizeof(float);
+      const int parts = Config::kHalfStage2 && (i + 1) * tiles > Config::kKSteps2 ? 2 : 1;  // of which one is loaded
+      const int h_bytes = bytes / parts;
+      const int scale_bytes =
+          m_block.atoms() * stage_k * kAtomRows * Config::kNBlocksPerKBlock * (int)sizeof(float) / parts;
       wait_for_empty_scales(s, pipe);
-      s.full[stage].arrive_and_expect(bytes + scale_bytes);
-      bulk_load(s.stage(stage) + tiles * Config::kWeightTileBytes, scratch.h + m_block.h_offset(stage_k * i), bytes,
+      s.full[stage].arrive_and_expect(h_bytes + scale_bytes);
+      bulk_load(s.stage(stage) + tiles * Config::kWeightTileBytes, scratch.h + m_block.h_offset(stage_k * i), h_bytes,
                 s.full[stage], policy);
       bulk_load(s.scales[stage], scratch.h_scale + m_block.h_scale_offset(stage_k * i), scale_bytes, s.full[stage],
                 policy);
