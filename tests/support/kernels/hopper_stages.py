@@ -391,6 +391,7 @@ def round_up(value, multiple):
 def h_index(rows, inter, h_split, few):
     """Return [h_split, rows, inter] int64: where h's bytes lie."""
     column = torch.arange(inter, device=rows.token.device)[None]
+    columns = inter if few else round_up(inter, 256)  # for which there is room
     first = rows.first[:, None]
     span = rows.span[:, None]
     within = rows.within[:, None]
@@ -404,7 +405,7 @@ def h_index(rows, inter, h_split, few):
             place = place + swizzled(within % ATOM, column % BLOCK)
         else:
             place = (block * h_split + part) * span * BLOCK + swizzled(within, column % BLOCK)
-        places.append(first * round_up(inter, 256) * h_split + place)
+        places.append(first * columns * h_split + place)
     return torch.stack(places)
 
 
@@ -469,7 +470,7 @@ def h_of(arrays, rows, layer, h_split, few):
     inter = layer["intermediate_size"]
     columns = N_BLOCK_COLUMNS if few else BLOCK
     parts = arrays["h"][h_index(rows, inter, h_split, few)].view(torch.float8_e4m3fn)
-    scale_places = scale_index(rows, inter // BLOCK, BLOCK // columns, 2)
+    scale_places = scale_index(rows, inter // BLOCK, BLOCK // columns, 1 if few else 2)
     scale = as_type(arrays["h_scale"], torch.float32)[scale_places]
     return parts.float().sum(0) * scale.repeat_interleave(columns, 1)
 
