@@ -84,7 +84,7 @@ using StoredBarrier = NamedBarrier<1, kWarpgroupThreads>;
 // n_blocks the last entry's second tile has no weights: it computes the first one's again, and nobody reads its h.
 __device__ __forceinline__ bool get_tile(const GroupedArgs& args, const TileQueues& queues, int nth, WorkTile& tile) {
   const int i = nth * (gridDim.x / kCtas) + blockIdx.x / kCtas;
-  constexpr int kEntryTiles = Grouped::kOddNBlocks ? 1 : 2;  // of those that the queue has two words for
+  constexpr int kEntryTiles = Grouped::kOddNBlocks ? 1 : 2;  // for which the queue has two words
   const int entries = gemm1_entries(queues.short_entries) * (2 / kEntryTiles);
   const uint2 entry = queue_entry(args.queue1, entries, i / kEntryTiles);
   tile = unpack_tile(entry, i % 2);

@@ -124,7 +124,8 @@ def h_index(rows, inter, h_split, few):
     byte = column % BLOCK
     span = rows.span[:, None]
     within = rows.within[:, None]
-    begin = rows.first[:, None] * round_up(inter, 256) * h_split
+    columns = inter if few else round_up(inter, 256)  # for which there is room
+    begin = rows.first[:, None] * columns * h_split
 
     places = []
     for part in range(h_split):

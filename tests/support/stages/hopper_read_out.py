@@ -95,7 +95,8 @@ def h_of(arrays, rows, layer, h_split, few):
     parts = h_bytes.view(torch.float8_e4m3fn).float()
 
     scales = as_type(arrays["h_scale"], torch.float32)
-    scale = scales[scale_index(rows, inter // BLOCK, BLOCK // columns, 2)]
+    multiple = 1 if few else 2  # many tokens: K blocks in pairs
+    scale = scales[scale_index(rows, inter // BLOCK, BLOCK // columns, multiple)]
     return parts.sum(0) * scale.repeat_interleave(columns, 1)
 
 
