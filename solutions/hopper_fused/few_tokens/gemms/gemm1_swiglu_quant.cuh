@@ -205,18 +205,46 @@ __device__ __forceinline__ void swiglu_quant(
 
 // ---- work tiles ----
 
+// The scales of MXFP4 weights, tile by tile: a scheduler of its own is a tile ahead.
+struct Gemm1Weights {
+  const FusedArgs& args;
+  int warpgroup;
+  NBlockScheduler ahead;
+  Gemm1Tile next;
+  W1ScaleReader scales;
+
+  __device__ __forceinline__ Gemm1Weights(const FusedSmem& s, const FusedArgs& args, int warpgroup)
+      : args(args), warpgroup(warpgroup), ahead(s) {
+    if (!kMxfp4Weights) return;
+    if (ahead.get_next_tile(next)) scales.begin(scale_rows_of(args, next, warpgroup));
+  }
+  // At the beginning of each tile. Behind the last one its own scales are read once more.
+  __device__ __forceinline__ void next_tile() {
+    if (!kMxfp4Weights) return;
+    ahead.get_next_tile(next);
+    scales.next_tile(scale_rows_of(args, next, warpgroup));
+  }
+  __device__ __forceinline__ void skip_tile() {
+    if (kMxfp4Weights) scales.skip_tile();
+  }
+};
+
 template <int N, Rows kRows>
 __device__ __forceinline__ void gemm1_tile(FusedSmem& s, const FusedArgs& args, const Gemm1Tile& tile,
-                                           PipelineState<Config::kStages>& pipe, int& split_k_rounds, int warpgroup) {
+                                           PipelineState<Config::kStages>& pipe, Gemm1Weights& weights,
+                                           int& split_k_rounds, int warpgroup) {
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
   const auto mainloop = [&](bool split_k) {
-    if constexpr (kMxfp4Weights) gemm1_mainloop_mxfp4<N>(s, args, tile, pipe, acc, warpgroup, split_k);
+    if constexpr (kMxfp4Weights) gemm1_mainloop_mxfp4<N>(s, tile, pipe, acc, warpgroup, weights.scales);
     else gemm1_mainloop<N, kRows>(s, args, tile, pipe, acc, warpgroup, split_k);
   };
   if (!tile.split_k()) {
-    if (tile.num_n_blocks == 1 && warpgroup == 1) return skip_stages(s, pipe, Config::kKSteps1);
+    if (tile.num_n_blocks == 1 && warpgroup == 1) {
+      weights.skip_tile();
+      return skip_stages(s, pipe, Config::kKSteps1);
+    }
     mainloop(false);
     swiglu_quant<N>(s, args, tile, acc, warpgroup);
     return;
@@ -232,15 +260,17 @@ __device__ __forceinline__ void gemm1_swiglu_quant(FusedSmem& s, const FusedArgs
   constexpr Rows kOne = kBf16 ? Rows::kQuantised : Rows::kBypass;
   Gemm1Tile tile;
   int split_k_rounds = 0;
+  Gemm1Weights weights(s, args, warpgroup);
   for (NBlockScheduler scheduler(s); scheduler.get_next_tile(tile);) {
+    weights.next_tile();
     const int rows = tile.m_block.rows;
     if (Config::kBypasses && tile.m_block.bypasses_gather(args.num_tokens))
-      gemm1_tile<8, kOne>(s, args, tile, pipe, split_k_rounds, warpgroup);
-    else if (rows <= 8) gemm1_tile<8, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
-    else if (rows <= 16) gemm1_tile<16, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
-    else if (rows <= 32) gemm1_tile<32, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
+      gemm1_tile<8, kOne>(s, args, tile, pipe, weights, split_k_rounds, warpgroup);
+    else if (rows <= 8) gemm1_tile<8, Rows::kStaged>(s, args, tile, pipe, weights, split_k_rounds, warpgroup);
+    else if (rows <= 16) gemm1_tile<16, Rows::kStaged>(s, args, tile, pipe, weights, split_k_rounds, warpgroup);
+    else if (rows <= 32) gemm1_tile<32, Rows::kStaged>(s, args, tile, pipe, weights, split_k_rounds, warpgroup);
     else if constexpr (Config::kMBlockRows == 64)
-      gemm1_tile<64, Rows::kStaged>(s, args, tile, pipe, split_k_rounds, warpgroup);
+      gemm1_tile<64, Rows::kStaged>(s, args, tile, pipe, weights, split_k_rounds, warpgroup);
   }
 }
 

@@ -157,13 +157,14 @@ __device__ __forceinline__ void store_rows(
 // has it alone, else the next two.
 template <int N>
 __device__ __forceinline__ void gemm2_m_block(FusedSmem& s, const FusedArgs& args, PipelineState<Config::kStages>& pipe,
-                                              const MBlock& m_block, float w_scales, int warpgroup, int nth) {
+                                              const MBlock& m_block, W2ScaleReader& w2_scales, float w_scales,
+                                              int warpgroup, int nth) {
   constexpr bool kAlone = Config::kMBlocksAlone && N <= Config::kGemm2SplitKRows;
   if (kAlone && nth % 2 != warpgroup) return skip_stages(s, pipe, Config::kSplitKSteps2);
   float acc[N / 2];
 #pragma unroll
   for (int i = 0; i < N / 2; i++) acc[i] = 0.0f;
-  if constexpr (kMxfp4Weights) gemm2_mainloop_mxfp4<N>(s, args, pipe, acc, warpgroup, m_block);
+  if constexpr (kMxfp4Weights) gemm2_mainloop_mxfp4<N>(s, m_block, pipe, acc, warpgroup, w2_scales);
   else if constexpr (kAlone) gemm2_mainloop_alone<N>(s, pipe, acc, m_block.atoms(), w_scales);
   else gemm2_mainloop<N>(s, pipe, acc, warpgroup, m_block.atoms(), w_scales);
   if (kMxfp4Weights && args.y) return store_rows<N>(s, args, m_block, acc, warpgroup, nth);
@@ -256,11 +257,13 @@ __device__ __forceinline__ void gemm2_combine(FusedSmem& s, const Args& args, Pi
   const int column_tile = blockIdx.x % Config::kNumColumnTiles, rank = blockIdx.x / Config::kNumColumnTiles;
   // One weight scale per K block and lane. An m_block's are requested while the one before is computed.
   const auto scales_of = [&](int n) {
-    if (kMxfp4Weights || n >= s.num_m_blocks) return 0.0f;  // MXFP4's are read in the main loop
+    if (kMxfp4Weights || n >= s.num_m_blocks) return 0.0f;  // those of MXFP4 are w2_scales'
     const int block = s.m_block[n].expert * (kHidden / kBlockK) + column_tile * Config::kColumnTile / kBlockK;
     return args.w2_scale[block * kNumKBlocks2 + thread % kWarp % kNumKBlocks2];
   };
   float next_scales = scales_of(rank);
+  W2ScaleReader w2_scales;
+  if (kMxfp4Weights && rank < s.num_m_blocks) w2_scales.begin(scale_rows_of(args, s.m_block[rank], warpgroup));
   ConsumersBarrier::sync();  // gemm1 is over: the sums may overwrite Gemm1Smem
   const int sum_tokens = kMxfp4Weights && args.y ? 0 : args.num_tokens;
   for (int i = thread; i < sum_tokens * kVectors; i += kConsumerThreads)
@@ -271,10 +274,15 @@ __device__ __forceinline__ void gemm2_combine(FusedSmem& s, const Args& args, Pi
     const MBlock m_block = s.m_block[n];
     const float w_scales = next_scales;
     next_scales = scales_of(n + Config::kCtasPerColumnTile);
-    if (m_block.rows <= 8) gemm2_m_block<8>(s, args, pipe, m_block, w_scales, warpgroup, i);
-    else if (m_block.rows <= 16) gemm2_m_block<16>(s, args, pipe, m_block, w_scales, warpgroup, i);
-    else if (m_block.rows <= 32) gemm2_m_block<32>(s, args, pipe, m_block, w_scales, warpgroup, i);
-    else if constexpr (Config::kMBlockRows == 64) gemm2_m_block<64>(s, args, pipe, m_block, w_scales, warpgroup, i);
+    if constexpr (kMxfp4Weights) {
+      const int next = min(n + Config::kCtasPerColumnTile, s.num_m_blocks - 1);
+      w2_scales.next_tile(scale_rows_of(args, s.m_block[next], warpgroup));
+    }
+    if (m_block.rows <= 8) gemm2_m_block<8>(s, args, pipe, m_block, w2_scales, w_scales, warpgroup, i);
+    else if (m_block.rows <= 16) gemm2_m_block<16>(s, args, pipe, m_block, w2_scales, w_scales, warpgroup, i);
+    else if (m_block.rows <= 32) gemm2_m_block<32>(s, args, pipe, m_block, w2_scales, w_scales, warpgroup, i);
+    else if constexpr (Config::kMBlockRows == 64)
+      gemm2_m_block<64>(s, args, pipe, m_block, w2_scales, w_scales, warpgroup, i);
     i += Config::kMBlocksAlone && !m_block.split_k() ? 2 : 1;
   }
   if (kMxfp4Weights && args.y) return;

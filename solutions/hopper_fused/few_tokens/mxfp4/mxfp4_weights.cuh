@@ -5,6 +5,8 @@
 // is in the scales of x and h. A group is one wgmma's K: its scale is applied to the product's sums in fp32, whatever it
 // is, so nothing has to be in the range of E4M3.
 //
+// What a warp issues bounds the GEMMs, not memory: every instruction here is there for each 8 weights of a lane.
+//
 // Order of K: a lane has four bytes of each group, the low halves of which are one register of A, the high ones another.
 // So of the 32 values of a group the even ones come first, and x and h are stored in that order (k_position).
 #pragma once
@@ -27,9 +29,20 @@ __device__ __forceinline__ int w13_row(int g) { return g < 4 ? 2 * g : 2 * g - 7
 
 // ---- weights ----
 
-// 8 values as E4M3, times 2^-6: those of the four low halves, and of the high ones.
-__device__ __forceinline__ void e4m3_of_e2m1(uint32_t packed, uint32_t& even, uint32_t& odd) {
-  even = ((packed << 2) & 0x1C1C1C1Cu) | ((packed << 4) & 0x80808080u);
+// What carries a sign from bit 5 of a byte to bit 7: 96. A lane's number is below 32, which ptxas does not know: of a
+// constant that it knows it makes two instructions of a multiplication and an addition.
+__device__ __forceinline__ uint32_t sign_carry() {
+  uint32_t lane;
+  asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return 0x60606060u + lane / kWarp;
+}
+
+// 8 values as E4M3, times 2^-6: those of the four low halves, and of the high ones. A low half has its sign at bit 5
+// when it is multiplied by 4, and 96 more moves it to bit 7; without a sign the 96 is masked.
+__device__ __forceinline__ void e4m3_of_e2m1(uint32_t packed, uint32_t carry, uint32_t& even, uint32_t& odd) {
+  uint32_t carried;
+  asm("mad.lo.u32 %0, %1, 4, %2;" : "=r"(carried) : "r"(packed & 0x0F0F0F0Fu), "r"(carry));
+  even = carried & 0x9C9C9C9Cu;
   odd = ((packed >> 2) & 0x1C1C1C1Cu) | (packed & 0x80808080u);
 }
 
@@ -64,12 +77,17 @@ __device__ __forceinline__ void load_packed(Packed& packed, uint32_t tile, const
     packed[2 * j + 1] = load_shared(address + kAtomBytes);
   }
 }
-__device__ __forceinline__ void convert(Converted& a, const Packed& packed) {
+__device__ __forceinline__ void convert(Converted& a, const Packed& packed, uint32_t carry) {
 #pragma unroll
   for (int j = 0; j < kGroups; j++) {
-    e4m3_of_e2m1(packed[2 * j], a[j][0], a[j][2]);
-    e4m3_of_e2m1(packed[2 * j + 1], a[j][1], a[j][3]);
+    e4m3_of_e2m1(packed[2 * j], carry, a[j][0], a[j][2]);
+    e4m3_of_e2m1(packed[2 * j + 1], carry, a[j][1], a[j][3]);
   }
+}
+// Keeps the compiler from converting them before this point.
+__device__ __forceinline__ void hold(Packed& packed) {
+#pragma unroll
+  for (int j = 0; j < 2 * kGroups; j++) asm volatile("" : "+r"(packed[j])::"memory");
 }
 
 // ---- scales ----
@@ -93,39 +111,115 @@ __device__ __forceinline__ void load_step_scales(uint32_t (&scales)[Config::kSte
     }
   }
 }
+
+// Two rows of scales, and the steps of them that a warpgroup takes: `count` from `first` on, each `stride` behind the
+// one before.
+struct ScaleRows {
+  const uint8_t* row[2];
+  int first, stride, count;
+};
 template <int kRowBytes>
-__device__ __forceinline__ StepScales load_scales(const uint8_t* row0, const uint8_t* row1, int k) {
+__device__ __forceinline__ StepScales load_scales(const ScaleRows& rows, int nth) {
   StepScales scales;
+  int k = rows.first + rows.stride * nth;
   if (kRowBytes % kStepScaleBytes == 0 && k * kStepScaleBytes >= kRowBytes) k = 0;  // beyond K; weights are zeros
-  load_step_scales<kRowBytes>(scales.row[0], row0, k);
-  load_step_scales<kRowBytes>(scales.row[1], row1, k);
+  load_step_scales<kRowBytes>(scales.row[0], rows.row[0], k);
+  load_step_scales<kRowBytes>(scales.row[1], rows.row[1], k);
   return scales;
 }
 
-// Whether a lane of the warp has a scale outside 2^-63 to 2^64: of those, 0 and 255 are not exponents of fp32.
+// As bf16, two to a word: [row][K block][which two of its groups].
+struct ScalePairs {
+  uint32_t row[2][Config::kStepBlocks][kGroups / 2];
+};
+
+// Whether a lane of the warp has a scale outside 2^-63 to 2^64: of those, 0 and 255 are not exponents of bf16.
 __device__ __forceinline__ bool any_unusual(const StepScales& scales) {
-  uint32_t usual = 0x80808080u;  // the first two bits of a usual byte differ
+  uint32_t usual = 0x80808080u;  // a usual byte has its first bit with 64 more; one that carries is not usual itself
 #pragma unroll
-  for (int b = 0; b < Config::kStepBlocks; b++) {
-    usual &= scales.row[0][b] ^ (scales.row[0][b] << 1);
-    usual &= scales.row[1][b] ^ (scales.row[1][b] << 1);
-  }
+  for (int b = 0; b < Config::kStepBlocks; b++)
+    usual &= (scales.row[0][b] + 0x40404040u) & (scales.row[1][b] + 0x40404040u);
   return __any_sync(kFullWarp, usual != 0x80808080u);
 }
-__device__ __forceinline__ float any_scale(uint32_t byte) {
-  return __uint_as_float(byte == 255 ? 0x7FC00000u : byte == 0 ? 0x00400000u : byte << 23);
+// What two bytes, each in 16 bits, want beside their exponent: the first bit of the fraction of 0, which is 2^-127, and
+// of 255, which is NaN.
+__device__ __forceinline__ uint32_t unusual_fraction(uint32_t two) {
+  const uint32_t others = (two + 0x00010001u) & 0x00FE00FEu;  // 0 of 0 and 255
+  return (~(others + 0x00FE00FEu) & 0x01000100u) >> 2;
 }
-// A row's four scales of a K block.
-__device__ __forceinline__ void scales_of(float (&scale)[kGroups], uint32_t bytes, bool unusual) {
-  if (unusual) {
+__device__ __forceinline__ ScalePairs pairs_of(const StepScales& scales) {
+  const bool unusual = any_unusual(scales);
+  ScalePairs pairs;
 #pragma unroll
-    for (int j = 0; j < kGroups; j++) scale[j] = any_scale(bytes >> 8 * j & 255);
-    return;
+  for (int r = 0; r < 2; r++) {
+#pragma unroll
+    for (int b = 0; b < Config::kStepBlocks; b++) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const uint32_t two = __byte_perm(scales.row[r][b], 0, h == 0 ? 0x4140 : 0x4342);
+        pairs.row[r][b][h] = two << 7;
+        if (unusual) pairs.row[r][b][h] |= unusual_fraction(two);
+      }
+    }
   }
-#pragma unroll
-  for (int j = 0; j < kGroups; j++)
-    scale[j] = __uint_as_float((j == 3 ? bytes >> 1 : bytes << (23 - 8 * j)) & 0x7F800000u);
+  return pairs;
 }
+// Of two rows those of a K block's groups.
+__device__ __forceinline__ void scales_of(float (&scale)[2][kGroups], const ScalePairs& pairs, int k_block) {
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+#pragma unroll
+    for (int j = 0; j < kGroups; j++) {
+      const uint32_t pair = pairs.row[r][k_block][j / 2];
+      scale[r][j] = __uint_as_float(j % 2 ? pair & 0xFFFF0000u : pair << 16);
+    }
+  }
+}
+
+// A warpgroup's scales, which no stage has room for: four steps at a time, one for each lane of a quad, whose lanes
+// have the same rows. They are requested four steps ahead, at the end of a tile those of the next one, so that a tile
+// begins without waiting for them.
+template <int kRowBytes>
+struct ScaleReader {
+  ScaleRows rows, next_rows;  // of this tile and of the next
+  StepScales requested;       // this lane's of the next four steps
+  ScalePairs four;            // this lane's of these four
+
+  __device__ __forceinline__ void request(const ScaleRows& from, int step) {
+    requested = load_scales<kRowBytes>(from, min(step + (int)threadIdx.x % kQuad, from.count - 1));
+  }
+  // Before the first tile.
+  __device__ __forceinline__ void begin(const ScaleRows& first) {
+    next_rows = first;
+    request(first, 0);
+  }
+  // At the beginning of each tile. after: the tile's behind it, or any.
+  __device__ __forceinline__ void next_tile(const ScaleRows& after) {
+    rows = next_rows;
+    next_rows = after;
+  }
+  // Instead of reading the tile's.
+  __device__ __forceinline__ void skip_tile() { request(next_rows, 0); }
+  // Those of each step, in order.
+  __device__ __forceinline__ ScalePairs read(int step) {
+    if (step % kQuad == 0) {
+      four = pairs_of(requested);
+      if (step + kQuad < rows.count) request(rows, step + kQuad);
+      else request(next_rows, 0);
+    }
+    ScalePairs pairs;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+#pragma unroll
+      for (int b = 0; b < Config::kStepBlocks; b++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+          pairs.row[r][b][h] = __shfl_sync(kFullWarp, four.row[r][b][h], step % kQuad, kQuad);
+      }
+    }
+    return pairs;
+  }
+};
 
 // ---- wgmma ----
 
