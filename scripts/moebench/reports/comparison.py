@@ -76,7 +76,7 @@ def ranges_text(rows: pd.DataFrame) -> str:
         counts = f"{runs.min()}" if runs.min() == runs.max() else f"{runs.min()} to {runs.max()}"
         parts.append(f"medians of {counts} runs, ±: half of their range")
     if (timed.range_from == OTHER_CELLS).any():
-        parts.append("a single run: the widest range among repeated cells of the nearest T")
+        parts.append("a single run: the widest range of the solution at the nearest T with more")
     if (timed.range_from == TRIALS).any():
         parts.append("one run: the range of its trials")
     if (timed.range_from == NOT_KNOWN).any():
