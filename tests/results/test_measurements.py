@@ -156,7 +156,7 @@ def test_the_trials_of_a_single_run_say_how_wide_its_range_is_at_least(
     tmp_path, other, range_from, high
 ):
     single = trace("fast", 1, 1.0, trials_ms="0.98 1.019592 1.0")
-    row = row_at(loaded(tmp_path, [single, *runs("slow", 7, *other)]), "fast", 1)
+    row = row_at(loaded(tmp_path, [single, *runs("fast", 7, *other)]), "fast", 1)
     assert (row.range_from, row.ms_high) == (range_from, pytest.approx(high))
 
 
@@ -177,11 +177,11 @@ def test_solutions_are_tied_where_the_ranges_of_their_runs_overlap(tmp_path, oth
 
 
 def test_a_single_run_has_the_widest_range_of_the_nearest_repeated_cells(tmp_path):
-    """On the same GPU, by the same protocol."""
+    """Of the same solution on the same GPU, by the same protocol."""
     traces = [
         *runs("fast", 7, 1.0, 1.21),
-        *runs("slow", 7, 1.0, 1.1),
-        *runs("fast", 901, 1.0, 1.01),
+        *runs("slow", 7, 1.0, 1.4),
+        *runs("slow", 901, 1.0, 1.01),
         *runs("fast", 1, 1.0, 4.0, hardware="another"),
         trace("fast", 1, 1.1),
         trace("slow", 80, 1.0),

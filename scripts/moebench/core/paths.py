@@ -30,6 +30,7 @@ RECORDS = ROOT / "records"  # what pages and figures are made from, beside trace
 PROFILES = RECORDS / "profile"
 SERVED = RECORDS / "served"
 MULTI_GPU = RECORDS / "multi_gpu.jsonl"
+MXFP4_PEERS = RECORDS / "mxfp4_peers.jsonl"
 # Traces by the GPU's clock are apart from traces/, as FIB's `apply` chooses among those.
 GPU_CLOCK = RECORDS / "gpu_clock"
 

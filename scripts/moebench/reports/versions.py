@@ -15,7 +15,7 @@ IN_CAPTION = ("torch", "triton")
 
 # Whence a range is, where a cell was run once -> what is said of it.
 SINGLE_RUNS = {
-    OTHER_CELLS: "a single run: the widest range among repeated cells of the nearest T",
+    OTHER_CELLS: "a single run: the widest range of the solution at the nearest T with more",
     TRIALS: "one run: the range of its trials",
     NOT_KNOWN: f"one run, whose range is taken to be {ASSUMED - 1:.0%}",
 }

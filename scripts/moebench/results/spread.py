@@ -13,12 +13,15 @@ import pandas as pd
 # How far apart two runs of a cell are taken to be where no like cell was run twice.
 ASSUMED = 1.05
 
-# A single run's range is as wide as the widest of repeated cells that share these columns, at the
-# nearest T.
+# Times of cells that share these columns are taken alike.
 ALIKE = ["hardware", "clock", "protocol"]
 
-# Whence a range is: the cell's own runs, cells of the nearest T that were run more often, the
-# trials of its only run, ASSUMED.
+# A single run's range is as wide as the widest of repeated cells that share these columns, at the
+# nearest T. A solution of many launches varies several times as much as one of a single launch.
+ALIKE_RANGES = [*ALIKE, "solution"]
+
+# Whence a range is: the cell's own runs, the solution's cells of the nearest T that were run more
+# often, the trials of its only run, ASSUMED.
 OWN_RUNS = "runs"
 OTHER_CELLS = "other cells"
 TRIALS = "trials"
@@ -41,14 +44,14 @@ def with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
     cells: of `measurements.cells`. Columns that are set: ms_low, ms_high, and range_from: OWN_RUNS,
     OTHER_CELLS, TRIALS or NOT_KNOWN.
     """
-    parts = [alike_with_ranges(alike) for _, alike in cells.groupby(ALIKE, sort=False)]
+    parts = [alike_with_ranges(alike) for _, alike in cells.groupby(ALIKE_RANGES, sort=False)]
     if not parts:
         return cells.assign(range_from="")
     return pd.concat(parts).loc[cells.index]
 
 
 def alike_with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
-    """Do for cells that agree in ALIKE what `with_ranges` does for all."""
+    """Do for cells that agree in ALIKE_RANGES what `with_ranges` does for all."""
     is_repeated = (cells.runs > 1) & cells.ms.notna()
     repeated = cells[is_repeated]
     widths = repeated.ms_high / repeated.ms_low

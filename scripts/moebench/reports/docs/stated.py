@@ -15,7 +15,7 @@ from moebench.operators import catalogue
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.operators.workloads import recorded
 from moebench.profiling.record import WorkloadProfile
-from moebench.reports import multi_gpu, served
+from moebench.reports import multi_gpu, mxfp4, served
 from moebench.reports.docs import pages
 from moebench.results import measurements
 from moebench.results.summary import counted
@@ -121,6 +121,21 @@ def all_reduces_apart(tokens: int, ways: list[str]) -> list[str]:
             ratio = point.us[first] / point.us[second]
             apart.append(abs(ratio - 1))
     return [percent(max(apart), 1)]
+
+
+@named
+def mxfp4_over(solution: str, peers: list[str], most_tokens: int) -> list[str]:
+    """Return how many times as fast as the faster peer a solution is with MXFP4 experts, at the
+    least and at the most of the token counts up to `most_tokens`.
+    """
+    ratios = []
+    us: dict[int, dict[str, float]] = {}
+    for point in mxfp4.read(paths.MXFP4_PEERS):
+        us.setdefault(point.tokens, {})[point.peer] = point.us
+    for tokens, by_peer in us.items():
+        if tokens <= most_tokens:
+            ratios.append(min(by_peer[peer] for peer in peers) / by_peer[solution])
+    return [f"{min(ratios):.2f}", f"{max(ratios):.2f}"]
 
 
 # Comparisons

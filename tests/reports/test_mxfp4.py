@@ -1,0 +1,58 @@
+"""The tables of layers with MXFP4 experts."""
+
+import json
+
+import pytest
+from moebench.core.errors import UserError
+from moebench.reports import mxfp4
+
+LINE = {
+    "gpu": "NVIDIA H200",
+    "card": 1,
+    "driver": "580",
+    "torch": "2.11.0",
+    "triton": "3.6.0",
+    "date": "2026-11-27",
+    "definition": "small-mxfp4",
+    "tokens": 8,
+    "peer": "ours",
+    "us": 200.0,
+    "prepared_ms": 0.0,
+    "matched": {"relaxed": 1.0},
+}
+
+
+@pytest.fixture
+def read_lines(tmp_path):
+    """A function: lines of a record -> its points."""
+
+    def read(*lines):
+        file = tmp_path / "record.jsonl"
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return mxfp4.read(file)
+
+    return read
+
+
+def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest(read_lines):
+    theirs = LINE | {"peer": "theirs", "us": 250.0}
+    again = LINE | {"card": 2, "us": 210.0}
+    (table,) = mxfp4.tables(read_lines(theirs, LINE, again, LINE | {"tokens": 1, "us": 40.0}))
+    assert table.head == ["T", "theirs", "ours"]
+
+    (rows,) = table.sections
+    shown = [[row[0], *((cell.text, cell.mark) for cell in row[1:])] for row in rows]
+    assert shown == [
+        [1, ("-", ""), ("0.040", "best")],
+        [8, ("0.250", ""), ("0.205", "best")],
+    ]
+
+
+def test_definitions_have_tables_of_their_own(read_lines):
+    other = LINE | {"definition": "another-mxfp4"}
+    assert len(mxfp4.tables(read_lines(LINE, other))) == 2
+
+
+def test_a_line_that_is_no_point_is_named(read_lines):
+    with pytest.raises(UserError, match="line 2"):
+        read_lines(LINE, LINE | {"us": "fast"})
