@@ -125,8 +125,8 @@ def best_solution(rows: pd.DataFrame, tolerance: str = SHOWN) -> str | None:
     the least mean latency is returned.
     """
     means = by_solution(rows)
-    able = means[means.complete & (means[f"passed_{tolerance}"] == means.workloads)]
-    tied = tied_with_best(able)
+    has_passed = means[f"passed_{tolerance}"] == means.workloads
+    tied = tied_with_best(means[means.complete & has_passed])
     return tied.mean_ms.idxmin() if len(tied) else None
 
 
