@@ -72,8 +72,7 @@ def means_of_times(timed: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of `by_solution` that are made of times. timed: the rows that count."""
     share_of_ms = timed.over_fastest / timed.ms
     timed = timed.assign(
-        over_fastest_low=share_of_ms * timed.ms_low,
-        over_fastest_high=share_of_ms * timed.ms_high,
+        over_fastest_low=share_of_ms * timed.ms_low, over_fastest_high=share_of_ms * timed.ms_high
     )
     of_solution = timed.groupby("solution")
     means = of_solution[GEOMETRIC].agg(geometric_mean)
