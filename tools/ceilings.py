@@ -65,17 +65,12 @@ def seconds(call: Callable[[], object]) -> float:
 def gemm_tasks() -> list[Task]:
     """Return dense products of random square matrices, in FP8 and in bf16."""
     a, b = torch.randn(2, GEMM_SIZE, GEMM_SIZE, device="cuda")
+    a_fp8 = a.to(torch.float8_e4m3fn)
+    b_fp8 = b.to(torch.float8_e4m3fn)
     operations = 2 * GEMM_SIZE**3
     scale = torch.ones((), device="cuda")
-    fp8 = partial(
-        torch._scaled_mm,
-        a.to(torch.float8_e4m3fn),
-        b.to(torch.float8_e4m3fn).t(),
-        scale,
-        scale,
-        out_dtype=torch.bfloat16,
-        use_fast_accum=True,
-    )
+    options = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
+    fp8 = partial(torch._scaled_mm, a_fp8, b_fp8.t(), scale, scale, **options)
     bf16 = partial(torch.mm, a.bfloat16(), b.bfloat16().t())
     return [Task("fp8", fp8, operations), Task("bf16", bf16, operations)]
 
@@ -114,7 +109,8 @@ def reading_of(rates: dict[str, float]) -> Reading:
     """Return the best of each kind of task, to four digits."""
     best = {}
     for kind in RATES:
-        best[kind] = float(f"{max(rate for name, rate in rates.items() if kind in name):.4g}")
+        rate = max(rates[name] for name in rates if kind in name)
+        best[kind] = float(f"{rate:.4g}")
     return Reading(
         hardware=torch.cuda.get_device_name(),
         date=datetime.now(UTC).date().isoformat(),

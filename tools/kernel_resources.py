@@ -41,7 +41,8 @@ def instructions(opcodes: Iterable[str] | None) -> str:
     """Return the opcodes to be shown, "?" where the disassembler does not know the architecture."""
     if opcodes is None:
         return "?"
-    return " ".join(sorted(opcode for opcode in opcodes if opcode.endswith(SHOWN)))
+    shown = [opcode for opcode in opcodes if opcode.endswith(SHOWN)]
+    return " ".join(sorted(shown))
 
 
 def resources(solutions: list[str], layer_key: str, architecture: str) -> dict[tuple, list[tuple]]:
@@ -52,10 +53,11 @@ def resources(solutions: list[str], layer_key: str, architecture: str) -> dict[t
     variants = defaultdict(list)
     for name in track(solutions, "compiling", console=Console(stderr=True)):
         with tempfile.TemporaryDirectory() as folder:
-            for kernel in compiled(name, layer_key, architecture, TOKENS, Path(folder)):
-                key = (name, kernel["kernel"], instructions(kernel["instructions"]))
-                used = (kernel["registers"], kernel["shared"], kernel["stack"])
-                variants[key].append(used)
+            kernels = compiled(name, layer_key, architecture, TOKENS, Path(folder))
+        for kernel in kernels:
+            key = (name, kernel["kernel"], instructions(kernel["instructions"]))
+            used = (kernel["registers"], kernel["shared"], kernel["stack"])
+            variants[key].append(used)
     return variants
 
 
@@ -63,8 +65,8 @@ def table_of(variants: dict[tuple, list[tuple]]) -> Table:
     """Return a row for each kernel, with the most of each resource."""
     table = Table(*COLUMNS, box=MARKDOWN)
     for (solution, kernel, opcodes), used in variants.items():
-        registers, shared, stack = (str(max(column)) for column in zip(*used, strict=True))
-        table.add_row(solution, kernel, str(len(used)), registers, shared, stack, opcodes)
+        most = [str(max(column)) for column in zip(*used, strict=True)]
+        table.add_row(solution, kernel, str(len(used)), *most, opcodes)
     return table
 
 
@@ -73,12 +75,8 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("solutions", nargs="+", metavar="SOLUTION")
     parser.add_argument("--definition", type=layer_key_named, default="full", metavar="KEY")
-    parser.add_argument(
-        "--architecture",
-        default="sm_100",
-        metavar="SM[:GPU]",
-        help="GPU: a name, for its own tiles",
-    )
+    gpu_help = "GPU: a name, for its own tiles"
+    parser.add_argument("--architecture", default="sm_100", metavar="SM[:GPU]", help=gpu_help)
     args = parser.parse_args(argv)
 
     variants = resources(args.solutions, args.definition, args.architecture)

@@ -59,20 +59,23 @@ def batch_of(key: str, num_tokens: int) -> Batch:
 
     Raises UserError where there is none.
     """
-    cases = {case.seq_len: case for case in catalogue.MXFP4.cases(key)}
+    operator = catalogue.MXFP4
+    cases = {case.seq_len: case for case in operator.cases(key)}
     if num_tokens not in cases:
         listed = ", ".join(map(str, cases))
         raise UserError(f"T: got {num_tokens}, want one of {listed}")
-    case = cases[num_tokens]
-    with_scales = catalogue.MXFP4.case_with_scales(case)
-    stored = catalogue.MXFP4.tensors(case) | mxfp4.weight_scales(with_scales)
 
+    case = cases[num_tokens]
+    with_scales = operator.case_with_scales(case)
+    stored = operator.tensors(case) | mxfp4.weight_scales(with_scales)
     full = catalogue.definition(key)
-    drawn = catalogue.MXFP4.record(case).workload
+    drawn = operator.record(case).workload
     (values,) = seeded_inputs(full, drawn, 1, "cuda", stored)
+
     reference = BuilderRegistry.get_instance().build_reference(full)
     (expected,) = normalize_result(full, reference(*values), "cuda")
-    return Batch(dict(zip(full.inputs, values, strict=True)), expected)
+    inputs = dict(zip(full.inputs, values, strict=True))
+    return Batch(inputs, expected)
 
 
 def built(name: str, key: str) -> Callable:
@@ -117,10 +120,11 @@ def as_fp8(inputs: dict[str, object]) -> dict[str, torch.Tensor]:
     """Return both GEMMs' weights and scales in FP8. Raises NotExact where they have no such."""
     converted = {}
     for gemm in ("gemm1_weights", "gemm2_weights"):
-        pairs = zip(inputs[gemm], inputs[f"{gemm}_scale"], strict=True)
+        scale = f"{gemm}_scale"
+        pairs = zip(inputs[gemm], inputs[scale], strict=True)
         matrices = list(experts_to_fp8(pairs, gemm))
         converted[gemm] = torch.stack([matrix.weights for matrix in matrices])
-        converted[f"{gemm}_scale"] = torch.stack([matrix.scales for matrix in matrices])
+        converted[scale] = torch.stack([matrix.scales for matrix in matrices])
     return converted
 
 
@@ -161,17 +165,24 @@ def line_on(peer: Peer, batch: Batch) -> tuple[str, bool]:
     shares = matched_ratios(output, batch.expected)
     is_right = shares["relaxed"] >= TOLERANCES["relaxed"].ratio
 
+    ms = time_without_flush(peer, output)
+    line = f"  {peer.name:28} {ms:8.4f} ms  prepared in {peer.prepare_ms:8.2f} ms"
+    for tolerance, share in shares.items():
+        line += f"  {tolerance} {share:.4f}"
+    if not is_right:
+        line += "  WRONG"
+    return line, is_right
+
+
+def time_without_flush(peer: Peer, output: torch.Tensor) -> float:
+    """Return the ms of a call behind a flush of L2, less those of the flush."""
     flushed = torch.empty(FLUSHED_BYTES, dtype=torch.int8, device="cuda")
 
     def flush_and_call() -> None:
         flushed.zero_()
         peer.call(output)
 
-    milliseconds = graph_ms(flush_and_call) - graph_ms(flushed.zero_)
-    matched = "  ".join(f"{tolerance} {share:.4f}" for tolerance, share in shares.items())
-    verdict = "" if is_right else "  WRONG"
-    line = f"  {peer.name:28} {milliseconds:8.4f} ms  prepared in {peer.prepare_ms:8.2f} ms  "
-    return f"{line}{matched}{verdict}", is_right
+    return graph_ms(flush_and_call) - graph_ms(flushed.zero_)
 
 
 def fp8_key_of(key: str) -> str | None:
@@ -180,20 +191,29 @@ def fp8_key_of(key: str) -> str | None:
     return catalogue.by_name().get(names["routed"])
 
 
+def peer_makers(key: str, batch: Batch) -> dict[str, Callable[[], Peer]]:
+    """Return by name what makes each peer: of the MXFP4 definition, then of the FP8 one."""
+    makers = {}
+    for name in solutions_of([key]):
+        makers[name] = partial(peer_of, name, key, batch)
+
+    fp8_key = fp8_key_of(key)
+    if fp8_key:
+        for name in solutions_of([fp8_key]):
+            makers[f"{name}-fp8"] = partial(converted_peer, name, fp8_key, batch)
+    return makers
+
+
 def time_all(key: str, num_tokens: int, only: list[str]) -> int:
     """Print a line for each peer; return how many were wrong.
 
     One that cannot run here, or fails, is named with the reason, and the others go on.
     """
     batch = batch_of(key, num_tokens)
-    makers = {name: partial(peer_of, name, key, batch) for name in solutions_of([key])}
-    fp8_key = fp8_key_of(key)
-    for name in solutions_of([fp8_key]) if fp8_key else []:
-        makers[f"{name}-fp8"] = partial(converted_peer, name, fp8_key, batch)
+    print(f"{key}, T={num_tokens}, {torch.cuda.get_device_name()}")
 
     wrong = 0
-    print(f"{key}, T={num_tokens}, {torch.cuda.get_device_name()}")
-    for name, make in makers.items():
+    for name, make in peer_makers(key, batch).items():
         if only and name not in only:
             continue
         try:
@@ -211,13 +231,8 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("mxfp4_peers.py", description=__doc__, formatter_class=layout)
     parser.add_argument("tokens", nargs="+", type=count(), metavar="T")
     parser.add_argument("--definition", default="deepseek-v4-flash-mxfp4", metavar="KEY")
-    parser.add_argument(
-        "--peers",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="these alone; NAME-fp8 is a solution in FP8 on converted weights",
-    )
+    peers_help = "these alone; NAME-fp8 is a solution in FP8 on converted weights"
+    parser.add_argument("--peers", nargs="+", default=[], metavar="NAME", help=peers_help)
     args = parser.parse_args(argv)
     if args.definition not in catalogue.mxfp4():
         listed = ", ".join(catalogue.mxfp4())

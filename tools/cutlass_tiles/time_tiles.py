@@ -80,9 +80,11 @@ def time_tile(tiles: Tiles, batch: Batch, pair: list[int]) -> tuple[str, bool]:
     is_right = shares["relaxed"] >= TOLERANCES["relaxed"].ratio
     result = "WRONG"
     if is_right:
-        result = f"{do_bench(call, rep=20, return_mode='median'):.4f} ms"
-    matched = "  ".join(f"{tolerance} {share:.4f}" for tolerance, share in shares.items())
-    return f"{result:12} {matched}", is_right
+        ms = do_bench(call, rep=20, return_mode="median")
+        result = f"{ms:.4f} ms"
+
+    matched = [f"{tolerance} {share:.4f}" for tolerance, share in shares.items()]
+    return f"{result:12} {'  '.join(matched)}", is_right
 
 
 def time_all(tiles: Tiles, batch: Batch, num_tokens: int) -> int:

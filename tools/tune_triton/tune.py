@@ -150,19 +150,21 @@ def time_candidates(
 
 def with_row(table: str, gpu: str, sizes: str, num_tokens: int, choice) -> str:
     """Return the text of tiles.csv with the line for a GPU, sizes and token count, sorted."""
-    header, *lines = (line.split(",") for line in table.splitlines())
+    header, *lines = table.splitlines()
     rows = {}
     for line in lines:
-        rows[line[0], line[1], int(line[2])] = line[3:]
+        line_gpu, line_sizes, tokens, *values = line.split(",")
+        rows[line_gpu, line_sizes, int(tokens)] = values
 
-    tiles = [*choice.gemm1[:TILE_FIELDS], *choice.gemm2[:TILE_FIELDS]]
-    numbers = [int(value) for value in (choice.fused, choice.tma, *tiles)]
-    rows[gpu, sizes, num_tokens] = [triton.__version__, *numbers]
+    numbers = [choice.fused, choice.tma]
+    for tile in (choice.gemm1, choice.gemm2):
+        numbers += tile[:TILE_FIELDS]
+    rows[gpu, sizes, num_tokens] = [triton.__version__, *map(int, numbers)]
 
-    text = ",".join(header) + "\n"
-    for key in sorted(rows):
-        text += ",".join(map(str, [*key, *rows[key]])) + "\n"
-    return text
+    new_lines = [header]
+    for key, values in sorted(rows.items()):
+        new_lines.append(",".join(map(str, [*key, *values])))
+    return "\n".join([*new_lines, ""])
 
 
 @dataclass(frozen=True)
@@ -198,14 +200,9 @@ class Tuning:
         for source in self.packed.sources:
             if not source.path.endswith(".csv"):
                 code.append((source.path, source.content))
-        conditions = (
-            self.gpu,
-            torch.__version__,
-            triton.__version__,
-            code,
-            routing_folder,
-            layer_count,
-        )
+
+        versions = (torch.__version__, triton.__version__)
+        conditions = (self.gpu, *versions, code, routing_folder, layer_count)
         return hashlib.sha1(repr(conditions).encode()).hexdigest()[:8]
 
 
@@ -216,8 +213,8 @@ def tuning_of(layer_key: str) -> Tuning:
     solution = import_module(built.metadata.misc["module_name"])
     layer = catalogue.layer_sizes()[layer_key]
     sizes = (layer["num_local_experts"], layer["hidden_size"], layer["intermediate_size"])
-    name = import_module(solution.choose.__module__).sizes_of(*sizes)
-    return Tuning(packed, solution, layer_key, sizes, name)
+    tiles = import_module(solution.choose.__module__)
+    return Tuning(packed, solution, layer_key, sizes, tiles.sizes_of(*sizes))
 
 
 def rows_per_expert(routings: list[torch.Tensor]) -> float:
@@ -225,7 +222,8 @@ def rows_per_expert(routings: list[torch.Tensor]) -> float:
     means = []
     for ids in routings:
         local_ids = ids[ids >= 0]
-        means.append(len(local_ids) / max(1, len(local_ids.unique())))
+        active = len(local_ids.unique())
+        means.append(len(local_ids) / max(active, 1))
     return median(means)
 
 
@@ -241,20 +239,17 @@ def tuned_choices(
         for num_tokens, layers in routings.items():
             block_ms = useful_block_ms(rows_per_expert(layers))
             prepared = [prepare(tuning.solution.__package__, tensors, ids) for ids in layers]
-            choice = tune(
-                prepared,
-                tuning.present_choice(num_tokens),
-                grid(block_ms, tuning.gpu.multiprocessors),
-                Path(f"tune_{tuning.name}_t{num_tokens}_{digest}.json"),
-                pool,
-            )
-            yield num_tokens, choice
+            candidates = grid(block_ms, tuning.gpu.multiprocessors)
+            record = Path(f"tune_{tuning.name}_t{num_tokens}_{digest}.json")
+            present = tuning.present_choice(num_tokens)
+            yield num_tokens, tune(prepared, present, candidates, record, pool)
 
 
 def parsed(argv: list[str]) -> argparse.Namespace:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("tune.py", description=__doc__, formatter_class=layout)
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--definition",
         type=layer_key_named,
         choices=catalogue.fp8_moe(),
@@ -262,22 +257,12 @@ def parsed(argv: list[str]) -> argparse.Namespace:
         metavar="KEY",
         help="FP8 MoE with the router inside; default: full",
     )
-    parser.add_argument(
-        "--tokens", nargs="+", type=count(), default=TOKENS, metavar="T", help=f"default: {TOKENS}"
-    )
-    parser.add_argument(
-        "--routing",
-        type=Path,
-        metavar="FOLDER",
-        help="expert ids recorded in an engine; default: as the workloads'",
-    )
-    parser.add_argument(
-        "--layers",
-        type=count(),
-        default=4,
-        metavar="N",
-        help="routings for each T, at most; default: 4",
-    )
+    tokens_help = f"default: {TOKENS}"
+    add("--tokens", nargs="+", type=count(), default=TOKENS, metavar="T", help=tokens_help)
+    routing_help = "expert ids recorded in an engine; default: as the workloads'"
+    add("--routing", type=Path, metavar="FOLDER", help=routing_help)
+    layers_help = "routings for each T, at most; default: 4"
+    add("--layers", type=count(), default=4, metavar="N", help=layers_help)
     return parser.parse_args(argv)
 
 

@@ -88,7 +88,7 @@ def call_repeatedly(
     with torch.no_grad():
         for _ in range(times):
             cache.zero_()
-            copies = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
+            copies = copied(args)
             torch.cuda.synchronize()
             try:
                 with mark():
@@ -96,6 +96,14 @@ def call_repeatedly(
                     torch.cuda.synchronize()
             except (Exception, SystemExit) as error:
                 raise CannotRun(first_line(error)) from error
+
+
+def copied(args: list) -> list:
+    """Return the arguments with new tensors of the same values."""
+    copies = []
+    for arg in args:
+        copies.append(arg.clone() if isinstance(arg, torch.Tensor) else arg)
+    return copies
 
 
 def main(argv: list[str]) -> int:

@@ -56,11 +56,12 @@ def launches(events: list[dict], calls: int) -> pd.DataFrame:
     host_times = launch_times(events)
     rows = []
     for event in timed(events, DEVICE_CATEGORIES):
+        name = plain_name(event["name"])
+        start = event["ts"]
         # Where a launch was not recorded the kernel's own start will do, as each call waits for
         # its end.
-        start = event["ts"]
         launched = host_times.get(event["args"].get("correlation"), start)
-        rows.append((plain_name(event["name"]), launched, start, event["dur"]))
+        rows.append((name, launched, start, event["dur"]))
 
     numbers = dict.fromkeys(["launched", "start", "us"], float)
     table = pd.DataFrame(rows, columns=["kernel", *numbers]).astype(numbers)
@@ -70,13 +71,15 @@ def launches(events: list[dict], calls: int) -> pd.DataFrame:
 
 def call_times(events: list[dict], calls: int) -> pd.IntervalIndex:
     """Return from when to when each call took by the host. Raises CannotRun if one is missing."""
-    marks = [event for event in timed(events, {"user_annotation"}) if event["name"] == CALL]
-    if len(marks) != calls:
-        raise CannotRun(f"the profiler recorded {len(marks)} calls, want {calls}")
+    intervals = []
+    for event in timed(events, {"user_annotation"}):
+        if event["name"] == CALL:
+            start = float(event["ts"])
+            intervals.append((start, start + event["dur"]))
 
-    starts = np.array([mark["ts"] for mark in marks], dtype=float)
-    durations = np.array([mark["dur"] for mark in marks], dtype=float)
-    return pd.IntervalIndex.from_arrays(starts, starts + durations, closed="both")
+    if len(intervals) != calls:
+        raise CannotRun(f"the profiler recorded {len(intervals)} calls, want {calls}")
+    return pd.IntervalIndex.from_tuples(intervals, closed="both")
 
 
 def launch_times(events: list[dict]) -> dict[int, float]:
@@ -132,7 +135,8 @@ def warnings(kernels: list[Kernel], launches: pd.DataFrame, calls: int) -> list[
         if kernel.stage == UNASSIGNED:
             lines.append(f"{kernel.name}: unassigned: no pattern in [stages] of solution.toml fits")
 
-    counts = pd.crosstab(launches.kernel, launches.call).reindex(columns=range(calls), fill_value=0)
+    counts = pd.crosstab(launches.kernel, launches.call)
+    counts = counts.reindex(columns=range(calls), fill_value=0)
     for name in launches.kernel.unique():
         least = counts.loc[name].min()
         most = counts.loc[name].max()

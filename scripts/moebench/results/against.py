@@ -30,12 +30,12 @@ def compare(before: list[Path], after: list[Path]) -> tuple[pd.DataFrame, list[s
     """
     old, old_warnings = one_side(before)
     new, new_warnings = one_side(after)
-    sides = spread.with_ranges(pd.concat([old, new], ignore_index=True))
-    sides = sides[[*KEY, *SHOWN]]
+    both = pd.concat([old, new], ignore_index=True)
+    shown = spread.with_ranges(both)[[*KEY, *SHOWN]]
 
-    old = sides[: len(old)]
-    new = sides[len(old) :]
-    rows = old.merge(new, "outer", KEY, suffixes=("_before", "_after"), indicator="side")
+    first = shown[: len(old)]
+    second = shown[len(old) :]
+    rows = first.merge(second, "outer", KEY, suffixes=("_before", "_after"), indicator="side")
     rows["side"] = rows.side.map(SIDES).astype(str)
     rows["change"] = rows.ms_after / rows.ms_before - 1
     rows["mark"] = marks(rows)
@@ -63,12 +63,14 @@ def one_side(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     rows = of_newest_source(rows.sort_values("timestamp", kind="stable"))
 
     side = cells(rows, KEY)
-    side["failure"] = side.status.where(~side.passed.astype(bool))
+    has_passed = side.passed.astype(bool)
+    side["failure"] = side.status.mask(has_passed)
     return side, warnings
 
 
 def of_newest_source(rows: pd.DataFrame) -> pd.DataFrame:
     """Return of each KEY the rows of its newest source. rows: the newest last."""
     source = rows.source_fingerprint.fillna(rows.source_sha1).fillna("")
-    newest = source.groupby([rows[column] for column in KEY]).transform("last")
-    return rows[source == newest].copy()
+    rows = rows.assign(code=source)
+    newest = rows.groupby(KEY).code.transform("last")
+    return rows[rows.code == newest].drop(columns="code")

@@ -109,7 +109,8 @@ def rows_from(traces: list[Trace]) -> pd.DataFrame:
     if len(table):
         # FIB writes infinities and NaN as strings.
         numbers = table[NUMBERS].apply(pd.to_numeric, errors="coerce")
-        table[NUMBERS] = numbers.replace([math.inf, -math.inf], math.nan)
+        is_finite = numbers.abs() < math.inf
+        table[NUMBERS] = numbers.where(is_finite)
     return table
 
 
@@ -191,7 +192,10 @@ def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
     for warning in warnings:
         print(printable(warning))
 
-    traces = [each.trace for each in recorded if each.trace.definition == solution.definition]
+    traces = []
+    for each in recorded:
+        if each.trace.definition == solution.definition:
+            traces.append(each.trace)
     if not traces:
         return pd.DataFrame(columns=NO_ROWS)
 
@@ -271,7 +275,8 @@ def one_row_per_cell(rows: pd.DataFrame) -> pd.DataFrame:
     were run, then the code that was run last.
     """
     hashes = rows.source_fingerprint.fillna(rows.source_sha1).fillna("")
-    rows = rows.assign(fresh=rows.source != "stale", code=hashes + rows.source)
+    rows = rows.assign(code=hashes + rows.source)
+    rows["fresh"] = rows.source != "stale"
     rows["comparable"] = has_usual_condition(rows)
 
     best_last = rows.sort_values(["fresh", "comparable", "timestamp"], kind="stable")
@@ -336,7 +341,8 @@ def median_runs(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
 def with_ranks(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with ranges, counts, over_bound, over_fastest and tied, as in `load`."""
     rows = spread.with_ranges(rows)
-    counts = rows.comparable & (rows.source != "stale") & rows.ms.notna()
+    is_fresh = rows.source != "stale"
+    counts = rows.comparable & is_fresh & rows.ms.notna()
 
     ranked_ms = rows.ms.where(counts & ranked(rows.protocol))
     workload = [rows[column] for column in [*GROUP, "uuid"]]

@@ -44,9 +44,12 @@ def with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
     cells: of `measurements.cells`. Columns that are set: ms_low, ms_high, and range_from: OWN_RUNS,
     OTHER_CELLS, TRIALS or NOT_KNOWN.
     """
-    parts = [alike_with_ranges(alike) for _, alike in cells.groupby(ALIKE_RANGES, sort=False)]
-    if not parts:
+    if not len(cells):
         return cells.assign(range_from="")
+
+    parts = []
+    for _, alike in cells.groupby(ALIKE_RANGES, sort=False):
+        parts.append(alike_with_ranges(alike))
     return pd.concat(parts).loc[cells.index]
 
 
@@ -59,17 +62,19 @@ def alike_with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
 
     trials = cells.trials_ms.map(width_of_trials, na_action="ignore").astype(float)
     if len(widest):
-        others = cells.tokens.map(lambda tokens: widest[nearest(tokens, widest.index)])
-        width = np.fmax(others, trials)
+        nearest_tokens = [nearest(tokens, widest.index) for tokens in cells.tokens]
+        width = np.fmax(widest[nearest_tokens].values, trials)
         range_from = pd.Series(OTHER_CELLS, cells.index)
     else:
         width = trials.fillna(ASSUMED)
         range_from = trials.notna().map({True: TRIALS, False: NOT_KNOWN})
 
     half = width**0.5
+    low = cells.ms / half
+    high = cells.ms * half
     return cells.assign(
-        ms_low=cells.ms_low.where(is_repeated, cells.ms / half),
-        ms_high=cells.ms_high.where(is_repeated, cells.ms * half),
+        ms_low=cells.ms_low.where(is_repeated, low),
+        ms_high=cells.ms_high.where(is_repeated, high),
         range_from=range_from.mask(is_repeated, OWN_RUNS),
     )
 
@@ -86,6 +91,7 @@ def tied_with_fastest(cells: pd.DataFrame, ms: pd.Series, workload: list[pd.Seri
     ms: the times that are compared, NaN of cells that are not. workload: what tells workloads
     apart.
     """
-    is_fastest = ms == ms.groupby(workload).transform("min")
-    highest = cells.ms_high.where(is_fastest).groupby(workload).transform("max")
+    least = ms.groupby(workload).transform("min")
+    high_of_fastest = cells.ms_high.where(ms == least)
+    highest = high_of_fastest.groupby(workload).transform("max")
     return ms.notna() & (cells.ms_low <= highest)

@@ -123,7 +123,10 @@ def hashes_of_solution(folder: Path, solution: str) -> Sources:
 
 def hashes_by_key(solutions: Iterable[Solution]) -> Sources:
     """Return the hashes of packed solutions by definition and name."""
-    return {(solution.definition, solution.name): hashes([solution]) for solution in solutions}
+    sources_now = {}
+    for solution in solutions:
+        sources_now[solution.definition, solution.name] = hashes([solution])
+    return sources_now
 
 
 def checked(plan: Plan, resume: bool) -> Plan:
@@ -161,8 +164,9 @@ def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str]
     for name, packed in part.solutions.items():
         hashes_now = hashes([packed])
         for trace in traces:
-            is_of_solution = trace.solution == packed.name and trace.definition == part.full.name
-            if is_of_solution and is_current(trace, hashes_now, plan):
+            if (trace.solution, trace.definition) != (packed.name, part.full.name):
+                continue
+            if is_current(trace, hashes_now, plan):
                 traces_to_keep[trace.workload.uuid, name].append(trace)
     return traces_to_keep
 

@@ -72,8 +72,7 @@ def means_of_times(timed: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of `by_solution` that are made of times. timed: the rows that count."""
     share_of_ms = timed.over_fastest / timed.ms
     timed = timed.assign(
-        over_fastest_low=share_of_ms * timed.ms_low,
-        over_fastest_high=share_of_ms * timed.ms_high,
+        over_fastest_low=share_of_ms * timed.ms_low, over_fastest_high=share_of_ms * timed.ms_high
     )
     of_solution = timed.groupby("solution")
     means = of_solution[GEOMETRIC].agg(geometric_mean)
@@ -125,8 +124,8 @@ def best_solution(rows: pd.DataFrame, tolerance: str = SHOWN) -> str | None:
     the least mean latency is returned.
     """
     means = by_solution(rows)
-    able = means[means.complete & (means[f"passed_{tolerance}"] == means.workloads)]
-    tied = tied_with_best(able)
+    has_passed = means[f"passed_{tolerance}"] == means.workloads
+    tied = tied_with_best(means[means.complete & has_passed])
     return tied.mean_ms.idxmin() if len(tied) else None
 
 

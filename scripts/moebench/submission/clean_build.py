@@ -74,7 +74,10 @@ def run_alone(folder: Path, home: Path, hardware: str) -> subprocess.CompletedPr
 
 def clean_environment(folder: Path, home: Path) -> dict[str, str]:
     """Return the variables of a process whose caches all lie in a folder."""
-    env = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    env = {}
+    for name in KEPT_VARIABLES:
+        if name in os.environ:
+            env[name] = os.environ[name]
     env["HOME"] = str(home)
     env["FIB_CACHE_PATH"] = str(folder / "cache")
     env["TMPDIR"] = str(folder)

@@ -123,7 +123,8 @@ def check_folder(folder: Path, submitted: Solution) -> None:
             check_sources(folder, submitted)
             return
 
-    present = [name for name in (*WRITTEN, "definitions") if (folder / name).exists()]
+    names = (*WRITTEN, "definitions")
+    present = [name for name in names if (folder / name).exists()]
     if present:
         raise UserError(f"--into: {folder} is not of this command: it has {', '.join(present)}")
 
@@ -179,7 +180,8 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
     None where all have; that is printed.
     """
     rows = measurements.load_solution(solution, traces)
-    rows = rows[(rows.source == "current") & (rows.tolerance == "contest")]
+    rows = rows[rows.source == "current"]
+    rows = rows[rows.tolerance == "contest"]
     rows = measurements.cells(rows, ["hardware", "uuid"])  # one failed run is a failure
     passed = rows[rows.passed.astype(bool)]
     machine = next(iter(passed.hardware.mode()), None)

@@ -57,19 +57,25 @@ class PullRequest:
         folder = paths.author_folder(solution.author, solution.definition)
         place = self.into / "solutions" / folder / f"{solution.name}.json"
         trace_file = self.into / "traces" / f"{folder}.jsonl"
-        earlier = [trace_file] if trace_file.exists() and trace_file.stat().st_size else []
+        has_traces = trace_file.exists() and trace_file.stat().st_size > 0
+        if has_traces:
+            traces = [*traces, trace_file]
 
-        rows = runs.measured(solution, [*traces, *earlier], self.layer)
+        rows = runs.measured(solution, traces, self.layer)
         if solution is self.solution:
             check_measured(solution, rows)
         check_place(solution, place, self.into)
 
-        self.contents[place] = solution.model_dump_json(indent=2) + "\n"
+        text = solution.model_dump_json(indent=2)
+        self.contents[place] = f"{text}\n"
         trace_lines = lines_of_others(solution, trace_file)
-        trace_lines += [trace.model_dump_json() for trace in rows.trace[rows.submitted]]
-        if earlier or trace_lines:
+        for trace in rows.trace[rows.submitted]:
+            trace_lines.append(trace.model_dump_json())
+        if has_traces or trace_lines:
             self.contents[trace_file] = "".join(f"{line}\n" for line in trace_lines)
-        self.run_lines += runs.lines(solution, rows, len(self.layer.workloads))
+
+        workload_count = len(self.layer.workloads)
+        self.run_lines += runs.lines(solution, rows, workload_count)
 
 
 def plan(
@@ -131,7 +137,8 @@ def check_place(solution: Solution, place: Path, into: Path) -> None:
     """Raise UserError where another author's solution is in this place or has this name, of which
     FIB wants one in a data set.
     """
-    present, _ = solution_files.read(sorted((into / "solutions").rglob("*.json")))
+    files = sorted((into / "solutions").rglob("*.json"))
+    present, _ = solution_files.read(files)
     for path, other in present.items():
         is_earlier = path == place and other.author == solution.author
         is_in_the_way = path == place or other.name == solution.name
@@ -173,7 +180,8 @@ def validate(into: Path, definition: str, checks: str) -> str:
 
 def description(planned: PullRequest, report: str) -> str:
     """Return the text of the pull request: what was run, what is written, what FIB says of it."""
-    points = [f"baseline: {', '.join(sorted(planned.baselines)) or 'none'}"]
+    baselines = ", ".join(sorted(planned.baselines))
+    points = [f"baseline: {baselines or 'none'}"]
     if planned.layer.differences:
         differences = ", ".join(planned.layer.differences)
         points.append(f"the definition of the measurement has another text: {differences}")
@@ -184,13 +192,13 @@ def description(planned: PullRequest, report: str) -> str:
         written[shown.relative_to(planned.into)] = None
     points += [f"`{path}`" for path in written]
 
-    notes = ["\n".join(f"- {point}" for point in points)]
-    notes.append(f"FlashInfer-Bench's `validate`:\n\n```\n{report}\n```\n")
+    points_text = "\n".join(f"- {point}" for point in points)
+    validated = f"FlashInfer-Bench's `validate`:\n\n```\n{report}\n```\n"
     rows = []
     for line in planned.run_lines:
         rows.append([line.get(column) for column in runs.COLUMNS])
 
     words = len(runs.COLUMNS) - len(runs.COUNTS)
     title = planned.solution.definition
-    table = Table(runs.COLUMNS, [rows], title=title, words=words, notes=notes)
+    table = Table(runs.COLUMNS, [rows], title=title, words=words, notes=[points_text, validated])
     return table.markdown(titled=True)

@@ -30,15 +30,16 @@ def measured(solution: Solution, traces: list[Path], layer: Layer) -> pd.DataFra
     """
     rows = measurements.load_solution(solution, traces)
     uuids = [workload.uuid for workload in layer.workloads]
-    rows = rows[rows.uuid.isin(uuids) & (rows.clock == "events")]
-    rows = rows.assign(
-        has_their_tensors=rows.protocol.astype(str).str.contains(DATA_SET_TENSORS),
-        submitted=False,
-    )
+    rows = rows[rows.uuid.isin(uuids)]
+    rows = rows[rows.clock == "events"].copy()
+    rows["submitted"] = False
+    rows["has_their_tensors"] = rows.protocol.astype(str).str.contains(DATA_SET_TENSORS)
 
-    has_result = rows.ms.notna() | ~rows.passed.astype(bool)
+    has_failed = ~rows.passed.astype(bool)
+    has_result = has_failed | rows.ms.notna()
     has_tensors = rows.has_their_tensors | rows.uuid.isin(layer.generated)
-    usable = rows[(rows.source == "current") & has_result & has_tensors]
+    is_current = rows.source == "current"
+    usable = rows[is_current & has_result & has_tensors]
     for _, of_machine in usable.groupby("hardware"):
         shown = of_machine[of_machine.tolerance == shown_tolerance(of_machine)]
         submitted = measurements.median_runs(shown, ["uuid"])
