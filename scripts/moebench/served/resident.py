@@ -13,7 +13,7 @@ from moebench.operators import catalogue
 from moebench.operators.catalogue import definition, operator, router, router_sizes
 from moebench.operators.fp8.layer import append_shared_experts
 from moebench.operators.fp8.mxfp4 import SCALE_BIAS
-from moebench.operators.layers import routed_experts
+from moebench.operators.layers import Sizes, routed_experts
 from moebench.operators.routing import trained_router
 from moebench.operators.routing.kinds import offset_of
 
@@ -70,18 +70,11 @@ def fitting(
     Raises CannotRun where none fits.
     """
     sizes = catalogue.layer_sizes()[layer_key]
-    hidden = sizes["hidden_size"]
-    intermediate = sizes["intermediate_size"]
     inputs = input_bytes(definition(layer_key), {"seq_len": num_tokens})
     layer = sum(size for name, size in inputs.items() if name not in STATES)
 
-    # of a solution: gemm1's output, h and y in bf16 for each expanded token
-    scratch = 2 * num_tokens * sizes["top_k"] * (hidden + 3 * intermediate)
-    # three fp32 copies of the tokens, and of the weights that are dequantised at once
-    reference_weights = 24 * sizes["experts_at_once"] * intermediate * hidden
-    reference_tokens = 24 * num_tokens * (hidden + intermediate)
-
-    beside = CONTEXT_BYTES + solution_count * scratch + reference_weights + reference_tokens
+    beside = CONTEXT_BYTES + reference_bytes(sizes, num_tokens)
+    beside += solution_count * scratch_bytes(sizes, num_tokens)
     fit = (free_bytes - beside) // layer
     if fit < 1:
         needed = f"{(beside + layer) / 1e9:.1f} GB"
@@ -91,6 +84,23 @@ def fitting(
             f"{free} are free; want fewer tokens"
         )
     return min(wanted_layers, fit)
+
+
+def scratch_bytes(sizes: Sizes, num_tokens: int) -> int:
+    """Return what a solution keeps: gemm1's output, h and y in bf16 for each expanded token."""
+    expanded_tokens = num_tokens * sizes["top_k"]
+    return 2 * expanded_tokens * (sizes["hidden_size"] + 3 * sizes["intermediate_size"])
+
+
+def reference_bytes(sizes: Sizes, num_tokens: int) -> int:
+    """Return what a call of the reference takes beside its inputs: three fp32 copies of the tokens,
+    and of the weights that are dequantised at once.
+    """
+    hidden = sizes["hidden_size"]
+    intermediate = sizes["intermediate_size"]
+    weights = sizes["experts_at_once"] * intermediate * hidden
+    tokens = num_tokens * (hidden + intermediate)
+    return 24 * (weights + tokens)
 
 
 def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resident:
@@ -172,19 +182,19 @@ def routing(seed: str, layer_key: str, num_tokens: int, source: torch.Generator)
     has chosen.
     """
     sizes = router_sizes(layer_key)
-    choose = router(layer_key)
-    offset, bias = trained_router.experts(seed, sizes)
     device = source.device
+    offset, bias = trained_router.experts(seed, sizes)
     noise = torch.randn(num_tokens, len(offset), device=device, generator=source)
     logits = noise + torch.from_numpy(offset).float().to(device)
 
     if bias is None:
         inputs = {"routing_logits": logits.bfloat16()}
-        experts, expert_weights = choose(inputs["routing_logits"])
+        factors = ()
     else:
         bias = torch.from_numpy(bias).bfloat16().to(device)
         inputs = {"routing_logits": logits, "routing_bias": bias}
-        experts, expert_weights = choose(logits, bias, sizes["routed_scaling_factor"])
+        factors = (sizes["routed_scaling_factor"],)
+    experts, expert_weights = router(layer_key)(*inputs.values(), *factors)
 
     top_k_is_given = layer_key in catalogue.routed() or layer_key in catalogue.mxfp4()
     if top_k_is_given:
