@@ -16,8 +16,9 @@ from moebench.core import paths
 from moebench.core.errors import CannotRun, UserError
 from moebench.operators import catalogue, workloads
 from moebench.operators.catalogue import definition_name, layer_sizes
-from moebench.operators.fp8.layer import bias_of, stored_scales
+from moebench.operators.fp8.layer import stored_scales
 from moebench.operators.routing import trained_router
+from moebench.operators.routing.trained_router import RouterOutputs
 from rich.cells import cell_len
 from rich.console import Console
 from terminal import rows_of
@@ -255,12 +256,11 @@ def test_no_choice_hangs_on_rounding(made, layer_key):
     route = catalogue.router(layer_key)
     for case in operator.cases(layer_key):
         tensors = tensors_of(made, case)
-        logits = tensors["routing_logits"]
-        margins = trained_router.margin(logits.float().numpy(), bias_of(tensors), sizes)
+        margins = trained_router.margin(RouterOutputs.of_inputs(tensors), sizes)
         assert margins.min(initial=1) >= trained_router.MARGIN, case.name
 
         bias = [tensors["routing_bias"], 2.5] if "routing_bias" in tensors else []
-        in_fp32, _ = route(logits, *bias)
+        in_fp32, _ = route(tensors["routing_logits"], *bias)
         in_fp64 = operator.chosen(tensors, sizes)
         assert np.array_equal(in_fp32.sort(1).values, np.sort(in_fp64)), case.name
 
