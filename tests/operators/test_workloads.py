@@ -199,7 +199,13 @@ def test_the_command_writes_and_lists(capsys):
     assert cli.main(["data", "nothing"]) == 2
 
 
-def keys_of(lines):
+def listed(capsys, *keys):
+    """Return the lines of `moebench data`."""
+    assert cli.main(["data", *keys]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def first_cells(lines):
     """Return the first cell of each row."""
     return [row[0] for row in rows_of(lines) if row[0]]
 
@@ -207,14 +213,12 @@ def keys_of(lines):
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_a_narrow_terminal_cuts_no_key_and_no_name(capsys, monkeypatch, width):
     monkeypatch.setattr(data, "console", lambda: Console(width=width))
-    assert cli.main(["data"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert keys_of(lines) == list(catalogue.layer_sizes())
+    lines = listed(capsys)
+    assert first_cells(lines) == list(layer_sizes())
     assert max(map(cell_len, lines)) <= width
 
-    assert cli.main(["data", "small-routed"]) == 0
-    names = keys_of(capsys.readouterr().out.splitlines())
-    assert names == [case.name for case in catalogue.ROUTED.cases("small-routed")]
+    names = [case.name for case in catalogue.ROUTED.cases("small-routed")]
+    assert first_cells(listed(capsys, "small-routed")) == names
 
 
 def test_each_layer_has_its_models_scaling_factor():
