@@ -65,9 +65,8 @@ def chosen_experts(layer, num_tokens, sizes):
     """Return the experts of the first tokens, by another selection than the one used there."""
     if "topk_ids" in layer:
         return layer["topk_ids"][:num_tokens].numpy()
-    bias = layer["routing_bias"].float().numpy() if "routing_bias" in layer else None
-    logits = layer["routing_logits"][:num_tokens].float().numpy()
-    return trained_router.select(logits, bias, sizes)
+    outputs = trained_router.RouterOutputs.of_inputs(layer)
+    return trained_router.select(outputs, sizes)[:num_tokens]
 
 
 @pytest.mark.parametrize(

@@ -48,16 +48,18 @@ PUBLIC = [catalogue.definition(key) for key in (*catalogue.fp8_moe(), *catalogue
 @pytest.mark.parametrize("definition", PUBLIC, ids=lambda definition: definition.name)
 def test_a_definitions_axes_are_the_public_ones(definition):
     """A solution of the public data set must fit: FIB finds it by name."""
-    numbers = numbers_of(definition)
     axes = {axis: spec.value for axis, spec in definition.axes.items() if spec.type == "const"}
+    numbers = numbers_of(definition)
+    hidden = numbers["h"]
+    width = numbers["i"]
     wanted = {
         "num_local_experts": numbers["e"],
-        "hidden_size": numbers["h"],
-        "intermediate_size": numbers["i"],
-        "gemm1_out_size": 2 * numbers["i"],
-        "num_hidden_blocks": numbers["h"] // 128,
-        "num_intermediate_blocks": numbers["i"] // 128,
-        "num_gemm1_out_blocks": 2 * numbers["i"] // 128,
+        "hidden_size": hidden,
+        "intermediate_size": width,
+        "gemm1_out_size": 2 * width,
+        "num_hidden_blocks": hidden // 128,
+        "num_intermediate_blocks": width // 128,
+        "num_gemm1_out_blocks": 2 * width // 128,
     }
 
     kind = kind_of(definition)

@@ -1,7 +1,5 @@
 """MXFP4 experts: the reference, the sizes and the workloads."""
 
-import math
-
 import committed_workloads
 import pytest
 import torch
@@ -29,21 +27,18 @@ def e2m1_by_hand(code):
 
 def test_every_code_at_every_scale():
     """Halves of a byte exchanged, or a scale that is off by one."""
-    low_and_high = []
-    for byte in range(256):
-        low_and_high.append(e2m1_by_hand(byte & 15))
-        low_and_high.append(e2m1_by_hand(byte >> 4))
-    codes = torch.tensor(low_and_high, dtype=torch.float64).view(16, 32)
+    packed = torch.arange(256, dtype=torch.uint8).view(torch.int8)
+    low_and_high = [[e2m1_by_hand(byte & 15), e2m1_by_hand(byte >> 4)] for byte in range(256)]
+    codes = torch.tensor(low_and_high, dtype=torch.float64).flatten()
 
-    packed = torch.arange(256, dtype=torch.uint8).view(16, 16)
-    for byte in range(255):
-        scales = torch.full((16, 1), byte, dtype=torch.uint8)
-        values = family.dequantize_mxfp4(packed.view(torch.int8), scales.view(torch.int8))
-        wanted = codes * 2.0 ** (byte - 127)
-        assert torch.equal(values, wanted.float()), byte
+    bytes_of_scales = torch.arange(256, dtype=torch.uint8).unsqueeze(1)
+    scales = bytes_of_scales.repeat(1, len(codes) // 32).view(torch.int8)
+    values = family.dequantize_mxfp4(packed.repeat(256, 1), scales)
 
-    no_number = torch.full((16, 1), 255, dtype=torch.uint8)
-    assert family.dequantize_mxfp4(packed, no_number).isnan().all()
+    powers = 2 ** (torch.arange(255, dtype=torch.float64) - 127)
+    wanted = powers.unsqueeze(1) * codes
+    assert torch.equal(values[:255], wanted.float())
+    assert values[255].isnan().all()
 
 
 def row_of(x, inputs, expert):
@@ -67,11 +62,10 @@ def test_it_computes_what_the_definition_describes():
     x = inputs["hidden_states"].double() * scales
 
     expected = torch.zeros_like(x)
-    for token in range(len(x)):
-        for slot, expert in enumerate(inputs["topk_ids"][token].long() - 16):
-            if 0 <= expert < 16:
-                weight = inputs["topk_weights"][token, slot]
-                expected[token] += weight * row_of(x[token], inputs, expert)
+    local = inputs["topk_ids"] - 16
+    for token, slot in ((local >= 0) & (local < 16)).nonzero():
+        row = row_of(x[token], inputs, local[token, slot])
+        expected[token] += inputs["topk_weights"][token, slot] * row
 
     assert expected.any()
     assert relative_error(expected_output(SMALL, inputs), expected) < 4e-3
@@ -81,9 +75,8 @@ def test_it_computes_what_the_definition_describes():
 
 
 def test_sizes_are_the_models_and_its_shards():
-    sizes = {}
-    for key in catalogue.mxfp4():
-        _, _, sizes[key] = catalogue.definition_name(key).partition("_routed_")
+    prefix = "moe_mxfp4_fp8_block_scale_routed_"
+    sizes = {key: catalogue.definition_name(key).removeprefix(prefix) for key in catalogue.mxfp4()}
     assert sizes == {
         "deepseek-v4-flash-mxfp4": "topk6_e256_h4096_i2048_clamp10",
         "deepseek-v4-flash-ep8-mxfp4": "topk6_e32_h4096_i2048_clamp10",
@@ -113,11 +106,11 @@ def files_with(name, recorded):
 def stored(tmp_path_factory):
     """Case name -> its stored tensors, generated anew and checked against the committed sums."""
     root = committed_workloads.make_below(tmp_path_factory.mktemp("data_set"), SMALL)
-    names = {case.uuid: case.name for case in catalogue.MXFP4.cases(SMALL)}
+    cases = workloads.cases_by_uuid(SMALL)
     tensors = {}
     for workload in workloads.recorded(SMALL):
-        name = names[workload.uuid]
-        tensors[name] = workloads.stored_tensors(workload, root)
+        case = cases[workload.uuid]
+        tensors[case.name] = workloads.stored_tensors(workload, root)
     return tensors
 
 
@@ -138,8 +131,8 @@ def test_hard_cases_are_as_hard_as_they_say(stored):
 
 
 def test_bound_is_half_a_byte_and_a_scale_for_each_weight():
-    case = next(case for case in catalogue.MXFP4.cases(FLASH) if case.seq_len == 64)
-    least = committed_workloads.bound(FLASH, case.uuid)
-    weights = least.active * 3 * 2048 * 4096
-    assert math.isclose(least.bytes, weights * 17 / 32, rel_tol=1e-3)
-    assert least.flops == 2 * 6 * 64 * 3 * 2048 * 4096
+    (case,) = [case for case in catalogue.MXFP4.cases(FLASH) if case.seq_len == 64]
+    bound = committed_workloads.bound(FLASH, case.uuid)
+    weights = 3 * 2048 * 4096
+    assert bound.bytes == pytest.approx(bound.active * weights * 17 / 32, rel=1e-3)
+    assert bound.flops == 2 * 6 * 64 * weights

@@ -10,7 +10,7 @@ from moebench.operators import catalogue, workloads
 from moebench.operators.fp8 import routed
 from moebench.operators.fp8.layer import append_shared_experts
 
-SMALL = catalogue.ROUTED.small()
+each_small = pytest.mark.parametrize("layer_key", catalogue.ROUTED.small())
 
 
 # ---- the definition ----
@@ -26,6 +26,15 @@ def test_every_layer_with_the_router_inside_has_this_form():
 # ---- the reference ----
 
 
+def routing_of(inside, inputs):
+    """Return what the reference's router makes of a layer's inputs."""
+    router_inputs = [inputs["routing_logits"]]
+    if "routing_bias" in inputs:
+        router_inputs += [inputs["routing_bias"], 2.5]
+    ids, weights = reference(inside).route(*router_inputs)
+    return {"topk_ids": ids.int(), "topk_weights": weights}
+
+
 @pytest.mark.parametrize(
     ("inside", "offset"),
     [("small", 64), ("small-renorm", 0), ("small-shared", 0), ("small-shared", 224)],
@@ -37,18 +46,16 @@ def test_it_is_the_layer_with_the_router_inside(inside, offset):
     wanted = reference(inside).run(**inputs)
     assert wanted.any()
 
-    names = {"routing_logits", "routing_bias", "routed_scaling_factor"}
-    router_inputs = [inputs.pop(name) for name in list(inputs) if name in names]
-    ids, weights = reference(inside).route(*router_inputs)
-    routing = {"topk_ids": ids.int(), "topk_weights": weights}
+    routing = routing_of(inside, inputs)
     append_shared_experts(routing, offset, catalogue.layer_sizes()[inside], "seed")
-
     for name in ("gemm1_weights", "gemm1_weights_scale"):
         inputs[name] = halves_swapped(inputs[name])
     inputs["hidden_states_scale"] = inputs["hidden_states_scale"].t().contiguous()
-    inputs["local_expert_offset"] = offset
-    output = reference(f"{inside}-routed").run(**inputs, **routing)
-    assert torch.equal(output, wanted)
+
+    inputs |= routing | {"local_expert_offset": offset}
+    run = reference(f"{inside}-routed").run
+    names = catalogue.definition(f"{inside}-routed").inputs
+    assert torch.equal(run(*(inputs[name] for name in names)), wanted)
 
 
 def inputs_of(offset):
@@ -109,7 +116,7 @@ def test_workloads_are_those_with_the_router_inside(layer_key):
             assert counts[case.uuid] == counts_inside[case.like.uuid]
 
 
-@pytest.mark.parametrize("layer_key", SMALL)
+@each_small
 def test_routing_is_the_references(layer_key):
     inside = routed.router_inside()[layer_key]
     sizes = catalogue.layer_sizes()[inside]
@@ -117,12 +124,7 @@ def test_routing_is_the_references(layer_key):
         if case.ids != "chosen":
             continue
         stored = routed.form_inside(inside).tensors(case.like)
-        router_inputs = [stored["routing_logits"]]
-        if "routing_bias" in stored:
-            router_inputs += [stored["routing_bias"], 2.5]
-
-        ids, weights = reference(inside).route(*router_inputs)
-        expected = {"topk_ids": ids.int(), "topk_weights": weights}
+        expected = routing_of(inside, stored)
         append_shared_experts(expected, case.offset, sizes, case.uuid)
         assert_same_routing(catalogue.ROUTED.tensors(case), expected)
 
@@ -136,25 +138,36 @@ def assert_same_routing(stored, expected):
     torch.testing.assert_close(stored["topk_weights"], expected["topk_weights"])
 
 
-@pytest.mark.parametrize("layer_key", SMALL)
-def test_hard_cases_are_as_hard_as_they_say(layer_key):
-    sizes = catalogue.layer_sizes()[layer_key]
-    cases = {case.name: case for case in catalogue.ROUTED.cases(layer_key)}
-    names = ("padded-batch", "slots-without-expert", "experts-twice", "harsh-scales")
-    padded, without, twice, harsh = (catalogue.ROUTED.tensors(cases[name]) for name in names)
+def tensors_of(layer_key, name):
+    """Return the tensors of the case with this name."""
+    (case,) = [case for case in catalogue.ROUTED.cases(layer_key) if case.name == name]
+    return catalogue.ROUTED.tensors(case)
 
+
+@each_small
+def test_a_padded_batch_ends_without_experts(layer_key):
+    padded = tensors_of(layer_key, "padded-batch")
     assert (padded["topk_ids"][-1] == -1).all()
     assert padded["topk_weights"][-1].isnan().all()
 
-    ids = set(without["topk_ids"].flatten().tolist())
-    assert ids.issuperset([*routed.NO_EXPERT, sizes["num_experts"]])
 
-    ids = twice["topk_ids"][::2]
-    local = ids[:, 0] - cases["experts-twice"].offset
-    assert torch.equal(ids[:, 0], ids[:, -1])
-    assert ((local >= 0) & (local < sizes["num_local_experts"])).any()
+@each_small
+def test_slots_have_every_number_that_is_no_expert(layer_key):
+    ids = tensors_of(layer_key, "slots-without-expert")["topk_ids"]
+    num_experts = catalogue.layer_sizes()[layer_key]["num_experts"]
+    assert set(ids.flatten().tolist()).issuperset([*routed.NO_EXPERT, num_experts])
 
-    scales = harsh["hidden_states_scale"]
+
+@each_small
+def test_an_expert_comes_twice(layer_key):
+    ids = tensors_of(layer_key, "experts-twice")["topk_ids"]
+    assert torch.equal(ids[::2, 0], ids[::2, -1])
+
+
+@each_small
+def test_harsh_scales_lie_by_tokens(layer_key):
+    """As in the layer with the router inside, whose first token's are zeros."""
+    scales = tensors_of(layer_key, "harsh-scales")["hidden_states_scale"]
     assert not scales[0].any()
     assert scales[1].any()
     assert scales.min() < -16

@@ -2,7 +2,6 @@
 and what the scales of a checkpoint say of it.
 """
 
-import ast
 import json
 from pathlib import Path
 
@@ -13,61 +12,56 @@ from moebench.models import mxfp4_to_fp8, scales
 from moebench.models.mxfp4_to_fp8 import MOST_SPAN, NotExact, experts_to_fp8, spans, to_fp8
 from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
 from moebench.operators.fp8.reference import dequantize
+from moebench.packing.references import outline
 from safetensors.torch import save_file
 
 ROWS = 256
 COLUMNS = 384
-EVERY_CODE = torch.tensor([low | high << 4 for low in range(16) for high in range(16)])
 
 
 def random_matrix(seed, lowest, highest, rows=ROWS, columns=COLUMNS):
     """Return packed codes, and scales between two exponents that both occur in each block."""
-    generator = torch.Generator().manual_seed(seed)
-    packed = torch.randint(0, 256, (rows, columns // 2), generator=generator)
-    exponents = torch.randint(lowest, highest + 1, (rows, columns // 32), generator=generator)
-    exponents[::128, ::4] = lowest
-    exponents[1::128, ::4] = highest
-    return packed.to(torch.uint8), (exponents + 127).to(torch.uint8)
+    random = {"generator": torch.Generator().manual_seed(seed), "dtype": torch.uint8}
+    packed = torch.randint(0, 256, (rows, columns // 2), **random)
+    scales = torch.randint(127 + lowest, 128 + highest, (rows, columns // 32), **random)
+    scales[::128, ::4] = 127 + lowest
+    scales[1::128, ::4] = 127 + highest
+    return packed, scales
 
 
-def values_of(matrix):
-    return dequantize(matrix.weights, matrix.scales, row_block=128)
-
-
-def same_bits(left, right):
-    return torch.equal(left.view(torch.int32), right.view(torch.int32))
-
-
-@pytest.mark.parametrize(
-    ("lowest", "highest"),
-    [(0, 0), (-7, -5), (-20, -20 + MOST_SPAN), (-127, -127 + MOST_SPAN), (100, 100 + MOST_SPAN)],
-)
-def test_values_are_the_same_to_the_last_bit(lowest, highest):
-    packed, bytes_of_scales = random_matrix(1, lowest, highest)
+def converted(packed, bytes_of_scales):
+    """Check that values are the same to the last bit as FP8; return the FP8 matrix."""
     matrix = to_fp8(packed, bytes_of_scales)
+    values = dequantize(matrix.weights, matrix.scales, row_block=128)
+    wanted = dequantize_mxfp4(packed, bytes_of_scales)
+    assert torch.equal(values.view(torch.int32), wanted.view(torch.int32))
+    return matrix
 
+
+@pytest.mark.parametrize("lowest", [-127, -20, -7, 0, 100])
+@pytest.mark.parametrize("apart", [0, 2, MOST_SPAN])
+def test_values_are_the_same_to_the_last_bit(lowest, apart):
+    matrix = converted(*random_matrix(1, lowest, lowest + apart))
     assert matrix.weights.dtype == torch.float8_e4m3fn
     assert matrix.scales.shape == (ROWS // 128, COLUMNS // 128)
     assert (matrix.scales >= torch.finfo(torch.float32).tiny).all()
-    assert same_bits(values_of(matrix), dequantize_mxfp4(packed, bytes_of_scales))
 
 
 @pytest.mark.parametrize("apart", range(MOST_SPAN + 1))
 def test_every_code_is_exact_at_both_ends_of_a_span(apart):
-    packed = EVERY_CODE.to(torch.uint8).repeat(128 * 64 // 256).reshape(128, 64)
-    exponents = torch.full((128, 4), 120)
-    exponents[64:] = 120 + apart
-    bytes_of_scales = exponents.to(torch.uint8)
-    matrix = to_fp8(packed, bytes_of_scales)
-    assert same_bits(values_of(matrix), dequantize_mxfp4(packed, bytes_of_scales))
+    packed = torch.arange(128 * 64).to(torch.uint8).reshape(128, 64)
+    bytes_of_scales = torch.full((128, 4), 120, dtype=torch.uint8)
+    bytes_of_scales[64:] += apart
+    converted(packed, bytes_of_scales)
 
 
-def test_bytes_may_go_by_any_name():
+@pytest.mark.parametrize("scale_dtype", [torch.int8, torch.float8_e8m0fnu])
+def test_bytes_may_go_by_any_name(scale_dtype):
     packed, bytes_of_scales = random_matrix(2, -3, 3)
     expected = to_fp8(packed, bytes_of_scales)
-    for packed_dtype, scale_dtype in ((torch.int8, torch.int8), (torch.int8, torch.float8_e8m0fnu)):
-        matrix = to_fp8(packed.view(packed_dtype), bytes_of_scales.view(scale_dtype))
-        assert same_bits(values_of(matrix), values_of(expected))
+    matrix = to_fp8(packed.view(torch.int8), bytes_of_scales.view(scale_dtype))
+    assert torch.equal(matrix.weights.view(torch.uint8), expected.weights.view(torch.uint8))
+    assert torch.equal(matrix.scales, expected.scales)
 
 
 def test_a_block_that_no_fp8_block_has_is_named_with_its_expert():
@@ -92,19 +86,17 @@ def test_experts_are_converted_as_they_are_asked_for():
             asked.append(number)
             yield random_matrix(number, -7, -5)
 
-    converted = experts_to_fp8(read())
+    matrices = experts_to_fp8(read())
     assert asked == []
-    first = next(converted)
+    next(matrices)
     assert asked == [0]
-    assert same_bits(values_of(first), dequantize_mxfp4(*random_matrix(0, -7, -5)))
 
 
 def test_a_group_of_zeros_has_any_scale():
     packed, bytes_of_scales = random_matrix(5, -7, -5)
     bytes_of_scales[3, 2] = 0
     packed[3, 32:48] = 0x80  # 0 and -0
-    matrix = to_fp8(packed, bytes_of_scales)
-    assert same_bits(values_of(matrix), dequantize_mxfp4(packed, bytes_of_scales))
+    converted(packed, bytes_of_scales)
 
     zeros = torch.zeros(128, 64, dtype=torch.uint8)
     of_zeros = to_fp8(zeros, bytes_of_scales[:128, :4])
@@ -116,10 +108,9 @@ def test_weights_that_leave_room_may_lie_further_apart():
     """Of 4 alone, scales may be smaller by three powers of two than those of 0.5."""
     packed = torch.full((128, 64), 0x66, dtype=torch.uint8)
     bytes_of_scales = torch.full((128, 4), 127, dtype=torch.uint8)
-    bytes_of_scales[:, 0] = 127 - MOST_SPAN - 3
+    bytes_of_scales[:, 0] -= MOST_SPAN + 3
     assert spans(bytes_of_scales).item() == MOST_SPAN + 3
-    matrix = to_fp8(packed, bytes_of_scales)
-    assert same_bits(values_of(matrix), dequantize_mxfp4(packed, bytes_of_scales))
+    converted(packed, bytes_of_scales)
 
     bytes_of_scales[:, 0] -= 1
     with pytest.raises(NotExact):
@@ -146,14 +137,10 @@ def test_other_shapes_are_refused(rows, bytes_a_row, scale_shape):
 
 def test_it_needs_torch_alone():
     """A loader of weights may take the file."""
-    tree = ast.parse(Path(mxfp4_to_fp8.__file__).read_text(encoding="utf-8"))
-    modules = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            modules.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            modules.add(node.module)
-    assert modules <= {"torch", "dataclasses", "collections.abc"}
+    source = outline(Path(mxfp4_to_fp8.__file__).read_text(encoding="utf-8"))
+    modules = {module for _, module in source.absolute_imports}
+    assert modules == {"torch", "dataclasses", "collections.abc"}
+    assert not source.relative_imports
 
 
 CONFIG = {
@@ -175,9 +162,11 @@ def checkpoint_folder(tmp_path):
 
     def written(tensors):
         (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-        others = {"layers.0.ffn.shared_experts.w1.scale": torch.ones(2, 3)}
-        others["layers.0.ffn.experts.0.w1.weight"] = torch.zeros(256, 192, dtype=torch.int8)
-        others["layers.0.ffn.experts.0.w1.input_scale"] = torch.ones(())
+        others = {
+            "layers.0.ffn.shared_experts.w1.scale": torch.ones(2, 3),
+            "layers.0.ffn.experts.0.w1.weight": torch.zeros(256, 192, dtype=torch.int8),
+            "layers.0.ffn.experts.0.w1.input_scale": torch.ones(()),
+        }
         save_file(others, tmp_path / "others.safetensors")
         for number, (name, tensor) in enumerate(tensors.items()):
             save_file({name: tensor}, tmp_path / f"model-{number}.safetensors")
@@ -187,33 +176,50 @@ def checkpoint_folder(tmp_path):
 
 
 def typical(seed, shape=(256, 12)):
-    return random_matrix(seed, -7, -5, shape[0], shape[1] * 32)[1]
+    """Return scales of this shape."""
+    rows, groups = shape
+    _, bytes_of_scales = random_matrix(seed, -7, -5, rows, 32 * groups)
+    return bytes_of_scales
+
+
+def checked(folder, capsys):
+    """Return the exit status of --check-scales, and what it prints, in one line."""
+    status = cli.main(["model", folder, "--check-scales"])
+    words = capsys.readouterr().out.split()
+    return status, " ".join(words)
+
+
+def refused(folder, capsys):
+    """Return the line by which --check-scales refuses a checkpoint."""
+    assert cli.main(["model", folder, "--check-scales"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
 
 
 def test_scales_of_a_checkpoint_are_counted(checkpoint_folder, capsys):
     wide = typical(1)
     wide[130, 1] = 127 - 40
+    both = torch.stack([typical(3, (512, 12)), typical(4, (512, 12))])
     folder = checkpoint_folder(
         {
             "layers.0.ffn.experts.0.w1.scale": typical(0).view(torch.float8_e8m0fnu),
             "layers.0.ffn.experts.0.w3.scale": wide,
             "layers.0.ffn.experts.0.w2.weight_scale": typical(2, (384, 8)),
-            "model.layers.1.mlp.experts.gate_up_proj_scales": torch.stack(
-                [typical(3, (512, 12)), typical(4, (512, 12))]
-            ),
+            "model.layers.1.mlp.experts.gate_up_proj_scales": both,
         }
     )
-    assert cli.main(["model", folder, "--check-scales"]) == 1
-    out = capsys.readouterr().out
+    status, shown = checked(folder, capsys)
+    assert status == 1
     blocks = 6 + 6 + 6 + 2 * 12
-    assert f"{blocks}, of which {blocks - 1} are exact" in " ".join(out.split())
-    assert "w3.scale, block (1, 0)" in " ".join(out.split())
+    assert f"{blocks}, of which {blocks - 1} are exact" in shown
+    assert "w3.scale, block (1, 0)" in shown
 
 
 def test_a_checkpoint_whose_blocks_are_all_exact_is_one(checkpoint_folder, capsys):
     folder = checkpoint_folder({"layers.0.ffn.experts.0.w1.scale": typical(0)})
-    assert cli.main(["model", folder, "--check-scales"]) == 0
-    assert "6, of which 6 are exact" in " ".join(capsys.readouterr().out.split())
+    status, shown = checked(folder, capsys)
+    assert status == 0
+    assert "6, of which 6 are exact" in shown
 
 
 @pytest.mark.parametrize(
@@ -225,32 +231,28 @@ def test_a_checkpoint_whose_blocks_are_all_exact_is_one(checkpoint_folder, capsy
     ],
 )
 def test_what_are_no_scales_of_mxfp4_gets_one_line(checkpoint_folder, capsys, tensors, named):
-    assert cli.main(["model", checkpoint_folder(tensors), "--check-scales"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert named in line
+    assert named in refused(checkpoint_folder(tensors), capsys)
 
 
 def test_a_file_that_is_no_safetensors_gets_one_line(checkpoint_folder, capsys, tmp_path):
     folder = checkpoint_folder({})
     (tmp_path / "broken.safetensors").write_bytes(b"not one")
-    assert cli.main(["model", folder, "--check-scales"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "broken.safetensors" in line
+    assert "broken.safetensors" in refused(folder, capsys)
 
 
 def test_weights_in_fp8_have_no_such_scales(checkpoint_folder, capsys, tmp_path):
     folder = checkpoint_folder({})
     config = CONFIG | {"expert_dtype": "fp8"}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    assert cli.main(["model", folder, "--check-scales"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "--check-scales" in line
+    assert "--check-scales" in refused(folder, capsys)
 
 
 def test_a_tally_says_where_scales_are_furthest_apart():
     tally = scales.Tally()
     for name, lowest in (("near", -5), ("far", -18), ("middle", -9)):
-        bytes_of_scales = random_matrix(7, lowest, -3, 128, 128)[1]
+        _, bytes_of_scales = random_matrix(7, lowest, -3, 128, 128)
         tally.add(scales.Scales(name, bytes_of_scales))
-    assert (tally.widest, tally.blocks, tally.exact) == (15, 3, 2)
+    assert tally.blocks == 3
+    assert tally.exact == 2
+    assert tally.widest == 15
     assert tally.widest_at.startswith("far")

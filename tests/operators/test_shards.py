@@ -5,7 +5,7 @@ import tomllib
 import pytest
 import torch
 from every_solution import relative_error
-from moebench.models.layer import layers
+from moebench.models.layer import layer_of
 from moebench.operators import catalogue
 from moebench.operators.fp8.reference import local_experts
 from moebench.operators.layers import Split
@@ -28,8 +28,7 @@ def test_a_rank_has_all_experts_and_a_slice_of_each(key):
     sizes = catalogue.layer_sizes()[key]
     assert sizes["num_local_experts"] == sizes["num_experts"]
     assert sizes["intermediate_size"] == WIDTHS[key]
-    (name,) = [layer.name for layer in layers() if layer.key == key]
-    assert name.lower().replace(" ", "-") == key
+    assert layer_of(key).name.lower().replace(" ", "-") == key
 
 
 @pytest.mark.parametrize("key", [*WIDTHS, *(f"{key}-routed" for key in WIDTHS)])
@@ -54,23 +53,21 @@ def test_a_definition_of_a_slice_says_so(key):
 def test_how_ranks_share_a_layer_is_written_as_it_is_read(value, split, suffix, words):
     assert Split.of_table(value) == split
     assert tomllib.loads(f"split = {split.in_table()}") == {"split": value}
-    assert (split.suffix(), split.words()) == (suffix, words)
+    assert split.suffix() == suffix
+    assert split.words() == words
 
 
 def rank_of(experts, rank, ranks):
     """Return the weights and scales that a rank has of these experts', by columns of h."""
-    width = experts["w2"].shape[2] // ranks
-    columns = slice(rank * width, (rank + 1) * width)
-    blocks = slice(columns.start // 128, columns.stop // 128)
-
-    up, gate = experts["w13"].chunk(2, dim=1)
-    up_scale, gate_scale = experts["w13_scale"].chunk(2, dim=1)
-    return {
-        "w13": torch.cat([up[:, columns], gate[:, columns]], dim=1),
-        "w13_scale": torch.cat([up_scale[:, blocks], gate_scale[:, blocks]], dim=1),
-        "w2": experts["w2"][:, :, columns],
-        "w2_scale": experts["w2_scale"][:, :, blocks],
-    }
+    part = {}
+    for name in ("w13", "w13_scale"):
+        up, gate = experts[name].chunk(2, dim=1)
+        part[name] = torch.cat(
+            [up.chunk(ranks, dim=1)[rank], gate.chunk(ranks, dim=1)[rank]], dim=1
+        )
+    for name in ("w2", "w2_scale"):
+        part[name] = experts[name].chunk(ranks, dim=2)[rank]
+    return part
 
 
 def test_the_slices_outputs_add_up_to_the_layers():

@@ -82,8 +82,8 @@ def test_ranks_outputs_add_up_to_one_shared_expert_of_every_token():
 
 def test_a_gate_is_a_weight_of_the_last_slot():
     """Qwen3-Next's: one GPU has all of its part of the experts, so every token has a gate."""
-    key = "qwen3-next-shared-routed"
-    (case,) = [case for case in catalogue.ROUTED.cases(key) if case.seq_len == 64]
+    cases = catalogue.ROUTED.cases("qwen3-next-shared-routed")
+    (case,) = [case for case in cases if case.seq_len == 64]
     tensors = catalogue.ROUTED.tensors(case)
     routed_ids, shared_ids = tensors["topk_ids"].split([10, 1], dim=1)
     weights, gate = tensors["topk_weights"].split([10, 1], dim=1)
@@ -93,7 +93,9 @@ def test_a_gate_is_a_weight_of_the_last_slot():
     assert gate.std() > 0.1
     assert torch.allclose(weights.sum(1), torch.ones(64))
 
-    axes = catalogue.definition(key).axes
+
+def test_behind_a_router_a_shared_expert_is_one_like_others():
+    axes = catalogue.definition("qwen3-next-shared-routed").axes
     assert axes["top_k"].value == 11
     assert axes["num_local_experts"].value == 129
     assert "num_shared_experts" not in axes

@@ -16,8 +16,9 @@ from moebench.core import paths
 from moebench.core.errors import CannotRun, UserError
 from moebench.operators import catalogue, workloads
 from moebench.operators.catalogue import definition_name, layer_sizes
-from moebench.operators.fp8.layer import bias_of, stored_scales
+from moebench.operators.fp8.layer import stored_scales
 from moebench.operators.routing import trained_router
+from moebench.operators.routing.trained_router import RouterOutputs
 from rich.cells import cell_len
 from rich.console import Console
 from terminal import rows_of
@@ -198,7 +199,13 @@ def test_the_command_writes_and_lists(capsys):
     assert cli.main(["data", "nothing"]) == 2
 
 
-def keys_of(lines):
+def listed(capsys, *keys):
+    """Return the lines of `moebench data`."""
+    assert cli.main(["data", *keys]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def first_cells(lines):
     """Return the first cell of each row."""
     return [row[0] for row in rows_of(lines) if row[0]]
 
@@ -206,14 +213,12 @@ def keys_of(lines):
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_a_narrow_terminal_cuts_no_key_and_no_name(capsys, monkeypatch, width):
     monkeypatch.setattr(data, "console", lambda: Console(width=width))
-    assert cli.main(["data"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert keys_of(lines) == list(catalogue.layer_sizes())
+    lines = listed(capsys)
+    assert first_cells(lines) == list(layer_sizes())
     assert max(map(cell_len, lines)) <= width
 
-    assert cli.main(["data", "small-routed"]) == 0
-    names = keys_of(capsys.readouterr().out.splitlines())
-    assert names == [case.name for case in catalogue.ROUTED.cases("small-routed")]
+    names = [case.name for case in catalogue.ROUTED.cases("small-routed")]
+    assert first_cells(listed(capsys, "small-routed")) == names
 
 
 def test_each_layer_has_its_models_scaling_factor():
@@ -255,12 +260,11 @@ def test_no_choice_hangs_on_rounding(made, layer_key):
     route = catalogue.router(layer_key)
     for case in operator.cases(layer_key):
         tensors = tensors_of(made, case)
-        logits = tensors["routing_logits"]
-        margins = trained_router.margin(logits.float().numpy(), bias_of(tensors), sizes)
+        margins = trained_router.margin(RouterOutputs.of_inputs(tensors), sizes)
         assert margins.min(initial=1) >= trained_router.MARGIN, case.name
 
         bias = [tensors["routing_bias"], 2.5] if "routing_bias" in tensors else []
-        in_fp32, _ = route(logits, *bias)
+        in_fp32, _ = route(tensors["routing_logits"], *bias)
         in_fp64 = operator.chosen(tensors, sizes)
         assert np.array_equal(in_fp32.sort(1).values, np.sort(in_fp64)), case.name
 

@@ -33,8 +33,8 @@ def drawn(layer_key: str, num_tokens: int, layer_count: int) -> list[torch.Tenso
     layers = []
     for number in range(layer_count):
         seed = f"tune/{num_tokens}/{number}"
-        logits, bias = trained_router.draw_typical(seed, num_tokens, first, sizes)
-        chosen = torch.from_numpy(trained_router.select(logits, bias, sizes))
+        outputs = trained_router.draw_typical(seed, num_tokens, first, sizes)
+        chosen = torch.from_numpy(trained_router.select(outputs, sizes))
         layers.append(local(chosen, first, layer_key))
     return layers
 

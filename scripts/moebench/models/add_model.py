@@ -149,18 +149,16 @@ def with_layer(text: str, key: str, checkpoint: Checkpoint, sizes: Sizes) -> str
     name = RANKS_SUFFIX.sub("", key)
     if name in models():
         name = key
-    new = new_table(name, checkpoint, sizes)
-    whole = f"{text.rstrip()}\n\n{new}"
-    return with_entry(whole, name, field, entry)
+    with_table = f"{text.rstrip()}\n\n{new_table(name, checkpoint, sizes)}"
+    return with_entry(with_table, name, field, entry)
 
 
 def model_of(checkpoint: Checkpoint) -> str | None:
     """Return the table of layers.toml that has this checkpoint's layer, on whatever ranks."""
-    wanted = DEFAULTS | checkpoint.sizes
-    wanted["layers"] = checkpoint.layers
+    wanted = DEFAULTS | checkpoint.sizes | {"layers": checkpoint.layers}
     for name, model in models().items():
-        sizes = DEFAULTS | model
-        if all(sizes.get(key) == value for key, value in wanted.items()):
+        stated = DEFAULTS | model
+        if stated | wanted == stated:
             return name
     return None
 
@@ -199,14 +197,14 @@ def line_of(lines: list[str], table: str, field: str) -> int | None:
 
 def new_table(name: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
     """Return TOML of a model without definitions."""
-    values = {"name": name, "layers": checkpoint.layers}
+    lines = [
+        f"[{json.dumps(name)}]",
+        f"name = {json.dumps(name)}",
+        f"layers = {checkpoint.layers}",
+    ]
     for size, value in checkpoint.sizes.items():
         if value != DEFAULTS.get(size):
-            values[size] = value
-
-    lines = [f"[{json.dumps(name)}]"]
-    for each, value in values.items():
-        lines.append(f"{each} = {json.dumps(value)}")
+            lines.append(f"{size} = {json.dumps(value)}")
     lines.append("ranks = {}")
     if runs_on_cpu(checkpoint, sizes):
         lines.append("small = true")

@@ -38,8 +38,8 @@ def expected_bound(num_tokens: int, sizes: Sizes, expert_bytes: int | None = Non
     bounds = []
     for number in range(num_routings(num_tokens)):
         seed = f"expected/{num_tokens}/{number}"
-        logits, bias = trained_router.draw(seed, num_tokens, {}, sizes)
-        chosen = trained_router.select(logits, bias, sizes)
+        outputs = trained_router.draw(seed, num_tokens, {}, sizes)
+        chosen = trained_router.select(outputs, sizes)
         for rank in range(expert_ranks(sizes)):
             counts = trained_router.counts_with_shared(chosen - rank * local, rank, sizes)
             bounds.append(layer_bound(num_tokens, counts, routing_bytes, sizes, expert_bytes))

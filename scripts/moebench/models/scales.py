@@ -46,16 +46,15 @@ class Tally:
         apart = spans(scales.exponents)
         is_nan = apart < 0
         is_exact = apart <= MOST_SPAN
-        is_exact &= ~is_nan
+        nan = is_nan.sum().item()
         self.matrices += 1
         self.blocks += apart.numel()
-        self.nan += int(is_nan.sum())
-        self.exact += int(is_exact.sum())
+        self.nan += nan
+        self.exact += is_exact.sum().item() - nan
 
-        widest = int(apart.max())
+        widest = apart.max().item()
         if widest > self.widest:
-            first, *_ = (apart == widest).nonzero()
-            row, column = first.tolist()
+            row, column = (apart == widest).nonzero()[0].tolist()
             self.widest = widest
             self.widest_at = f"{scales.name}, block ({row}, {column})"
 
@@ -103,8 +102,7 @@ def check_shape(file: Path, name: str, shape: list[int], checkpoint: Checkpoint)
     gate_or_up = [width, hidden // GROUP]
     both = [2 * width, hidden // GROUP]
     down = [hidden, width // GROUP]
-    matrix = list(shape[-2:])
-    if matrix not in (gate_or_up, both, down):
+    if shape[-2:] not in (gate_or_up, both, down):
         raise UserError(
             f"--check-scales: {file.name}: {name} has {shape}, want {gate_or_up}, {both} or "
             f"{down}, a scale per {GROUP} columns"

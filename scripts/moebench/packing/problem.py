@@ -9,26 +9,26 @@ MoE family. Of a table, *.csv, the rows whose column
 others current.
 """
 
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from moebench.operators import catalogue
 from moebench.operators.fp8 import swiglu
 from moebench.packing import argument_tables
 
-# size -> its name in C++; in Python it is the key in capitals
-NAMES = argument_tables.SIZES_IN_CPP
-# of the activation (operators/fp8/swiglu.py)
-ACTIVATION = {
+NAMES = argument_tables.SIZES_IN_CPP  # of sizes
+# what a file says -> its name in C++; in Python it is the key in capitals
+SYMBOLS = NAMES | {
+    "renorm": "kRenorm",
+    # of the activation (operators/fp8/swiglu.py)
     "swiglu_limit": "kSwigluLimit",
     "swiglu_alpha": "kSwigluAlpha",
     "swiglu_up_offset": "kSwigluUpOffset",
     "clamp_after_silu": "kClampAfterSilu",
-}
-INTERFACE = {
-    "ROUTED": "kTopKGiven",
-    "GATE_FIRST": "kGateFirst",
-    "SCALES_ROW_MAJOR": "kScalesRowMajor",
+    # of interface and weights
+    "routed": "kTopKGiven",
+    "gate_first": "kGateFirst",
+    "scales_row_major": "kScalesRowMajor",
+    "mxfp4_weights": "kMxfp4Weights",
 }
 CPP_TYPES = {bool: "bool", int: "int", float: "float"}
 CONSTANTS = [
@@ -43,41 +43,18 @@ FILES = [*CONSTANTS, *TABLES]
 NOTE = "Packing writes this file for other definitions."
 
 
-@dataclass(frozen=True)
-class Constant:
-    """A constant of a packed file. name: in Python. symbol: in C++."""
-
-    name: str
-    symbol: str
-    value: float
-
-    def in_python(self) -> str:
-        return f"{self.name} = {self.value}"
-
-    def in_cpp(self) -> str:
-        cpp_type = CPP_TYPES[type(self.value)]
-        literal = str(self.value).lower()
-        if cpp_type == "float":
-            literal += "f"
-        return f"constexpr {cpp_type} {self.symbol} = {literal};"
-
-
-def constants_of(file: str, layer_key: str) -> list[Constant]:
-    """Return the constants of `problem`, `interface` or `weights`."""
+def constants_of(file: str, layer_key: str) -> dict[str, float]:
+    """Return what `problem`, `interface` or `weights` says of a definition, by SYMBOLS."""
     if file == "interface":
         routed = catalogue.form(layer_key) in ("routed", "mxfp4")  # today these have all three
-        return [Constant(name, symbol, routed) for name, symbol in INTERFACE.items()]
+        return dict.fromkeys(("routed", "gate_first", "scales_row_major"), routed)
     if file == "weights":
-        return [Constant("MXFP4_WEIGHTS", "kMxfp4Weights", layer_key in catalogue.mxfp4())]
+        return {"mxfp4_weights": layer_key in catalogue.mxfp4()}
 
     layer = catalogue.layer_sizes()[layer_key]
-    activation = swiglu.constants(layer)
-
-    constants = [Constant(key.upper(), symbol, layer[key]) for key, symbol in NAMES.items()]
-    constants.append(Constant("RENORM", "kRenorm", layer_key in catalogue.renorm()))
-    for key, symbol in ACTIVATION.items():
-        constants.append(Constant(key.upper(), symbol, activation[key]))
-    return constants
+    constants = {key: layer[key] for key in NAMES}
+    constants["renorm"] = layer_key in catalogue.renorm()
+    return constants | swiglu.constants(layer)
 
 
 def source(path: str, layer_key: str, text: str = "") -> str:
@@ -100,11 +77,18 @@ def constants_source(path: PurePosixPath, layer_key: str) -> str:
 
     if path.suffix == ".cuh":
         lines = [f"// {path.stem}: {definition}. {NOTE}", "#pragma once", ""]
-        lines += [constant.in_cpp() for constant in constants]
+        for key, value in constants.items():
+            cpp_type = CPP_TYPES[type(value)]
+            lines.append(f"constexpr {cpp_type} {SYMBOLS[key]} = {cpp_literal(value)};")
     else:
         lines = [f'"""{path.stem}: {definition}.', "", NOTE, '"""', ""]
-        lines += [constant.in_python() for constant in constants]
+        lines += [f"{key.upper()} = {value}" for key, value in constants.items()]
     return "\n".join([*lines, ""])
+
+
+def cpp_literal(value: float) -> str:
+    literal = str(value).lower()
+    return f"{literal}f" if isinstance(value, float) else literal
 
 
 def table_source(text: str, layer_key: str) -> str:

@@ -88,10 +88,9 @@ def with_imports(text: str, modules: Mapping[RelativeImport, str]) -> str:
     # From the end, so that the columns of those before stay right.
     for node in sorted(modules, reverse=True):
         statement = f"from {modules[node]} import"
-        index = node.line - 1
-        before = lines[index][: node.column]
-        after = lines[index][node.column :]
-        lines[index] = before + STATEMENT.sub(statement.encode(), after, count=1)
+        line = lines[node.line - 1]
+        renamed = STATEMENT.sub(statement.encode(), line[node.column :], count=1)
+        lines[node.line - 1] = line[: node.column] + renamed
 
     return b"".join(lines).decode()
 

@@ -98,8 +98,12 @@ def by_rule(fields: Fields, total: int) -> set[int]:
 
     from_0 = fields.whole("every_from_0", 1)
     from_1 = fields.whole("every_from_1", 1)
-    every = set(range(0, end, from_0)).intersection(range(from_1 - 1, end, from_1))
-    return {number for number in every if number >= first and number not in dense}
+    with_experts = set()
+    for number in range(first, end):
+        is_due = number % from_0 == 0 and (number + 1) % from_1 == 0
+        if is_due and number not in dense:
+            with_experts.add(number)
+    return with_experts
 
 
 def is_whole(value: object) -> bool:

@@ -219,16 +219,20 @@ def activations_of_group(inputs: dict) -> str:
 def stated_by_quark(quantisation: dict) -> Stated:
     """Return what Quark says of all layers, and of some."""
     every = scheme_of_quark(quantisation.get("global_quant_config"))
-    by_module = quantisation.get("layer_quant_config")
-    if not isinstance(by_module, dict):
-        return Stated(every)
+    by_module = object_in(quantisation, "layer_quant_config")
     return Stated(every, {name: scheme_of_quark(entry) for name, entry in by_module.items()})
+
+
+def object_in(part: object, name: str) -> dict:
+    """Return the object that a part of a config.json has under a name, {} for anything else."""
+    value = part.get(name) if isinstance(part, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 def scheme_of_quark(entry: object) -> Scheme:
     """Return the scheme of one of Quark's configurations."""
-    weight = entry.get("weight") if isinstance(entry, dict) else None
-    if not isinstance(weight, dict):
+    weight = object_in(entry, "weight")
+    if not weight:
         return Scheme("", "quark")
 
     element = str(weight.get("dtype"))
@@ -242,9 +246,7 @@ def scheme_of_quark(entry: object) -> Scheme:
     if weight.get("group_size") != GROUP or weight.get("scale_format") != "e8m0":
         return Scheme(NVFP4, words)
 
-    inputs = entry.get("input_tensors")
-    if not isinstance(inputs, dict):
-        inputs = {}
+    inputs = object_in(entry, "input_tensors")
     static = inputs.get("is_dynamic") is False
     return Scheme(MXFP4, words, None, activations_of_quark(inputs), static)
 

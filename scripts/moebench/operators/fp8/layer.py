@@ -18,6 +18,7 @@ from moebench.operators.operator import Case, Operator, module_source
 from moebench.operators.roofline import Bound, Counts
 from moebench.operators.routing import trained_router
 from moebench.operators.routing.numbers import integers, normal, sigmoid
+from moebench.operators.routing.trained_router import RouterOutputs
 
 SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
 RANDOM_INPUTS = ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES)
@@ -100,7 +101,7 @@ class Fp8Layer(Operator):
 
     def tensors(self, case: MoeCase) -> dict[str, torch.Tensor]:
         sizes = self.layer_sizes()[case.layer_key]
-        return router_outputs(case, sizes) | stored_scales(case, sizes)
+        return router_outputs(case, sizes).as_inputs() | stored_scales(case, sizes)
 
     def scalars(self, case: MoeCase) -> dict[str, float]:
         """Return the inputs of a case that are numbers."""
@@ -137,11 +138,12 @@ class Fp8Layer(Operator):
 
     def chosen(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
         """Return the experts that the router inside chooses, [T, top_k]."""
-        logits = stored["routing_logits"].float().numpy()
+        outputs = RouterOutputs.of_inputs(stored)
+        shape = outputs.logits.shape
         experts = sizes["num_experts"]
-        if logits.ndim != 2 or logits.shape[1] != experts:
-            raise ValueError(f"logits: got shape {logits.shape}, want [T, {experts}]")
-        return trained_router.select(logits, bias_of(stored), sizes)
+        if len(shape) != 2 or shape[1] != experts:
+            raise ValueError(f"logits: got shape {shape}, want [T, {experts}]")
+        return trained_router.select(outputs, sizes)
 
     def bound(self, seq_len: int, counts: Counts, key: str) -> Bound:
         sizes = self.layer_sizes()[key]
@@ -174,26 +176,11 @@ def slice_sentence(sizes: Sizes) -> str:
     return f" Each expert is {share}; the ranks' outputs add up."
 
 
-def bias_of(inputs: dict[str, torch.Tensor]) -> np.ndarray | None:
-    """Return a router's bias, float32; None where it has none."""
-    bias = inputs.get("routing_bias")
-    return None if bias is None else bias.float().numpy()
-
-
-def router_outputs(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
-    """Return the routing inputs of a case. sizes: the router's."""
+def router_outputs(case: MoeCase, sizes: Sizes) -> RouterOutputs:
+    """Return what a router hands over in a case. sizes: the router's."""
     if case.raised is None:
-        drawn = trained_router.draw_typical(case.uuid, case.seq_len, case.offset, sizes)
-    else:
-        drawn = trained_router.draw(f"{case.uuid}/0", case.seq_len, case.raised, sizes)
-    return trained_router.as_inputs(*drawn)
-
-
-def after_router(inputs: dict[str, torch.Tensor], sizes: Sizes) -> dict[str, torch.Tensor]:
-    """Return topk_ids and topk_weights for a router's outputs. sizes: the router's."""
-    logits = inputs["routing_logits"].float().numpy()
-    ids, weights = trained_router.route(logits, bias_of(inputs), sizes)
-    return {"topk_ids": torch.from_numpy(ids), "topk_weights": torch.from_numpy(weights)}
+        return trained_router.draw_typical(case.uuid, case.seq_len, case.offset, sizes)
+    return trained_router.draw(f"{case.uuid}/0", case.seq_len, case.raised, sizes)
 
 
 def append_shared_experts(

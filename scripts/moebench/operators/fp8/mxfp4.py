@@ -19,12 +19,13 @@ from moebench.core import paths
 from moebench.operators import layers
 from moebench.operators.fp8 import swiglu as activations
 from moebench.operators.fp8.arguments import ROUTED_MXFP4, inputs
-from moebench.operators.fp8.layer import MoeCase, after_router, router_outputs, slice_sentence
+from moebench.operators.fp8.layer import MoeCase, router_outputs, slice_sentence
 from moebench.operators.fp8.reference import BLOCK, dequantize
 from moebench.operators.fp8.routed import Routed
 from moebench.operators.fp8.swiglu import silu_clamp as swiglu
 from moebench.operators.layers import Sizes, Split, cached
 from moebench.operators.operator import Operator, module_source
+from moebench.operators.routing import trained_router
 from moebench.operators.routing.numbers import bits
 
 GROUP = 32  # of K, with one scale
@@ -191,7 +192,7 @@ class Mxfp4(Routed):
 
     def tensors(self, case: Mxfp4Case) -> dict[str, torch.Tensor]:
         sizes = layer_sizes()[case.layer_key]
-        stored = after_router(router_outputs(case, sizes), sizes)
+        stored = trained_router.route(router_outputs(case, sizes), sizes)
         if case.spoilt:
             spoil(stored["topk_ids"], stored["topk_weights"], sizes["num_experts"])
         if self.case_with_scales(case) == case:

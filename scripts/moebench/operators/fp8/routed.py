@@ -33,7 +33,6 @@ from moebench.operators.fp8.layer import (
     SCALE_NAMES,
     Fp8Layer,
     MoeCase,
-    after_router,
     append_shared_experts,
     router_outputs,
     slice_sentence,
@@ -45,6 +44,8 @@ from moebench.operators.fp8.sigmoid_bias import SigmoidBias
 from moebench.operators.fp8.swiglu import silu as swiglu
 from moebench.operators.layers import Sizes, cached, expert_ranks
 from moebench.operators.operator import uuid_of
+from moebench.operators.routing import trained_router
+from moebench.operators.routing.trained_router import RouterOutputs
 
 ROUTERS_INSIDE = (SigmoidBias(), Renorm(), SharedExperts())
 NOT_ROUTED = {"small-one-group"}  # experts that are no multiple of 32 are in small-renorm
@@ -228,9 +229,9 @@ class Routed(Fp8Layer):
         if case.like:
             stored = form_inside(case.like.layer_key).tensors(case.like)
         else:
-            stored = router_outputs(case, sizes)
+            stored = router_outputs(case, sizes).as_inputs()
 
-        routed = after_router(stored, sizes)
+        routed = trained_router.route(RouterOutputs.of_inputs(stored), sizes)
         append_shared_experts(routed, case.offset, sizes, case.uuid)
         if case.ids in SPOILT:
             ids = routed["topk_ids"].numpy()

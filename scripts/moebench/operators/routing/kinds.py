@@ -14,7 +14,7 @@ from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun
 from moebench.operators import catalogue
-from moebench.operators.fp8.layer import MoeCase, after_router, append_shared_experts
+from moebench.operators.fp8.layer import MoeCase, append_shared_experts
 from moebench.operators.layers import routed_experts
 from moebench.operators.operator import uuid_of
 from moebench.operators.routing import trained_router
@@ -67,10 +67,9 @@ def tensors(kind: str, num_tokens: int, layer_key: str) -> dict[str, torch.Tenso
         seed = f"sweep/one/{num_tokens}"
         drawn = trained_router.draw(seed, num_tokens, same_experts(layer_key), sizes, spread=0)
 
-    inputs = trained_router.as_inputs(*drawn)
     if catalogue.form(layer_key) != "routed":
-        return inputs
-    routed = after_router(inputs, sizes)
+        return drawn.as_inputs()
+    routed = trained_router.route(drawn, sizes)
     append_shared_experts(routed, offset, sizes, seed)
     return routed
 

@@ -6,13 +6,13 @@ share of a draw varies, and its active experts decide the roofline bound, so `dr
 the first draw near the expected counts. A token whose experts are chosen by less than `MARGIN` is
 drawn again: what rounds differently would choose others for it.
 
-`sizes` are a layer's in the catalogue. A bias of None, as with renorm routing, stands for routing
-by the logits themselves, which are exact in bfloat16 then.
+`sizes` are a layer's in the catalogue.
 """
 
 import itertools
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,11 +29,47 @@ SLOPE = 0.15  # of the sigmoid where chosen experts lie
 CENTRE = -0.5  # most experts score below one half
 
 
-def margin(logits: np.ndarray, bias: np.ndarray | None, sizes: Sizes) -> np.ndarray:
+@dataclass(frozen=True)
+class RouterOutputs:
+    """What experts are chosen from: logits [T, num_experts] and bias [num_experts], float32; the
+    bias is exact in bfloat16. With renorm routing the bias is None, and logits are exact in
+    bfloat16.
+    """
+
+    logits: np.ndarray
+    bias: np.ndarray | None
+
+    @classmethod
+    def of_inputs(cls, inputs: dict[str, torch.Tensor]) -> "RouterOutputs":
+        """Return them from a definition's inputs."""
+        bias = None
+        if "routing_bias" in inputs:
+            bias = inputs["routing_bias"].float().numpy()
+        return cls(inputs["routing_logits"].float().numpy(), bias)
+
+    def as_inputs(self) -> dict[str, torch.Tensor]:
+        """Return a definition's inputs: routing_logits float32 and routing_bias bfloat16, or
+        bfloat16 logits alone.
+        """
+        logits = torch.from_numpy(self.logits)
+        if self.bias is None:
+            return {"routing_logits": logits.bfloat16()}
+        bias = torch.from_numpy(self.bias).bfloat16()
+        return {"routing_logits": logits, "routing_bias": bias}
+
+    def scores(self) -> np.ndarray:
+        """Return what experts are chosen by, float64 [T, num_experts]."""
+        logits = self.logits.astype(np.float64)
+        if self.bias is None:
+            return logits
+        return sigmoid(logits) + self.bias.astype(np.float64)
+
+
+def margin(outputs: RouterOutputs, sizes: Sizes) -> np.ndarray:
     """Return float64 [T]: by how much a token's last chosen group or expert is ahead of the first
     that is not chosen.
     """
-    scores = selection_scores(logits, bias)
+    scores = outputs.scores()
     gap = gap_behind(candidates(scores, sizes), sizes["top_k"])
 
     kept = sizes["kept_groups"]
@@ -49,18 +85,10 @@ def gap_behind(scores: np.ndarray, count: int) -> np.ndarray:
     return ranked[:, -count] - ranked[:, -count - 1]
 
 
-def selection_scores(logits: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
-    """Return what experts are chosen by, float64 [T, num_experts]."""
-    logits = logits.astype(np.float64)
-    if bias is None:
-        return logits
-    return sigmoid(logits) + bias.astype(np.float64)
-
-
 def in_groups(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
     """Return [T, num_groups, experts of a group]."""
-    groups = sizes["num_groups"]
     tokens, experts = scores.shape
+    groups = sizes["num_groups"]
     return scores.reshape(tokens, groups, experts // groups)
 
 
@@ -75,38 +103,41 @@ def candidates(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
     closed = sizes["num_groups"] - sizes["kept_groups"]
     if not closed:
         return scores
+
     worst_first = np.argsort(group_scores(scores, sizes), axis=1)
-    opened = in_groups(scores, sizes).copy()
-    np.put_along_axis(opened, worst_first[:, :closed, None], -np.inf, axis=1)
-    return opened.reshape(scores.shape)
+    worst = worst_first[:, :closed, None]
+    grouped = in_groups(scores, sizes).copy()
+    np.put_along_axis(grouped, worst, -np.inf, axis=1)
+    return grouped.reshape(scores.shape)
 
 
-def select(logits: np.ndarray, bias: np.ndarray | None, sizes: Sizes) -> np.ndarray:
+def select(outputs: RouterOutputs, sizes: Sizes) -> np.ndarray:
     """Return the experts of each token, int64 [T, top_k], in no particular order."""
-    scores = candidates(selection_scores(logits, bias), sizes)
-    top_k = sizes["top_k"]
-    return np.argpartition(scores, -top_k, axis=1)[:, -top_k:]
+    scores = candidates(outputs.scores(), sizes)
+    best_last = np.argpartition(scores, -sizes["top_k"], axis=1)
+    return best_last[:, -sizes["top_k"] :]
 
 
-def route(
-    logits: np.ndarray, bias: np.ndarray | None, sizes: Sizes
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return a router's answer, the best expert first: ids int32 and weights float32, both [T,
-    top_k].
+def route(outputs: RouterOutputs, sizes: Sizes) -> dict[str, torch.Tensor]:
+    """Return topk_ids int32 and topk_weights float32, both [T, top_k], the best expert first.
 
     With a bias the weights are the chosen scores, normalised, times the layer's scaling factor;
     without, a softmax over the chosen logits. Exactly rounded operations in one order alone, so the
     same to the last bit everywhere.
     """
-    scores = candidates(selection_scores(logits, bias), sizes)
-    ids = np.argsort(-scores, axis=1, kind="stable")[:, : sizes["top_k"]]
-    values = np.take_along_axis(logits.astype(np.float64), ids, axis=1)
+    scores = candidates(outputs.scores(), sizes)
+    best_first = np.argsort(-scores, axis=1, kind="stable")
+    ids = best_first[:, : sizes["top_k"]]
 
-    if bias is None:
-        weights = normalised(exponential(values - values[:, :1]))
+    chosen = np.take_along_axis(outputs.logits, ids, axis=1).astype(np.float64)
+    if outputs.bias is None:
+        weights = normalised(exponential(chosen - chosen[:, :1]))
     else:
-        weights = normalised(sigmoid(values)) * sizes["routed_scaling_factor"]
-    return ids.astype(np.int32), weights.astype(np.float32)
+        weights = normalised(sigmoid(chosen)) * sizes["routed_scaling_factor"]
+    return {
+        "topk_ids": torch.from_numpy(ids).int(),
+        "topk_weights": torch.from_numpy(weights).float(),
+    }
 
 
 def experts(seed: str, sizes: Sizes, spread: float = 1) -> tuple[np.ndarray, np.ndarray | None]:
@@ -136,46 +167,33 @@ def exact_in_bfloat16(values: np.ndarray) -> np.ndarray:
 
 def draw(
     seed: str, num_tokens: int, raised: dict[int, float], sizes: Sizes, spread: float = 1
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return logits [T, num_experts] float32 and bias [num_experts] float32 that is exact in
-    bfloat16; no choice is narrow.
+) -> RouterOutputs:
+    """Return outputs of which no choice is narrow.
 
     raised: logits to add to an expert's popularity without the bias taking them back. spread: how
-    far experts and their biases differ; at 0 all experts are alike and the bias is zero. With
-    renorm routing: logits that are exact in bfloat16, and None.
+    far experts and their biases differ; at 0 all experts are alike and the bias is zero.
     """
     offset, bias = experts(seed, sizes, spread)
     for expert, logit in raised.items():
         offset[expert] += logit
 
-    num_experts = len(offset)
-    logits = np.empty((num_tokens, num_experts), dtype=np.float32)
+    logits = np.empty((num_tokens, len(offset)), dtype=np.float32)
     unclear = np.arange(num_tokens)
     for attempt in itertools.count():
-        noise = normal(f"{seed}/noise/{attempt}", (len(unclear), num_experts))
-        drawn = noise + offset
+        drawn = normal(f"{seed}/noise/{attempt}", (len(unclear), len(offset)))
+        drawn += offset
         drawn = exact_in_bfloat16(drawn) if bias is None else drawn.astype(np.float32)
         logits[unclear] = drawn
 
-        is_narrow = margin(drawn, bias, sizes) < MARGIN
+        is_narrow = margin(RouterOutputs(drawn, bias), sizes) < MARGIN
         unclear = unclear[is_narrow]
         if not len(unclear):
-            return logits, bias
+            return RouterOutputs(logits, bias)
 
 
 def raised_alone(chosen: Iterable[int], num_experts: int, others: float = -3.0) -> dict[int, float]:
     """Return logits to add so that the chosen experts are far ahead of all others."""
     return dict.fromkeys(range(num_experts), others) | dict.fromkeys(chosen, 9.0)
-
-
-def as_inputs(logits: np.ndarray, bias: np.ndarray | None) -> dict[str, torch.Tensor]:
-    """Return the definitions' inputs: routing_logits float32 and routing_bias bfloat16, or bfloat16
-    logits alone.
-    """
-    drawn = torch.from_numpy(logits)
-    if bias is None:
-        return {"routing_logits": drawn.bfloat16()}
-    return {"routing_logits": drawn, "routing_bias": torch.from_numpy(bias).bfloat16()}
 
 
 def local_counts(chosen: np.ndarray, sizes: Sizes) -> Counts:
@@ -210,7 +228,7 @@ def counts_with_shared(chosen: np.ndarray, rank: int, sizes: Sizes) -> Counts:
     return counts_below(num_local, np.concatenate([local, shared], axis=1))
 
 
-def is_typical(num_tokens: int, rows: int, active: int, sizes: Sizes) -> bool:
+def is_typical(num_tokens: int, counts: Counts, sizes: Sizes) -> bool:
     """Whether rows are within 10% of their average or 2, and active experts within 5% of theirs,
     rounded, or 1.
 
@@ -218,26 +236,24 @@ def is_typical(num_tokens: int, rows: int, active: int, sizes: Sizes) -> bool:
     only needs a row: without one there is nothing to measure.
     """
     if num_tokens == 1:
-        return rows >= 1
+        return counts.rows >= 1
 
     local = routed_experts(sizes)
-    average = num_tokens * sizes["top_k"] * local / sizes["num_experts"]
-    expected = round(local * (1 - math.exp(-average / local)))
-    if abs(active - expected) > max(1, 0.05 * expected):
+    rows = num_tokens * sizes["top_k"] * local / sizes["num_experts"]
+    active = round(local * (1 - math.exp(-rows / local)))
+    if abs(counts.active - active) > max(1, 0.05 * active):
         return False
-    return abs(rows - average) <= max(2, 0.1 * average)
+    return abs(counts.rows - rows) <= max(2, 0.1 * rows)
 
 
-def draw_typical(
-    seed: str, num_tokens: int, offset: int, sizes: Sizes
-) -> tuple[np.ndarray, np.ndarray | None]:
+def draw_typical(seed: str, num_tokens: int, offset: int, sizes: Sizes) -> RouterOutputs:
     """Return a `draw` that is typical for the rank of this offset.
 
     It takes some attempts: ten or so near T = 50.
     """
     for attempt in itertools.count():
-        logits, bias = draw(f"{seed}/{attempt}", num_tokens, {}, sizes)
-        chosen = select(logits, bias, sizes)
+        outputs = draw(f"{seed}/{attempt}", num_tokens, {}, sizes)
+        chosen = select(outputs, sizes)
         counts = local_counts(chosen - offset, sizes)
-        if is_typical(num_tokens, counts.rows, counts.active, sizes):
-            return logits, bias
+        if is_typical(num_tokens, counts, sizes):
+            return outputs
