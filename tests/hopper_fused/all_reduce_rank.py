@@ -33,12 +33,12 @@ class Rank:
 
     def random_weights(self):
         hidden = self.problem.HIDDEN_SIZE
-        width = self.problem.INTERMEDIATE_SIZE
+        inter = self.problem.INTERMEDIATE_SIZE
         experts = self.problem.NUM_LOCAL_EXPERTS
-        w13 = self.random_fp8(experts, 2 * width, hidden)
-        w2 = self.random_fp8(experts, hidden, width)
-        w13_scale = self.random_scale(experts, 2 * width // 128, hidden // 128)
-        w2_scale = self.random_scale(experts, hidden // 128, width // 128)
+        w13 = self.random_fp8(experts, 2 * inter, hidden)
+        w2 = self.random_fp8(experts, hidden, inter)
+        w13_scale = self.random_scale(experts, 2 * inter // 128, hidden // 128)
+        w2_scale = self.random_scale(experts, hidden // 128, inter // 128)
         return [w13, w13_scale, w2, w2_scale]
 
     def random_fp8(self, *shape):

@@ -2,9 +2,7 @@
 stage while it is read, or reads past L1's coherence what the kernel before may still write.
 """
 
-import os
 import re
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,19 +113,18 @@ def check_speed(source, log, opcodes):
         assert {"QGMMA", "UTMALDG"} <= opcodes
 
 
-@pytest.mark.skipif(
-    shutil.which("nvcc") is None or not os.access(sass.NVDISASM, os.X_OK),
-    reason="needs nvcc and nvdisasm",
-)
+@sass.needs_compilers
 @pytest.mark.parametrize(("layer_key", "source"), parameters())
 def test_machine_code_is_quick_and_releases_nothing_too_early(layer_key, source, tmp_path):
     result = compiled(layer_key, source, tmp_path)
     functions = sass.disassemble(result.cubin)
 
     check_speed(source, result.log, sass.opcodes(functions))
-    assert sass.arrivals(functions) or source not in MULTIPLYING
     assert sass.released_in_flight(functions) == set()
+    if source in MULTIPLYING:
+        assert sass.arrivals(functions)
     if source in OVERLAPPING and (layer_key, source) not in READ_WEIGHTS:
-        assert set(sass.read_only_loads(functions).values()) == {0}
+        counts = sass.read_only_loads(functions)
+        assert set(counts.values()) == {0}
     # Another definition's library would find its scratch in such a variable.
     assert unique_symbols(result.kernel) <= {"std", "tvm"}

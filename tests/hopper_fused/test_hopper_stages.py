@@ -148,13 +148,14 @@ class RightLayer:
         count = len(rows.token)
         columns = hopper_layouts.N_BLOCK_COLUMNS if self.few else 128  # with one scale
         up, gate = stage_references.reference_halves(self.layer, self.arguments, rows)
-        h, scale = quantised(torch.nn.functional.silu(gate) * up, self.h_split, columns)
+        h = torch.nn.functional.silu(gate) * up
+        parts, scale = quantised(h, self.h_split, columns)
         scale = scale * self.row_weight[:, None]
 
         index = hopper_layouts.h_index(rows, self.inter, self.h_split, self.few)
         scale_index = hopper_layouts.scale_index(rows, self.inter // 128, 128 // columns)
         return {
-            "h": scattered(count * self.inter * self.h_split, index, h),
+            "h": scattered(parts.numel(), index, parts),
             "h_scale": scattered(count * self.inter // columns, scale_index, scale),
         }
 
@@ -167,7 +168,7 @@ class RightLayer:
         x = hopper_layouts.of_tokens(self.arguments["hidden_states"].view(torch.uint8), rows)
         x_index = hopper_layouts.x_index(rows, self.hidden)
         arrays = {
-            "mask": self.mask(),
+            "mask": as_bytes(self.mask()),
             "token": int16(rows.token),
             "m_blocks": int16(m_blocks),
             "list_sizes": int32([len(starts), count]),
@@ -181,10 +182,13 @@ class RightLayer:
         """Return words of 32 experts, each for 32 tokens in turn."""
         num_tokens, experts = self.choice.chosen.shape
         words = hopper_layouts.round_up(experts, 32) // 32
-        bits = torch.zeros(hopper_layouts.round_up(num_tokens, 32), words * 32, dtype=torch.long)
+        padded_tokens = hopper_layouts.round_up(num_tokens, 32)
+        bits = torch.zeros(padded_tokens, words * 32, dtype=torch.long)
         bits[:num_tokens, :experts] = self.choice.chosen
-        word = (bits.unflatten(1, (words, 32)) << torch.arange(32)).sum(-1)
-        return as_bytes(word.to(torch.int32).unflatten(0, (-1, 32)).transpose(1, 2))
+
+        bits = bits.unflatten(1, (words, 32))
+        word = (bits << torch.arange(32)).sum(-1).to(torch.int32)
+        return word.unflatten(0, (-1, 32)).transpose(1, 2)
 
     def partial_sums(self):
         rows = self.rows

@@ -92,8 +92,8 @@ def random_ids(layer, tokens, offset):
     """
     draw = np.random.default_rng(0)
     end = offset + layer.num_local
-    local = np.tile(np.arange(layer.num_local), (tokens, 1))
-    ids = offset + draw.permuted(local, axis=1)[:, : layer.top_k]
+    every_id = np.tile(np.arange(offset, end), (tokens, 1))
+    ids = draw.permuted(every_id, axis=1)[:, : layer.top_k]
     ids[::3, 1] = -1
     ids[1::3, 2] = end
     ids[2::3, 3] = offset - 1
@@ -103,8 +103,9 @@ def random_ids(layer, tokens, offset):
     ids[7::16] = -1
     ids[8::16] = end - 1
 
+    is_local = (offset <= ids) & (ids < end)
     weights = draw.random(ids.shape, dtype=np.float32)
-    weights[(ids < offset) | (ids >= end)] = np.nan
+    weights[~is_local] = np.nan
     return ids.clip(-(2**31), 2**31 - 1).astype("i4"), weights
 
 

@@ -5,18 +5,11 @@ hopper_fused's kernels are looked at where they are compiled, tests/hopper_fused
 test_hopper_compile.py, and mma_fused's in tests/mma_fused/test_mma_compile.py.
 """
 
-import os
-import shutil
-
 import pytest
 import sass
 from every_solution import slow
 from packed_sources import packed_texts
 
-needs_compilers = pytest.mark.skipif(
-    shutil.which("nvcc") is None or not os.access(sass.NVDISASM, os.X_OK),
-    reason="needs nvcc and nvdisasm",
-)
 INVARIANT = ("hopper_fused_invariant", "few_rows_gemm1.cu")
 # one rank of 32 experts; 128 small experts with top-k given; few experts, clamped; widths that are
 # no whole pairs of tiles; 512 experts of I 512 or 1024, as tensor parallelism makes them
@@ -30,7 +23,7 @@ DEFINITIONS = [
 ]
 
 
-@needs_compilers
+@sass.needs_compilers
 @pytest.mark.parametrize("definition", DEFINITIONS)
 def test_a_stage_is_read_when_it_is_released(definition, tmp_path):
     solution, file = INVARIANT
@@ -50,7 +43,7 @@ def without_what_was_read(texts):
     return changed
 
 
-@needs_compilers
+@sass.needs_compilers
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("solution", "file"), [INVARIANT, ("hopper_fused", "many_tokens/grouped_gemm1.cu")]

@@ -1,21 +1,14 @@
 """mma_fused's kernels, compiled for every architecture that it lists, without a GPU."""
 
-import os
 import re
-import shutil
 import subprocess
 
 import ahead_of_time
 import mma_small_layer as small
 import pytest
 import sass
-from ahead_of_time import CUOBJDUMP
 from moebench.packing.manifest import read_manifest
 
-needs_compilers = pytest.mark.skipif(
-    shutil.which("nvcc") is None or not os.access(sass.NVDISASM, os.X_OK),
-    reason="needs nvcc, cuobjdump and nvdisasm",
-)
 # the longest lists of rows; the smallest layer; clamped, with the largest I
 OTHER_LAYERS = ["qwen3.5-397b", "qwen3-next", "deepseek-v4-pro-ep8-routed"]
 MXFP4_LAYERS = ["deepseek-v4-flash-mxfp4", "deepseek-v4-pro-ep8-mxfp4"]
@@ -45,18 +38,11 @@ def most_shared(architecture):
 
 
 def compiled(layer_key, architecture, folder):
-    """Return the cubin of the one launch, and what ptxas said. Its shared memory is asserted in the
-    source.
-    """
-    for name, text in small.cuda_files(layer_key).items():
-        (folder / name).write_text(text)
+    """Compile the one launch. Its shared memory is asserted in the source."""
+    flags = ["-Xptxas", "-v", *small.ARCHITECTURES[architecture].flags()]
     number = architecture.removeprefix("sm_")
-    command = ["nvcc", "-std=c++17", "-O2", f"-gencode=arch=compute_{number},code=sm_{number}"]
-    command += ["-Xptxas", "-v", *small.ARCHITECTURES[architecture].flags()]
-    command += ["-cubin", folder / "fused_layer.cu", "-o", folder / "kernel.cubin"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return folder / "kernel.cubin", done.stderr
+    texts = small.cuda_files(layer_key)
+    return sass.compiled(texts, "fused_layer.cu", folder, number, flags)
 
 
 def expected_copies(layer_key, architecture):
@@ -70,25 +56,25 @@ def test_hardware_is_what_it_is_compiled_for():
     assert set(read_manifest("mma_fused").target_hardware) == small.ARCHITECTURES.keys()
 
 
-@needs_compilers
+@sass.needs_compilers
 @pytest.mark.slow
 @pytest.mark.parametrize(("layer_key", "architecture"), LAUNCHES)
 def test_one_launch_compiles_without_spills(architecture, layer_key, tmp_path):
     """And to the instructions that the page names; a warp refills a stage that it has read."""
-    kernel, log = compiled(layer_key, architecture, tmp_path)
-    spills = re.findall(r"(\d+) bytes spill", log)
-    assert spills
+    result = compiled(layer_key, architecture, tmp_path)
+    spills = re.findall(r"(\d+) bytes spill", result.log)
     assert set(spills) == {"0"}
 
-    code = subprocess.run([CUOBJDUMP, "-sass", kernel], capture_output=True, text=True).stdout
+    command = [ahead_of_time.CUOBJDUMP, "-sass", result.cubin]
+    code = subprocess.run(command, capture_output=True, text=True).stdout
     if architecture == "sm_103" and "EXIT" not in code:
         return  # newer than the disassembler
-    products = re.findall(r"\b(?:HMMA|QMMA|IMMA|OMMA)\.[\w.]+", code)
-    copies = re.findall(r"\b(?:UTMALDG|LDGSTS)\b", code)
-    assert set(products) == {"HMMA.16816.F32"}
-    assert set(copies) == expected_copies(layer_key, architecture)
+    products = set(re.findall(r"\b(?:HMMA|QMMA|IMMA|OMMA)\.[\w.]+", code))
+    copies = set(re.findall(r"\b(?:UTMALDG|LDGSTS)\b", code))
+    assert products == {"HMMA.16816.F32"}
+    assert copies == expected_copies(layer_key, architecture)
     if architecture in FOLLOWED:
-        assert sass.released_in_flight(sass.disassemble(kernel)) == set()
+        assert sass.released_in_flight(sass.disassemble(result.cubin)) == set()
 
 
 @pytest.mark.parametrize(

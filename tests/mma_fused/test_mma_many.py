@@ -88,29 +88,39 @@ def wide_halves(h, scale):
     return h.unflatten(1, (-1, 128)) * scale[..., None]
 
 
+class Gemm1:
+    """Operands of gemm1: every FP8 code among the tokens, and some weights of zero."""
+
+    def __init__(self, draw, block_m):
+        self.permuted = permutation(draw, block_m)
+        every_value = torch.arange(2 * HIDDEN, device=DEVICE) % 127
+        self.x = draw.fp8(NUM_TOKENS, HIDDEN)
+        self.x[:2] = every_value.to(torch.uint8).view(self.x.dtype).view(2, HIDDEN)
+        self.x_scale = draw.normal(HIDDEN // 128, NUM_TOKENS)
+        self.w13 = draw.fp8(EXPERTS, 2 * INTER, HIDDEN)
+        self.w13[0, :8] = 0
+        self.w13_scale = draw.normal(EXPERTS, 2 * INTER // 128, HIDDEN // 128) / 16
+
+    def operands(self, routed):
+        x_scale = self.x_scale.t().contiguous() if routed else self.x_scale
+        return self.x, x_scale, self.w13, self.w13_scale, self.permuted
+
+
 @pytest.mark.parametrize("routed", [False, True])
 @on_each(Blocks(16, 128, 128), Blocks(32, 128, 64))
 def test_gemm1_swiglu_fp16(module, draw, blocks, routed, monkeypatch):
-    permuted = permutation(draw, blocks.m)
     stage = module("gemm1_swiglu_fp16")
-    every_value = torch.arange(2 * HIDDEN, device=DEVICE) % 127
-    x = draw.fp8(NUM_TOKENS, HIDDEN)
-    x[:2] = every_value.to(torch.uint8).view(x.dtype).view(2, HIDDEN)
-    x_scale = draw.normal(HIDDEN // 128, NUM_TOKENS)
-    w13 = draw.fp8(EXPERTS, 2 * INTER, HIDDEN)
-    w13[0, :8] = 0
-    w13_scale = draw.normal(EXPERTS, 2 * INTER // 128, HIDDEN // 128) / 16
+    gemm1 = Gemm1(draw, blocks.m)
+    operands = gemm1.operands(routed)
     if routed:  # gate first, scales row-major
-        x_scale = x_scale.t().contiguous()
         for each in (stage, sys.modules[stage.gemm1_ref.__module__]):
             monkeypatch.setattr(each, "GATE_FIRST", True)
             monkeypatch.setattr(each, "SCALES_ROW_MAJOR", True)
-    operands = (x, x_scale, w13, w13_scale, permuted)
 
     output = stage.gemm1_swiglu_fp16(*operands, choice(module, blocks))
     expected = stage.gemm1_swiglu_fp16_ref(*operands, blocks.m)
 
-    h, scale, expected_h, expected_scale = real_rows(permuted, *output, *expected)
+    h, scale, expected_h, expected_scale = real_rows(gemm1.permuted, *output, *expected)
     assert (scale.frexp().mantissa == 0.5).all()
     assert (h.abs() < 2**15).all()
     error = relative_error(wide_halves(h, scale), wide_halves(expected_h, expected_scale))

@@ -20,6 +20,7 @@ from layer_inputs import arguments as layer_arguments
 from moebench.judging.calling import random_fp8
 from moebench.judging.tolerances import matched_ratios
 from moebench.operators import catalogue
+from random_values import Draw
 
 from solutions.common.triton.rows.quantise_tokens import quantise_tokens_ref
 from solutions.common.triton.rows.route import route
@@ -38,26 +39,15 @@ some_tokens = pytest.mark.parametrize(
 
 
 def normal(shape, seed):
-    generator = torch.Generator(DEVICE).manual_seed(seed)
-    return torch.randn(shape, generator=generator, device=DEVICE)
+    return Draw(DEVICE, seed).normal(*shape)
 
 
 # ---- right answers ----
 
 
-@routed
-@some_tokens
-def test_both_forms_agree(layer, solution, layer_key, num_tokens):
-    """Two answers for one layer, depending on who routes. Of triton_fused_v2 bit
-    for bit.
-    """
-    arguments = layer_arguments(layer_key, num_tokens)
-    logits = normal((num_tokens, NUM_EXPERTS), seed=1)
-    logits[:, FIRST_EXPERT : FIRST_EXPERT + LOCAL] += 1.5
+def with_router_inside(arguments, logits, form):
+    """Return the arguments of the same layer for the form that routes, by these logits."""
     bias = torch.zeros(NUM_EXPERTS, dtype=torch.bfloat16, device=DEVICE)
-    expert, weight = route(logits, bias, FIRST_EXPERT, FACTOR, LOCAL)
-    arguments["topk_ids"] = torch.where(expert < 0, -1, expert + FIRST_EXPERT)
-    arguments["topk_weights"] = weight
     inside = arguments | {
         "routing_logits": logits,
         "routing_bias": bias,
@@ -66,12 +56,27 @@ def test_both_forms_agree(layer, solution, layer_key, num_tokens):
         "gemm1_weights_scale": halves_swapped(arguments["gemm1_weights_scale"]),
         "routed_scaling_factor": FACTOR,
     }
-    form_inside = LAYERS[layer_key]
-    names = [*catalogue.definition(form_inside).inputs, OUTPUT]
-    inside = {name: inside[name] for name in names}
+    names = [*catalogue.definition(form).inputs, OUTPUT]
+    return {name: inside[name] for name in names}
+
+
+@routed
+@some_tokens
+def test_both_forms_agree(layer, solution, layer_key, num_tokens):
+    """Two answers for one layer, depending on who routes. Of triton_fused_v2 bit
+    for bit.
+    """
+    form = LAYERS[layer_key]
+    arguments = layer_arguments(layer_key, num_tokens)
+    logits = normal((num_tokens, NUM_EXPERTS), seed=1)
+    logits[:, FIRST_EXPERT : FIRST_EXPERT + LOCAL] += 1.5
+    inside = with_router_inside(arguments, logits, form)
+    expert, weight = route(logits, inside["routing_bias"], FIRST_EXPERT, FACTOR, LOCAL)
+    arguments["topk_ids"] = torch.where(expert < 0, -1, expert + FIRST_EXPERT)
+    arguments["topk_weights"] = weight
 
     output = run(layer, arguments)
-    expected = run(built(solution, form_inside), inside)
+    expected = run(built(solution, form), inside)
 
     assert expected.any()
     if solution == "triton_fused_v2":
@@ -166,25 +171,23 @@ def whole_weights():
     experts = sizes["num_local_experts"]
     hidden = sizes["hidden_size"]
     inter = sizes["intermediate_size"]
-    generator = torch.Generator(DEVICE).manual_seed(0)
+    draw = Draw(DEVICE)
 
     weights = {}
-    for name, rows, columns in (("gemm1", 2 * inter, hidden), ("gemm2", hidden, inter)):
-        shape = (experts, rows // 128, columns // 128)
-        weights[f"{name}_weights"] = random_fp8((experts, rows, columns), DEVICE, generator)
-        scale = torch.rand(shape, generator=generator, device=DEVICE)
-        weights[f"{name}_weights_scale"] = 0.03 * scale
+    for gemm, rows, columns in (("gemm1", 2 * inter, hidden), ("gemm2", hidden, inter)):
+        shape = (experts, rows, columns)
+        scale = 0.03 * draw.uniform(experts, rows // 128, columns // 128)
+        weights[f"{gemm}_weights"] = random_fp8(shape, DEVICE, draw.generator)
+        weights[f"{gemm}_weights_scale"] = scale
     return weights
 
 
 def whole_arguments(num_tokens, weights):
     """Return arguments in bf16, in the order of a call."""
-    generator = torch.Generator(DEVICE).manual_seed(num_tokens)
-    random = {"generator": generator, "device": DEVICE}
-    x = torch.randn(num_tokens, weights["gemm1_weights"].shape[2], **random).bfloat16()
-    ids = torch.rand(num_tokens, NUM_EXPERTS, **random).argsort(1)[:, :TOP_K]
-    factors = torch.rand(num_tokens, TOP_K, **random)
-    ids = ids.to(torch.int32).contiguous()
+    draw = Draw(DEVICE, num_tokens)
+    x = draw.normal(num_tokens, weights["gemm1_weights"].shape[2]).bfloat16()
+    ids = draw.order(num_tokens, NUM_EXPERTS)[:, :TOP_K].to(torch.int32).contiguous()
+    factors = draw.uniform(num_tokens, TOP_K)
     return [x, ids, factors, *weights.values(), 0, torch.empty_like(x)]
 
 

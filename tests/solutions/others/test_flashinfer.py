@@ -54,19 +54,25 @@ def keywords_of_call(function, parameters, layer_key, layer):
     if function == TRTLLM:
         return trtllm.keywords(parameters, problem(layer_key), layer)
 
+    experts, weights = local_routing(layer_key, layer)
+    x = dequantise_ref(layer.hidden_states, layer.hidden_states_scale)
+    num_experts = layer.routing_logits.shape[1]
+    gemm1 = (layer.gemm1_weights, layer.gemm1_weights_scale)
+    gemm2 = (layer.gemm2_weights, layer.gemm2_weights_scale)
+    return cutlass.keywords(
+        parameters, experts, weights, x, num_experts, gemm1, gemm2, layer.output
+    )
+
+
+def local_routing(layer_key, layer):
+    """Return experts of this rank, -1 where they are another's, and weights, [T, top_k]."""
     routing = [layer.routing_logits]
     if layer.routing_bias is not None:
         routing += [layer.routing_bias, layer.routed_scaling_factor]
     experts, weights = reference(layer_key).route(*routing)
     local = experts - layer.local_expert_offset
     is_local = (local >= 0) & (local < len(layer.gemm1_weights))
-    local = torch.where(is_local, local, -1).int()
-
-    x = dequantise_ref(layer.hidden_states, layer.hidden_states_scale)
-    num_experts = layer.routing_logits.shape[1]
-    gemm1 = (layer.gemm1_weights, layer.gemm1_weights_scale)
-    gemm2 = (layer.gemm2_weights, layer.gemm2_weights_scale)
-    return cutlass.keywords(parameters, local, weights, x, num_experts, gemm1, gemm2, layer.output)
+    return torch.where(is_local, local, -1).int(), weights
 
 
 # ---- signatures ----

@@ -9,16 +9,24 @@ scoreboard that counts the result (3), the one that counts the operands' reads (
 that are waited for before the issue (6), and the register reuse flags (4).
 """
 
+import os
 import re
+import shutil
 import subprocess
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 import triton
 from packed_sources import include_flags, write_texts
 
 NVDISASM = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+
+needs_compilers = pytest.mark.skipif(
+    shutil.which("nvcc") is None or not os.access(NVDISASM, os.X_OK),
+    reason="needs nvcc, cuobjdump and nvdisasm",
+)
 
 NO_SCOREBOARD = 7
 FUNCTION = re.compile(r"^\.text\.(\S+):$")
@@ -227,8 +235,16 @@ def read_only_loads(functions):
     return counts
 
 
-def compile_cubin(texts, source, folder, architecture, flags=()):
-    """Compile one of a solution's files (path -> text) for "90a", say; return the cubin's path.
+@dataclass(frozen=True)
+class Compiled:
+    """A source as nvcc compiles it."""
+
+    cubin: Path
+    log: str  # what ptxas said
+
+
+def compiled(texts, source, folder, architecture, flags=()):
+    """Compile one of a solution's files (path -> text) for "90a", say, in a folder.
 
     Raises AssertionError with what nvcc says if it does not compile.
     """
@@ -238,4 +254,9 @@ def compile_cubin(texts, source, folder, architecture, flags=()):
     command = ["nvcc", "-std=c++17", "-O2", target, "-cubin", *flags, *include_flags(folder)]
     done = subprocess.run([*command, "-o", cubin, folder / source], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return cubin
+    return Compiled(cubin, done.stderr)
+
+
+def compile_cubin(texts, source, folder, architecture, flags=()):
+    """Return the cubin's path that `compiled` makes."""
+    return compiled(texts, source, folder, architecture, flags).cubin

@@ -24,7 +24,7 @@ from stage_inputs import BLOCK, token_scales
 from torch.nn.functional import pad
 
 BLOCK_N = 256  # many tokens: weight rows of a tile
-Y_ARRAY = re.compile(r"y(\d+)")  # of the column pass that begins there
+Y_ARRAY = re.compile(r"y\d+")  # of the column pass that begins there
 
 
 @dataclass
@@ -155,20 +155,19 @@ def few_lists(scratch, rows):
 
 def gathered(scratch, rows):
     """Compare the gathered tokens and their scales."""
-    x = scratch.arguments["hidden_states"].view(torch.uint8)
-    num_tokens, hidden = x.shape
-    # an m_block of one row may bypass the gather, and is not in the scratch then
-    is_gathered = rows_from(rows)[rows.first] > 1
-    if num_tokens > scratch.numbers["bypass_tokens"]:
-        is_gathered[:] = True
+    x = of_tokens(scratch.arguments["hidden_states"].view(torch.uint8), rows)
+    x_scale = of_tokens(scratch.x_scale, rows)
+    stored_x = scratch.arrays["x"][x_index(rows, x.shape[1])]
+    scale_places = scale_index(rows, x_scale.shape[1], multiple=4)
+    stored_scale = scratch.fp32("x_scale")[scale_places]
 
-    x_by_row = scratch.arrays["x"][x_index(rows, hidden)]
-    expected_x = of_tokens(x, rows)
-    scale_by_row = scratch.fp32("x_scale")[scale_index(rows, hidden // BLOCK, multiple=4)]
-    expected_scale = of_tokens(scratch.x_scale, rows)
+    # an m_block of one row may bypass the gather, and is not in the scratch then
+    kept = rows_from(rows)[rows.first] > 1
+    if len(scratch.x_scale) > scratch.numbers["bypass_tokens"]:
+        kept[:] = True
     return [
-        Compared("gathered x", x_by_row[is_gathered], expected_x[is_gathered]),
-        Compared("gathered scales of x", scale_by_row[is_gathered], expected_scale[is_gathered]),
+        Compared("gathered x", stored_x[kept], x[kept]),
+        Compared("gathered scales of x", stored_scale[kept], x_scale[kept]),
     ]
 
 
@@ -190,58 +189,59 @@ class ColumnPasses:
 
 
 def column_passes(scratch):
-    firsts = []
-    for name in scratch.arrays:
-        if match := Y_ARRAY.fullmatch(name):
-            firsts.append(int(match[1]))
+    names = [name for name in scratch.arrays if Y_ARRAY.fullmatch(name)]
+    firsts = sorted(int(name.removeprefix("y")) for name in names)
     columns = round_up(scratch.layer["hidden_size"], len(firsts) * 2 * BLOCK_N)
-    return ColumnPasses(sorted(firsts), columns // len(firsts))
+    return ColumnPasses(firsts, columns // len(firsts))
 
 
 def many(scratch, choice):
     """Return the ReadOut of the four kernels."""
-    layer = scratch.layer
+    hidden = scratch.layer["hidden_size"]
+    inter = scratch.layer["intermediate_size"]
     h_split = scratch.numbers["h_split"]
-    rows = many_rows(layer, choice.chosen)
+    rows = many_rows(scratch.layer, choice.chosen)
     passes = column_passes(scratch)
-    gemm1_columns = 2 * round_up(layer["intermediate_size"], BLOCK_N)
 
     layout = many_lists(scratch, rows, choice)
-    layout.append(compared_tiles(scratch, "tiles1", rows, gemm1_columns // BLOCK_N))
-    layout.append(compared_tiles(scratch, "tiles2", rows, passes.width // BLOCK_N))
-    h = h_of(scratch.arrays, rows, layer, h_split, False)
+    layout.append(compared_tiles(scratch, "tiles1", rows, 2 * round_up(inter, BLOCK_N)))
+    layout.append(compared_tiles(scratch, "tiles2", rows, passes.width))
+    h = h_of(scratch.arrays, rows, scratch.layer, h_split, False)
     y = [y_of(scratch, first, len(rows.token), passes.width) for first in passes.firsts]
-    y = torch.cat(y, 1)[:, : layer["hidden_size"]]
-    return ReadOut(choice, rows, layout, h, h_split, y=y)
+    return ReadOut(choice, rows, layout, h, h_split, y=torch.cat(y, 1)[:, :hidden])
 
 
 def many_lists(scratch, rows, choice):
     """Compare the lists of rows, and the gathered scales."""
-    top_k = scratch.layer["top_k"]
-    slots = round_up(top_k, 4)
-    num_tokens = len(choice.chosen)
     count = len(rows.token)
-    blocks = scratch.layer["hidden_size"] // BLOCK
-
     queues = scratch.int32("queues", 4)
     num_active = int(choice.chosen.any(0).sum())
     row_token = scratch.int32("row_token", count).long()
-    token_rows = scratch.int32("token_rows", num_tokens, slots).long()
-    padded_rows = pad(rows.token_rows, (0, slots - top_k), value=-1)
-    scale_by_row = scratch.fp32("x_scale")[scale_index(rows, blocks)]
-    row_weights = scratch.fp32("row_weight", count)
+    token_rows = padded_token_rows(scratch.layer, rows)
+    stored_rows = scratch.int32("token_rows", *token_rows.shape).long()
+    row_weight = scratch.fp32("row_weight", count)
+    x_scale = of_tokens(scratch.x_scale, rows)
+    stored_scale = scratch.fp32("x_scale")[scale_index(rows, x_scale.shape[1])]
     return [
         Compared("active experts and rows", queues[2:], queues.new_tensor([num_active, count])),
         Compared("tokens of the rows", torch.where(rows.real, row_token, -1), rows.token),
-        Compared("weights of the rows", row_weights, choice.row_weights(rows)),
-        Compared("rows of the tokens", token_rows, padded_rows),
-        Compared("gathered scales of x", scale_by_row, of_tokens(scratch.x_scale, rows)),
+        Compared("weights of the rows", row_weight, choice.row_weights(rows)),
+        Compared("rows of the tokens", stored_rows, token_rows),
+        Compared("gathered scales of x", stored_scale, x_scale),
     ]
 
 
-def compared_tiles(scratch, name, rows, n_blocks):
-    """Compare the tiles of a GEMM: each 16 rows meet each n_block once."""
-    met = coverage(scratch.int32(name).view(-1, 2, 7), rows, n_blocks)
+def padded_token_rows(layer, rows):
+    """Return the rows of each token, padded to a multiple of four slots."""
+    top_k = layer["top_k"]
+    padding = round_up(top_k, 4) - top_k
+    return pad(rows.token_rows, (0, padding), value=-1)
+
+
+def compared_tiles(scratch, name, rows, columns):
+    """Compare the tiles of a GEMM: each 16 rows meet each n_block of the columns once."""
+    tiles = scratch.int32(name).view(-1, 2, 7)
+    met = coverage(tiles, rows, columns // BLOCK_N)
     return Compared(name, met, torch.ones_like(met))
 
 

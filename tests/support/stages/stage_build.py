@@ -48,8 +48,9 @@ def build_all(build, keys, architecture=ARCHITECTURE):
     # each build sets these variables and puts them back
     same = {"TVM_FFI_CUDA_ARCH_LIST": architecture, "CUDA_HOME": str(find_toolkit())}
     with mock.patch.dict(os.environ, same), ThreadPoolExecutor() as pool:
-        libraries = list(pool.map(build, keys))
-        return {key: load_library(library) for key, library in zip(keys, libraries, strict=True)}
+        paths = pool.map(build, keys)
+        libraries = [load_library(path) for path in paths]
+    return dict(zip(keys, libraries, strict=True))
 
 
 def call(library, layer, arguments, h_split):
@@ -60,14 +61,20 @@ def call(library, layer, arguments, h_split):
     """
     x = arguments["hidden_states"]
     output = torch.full(x.shape, torch.nan, dtype=torch.bfloat16, device=x.device)
-    if layer["routed"]:
-        run = library["run_mxfp4" if layer.get("mxfp4") else "run_routed"]
-    else:
-        run = library["run_renorm" if layer["renorm"] else "run_layer"]
-    run(*(arguments[name] for name in names(layer)), output, h_split)
+    operands = [arguments[name] for name in names(layer)]
+    library[entry_point(layer)](*operands, output, h_split)
 
     arrays = {}
     for name, array in library["read_arrays"]().items():
         arrays[str(name)] = torch.from_dlpack(array)
     numbers = {str(name): int(value) for name, value in library["read_numbers"]().items()}
     return output, arrays, numbers
+
+
+def entry_point(layer):
+    """Return the name of the function that takes the layer's arguments."""
+    if layer.get("mxfp4"):
+        return "run_mxfp4"
+    if layer["routed"]:
+        return "run_routed"
+    return "run_renorm" if layer["renorm"] else "run_layer"
