@@ -179,7 +179,7 @@ struct StaticTileScheduler {
   unsigned first_expert[Grouped::kOddNBlocks ? 2 : 1];  // with kOddNBlocks that of CTA 0, by which both CTAs go
 
   // singles: with kOddNBlocks, m_blocks without a pair. Their entries stand for the short ones, the others for long ones.
-  __device__ StaticTileScheduler(const uint2* queue_, const TileQueues& queues, int clusters_, int singles)
+  __device__ StaticTileScheduler(const uint2* queue_, const TileQueues& queues, int clusters_, int singles = 0)
       : queue(queue_), clusters(clusters_), long_entries(gemm1_entries(queues.long_entries)),
         entries(gemm1_entries(queues.long_entries + queues.short_entries)) {
     if constexpr (Grouped::kOddNBlocks) {
