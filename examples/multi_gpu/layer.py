@@ -82,12 +82,15 @@ def tokens_of(layer: str, counts: list[int], rank: int, device: str, seed: int =
     hidden = sizes["hidden_size"]
     count = counts[rank]
 
-    source = torch.Generator(device).manual_seed(1_000)
-    bias = torch.randn(experts, generator=source, device=device).bfloat16() * 0.1
+    source = torch.Generator(device)
+    random = {"generator": source, "device": device}
+    source.manual_seed(1_000)
+    bias = torch.randn(experts, **random).bfloat16() * 0.1
+
     source.manual_seed(1_000 * seed + rank)
-    x = torch.randn(count, hidden, generator=source, device=device).to(FP8)
-    scale = 1 + 2 * torch.rand(count, hidden // BLOCK, generator=source, device=device)
-    logits = torch.randn(count, experts, generator=source, device=device)
+    x = torch.randn(count, hidden, **random).to(FP8)
+    scale = 1 + 2 * torch.rand(count, hidden // BLOCK, **random)
+    logits = torch.randn(count, experts, **random)
     return routed_tokens(layer, x, scale, logits, bias, counts)
 
 
@@ -122,20 +125,19 @@ def weights_of(share: Share, device: str, gate_first: bool, seed: int = 0) -> We
     weights = empty_weights(share, device)
     columns = slice(share.columns.start, share.columns.stop)
     blocks = slice(columns.start // BLOCK, columns.stop // BLOCK)
-    halves = [1, 0] if gate_first else [0, 1]
-
-    w13 = weights.w13.unflatten(1, (2, -1))
-    w13_scale = weights.w13_scale.unflatten(1, (2, -1))
     for at, expert in enumerate(share.experts):
-        source = torch.Generator(device).manual_seed(1_000_003 * (seed + 1) + expert)
-        values, scales = random_matrix(share.layer, "w13", source)
-        for half, drawn in enumerate(halves):
-            w13[at, half] = values[drawn, columns]
-            w13_scale[at, half] = scales[drawn, blocks]
+        expert_seed = 1_000_003 * (seed + 1) + expert
+        source = torch.Generator(device).manual_seed(expert_seed)
+        w13, w13_scale = random_matrix(share.layer, "w13", source)
+        w2, w2_scale = random_matrix(share.layer, "w2", source)
+        if gate_first:
+            w13 = w13.flip(0)
+            w13_scale = w13_scale.flip(0)
 
-        values, scales = random_matrix(share.layer, "w2", source)
-        weights.w2[at] = values[:, columns]
-        weights.w2_scale[at] = scales[:, blocks]
+        weights.w13[at] = w13[:, columns].flatten(0, 1)
+        weights.w13_scale[at] = w13_scale[:, blocks].flatten(0, 1)
+        weights.w2[at] = w2[:, columns]
+        weights.w2_scale[at] = w2_scale[:, blocks]
     return weights
 
 

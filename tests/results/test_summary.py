@@ -16,6 +16,10 @@ def loaded(root, traces):
     return rows
 
 
+def best(rows, tolerance="relaxed"):
+    return summary.best_solution(summary.by_solution(rows), tolerance)
+
+
 def test_means_against_statistics_computed_apart(tmp_path):
     traces = []
     for name, times in TIMES.items():
@@ -64,7 +68,7 @@ def test_the_relaxed_tolerance_is_shown_where_it_was_run(tmp_path):
 
 def test_the_fastest_that_passed_everything_is_to_be_used(tmp_path):
     rows = loaded(tmp_path, [*everywhere("fast", 1.0), *everywhere("slow", 2.0)])
-    assert summary.best_solution(rows) == "fast"
+    assert best(rows) == "fast"
     assert summary.speedup_over_others(rows, "fast").to_dict() == {"slow": pytest.approx(2.0)}
 
 
@@ -72,16 +76,16 @@ def test_a_single_failure_is_enough_not_to_be_used(tmp_path):
     fast = [each for each in everywhere("fast", 1.0) if each.workload.axes["seq_len"] != 901]
     failure = trace("fast", 901, status="INCORRECT_NUMERICAL", matched=0.5)
     rows = loaded(tmp_path, [*fast, failure, *everywhere("slow", 2.0)])
-    assert summary.best_solution(rows) == "slow"
+    assert best(rows) == "slow"
     assert not summary.by_solution(rows).complete["fast"]
 
 
 def test_what_to_use_at_another_tolerance_passed_there_too(tmp_path):
     passes = everywhere("slow", 2.0, tolerance=DEFAULT)
     rows = loaded(tmp_path, [*everywhere("fast", 1.0), *everywhere("slow", 2.0), *passes])
-    assert summary.best_solution(rows) == "fast"
-    assert summary.best_solution(rows, "default") == "slow"
-    assert summary.best_solution(rows, "contest") is None
+    assert best(rows) == "fast"
+    assert best(rows, "default") == "slow"
+    assert best(rows, "contest") is None
 
 
 @pytest.mark.parametrize(("slower", "recommended"), [(1.04, "slow"), (1.06, "fast")])
@@ -94,7 +98,7 @@ def test_of_solutions_that_are_tied_the_one_with_the_least_mean_is_to_be_used(
     fast[-1] = trace("fast", RECORDS[-1].axes["seq_len"], 1000.0)
     slow[-1] = trace("slow", RECORDS[-1].axes["seq_len"], 990.0)
     rows = loaded(tmp_path, [*fast, *slow])
-    assert summary.best_solution(rows) == recommended
+    assert best(rows) == recommended
 
 
 def test_passes_of_two_clocks_are_counted_together(tmp_path):
@@ -110,4 +114,4 @@ def test_single_calls_recommend_nothing(tmp_path):
     rows = loaded(tmp_path, everywhere("fast", 1.0, protocol=protocol))
     means = summary.by_solution(rows).loc["fast"]
     assert (means.complete, means.best, means.mean_ms) == (True, False, 1.0)
-    assert summary.best_solution(rows) is None
+    assert best(rows) is None

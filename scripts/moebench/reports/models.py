@@ -73,14 +73,15 @@ def recommended_cells(rows: pd.DataFrame) -> Row:
     """Return the solutions to use at both tolerances, the first one's time over the bound, and how
     many times as fast it is as the next. rows: of one layer.
     """
-    best = best_solution(rows)
+    means = by_solution(rows)
+    best = best_solution(means)
     if best is None:
         return ["none passed" if rows.counts.any() else "stale", None, None, None]
 
-    at_default = best_solution(rows, "default")
-    over_bound = by_solution(rows).over_bound[best]
-    over_next = speedup_over_others(rows, best).min()
-    return [Cell(best, "best"), at_default, decimal(over_bound, 2), decimal(over_next, 2)]
+    at_default = best_solution(means, "default")
+    over_bound = decimal(means.over_bound[best], 2)
+    over_next = decimal(speedup_over_others(rows, best).min(), 2)
+    return [Cell(best, "best"), at_default, over_bound, over_next]
 
 
 def speeds(rows: pd.DataFrame) -> Table:
@@ -94,7 +95,8 @@ def speeds(rows: pd.DataFrame) -> Table:
 def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
     """Return times the bound at the workloads nearest to TOKENS. rows: of one layer."""
     shown = counted(rows)
-    of_best = shown[shown.solution == best_solution(rows)]
+    best = best_solution(by_solution(rows))
+    of_best = shown[shown.solution == best]
     of_best = of_best.drop_duplicates("tokens").set_index("tokens")
     if not len(of_best):
         return [None] * len(TOKENS)

@@ -117,13 +117,12 @@ def counts_by_solution(is_counted: pd.Series, tolerance: str) -> pd.Series:
     return is_counted[tolerance].groupby("solution").sum()
 
 
-def best_solution(rows: pd.DataFrame, tolerance: str = SHOWN) -> str | None:
+def best_solution(means: pd.DataFrame, tolerance: str = SHOWN) -> str | None:
     """Return the solution to use at a tolerance, None where none passed it on every workload.
 
     Candidates are complete and passed it. Among those tied with the fastest of them, the one with
-    the least mean latency is returned.
+    the least mean latency is returned. means: of `by_solution`.
     """
-    means = by_solution(rows)
     has_passed = means[f"passed_{tolerance}"] == means.workloads
     tied = tied_with_best(means[means.complete & has_passed])
     return tied.mean_ms.idxmin() if len(tied) else None
