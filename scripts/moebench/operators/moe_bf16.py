@@ -68,9 +68,9 @@ POPULARITY = 0.4
 
 # name, T, popularity; each is there for something that an implementation gets wrong
 HARD = (
-    ("one-token", 1, POPULARITY),
-    ("no-tokens", 0, POPULARITY),
-    ("odd-length", 37, POPULARITY),
+    ("one-token", 1),
+    ("no-tokens", 0),
+    ("odd-length", 37),
     ("all-alike", 64, 0.0),
     ("few-experts", 40, 8.0),  # popularity decides nearly alone: a few experts get most rows
 )
@@ -147,9 +147,6 @@ class MoeBf16(Operator):
 
     def hard_cases(self, sizes: dict) -> tuple:
         return HARD
-
-    def usual_case(self, sizes: dict) -> tuple:
-        return (POPULARITY,)
 
     def tensors(self, case: Bf16Case) -> dict[str, torch.Tensor]:
         """Return expert ids [T, top_k] int32, best first, and their weights [T, top_k] float32,

@@ -75,10 +75,10 @@ HARSH = (100, 128)  # 2^-27 to 1
 
 # name, rows of x, whether harsh; each is there for something that an implementation gets wrong
 HARD = (
-    ("one-token", 1, False),
-    ("no-tokens", 0, False),
-    ("odd-length", 37, False),
-    ("many-tiles", 130, False),
+    ("one-token", 1),
+    ("no-tokens", 0),
+    ("odd-length", 37),
+    ("many-tiles", 130),
     ("harsh-scales", 24, True),
     ("harsh-scales-one-token", 1, True),
 )
@@ -173,9 +173,6 @@ class Mxfp8Linear(Operator):
 
     def hard_cases(self, sizes: dict) -> tuple:
         return HARD
-
-    def usual_case(self, sizes: dict) -> tuple:
-        return ()
 
     def tensors(self, case: LinearCase) -> dict[str, torch.Tensor]:
         low, high = HARSH if case.harsh else TYPICAL

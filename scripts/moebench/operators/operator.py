@@ -30,11 +30,10 @@ class Operator:
     """An operator, whose layers each have a definition under a short key.
 
     A subclass has, by a layer's sizes: definition_name_of, description, tags, axes and outputs, the
-    parts of a definition; hard_cases, the workloads for machines without a GPU, and usual_case, of
-    all others: the fields of a case behind its name and tokens, and behind its tokens. By layer
-    key: layer_sizes, the one with a plain name first, and reference_source. By case: tensors, what
-    goes into its safetensors file, and record, its FIB trace. By workload: counts, None where its
-    stored tensors lack the routing, and bound.
+    parts of a definition, and hard_cases, the workloads for machines without a GPU: name, tokens,
+    and whatever fields a case has behind them. By layer key: layer_sizes, the one with a plain name
+    first, and reference_source. By case: tensors, what goes into its safetensors file, and record,
+    its FIB trace. By workload: counts, None where its stored tensors lack the routing, and bound.
     """
 
     op_type = "moe"
@@ -46,6 +45,10 @@ class Operator:
     def small(self) -> list[str]:
         """Return the keys of the layers that are for machines without a GPU."""
         return [key for key, sizes in self.layer_sizes().items() if sizes["small"]]
+
+    def usual_case(self, sizes: dict) -> tuple:
+        """Return the fields of a case with T tokens, behind its tokens."""
+        return ()
 
     def definition_name(self, key: str) -> str:
         """Return the name of the FIB Definition of a layer key."""

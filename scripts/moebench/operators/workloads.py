@@ -206,21 +206,84 @@ def make(layer_key: str, root: Path = paths.ROOT) -> tuple[int, int]:
     Raises CannotRun when a generated blob differs from its recorded checksum, UserError as
     `recorded`.
     """
-    definition = catalogue.definition_name(layer_key)
-    workload_file = paths.workload_file(definition, root)
-    counts_file = paths.workload_file(definition, root, "csv")
-    checksum_file = paths.workload_file(definition, root, "sha256")
+    return WorkloadWriter(layer_key, root).write()
 
-    recorded_sums = read_checksums(checksum_file)
-    users_lines = lines_of_user(layer_key, workload_file, recorded_sums)
-    checksums, written = write_blobs(layer_key, root, recorded_sums, checksum_file.name)
 
-    operator = catalogue.operator(layer_key)
-    traces = [operator.record(case) for case in cases_by_uuid(layer_key).values()]
-    write_lines(workload_file, [trace.model_dump_json() for trace in traces] + users_lines)
-    write_lines(counts_file, counts_table(layer_key, traces, root))
-    write_lines(checksum_file, [f"{digest}  {name}" for name, digest in checksums.items()])
-    return written, len(checksums) - written
+class WorkloadWriter:
+    """What `make` needs of one layer key: its cases, and where their files lie."""
+
+    def __init__(self, layer_key: str, root: Path):
+        self.layer_key = layer_key
+        self.root = root
+        self.operator = catalogue.operator(layer_key)
+        self.cases = cases_by_uuid(layer_key)
+        self.definition = catalogue.definition_name(layer_key)
+        self.workload_file = paths.workload_file(self.definition, root)
+        self.counts_file = paths.workload_file(self.definition, root, "csv")
+        self.checksum_file = paths.workload_file(self.definition, root, "sha256")
+        self.recorded_sums = read_checksums(self.checksum_file)
+
+    def write(self) -> tuple[int, int]:
+        """As `make`."""
+        users_lines = self.users_lines()
+        checksums, written = self.write_blobs()
+
+        traces = [self.operator.record(case) for case in self.cases.values()]
+        records = [trace.model_dump_json() for trace in traces]
+        sums = [f"{digest}  {name}" for name, digest in checksums.items()]
+        write_lines(self.workload_file, records + users_lines)
+        write_lines(self.counts_file, self.counts_table(traces))
+        write_lines(self.checksum_file, sums)
+        return written, len(checksums) - written
+
+    def users_lines(self) -> list[str]:
+        """Return the lines of the workload file that this repository has not made, now or
+        before.
+        """
+        if not self.workload_file.exists():
+            return []
+
+        lines = []
+        for workload, line in read_lines(self.workload_file, self.definition):
+            blob = paths.blob_file(self.definition, workload.uuid)
+            if workload.uuid not in self.cases and blob not in self.recorded_sums:
+                lines.append(line)
+        return lines
+
+    def write_blobs(self) -> tuple[dict[str, str], int]:
+        """Write the cases' tensors; return blob's name -> sha256, and how many were written."""
+        checksums = {}
+        written = 0
+        for case in self.cases.values():
+            name = paths.blob_file(self.definition, case.uuid)
+            path = self.root / name
+            wanted = self.recorded_sums.get(name)
+            if path.exists() and sha256(path.read_bytes()) == wanted:
+                checksums[name] = wanted
+                continue
+
+            content = safetensors.torch.save(self.operator.tensors(case))
+            digest = sha256(content)
+            if wanted and digest != wanted:
+                raise CannotRun(
+                    f"{name}: generated sha256 {digest}, recorded is {wanted}. If the generator "
+                    f"was changed on purpose, delete {self.checksum_file.name}."
+                )
+            write_atomically(path, content)
+            checksums[name] = digest
+            written += 1
+        return checksums, written
+
+    def counts_table(self, traces: list[Trace]) -> list[str]:
+        """Return lines of CSV: uuid and counts of each workload."""
+        names = [field.name for field in fields(Counts)]
+        lines = [",".join(["uuid", *names])]
+        for trace in traces:
+            stored = stored_tensors(trace.workload, self.root)
+            counts = self.operator.counts(trace.workload, stored, self.layer_key)
+            numbers = [str(number) for number in astuple(counts)]
+            lines.append(",".join([trace.workload.uuid, *numbers]))
+        return lines
 
 
 def write_lines(file: Path, lines: list[str]) -> None:
@@ -238,65 +301,5 @@ def read_checksums(file: Path) -> dict[str, str]:
     return sums
 
 
-def lines_of_user(layer_key: str, workload_file: Path, recorded_sums: dict[str, str]) -> list[str]:
-    """Return the lines of a workload file that this repository has not made, now or before."""
-    if not workload_file.exists():
-        return []
-    definition = catalogue.definition_name(layer_key)
-    ours = cases_by_uuid(layer_key)
-
-    lines = []
-    for workload, line in read_lines(workload_file, definition):
-        blob = paths.blob_file(definition, workload.uuid)
-        if workload.uuid not in ours and blob not in recorded_sums:
-            lines.append(line)
-    return lines
-
-
-def write_blobs(
-    layer_key: str, root: Path, recorded_sums: dict[str, str], checksum_file: str
-) -> tuple[dict[str, str], int]:
-    """Write the tensors of a key's cases; return blob's name -> sha256, and how many were written.
-
-    Raises CannotRun when one differs from its recorded checksum.
-    """
-    operator = catalogue.operator(layer_key)
-    definition = catalogue.definition_name(layer_key)
-    checksums = {}
-    written = 0
-    for case in cases_by_uuid(layer_key).values():
-        name = paths.blob_file(definition, case.uuid)
-        path = root / name
-        wanted = recorded_sums.get(name)
-        if path.exists() and sha256(path.read_bytes()) == wanted:
-            checksums[name] = wanted
-            continue
-
-        content = safetensors.torch.save(operator.tensors(case))
-        digest = sha256(content)
-        if wanted and digest != wanted:
-            raise CannotRun(
-                f"{name}: generated sha256 {digest}, recorded is {wanted}. If the generator was "
-                f"changed on purpose, delete {checksum_file}."
-            )
-        write_atomically(path, content)
-        checksums[name] = digest
-        written += 1
-    return checksums, written
-
-
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def counts_table(layer_key: str, traces: list[Trace], root: Path) -> list[str]:
-    """Return lines of CSV: uuid and counts of each workload."""
-    operator = catalogue.operator(layer_key)
-    names = [field.name for field in fields(Counts)]
-    lines = [",".join(["uuid", *names])]
-    for trace in traces:
-        workload = trace.workload
-        counts = operator.counts(workload, stored_tensors(workload, root), layer_key)
-        numbers = [str(number) for number in astuple(counts)]
-        lines.append(",".join([workload.uuid, *numbers]))
-    return lines
