@@ -233,14 +233,17 @@ def test_mxfp4_tokens_are_shared_among_launches(mxfp4_main, num_tokens, shares):
     calls = launches.arguments
     assert [len(arguments[0]) for arguments in calls] == shares
     for place, name in enumerate(TOKEN_TENSORS):
-        parts = [arguments[place] for arguments in calls]
-        assert torch.equal(torch.cat(parts).float(), values[name].float())
-        for part in parts:
-            assert part.data_ptr() % 16 == 0
+        check_parts([arguments[place] for arguments in calls], values[name])
     for place, name in enumerate(WEIGHTS, 4):
-        for arguments in calls:
-            assert arguments[place] is values[name]
+        assert all(arguments[place] is values[name] for arguments in calls)
     assert values["output"].isfinite().all()
+
+
+def check_parts(parts, whole):
+    """Check that tensors are the whole one cut in parts, each of them aligned."""
+    assert torch.equal(torch.cat(parts).float(), whole.float())
+    for part in parts:
+        assert part.data_ptr() % 16 == 0
 
 
 def test_more_mxfp4_tokens_than_a_few_launches_take(mxfp4_main):
