@@ -143,11 +143,14 @@ def server(example, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     server = example("server")
     server.processes = []
+    others = psutil.Process().children(recursive=True)  # of tests before
     wait = server.wait_until_healthy
 
     def note_processes(*arguments):
         wait(*arguments)
-        server.processes += psutil.Process().children(recursive=True)
+        for process in psutil.Process().children(recursive=True):
+            if process not in others:
+                server.processes.append(process)
 
     monkeypatch.setattr(server, "wait_until_healthy", note_processes)
     monkeypatch.setattr(server, "about", lambda config: {})

@@ -128,8 +128,25 @@ def test_what_was_called_carried_is_still_read(passed):
 # What cannot be run
 
 
-def all_pass(evaluation):
-    return lambda workload, solutions: {each.name: evaluation for each in solutions}
+@pytest.fixture
+def seen(monkeypatch, passed):
+    """Every solution passes. The uuids of the workloads that were evaluated, in their order; Ctrl-C
+    comes when there are `seen.most`.
+    """
+
+    class Seen(list):
+        most = None
+
+    uuids = Seen()
+
+    def run_workload(workload, solutions):
+        if len(uuids) == uuids.most:
+            raise KeyboardInterrupt
+        uuids.append(workload.uuid)
+        return {each.name: passed.trace.evaluation for each in solutions}
+
+    judged.stand_in(monkeypatch, run_workload)
+    return uuids
 
 
 def test_a_cache_that_cannot_be_written_is_named_before_anything_runs(
@@ -244,32 +261,22 @@ def test_a_broken_trace_file_is_left_alone_and_reported_before_anything_runs(
 
 
 def test_a_run_that_is_cut_short_keeps_what_it_measured_and_is_resumed(
-    tmp_path, monkeypatch, passed, no_gpu, capsys
+    tmp_path, seen, no_gpu, capsys
 ):
-    seen = []
-    evaluate_all = all_pass(passed.trace.evaluation)
-
-    def run_workload(workload, solutions):
-        if len(seen) == 2:
-            raise KeyboardInterrupt
-        seen.append(workload.uuid)
-        return evaluate_all(workload, solutions)
-
-    judged.stand_in(monkeypatch, run_workload)
     arguments = "--solutions triton_fused_v2 --workloads 16 19 24 33 --resume".split()
-
+    seen.most = 2
     status, traces = judged.recorded(tmp_path, *arguments)
-    first = {trace.workload.uuid for trace in traces}
-    assert (status, first) == (130, set(seen))
+    assert status == 130
+    assert {trace.workload.uuid for trace in traces} == set(seen)
     shown = capsys.readouterr()
     assert "2/2" in shown.out.partition("━")[2]
     assert str(tmp_path / "traces.jsonl") in shown.out
     assert shown.err == "interrupted\n"
 
-    seen.clear()
+    seen.most = None
     status, traces = judged.recorded(tmp_path, *arguments)
-    assert (status, len(seen)) == (0, 2)
-    assert {trace.workload.uuid for trace in traces} == first.union(seen)
+    assert (status, len(seen)) == (0, 4)
+    assert {trace.workload.uuid for trace in traces} == set(seen)
     assert "4/4" in capsys.readouterr().out.partition("━")[2]
 
 
@@ -285,29 +292,18 @@ def test_every_run_begins_with_another_of_our_solutions(passed):
     assert names[4] == names[1]
 
 
-def test_every_run_is_kept_and_a_resumed_one_adds_what_is_missing(
-    tmp_path, monkeypatch, passed, no_gpu
-):
-    called = []
-    evaluate_all = all_pass(passed.trace.evaluation)
-
-    def run_workload(workload, solutions):
-        called.append(workload.uuid)
-        return evaluate_all(workload, solutions)
-
-    judged.stand_in(monkeypatch, run_workload)
+def test_every_run_is_kept_and_a_resumed_one_adds_what_is_missing(tmp_path, seen, no_gpu):
     arguments = "--solutions triton_fused_v2 --workloads 16 19 --runs".split()
-
     status, traces = judged.recorded(tmp_path, *arguments, 2)
     assert (status, len(traces)) == (0, 4)
-    first, second, *again = called
+    first, second, *again = seen
     assert first != second
     assert again == [first, second]
 
-    called.clear()
+    seen.clear()
     status, traces = judged.recorded(tmp_path, *arguments, 3, "--resume")
     assert (status, len(traces)) == (0, 6)
-    assert called == [first, second]
+    assert seen == [first, second]
 
 
 CHANGES = {
