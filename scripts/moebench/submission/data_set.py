@@ -56,18 +56,25 @@ def layer_in(into: Path, definition: str) -> Layer:
             "definition of this name"
         )
 
-    workloads = [workload for _, workload in dataset.labelled(definition)]
-    workload_files = [paths.workload_file(definition)]
-    for workload in workloads:
-        workload_files += tensor_files(workload)
-
-    present_workloads = of_data_set(definition, into)
-    if present_workloads and not all(is_in(into, path) for path in workload_files):
-        workloads = present_workloads
-    else:
-        files += workload_files
+    workloads, workload_files = workloads_in(into, definition)
+    files += workload_files
     generated = [each.uuid for each in workloads if has_our_tensors(each, files, into)]
     return Layer(files, workloads, generated, differences)
+
+
+def workloads_in(into: Path, definition: str) -> tuple[list[Workload], list[Path]]:
+    """Return a data set's workloads of a definition, and this repository's files of them: none
+    where the data set has workloads of its own.
+    """
+    workloads = [workload for _, workload in dataset.labelled(definition)]
+    files = [paths.workload_file(definition)]
+    for workload in workloads:
+        files += tensor_files(workload)
+
+    present = of_data_set(definition, into)
+    if present and not all(is_in(into, path) for path in files):
+        return present, []
+    return workloads, files
 
 
 def tensor_files(workload: Workload) -> list[Path]:
