@@ -97,11 +97,7 @@ def form(layer_key: str) -> str | None:
     """Return the routing inside an FP8 layer, "routed" where top-k is given, or "mxfp4" for MXFP4
     experts; None of another operator.
     """
-    if layer_key in MXFP4.layer_sizes():
-        return "mxfp4"
-    if layer_key in ROUTED.layer_sizes():
-        return "routed"
-    return layer_sizes()[layer_key].get("routing")
+    return operator(layer_key).form
 
 
 def names(sizes: Sizes, weights: str = "fp8") -> dict[str, str]:

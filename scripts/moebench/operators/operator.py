@@ -37,6 +37,7 @@ class Operator:
     """
 
     op_type = "moe"
+    form: str | None = None  # of an FP8 layer, as catalogue.form says it
     case: type[Case] = Case
     tokens: tuple[int, ...]  # of the workloads where a GPU is needed
     constraints: list[str]

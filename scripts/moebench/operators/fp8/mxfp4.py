@@ -109,6 +109,7 @@ class Mxfp4Case(MoeCase):
 class Mxfp4(Routed):
     """The layer behind a router with weights in MXFP4."""
 
+    form = "mxfp4"
     case = Mxfp4Case
     quantization = "mxfp4"
     constraints = [

@@ -52,6 +52,7 @@ def run(
 class Renorm(Fp8Layer):
     """The FP8 layer with a softmax over the chosen logits inside."""
 
+    form = "renorm"
     routing_inputs = ("routing_logits",)
     router_sizes = ("top_k",)  # constants of `route`
     router_functions = (route,)

@@ -170,6 +170,7 @@ SPOILT = {"padded-batch": padded, "slots-without-expert": without_expert, "exper
 class Routed(Fp8Layer):
     """The FP8 layer behind a router: its experts are chosen by the caller."""
 
+    form = "routed"
     case = RoutedCase
     routing_inputs = ("topk_ids", "topk_weights")
     reference_functions = (dequantize, run)

@@ -84,6 +84,7 @@ def run(
 class SigmoidBias(Fp8Layer):
     """The FP8 layer with DeepSeek-V3's router inside."""
 
+    form = "sigmoid-bias"
     routing_inputs = ("routing_logits", "routing_bias")
     router_sizes = ("top_k", "num_groups", "kept_groups")  # constants of `route`
     router_functions = (route,)
