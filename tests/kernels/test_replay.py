@@ -12,14 +12,19 @@ from solutions.common.host import launch, replay
 @triton.jit
 def scale_kernel(x_ptr, h_ptr, size, factor, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(h_ptr + at, tl.load(x_ptr + at, mask=at < size) * factor, mask=at < size)
+    x = tl.load(x_ptr + at, mask=at < size)
+    tl.store(h_ptr + at, x * factor, mask=at < size)
 
 
 @triton.jit
 def add_kernel(h_desc, w_ptr, output_ptr, one, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    row = tl.program_id(0) * ROWS
-    at = (row + tl.arange(0, ROWS))[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    tl.store(output_ptr + at, h_desc.load([row, 0]) + tl.load(w_ptr + at) * one)
+    first = tl.program_id(0) * ROWS
+    row = first + tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    at = row[:, None] * COLUMNS + column[None, :]
+    h = h_desc.load([first, 0])
+    w = tl.load(w_ptr + at)
+    tl.store(output_ptr + at, h + w * one)
 
 
 class Layer:

@@ -108,7 +108,8 @@ def to_bytes(layer, arguments):
 
     parts = []
     for name in names:
-        raw = arguments[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        flat = arguments[name].contiguous().view(-1)
+        raw = flat.view(torch.uint8).numpy().tobytes()
         parts.append(raw + bytes(-len(raw) % 16))
     return b"".join(parts)
 

@@ -312,12 +312,14 @@ def executed(text, word):
     """Return $0 and $1 of UNPACK's instructions, which no interpreter here runs, for $2."""
     registers = {"$2": word}
     for line in text.splitlines():
-        name, *operands = line.strip(" {};").replace(",", " ").split() or [".reg"]
-        if name == ".reg":
+        words = line.strip(" {};").replace(",", " ").split()
+        if not words or words[0] == ".reg":
             continue
-        target, *sources = operands
-        values = [registers.get(source, source) for source in sources]
-        registers[target] = result_of(name, [int(str(value), 0) for value in values])
+        name, target, *sources = words
+        operands = []
+        for source in sources:
+            operands.append(registers[source] if source in registers else int(source, 0))
+        registers[target] = result_of(name, operands)
     return [registers["$0"], registers["$1"]]
 
 

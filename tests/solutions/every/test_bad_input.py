@@ -25,8 +25,9 @@ of_any_kind = serving(
 
 def strided(tensor):
     """The same shape and values, every second element of a larger tensor."""
-    wide = torch.empty((*tensor.shape[:-1], 2 * tensor.shape[-1]), dtype=tensor.dtype)
-    return wide.to(tensor.device)[..., ::2].copy_(tensor)
+    *others, columns = tensor.shape
+    wide = torch.empty(*others, 2 * columns, dtype=tensor.dtype, device=tensor.device)
+    return wide[..., ::2].copy_(tensor)
 
 
 def misaligned(tensor):

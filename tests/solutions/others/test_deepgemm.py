@@ -104,8 +104,9 @@ def multiply_masked(a, b, d, masked_m, expected_m):
     assert x_scale.stride(0) == x_scale[0].numel()
 
     d.fill_(torch.nan)
-    for e, (count, *weights) in enumerate(zip(masked_m.tolist(), *b, strict=True)):
-        d[e, :count] = multiply(x[e, :count], x_scale[e, :count], *weights)
+    for e, count in enumerate(masked_m.tolist()):
+        w, w_scale = (operand[e] for operand in b)
+        d[e, :count] = multiply(x[e, :count], x_scale[e, :count], w, w_scale)
 
 
 def multiply_contiguous(a, b, d, grouped_layout, use_psum_layout=False, **hints):
@@ -116,9 +117,10 @@ def multiply_contiguous(a, b, d, grouped_layout, use_psum_layout=False, **hints)
 
     d.fill_(torch.nan)
     first = 0
-    for end, *weights in zip(grouped_layout.tolist(), *b, strict=True):
+    for end, w, w_scale in zip(grouped_layout.tolist(), *b, strict=True):
         assert first <= end <= len(x), "DeepGEMM subtracts them as unsigned integers"
-        d[first:end] = multiply(x[first:end], x_scale[first:end], *weights)
+        rows = slice(first, end)
+        d[rows] = multiply(x[rows], x_scale[rows], w, w_scale)
         first = -(-end // TILE) * TILE
 
 

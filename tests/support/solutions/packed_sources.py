@@ -24,5 +24,6 @@ def write_texts(folder, texts):
 
 def include_flags(folder, *others):
     """Return a compiler's flags for every folder below one that has a header, and for others."""
-    folders = {str(header.parent) for header in folder.rglob("*.cuh")}
-    return [f"-I{each}" for each in sorted({str(folder), *folders, *map(str, others)})]
+    folders = [folder, *others]
+    folders += [header.parent for header in folder.rglob("*.cuh")]
+    return [f"-I{path}" for path in sorted(set(map(str, folders)))]

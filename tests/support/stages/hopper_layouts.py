@@ -108,9 +108,8 @@ def swizzled(row, column):
     """Return the byte of (row, column) in atoms of 8 rows by 128 bytes: 16-byte pieces of a row are
     permuted by its number.
     """
-    in_atom = row % ATOM
-    piece = column // 16 ^ in_atom
-    return row // ATOM * (ATOM * BLOCK) + in_atom * BLOCK + piece * 16 + column % 16
+    piece = column // 16 ^ row % ATOM
+    return row * BLOCK + piece * 16 + column % 16
 
 
 def round_up(value, multiple):
