@@ -27,7 +27,7 @@ DEFAULTS = {
     "shared_gate": False,
 }
 # What every rank has of its model's table, as it is written there.
-OF_MODEL = (
+MODEL_FIELDS = (
     "routing",
     "num_experts",
     "top_k",
@@ -158,7 +158,7 @@ def sizes_on_rank(name: str, model: dict, split: Split) -> Sizes:
     weights = 3 * model["hidden_size"] * width
     all_fit = local * weights * 4 <= MOST_BYTES_AT_ONCE
 
-    sizes = {key: stated[key] for key in OF_MODEL}
+    sizes = {key: stated[key] for key in MODEL_FIELDS}
     return sizes | {
         "num_local_experts": local,
         "num_shared_experts": split.shared,

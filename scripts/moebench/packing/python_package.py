@@ -57,7 +57,7 @@ class Package:
         for ending in ENDINGS:
             if f"{function}{ending}" in names:
                 exports[f"{function}{ending}"] = f"run{ending}"
-        if "run_allreduce" in exports.values():
+        if f"{function}_allreduce" in exports:
             exports |= {name: name for name in PEERS if name in names}
         return exports
 

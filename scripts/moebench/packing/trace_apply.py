@@ -45,7 +45,9 @@ def pack_for_trace_apply(names: list[str], folder: Path, keys: list[str]) -> lis
 def choose(names: list[str], keys: list[str]) -> dict[str, Solution]:
     """Return layer key -> the solution that is written for it. Raises UserError as above."""
     with_call = [key for key in catalogue.fp8_moe() if has_call(key)]
-    wanted = [key for key in with_call if key in keys] if keys else with_call
+    wanted = set(with_call)
+    if keys:
+        wanted &= set(keys)
 
     chosen: dict[str, Solution] = {}
     packed, _ = pack_all(names)
