@@ -46,7 +46,7 @@ def without_what_was_read(texts):
 @sass.needs_compilers
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("solution", "file"), [INVARIANT, ("hopper_fused", "many_tokens/grouped_gemm1.cu")]
+    ("solution", "file"), [INVARIANT, ("hopper_fused", "few_tokens/fused_layer.cu")]
 )
 def test_a_release_that_depends_on_nothing_is_found(solution, file, tmp_path):
     texts = without_what_was_read(packed_texts(solution, "full"))

@@ -27,10 +27,9 @@ pytestmark = [interpreted, pytest.mark.usefixtures("poisoned_scratch")]
 MASKED = "fp8_m_grouped_gemm_nt_masked"
 CONTIGUOUS = "m_grouped_fp8_gemm_nt_contiguous"
 RELEASES = recorded("deep_gemm_signatures.json").values()
-SLOW = [
-    slow(layer_key)
-    for layer_key in (*catalogue.SIGMOID_BIAS.small()[1:], *catalogue.RENORM.small())
-]
+FUNCTIONS = (MASKED, CONTIGUOUS)
+CASES = [(layer_key, function) for layer_key in ("small", "small-routed") for function in FUNCTIONS]
+CASES += [slow("small-one-group", CONTIGUOUS), slow("small-renorm", MASKED)]
 OPERAND_DTYPES = [  # of x, w, d, x_scale, w_scale and the layout
     *(torch.float8_e4m3fn, torch.float8_e4m3fn, torch.bfloat16),
     *(torch.float32, torch.float32, torch.int32),
@@ -162,8 +161,7 @@ def assert_close(output, layer_key, arguments):
     assert relative_error(output, expected) < 0.05
 
 
-@pytest.mark.parametrize("function", [MASKED, CONTIGUOUS])
-@pytest.mark.parametrize("layer_key", ["small", "small-routed", *SLOW])
+@pytest.mark.parametrize(("layer_key", "function"), CASES)
 def test_the_layer_gives_the_definitions_answer(
     module, deep_gemm, monkeypatch, layer_key, function
 ):
