@@ -27,6 +27,7 @@ COUNTS = {
     "step-3.5-flash-ep8": (3, 80, 300, 2100),  # clamped
     "deepseek-v3-ep8-routed": (3, 80, 300, 1100),
     "qwen3-next-routed": (3, 60, 200, 1100),  # all experts are local
+    "qwen3-235b-tp4": (3, 60, 200),  # narrow experts, of three K blocks
 }
 
 

@@ -203,9 +203,16 @@ def many(scratch, choice):
     rows = many_rows(scratch.layer, choice.chosen)
     passes = column_passes(scratch)
 
+    tiles1 = scratch.int32("tiles1").view(-1, 2, 7)
+    tiles2 = scratch.int32("tiles2").view(-1, 2, 7)
+    columns = 2 * round_up(inter, BLOCK_N)
+    if leaves_out_padding(scratch.layer):
+        columns = 2 * inter
+        tiles1 = without_one_tile_of(tiles1, columns // BLOCK_N)
+
     layout = many_lists(scratch, rows, choice)
-    layout.append(compared_tiles(scratch, "tiles1", rows, 2 * round_up(inter, BLOCK_N)))
-    layout.append(compared_tiles(scratch, "tiles2", rows, passes.width))
+    layout.append(compared_tiles("tiles1", tiles1, rows, columns))
+    layout.append(compared_tiles("tiles2", tiles2, rows, passes.width))
     h = h_of(scratch.arrays, rows, scratch.layer, h_split, False)
     y = [y_of(scratch, first, len(rows.token), passes.width) for first in passes.firsts]
     return ReadOut(choice, rows, layout, h, h_split, y=torch.cat(y, 1)[:, :hidden])
@@ -238,9 +245,27 @@ def padded_token_rows(layer, rows):
     return pad(rows.token_rows, (0, padding), value=-1)
 
 
-def compared_tiles(scratch, name, rows, columns):
+def leaves_out_padding(layer):
+    """Whether gemm1 computes no n_block that only pads I, as `kOddNBlocks` says."""
+    hidden = layer["hidden_size"]
+    inter = layer["intermediate_size"]
+    return not layer.get("mxfp4") and hidden >= 8 * inter and inter % BLOCK_N != 0
+
+
+def without_one_tile_of(tiles, n_block):
+    """Return tiles [entries, 2, 7] without the first one of an n_block: an odd number of tiles
+    needs one to go with the last.
+    """
+    tiles = tiles.clone()
+    places = (tiles[..., 1] == n_block).nonzero()
+    if len(places):
+        entry, which = places[0]
+        tiles[entry, which] = -1
+    return tiles
+
+
+def compared_tiles(name, tiles, rows, columns):
     """Compare the tiles of a GEMM: each 16 rows meet each n_block of the columns once."""
-    tiles = scratch.int32(name).view(-1, 2, 7)
     met = coverage(tiles, rows, columns // BLOCK_N)
     return Compared(name, met, torch.ones_like(met))
 
