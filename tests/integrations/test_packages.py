@@ -6,13 +6,14 @@ import re
 import pytest
 from moebench.core import paths
 from moebench.operators.layers import models
+from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.packing import python_package
 
 PAGE = paths.ROOT / "integrations" / "deepseek_v4.md"
 MXFP4_BYTES = 17 / 32  # of a weight, with its part of a scale
 FP8_BYTES = 1 + 4 / 128**2
 GPUS = 8
-BANDWIDTH = 4460  # GB/s
+BANDWIDTH = CEILINGS[MEASURED_ON]["bytes"] / 1e9  # GB/s
 TOKENS = (1, 8, 32, 128)
 
 

@@ -17,7 +17,7 @@ import stage_references
 import torch
 from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
-from moebench.packing.problem import facts
+from moebench.packing.problem import SYMBOLS, constants_of
 from packed_sources import CUDA, packed_texts
 from random_values import Draw
 
@@ -87,7 +87,7 @@ def size_files(layer):
     activation = {}
     for name, value in swiglu.constants(layer).items():
         activation["k" + name.title().replace("_", "")] = value
-    form = {symbol: layer["routed"] for symbol, _ in facts("interface", "full").values()}
+    form = {SYMBOLS[name]: layer["routed"] for name in constants_of("interface", "full")}
     return {
         "problem.cuh": stage_build.problem_header(layer) + constants(activation),
         "interface.cuh": "#pragma once\n" + constants(form),
