@@ -83,12 +83,15 @@ def keywords(parameters, problem, given):
         values["output"] = given.output
 
     tile_parameter = parameters.get("tile_tokens_dim")
-    if tile_parameter is not None and tile_parameter.default is not None:  # before 0.5
+    # required before 0.5, None later
+    if tile_parameter is not None and tile_parameter.default is not None:
         values["tile_tokens_dim"] = tile_tokens(num_tokens * problem.TOP_K, num_experts)
     return values
 
 
 def tile_tokens(num_pairs, num_experts):
-    """Return the tokens of a tile, 8 to 64, for versions that do not choose themselves."""
+    """Return the tokens of a tile, for versions that do not choose themselves: the power of two
+    above the mean of tokens an expert, 8 to 64.
+    """
     mean = num_pairs // num_experts
     return min(max(1 << mean.bit_length(), 8), 64)

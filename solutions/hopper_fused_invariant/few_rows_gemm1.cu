@@ -80,11 +80,11 @@ using StoredBarrier = NamedBarrier<1, kWarpgroupThreads>;
 
 // ---- tiles ----
 
-// The cluster's nth tile of 128 columns of h; false behind the last. A queue entry is two tiles. With an odd number of
-// n_blocks the last entry's second tile has no weights: it computes the first one's again, and nobody reads its h.
+// The cluster's nth tile of 128 columns of h; false behind the last. A queue entry is two tiles, which with kOddNBlocks may
+// be of two experts. Where one only pads I it computes a tile again, and nobody reads its h.
 __device__ __forceinline__ bool get_tile(const GroupedArgs& args, const TileQueues& queues, int nth, WorkTile& tile) {
   const int i = nth * (gridDim.x / kCtas) + blockIdx.x / kCtas;
-  constexpr int kEntryTiles = Grouped::kOddNBlocks ? 1 : 2;  // for which the queue has two words
+  constexpr int kEntryTiles = Grouped::kOddNBlocks ? 1 : 2;  // that a uint2 of the queue stands for
   const int entries = gemm1_entries(queues.short_entries) * (2 / kEntryTiles);
   const uint2 entry = queue_entry(args.queue1, entries, i / kEntryTiles);
   tile = unpack_tile(entry, i % 2);

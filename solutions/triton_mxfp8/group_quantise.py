@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from ..common.host.quantise import GROUP
-from ..common.host.quantise import quantise as group_quantise_ref  # noqa: F401  the plain statement
+from ..common.host.quantise import quantise as group_quantise_ref  # noqa: F401  its plain-torch reference
 
 
 @triton.jit
@@ -31,19 +31,18 @@ def scale_value(scale):
 @triton.jit
 def quantise_groups(bits):
     """Return codes [groups, 32] fp8, scale [groups] int32 of bits [groups, 32] int16 of bf16."""
-    amax = tl.max(
-        (bits & 0x7FFF).to(tl.int32), 1
-    )  # magnitudes order as their bits do, and NaN lies above all others
+    # magnitudes order as their bits do, and NaN lies above all others
+    amax = tl.max((bits & 0x7FFF).to(tl.int32), 1)
     exponent = amax >> 7
     finite = exponent < 255
     scale = tl.where(finite, tl.maximum(exponent - 8, 0), 255)
+    # the bits of 2^(127 - scale)
     inverse = tl.where(finite, (254 - scale) << 23, 0x7FC00000).to(tl.float32, bitcast=True)
     x = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     scaled = x * inverse[:, None]
     clamped = tl.minimum(tl.maximum(scaled, -448.0), 448.0)
-    return tl.where(finite[:, None], clamped, scaled).to(
-        tl.float8e4nv
-    ), scale  # the clamp would lose a NaN
+    # the clamp would lose a NaN
+    return tl.where(finite[:, None], clamped, scaled).to(tl.float8e4nv), scale
 
 
 @triton.jit
@@ -108,5 +107,5 @@ def group_round(x):
     What a product on bf16 tensor cores reads; bit for bit `expand(*group_quantise(x))`.
     """
     values = torch.empty_like(x)
-    _launch(x, values, values, rounded=True)
+    _launch(x, values, values, rounded=True)  # scales are not written
     return values

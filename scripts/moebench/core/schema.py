@@ -50,7 +50,7 @@ def read_record(
     """Return a record file's head, which is its first line, and its further lines.
 
     Half a last line, which a killed run leaves, is left out. what: names the kind of record in
-    errors. Raises UserError that names the file, the line and its first fault.
+    the error for an empty file. Raises UserError that names the file, the line and its first fault.
     """
     complete, _, _ = path.read_bytes().rpartition(b"\n")
     texts = complete.splitlines()  # of bytes: a text's lines also end at U+2028, which JSON holds

@@ -78,7 +78,7 @@ class Evaluator:
         self.runner = None
         self.runner_context = ExitStack()
         self.runner_is_for: tuple | None = None  # the definition, and a third-party solution alone
-        self.provenances: dict[str, Provenance] = {}  # by the packed solution's name
+        self.provenances: dict[str, Provenance] = {}  # by the packed solution's name and definition
         self.hung: dict[tuple[str, str], str] = {}  # definition and solution -> on which workload
         self.second_look = SecondLook(plan, self.device)
 
@@ -90,7 +90,12 @@ class Evaluator:
         """Return what became of a task. Raises UserError for what is wrong with this machine."""
         part = self.plan.parts[task.definition]
         try:
-            findings = self.run(part, task)
+            runner = self.runner_for(part, task)
+        except RuntimeError as error:  # FIB's, without a device or a worker
+            raise UserError(f"no worker can be started: {first_line(error)}") from error
+
+        try:
+            findings = self.run(part, task, runner)
         except UserError:  # of this machine: no process can be started, no file written
             raise
         except Exception as error:  # of the reference: what a solution does is its result
@@ -101,7 +106,7 @@ class Evaluator:
             evaluated[name] = self.evaluated(part, task, name, findings[name])
         return Outcome(task, evaluated)
 
-    def run(self, part: Part, task: Task) -> dict[str, Finding]:
+    def run(self, part: Part, task: Task, runner: Runner | fib.Runner) -> dict[str, Finding]:
         """Return what is found by name. A solution that hung is not called again."""
         called = []
         findings = {}
@@ -111,7 +116,7 @@ class Evaluator:
             else:
                 called.append(name)
         if called:
-            findings.update(self.call(part, task, called))
+            findings.update(self.call(part, task, runner, called))
 
         for name in called:
             if findings[name].status == TIMEOUT:
@@ -125,12 +130,13 @@ class Evaluator:
         log = f"skipped: no result after {seconds} s on {label}, see there; "
         return Finding(TIMEOUT, log=f"{log}--timeout takes other seconds")
 
-    def call(self, part: Part, task: Task, names: list[str]) -> dict[str, Finding]:
+    def call(
+        self, part: Part, task: Task, runner: Runner | fib.Runner, names: list[str]
+    ) -> dict[str, Finding]:
         """Return what is found by name, after a second look where FIB has compared.
 
         Raises what the runner raises.
         """
-        runner = self.runner_for(part, task)
         config = self.plan.config
         solutions = [part.solutions[name] for name in names]
         results = runner.run_workload(part.full, task.workload, solutions, config, part.root)
@@ -150,6 +156,7 @@ class Evaluator:
         third_party = task.names if part.is_third_party(task) else ()
         is_for = (task.definition, third_party)
         if is_for != self.runner_is_for or part.renew_worker:
+            self.runner_is_for = None
             self.runner_context.close()
             context = self.new_runner(part, bool(third_party))
             self.runner = self.runner_context.enter_context(context)

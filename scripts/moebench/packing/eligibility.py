@@ -19,7 +19,7 @@ def here() -> str:
 def is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except Exception:  # of a package on the way to it, which does not import either
+    except Exception:  # a parent package fails to import
         return False
 
 

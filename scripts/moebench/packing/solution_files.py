@@ -34,8 +34,8 @@ def named(locations: list[Path]) -> tuple[dict[str, Solution], list[str]]:
     under another name.
 
     Where one here or another file has the name, 8 digits of the hash follow it, as in FIB's
-    `with_unique_name`. The hash stays that of the file. Raises UserError for a path without any
-    file.
+    `with_unique_name`. The copy keeps the hash of the file's own name and content. Raises UserError
+    for a path without any file.
     """
     solutions, notes = read(files_in(locations))
     different, same = without_copies(solutions)
@@ -46,7 +46,7 @@ def named(locations: list[Path]) -> tuple[dict[str, Solution], list[str]]:
     by_name = {}
     for file, solution in different.items():
         name = solution.name
-        is_ours = folder_name(name, solution.definition) in ours
+        is_ours = folder_name(name, solution.definition) in ours  # ours: mine_e16 of a folder mine
         if is_ours or count[name] > 1:
             name = f"{name}_{solution.hash()[:8]}"
             notes.append(f"{file}: its name is taken, so {name} stands for it")

@@ -98,10 +98,9 @@ def in_order(texts: Iterable[str], separator: str = " or ") -> str:
 
 def solutions_by_value(rows: pd.DataFrame, column: str) -> dict[str, str]:
     """Return value -> "a, b" for each value that a column has in rows of solutions a and b."""
-    values = rows.groupby("solution")[column].first().dropna()
     names = {}
-    for value, of_value in values.groupby(values):
-        names[value] = ", ".join(of_value.index)
+    for value, of_value in rows.groupby(column, sort=False):
+        names[value] = ", ".join(of_value.solution.unique())
     return names
 
 

@@ -183,9 +183,9 @@ def routing(seed: str, layer_key: str, num_tokens: int, source: torch.Generator)
     """
     sizes = router_sizes(layer_key)
     device = source.device
-    offset, bias = trained_router.experts(seed, sizes)
-    noise = torch.randn(num_tokens, len(offset), device=device, generator=source)
-    logits = noise + torch.from_numpy(offset).float().to(device)
+    popularity, bias = trained_router.experts(seed, sizes)
+    noise = torch.randn(num_tokens, len(popularity), device=device, generator=source)
+    logits = noise + torch.from_numpy(popularity).float().to(device)
 
     if bias is None:
         inputs = {"routing_logits": logits.bfloat16()}

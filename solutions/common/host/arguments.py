@@ -112,8 +112,9 @@ def takes(interface):
 
             try:
                 return function(arguments)
-            except MemoryError as error:  # tvm-ffi's; engines try again with less on torch's
+            except MemoryError as error:  # tvm-ffi's; engines catch torch's and retry with less
                 raise torch.OutOfMemoryError(str(error)) from error
+            # not ValueError: C++'s names the argument already
             except (AttributeError, BufferError, IndexError, RuntimeError, TypeError):
                 check_arguments(interface, arguments)
                 if arguments[0].is_meta:

@@ -32,8 +32,8 @@ constexpr int larger(int a, int b) { return a > b ? a : b; }
 // ---- tiles, stages and threads ----
 
 struct Tiles {
-  // Whether experts are narrow, as tensor-parallel ranks have them.
-  static constexpr bool kNarrow = !kMxfp4Weights && kHidden >= 8 * kIntermediate;
+  // Whether a row of y is long for the work that makes it, as tensor-parallel ranks have it: as Grouped::kLongRows.
+  static constexpr bool kLongRows = !kMxfp4Weights && kHidden >= 8 * kIntermediate;
 
   // K blocks that the GEMMs go through: gemm1 takes two stages at a time, of up to two K blocks; with MXFP4 weights
   // gemm2's warpgroups halve K. Those beyond the last have weights of zero, by TMA, and x and h of zero, in scratch.
@@ -86,7 +86,7 @@ struct Tiles {
   static constexpr int kGemm2SplitKRows = 16 / kStepBlocks;
   // With so few K blocks gemm2's time is that of its steps, one after the other, so the warpgroups do not share a step:
   // up to kGemm2SplitKRows rows each takes every other m_block.
-  static constexpr bool kMBlocksAlone = kNarrow && kKBlocks2 <= 6;
+  static constexpr bool kMBlocksAlone = kLongRows && kKBlocks2 <= 6;
 
   static constexpr int kWeightTileBytes = kMmaM * kBlockK;
   static constexpr int kStageWeightBytes = 2 * kWeightTileBytes;
@@ -116,8 +116,8 @@ struct Tiles {
   // at 200 to 320 tokens and with 128 at 64 to 128.
   static constexpr int kRowsPerExpert = 7;
   static constexpr int kFastTokens = kRowsPerExpert * kNumExperts / kTopK / 32 * 32;
-  // With narrow experts up to 80 tokens, whatever their rows per expert: measured at 64 to 128 tokens, with 1.2 to 8.
-  static constexpr int kNarrowTokens = 80;
+  // With long rows up to 80 tokens, not more than 7 rows per expert: measured at 64 to 128 tokens, with 1.2 to 8.
+  static constexpr int kLongRowsTokens = 80;
 
   static constexpr float kWeightFactor = kMxfp4Weights ? 64.0f : 1.0f;  // of the scales of x and h: what A lacks
 };
@@ -173,7 +173,7 @@ struct Config : Tiles {
       kMxfp4Weights ? fitting_tokens(1024)
                     : larger(32, smaller(kFastTokens, fitting_tokens(kNumLocalExperts <= 40 ? 224 : 128)));
   // That many tokens take it. With a sum over ranks all for which there is room do: a second launch would cost more.
-  static constexpr int kOneLaunchTokens = kNarrow ? smaller(kMaxTokens, kNarrowTokens) : kMaxTokens;
+  static constexpr int kOneLaunchTokens = kLongRows ? smaller(kMaxTokens, kLongRowsTokens) : kMaxTokens;
   static constexpr int kMaxMBlocks = m_blocks_of(kMaxTokens);
   static constexpr int kMaxRows = rows_of(kMaxTokens);
   static constexpr int kSumTokens = smaller(kMaxTokens, kMostSumTokens);

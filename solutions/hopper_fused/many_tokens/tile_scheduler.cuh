@@ -32,7 +32,8 @@ struct WorkTile {
   bool before_last_wave;          // for gemm2: no cluster's last tile of gemm1 is one of this expert
 };
 
-// An entry's words. x: expert (9 bits, or 11), n_block, the first of a pair or the shared one (5), multicast_w (1),
+// An entry's words. x: expert (9 bits, or 11), n_block, the first of a pair or the shared one, with kOddNBlocks the CTA's own
+// less its rank, modulo 32 (5), multicast_w (1),
 // before_last_wave (1), m_first of the pair / kClusterM (16, or 14). y: expert_rows / kRowAlign (14), expert_first /
 // kRowAlign (18).
 constexpr unsigned kNoTile = 0xffffffffu;

@@ -81,6 +81,8 @@ def versions_block() -> str:
                 measured[f"DeepSeek-V3 EP8 on {gpu}, {TIMED[clock]}"] = table_rows
     all_models = joined(models.measured(rows()))
     measured[f"All models on {MEASURED_ON}, {TIMED['events']}"] = all_models
+    shards = joined(models.measured_shards(rows("gpu")))
+    measured[f"Tensor-parallel ranks on {MEASURED_ON}, {TIMED['gpu']}"] = shards
     return versions.block(measured)
 
 

@@ -69,7 +69,7 @@ inline int64_t checked_integer(int64_t value, const Argument& want) {
 // TypeError where it is of another kind.
 template <int kCount>
 CheckedArguments check_arguments(const Argument (&form)[kCount], bool bf16_tokens, ffi::PackedArgs given) {
-  const auto tokens = given[0].cast<ffi::TensorView>();
+  const auto tokens = given[0].cast<ffi::TensorView>();  // or logits: its first size is T in every form
   const First first = {argument::kNames[form[0].name], tokens.device()};
   CheckedArguments checked;
   checked.device = first.device;

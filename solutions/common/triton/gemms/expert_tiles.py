@@ -22,11 +22,11 @@ class Tile(NamedTuple):
 def tile_chooser(table):
     """Return choose_tiles(gpu, num_pairs, num_experts), which takes tiles from a table.
 
-    They are those of the first row whose limit is not exceeded. choose_tiles raises ValueError for
-    an architecture without rows. Its gpu is gpu_of.py's, its num_pairs T * top_k.
+    The first entry that fits counts. choose_tiles raises ValueError for an architecture without
+    entries. Its gpu is gpu_of.py's, its num_pairs T * top_k.
 
-    table: architecture -> rows. A row is the largest mean of rows per expert that it is for, or
-    None, and then the tiles.
+    table: architecture -> entries (limit, *tiles). limit: the most rows per expert, in the mean,
+    that an entry is for; None for any.
     """
 
     @lru_cache(maxsize=4096)

@@ -53,7 +53,7 @@ __device__ __forceinline__ void promote_halves(
   }
 }
 
-// Whether an n_block lies beyond I: its weights are zeros, and so are h and its scales.
+// Whether an n_block lies beyond I, with MXFP4 only: its weights are zeros, and so are h and its scales.
 __device__ __forceinline__ bool is_padding(int n_block) {
   return Config::kPaddedIntermediate > kIntermediate && n_block >= kIntermediate / Config::kNBlockColumns;
 }

@@ -97,7 +97,7 @@ struct StepScales {
   uint32_t row[2][Config::kStepBlocks];
 };
 
-// Of a row of kRowBytes scales those of step k; 1 beyond the end, where weights are zeros.
+// Of a row of kRowBytes scales those of step k; where a row ends within a step, 1 beyond its end, as weights are zeros there.
 template <int kRowBytes>
 __device__ __forceinline__ void load_step_scales(uint32_t (&scales)[Config::kStepBlocks], const uint8_t* row, int k) {
   if constexpr (kRowBytes % kStepScaleBytes == 0) {
