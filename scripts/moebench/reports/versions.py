@@ -99,8 +99,8 @@ def in_order(texts: Iterable[str], separator: str = " or ") -> str:
 def solutions_by_value(rows: pd.DataFrame, column: str) -> dict[str, str]:
     """Return value -> "a, b" for each value that a column has in rows of solutions a and b."""
     names = {}
-    for value, of_value in rows.groupby(column, sort=False):
-        names[value] = ", ".join(of_value.solution.unique())
+    for value, of_value in rows.groupby(column):
+        names[value] = ", ".join(sorted(of_value.solution.unique()))
     return names
 
 
