@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from moebench.core import paths
+from moebench.core import schema
 from moebench.core.errors import UserError
 from moebench.reports import multi_gpu
 
@@ -31,7 +31,7 @@ def read_lines(tmp_path):
     def read(*lines):
         file = tmp_path / "record.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return multi_gpu.read(file)
+        return schema.read_lines(file, multi_gpu.Point)
 
     return read
 
@@ -59,12 +59,12 @@ def test_runs_have_tables_of_their_own_and_most_ranks_stand_first(read_lines):
 
 @pytest.mark.parametrize("wrong", [{"tokens": "many"}, {"unknown": 1}])
 def test_a_line_that_is_none_is_named(read_lines, wrong):
-    with pytest.raises(UserError, match="record.jsonl: line 2"):
+    with pytest.raises(UserError, match="record.jsonl:2"):
         read_lines(LINE, LINE | wrong)
 
 
 def test_every_recorded_run_has_a_table():
-    points = multi_gpu.read(paths.MULTI_GPU)
+    points = multi_gpu.recorded()
     rows = [row for table in multi_gpu.tables(points) for row in table.sections[0]]
     assert len(rows) == len(points)
     assert len({(point.table_key, point.tokens) for point in points}) == len(points)

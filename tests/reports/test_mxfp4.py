@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from moebench.core import schema
 from moebench.core.errors import UserError
 from moebench.reports import mxfp4
 
@@ -29,7 +30,7 @@ def read_lines(tmp_path):
     def read(*lines):
         file = tmp_path / "record.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return mxfp4.read(file)
+        return schema.read_lines(file, mxfp4.Point)
 
     return read
 
@@ -41,11 +42,13 @@ def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest(read_lines):
     assert table.head == ["T", "theirs", "ours"]
 
     (rows,) = table.sections
-    shown = [[row[0], *((cell.text, cell.mark) for cell in row[1:])] for row in rows]
-    assert shown == [
-        [1, ("-", ""), ("0.040", "best")],
-        [8, ("0.250", ""), ("0.205", "best")],
-    ]
+    shown = {}
+    for tokens, *cells in rows:
+        shown[tokens] = [(cell.text, cell.mark) for cell in cells]
+    assert shown == {
+        1: [("-", ""), ("0.040", "best")],
+        8: [("0.250", ""), ("0.205", "best")],
+    }
 
 
 def test_definitions_have_tables_of_their_own(read_lines):
@@ -54,5 +57,5 @@ def test_definitions_have_tables_of_their_own(read_lines):
 
 
 def test_a_line_that_is_no_point_is_named(read_lines):
-    with pytest.raises(UserError, match="line 2"):
+    with pytest.raises(UserError, match="record.jsonl:2"):
         read_lines(LINE, LINE | {"us": "fast"})

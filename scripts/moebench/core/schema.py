@@ -44,6 +44,14 @@ def read_json(path: Path, model: type[Model]) -> Model:
     return _parse(path.read_text(encoding="utf-8"), model, path.name, "file")
 
 
+def read_lines(path: Path, line: type[Model]) -> list[Model]:
+    """Return a file's lines. Raises UserError that names the file, the line and its first fault."""
+    lines = []
+    for number, text in enumerate(path.read_bytes().splitlines(), 1):
+        lines.append(_parse(text, line, f"{path.name}:{number}", "line"))
+    return lines
+
+
 def read_record(
     path: Path, head: type[Head], line: type[Model], what: str
 ) -> tuple[Head, list[Model]]:

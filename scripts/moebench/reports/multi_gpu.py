@@ -3,13 +3,8 @@
 records/multi_gpu.jsonl holds what examples/multi_gpu/all_reduce.py has measured.
 """
 
-from pathlib import Path
-
-from pydantic import ValidationError
-
 from moebench.core import paths
-from moebench.core.errors import UserError
-from moebench.core.schema import Strict, first_fault
+from moebench.core.schema import Strict, read_lines
 from moebench.reports.table import Cell, Row, Table
 
 ALONE = "the layer alone"  # without a sum: nothing that the others compete with
@@ -54,16 +49,9 @@ class Point(Strict):
         return f"{self.gpu}: {self.definition}, {part}, {ranks}"
 
 
-def read(path: Path) -> list[Point]:
-    """Return the points of a record. Raises UserError that names a line which is none."""
-    points = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            points.append(Point.model_validate_json(line))
-        except ValidationError as error:
-            fault = first_fault(error, "line")
-            raise UserError(f"{path.name}: line {number}: {fault}") from error
-    return points
+def recorded() -> list[Point]:
+    """Return the points of the record. Raises UserError that names a line which is none."""
+    return read_lines(paths.MULTI_GPU, Point)
 
 
 def tables(points: list[Point]) -> list[Table]:
@@ -101,6 +89,6 @@ def time_row(point: Point, ways: list[str]) -> Row:
 
 def block() -> str:
     """Return all tables of records/multi_gpu.jsonl, as Markdown."""
-    points = read(paths.MULTI_GPU)
+    points = recorded()
     texts = [each.markdown(titled=True) for each in tables(points)]
     return "\n\n".join(texts)

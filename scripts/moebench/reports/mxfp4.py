@@ -4,13 +4,9 @@ records/mxfp4_peers.jsonl holds what tools/mxfp4_peers.py and like programs have
 """
 
 import statistics
-from pathlib import Path
-
-from pydantic import ValidationError
 
 from moebench.core import paths
-from moebench.core.errors import UserError
-from moebench.core.schema import Strict, first_fault
+from moebench.core.schema import Strict, read_lines
 from moebench.reports.table import Cell, Table, decimal
 
 
@@ -34,16 +30,9 @@ class Point(Strict):
     matched: dict[str, float]
 
 
-def read(path: Path) -> list[Point]:
-    """Return the points of a record. Raises UserError that names a line which is none."""
-    points = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            points.append(Point.model_validate_json(line))
-        except ValidationError as error:
-            fault = first_fault(error, "line")
-            raise UserError(f"{path.name}: line {number}: {fault}") from error
-    return points
+def recorded() -> list[Point]:
+    """Return the points of the record. Raises UserError that names a line which is none."""
+    return read_lines(paths.MXFP4_PEERS, Point)
 
 
 def tables(points: list[Point]) -> list[Table]:
@@ -80,5 +69,5 @@ def cells(points: list[Point], peers: list[str]) -> list[Cell]:
 
 def block() -> str:
     """Return all tables of records/mxfp4_peers.jsonl, as Markdown."""
-    drawn = tables(read(paths.MXFP4_PEERS))
+    drawn = tables(recorded())
     return "\n\n".join(each.markdown(titled=True) for each in drawn)
