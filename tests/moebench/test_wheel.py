@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 # Not in the copy that the wheel is built from: what no wheel carries, and what is large.
 LEFT_OUT = shutil.ignore_patterns(
-    ".*", "__pycache__", "*.egg-info", "blob", "build", "docs", "packed", "records", "traces"
+    ".*", "__pycache__", "*.egg-info", "blob", "build", "packed", "records", "traces"
 )
 CONFIG = {
     "model_type": "qwen3_moe",

@@ -73,7 +73,7 @@ class Operator:
     def cases(self, key: str) -> list[Case]:
         """Return the workloads of a layer key in the order in which they are run."""
         sizes = self.layer_sizes()[key]
-        if sizes["small"]:
+        if key in self.small():
             rows = self.hard_cases(sizes)
         else:
             usual = self.usual_case(sizes)
