@@ -28,6 +28,7 @@ from flashinfer_bench.bench.runner import persistent_runner
 from flashinfer_bench.bench.runner.persistent_runner import WorkerResponse
 from moebench.core import paths, provenance
 from moebench.core.atomic_file import write_atomically
+from moebench.core.errors import UserError
 from moebench.judging import evaluate, fib, gpu_clock, second_look
 from moebench.judging.isolation.comparison import Finding
 from moebench.packing import pack
@@ -384,6 +385,27 @@ def test_third_party_solutions_are_compared_apart_on_a_gpu(tmp_path, monkeypatch
     assert runners.seen[0] == "events"
     assert runners.seen[2:] == ["closed"]
     assert apart == [("cuda:0", "events"), ["other_h512_i256"], "closed"]
+
+
+def test_a_worker_that_cannot_start_is_no_fault_of_the_reference(
+    tmp_path, monkeypatch, on_gpu, passed
+):
+    Runners(monkeypatch, passed)
+    starts = fib.running
+
+    @contextmanager
+    def fails(clock):
+        raise RuntimeError("Failed to start worker")
+        yield
+
+    plan = judged.plan({"tiny": solution(tmp_path, RIGHT)}, ["16", "19"], device=judged.GPU)
+    first, second = plan
+    with closing(evaluate.Evaluator(plan)) as evaluator:
+        monkeypatch.setattr(fib, "running", fails)
+        with pytest.raises(UserError):
+            evaluator.evaluate(first)
+        monkeypatch.setattr(fib, "running", starts)
+        assert evaluator.evaluate(second).passed
 
 
 def test_a_time_out_on_a_gpu_is_not_waited_for_again(tmp_path, monkeypatch, on_gpu):

@@ -90,12 +90,7 @@ class Evaluator:
         """Return what became of a task. Raises UserError for what is wrong with this machine."""
         part = self.plan.parts[task.definition]
         try:
-            runner = self.runner_for(part, task)
-        except RuntimeError as error:  # FIB's, without a device or a worker
-            raise UserError(f"no worker can be started: {first_line(error)}") from error
-
-        try:
-            findings = self.run(part, task, runner)
+            findings = self.run(part, task)
         except UserError:  # of this machine: no process can be started, no file written
             raise
         except Exception as error:  # of the reference: what a solution does is its result
@@ -106,7 +101,7 @@ class Evaluator:
             evaluated[name] = self.evaluated(part, task, name, findings[name])
         return Outcome(task, evaluated)
 
-    def run(self, part: Part, task: Task, runner: Runner | fib.Runner) -> dict[str, Finding]:
+    def run(self, part: Part, task: Task) -> dict[str, Finding]:
         """Return what is found by name. A solution that hung is not called again."""
         called = []
         findings = {}
@@ -116,7 +111,7 @@ class Evaluator:
             else:
                 called.append(name)
         if called:
-            findings.update(self.call(part, task, runner, called))
+            findings.update(self.call(part, task, called))
 
         for name in called:
             if findings[name].status == TIMEOUT:
@@ -130,13 +125,12 @@ class Evaluator:
         log = f"skipped: no result after {seconds} s on {label}, see there; "
         return Finding(TIMEOUT, log=f"{log}--timeout takes other seconds")
 
-    def call(
-        self, part: Part, task: Task, runner: Runner | fib.Runner, names: list[str]
-    ) -> dict[str, Finding]:
+    def call(self, part: Part, task: Task, names: list[str]) -> dict[str, Finding]:
         """Return what is found by name, after a second look where FIB has compared.
 
         Raises what the runner raises.
         """
+        runner = self.runner_for(part, task)
         config = self.plan.config
         solutions = [part.solutions[name] for name in names]
         results = runner.run_workload(part.full, task.workload, solutions, config, part.root)
@@ -152,14 +146,20 @@ class Evaluator:
         return findings | self.second_look.at(part, task, findings)
 
     def runner_for(self, part: Part, task: Task) -> Runner | fib.Runner:
-        """Return the runner for a task, a new one where the one before is not to be shared."""
+        """Return the runner for a task, a new one where the one before is not to be shared.
+
+        Raises UserError where none can be started, which is no fault of the reference.
+        """
         third_party = task.names if part.is_third_party(task) else ()
         is_for = (task.definition, third_party)
         if is_for != self.runner_is_for or part.renew_worker:
             self.runner_is_for = None
             self.runner_context.close()
             context = self.new_runner(part, bool(third_party))
-            self.runner = self.runner_context.enter_context(context)
+            try:
+                self.runner = self.runner_context.enter_context(context)
+            except RuntimeError as error:  # FIB's, without a device or a worker
+                raise UserError(f"no worker can be started: {first_line(error)}") from error
             self.runner_is_for = is_for
         return self.runner
 
