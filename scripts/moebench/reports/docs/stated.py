@@ -128,14 +128,11 @@ def mxfp4_over(solution: str, peers: list[str], most_tokens: int) -> list[str]:
     """Return how many times as fast as the faster peer a solution is with MXFP4 experts, at the
     least and at the most of the token counts up to `most_tokens`.
     """
-    ratios = []
-    us: dict[int, dict[str, float]] = {}
-    for point in mxfp4.recorded():
-        us.setdefault(point.tokens, {})[point.peer] = point.us
-    for tokens, by_peer in us.items():
-        if tokens <= most_tokens:
-            ratios.append(min(by_peer[peer] for peer in peers) / by_peer[solution])
-    return [f"{min(ratios):.2f}", f"{max(ratios):.2f}"]
+    points = pd.DataFrame([point.model_dump() for point in mxfp4.recorded()])
+    us = points.pivot_table(index="tokens", columns="peer", values="us", aggfunc="median")
+    few = us.loc[:most_tokens]
+    ratios = few[peers].min(axis="columns", skipna=False) / few[solution]
+    return [decimal(ratios.min(), 2), decimal(ratios.max(), 2)]
 
 
 # Comparisons
