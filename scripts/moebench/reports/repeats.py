@@ -14,7 +14,6 @@ CARDS = ("B", "C")  # of one day; what the stated spread is made of
 ANOTHER_DAY = "A"
 COMPARED = [("B", ANOTHER_DAY), ("C", ANOTHER_DAY), CARDS]
 CELL = ["solution", "tokens", "uuid"]
-FASTEST = "hopper_fused"  # whose times those of others are divided by
 MOST_TOKENS = 901  # beyond, the GPU is at its power limit
 
 
@@ -47,10 +46,12 @@ def between_cards(cells: pd.DataFrame) -> pd.Series:
 
 
 def over_fastest(cells: pd.DataFrame, card: str) -> pd.Series:
-    """Return by solution its time on a card over FASTEST's, a geometric mean over the workloads."""
+    """Return by solution its time on a card over the fastest one's, a geometric mean over the
+    workloads.
+    """
     logarithms = np.log(cells.ms[card].unstack("solution"))
-    complete = logarithms.dropna(axis="columns")
-    return np.exp(complete.sub(complete[FASTEST], axis="index").mean())
+    means = logarithms.dropna(axis="columns").mean()
+    return np.exp(means - means.min())
 
 
 def with_verdicts(cells: pd.DataFrame, card: str, other: str) -> pd.DataFrame:
@@ -87,12 +88,10 @@ def row(card: str, other: str, tokens: str, both: pd.DataFrame) -> list:
 
 
 def ratios() -> Table:
-    """Return a row for each solution that all CARDS have: `over_fastest` on each."""
+    """Return a row for each solution of all CARDS but the fastest: `over_fastest` on each."""
     cells = recorded()
-    by_card = pd.concat([over_fastest(cells, card) for card in CARDS], axis=1, join="inner")
-    by_card = by_card.drop(FASTEST).sort_values(by_card.columns[-1])
-    rows = [
-        [name, *(decimal(ratio, 2) for ratio in of_cards)]
-        for name, *of_cards in by_card.itertuples()
-    ]
+    by_card = pd.DataFrame({card: over_fastest(cells, card) for card in CARDS}).dropna()
+    rows = []
+    for name, of_cards in by_card.sort_values(CARDS[-1])[1:].iterrows():
+        rows.append([name, *(decimal(ratio, 2) for ratio in of_cards)])
     return Table(["solution", *CARDS], [rows])
