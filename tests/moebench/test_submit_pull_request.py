@@ -16,7 +16,7 @@ from flashinfer_bench.data import load_jsonl_file
 from moebench import cli
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
-from moebench.core.provenance import CLOCKS, of_trace
+from moebench.core.provenance import of_trace
 from moebench.operators.catalogue import definition, definition_name
 from moebench.packing import pack
 from moebench.results import measurements
@@ -204,7 +204,9 @@ def test_traces_of_one_clock_go_along(solution, baseline, submitted, submit, dat
 
 @NEEDS_MAIN
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", [paths.ROOT / "traces", paths.GPU_CLOCK], ids=CLOCKS)
+@pytest.mark.parametrize(
+    "folder", [paths.ROOT / "traces", paths.GPU_CLOCK], ids=["events", "activity"]
+)
 def test_the_main_branch_accepts_every_recorded_definition(folder, data_set, monkeypatch):
     """With this repository's own traces, of the solution that is on most definitions."""
     monkeypatch.setenv("FIB_MAIN", MAIN)
