@@ -1,9 +1,9 @@
 """build: compile what MXFP4 needs out of FlashInfer's module of Hopper MoE kernels.
 
 FlashInfer's own just-in-time build makes every pair of types, about a quarter of an hour on 16
-cores. The same JitSpec with fewer sources does: calls to what is left out stay unresolved, and are
-never made here. A full module that is already compiled, or was installed with FlashInfer, is taken
-as it is.
+cores. The same JitSpec with fewer sources does, and with those of kernels.py in place of generated
+ones: calls to what is left out stay unresolved, and are never made here. A full module that is
+already compiled, or was installed with FlashInfer, is taken as it is.
 """
 
 import dataclasses
@@ -12,7 +12,15 @@ from unittest import mock
 
 from flashinfer.fused_moe import core
 
-from .source import RUNNER, is_needed
+from .kernels import write_sources
+from .source import ACTIVATIONS, KERNELS, RUNNER, SCALES
+
+
+def is_needed(source_name):
+    """Return whether a source of the full module (a file's name) takes part as it is."""
+    if source_name.startswith("moe_gemm_kernels_"):
+        return source_name == RUNNER
+    return not source_name.endswith((".generated.cu", "cutlass_heuristic.cpp"))
 
 
 def choose_spec():
@@ -27,12 +35,15 @@ def choose_spec():
     if full.get_library_path().exists():
         return full
 
-    sources = [source for source in full.sources if is_needed(source)]
+    sources = [source for source in full.sources if is_needed(source.name)]
     if RUNNER not in {source.name for source in sources}:
         raise RuntimeError(f"flashinfer_mxfp4: this version of FlashInfer has no source {RUNNER}")
+
+    name = f"{full.name}_{RUNNER.removesuffix('.cu')}"
+    folder = full.build_dir.parent / name / "sources"
+    sources += write_sources(folder, KERNELS, ACTIVATIONS, SCALES)
     # "lazy": some linkers resolve every function when the library is loaded
     flags = [*(full.extra_ldflags or []), "-Wl,-z,lazy"]
-    name = f"{full.name}_{RUNNER.removesuffix('.cu')}"
     return dataclasses.replace(full, name=name, sources=sources, extra_ldflags=flags)
 
 

@@ -1,20 +1,21 @@
-"""source: which of FlashInfer's sources MXFP4 weights with bf16 activations need."""
+"""source: what MXFP4 weights with bf16 activations need of FlashInfer's sources.
+
+Narrow tiles for the few rows that an expert has up to hundreds of tokens, wide ones for thousands.
+"""
+
+from .kernels import COOPERATIVE, PINGPONG, Kernel
 
 RUNNER = "moe_gemm_kernels_bf16_fp4.cu"
-
-
-def is_needed(source):
-    """Return whether a source of the full module (a path) takes part.
-
-    Generated kernels of mixed types say their types in the text alone.
-    """
-    if source.name.startswith("moe_gemm_kernels_"):
-        return source.name == RUNNER
-    if not source.name.endswith(".generated.cu"):
-        return True
-    if "_Mixed_" not in source.name:
-        return False
-
-    text = source.read_text(encoding="utf-8")
-    other_types = ("e4m3", "uint4b")
-    return "bfloat16" in text and not any(name in text for name in other_types)
+ACTIVATIONS = "__nv_bfloat16"
+SCALES = ""
+KERNELS = [
+    Kernel((64, 16, 128), PINGPONG),
+    Kernel((64, 16, 256), PINGPONG),
+    Kernel((64, 16, 512), PINGPONG),
+    Kernel((128, 16, 128), COOPERATIVE),
+    Kernel((128, 16, 256), COOPERATIVE),
+    Kernel((128, 16, 512), COOPERATIVE),
+    Kernel((128, 32, 256), COOPERATIVE),
+    Kernel((128, 64, 256), COOPERATIVE),  # asked for the size of the scratch, too
+    Kernel((128, 128, 128), COOPERATIVE),
+]

@@ -11,11 +11,15 @@ from contextlib import redirect_stdout
 from unittest import mock
 
 import pytest
+from flashinfer_bench import Trace
+from flashinfer_bench.data import load_jsonl_file
 from moebench import cli
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
+from moebench.core.provenance import of_trace
 from moebench.operators.catalogue import definition, definition_name
 from moebench.packing import pack
+from moebench.results import measurements
 from moebench.submission import pull_request
 from recorded import DEFAULT, record, write
 
@@ -172,6 +176,46 @@ def test_current_timed_traces_go_along(submit, data_set):
 
     written = solutions_and_machines(data_set / TRACES)
     assert written == [(OURS.name, "B200")] * 10 + [H200] * 10
+
+
+BY_GPU = {"protocol": "warmup=1 iterations=1 trials=1 clock=gpu"}
+
+
+@pytest.mark.parametrize(
+    ("solution", "baseline", "submitted"),
+    [
+        (BY_GPU, BY_GPU, {OURS.name: {"gpu"}, OTHER.name: {"gpu"}}),
+        ({}, BY_GPU, {OURS.name: {"events"}}),
+        ({}, {}, {OURS.name: {"events"}, OTHER.name: {"events"}}),
+    ],
+    ids=["GPU's", "one each", "events"],
+)
+def test_traces_of_one_clock_go_along(solution, baseline, submitted, submit, data_set):
+    """The GPU's clock alone where nothing was timed by events, as with tensor-parallel ranks."""
+    traces = [*record(OURS, **BY_GPU), *record(OURS, **solution), *record(OTHER, **baseline)]
+    assert submit(traces, "--baseline", "torch_grouped_bf16") == 0
+
+    clocks = {}
+    for file in (data_set / "traces").rglob("*.jsonl"):
+        for trace in load_jsonl_file(Trace, file):
+            clocks.setdefault(trace.solution, set()).add(of_trace(trace).clock)
+    assert clocks == submitted
+
+
+@NEEDS_MAIN
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "folder", [paths.ROOT / "traces", paths.GPU_CLOCK], ids=["events", "activity"]
+)
+def test_the_main_branch_accepts_every_recorded_definition(folder, data_set, monkeypatch):
+    """With this repository's own traces, of the solution that is on most definitions."""
+    monkeypatch.setenv("FIB_MAIN", MAIN)
+    rows, _ = measurements.load([folder])
+    current = rows[(rows.source == "current") & (rows.solution == "triton_fused_v2")]
+    keys = sorted(current.geometry.unique())
+    command = ["submit", "triton_fused_v2", "--to", "dataset", "--definition", *keys]
+    assert cli.main([*command, "--into", str(data_set)]) == 0
+    assert sorted(what_fib_reads(data_set, MAIN)[0]) == sorted(map(definition_name, keys))
 
 
 def test_new_traces_replace_those_of_before_and_nobody_elses(submit, data_set):

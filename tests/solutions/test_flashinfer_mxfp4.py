@@ -3,7 +3,8 @@ run.
 """
 
 import inspect
-from pathlib import Path
+import os
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -11,10 +12,9 @@ import torch
 from every_solution import expected_output
 from layer_inputs import DEVICE, arguments
 from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
-from packed_sources import write_texts
 
 from solutions.common.triton.rows import dequantise
-from solutions.flashinfer_mxfp4 import build, keywords, layout, prepare, source
+from solutions.flashinfer_mxfp4 import build, kernels, keywords, layout, prepare, source
 from solutions.flashinfer_mxfp4_w4a8 import prepare as prepare_w4a8
 from solutions.flashinfer_mxfp4_w4a8 import source as source_w4a8
 
@@ -220,44 +220,44 @@ def test_packed_dequantise_takes_scales_row_by_row(packed_module):
     torch.testing.assert_close(output, expected, rtol=step, atol=0)
 
 
-TEXTS = {
-    "gemm_sm90_M128_Mixed_group1.generated.cu": "e4m3 x uint4b, half",
-    "gemm_sm90_M128_Mixed_group2.generated.cu": "bfloat16 x fp4",
-    "gemm_sm90_M128_Mixed_group3.generated.cu": "e4m3 x fp4, half",
-    "gemm_sm90_M128_Mixed_group4.generated.cu": "e4m3 x fp4, bfloat16",
-    "gemm_sm90_M128_group1.generated.cu": "bfloat16",
-    "moe_gemm_kernels_bf16_fp4.cu": "",
-    "moe_gemm_kernels_fp8_fp4.cu": "",
-    "moe_gemm_kernels_fp8_fp8.cu": "",
-    "flashinfer_cutlass_fused_moe_binding.cu": "",
-}
+def instantiations(text):
+    """Return the template arguments of the launchers that a source instantiates."""
+    without_spaces = re.sub(r"\s", "", text)
+    return set(re.findall(r"Launcher<(.+?)>\(Grouped", without_spaces))
 
 
-@pytest.mark.parametrize(
-    ("needed_by", "group"), [(source, "Mixed_group2"), (source_w4a8, "Mixed_group4")]
-)
-def test_only_the_needed_sources_are_compiled(tmp_path, needed_by, group):
-    write_texts(tmp_path, TEXTS)
-    needed = {name for name in TEXTS if needed_by.is_needed(tmp_path / name)}
-    assert needed == {
-        f"gemm_sm90_M128_{group}.generated.cu",
-        needed_by.RUNNER,
-        "flashinfer_cutlass_fused_moe_binding.cu",
-    }
-
-
-def test_the_installed_release_has_these_sources(monkeypatch, tmp_path):
-    """None of them is compiled here."""
+@pytest.mark.parametrize("wanted", [source, source_w4a8], ids=["W4A16", "W4A8"])
+def test_what_is_compiled_is_of_the_installed_release(wanted, monkeypatch, tmp_path):
+    """None of it is compiled here."""
     from flashinfer.jit import core, env
 
     monkeypatch.setattr(core.current_compilation_context, "TARGET_CUDA_ARCHS", {(9, "0a")})
-    monkeypatch.setattr(env, "FLASHINFER_GEN_SRC_DIR", tmp_path)
-    full = build.core.gen_cutlass_fused_moe_sm90_module()
-    files = [Path(each) for each in full.sources]
-    names = {file.name for file in files}
+    monkeypatch.setattr(env, "FLASHINFER_GEN_SRC_DIR", tmp_path / "generated")
+    monkeypatch.setattr(env, "FLASHINFER_JIT_DIR", tmp_path / "jit")
+    for name in ("ACTIVATIONS", "KERNELS", "RUNNER", "SCALES"):
+        monkeypatch.setattr(build, name, getattr(wanted, name))
 
-    for needed_by in (source, source_w4a8):
-        needed = {file.name for file in files if needed_by.is_needed(file)}
-        generated = [name for name in needed if name.endswith(".generated.cu")]
-        assert needed_by.RUNNER in needed
-        assert 10 < len(generated) < len(names) / 3
+    full = build.core.gen_cutlass_fused_moe_sm90_module()
+    generated = set()
+    for file in full.sources:
+        if "_Mixed_" in file.name:
+            generated |= instantiations(file.read_text())
+
+    files = {file.name: file for file in build.choose_spec().sources}
+    compiled = [instantiations(files[f"{each.name}.cu"].read_text()) for each in wanted.KERNELS]
+    assert all(len(each) == 1 and each <= generated for each in compiled)
+    assert {wanted.RUNNER, "candidates.cpp"} <= files.keys()
+    assert not any(name.endswith((".generated.cu", "cutlass_heuristic.cpp")) for name in files)
+    assert len(files) < len(full.sources) / 5
+
+
+def test_a_source_that_is_as_it_should_be_is_not_written_again(tmp_path):
+    arguments = (tmp_path, source.KERNELS, source.ACTIVATIONS, source.SCALES)
+    paths = kernels.write_sources(*arguments)
+    changed = paths[1]
+    changed.write_text("old")
+    for path in paths:
+        os.utime(path, (0, 0))
+
+    assert kernels.write_sources(*arguments) == paths
+    assert [path for path in paths if path.stat().st_mtime] == [changed]

@@ -12,6 +12,7 @@ finds an error, 2 bad arguments.
 """
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import get_args
 
@@ -20,6 +21,7 @@ from flashinfer_bench import Solution
 from moebench.core import paths
 from moebench.core.arguments import output_folder
 from moebench.core.errors import UserError
+from moebench.core.provenance import CLOCKS
 from moebench.operators.catalogue import definition_name, layer_key_named
 from moebench.packing import manifest, pack
 from moebench.submission import contest, pull_request
@@ -57,13 +59,13 @@ def main(args: argparse.Namespace) -> int:
     names = [args.name, args.baseline] if args.baseline else [args.name]
     packed, _ = pack.pack_all(names)
     check_definitions(args.definition, packed)
-    traces = args.traces or recorded_traces(args.definition)
-
     if args.to == "contest":
+        traces = args.traces or recorded_traces(args.definition, ["events"])
         solution = packed[args.name][args.definition[0]]
         is_written = contest.prepare(solution, args.into, traces, args.hardware)
         return 0 if is_written else 1
 
+    traces = args.traces or recorded_traces(args.definition, CLOCKS)
     pull_requests = []
     for key in args.definition:
         submitted, *baselines = [solutions[key] for solutions in packed.values()]
@@ -97,7 +99,10 @@ def check_definitions(keys: list[str], packed: dict[str, dict[str, Solution]]) -
                 raise UserError(f"--definition: got {key}, want what {name} serves: {served}")
 
 
-def recorded_traces(keys: list[str]) -> list[Path]:
-    """Return this repository's trace files of these definitions."""
-    files = [paths.trace_file(definition_name(key)) for key in keys]
+def recorded_traces(keys: list[str], clocks: Iterable[str]) -> list[Path]:
+    """Return this repository's files of traces of these definitions, by these clocks."""
+    files = []
+    for key in keys:
+        name = definition_name(key)
+        files += [paths.trace_file(name, clock) for clock in clocks]
     return [file for file in files if file.exists()]

@@ -31,6 +31,7 @@ PROFILES = RECORDS / "profile"
 SERVED = RECORDS / "served"
 MULTI_GPU = RECORDS / "multi_gpu.jsonl"
 MXFP4_PEERS = RECORDS / "mxfp4_peers.jsonl"
+REPEATS = RECORDS / "repeats.csv"
 # Traces by the GPU's clock are apart from traces/, as FIB's `apply` chooses among those.
 GPU_CLOCK = RECORDS / "gpu_clock"
 

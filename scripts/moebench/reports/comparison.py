@@ -171,8 +171,11 @@ def exactness(rows: pd.DataFrame) -> Table:
     return Table(head, [table_rows])
 
 
-def ranges(rows: pd.DataFrame) -> Table:
-    """Return how far runs lie apart: by GPU, clock, protocol and T, of cells that were repeated."""
+def ranges(rows: pd.DataFrame, between_cards: pd.Series) -> Table:
+    """Return how far runs lie apart: by GPU, clock, protocol and T, of cells that were repeated.
+
+    between_cards: of repeats.py; for MEASURED_ON by the GPU's clock.
+    """
     repeated = rows[(rows.range_from == OWN_RUNS) & rows.counts]
     repeated = repeated.assign(width=repeated.ms_high / repeated.ms_low - 1)
 
@@ -181,6 +184,9 @@ def ranges(rows: pd.DataFrame) -> Table:
         runs = decimal(cells.runs.median(), 0)
         median = percent(cells.width.median())
         widest = percent(cells.width.max())
-        table_rows.append([*key, len(cells), runs, median, widest])
+        hardware, clock, _, tokens = key
+        is_compared = (hardware, clock) == (MEASURED_ON, "gpu")
+        other_card = percent(between_cards.get(tokens)) if is_compared else None
+        table_rows.append([*key, len(cells), runs, median, widest, other_card])
     head = ["GPU", "clock", "protocol", "T", "cells", "runs", "median range", "widest"]
-    return Table(head, [table_rows], words=3)
+    return Table([*head, "another card"], [table_rows], words=3)

@@ -39,7 +39,7 @@ class PullRequest:
     """What is written to a data set for one definition.
 
     contents: by path. run_lines: rows of the table of runs, by column. baselines: names of the
-    definition's baseline solutions.
+    definition's baseline solutions. clock: of the traces, those of a baseline, too.
     """
 
     solution: Solution
@@ -48,6 +48,7 @@ class PullRequest:
     contents: dict[Path, bytes | str] = field(default_factory=dict)
     run_lines: list[dict] = field(default_factory=list)
     baselines: set[str] = field(default_factory=set)
+    clock: str | None = None
 
     def add(self, solution: Solution, traces: list[Path]) -> None:
         """Add a solution, the traces of it that are submitted, and its lines of the table.
@@ -61,9 +62,10 @@ class PullRequest:
         if has_traces:
             traces = [*traces, trace_file]
 
-        rows = runs.measured(solution, traces, self.layer)
+        rows = runs.measured(solution, traces, self.layer, self.clock)
         if solution is self.solution:
             check_measured(solution, rows)
+            self.clock = rows.clock.iloc[0]
         check_place(solution, place, self.into)
 
         text = solution.model_dump_json(indent=2)
@@ -126,8 +128,7 @@ def write(planned: PullRequest) -> bool:
 
 def check_measured(solution: Solution, rows: pd.DataFrame) -> None:
     """Raise CannotRun for a solution that no trace shows timed and PASSED as it is now."""
-    is_timed_pass = rows.passed.astype(bool) & rows.ms.notna()
-    if not (is_timed_pass & (rows.source == "current")).any():
+    if not (runs.is_timed_pass(rows) & (rows.source == "current")).any():
         folder = folder_name(solution.name, solution.definition)
         key = catalogue.by_name()[solution.definition]
         raise CannotRun(NOT_MEASURED.format(name=solution.name, folder=folder, key=key))

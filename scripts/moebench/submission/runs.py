@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 from flashinfer_bench import Solution
 
+from moebench.core.provenance import CLOCKS
 from moebench.results import measurements
 from moebench.results.measurements import DATA_SET_TENSORS
 from moebench.results.summary import shown_tolerance
@@ -19,10 +20,13 @@ COLUMNS = [
 ]
 
 
-def measured(solution: Solution, traces: list[Path], layer: Layer) -> pd.DataFrame:
+def measured(
+    solution: Solution, traces: list[Path], layer: Layer, clock: str | None = None
+) -> pd.DataFrame:
     """Return the rows of a solution on a layer's workloads, and which of their traces are
     `submitted`.
 
+    clock: which rows count; None: those of the first clock by which a current trace PASSED.
     Submitted are traces of the current source, timed unless they failed: one for each workload and
     machine, the run with the median time, as FIB takes the fastest of several whatever their
     tolerance. Of workloads whose tensors are not this repository's only traces measured with the
@@ -31,7 +35,8 @@ def measured(solution: Solution, traces: list[Path], layer: Layer) -> pd.DataFra
     rows = measurements.load_solution(solution, traces)
     uuids = [workload.uuid for workload in layer.workloads]
     rows = rows[rows.uuid.isin(uuids)]
-    rows = rows[rows.clock == "events"].copy()
+    clock = clock or clock_of(rows)
+    rows = rows[rows.clock == clock].copy()
     rows["submitted"] = False
     rows["has_their_tensors"] = rows.protocol.astype(str).str.contains(DATA_SET_TENSORS)
 
@@ -47,6 +52,18 @@ def measured(solution: Solution, traces: list[Path], layer: Layer) -> pd.DataFra
 
     submitted_first = rows.sort_values("submitted", ascending=False, kind="stable")
     return submitted_first.drop_duplicates(["hardware", "tolerance", "source", "uuid"])
+
+
+def clock_of(rows: pd.DataFrame) -> str:
+    """Return the first clock that timed a PASSED call of the current source, else the first one."""
+    is_current = rows.source == "current"
+    timed = rows[is_timed_pass(rows) & is_current]
+    return next((clock for clock in CLOCKS if (timed.clock == clock).any()), CLOCKS[0])
+
+
+def is_timed_pass(rows: pd.DataFrame) -> pd.Series:
+    """Return which rows PASSED with a time."""
+    return rows.passed.astype(bool) & rows.ms.notna()
 
 
 def lines(solution: Solution, rows: pd.DataFrame, workload_count: int) -> list[dict]:

@@ -18,6 +18,7 @@ from moebench.reports import (
     mxfp4,
     predicted,
     profiles,
+    repeats,
     served,
     versions,
 )
@@ -121,7 +122,8 @@ def with_bound_of_today(record: ProfileRecord, profile: WorkloadProfile) -> Work
 def ranges_block() -> str:
     """Return how far the runs of repeated cells of the main definition lie apart."""
     measured = pd.concat([main_definition(clock, gpu=None) for clock in CLOCKS])
-    table = comparison.ranges(measured)
+    between_cards = repeats.between_cards(repeats.recorded())
+    table = comparison.ranges(measured, between_cards)
     return table.markdown() if table.rows else "No cell was run more than once yet."
 
 
@@ -181,6 +183,8 @@ TABLES: Tables = {
     ("docs/served.md", "predicted"): lambda: predicted.predicted(served.recorded()).markdown(),
     ("docs/multi_gpu.md", "all-reduce"): multi_gpu.block,
     ("docs/profile.md", "profile"): profile_block,
+    ("records/repeats.md", "repeats"): lambda: repeats.table().markdown(),
+    ("records/repeats.md", "ratios"): lambda: repeats.ratios().markdown(),
 }
 FIGURES: Figures = {
     "speed-nvidia-h200.svg": lambda: speed.figure(main_definition(headline_clock())),

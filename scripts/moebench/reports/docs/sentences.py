@@ -103,9 +103,10 @@ def listed(root: Path = paths.ROOT) -> list[Sentence]:
 
 
 def pages(root: Path = paths.ROOT) -> dict[str, Path]:
-    """Return README.md and the pages of docs/, by their path from the root."""
+    """Return README.md, the pages of docs/ and records/repeats.md, by their path from the root."""
     files = sorted((root / "docs").glob("*.md"))
     files.append(root / "README.md")
+    files += (root / "records").glob("repeats.md")
     return {path.relative_to(root).as_posix(): path for path in files}
 
 

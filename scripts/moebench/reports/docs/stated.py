@@ -15,7 +15,7 @@ from moebench.operators import catalogue
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.operators.workloads import recorded
 from moebench.profiling.record import WorkloadProfile
-from moebench.reports import multi_gpu, mxfp4, served
+from moebench.reports import multi_gpu, mxfp4, repeats, served
 from moebench.reports.docs import pages
 from moebench.results import measurements
 from moebench.results.summary import counted
@@ -128,14 +128,11 @@ def mxfp4_over(solution: str, peers: list[str], most_tokens: int) -> list[str]:
     """Return how many times as fast as the faster peer a solution is with MXFP4 experts, at the
     least and at the most of the token counts up to `most_tokens`.
     """
-    ratios = []
-    us: dict[int, dict[str, float]] = {}
-    for point in mxfp4.recorded():
-        us.setdefault(point.tokens, {})[point.peer] = point.us
-    for tokens, by_peer in us.items():
-        if tokens <= most_tokens:
-            ratios.append(min(by_peer[peer] for peer in peers) / by_peer[solution])
-    return [f"{min(ratios):.2f}", f"{max(ratios):.2f}"]
+    points = pd.DataFrame([point.model_dump() for point in mxfp4.recorded()])
+    us = points.pivot_table(index="tokens", columns="peer", values="us", aggfunc="median")
+    few = us.loc[:most_tokens]
+    ratios = few[peers].min(axis="columns", skipna=False) / few[solution]
+    return [decimal(ratios.min(), 2), decimal(ratios.max(), 2)]
 
 
 # Comparisons
@@ -224,6 +221,37 @@ def fib_main_apart() -> list[str]:
     apart = (theirs / ours - 1).abs().dropna()
     from_57 = apart[apart.index.get_level_values("tokens") >= 57]
     return [percent(from_57.max(), 1), percent(apart[1].max())]
+
+
+@named
+def cards_apart(shown: list[str]) -> list[str]:
+    """Return how far two cards' times lie apart, "median" and "most", and at most their "ratios" to
+    the fastest solution; in %.
+    """
+    cells = repeats.recorded()
+    times = repeats.on_both(cells, *repeats.CARDS).apart
+    first, second = (repeats.over_fastest(cells, card) for card in repeats.CARDS)
+    ratios = repeats.apart((first / second).dropna())
+
+    shares = {"median": times.median(), "most": times.max(), "ratios": ratios.max()}
+    return [percent(shares[name], 1) for name in shown]
+
+
+@named
+def another_day_in(card: str) -> list[str]:
+    """Return how many medians of another day there are, how many of them lie in the stated spread
+    of a card, and how many in the range of its runs.
+    """
+    both = repeats.with_verdicts(repeats.recorded(), card, repeats.ANOTHER_DAY)
+    return [str(len(both)), str(both.in_spread.sum()), str(both.in_range.sum())]
+
+
+@named
+def runs_apart(card: str, solution: str) -> list[str]:
+    """Return how far the runs of a solution on a card lie apart, median and greatest, in %."""
+    cells = repeats.recorded().loc[card, solution]
+    width = cells.ms_high / cells.ms_low - 1
+    return [percent(width.median()), percent(width.max())]
 
 
 @named
