@@ -16,15 +16,8 @@ CHUNK = 1 << 26  # elements that are drawn at once in fp32, before they become F
 OUT_OF_MEMORY = re.compile(r"(CUDA out of memory\..*? is free\.).*")
 
 
-def device_here() -> str:
-    """Return the current CUDA device, or cpu without one."""
-    if torch.cuda.is_available():
-        return f"cuda:{torch.cuda.current_device()}"
-    return "cpu"
-
-
 def seeded_inputs(
-    full: Definition, workload: Workload, trials: int, device: str, stored: dict
+    definition: Definition, workload: Workload, trials: int, device: str, stored: dict
 ) -> list[list]:
     """Return FIB's inputs for each trial, the same in every run on one device.
 
@@ -32,13 +25,15 @@ def seeded_inputs(
     """
     digest = hashlib.sha256(workload.uuid.encode()).digest()
     torch.manual_seed(int.from_bytes(digest[:8], "big"))
-    return [gen_inputs(full, workload, device, stored) for _ in range(trials)]
+    return [gen_inputs(definition, workload, device, stored) for _ in range(trials)]
 
 
-def input_bytes(full: Definition, axes: dict[str, int]) -> dict[str, int]:
+def input_bytes(definition: Definition, axes: dict[str, int]) -> dict[str, int]:
     """Return name -> bytes of each tensor among the inputs of one trial."""
     sizes = {}
-    for (name, spec), shape in zip(full.inputs.items(), full.get_input_shapes(axes), strict=True):
+    for (name, spec), shape in zip(
+        definition.inputs.items(), definition.get_input_shapes(axes), strict=True
+    ):
         if shape:
             sizes[name] = prod(shape) * dtype_str_to_torch_dtype(spec.dtype).itemsize
     return sizes
@@ -76,20 +71,22 @@ def shortened(line: str) -> str:
     return OUT_OF_MEMORY.sub(r"\1", line)
 
 
-def with_outputs(full: Definition, runnable: Runnable, inputs: list, device: str) -> list:
+def with_outputs(definition: Definition, runnable: Runnable, inputs: list, device: str) -> list:
     """Return what a runnable is called with: inputs, and outputs for one that writes into them."""
     if not runnable.metadata.destination_passing_style:
         return inputs
-    return inputs + allocate_outputs(full, inputs, device)
+    return inputs + allocate_outputs(definition, inputs, device)
 
 
-def call(full: Definition, runnable: Runnable, inputs: list, device: str) -> list[torch.Tensor]:
+def call(
+    definition: Definition, runnable: Runnable, inputs: list, device: str
+) -> list[torch.Tensor]:
     """Return the outputs; NaN, or -1, wherever a destination-passing solution writes nothing."""
     with torch.no_grad():
         if not runnable.metadata.destination_passing_style:
-            return normalize_result(full, runnable(*inputs), device)
+            return normalize_result(definition, runnable(*inputs), device)
 
-        arguments = with_outputs(full, runnable, inputs, device)
+        arguments = with_outputs(definition, runnable, inputs, device)
         outputs = arguments[len(inputs) :]
         for output in outputs:
             output.fill_(float("nan") if output.is_floating_point() else -1)

@@ -11,8 +11,9 @@ from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.core.names import unknown
 from moebench.core.schema import read_json
-from moebench.operators import catalogue, workloads
+from moebench.operators import catalogue, workload_files, workloads
 from moebench.operators.catalogue import layer_key_named
+from moebench.operators.workloads import LabelledWorkload
 
 LFS = b"version https://git-lfs"  # how a pointer of Git LFS begins
 LARGEST_POINTER = 1024  # bytes
@@ -57,37 +58,48 @@ def definition(name: str, root: Path) -> Definition:
 
 def labelled(
     name: str, root: Path = paths.ROOT, wanted: Collection[str] = ()
-) -> list[tuple[str, Workload]]:
-    """Return (label, workload) in the order in which they are run; this repository's with their
-    tensors.
+) -> list[LabelledWorkload]:
+    """Return the workloads of the definition of this name, in the order in which they are run.
 
-    wanted: those alone, as `workloads.named` has it; all without any. Raises UserError.
+    The tensors of this repository's are written below blob/ where they are missing. wanted: what
+    the user calls some of them, as `workloads.named` takes it; without any, all are returned.
+    Raises UserError for a text that means none, and where there are no workloads.
     """
-    if root == paths.ROOT:
-        key = catalogue.by_name()[name]
-        workloads.make(key)
-        all_labelled = [(workloads.label(each, key), each) for each in workloads.recorded(key)]
-    else:
-        there = workloads.of_data_set(name, root)
-        all_labelled = [(f"{each.uuid} {workloads.size(each)}", each) for each in there]
-    if not all_labelled:
+    every_workload = all_labelled(name, root)
+    if not every_workload:
         raise UserError(f"{name}: {root} has no workloads/**/{name}.jsonl")
     if not wanted:
-        return all_labelled
+        return every_workload
 
     chosen = []
     for text in wanted:
-        chosen += workloads.named(text, all_labelled)
-    return [each for each in all_labelled if each in chosen]
+        chosen += workloads.named(text, every_workload)
+    return [each for each in every_workload if each in chosen]
 
 
-def lacking(full: Definition, workload: Workload, root: Path) -> str | None:
+def all_labelled(name: str, root: Path) -> list[LabelledWorkload]:
+    """Return what `labelled` returns of all workloads; [] where the data set has none."""
+    labelled_workloads = []
+    if root == paths.ROOT:
+        layer_key = catalogue.by_name()[name]
+        workload_files.make(layer_key)
+        for workload in workloads.recorded(layer_key):
+            label = workloads.label(workload, layer_key)
+            labelled_workloads.append(LabelledWorkload(label, workload))
+    else:
+        for workload in workloads.of_data_set(name, root):
+            label = f"{workload.uuid} {workloads.size(workload)}"
+            labelled_workloads.append(LabelledWorkload(label, workload))
+    return labelled_workloads
+
+
+def lacking(definition: Definition, workload: Workload, root: Path) -> str | None:
     """Return which axis or tensor of a workload is not there; None where all are.
 
     FIB says what is wrong with one that is.
     """
-    for axis in full.axes:
-        if axis not in workload.axes and full.axes[axis].type == "var":
+    for axis in definition.axes:
+        if axis not in workload.axes and definition.axes[axis].type == "var":
             return f"axes: {axis} is missing"
 
     for name, spec in workload.inputs.items():
@@ -106,18 +118,18 @@ def file_fault(path: Path) -> str | None:
     return None
 
 
-def differing(full: Definition) -> list[str]:
+def differing(definition: Definition) -> list[str]:
     """Return which fields this repository's definition of the same name has otherwise, descriptions
     left out; nothing if it has none of that name.
     """
-    layer_key = catalogue.by_name().get(full.name)
+    layer_key = catalogue.by_name().get(definition.name)
     if layer_key is None:
         return []
     here = catalogue.definition(layer_key)
-    return [field for field in EVALUATED if text_of(here, field) != text_of(full, field)]
+    return [field for field in EVALUATED if text_of(here, field) != text_of(definition, field)]
 
 
-def text_of(full: Definition, field: str) -> str:
+def text_of(definition: Definition, field: str) -> str:
     """Return a field of a definition as JSON, without the descriptions in it."""
     without_descriptions = {field: {"__all__": {"description": True}}}
-    return full.model_dump_json(include={field}, exclude=without_descriptions)
+    return definition.model_dump_json(include={field}, exclude=without_descriptions)

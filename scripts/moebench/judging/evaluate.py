@@ -12,7 +12,8 @@ from moebench.core.errors import UserError
 from moebench.core.printable import cut_line, printable, readable_log
 from moebench.core.provenance import Provenance
 from moebench.judging import fib
-from moebench.judging.calling import device_here, first_line
+from moebench.judging.calling import first_line
+from moebench.judging.device import device_here
 from moebench.judging.explaining import frames
 from moebench.judging.isolation.comparison import Finding
 from moebench.judging.isolation.runner import Runner
@@ -133,7 +134,7 @@ class Evaluator:
         runner = self.runner_for(part, task)
         config = self.plan.config
         solutions = [part.solutions[name] for name in names]
-        results = runner.run_workload(part.full, task.workload, solutions, config, part.root)
+        results = runner.run_workload(part.definition, task.workload, solutions, config, part.root)
 
         findings = {}
         for name, packed in zip(names, solutions, strict=True):
@@ -169,7 +170,7 @@ class Evaluator:
         """
         if self.device == "cpu":
             return closing(Runner())
-        if is_third_party and fib.is_elementwise(part.full):
+        if is_third_party and fib.is_elementwise(part.definition):
             return closing(Runner(self.device, self.plan.clock))
         return fib.running(self.plan.clock)
 

@@ -76,24 +76,24 @@ CLOCK = own_clock()
 # What both ways of evaluating share
 
 
-def is_elementwise(full: Definition) -> bool:
+def is_elementwise(definition: Definition) -> bool:
     """Whether FIB compares a definition's outputs as `compute_error_stats` counts."""
-    return resolve_evaluator(full).__name__ in ELEMENTWISE
+    return resolve_evaluator(definition).__name__ in ELEMENTWISE
 
 
-def check_evaluator(full: Definition, on_gpu: bool) -> None:
+def check_evaluator(definition: Definition, on_gpu: bool) -> None:
     """Raise CannotRun on a CPU for a definition whose outputs are not compared one by one."""
-    if not on_gpu and not is_elementwise(full):
-        evaluator = resolve_evaluator(full).__name__
-        raise CannotRun(f"{full.name} needs a CUDA device: FIB's {evaluator} evaluates it")
+    if not on_gpu and not is_elementwise(definition):
+        evaluator = resolve_evaluator(definition).__name__
+        raise CannotRun(f"{definition.name} needs a CUDA device: FIB's {evaluator} evaluates it")
 
 
-def check_finite(full: Definition, expected: list[torch.Tensor]) -> None:
+def check_finite(definition: Definition, expected: list[torch.Tensor]) -> None:
     """Raise RuntimeError where the reference is not finite, as no comparison would mean anything.
 
     NaN compares as equal to anything, and nothing finite is close to infinity.
     """
-    for name, tensor in zip(full.outputs, expected, strict=True):
+    for name, tensor in zip(definition.outputs, expected, strict=True):
         bad = int((~tensor.float().isfinite()).sum())
         if bad:
             raise RuntimeError(
@@ -102,7 +102,7 @@ def check_finite(full: Definition, expected: list[torch.Tensor]) -> None:
             )
 
 
-def build_reference(full: Definition) -> Runnable:
+def build_reference(definition: Definition) -> Runnable:
     """Build a definition's reference from a folder that no solution writes into.
 
     Raises CannotRun where there can be none.
@@ -113,7 +113,7 @@ def build_reference(full: Definition) -> Runnable:
         mock.patch.dict(os.environ, FIB_CACHE_PATH=folder),
         mock.patch.object(python_builder, "write_sources_to_path", write_sources),
     ):
-        return BuilderRegistry.get_instance().build_reference(full)
+        return BuilderRegistry.get_instance().build_reference(definition)
 
 
 @contextmanager

@@ -4,22 +4,23 @@ from flashinfer_bench import Definition, Workload
 
 from moebench.judging.calling import input_bytes
 from moebench.judging.device import Device
+from moebench.operators.workloads import LabelledWorkload
 
 # bytes of two CUDA contexts, their code and libraries' workspaces; a guess
 CONTEXTS = 2_000_000_000
 
 
-def size_of_inputs(full: Definition, workload: Workload) -> int:
+def size_of_inputs(definition: Definition, workload: Workload) -> int:
     """Return the bytes of the tensors among one trial's inputs."""
-    return sum(input_bytes(full, workload.axes).values())
+    return sum(input_bytes(definition, workload.axes).values())
 
 
-def too_large(full: Definition, workload: Workload, device: Device) -> str | None:
+def too_large(definition: Definition, workload: Workload, device: Device) -> str | None:
     """Return why a workload does not fit into a GPU's memory, or None."""
     if not device.on_gpu:
         return None
 
-    needed = 2 * size_of_inputs(full, workload) + CONTEXTS
+    needed = 2 * size_of_inputs(definition, workload) + CONTEXTS
     if needed <= device.free:
         return None
     return (
@@ -29,7 +30,7 @@ def too_large(full: Definition, workload: Workload, device: Device) -> str | Non
 
 
 def needs_renewal(
-    full: Definition, labelled: list[tuple[str, Workload]], num_trials: int, device: Device
+    definition: Definition, workloads: list[LabelledWorkload], num_trials: int, device: Device
 ) -> bool:
     """Whether one worker process for all workloads would run out of GPU memory.
 
@@ -38,5 +39,5 @@ def needs_renewal(
     """
     if not device.on_gpu:
         return False
-    largest = max(size_of_inputs(full, workload) for _, workload in labelled)
+    largest = max(size_of_inputs(definition, labelled.workload) for labelled in workloads)
     return (4 * num_trials + 3) * largest + CONTEXTS > device.free

@@ -44,7 +44,7 @@ class Part:
     worker process for all would run out of GPU memory.
     """
 
-    full: Definition
+    definition: Definition
     solutions: dict[str, Solution]
     skipped: tuple[str, ...]
     tasks: tuple[Task, ...]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from flashinfer_bench import BenchmarkConfig, Definition, Solution, Workload
+from flashinfer_bench import BenchmarkConfig, Definition, Solution
 
 from moebench.core import paths
 from moebench.core.arguments import writable
@@ -18,9 +18,8 @@ from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
 from moebench.operators.catalogue import definition_name
 from moebench.operators.routing import kinds as routing_kinds
+from moebench.operators.workloads import LabelledWorkload
 from moebench.packing import manifest, solution_files
-
-Labelled = list[tuple[str, Workload]]  # workloads, each after the label that it is shown by
 
 
 def plan_run(request: RunRequest, device: Device) -> Plan:
@@ -124,15 +123,15 @@ class Planner:
                 continue
 
             parts[name] = part
-            if dataset.differing(part.full):
-                notes.append(self.difference(part.full))
+            if dataset.differing(part.definition):
+                notes.append(self.difference(part.definition))
         return parts, notes
 
-    def difference(self, full: Definition) -> str:
+    def difference(self, definition: Definition) -> str:
         """Return a line on a definition that this repository has otherwise."""
-        there = dataset.files(self.root)[full.name]
-        here = paths.definition_file(full.name).relative_to(paths.ROOT)
-        fields = ", ".join(dataset.differing(full))
+        there = dataset.files(self.root)[definition.name]
+        here = paths.definition_file(definition.name).relative_to(paths.ROOT)
+        fields = ", ".join(dataset.differing(definition))
         return f"{there} is evaluated; {here} here has another {fields}"
 
     def wanted_definitions(self) -> list[str]:
@@ -180,11 +179,11 @@ class Planner:
         """Return what is run of a definition. Raises UserError for what is not there, CannotRun
         where nothing of it can be run.
         """
-        full = dataset.definition(name, self.root)
+        definition = dataset.definition(name, self.root)
         layer_key = catalogue.by_name().get(name)
         if layer_key:
             check_device(layer_key, self.device.on_gpu)
-        fib.check_evaluator(full, self.device.on_gpu)
+        fib.check_evaluator(definition, self.device.on_gpu)
         path = self.trace_path(name)
 
         labelled = self.labelled_workloads(name)
@@ -196,11 +195,11 @@ class Planner:
         if not ours and not third_party:
             raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
 
-        workloads, left_out = self.fitting(full, labelled)
+        workloads, left_out = self.fitting(definition, labelled)
         tasks = self.tasks(name, list(ours), list(third_party), workloads)
-        renew_worker = needs_renewal(full, workloads, self.config.num_trials, self.device)
+        renew_worker = needs_renewal(definition, workloads, self.config.num_trials, self.device)
         return Part(
-            full=full,
+            definition=definition,
             solutions=ours | third_party,
             skipped=(*skipped, *left_out),
             tasks=tuple(tasks),
@@ -216,7 +215,7 @@ class Planner:
             return None
         return self.request.output or writable(paths.trace_file(name, clock=self.clock))
 
-    def labelled_workloads(self, name: str) -> Labelled:
+    def labelled_workloads(self, name: str) -> list[LabelledWorkload]:
         """Return the workloads that are asked for, recorded or made. Raises UserError."""
         if not self.request.tokens:
             return dataset.labelled(name, self.root, self.request.workloads)
@@ -228,34 +227,40 @@ class Planner:
             workloads.append(routing_kinds.workload(kind, tokens, layer_key))
         return workloads
 
-    def our_solutions(self, definition: str) -> tuple[dict[str, Solution], list[str]]:
+    def our_solutions(self, definition_name: str) -> tuple[dict[str, Solution], list[str]]:
         """Return this repository's solutions by name, and a line for each one that is not run."""
         names = list(self.request.solutions)
-        layer_key = catalogue.by_name().get(definition)
+        layer_key = catalogue.by_name().get(definition_name)
         if self.request.wants_ours and layer_key:
             return eligible(names, layer_key, self.device)
-        return {}, [f"{name}: SKIPPED: does not serve {definition}" for name in names]
+        return {}, [f"{name}: SKIPPED: does not serve {definition_name}" for name in names]
 
-    def fitting(self, full: Definition, labelled: Labelled) -> tuple[Labelled, list[str]]:
+    def fitting(
+        self, definition: Definition, candidates: list[LabelledWorkload]
+    ) -> tuple[list[LabelledWorkload], list[str]]:
         """Return the workloads that can be run, and a line for each other one.
 
         Raises CannotRun if none is left.
         """
         workloads = []
         skipped = []
-        for label, workload in labelled:
-            reason = dataset.lacking(full, workload, self.root)
-            reason = reason or too_large(full, workload, self.device)
+        for labelled in candidates:
+            reason = dataset.lacking(definition, labelled.workload, self.root)
+            reason = reason or too_large(definition, labelled.workload, self.device)
             if reason:
-                skipped.append(f"{label}: SKIPPED: {reason}")
+                skipped.append(f"{labelled.label}: SKIPPED: {reason}")
             else:
-                workloads.append((label, workload))
+                workloads.append(labelled)
         if not workloads:
             raise CannotRun(f"no workload can be run here: {skipped[-1]}")
         return workloads, skipped
 
     def tasks(
-        self, definition: str, ours: list[str], third_party: list[str], workloads: Labelled
+        self,
+        definition_name: str,
+        ours: list[str],
+        third_party: list[str],
+        workloads: list[LabelledWorkload],
     ) -> list[Task]:
         """Return, for each run, every workload with all of our solutions, then with each other one.
 
@@ -271,5 +276,5 @@ class Planner:
             for group in groups:
                 for label, workload in workloads:
                     shown = label if self.request.runs == 1 else f"{label}, run {run}"
-                    tasks.append(Task(definition, shown, workload, group, run))
+                    tasks.append(Task(definition_name, shown, workload, group, run))
         return tasks

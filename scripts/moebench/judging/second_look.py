@@ -38,7 +38,7 @@ class SecondLook:
     def at(self, part: Part, task: Task, findings: dict[str, Finding]) -> dict[str, Finding]:
         """Return, by name, what replaces findings after a second look."""
         wanted = [name for name in findings if self.is_wanted(name, findings[name])]
-        if not wanted or not fib.is_elementwise(part.full):
+        if not wanted or not fib.is_elementwise(part.definition):
             return {}
 
         replaced = {}
@@ -55,7 +55,9 @@ class SecondLook:
         if self.runner is None:
             self.runner = Runner(self.device, shared=True)
         solutions = [part.solutions[name] for name in names]
-        return self.runner.look(part.full, task.workload, solutions, self.plan.config, part.root)
+        return self.runner.look(
+            part.definition, task.workload, solutions, self.plan.config, part.root
+        )
 
     def is_wanted(self, name: str, finding: Finding) -> bool:
         """Whether a solution is looked at again; a wrong one counts as diagnosed from here on."""

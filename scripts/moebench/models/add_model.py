@@ -15,7 +15,7 @@ from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import UserError
 from moebench.models.checkpoint import Checkpoint
 from moebench.models.checkpoint.schemes import MXFP4
-from moebench.operators import catalogue, workloads
+from moebench.operators import catalogue, workload_files, workloads
 from moebench.operators.fp8.routed import routed_key
 from moebench.operators.layers import (
     DEFAULTS,
@@ -38,7 +38,7 @@ def write(layer_key: str) -> str:
     content = definition.model_dump_json(indent=2, exclude_unset=True) + "\n"
     write_atomically(paths.definition_file(definition.name), content)
 
-    written, good = workloads.make(layer_key)
+    written, good = workload_files.make(layer_key)
     users = len(workloads.recorded(layer_key)) - written - good
     line = f"{definition.name}: {written} tensor files written, {good} already good"
     if users:

@@ -66,15 +66,6 @@ LAYER_SIZES = {
 # Deviation of an expert's score; at 0 all are alike, and nothing in a trained router is.
 POPULARITY = 0.4
 
-# name, T, popularity; each is there for something that an implementation gets wrong
-HARD = (
-    ("one-token", 1),
-    ("no-tokens", 0),
-    ("odd-length", 37),
-    ("all-alike", 64, 0.0),
-    ("few-experts", 40, 8.0),  # popularity decides nearly alone: a few experts get most rows
-)
-
 
 @dataclass(frozen=True)
 class Bf16Case(Case):
@@ -145,8 +136,15 @@ class MoeBf16(Operator):
         description = "Weighted sum over a token's experts."
         return {"output": tensor("seq_len hidden_size", "bfloat16", description)}
 
-    def hard_cases(self, sizes: dict) -> tuple:
-        return HARD
+    def hard_cases(self, key: str) -> list[Bf16Case]:
+        return [
+            self.new_case(key, "one-token", 1),
+            self.new_case(key, "no-tokens", 0),
+            self.new_case(key, "odd-length", 37),
+            self.new_case(key, "all-alike", 64, popularity=0.0),
+            # popularity decides nearly alone: a few experts get most rows
+            self.new_case(key, "few-experts", 40, popularity=8.0),
+        ]
 
     def tensors(self, case: Bf16Case) -> dict[str, torch.Tensor]:
         """Return expert ids [T, top_k] int32, best first, and their weights [T, top_k] float32,

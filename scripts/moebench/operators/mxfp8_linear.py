@@ -73,16 +73,6 @@ LAYER_SIZES = {
 TYPICAL = (118, 124)  # scales of the weights, as bytes: 2^-9 to 2^-4, near k^-1/2
 HARSH = (100, 128)  # 2^-27 to 1
 
-# name, rows of x, whether harsh; each is there for something that an implementation gets wrong
-HARD = (
-    ("one-token", 1),
-    ("no-tokens", 0),
-    ("odd-length", 37),
-    ("many-tiles", 130),
-    ("harsh-scales", 24, True),
-    ("harsh-scales-one-token", 1, True),
-)
-
 
 @dataclass(frozen=True)
 class LinearCase(Case):
@@ -171,8 +161,15 @@ class Mxfp8Linear(Operator):
     def outputs(self, sizes: dict) -> dict:
         return {"output": tensor("seq_len n", sizes["out"], "x times the transposed weight.")}
 
-    def hard_cases(self, sizes: dict) -> tuple:
-        return HARD
+    def hard_cases(self, key: str) -> list[LinearCase]:
+        return [
+            self.new_case(key, "one-token", 1),
+            self.new_case(key, "no-tokens", 0),
+            self.new_case(key, "odd-length", 37),
+            self.new_case(key, "many-tiles", 130),
+            self.new_case(key, "harsh-scales", 24, harsh=True),
+            self.new_case(key, "harsh-scales-one-token", 1, harsh=True),
+        ]
 
     def tensors(self, case: LinearCase) -> dict[str, torch.Tensor]:
         low, high = HARSH if case.harsh else TYPICAL

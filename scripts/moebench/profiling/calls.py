@@ -16,11 +16,13 @@ from flashinfer_bench.compile import BuilderRegistry, Runnable
 from moebench.core import paths
 from moebench.core.errors import CannotRun, exit_with
 from moebench.judging import dataset
-from moebench.judging.calling import device_here, first_line, seeded_inputs, with_outputs
+from moebench.judging.calling import first_line, seeded_inputs, with_outputs
+from moebench.judging.device import device_here
 from moebench.judging.fib import load_safetensors
 from moebench.operators import catalogue, workloads
-from moebench.operators.catalogue import definition, definition_name
+from moebench.operators.catalogue import definition_name
 from moebench.operators.routing import kinds as routing_kinds
+from moebench.operators.workloads import LabelledWorkload
 from moebench.packing import pack
 
 WARMUP_RUNS = 3
@@ -42,34 +44,34 @@ def choose(names: list[str], layer_key: str) -> dict[str, Workload]:
     for name in names or default_workloads(recorded):
         kind, _, tokens = name.partition(":")
         if kind in kinds and tokens.isdecimal():
-            _, chosen[name] = routing_kinds.workload(kind, int(tokens), layer_key)
+            chosen[name] = routing_kinds.workload(kind, int(tokens), layer_key).workload
         else:
-            named = workloads.named(name, recorded, made_up_help)
-            chosen |= {workload.uuid: workload for _, workload in named}
+            for labelled in workloads.named(name, recorded, made_up_help):
+                chosen[labelled.workload.uuid] = labelled.workload
     return chosen
 
 
-def default_workloads(recorded: list[tuple[str, Workload]]) -> list[str]:
+def default_workloads(recorded: list[LabelledWorkload]) -> list[str]:
     """Return the uuids of a few workloads, from the least T above 0 to the greatest."""
-    with_tokens = [workload for _, workload in recorded if workload.axes["seq_len"]]
-    with_tokens.sort(key=lambda workload: workload.axes["seq_len"])
+    with_tokens = [labelled.workload for labelled in recorded if labelled.workload.axes["seq_len"]]
+    with_tokens.sort(key=workloads.tokens)
     last = len(with_tokens) - 1
     return [with_tokens[round(share * last)].uuid for share in DEFAULT_SHARES]
 
 
-def build(solution: Solution, full: Definition) -> Runnable:
+def build(solution: Solution, definition: Definition) -> Runnable:
     """Return what FIB builds. Raises CannotRun for whatever the builder raises."""
     try:
-        return BuilderRegistry.get_instance().build(full, solution)
+        return BuilderRegistry.get_instance().build(definition, solution)
     except (Exception, SystemExit) as error:
         raise CannotRun(f"{solution.name}: does not build: {first_line(error)}") from error
 
 
-def arguments(runnable: Runnable, workload: Workload, full: Definition, device: str) -> list:
+def arguments(runnable: Runnable, workload: Workload, definition: Definition, device: str) -> list:
     """Return FIB's inputs, the same in every run on one device, and outputs to be written into."""
-    stored = load_safetensors(full, workload, paths.ROOT)
-    (inputs,) = seeded_inputs(full, workload, 1, device, stored)
-    return with_outputs(full, runnable, inputs, device)
+    stored = load_safetensors(definition, workload, paths.ROOT)
+    (inputs,) = seeded_inputs(definition, workload, 1, device, stored)
+    return with_outputs(definition, runnable, inputs, device)
 
 
 def call_repeatedly(
@@ -116,11 +118,11 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
 
     device = device_here()
-    full = definition(args.layer_key)
+    definition = catalogue.definition(args.layer_key)
     packed = pack.pack(args.solution)[args.layer_key]
-    runnable = build(packed, full)
+    runnable = build(packed, definition)
     for workload in choose(args.workloads, args.layer_key).values():
-        call_args = arguments(runnable, workload, full, device)
+        call_args = arguments(runnable, workload, definition, device)
         call_repeatedly(runnable, call_args, WARMUP_RUNS, device)
         with torch.cuda.profiler.profile():
             torch.cuda._sleep(1)  # the separator, whose kernel is gpu_clock.MARK

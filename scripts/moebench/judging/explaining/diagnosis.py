@@ -21,7 +21,7 @@ HALVES = ("gemm1_weights", "gemm1_weights_scale")  # of which gate and up are a 
 
 
 def diagnose(
-    full: Definition,
+    definition: Definition,
     inputs: list,
     place: int,
     output: torch.Tensor,
@@ -31,16 +31,16 @@ def diagnose(
     """Return `sentences` on a wrong output, the one at this place, and the mistake that explains it
     if one does.
     """
-    by_name = dict(zip(full.inputs, inputs, strict=True))
+    by_name = dict(zip(definition.inputs, inputs, strict=True))
     lines = sentences(output, expected, tolerance, by_name)
     has_no_cause = lines[-1].startswith(WRONG_ELEMENTS)
     if has_no_cause:
-        mistake = likely_mistake(full, by_name, place, output, tolerance)
+        mistake = likely_mistake(definition, by_name, place, output, tolerance)
         if mistake:
             lines.append(mistake)
 
-    if len(full.outputs) > 1:
-        lines.insert(0, f"of the output {list(full.outputs)[place]}:")
+    if len(definition.outputs) > 1:
+        lines.insert(0, f"of the output {list(definition.outputs)[place]}:")
     return lines
 
 
@@ -197,7 +197,7 @@ def with_halves_swapped(weights: torch.Tensor) -> torch.Tensor:
 
 
 def likely_mistake(
-    full: Definition,
+    definition: Definition,
     inputs: Mapping[str, object],
     place: int,
     output: torch.Tensor,
@@ -207,12 +207,12 @@ def likely_mistake(
 
     The reference is called once for each that is known.
     """
-    reference = fib.build_reference(full)
+    reference = fib.build_reference(definition)
     best_share = 0.0
     best_mistake = None
     for mistake, changed in mistakes(inputs):
         wrong_inputs = {**inputs, **changed}
-        mistaken = call(full, reference, [*wrong_inputs.values()], str(output.device))[place]
+        mistaken = call(definition, reference, [*wrong_inputs.values()], str(output.device))[place]
         if not mistaken.isfinite().all():
             continue
 

@@ -16,7 +16,7 @@ from moebench.judging.isolation.processes import Answer, Ended, SolutionProcess
 
 
 def take_inputs(
-    process: SolutionProcess, full: Definition, trials: list[Trial], device: str
+    process: SolutionProcess, definition: Definition, trials: list[Trial], device: str
 ) -> None:
     """Send a process the inputs of all trials, in place of those that it has."""
     tensors = []
@@ -31,7 +31,7 @@ def take_inputs(
 
     request = {
         "do": "take_inputs",
-        "definition": full.model_dump_json(),
+        "definition": definition.model_dump_json(),
         "device": device,
         "trials": inputs_of_trials,
         "kinds": [kind_of(tensor).model_dump() for tensor in tensors],
@@ -47,7 +47,7 @@ def build(process: SolutionProcess, solution: Solution) -> Status:
 
 
 def outputs(
-    process: SolutionProcess, full: Definition, solution: str, number: int, trial: Trial
+    process: SolutionProcess, definition: Definition, solution: str, number: int, trial: Trial
 ) -> list[torch.Tensor] | Finding:
     """Return a built solution's outputs for a trial, or why there are none that can be compared."""
     wanted = [kind_of(expected) for expected in trial.expected]
@@ -63,7 +63,7 @@ def outputs(
     if len(answer.outputs) != len(wanted):
         raise Ended("its answer has another number of outputs")
 
-    for name, kind, want in zip(full.outputs, answer.outputs, wanted, strict=True):
+    for name, kind, want in zip(definition.outputs, answer.outputs, wanted, strict=True):
         if kind != want:
             return of_another_kind(name, kind, want)
     device = trial.expected[0].device

@@ -78,22 +78,22 @@ class Finding:
 
 
 def compare(
-    full: Definition, trial: Trial, outputs: list[torch.Tensor], config: BenchmarkConfig
+    definition: Definition, trial: Trial, outputs: list[torch.Tensor], config: BenchmarkConfig
 ) -> list[Comparison] | Finding:
     """Return a comparison for each output, or why one cannot be compared."""
     comparisons = []
     for place, tensor in enumerate(outputs):
         output = Output(trial, place, tensor)
         if not tensor.float().isfinite().all():
-            return not_finite(full, output, config)
+            return not_finite(definition, output, config)
         comparisons.append(compare_finite(output, config))
     return comparisons
 
 
-def not_finite(full: Definition, output: Output, config: BenchmarkConfig) -> Finding:
+def not_finite(definition: Definition, output: Output, config: BenchmarkConfig) -> Finding:
     error = math.inf if output.tensor.float().isinf().any() else math.nan
     correctness = Correctness(max_relative_error=error, max_absolute_error=error)
-    sentences = diagnosed(full, output, config)
+    sentences = diagnosed(definition, output, config)
     return Finding(Status.INCORRECT_NUMERICAL, correctness, sentences)
 
 
@@ -106,14 +106,16 @@ def compare_finite(output: Output, config: BenchmarkConfig) -> Comparison:
     return Comparison(output, absolute, relative, ratios)
 
 
-def finding_of(full: Definition, comparisons: list[Comparison], config: BenchmarkConfig) -> Finding:
+def finding_of(
+    definition: Definition, comparisons: list[Comparison], config: BenchmarkConfig
+) -> Finding:
     """Return PASSED, with what is odd, or INCORRECT_NUMERICAL with a diagnosis of the worst one."""
     correctness = summary(comparisons)
     worst = min(comparisons, key=lambda comparison: comparison.matched_ratio)
     if worst.matched_ratio >= config.required_matched_ratio:
-        return Finding(Status.PASSED, correctness, oddities(full, comparisons))
+        return Finding(Status.PASSED, correctness, oddities(definition, comparisons))
 
-    sentences = diagnosed(full, worst.output, config)
+    sentences = diagnosed(definition, worst.output, config)
     return Finding(Status.INCORRECT_NUMERICAL, correctness, sentences)
 
 
@@ -130,9 +132,9 @@ def summary(comparisons: list[Comparison]) -> Correctness:
     )
 
 
-def oddities(full: Definition, comparisons: list[Comparison]) -> list[str]:
+def oddities(definition: Definition, comparisons: list[Comparison]) -> list[str]:
     """Return what is systematically wrong with outputs that are within the tolerance."""
-    names = list(full.outputs)
+    names = list(definition.outputs)
     sentences = []
     for comparison in comparisons:
         output = comparison.output
@@ -144,8 +146,8 @@ def oddities(full: Definition, comparisons: list[Comparison]) -> list[str]:
     return sentences
 
 
-def diagnosed(full: Definition, output: Output, config: BenchmarkConfig) -> list[str]:
+def diagnosed(definition: Definition, output: Output, config: BenchmarkConfig) -> list[str]:
     tolerance = Tolerance("the run's", config.rtol, config.atol, config.required_matched_ratio)
     return diagnose(
-        full, output.trial.inputs, output.place, output.tensor, output.expected, tolerance
+        definition, output.trial.inputs, output.place, output.tensor, output.expected, tolerance
     )

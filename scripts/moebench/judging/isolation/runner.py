@@ -33,7 +33,7 @@ class Job:
     inputs_number: says which inputs these are, as a process is sent them once for all solutions.
     """
 
-    full: Definition
+    definition: Definition
     trials: list[Trial]
     config: BenchmarkConfig
     reference_ms: float = 0.0
@@ -56,7 +56,7 @@ class Runner:
 
     def run_workload(
         self,
-        full: Definition,
+        definition: Definition,
         workload: Workload,
         solutions: list[Solution],
         config: BenchmarkConfig,
@@ -68,14 +68,14 @@ class Runner:
         matched_ratio_<tolerance> for all. Raises what the reference raises, and RuntimeError where
         it is not finite.
         """
-        job = self.job(full, workload, config, root)
+        job = self.job(definition, workload, config, root)
         if self.device != "cpu":
             job = replace(job, reference_ms=self.reference_ms(job))
         return {solution.name: self.examine(job, solution) for solution in solutions}
 
     def look(
         self,
-        full: Definition,
+        definition: Definition,
         workload: Workload,
         solutions: list[Solution],
         config: BenchmarkConfig,
@@ -86,7 +86,7 @@ class Runner:
         Raises as `run_workload`.
         """
         fresh = workload.model_copy(update={"uuid": f"{LOOK} {workload.uuid}"})
-        job = self.job(full, fresh, replace(config, num_trials=1), root)
+        job = self.job(definition, fresh, replace(config, num_trials=1), root)
         for solution in solutions:
             yield self.examine(job, solution)
 
@@ -106,20 +106,22 @@ class Runner:
             process.close()
         NURSERIES.clean_up()
 
-    def job(self, full: Definition, workload: Workload, config: BenchmarkConfig, root: Path) -> Job:
+    def job(
+        self, definition: Definition, workload: Workload, config: BenchmarkConfig, root: Path
+    ) -> Job:
         """Return a workload's trials with the reference's outputs. Raises as `run_workload`."""
-        reference = fib.build_reference(full)
-        stored = fib.load_safetensors(full, workload, root)
+        reference = fib.build_reference(definition)
+        stored = fib.load_safetensors(definition, workload, root)
         trials = []
-        for inputs in seeded_inputs(full, workload, config.num_trials, self.device, stored):
-            expected = call(full, reference, inputs, self.device)
-            fib.check_finite(full, expected)
+        for inputs in seeded_inputs(definition, workload, config.num_trials, self.device, stored):
+            expected = call(definition, reference, inputs, self.device)
+            fib.check_finite(definition, expected)
             trials.append(Trial(inputs, expected))
-        return Job(full, trials, config)
+        return Job(definition, trials, config)
 
     def reference_ms(self, job: Job) -> float:
         """Return the reference's mean time over trials."""
-        reference = fib.build_reference(job.full)
+        reference = fib.build_reference(job.definition)
         time_runnable = fib.timer(self.clock)
         counts = (job.config.warmup_runs, job.config.iterations)
         times_ms = []
@@ -160,15 +162,15 @@ class Runner:
 
         comparisons = []
         for number, trial in enumerate(job.trials):
-            outputs = ask.outputs(process, job.full, solution.name, number, trial)
+            outputs = ask.outputs(process, job.definition, solution.name, number, trial)
             if isinstance(outputs, Finding):
                 return outputs
-            compared = compare(job.full, trial, outputs, job.config)
+            compared = compare(job.definition, trial, outputs, job.config)
             if isinstance(compared, Finding):
                 return compared
             comparisons += compared
 
-        finding = finding_of(job.full, comparisons, job.config)
+        finding = finding_of(job.definition, comparisons, job.config)
         if finding.status == Status.PASSED:
             return self.with_times(finding, process, job, solution)
         return finding
@@ -176,7 +178,7 @@ class Runner:
     def give_inputs(self, process: SolutionProcess, job: Job) -> None:
         """Send a process the inputs unless it has them. Raises as `examine_in`."""
         if process.inputs_number != job.inputs_number:
-            ask.take_inputs(process, job.full, job.trials, self.device)
+            ask.take_inputs(process, job.definition, job.trials, self.device)
             process.inputs_number = job.inputs_number
 
     def with_times(

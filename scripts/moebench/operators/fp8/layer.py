@@ -94,10 +94,10 @@ class Fp8Layer(Operator):
     def outputs(self, sizes: Sizes) -> dict:
         return outputs()
 
-    def usual_case(self, sizes: Sizes) -> tuple:
-        """Return the first expert of a rank in the middle; 0 where one rank holds all."""
+    def usual_fields(self, sizes: Sizes) -> dict[str, object]:
+        """Return the offset of a rank in the middle; 0 where one rank holds all experts."""
         rank = expert_ranks(sizes) // 2
-        return (rank * routed_experts(sizes),)
+        return {"offset": rank * routed_experts(sizes)}
 
     def tensors(self, case: MoeCase) -> dict[str, torch.Tensor]:
         sizes = self.layer_sizes()[case.layer_key]

@@ -10,6 +10,7 @@ solutions take uint8 as well.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -165,19 +166,17 @@ class Mxfp4(Routed):
     def cases(self, key: str) -> list[Mxfp4Case]:
         return Operator.cases(self, key)
 
-    def hard_cases(self, sizes: Sizes) -> list[tuple]:
-        """Return name, T, the rank's first expert, raised, scales and spoilt, each there for
-        something that an implementation gets wrong.
-        """
-        (offset,) = self.usual_case(sizes)
+    def hard_cases(self, key: str) -> list[Mxfp4Case]:
+        usual = self.usual_fields(layer_sizes()[key])
+        case = partial(self.new_case, key, **usual)
         return [
-            ("one-token", 1, offset),
-            ("no-tokens", 0, offset),
-            ("odd-length", 37, offset),
-            ("many-tokens", 130, offset),
-            ("slots-without-expert", 24, offset, None, "random", True),
-            ("harsh-scales", 24, offset, None, "harsh"),
-            ("harsh-scales-one-token", 1, offset, None, "harsh"),
+            case("one-token", 1),
+            case("no-tokens", 0),
+            case("odd-length", 37),
+            case("many-tokens", 130),
+            case("slots-without-expert", 24, spoilt=True),
+            case("harsh-scales", 24, scales="harsh"),
+            case("harsh-scales-one-token", 1, scales="harsh"),
         ]
 
     def case_with_scales(self, case: Mxfp4Case) -> Mxfp4Case:

@@ -6,6 +6,8 @@ at. Only routing and inputs differ from sigmoid_bias.py. Router logits are bfloa
 bias.
 """
 
+from functools import partial
+
 import torch
 
 from moebench.operators.fp8 import swiglu
@@ -78,20 +80,21 @@ class Renorm(Fp8Layer):
             + slice_sentence(sizes)
         )
 
-    def hard_cases(self, sizes: Sizes) -> list[tuple]:
-        """Return name, T, rank's first expert, raised and scales of cases that are easily got
-        wrong. Every expert is local, so the first is 0.
-        """
+    def hard_cases(self, key: str) -> list[MoeCase]:
+        sizes = self.layer_sizes()[key]
         experts = sizes["num_experts"]
-        some = range(0, experts, experts // sizes["top_k"])
+        spread = range(0, experts, experts // sizes["top_k"])
+
+        # one rank has every expert, so its first one is 0
+        case = partial(self.new_case, key, offset=0)
         return [
-            ("one-token", 1, 0, {}),
-            ("no-tokens", 0, 0, {}),
-            ("same-experts", 33, 0, raised_alone(some, experts)),
-            ("one-expert-takes-all", 70, 0, {3: 9.0}),
-            ("odd-length", 37, 0, {}),
-            ("harsh-scales", 24, 0, {}, "harsh"),
-            ("harsh-scales-one-token", 1, 0, {3: 4.0}, "harsh"),
+            case("one-token", 1, raised={}),
+            case("no-tokens", 0, raised={}),
+            case("same-experts", 33, raised=raised_alone(spread, experts)),
+            case("one-expert-takes-all", 70, raised={3: 9.0}),
+            case("odd-length", 37, raised={}),
+            case("harsh-scales", 24, raised={}, scales="harsh"),
+            case("harsh-scales-one-token", 1, raised={3: 4.0}, scales="harsh"),
         ]
 
     def scalars(self, case: MoeCase) -> dict[str, float]:

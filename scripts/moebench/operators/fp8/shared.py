@@ -22,7 +22,6 @@ from moebench.operators.fp8.sigmoid_bias import SigmoidBias, route
 from moebench.operators.layers import Sizes, expert_ranks, layers_of
 
 NUM_SHARED_EXPERTS = 1  # of DeepSeek-V3; `reference_source` has every other layer's
-FIRST_RANK = 0  # of the workloads: it has shared experts to compute at every number of tokens
 
 
 def add_shared_experts(local, weights, first_expert, num_experts, num_local_experts):
@@ -107,5 +106,6 @@ class SharedExperts(SigmoidBias):
             + slice_sentence(sizes)
         )
 
-    def usual_case(self, sizes: Sizes) -> tuple:
-        return (FIRST_RANK,)
+    def usual_fields(self, sizes: Sizes) -> dict[str, object]:
+        # the first rank has shared experts to compute at every number of tokens
+        return {"offset": 0}
