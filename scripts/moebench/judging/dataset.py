@@ -1,5 +1,7 @@
-"""What is evaluated: this repository's definitions and workloads, or those of a FIB data set on
-disk.
+"""Definitions and workloads of a FIB data set on disk: this repository, or another folder.
+
+`root` is the data set's folder; paths.ROOT is this repository, whose definitions are made by the
+catalogue and whose workloads are written when they are first asked for.
 """
 
 from collections.abc import Collection
@@ -17,13 +19,11 @@ from moebench.operators.workloads import LabelledWorkload
 
 LFS = b"version https://git-lfs"  # how a pointer of Git LFS begins
 LARGEST_POINTER = 1024  # bytes
-EVALUATED = ("axes", "inputs", "outputs", "reference")  # fields that decide about a result
+EVALUATED = ("axes", "inputs", "outputs", "reference")  # a definition's fields that results hang on
 
 
 def files(root: Path) -> dict[str, Path]:
-    """Return name -> file of each definition of a data set. Raises UserError for a folder that is
-    none.
-    """
+    """Return name -> file of each definition. Raises UserError for a folder that is no data set."""
     paths_below = (root / "definitions").rglob("*.json")
     by_name = {path.stem: path for path in sorted(paths_below)}
     if not by_name:
@@ -34,7 +34,7 @@ def files(root: Path) -> dict[str, Path]:
 
 
 def names(root: Path) -> list[str]:
-    """Return the definitions: those that this repository has, too, in its order, then the others.
+    """Return the definitions' names: first those that this repository has, too, in its order.
 
     Raises as `files`.
     """
@@ -44,9 +44,7 @@ def names(root: Path) -> list[str]:
 
 
 def definition(name: str, root: Path) -> Definition:
-    """Return a definition. Raises UserError for one that is not there, and for a file that is
-    none.
-    """
+    """Return the definition of this name. Raises UserError for an unknown one, or a bad file."""
     if root == paths.ROOT:
         return catalogue.definition(layer_key_named(name))
 
@@ -94,9 +92,9 @@ def all_labelled(name: str, root: Path) -> list[LabelledWorkload]:
 
 
 def lacking(definition: Definition, workload: Workload, root: Path) -> str | None:
-    """Return which axis or tensor of a workload is not there; None where all are.
+    """Return why a workload cannot be loaded, an axis or a file that is missing, or None.
 
-    FIB says what is wrong with one that is.
+    What is there may be wrong all the same: FIB says that.
     """
     for axis in definition.axes:
         if axis not in workload.axes and definition.axes[axis].type == "var":
@@ -119,8 +117,8 @@ def file_fault(path: Path) -> str | None:
 
 
 def differing(definition: Definition) -> list[str]:
-    """Return which fields this repository's definition of the same name has otherwise, descriptions
-    left out; nothing if it has none of that name.
+    """Return the EVALUATED fields in which a definition differs from this repository's of the same
+    name, descriptions left out; [] if there is none of that name.
     """
     layer_key = catalogue.by_name().get(definition.name)
     if layer_key is None:

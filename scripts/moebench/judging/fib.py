@@ -1,10 +1,12 @@
-"""Everything private of FlashInfer-Bench 0.1.2 and its main branch that is called, subclassed or
-patched, and why.
+"""All that is private of FlashInfer-Bench (0.1.2 and its main branch) and is used here, and why.
 
-Called, so that an evaluation here is FIB's: its inputs, outputs and error statistics. Subclassed:
-its runner, which evaluates on a CUDA device in a worker process, the parent's side of that worker,
-and what it says of times. Patched, while a runner runs: how worker processes start, what times a
-call, that each trial's time is said beside their mean, and what keeps device memory.
+The first part is used by isolation/ and by FIB's own runner: how FIB draws inputs, makes outputs,
+compares and times, so that an evaluation here is one of FIB's.
+
+The second part is FIB's PersistentRunner on a GPU. It runs the reference in this process and
+solutions in a worker process. `running` gives that runner with these changes: a failure of the
+reference says why, a worker that hangs or dies says where or how, each trial's time is kept beside
+the mean, Ctrl-C ends workers without tracebacks, and no freed device memory is kept.
 """
 
 import faulthandler
@@ -73,16 +75,16 @@ def own_clock() -> str:
 CLOCK = own_clock()
 
 
-# What both ways of evaluating share
+# ---- Used by isolation/ and by FIB's runner
 
 
 def is_elementwise(definition: Definition) -> bool:
-    """Whether FIB compares a definition's outputs as `compute_error_stats` counts."""
+    """Whether FIB compares a definition's outputs element by element, as `compute_error_stats`."""
     return resolve_evaluator(definition).__name__ in ELEMENTWISE
 
 
 def check_evaluator(definition: Definition, on_gpu: bool) -> None:
-    """Raise CannotRun on a CPU for a definition whose outputs are not compared one by one."""
+    """Raise CannotRun on a CPU for a definition whose outputs only FIB can compare."""
     if not on_gpu and not is_elementwise(definition):
         evaluator = resolve_evaluator(definition).__name__
         raise CannotRun(f"{definition.name} needs a CUDA device: FIB's {evaluator} evaluates it")
@@ -118,7 +120,7 @@ def build_reference(definition: Definition) -> Runnable:
 
 @contextmanager
 def temporary_files() -> Iterator[None]:
-    """Raises CannotRun where a temporary file cannot be written inside."""
+    """Raise CannotRun, which names the folder, where a temporary file cannot be written inside."""
     try:
         yield
     except OSError as error:
@@ -128,7 +130,7 @@ def temporary_files() -> Iterator[None]:
 
 
 def write_sources(folder: Path, sources: list[SourceFile]) -> None:
-    """Write sources as Python reads them; FIB writes them as the locale has it."""
+    """Write sources in UTF-8, as Python reads them; FIB writes them in the locale's encoding."""
     for source in sources:
         path = folder / source.path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,11 +138,13 @@ def write_sources(folder: Path, sources: list[SourceFile]) -> None:
 
 
 def timer(clock: str) -> Callable[..., float]:
-    """Return the function that times calls of a runnable, in ms, by this clock."""
+    """Return the function that times a runnable by this clock: time_runnable(runnable, arguments,
+    warmup_runs, iterations, device) -> ms of a call.
+    """
     return timing.time_runnable if clock == CLOCK else gpu_clock.time_runnable
 
 
-# FIB's runner on a GPU: how its worker process starts
+# ---- FIB's runner on a GPU: in its worker process
 
 
 def start_without_interrupt(process, start=SpawnProcess._Popen):
@@ -168,14 +172,14 @@ persistent_worker_main = persistent_runner._persistent_worker_main
 
 
 class TimedPerformance(Performance):
-    """FIB's, with the ms of each trial, whose mean FIB's latency is."""
+    """FIB's, with the time of each trial in ms; FIB's latency_ms is their mean."""
 
     trials_ms: list[float] = []
 
 
 @contextmanager
 def trials_said() -> Iterator[None]:
-    """Inside, FIB's evaluators return a TimedPerformance; in whichever way they are timed."""
+    """Have FIB's evaluators return a TimedPerformance inside, whichever clock they time by."""
     times_ms: list[float] = []
     time_call = default.time_runnable
     evaluate = default.DefaultEvaluator.eval_performance.__func__
@@ -208,6 +212,7 @@ def gpu_clock_worker(*args) -> None:
 
 
 def stack_file(pid: int) -> Path:
+    """Return the file in which the worker with this pid writes where it is."""
     return Path(os.environ[STACKS], f"{pid}.txt")
 
 
@@ -220,13 +225,11 @@ def stack_of(process, patience: float = 0.5) -> str:
     return ""
 
 
-# FIB's runner on a GPU: what it does with a worker
+# ---- FIB's runner on a GPU: in this process
 
 
 class Pool(ThreadPoolExecutor):
-    """FIB waits for every solution of a workload; here those that have not begun are dropped after
-    an exception.
-    """
+    """Drops what has not begun after an exception. FIB's waits for every solution of a workload."""
 
     def __exit__(self, raised, *rest):
         self.shutdown(cancel_futures=raised is not None)
@@ -246,17 +249,30 @@ def rand_tensor_without_cache(*args) -> torch.Tensor:
         torch.cuda.empty_cache()
 
 
+class NoWorker(RuntimeError):
+    """A workload was not evaluated to its end, as a worker process could not be started again."""
+
+
+class WorkerLost(BaseException):
+    """A worker cannot be started again.
+
+    It is no Exception, as FIB takes each of those for the result of the solution that is next.
+    """
+
+
 class Worker(PersistentSubprocessWorker):
     """The parent's side of a worker. fault: why the reference failed, which FIB only logs.
-    after_reference: no solution has passed since it ran.
+    after_reference: whether no solution has passed since the reference ran.
     """
 
     fault: str | None = None
     after_reference = False
 
     def run_ref(self, definition, *args):
-        """Run the reference without an earlier baseline, as FIB releases none that it built after a
-        restart. Leaves no freed memory. Raises RuntimeError where it is not finite.
+        """Run the reference and keep its baseline: inputs, expected outputs and time.
+
+        Earlier ones are dropped, as FIB releases none that it built after a restart. Raises
+        RuntimeError where an expected output is not finite.
         """
         self._baselines.clear()
         self.after_reference = True
@@ -272,11 +288,11 @@ class Worker(PersistentSubprocessWorker):
             torch.cuda.empty_cache()
 
     def run_solution(self, solution, baseline, config) -> Evaluation:
-        """Evaluate on the baseline that there is, as FIB gives one that it built again to the next
-        solution alone.
+        """Evaluate a solution. The log ends with how the worker ended, or with where it hangs.
 
-        The first to pass after a reference, timed 5 to 10% slower, is evaluated twice. The log says
-        how a process ended, and where it hung.
+        The baseline is the one that there is: after a restart FIB gives the new one to the next
+        solution alone. The first solution to pass after a reference is evaluated twice, and the
+        second time counts: the first is 5 to 10% slower.
         """
         baseline = next(iter(self._baselines), baseline)
         result = super().run_solution(solution, baseline, config)
@@ -289,9 +305,15 @@ class Worker(PersistentSubprocessWorker):
             return result
         return result.model_copy(update={"log": f"{result.log}\n{why}"})
 
+    def restart(self) -> bool:
+        """Start another process in the place of one that has ended. Raises WorkerLost."""
+        if not super().restart():
+            raise WorkerLost
+        return True
+
 
 def why_no_result(process: SpawnProcess | None, status: EvaluationStatus) -> str:
-    """Return where a worker hangs, or how it ended; nothing of one that has only raised."""
+    """Return where a worker hangs, or how it ended; "" of one that lives, and has only raised."""
     if process and status == EvaluationStatus.TIMEOUT:
         return stack_of(process)
     if process and status == EvaluationStatus.RUNTIME_ERROR:
@@ -307,27 +329,40 @@ def ending(code: int) -> str:
 
 
 class Runner(PersistentRunner):
-    """FIB's runner, which says why a reference failed."""
+    """FIB's runner, which says why a reference failed and a worker is missing."""
 
     def run_workload(self, *args) -> dict[str, Evaluation]:
-        """Return what FIB does. Raises RuntimeError with the cause where the reference failed."""
+        """Return packed solution's name -> FIB's evaluation.
+
+        Raises RuntimeError with the cause where the reference failed, also where it is run again
+        for a new worker; NoWorker where a worker cannot be started again.
+        """
         self._device_retry_counts.clear()  # FIB gives a device up after three failures in all
         workers = list(self._workers)
         for worker in workers:
             worker.fault = None
 
+        failure = None
         try:
-            return super().run_workload(*args)
+            results = super().run_workload(*args)
         except RuntimeError as error:
-            faults = filter(None, [worker.fault for worker in workers])
-            raise RuntimeError(next(faults, error)) from error
+            failure = error
+        except WorkerLost:
+            failure = NoWorker("a worker process has ended, and no other one can be started")
+
+        faults = [worker.fault for worker in workers if worker.fault]
+        if faults:
+            raise RuntimeError(faults[0]) from failure
+        if failure:
+            raise failure
+        return results
 
 
 @contextmanager
 def running(clock: str = CLOCK) -> Iterator[Runner]:
-    """The runner; its workers, and those that it starts again, end with the context.
+    """Yield FIB's runner with the changes of this module; its workers end with the context.
 
-    clock: one of CLOCKS, of the reference, in this process, and of solutions, in workers.
+    clock: one of provenance.CLOCKS, by which the reference and solutions are timed.
     """
     by_other_clock = clock != CLOCK
     main = gpu_clock_worker if by_other_clock else worker_main

@@ -1,4 +1,4 @@
-"""Whether the tensors of workloads fit into a GPU's memory."""
+"""Whether a workload, and all workloads of a run one after another, fit into a GPU's memory."""
 
 from flashinfer_bench import Definition, Workload
 
@@ -6,7 +6,8 @@ from moebench.judging.calling import input_bytes
 from moebench.judging.device import Device
 from moebench.operators.workloads import LabelledWorkload
 
-# bytes of two CUDA contexts, their code and libraries' workspaces; a guess
+# bytes that two processes take of a GPU before their first tensor: CUDA contexts, code, workspaces
+# of libraries; a guess
 CONTEXTS = 2_000_000_000
 
 
@@ -16,7 +17,7 @@ def size_of_inputs(definition: Definition, workload: Workload) -> int:
 
 
 def too_large(definition: Definition, workload: Workload, device: Device) -> str | None:
-    """Return why a workload does not fit into a GPU's memory, or None."""
+    """Return why a workload does not fit into a GPU's memory, or None where it does."""
     if not device.on_gpu:
         return None
 
@@ -32,10 +33,11 @@ def too_large(definition: Definition, workload: Workload, device: Device) -> str
 def needs_renewal(
     definition: Definition, workloads: list[LabelledWorkload], num_trials: int, device: Device
 ) -> bool:
-    """Whether one worker process for all workloads would run out of GPU memory.
+    """Whether FIB's worker process would run out of GPU memory if it took all workloads.
 
-    All trials lie here and in the worker, there twice again between two solutions; add clones and
-    the reference's temporaries.
+    The inputs of all trials lie in this process and in the worker, and for a while, between two
+    solutions, twice more in the worker: 4 times num_trials. Clones and the reference's temporaries
+    take 3 more.
     """
     if not device.on_gpu:
         return False
