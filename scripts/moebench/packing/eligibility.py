@@ -7,9 +7,7 @@ from flashinfer_bench import Solution
 
 
 def here() -> str:
-    """Return what this machine is called in target_hardware: cpu, or sm_ and the compute
-    capability.
-    """
+    """Return what target_hardware calls this machine: "cpu", or a GPU's "sm_90"."""
     if not torch.cuda.is_available():
         return "cpu"
     major, minor = torch.cuda.get_device_capability()
@@ -29,7 +27,7 @@ def missing_dependencies(solution: Solution) -> list[str]:
 
 
 def why_skipped(solution: Solution, hardware: str) -> str | None:
-    """Return one line saying why the solution cannot run on `hardware`, or None when it can."""
+    """Return why a solution cannot run on this hardware, as `here` calls it, or None if it can."""
     targets = solution.spec.target_hardware
     if hardware not in targets:
         gpus = ", ".join(target for target in targets if target != "cpu")

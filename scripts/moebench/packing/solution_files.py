@@ -1,4 +1,4 @@
-"""Solutions that others have packed: FIB's JSON files, one by one or in folders of any layout."""
+"""Read third-party solutions: FIB's JSON files, one by one or in folders of any layout."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ Files = dict[Path, Solution]
 
 
 def read(files: Iterable[Path]) -> tuple[Files, list[str]]:
-    """Return file -> Solution, and a line for each file that holds none."""
+    """Return file -> Solution, and a line for each file that is no FIB Solution."""
     solutions = {}
     faults = []
     for file in files:
@@ -30,12 +30,11 @@ def read(files: Iterable[Path]) -> tuple[Files, list[str]]:
 
 
 def named(locations: list[Path]) -> tuple[dict[str, Solution], list[str]]:
-    """Return name -> Solution of files and folders, and a line for each file that is not one, or is
-    under another name.
+    """Return name -> Solution of files and folders, and a line for each file that holds none, or
+    whose solution gets another name.
 
-    Where one here or another file has the name, 8 digits of the hash follow it, as in FIB's
-    `with_unique_name`. The copy keeps the hash of the file's own name and content. Raises UserError
-    for a path without any file.
+    Where a solution of this repository or of another file has the name, 8 digits of its hash follow
+    it, as in FIB's `with_unique_name`. Raises UserError for a path without any file.
     """
     solutions, notes = read(files_in(locations))
     different, same = without_copies(solutions)
@@ -46,7 +45,7 @@ def named(locations: list[Path]) -> tuple[dict[str, Solution], list[str]]:
     by_name = {}
     for file, solution in different.items():
         name = solution.name
-        is_ours = folder_name(name, solution.definition) in ours  # ours: mine_e16 of a folder mine
+        is_ours = folder_name(name, solution.definition) in ours
         if is_ours or count[name] > 1:
             name = f"{name}_{solution.hash()[:8]}"
             notes.append(f"{file}: its name is taken, so {name} stands for it")
