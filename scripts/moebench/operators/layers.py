@@ -1,7 +1,14 @@
-"""definitions/layers.toml: models, and the sizes of each layer that has a definition.
+"""Read definitions/layers.toml: models, and the sizes of each of their layers that has a
+definition.
 
-The table is read when it is first asked for. `read_again` forgets it and what was made from it, as
-`moebench model --add` needs, which writes a model into it.
+    [deepseek-v3]
+    num_experts = 256
+    top_k = 8
+    ...
+    ranks = { full = 8, deepseek-v3-tp4 = { tp = 4 } }    # layer key -> how ranks share the layer
+
+The file is read when it is first asked for. `moebench model --add` writes a model into it; then
+`read_again` forgets it and all that was made of it (`cached`).
 """
 
 import functools
@@ -12,12 +19,12 @@ from pathlib import Path
 
 from moebench.core import paths
 
-Sizes = dict[str, object]  # a layer on one rank: its sizes, router, activation and models
+Sizes = dict[str, object]  # of a layer on one rank, as `sizes_on_rank` returns them
 
-# Weights of a layer that the reference dequantises at once, in fp32: beside FIB's inputs there is
-# room for no more.
+# Bytes of weights that a reference dequantises at once, in fp32: beside FIB's inputs there is no
+# room for more on a GPU.
 MOST_BYTES_AT_ONCE = 40 << 30
-# What a model has whose table in layers.toml does not say so.
+# Fields that a model's table may leave out
 DEFAULTS = {
     "num_groups": 1,
     "kept_groups": 1,
@@ -26,7 +33,7 @@ DEFAULTS = {
     "routed_scaling_factor": 1.0,
     "shared_gate": False,
 }
-# What every rank has of its model's table, as it is written there.
+# Fields that a rank has as its model's table states them
 MODEL_FIELDS = (
     "routing",
     "num_experts",
@@ -44,9 +51,12 @@ _caches = []
 
 @dataclass(frozen=True)
 class Split:
-    """How ranks share a layer: experts ranks hold other experts each, tensor ranks a slice of every
-    expert's intermediate size. shared: experts that every rank has behind these, and every token
-    takes on one of the ranks.
+    """How ranks share a layer.
+
+    experts: number of expert-parallel ranks, each with other experts. tensor: number of
+    tensor-parallel ranks, each with a slice of every expert's intermediate size. shared: number of
+    shared experts, which every rank has behind its others and every token takes on one of the
+    ranks.
     """
 
     experts: int = 1
@@ -55,13 +65,13 @@ class Split:
 
     @classmethod
     def of_table(cls, value: int | dict[str, int]) -> "Split":
-        """Return what layers.toml says: 8, or { ep = 2, tp = 4 }, or { ep = 8, shared = 1 }."""
+        """Return a split of layers.toml: 8, or { ep = 2, tp = 4 }, or { ep = 8, shared = 1 }."""
         if isinstance(value, int):
             return cls(value)
         return cls(value.get("ep", 1), value.get("tp", 1), value.get("shared", 0))
 
     def in_table(self) -> str:
-        """Return what layers.toml says of it."""
+        """Return the split as layers.toml has it."""
         if self.tensor == 1 and not self.shared:
             return str(self.experts)
 
@@ -75,7 +85,7 @@ class Split:
         return f"{{ {', '.join(parts)} }}"
 
     def suffix(self) -> str:
-        """Return the end of a key: "-ep8", "-tp4", "-ep2-tp4", "-ep8-shared", "" for one rank."""
+        """Return the end of a layer key: "-ep8", "-ep2-tp4", "-ep8-shared"; "" for one rank."""
         suffix = ""
         if self.experts > 1:
             suffix += f"-ep{self.experts}"
@@ -86,7 +96,7 @@ class Split:
         return suffix
 
     def words(self) -> str:
-        """Return "EP8", "TP4", "EP2 TP4", or "EP1" for one rank; "EP8 + shared"."""
+        """Return the split for a table: "EP8", "EP2 TP4", "EP8 + shared"; "EP1" for one rank."""
         ranks = self.suffix().removesuffix("-shared")
         words = ranks.upper().replace("-", " ").strip() or "EP1"
         return f"{words} + shared" if self.shared else words
@@ -116,13 +126,13 @@ def layers_file() -> Path:
 
 @cached
 def models() -> dict[str, dict]:
-    """Return layers.toml: table's name -> the model as it is written there."""
+    """Return table's name -> the model, as layers.toml has it."""
     return tomllib.loads(layers_file().read_text(encoding="utf-8"))
 
 
 @cached
 def layer_sizes() -> dict[str, Sizes]:
-    """Return key -> sizes on one rank, of all models."""
+    """Return layer key -> sizes on one rank, of the layers of all models."""
     sizes = {}
     for name, model in models().items():
         for key, value in model["ranks"].items():
@@ -132,8 +142,9 @@ def layer_sizes() -> dict[str, Sizes]:
 
 @cached
 def layers_of(routing: str, shared: bool = False) -> dict[str, Sizes]:
-    """Return key -> sizes, of the layers with this routing: of those that have shared experts, or
-    of all others.
+    """Return layer key -> sizes of the layers with a routing, "sigmoid-bias" for instance.
+
+    shared: those that have shared experts, or else those that have none.
     """
     layers = {}
     for key, sizes in layer_sizes().items():
@@ -144,13 +155,13 @@ def layers_of(routing: str, shared: bool = False) -> dict[str, Sizes]:
 
 
 def sizes_on_rank(name: str, model: dict, split: Split) -> Sizes:
-    """Return a model's layer on one of its ranks.
+    """Return the sizes of a model's layer on one rank. name: of the model's table.
 
-    num_local_experts: of whose weights the last num_shared_experts are the shared ones.
-    tensor_ranks: how many have a slice each of intermediate_size. experts_at_once: how many
-    experts' weights the reference dequantises together, all of the rank's or one. model: the tags
-    of the models that have the layer, the table's own name first. small: whether it is for machines
-    without a GPU.
+    MODEL_FIELDS are the model's, and beside these there are: num_local_experts, the rank's experts,
+    of which the last num_shared_experts are shared ones; intermediate_size, the rank's slice where
+    tensor_ranks share each expert; routed_scaling_factor; experts_at_once, how many experts'
+    weights the reference dequantises together, all or one; model, tags of the models that have the
+    layer; small, whether it is for machines without a GPU.
     """
     stated = DEFAULTS | model
     local = model["num_experts"] // split.experts + split.shared
@@ -172,12 +183,12 @@ def sizes_on_rank(name: str, model: dict, split: Split) -> Sizes:
 
 
 def routed_experts(sizes: Sizes) -> int:
-    """Return how many experts of a rank the router knows: all but the shared ones."""
+    """Return how many of a rank's experts the router chooses among: all but the shared ones."""
     return sizes["num_local_experts"] - sizes["num_shared_experts"]
 
 
 def expert_ranks(sizes: Sizes) -> int:
-    """Return how many ranks share the experts that the router knows."""
+    """Return how many expert-parallel ranks there are."""
     return sizes["num_experts"] // routed_experts(sizes)
 
 

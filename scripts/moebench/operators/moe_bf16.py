@@ -1,13 +1,12 @@
-"""Qwen3-30B-A3B's mixture of experts in bf16 (W16A16), with the experts of every token given.
+"""Qwen3-30B-A3B's mixture of experts in bf16 (W16A16), with every token's experts given.
 
-`run` is the reference that every solution is judged against, LAYER_SIZES has the sizes it is judged
-at. `moebench data --write` writes FIB's JSON of each key, whose `reference` is that function.
-Nothing here is fast on purpose. Everything is computed in fp32, so that no solution is judged by
-another's rounding.
+`run` is the reference that every solution is judged against, and the `reference` of the definitions
+that `moebench data --write` writes. It computes in fp32, so that no solution is judged by another's
+rounding, and is not meant to be fast.
 
-Workloads: expert ids and weights look like a trained router's, made from the uuid. A token's score
-of an expert is the expert's popularity plus noise; the best are chosen, and their softmax weighs
-them. Popularity belongs to a workload, as each stands for another layer.
+In workloads expert ids and weights look like a trained router's. A token's score of an expert is
+the expert's popularity plus noise; the best are chosen, and weighed by their softmax. Each workload
+has popularities of its own, as it stands for another layer of the model.
 """
 
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights)
     return output.to(torch.bfloat16)
 
 
-# Keys are unlike those of every other operator.
+# Layer key -> sizes; no other operator has these keys
 LAYER_SIZES = {
     "bf16": {
         "num_experts": 128,
@@ -63,13 +62,12 @@ LAYER_SIZES = {
         "small": True,
     },
 }
-# Deviation of an expert's score; at 0 all are alike, and nothing in a trained router is.
-POPULARITY = 0.4
+POPULARITY = 0.4  # standard deviation of experts' popularities; at 0 all experts are alike
 
 
 @dataclass(frozen=True)
 class Bf16Case(Case):
-    """popularity: the deviation of an expert's score."""
+    """A case. popularity: standard deviation of experts' popularities."""
 
     popularity: float = POPULARITY
 

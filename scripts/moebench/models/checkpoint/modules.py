@@ -1,15 +1,16 @@
-"""Which layers' experts a list of a checkpoint's modules names.
+"""Find the layers whose experts are named by a list of modules.
 
-Quantisation tools list the modules that stay in 16 bits, or that a scheme is for, by name
-("model.layers.3.mlp"), by the end of a name ("gate_proj"), by a glob ("*.mlp.experts*") or by a
-regular expression ("re:.*mlp.experts.*").
+Quantisation tools list the modules that stay in 16 bits, or that a scheme is for. An entry is a
+module's name ("model.layers.3.mlp"), the end of one ("gate_proj"), a glob ("*.mlp.experts*") or a
+regular expression ("re:.*mlp.experts.*"). Which names a checkpoint's modules really have is not
+known here, so expressions are tried on all that experts have in any model.
 """
 
 import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-# How checkpoints call the modules around and inside an expert.
+# Names of the modules around and inside an expert, in the models that there are
 ROOTS = (
     "model.layers",
     "model.language_model.layers",
@@ -21,17 +22,16 @@ ROOTS = (
 )
 MLPS = ("mlp", "block_sparse_moe", "feed_forward", "ffn", "mixer", "moe")
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj", "gate_up_proj", "w1", "w2", "w3")
-# What an expert's name is made of, with the expert's number or for all experts together.
+# An expert's weights are called mlp.experts.NUMBER.PROJECTION, or without number for all experts.
 PARTS_OF_NAME = (["mlp", "experts", "number", "projection"], ["mlp", "experts", "projection"])
-# Classes by which compressed-tensors names every such module.
+# compressed-tensors names all modules of a class by the class.
 CLASSES = ("Linear", "FusedMoE")
 
 
 def layers_named(entries: Iterable[str], layers: list[int], num_experts: int) -> dict[int, str]:
     """Return layer -> the first entry that names an expert of it, or a part of one.
 
-    layers: the numbers of those that have experts. Raises ValueError for a regular expression that
-    is none.
+    layers: the numbers of those that have experts. Raises ValueError for a bad regular expression.
     """
     named = {}
     for entry in entries:
@@ -52,14 +52,14 @@ def layers_of_entry(entry: str, layers: list[int], num_experts: int) -> list[int
 
 
 def is_expression(entry: str) -> bool:
-    """Whether an entry that does not say so is a regular expression and no glob."""
+    """Whether an entry without "re:" is a regular expression all the same, and no glob."""
     if entry.startswith((".*", "^")):
         return True
     return any(letter in entry for letter in "\\|($")
 
 
 def layers_of_expression(pattern: str, layers: list[int], num_experts: int) -> list[int]:
-    """Return the layers of whose experts a module's name begins with a match."""
+    """Return the layers of whose experts a name matches a regular expression at its start."""
     try:
         expression = re.compile(pattern)
     except re.error as error:
@@ -74,7 +74,7 @@ def layers_of_expression(pattern: str, layers: list[int], num_experts: int) -> l
 
 
 def layers_of_glob(pattern: str, layers: list[int], num_experts: int) -> list[int]:
-    """Return the layers of whose experts, or of what they lie in, a name matches."""
+    """Return the layers of whose experts, or of the modules around them, a name fits a glob."""
     matching = []
     for layer in layers:
         names = expert_names(layer, num_experts)
@@ -85,7 +85,7 @@ def layers_of_glob(pattern: str, layers: list[int], num_experts: int) -> list[in
 
 
 def expert_names(layer: int, num_experts: int) -> list[str]:
-    """Return the names that the modules of a layer's experts may have, of some of the experts."""
+    """Return the names that a layer's experts may have, for four of the experts."""
     some_experts = {0, 1, num_experts // 2, num_experts - 1}
     names = []
     for mlp in mlp_names(layer):
@@ -99,7 +99,7 @@ def expert_names(layer: int, num_experts: int) -> list[str]:
 
 
 def mlp_names(layer: int) -> list[str]:
-    """Return the names that the module of a layer's MLP may have."""
+    """Return the names that a layer's MLP may have, in which its experts lie."""
     names = []
     for root in ROOTS:
         for mlp in MLPS:
@@ -114,7 +114,7 @@ def names_around(layer: int) -> list[str]:
 
 
 def layers_of_name(name: str, layers: list[int]) -> list[int]:
-    """Return the layers of whose experts a plain name is a part."""
+    """Return the layers whose experts, or a part of them, a plain name means."""
     if name in CLASSES or is_around_layers(name):
         return layers
 
@@ -136,7 +136,7 @@ def is_around_layers(name: str) -> bool:
 
 
 def layer_in(parts: list[str]) -> int | None:
-    """Return the layer that a module's name has behind "layers", None where it has none."""
+    """Return the number that follows "layers" in the parts of a name, None where none does."""
     if "layers" not in parts:
         return None
     number = parts[parts.index("layers") + 1 :][:1]
@@ -154,7 +154,7 @@ def is_part_of_expert(parts: list[str]) -> bool:
 
 
 def kind_of_part(part: str) -> str:
-    """Return which part of an expert's name this may be; "" for none."""
+    """Return which of PARTS_OF_NAME a part of a module's name is; "" for none."""
     if part in MLPS:
         return "mlp"
     if part == "experts":
@@ -167,7 +167,7 @@ def kind_of_part(part: str) -> str:
 
 
 def is_run(items: list[str], sequence: list[str]) -> bool:
-    """Whether the items stand in the sequence, one right after another."""
+    """Whether the sequence has these items in this order, one right after another."""
     length = len(items)
     for start in range(len(sequence) - length + 1):
         if sequence[start : start + length] == items:

@@ -1,6 +1,4 @@
-"""What every form of the FP8 block-scale layer shares: the parts of its definitions, its workloads
-and the bytes that it moves.
-"""
+"""What all forms of the FP8 block-scale layer share: parts of definitions, workloads, bounds."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -29,6 +27,7 @@ CONSTRAINTS = [
     f"intermediate_size == {BLOCK} * num_intermediate_blocks",
     f"gemm1_out_size == {BLOCK} * num_gemm1_out_blocks",
 ]
+# Axis of a definition -> its description
 AXES = {
     "num_local_experts": "Experts that this rank holds.",
     "hidden_size": "Model width.",
@@ -42,11 +41,11 @@ AXES = {
 
 @dataclass(frozen=True)
 class MoeCase(Case):
-    """offset: the rank's first expert.
+    """A case of the FP8 layer.
 
-    raised: logits added to an expert (global index), to force or to prevent its selection; None for
-    a typical draw, whose counts of rows and active experts are near their averages. scales:
-    "random" leaves them to FIB; "harsh" ships large, negative and zero ones.
+    offset: the rank's first expert. raised: expert (global index) -> logits to add, which force or
+    prevent that it is chosen; None for a typical draw, with counts near the average. scales:
+    "random" leaves block scales to FIB; "harsh" ones are stored: large, negative and zero ones.
     """
 
     offset: int
@@ -55,20 +54,24 @@ class MoeCase(Case):
 
 
 class Fp8Layer(Operator):
-    """The FP8 layer, in parts that every form of it shares.
-
-    A form adds name_prefix(sizes), of its definitions; routing_inputs, stored in a workload's file;
-    chosen(stored, sizes), the experts [T, top_k] of a workload; routing_bytes(seq_len, sizes).
-    """
+    """The FP8 layer, in what all its forms share."""
 
     case = MoeCase
     tokens = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192)
     constraints = CONSTRAINTS
-    meanings = AXES  # of its axes
+    meanings = AXES  # axis -> its description
     quantization = "fp8_block_scale"
-    routing_inputs: tuple[str, ...]
-    reference_sizes = ("experts_at_once",)  # constants of the reference
-    reference_functions: tuple[Callable, ...]
+    routing_inputs: tuple[str, ...]  # names of the inputs with the routing, which are stored
+    reference_sizes = ("experts_at_once",)  # sizes that are constants of the reference
+    reference_functions: tuple[Callable, ...]  # of which the reference is put together
+
+    def name_prefix(self, sizes: Sizes) -> str:
+        """Return how a definition's name begins, before its sizes."""
+        raise NotImplementedError
+
+    def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
+        """Return the bytes of a workload's routing inputs."""
+        raise NotImplementedError
 
     def definition_name_of(self, sizes: Sizes) -> str:
         experts = f"e{sizes['num_local_experts']}"
@@ -115,11 +118,7 @@ class Fp8Layer(Operator):
     def counts(
         self, workload: Workload, stored: dict[str, torch.Tensor], key: str
     ) -> Counts | None:
-        """Return a workload's counts, or None where it lacks the routing.
-
-        Raises ValueError for logits of another width.
-        """
-        # Weights say how much of an expert a token takes, which no count needs.
+        # topk_weights say how much of an expert a token takes, which no count needs
         needed = set(self.routing_inputs) - {"topk_weights"}
         if not needed <= stored.keys():
             return None
@@ -137,7 +136,9 @@ class Fp8Layer(Operator):
         return trained_router.counts_with_shared(local, rank, sizes)
 
     def chosen(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
-        """Return the experts that the router inside chooses, [T, top_k]."""
+        """Return the experts of each token, [T, top_k], global indices: those that the router
+        inside chooses. Raises ValueError for logits of another width.
+        """
         outputs = RouterOutputs.of_inputs(stored)
         shape = outputs.logits.shape
         experts = sizes["num_experts"]
@@ -155,20 +156,20 @@ class Fp8Layer(Operator):
 
 
 def self_contained(sizes: Sizes, names: Iterable[str], functions: Iterable[Callable]) -> str:
-    """Return source text: the sizes of these names as constants, the activation, the functions."""
+    """Return a module's text: sizes of these names as constants, the activation and functions."""
     constants = {name.upper(): sizes[name] for name in names}
     constants["BLOCK"] = BLOCK
     return module_source(constants, [swiglu.source(sizes), *functions])
 
 
 def shared_suffix(sizes: Sizes) -> str:
-    """Return the end of a definition's name that shared experts make; "" without."""
+    """Return the end of a definition's name: "_shared1" with a shared expert, "" without."""
     shared = sizes["num_shared_experts"]
     return f"_shared{shared}" if shared else ""
 
 
 def slice_sentence(sizes: Sizes) -> str:
-    """Return what a definition's description says of a tensor-parallel rank; "" of another one."""
+    """Return a sentence of the description of a tensor-parallel rank's layer; "" of another's."""
     ranks = sizes["tensor_ranks"]
     if ranks == 1:
         return ""
@@ -177,7 +178,7 @@ def slice_sentence(sizes: Sizes) -> str:
 
 
 def router_outputs(case: MoeCase, sizes: Sizes) -> RouterOutputs:
-    """Return what a router hands over in a case. sizes: the router's."""
+    """Return what a case's experts are chosen by. sizes: as the router has them."""
     if case.raised is None:
         return trained_router.draw_typical(case.uuid, case.seq_len, case.offset, sizes)
     return trained_router.draw(f"{case.uuid}/0", case.seq_len, case.raised, sizes)
@@ -186,12 +187,12 @@ def router_outputs(case: MoeCase, sizes: Sizes) -> RouterOutputs:
 def append_shared_experts(
     routed: dict[str, torch.Tensor], offset: int, sizes: Sizes, seed: str
 ) -> None:
-    """Append the rank's shared experts to every token's topk_ids and topk_weights. Token t takes
-    them on rank t % ranks; on other ranks their ids are -1.
+    """Append a rank's shared experts to each token's topk_ids and topk_weights, in `routed`.
 
-    Their ids are those behind the rank's other experts, and the ids after that move up. Their
-    weight is 1, or a sigmoid where the layer has a gate. offset: the rank's first expert. sizes:
-    the router's. seed: of the gate.
+    Token t takes them on rank t % ranks; on other ranks their ids are -1. They have the ids behind
+    the rank's other experts, and ids from there on move up. Their weight is 1, or a sigmoid where
+    the layer has a gate. offset: the rank's first expert. sizes: as the router has them. seed: of
+    the gate.
     """
     shared = sizes["num_shared_experts"]
     if not shared:
@@ -220,10 +221,10 @@ def append_shared_experts(
 
 
 def stored_scales(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
-    """Return harsh block scales, or {} if FIB draws them.
+    """Return a case's harsh block scales by name, or {} if FIB draws its scales.
 
-    A fifth are zero and the rest of either sign, up to 32; exact in fp32. All zero are gemm2's
-    of the last local expert and, with more than one token, those of the first token.
+    A fifth are zero, the others of either sign and up to 32. All of gemm2's are zero for the last
+    local expert, and all of the activations' for the first of several tokens.
     """
     if case.scales != "harsh":
         return {}
@@ -247,7 +248,7 @@ def stored_scales(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
 
 
 def harsh_scales(seed: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return float32 scales, of which a fifth are zero."""
+    """Return float32 multiples of 1/8 from -32 to 32, of which a fifth are zero."""
     count = math.prod(shape)
     eighths = integers(f"{seed}/size", count, 513) - 256
     is_zero = integers(f"{seed}/zero", count, 5) == 0
@@ -264,9 +265,10 @@ def expert_bytes(sizes: Sizes) -> int:
 def layer_bound(
     seq_len: int, counts: Counts, routing_bytes: int, sizes: Sizes, expert_bytes: int
 ) -> Bound:
-    """Return the roofline bound of a layer whose routing inputs take so many bytes.
+    """Return the roofline bound of a layer: active experts' weights, rows' tokens and routing
+    inputs are read once, the output is written once.
 
-    expert_bytes: of an expert's weights and scales.
+    routing_bytes: of all routing inputs. expert_bytes: of one expert's weights and scales.
     """
     hidden = sizes["hidden_size"]
     token_bytes = hidden + 4 * hidden // BLOCK

@@ -1,9 +1,8 @@
-"""FP8 block-scale mixture of experts with softmax routing over the chosen experts, all experts on
-one GPU.
+"""The FP8 layer with softmax routing inside, with all experts on one GPU; Qwen3's, for instance.
 
-`run` is the reference that every solution is judged against, layers.toml has the sizes it is judged
-at. Only routing and inputs differ from sigmoid_bias.py. Router logits are bfloat16; there is no
-bias.
+The weights of a token's experts are the softmax over their logits alone ("renorm"). Routing and
+inputs differ from sigmoid_bias.py: logits are bfloat16, and there are no bias and no offset. `run`
+is the reference that every solution is judged against.
 """
 
 from functools import partial
@@ -17,7 +16,7 @@ from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.layers import Sizes, cached, has_all_experts, layers_of
 from moebench.operators.routing.trained_router import raised_alone
 
-TOP_K = 8  # of the first layer
+TOP_K = 8  # the first layer's; in another layer's definition it has another value
 
 
 def route(logits):
@@ -64,9 +63,7 @@ class Renorm(Fp8Layer):
 
     @cached
     def layer_sizes(self) -> dict[str, Sizes]:
-        """Return layer key -> sizes, of the layers whose rank has all experts. A gate of shared
-        experts is no input of it.
-        """
+        """Return layer key -> sizes of the layers of which one rank has all experts."""
         on_ranks = layers_of("renorm")
         return {key: sizes for key, sizes in on_ranks.items() if has_all_experts(sizes)}
 

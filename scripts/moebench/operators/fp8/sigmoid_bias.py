@@ -1,9 +1,8 @@
-"""FP8 block-scale mixture of experts with DeepSeek-V3's routing, as one expert-parallel rank
-computes it.
+"""The FP8 layer with DeepSeek-V3's router inside, as one expert-parallel rank computes it.
 
-`run` is the reference that every solution is judged against, layers.toml has the sizes it is judged
-at. `moebench data --write` writes FIB's JSON of each key, whose `reference` is assembled from the
-functions here and in fp8/reference.py and that layer's constants.
+`run` is the reference that every solution is judged against. The `reference` of a definition, which
+`moebench data --write` writes, is put together from the functions here and in reference.py, with
+the layer's sizes as constants.
 """
 
 import csv
@@ -24,13 +23,13 @@ from moebench.operators.layers import (
 )
 from moebench.operators.routing.trained_router import raised_alone
 
-# Of the first layer; `reference_source` has every other's. Routing is fixed by the model and cannot
-# be read off a tensor's shape.
+# Those of the first layer: in another layer's definition they have other values. No tensor's shape
+# tells them.
 TOP_K = 8
 NUM_GROUPS = 8
 KEPT_GROUPS = 4
 
-FIRST = "full"  # the key whose workloads the public data set has
+FIRST = "full"  # key of the layer whose workloads the public data set has, with other tensors
 
 
 def route(logits, bias, routed_scaling_factor):
@@ -181,7 +180,7 @@ def one_expert(offset: int, sizes: Sizes) -> dict[int, float]:
 
 
 def public_cases() -> list[MoeCase]:
-    """Return the cases of FIRST whose uuid, tokens and rank the public data set has."""
+    """Return the cases of FIRST: with the uuids, tokens and ranks of the public data set."""
     file = definitions_folder() / "public_workloads.csv"
     cases = []
     with file.open(encoding="utf-8", newline="") as lines:

@@ -1,12 +1,15 @@
-"""Router outputs that look like a trained router's, since recordings cannot be shipped.
+"""Draw router outputs (logits and bias) that look like a trained router's, as recordings of models
+cannot be shipped.
 
-An expert has a popularity of its own, another one in each workload, and a token adds noise to it;
-the bias takes back most of what popularity does to the selection, as training does. One rank's
-share of a draw varies, and its active experts decide the roofline bound, so `draw_typical` takes
-the first draw near the expected counts. A token whose experts are chosen by less than `MARGIN` is
-drawn again: what rounds differently would choose others for it.
+A token's logit of an expert is the expert's popularity plus noise. Popularities differ from
+workload to workload. The bias takes most of a popularity's effect on the choice back, as training
+does. A token whose last chosen expert is ahead by less than MARGIN is drawn again: a solution that
+rounds otherwise would choose another one.
 
-`sizes` are a layer's in the catalogue.
+How many experts of a rank are active decides the roofline bound, and differs from draw to draw; so
+`draw_typical` takes the first draw that is near the average.
+
+`sizes` are a layer's, as its router has them (catalogue.router_sizes).
 """
 
 import itertools
@@ -23,17 +26,18 @@ from moebench.operators.routing.numbers import exponential, normal, normalised, 
 
 MARGIN = 1e-5  # fp32 sigmoid and addition err by about 2e-7, fast exponentials by 1e-6
 
-POPULARITY = 0.4  # deviation of an expert's offset, in logits
+POPULARITY = 0.4  # standard deviation of experts' popularities, in logits
 BALANCE = 0.9  # share of a popularity's effect on the score that the bias takes back
-SLOPE = 0.15  # of the sigmoid where chosen experts lie
-CENTRE = -0.5  # most experts score below one half
+SLOPE = 0.15  # of the sigmoid, where the logits of chosen experts lie
+CENTRE = -0.5  # mean logit: most experts score below one half
 
 
 @dataclass(frozen=True)
 class RouterOutputs:
-    """What experts are chosen from: logits [T, num_experts] and bias [num_experts], float32; the
-    bias is exact in bfloat16. With renorm routing the bias is None, and logits are exact in
-    bfloat16.
+    """What experts are chosen by.
+
+    logits: [T, num_experts] float32. bias: [num_experts] float32, exact in bfloat16. With softmax
+    routing ("renorm") the bias is None and the logits are exact in bfloat16.
     """
 
     logits: np.ndarray
@@ -48,8 +52,8 @@ class RouterOutputs:
         return cls(inputs["routing_logits"].float().numpy(), bias)
 
     def as_inputs(self) -> dict[str, torch.Tensor]:
-        """Return a definition's inputs: routing_logits float32 and routing_bias bfloat16, or
-        bfloat16 logits alone.
+        """Return them as a definition's inputs: routing_logits float32 and routing_bias bfloat16,
+        or routing_logits bfloat16 alone.
         """
         logits = torch.from_numpy(self.logits)
         if self.bias is None:
@@ -66,8 +70,8 @@ class RouterOutputs:
 
 
 def margin(outputs: RouterOutputs, sizes: Sizes) -> np.ndarray:
-    """Return float64 [T]: by how much a token's last chosen group or expert is ahead of the first
-    that is not chosen.
+    """Return by how much each token's last chosen expert is ahead of the first that is not chosen,
+    or its last open group of the first closed one, if that is less; float64 [T].
     """
     scores = outputs.scores()
     gap = gap_behind(candidates(scores, sizes), sizes["top_k"])
@@ -80,26 +84,26 @@ def margin(outputs: RouterOutputs, sizes: Sizes) -> np.ndarray:
 
 
 def gap_behind(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return by how much each row's `count` best are ahead of the others."""
+    """Return by how much the `count` best of each row are ahead of the others, [T]."""
     ranked = np.sort(scores, axis=1)
     return ranked[:, -count] - ranked[:, -count - 1]
 
 
 def in_groups(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
-    """Return [T, num_groups, experts of a group]."""
+    """Return scores [T, num_experts] as [T, num_groups, experts of a group]."""
     tokens, experts = scores.shape
     groups = sizes["num_groups"]
     return scores.reshape(tokens, groups, experts // groups)
 
 
 def group_scores(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
-    """Return [T, num_groups]: the sum of each group's best two."""
+    """Return the score of each group, the sum of its best two experts', [T, num_groups]."""
     ranked = np.sort(in_groups(scores, sizes), axis=2)
     return ranked[:, :, -2:].sum(axis=2)
 
 
 def candidates(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
-    """Return selection scores with the experts of closed groups at -inf."""
+    """Return scores [T, num_experts] with the experts of closed groups at -inf."""
     closed = sizes["num_groups"] - sizes["kept_groups"]
     if not closed:
         return scores
@@ -122,8 +126,8 @@ def route(outputs: RouterOutputs, sizes: Sizes) -> dict[str, torch.Tensor]:
     """Return topk_ids int32 and topk_weights float32, both [T, top_k], the best expert first.
 
     With a bias the weights are the chosen scores, normalised, times the layer's scaling factor;
-    without, a softmax over the chosen logits. Exactly rounded operations in one order alone, so the
-    same to the last bit everywhere.
+    without one, a softmax over the chosen logits. They are the same to the last bit everywhere, as
+    all operations are exactly rounded and in a fixed order.
     """
     scores = candidates(outputs.scores(), sizes)
     best_first = np.argsort(-scores, axis=1, kind="stable")
@@ -141,11 +145,10 @@ def route(outputs: RouterOutputs, sizes: Sizes) -> dict[str, torch.Tensor]:
 
 
 def experts(seed: str, sizes: Sizes, spread: float = 1) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return what an expert adds to every token's noise, float64 [num_experts], and its bias,
-    float32, exact in bfloat16.
+    """Return each expert's mean logit, float64 [num_experts], and bias, float32, exact in bfloat16.
 
-    With renorm routing the bias is None, and what it would leave of an expert's popularity is all
-    that there is.
+    spread: 1 for trained experts, 0 for experts that are all alike. With softmax routing the bias
+    is None, and an expert's popularity is what a bias would have left of it.
     """
     shape = (sizes["num_experts"],)
     popular = normal(f"{seed}/popularity", shape)
@@ -168,10 +171,10 @@ def exact_in_bfloat16(values: np.ndarray) -> np.ndarray:
 def draw(
     seed: str, num_tokens: int, raised: dict[int, float], sizes: Sizes, spread: float = 1
 ) -> RouterOutputs:
-    """Return outputs of which no choice is narrow.
+    """Return router outputs in which no token's choice is narrow.
 
-    raised: logits to add to an expert's popularity without the bias taking them back. spread: how
-    far experts and their biases differ; at 0 all experts are alike and the bias is zero.
+    raised: expert -> logits to add for all tokens, which the bias does not take back. spread: as of
+    `experts`.
     """
     offset, bias = experts(seed, sizes, spread)
     for expert, logit in raised.items():
@@ -192,20 +195,21 @@ def draw(
 
 
 def raised_alone(chosen: Iterable[int], num_experts: int, others: float = -3.0) -> dict[int, float]:
-    """Return logits to add so that the chosen experts are far ahead of all others."""
+    """Return `raised` of `draw` with which the chosen experts are far ahead of all others."""
     return dict.fromkeys(range(num_experts), others) | dict.fromkeys(chosen, 9.0)
 
 
 def local_counts(chosen: np.ndarray, sizes: Sizes) -> Counts:
-    """Return the counts of a rank, without shared experts.
+    """Return the counts of a rank, shared experts left out.
 
-    chosen [T, top_k]: experts counted from the rank's first one; others are another rank's.
+    chosen: [T, top_k], experts counted from the rank's first one; those below 0 and beyond its last
+    are other ranks'.
     """
     return counts_below(routed_experts(sizes), chosen)
 
 
 def counts_below(num_local_experts: int, chosen: np.ndarray) -> Counts:
-    """Return the counts of the experts from 0 up to so many."""
+    """Return the counts of the experts 0 to num_local_experts - 1. chosen: as of `local_counts`."""
     local = (chosen >= 0) & (chosen < num_local_experts)
     return Counts(
         rows=int(local.sum()),
@@ -215,7 +219,8 @@ def counts_below(num_local_experts: int, chosen: np.ndarray) -> Counts:
 
 
 def counts_with_shared(chosen: np.ndarray, rank: int, sizes: Sizes) -> Counts:
-    """Return the counts of a rank, with the shared experts of the tokens that take them there.
+    """Return the counts of a rank, with its shared experts: token t takes them on rank t % ranks.
+
     chosen: as of `local_counts`.
     """
     num_routed = routed_experts(sizes)
@@ -229,11 +234,11 @@ def counts_with_shared(chosen: np.ndarray, rank: int, sizes: Sizes) -> Counts:
 
 
 def is_typical(num_tokens: int, counts: Counts, sizes: Sizes) -> bool:
-    """Whether rows are within 10% of their average or 2, and active experts within 5% of theirs,
-    rounded, or 1.
+    """Whether a rank's counts are near their average: rows within 10% or 2, active experts within
+    5% or 1.
 
-    A rank with a share s of the experts gets top_k * s rows of a token on average. A single token
-    only needs a row: without one there is nothing to measure.
+    On average a token has top_k * share rows on a rank with that share of the experts. A single
+    token needs no more than a row: without one there is nothing to measure.
     """
     if num_tokens == 1:
         return counts.rows >= 1
@@ -247,9 +252,9 @@ def is_typical(num_tokens: int, counts: Counts, sizes: Sizes) -> bool:
 
 
 def draw_typical(seed: str, num_tokens: int, offset: int, sizes: Sizes) -> RouterOutputs:
-    """Return a `draw` that is typical for the rank of this offset.
+    """Return the first `draw` that is typical for the rank whose first expert is `offset`.
 
-    It takes some attempts: ten or so near T = 50.
+    It takes some attempts, ten or so near T = 50.
     """
     for attempt in itertools.count():
         outputs = draw(f"{seed}/{attempt}", num_tokens, {}, sizes)
