@@ -1,5 +1,6 @@
-"""Files with a schema: pydantic models that refuse unknown keys, and errors of one line for what
-does not fit.
+"""Read and write files with a schema, a pydantic model; what does not fit it is one line:
+
+results.jsonl:3: not a Provenance: versions.torch: Field required
 """
 
 from pathlib import Path
@@ -22,10 +23,10 @@ Head = TypeVar("Head", bound=BaseModel)
 
 
 def first_fault(error: ValidationError, whole: str) -> str:
-    """Return the first fault in words, as 'libs.torch: Field required'.
+    """Return an error's first fault: 'versions.torch: Field required', or with a plain value
+    "target: Input should be 'loose' or 'tight', got 'harsh'".
 
-    A plain value that came is shown: "target: Input should be 'loose' or 'tight', got 'harsh'".
-    whole: names the place where no single field is at fault.
+    whole: named where no single field is at fault, "file" or "line".
     """
     fault = error.errors()[0]
     location = ".".join(map(str, fault["loc"]))
@@ -55,13 +56,14 @@ def read_lines(path: Path, line: type[Model]) -> list[Model]:
 def read_record(
     path: Path, head: type[Head], line: type[Model], what: str
 ) -> tuple[Head, list[Model]]:
-    """Return a record file's head, which is its first line, and its further lines.
+    """Return a record file's first line, its head, and its further lines.
 
-    Half a last line, which a killed run leaves, is left out. what: names the kind of record in
-    the error for an empty file. Raises UserError that names the file, the line and its first fault.
+    A last line without an end, which a killed run leaves, is left out. what: the kind of record,
+    for the error of an empty file. Raises UserError that names the file, the line and its first
+    fault.
     """
     complete, _, _ = path.read_bytes().rpartition(b"\n")
-    texts = complete.splitlines()  # of bytes: a text's lines also end at U+2028, which JSON holds
+    texts = complete.splitlines()  # bytes, as a str's lines also end at U+2028, which JSON may have
     if not texts:
         raise UserError(f"{path.name}: not a record of {what}: it is empty")
 
@@ -73,7 +75,7 @@ def read_record(
 
 
 def write_record(path: Path, lines: list[BaseModel]) -> None:
-    """Replace a record file by its head and the further lines."""
+    """Write a record file. lines: its head first."""
     text = ""
     for line in lines:
         text += line.model_dump_json(exclude_none=True) + "\n"
@@ -81,6 +83,7 @@ def write_record(path: Path, lines: list[BaseModel]) -> None:
 
 
 def _parse(text: str | bytes, model: type[Model], place: str, whole: str) -> Model:
+    """Return a JSON text as a model. Raises UserError. place, whole: for its message."""
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
