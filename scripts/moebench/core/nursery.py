@@ -189,8 +189,8 @@ def print_into(log: int) -> None:
 
 
 def limit_resources(memory: int | None) -> None:
-    """Limit files, core dumps and, to `memory` bytes beside what it has now, this
-    process's data.
+    """Limit files, core dumps and, to `memory` bytes beside what it has now, this process's
+    data.
     """
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -71,8 +71,8 @@ class Provenance(Strict):
     trials_ms: str | None = None
 
     def with_trials(self, milliseconds: list[float]) -> "Provenance":
-        """Return a provenance with the times of trials; of a single one that is the
-        figure itself.
+        """Return a provenance with the times of trials; of a single one that is the figure
+        itself.
         """
         if len(milliseconds) < 2:
             return self

@@ -47,10 +47,7 @@ def read_json(path: Path, model: type[Model]) -> Model:
 
 def read_lines(path: Path, line: type[Model]) -> list[Model]:
     """Return a file's lines. Raises UserError that names the file, the line and its first fault."""
-    lines = []
-    for number, text in enumerate(path.read_bytes().splitlines(), 1):
-        lines.append(_parse(text, line, f"{path.name}:{number}", "line"))
-    return lines
+    return _parse_lines(path, path.read_bytes().splitlines(), line, first=1)
 
 
 def read_record(
@@ -67,11 +64,8 @@ def read_record(
     if not texts:
         raise UserError(f"{path.name}: not a record of {what}: it is empty")
 
-    lines = []
-    for number, text in enumerate(texts, 1):
-        model = head if number == 1 else line
-        lines.append(_parse(text, model, f"{path.name}:{number}", "line"))
-    return lines[0], lines[1:]
+    (first_line,) = _parse_lines(path, texts[:1], head, first=1)
+    return first_line, _parse_lines(path, texts[1:], line, first=2)
 
 
 def write_record(path: Path, lines: list[BaseModel]) -> None:
@@ -80,6 +74,14 @@ def write_record(path: Path, lines: list[BaseModel]) -> None:
     for line in lines:
         text += line.model_dump_json(exclude_none=True) + "\n"
     write_atomically(path, text)
+
+
+def _parse_lines(path: Path, texts: list[bytes], model: type[Model], first: int) -> list[Model]:
+    """Return a file's lines from the number `first` on, as models. Raises UserError."""
+    lines = []
+    for number, text in enumerate(texts, first):
+        lines.append(_parse(text, model, f"{path.name}:{number}", "line"))
+    return lines
 
 
 def _parse(text: str | bytes, model: type[Model], place: str, whole: str) -> Model:

@@ -51,6 +51,7 @@ from moebench.core.errors import CannotRun
 from moebench.judging import gpu_clock
 
 STACKS = "MOEBENCH_STACKS"  # in the environment: the folder in which workers write where they hang
+SECONDS_TO_WRITE = 0.5  # that a worker has for that, once it is asked where it is
 ENDED = "the process ended: "  # in a log, before how
 MAIN = not hasattr(timing, "do_bench")  # FIB's main branch
 # FIB's that compare as `compute_error_stats` counts
@@ -216,11 +217,11 @@ def stack_file(pid: int) -> Path:
     return Path(os.environ[STACKS], f"{pid}.txt")
 
 
-def stack_of(process, patience: float = 0.5) -> str:
-    """Return where a worker is, as faulthandler writes it; nothing if it does not."""
+def stack_of(process: SpawnProcess) -> str:
+    """Return where a worker is, as faulthandler writes it at a time-out; "" if it has ended."""
     with suppress(OSError):
         os.kill(process.pid, signal.SIGUSR1)
-        time.sleep(patience)
+        time.sleep(SECONDS_TO_WRITE)
         return f"Timeout (\n{stack_file(process.pid).read_text(errors='replace')}"
     return ""
 

@@ -21,7 +21,6 @@ from moebench.judging.request import EVERY, RunRequest
 from moebench.judging.selection import check_device, eligible, is_for
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
-from moebench.operators.catalogue import definition_name
 from moebench.operators.routing import kinds as routing_kinds
 from moebench.operators.workloads import LabelledWorkload
 from moebench.packing import manifest, solution_files
@@ -184,7 +183,8 @@ class Planner:
         served = [packed.definition for packed in self.third_party.values()]
         if self.request.wants_ours:
             for name in manifest.choose(list(self.request.solutions)):
-                served += map(definition_name, manifest.read_manifest(name).definitions)
+                keys = manifest.read_manifest(name).definitions
+                served += map(catalogue.definition_name, keys)
         return list(dict.fromkeys(served))
 
     def is_for_device(self, definition: str) -> bool:
@@ -209,10 +209,7 @@ class Planner:
 
         candidates = self.workloads(name)
         ours, skipped = self.our_solutions(name)
-        third_party = {}
-        for solution, packed in self.third_party.items():
-            if packed.definition == name:
-                third_party[solution] = packed
+        third_party = self.third_party_for(name)
         if not ours and not third_party:
             raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
 
@@ -260,6 +257,14 @@ class Planner:
         if self.request.wants_ours and layer_key:
             return eligible(names, layer_key, self.device)
         return {}, [f"{name}: SKIPPED: does not serve {definition_name}" for name in names]
+
+    def third_party_for(self, definition_name: str) -> dict[str, Solution]:
+        """Return the third-party solutions of a definition, by name."""
+        solutions = {}
+        for name, packed in self.third_party.items():
+            if packed.definition == definition_name:
+                solutions[name] = packed
+        return solutions
 
     def fitting(
         self, definition: Definition, candidates: list[LabelledWorkload]

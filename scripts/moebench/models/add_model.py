@@ -39,8 +39,8 @@ SMALL_BYTES = 32_000_000  # of experts' weights: as many as a machine without a 
 
 
 def write(layer_key: str) -> str:
-    """Write a layer's definition, its workloads and their tensors; return a line on what
-    was done.
+    """Write a layer's definition, its workloads and their tensors; return a line on what was
+    done.
     """
     definition = catalogue.definition(layer_key)
     content = definition.model_dump_json(indent=2, exclude_unset=True) + "\n"

@@ -69,8 +69,8 @@ def record(solution: str, layer_key: str, workloads: list[str]) -> str:
 
 
 def error_in(output: str) -> str:
-    """Return the line with ncu's own error, which later lines follow from, or else the
-    last line.
+    """Return the line with ncu's own error, which later lines follow from, or else the last
+    line.
     """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     for line in lines:

@@ -1,7 +1,6 @@
 """Which stage of the layer a kernel belongs to, by the table [stages] of a solution's manifest:
 
-[stages]
-"route_*" = "route"    # pattern of a kernel's plain name = stage
+[stages] "route_*" = "route"    # pattern of a kernel's plain name = stage
 """
 
 import fnmatch

@@ -1,7 +1,7 @@
 """What a solution's process does: build solutions, and call them on inputs that the run sends.
 
-It answers the requests of ask.py. What the reference computes never comes here: outputs are sent
-to the run, which compares them.
+It answers the requests of ask.py. What the reference computes never comes here: outputs are sent to
+the run, which compares them.
 """
 
 import copy
@@ -47,8 +47,8 @@ def serve(connection: socket.socket, settings: dict) -> None:
 class Worker:
     """Holds the inputs of all trials, and the solutions that it has built.
 
-    Each request has a method here, which returns the fields of the answer (processes.Answer)
-    beside its status, and the tensors that follow it.
+    Each request has a method here, which returns the fields of the answer (processes.Answer) beside
+    its status, and the tensors that follow it.
     """
 
     def __init__(self, channel: Channel):

@@ -188,8 +188,8 @@ def chosen_limit(limits: Counter, wanted: float | None) -> float:
 
 
 def notes_on(fields: Fields, sizes: Sizes, notes: list[str]) -> list[str]:
-    """Return the notes that are not empty, and one where experts have a hidden size of
-    their own.
+    """Return the notes that are not empty, and one where experts have a hidden size of their
+    own.
     """
     notes = [note for note in notes if note]
     if fields.get("experts_hidden_size"):

@@ -44,9 +44,9 @@ FP4_FIELDS = {"expert_dtype": "fp4", "store_dtype": "mxfp4"}
 class Scheme:
     """How the weights of a module are stored, and the activations beside them.
 
-    kind: FP8, MXFP4, NVFP4, INT4, or "" for another one. words: the tool's, for messages. block:
-    of FP8, the rows and columns with one scale. activations: PER_BLOCK, or in words. static:
-    whether the activations' scales are stored.
+    kind: FP8, MXFP4, NVFP4, INT4, or "" for another one. words: the tool's, for messages. block: of
+    FP8, the rows and columns with one scale. activations: PER_BLOCK, or in words. static: whether
+    the activations' scales are stored.
     """
 
     kind: str

@@ -71,7 +71,7 @@ def storage_of(
     layers: list[int],
     num_experts: int,
     beside: dict | None,
-    fp8_activations: bool = False,
+    fp8_activations: bool,
 ) -> Storage:
     """Return how the experts of these layers are stored.
 
@@ -100,39 +100,6 @@ def storage_of(
     scheme = schemes[good[0]]
     notes = [note, note_on_activations(scheme), NOTE_OF_KIND[kind]]
     return Storage(kind, words_of(scheme, quantisation.fields), good, notes)
-
-
-def faults(schemes: dict[int, Scheme | None], file: str, fp8_activations: bool) -> dict[int, str]:
-    """Return layer -> why no definition is of experts stored so; without layers that are right."""
-    reasons = {}
-    for layer, scheme in schemes.items():
-        reason = fault(scheme, file, fp8_activations)
-        if reason:
-            reasons[layer] = reason
-    return reasons
-
-
-def others_than(kind: str, schemes: dict[int, Scheme | None], file: str) -> dict[int, str]:
-    """Return layer -> why it is left out, for each whose experts are of another kind."""
-    reasons = {}
-    for layer, scheme in schemes.items():
-        if scheme is not None and scheme.kind != kind:
-            reasons[layer] = f"{file}: has {scheme.words}"
-    return reasons
-
-
-def most_frequent(items: Iterable[str]) -> str:
-    """Return the item that comes most often."""
-    ((item, _),) = Counter(items).most_common(1)
-    return item
-
-
-def words_of(scheme: Scheme, quantisation_fields: dict) -> str:
-    """Return Storage.words."""
-    words = WORDS[scheme.kind]
-    if scheme.kind == FP8 and quantisation_fields.get("scale_fmt") == "ue8m0":
-        return f"{words}, powers of two"
-    return words
 
 
 def quantisation_of(config: dict, fields: Fields, beside: dict | None) -> Quantisation:
@@ -167,6 +134,16 @@ def hf_quantisation(beside: object) -> dict:
     return inner if isinstance(inner, dict) else {}
 
 
+def faults(schemes: dict[int, Scheme | None], file: str, fp8_activations: bool) -> dict[int, str]:
+    """Return layer -> why no definition is of experts stored so; without layers that are right."""
+    reasons = {}
+    for layer, scheme in schemes.items():
+        reason = fault(scheme, file, fp8_activations)
+        if reason:
+            reasons[layer] = reason
+    return reasons
+
+
 def fault(scheme: Scheme | None, file: str, fp8_activations: bool) -> str:
     """Return why no definition is of experts stored by a scheme; "" if one is.
 
@@ -199,15 +176,19 @@ def fault_of_activations(scheme: Scheme, file: str) -> str:
     )
 
 
-def note_on_activations(scheme: Scheme) -> str:
-    """Return how a definition's activations differ from the checkpoint's; "" if they do not."""
-    if scheme.kind != MXFP4 or (scheme.activations == PER_BLOCK and not scheme.static):
-        return ""
-    stored = ", their scales stored" if scheme.static else ""
-    return (
-        f"activations: the checkpoint has {scheme.activations}{stored}; here FP8 with a scale per "
-        f"{BLOCK_SIZE[1]} columns, computed"
-    )
+def others_than(kind: str, schemes: dict[int, Scheme | None], file: str) -> dict[int, str]:
+    """Return layer -> why it is left out, for each whose experts are of another kind."""
+    reasons = {}
+    for layer, scheme in schemes.items():
+        if scheme is not None and scheme.kind != kind:
+            reasons[layer] = f"{file}: has {scheme.words}"
+    return reasons
+
+
+def most_frequent(items: Iterable[str]) -> str:
+    """Return the item that comes most often."""
+    ((item, _),) = Counter(items).most_common(1)
+    return item
 
 
 def check_elements(quantisation_fields: dict) -> None:
@@ -248,3 +229,22 @@ def note_on(reasons: dict[int, str], layers: list[int]) -> str:
     if not reasons:
         return ""
     return f"{most_frequent(reasons.values())}, in {len(reasons)} of {len(layers)} layers"
+
+
+def note_on_activations(scheme: Scheme) -> str:
+    """Return how a definition's activations differ from the checkpoint's; "" if they do not."""
+    if scheme.kind != MXFP4 or (scheme.activations == PER_BLOCK and not scheme.static):
+        return ""
+    stored = ", their scales stored" if scheme.static else ""
+    return (
+        f"activations: the checkpoint has {scheme.activations}{stored}; here FP8 with a scale per "
+        f"{BLOCK_SIZE[1]} columns, computed"
+    )
+
+
+def words_of(scheme: Scheme, quantisation_fields: dict) -> str:
+    """Return Storage.words."""
+    words = WORDS[scheme.kind]
+    if scheme.kind == FP8 and quantisation_fields.get("scale_fmt") == "ue8m0":
+        return f"{words}, powers of two"
+    return words
