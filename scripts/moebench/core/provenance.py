@@ -95,55 +95,6 @@ class Provenance(Strict):
         return "; ".join(texts).replace("_", " ")
 
 
-def cuda_driver() -> str | None:
-    """Return the version of the CUDA driver, or None without one."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return pynvml.nvmlSystemGetDriverVersion()
-    except Exception:  # no module, no library or no device: there is nothing to record
-        return None
-
-
-def host() -> str:
-    """Return this machine's name, and the UUID of its current CUDA device if it has one."""
-    name = socket.gethostname()
-    if not torch.cuda.is_available():
-        return name
-    return f"{name} GPU-{torch.cuda.get_device_properties().uuid}"
-
-
-@lru_cache
-def packages(modules: tuple[str, ...]) -> str | None:
-    """Return the installed packages that modules belong to, 'flashinfer-python 0.6.13', sorted;
-    None without any. Torch and Triton are left out, as `versions` has them.
-    """
-    owners = importlib.metadata.packages_distributions()
-    names = set()
-    for module in modules:
-        package, *_ = module.split(".")
-        names.update(owners.get(package, []))
-
-    texts = []
-    for name in sorted(names - {"torch", "triton"}):
-        texts.append(f"{name} {importlib.metadata.version(name)}")
-    return ", ".join(texts) or None
-
-
-def fib_version() -> str:
-    """Return FIB's version: that of a checkout which is imported in place of the installed one, or
-    the installed one's.
-    """
-    installed = importlib.metadata.distribution("flashinfer-bench")
-    imported_from = Path(flashinfer_bench.__file__).resolve().parents[1]
-    is_beside = imported_from != installed.locate_file("").resolve()
-    is_editable = bool(installed.read_text("direct_url.json"))
-    if is_beside and not is_editable:
-        return flashinfer_bench.__version__
-    return installed.version
-
-
 def here(device: str, **fields: str | None) -> Provenance:
     """Return the provenance of a figure that is measured on this machine, now. fields: others."""
     snapshot = env_snapshot(device)
@@ -160,6 +111,30 @@ def here(device: str, **fields: str | None) -> Provenance:
         timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
         **fields,
     )
+
+
+def cuda_driver() -> str | None:
+    """Return the version of the CUDA driver, or None without one."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return pynvml.nvmlSystemGetDriverVersion()
+    except Exception:  # no module, no library or no device: there is nothing to record
+        return None
+
+
+def fib_version() -> str:
+    """Return FIB's version: that of a checkout which is imported in place of the installed one, or
+    the installed one's.
+    """
+    installed = importlib.metadata.distribution("flashinfer-bench")
+    imported_from = Path(flashinfer_bench.__file__).resolve().parents[1]
+    is_beside = imported_from != installed.locate_file("").resolve()
+    is_editable = bool(installed.read_text("direct_url.json"))
+    if is_beside and not is_editable:
+        return flashinfer_bench.__version__
+    return installed.version
 
 
 def of_trace(trace: Trace) -> Provenance:
@@ -186,3 +161,28 @@ def into_evaluation(evaluation: Evaluation, provenance: Provenance) -> Evaluatio
 
     environment = evaluation.environment.model_copy(update={"libs": libs})
     return evaluation.model_copy(update={"environment": environment})
+
+
+def host() -> str:
+    """Return this machine's name, and the UUID of its current CUDA device if it has one."""
+    name = socket.gethostname()
+    if not torch.cuda.is_available():
+        return name
+    return f"{name} GPU-{torch.cuda.get_device_properties().uuid}"
+
+
+@lru_cache
+def packages(modules: tuple[str, ...]) -> str | None:
+    """Return the installed packages that modules belong to, 'flashinfer-python 0.6.13', sorted;
+    None without any. Torch and Triton are left out, as `versions` has them.
+    """
+    owners = importlib.metadata.packages_distributions()
+    names = set()
+    for module in modules:
+        package, *_ = module.split(".")
+        names.update(owners.get(package, []))
+
+    texts = []
+    for name in sorted(names - {"torch", "triton"}):
+        texts.append(f"{name} {importlib.metadata.version(name)}")
+    return ", ".join(texts) or None

@@ -28,6 +28,43 @@ class Activity(NamedTuple):
     end: int
 
 
+def time_runnable(fn: Callable, args: list, warmup: int, iters: int, device: str) -> float:
+    """Return the median time of a call in ms; stands in for the function of that name in
+    `flashinfer_bench.bench.timing`.
+    """
+    with torch.cuda.device(device), torch.no_grad():
+        l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+        cache = torch.empty(2 * l2_bytes, dtype=torch.int8, device=device)
+
+        for _ in range(warmup):
+            marked_call(fn, args, cache)
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            for _ in range(iters):
+                marked_call(fn, args, cache)
+            torch.cuda.synchronize()
+
+    return statistics.median(spans_ms(activities(profiler), iters))
+
+
+def marked_call(fn: Callable, args: list, cache: torch.Tensor) -> None:
+    """Call a function with a cold L2, between two marks."""
+    cache.zero_()
+    torch.cuda._sleep(1)
+    torch.cuda.synchronize()
+    fn(*args)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(1)
+
+
+def activities(profiler: profile) -> list[Activity]:
+    """Return what CUPTI has recorded of the device: torch takes seconds for a tree of it."""
+    recorded = []
+    for event in profiler.profiler.kineto_results.events():
+        if event.device_type() == DeviceType.CUDA:
+            recorded.append(Activity(event.name(), event.start_ns(), event.end_ns()))
+    return recorded
+
+
 def spans_ms(recorded: Iterable[Activity], calls: int) -> list[float]:
     """Return the time of each call in ms, from the start of its first activity to the end of its
     last.
@@ -54,40 +91,3 @@ def spans_ms(recorded: Iterable[Activity], calls: int) -> list[float]:
         last_end = max(activity.end for activity in part)
         spans.append((last_end - part[0].start) / 1e6)
     return spans
-
-
-def time_runnable(fn: Callable, args: list, warmup: int, iters: int, device: str) -> float:
-    """Return the median time of a call in ms; stands in for the function of that name in
-    `flashinfer_bench.bench.timing`.
-    """
-    with torch.cuda.device(device), torch.no_grad():
-        l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-        cache = torch.empty(2 * l2_bytes, dtype=torch.int8, device=device)
-
-        for _ in range(warmup):
-            marked_call(fn, args, cache)
-        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-            for _ in range(iters):
-                marked_call(fn, args, cache)
-            torch.cuda.synchronize()
-
-    return statistics.median(spans_ms(activities(profiler), iters))
-
-
-def activities(profiler: profile) -> list[Activity]:
-    """Return what CUPTI has recorded of the device: torch takes seconds for a tree of it."""
-    recorded = []
-    for event in profiler.profiler.kineto_results.events():
-        if event.device_type() == DeviceType.CUDA:
-            recorded.append(Activity(event.name(), event.start_ns(), event.end_ns()))
-    return recorded
-
-
-def marked_call(fn: Callable, args: list, cache: torch.Tensor) -> None:
-    """Call a function with a cold L2, between two marks."""
-    cache.zero_()
-    torch.cuda._sleep(1)
-    torch.cuda.synchronize()
-    fn(*args)
-    torch.cuda.synchronize()
-    torch.cuda._sleep(1)

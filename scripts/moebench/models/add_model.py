@@ -38,6 +38,28 @@ RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?(-shared)?(-mxfp4)?$")  # th
 SMALL_BYTES = 32_000_000  # of experts' weights: as many as a machine without a GPU can run
 
 
+def add(key: str, checkpoint: Checkpoint, sizes: Sizes) -> list[str]:
+    """Add a layer to layers.toml and write its definitions and workloads; return a line for each.
+
+    key: the new layer's. sizes: the checkpoint's on one rank. Raises UserError for a key that is no
+    key or is taken, and for a layer that is there already.
+    """
+    names = catalogue.names(sizes, checkpoint.kind)
+    check_key(key)
+    check_layer(key, names)
+
+    table = layers_file()
+    before = table.read_text(encoding="utf-8")
+    after = with_layer(before, key, checkpoint, sizes)
+    definitions = list(names.values())
+    files = [table, *files_of(definitions)]
+    with undone_on_failure(files, folders_of(definitions)):
+        write_atomically(table, after)
+        read_again()
+        keys = keys_of(key, names)
+        return [write(each) for each in keys.values()]
+
+
 def write(layer_key: str) -> str:
     """Write a layer's definition, its workloads and their tensors; return a line on what was
     done.
@@ -60,28 +82,6 @@ def keys_of(key: str, forms: Iterable[str]) -> dict[str, str]:
     if "routed" in keys:
         keys["routed"] = routed_key(key)
     return keys
-
-
-def add(key: str, checkpoint: Checkpoint, sizes: Sizes) -> list[str]:
-    """Add a layer to layers.toml and write its definitions and workloads; return a line for each.
-
-    key: the new layer's. sizes: the checkpoint's on one rank. Raises UserError for a key that is no
-    key or is taken, and for a layer that is there already.
-    """
-    names = catalogue.names(sizes, checkpoint.kind)
-    check_key(key)
-    check_layer(key, names)
-
-    table = layers_file()
-    before = table.read_text(encoding="utf-8")
-    after = with_layer(before, key, checkpoint, sizes)
-    definitions = list(names.values())
-    files = [table, *files_of(definitions)]
-    with undone_on_failure(files, folders_of(definitions)):
-        write_atomically(table, after)
-        read_again()
-        keys = keys_of(key, names)
-        return [write(each) for each in keys.values()]
 
 
 def check_key(key: str) -> None:

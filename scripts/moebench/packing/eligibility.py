@@ -14,18 +14,6 @@ def here() -> str:
     return f"sm_{major}{minor}"
 
 
-def is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except Exception:  # a parent package fails to import
-        return False
-
-
-def missing_dependencies(solution: Solution) -> list[str]:
-    """Return the modules that a solution needs and that are not installed."""
-    return [module for module in solution.spec.dependencies if not is_installed(module)]
-
-
 def why_skipped(solution: Solution, hardware: str) -> str | None:
     """Return why a solution cannot run on this hardware, as `here` calls it, or None if it can."""
     targets = solution.spec.target_hardware
@@ -39,3 +27,15 @@ def why_skipped(solution: Solution, hardware: str) -> str | None:
     if missing:
         return f"needs {', '.join(missing)}, not installed here"
     return None
+
+
+def missing_dependencies(solution: Solution) -> list[str]:
+    """Return the modules that a solution needs and that are not installed."""
+    return [module for module in solution.spec.dependencies if not is_installed(module)]
+
+
+def is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except Exception:  # a parent package fails to import
+        return False

@@ -84,6 +84,93 @@ class Manifest(Strict):
     facts: dict[str, Text] = {}
 
 
+def read_manifest(name: str) -> Manifest:
+    """Return a solution's manifest, with what it inherits and all definitions that it serves.
+
+    Raises PackingError for missing, unknown or contradicting keys.
+    """
+    manifest = read_own_manifest(name)
+    if manifest.based_on is not None:
+        manifest = with_inherited(manifest, read_base(manifest))
+    return with_served(manifest)
+
+
+def read_own_manifest(name: str) -> Manifest:
+    """Return what a solution's own solution.toml states. Raises PackingError."""
+    try:
+        manifest = validated(read_source(name, paths.SOLUTIONS / name / MANIFEST))
+    except tomllib.TOMLDecodeError as error:
+        raise PackingError(f"{name}: {MANIFEST}: {error}") from error
+    except ValidationError as error:
+        raise PackingError(f"{name}: {MANIFEST}: {first_fault(error, 'file')}") from error
+    if manifest.name != name:
+        raise refusal(name, "name", manifest.name, f"the folder's, {name!r}")
+    return manifest
+
+
+@cache  # by text: every list of solutions reads all manifests, and a file may change
+def validated(text: str) -> Manifest:
+    """Return the manifest with this text."""
+    return Manifest.model_validate(tomllib.loads(text))
+
+
+def read_source(name: str, path: Path) -> str:
+    """Return the text of a solution's file. Raises PackingError for one that cannot be read or is
+    no UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PackingError(f"{name}: {path.name}: {error}") from error
+
+
+def read_base(manifest: Manifest) -> Manifest:
+    """Return the manifest of the solution that one is based on. Raises PackingError for a name that
+    is none, and for a solution that is based on another.
+    """
+    base_name = manifest.based_on
+    others = [name for name in solution_names() if name != manifest.name]
+    if base_name not in others:
+        wanted = f"another solution: {', '.join(others) or 'there is none'}"
+        raise refusal(manifest.name, "based_on", base_name, wanted)
+
+    base = read_own_manifest(base_name)
+    if base.based_on is not None:
+        wanted = f"a solution without a base; this one's is {base.based_on}"
+        raise refusal(manifest.name, "based_on", base_name, wanted)
+    return base
+
+
+def with_inherited(manifest: Manifest, base: Manifest) -> Manifest:
+    """Return a manifest with what it does not state of INHERITED and SERVING from its base."""
+    stated = manifest.model_fields_set
+    inherited = [key for key in INHERITED if key not in stated]
+    if stated.isdisjoint(SERVING):
+        inherited += SERVING
+    return manifest.model_copy(update={key: getattr(base, key) for key in inherited})
+
+
+def with_served(manifest: Manifest) -> Manifest:
+    """Return a manifest with the definitions that its rules take among its own.
+
+    Raises PackingError where there is none.
+    """
+    listed = manifest.definitions
+    if not listed and not manifest.serves:
+        listed = DEFAULT
+
+    definitions = list(dict.fromkeys([*listed, *served(manifest.serves)]))
+    if not definitions:
+        wanted = "one that `moebench data` lists"
+        raise refusal(manifest.name, "serves", "rules that take no definition", wanted)
+    return manifest.model_copy(update={"definitions": definitions})
+
+
+def refusal(name: str, key: str, got: object, want: str) -> PackingError:
+    """Return the error for a key whose value is of the right type and impossible all the same."""
+    return PackingError(f"{name}: {MANIFEST}: {key}: got {got!r}, want {want}")
+
+
 def solution_names() -> list[str]:
     """Return the names of the folders with a manifest, sorted."""
     names = {path.parent.name for path in paths.SOLUTIONS.glob(f"*/{MANIFEST}")}
@@ -132,90 +219,3 @@ def solutions_of(layer_keys: Collection[str]) -> list[str]:
     """Return the names of the readable solutions that serve one of these layer keys."""
     wanted = set(layer_keys)
     return [name for name, manifest in readable().items() if wanted & set(manifest.definitions)]
-
-
-def refusal(name: str, key: str, got: object, want: str) -> PackingError:
-    """Return the error for a key whose value is of the right type and impossible all the same."""
-    return PackingError(f"{name}: {MANIFEST}: {key}: got {got!r}, want {want}")
-
-
-def read_manifest(name: str) -> Manifest:
-    """Return a solution's manifest, with what it inherits and all definitions that it serves.
-
-    Raises PackingError for missing, unknown or contradicting keys.
-    """
-    manifest = read_own_manifest(name)
-    if manifest.based_on is not None:
-        manifest = with_inherited(manifest, read_base(manifest))
-    return with_served(manifest)
-
-
-def read_base(manifest: Manifest) -> Manifest:
-    """Return the manifest of the solution that one is based on. Raises PackingError for a name that
-    is none, and for a solution that is based on another.
-    """
-    base_name = manifest.based_on
-    others = [name for name in solution_names() if name != manifest.name]
-    if base_name not in others:
-        wanted = f"another solution: {', '.join(others) or 'there is none'}"
-        raise refusal(manifest.name, "based_on", base_name, wanted)
-
-    base = read_own_manifest(base_name)
-    if base.based_on is not None:
-        wanted = f"a solution without a base; this one's is {base.based_on}"
-        raise refusal(manifest.name, "based_on", base_name, wanted)
-    return base
-
-
-def with_inherited(manifest: Manifest, base: Manifest) -> Manifest:
-    """Return a manifest with what it does not state of INHERITED and SERVING from its base."""
-    stated = manifest.model_fields_set
-    inherited = [key for key in INHERITED if key not in stated]
-    if stated.isdisjoint(SERVING):
-        inherited += SERVING
-    return manifest.model_copy(update={key: getattr(base, key) for key in inherited})
-
-
-def with_served(manifest: Manifest) -> Manifest:
-    """Return a manifest with the definitions that its rules take among its own.
-
-    Raises PackingError where there is none.
-    """
-    listed = manifest.definitions
-    if not listed and not manifest.serves:
-        listed = DEFAULT
-
-    definitions = list(dict.fromkeys([*listed, *served(manifest.serves)]))
-    if not definitions:
-        wanted = "one that `moebench data` lists"
-        raise refusal(manifest.name, "serves", "rules that take no definition", wanted)
-    return manifest.model_copy(update={"definitions": definitions})
-
-
-def read_source(name: str, path: Path) -> str:
-    """Return the text of a solution's file. Raises PackingError for one that cannot be read or is
-    no UTF-8.
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PackingError(f"{name}: {path.name}: {error}") from error
-
-
-@cache  # by text: every list of solutions reads all manifests, and a file may change
-def validated(text: str) -> Manifest:
-    """Return the manifest with this text."""
-    return Manifest.model_validate(tomllib.loads(text))
-
-
-def read_own_manifest(name: str) -> Manifest:
-    """Return what a solution's own solution.toml states. Raises PackingError."""
-    try:
-        manifest = validated(read_source(name, paths.SOLUTIONS / name / MANIFEST))
-    except tomllib.TOMLDecodeError as error:
-        raise PackingError(f"{name}: {MANIFEST}: {error}") from error
-    except ValidationError as error:
-        raise PackingError(f"{name}: {MANIFEST}: {first_fault(error, 'file')}") from error
-    if manifest.name != name:
-        raise refusal(name, "name", manifest.name, f"the folder's, {name!r}")
-    return manifest

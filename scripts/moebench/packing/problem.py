@@ -45,20 +45,6 @@ FILES = [*CONSTANTS, *TABLES]
 NOTE = "Packing writes this file for other definitions."
 
 
-def constants_of(file: str, layer_key: str) -> dict[str, float]:
-    """Return constant -> value of a definition. file: "problem", "interface" or "weights"."""
-    if file == "interface":
-        routed = catalogue.form(layer_key) in ("routed", "mxfp4")  # all three go together today
-        return dict.fromkeys(("routed", "gate_first", "scales_row_major"), routed)
-    if file == "weights":
-        return {"mxfp4_weights": layer_key in catalogue.mxfp4()}
-
-    layer = catalogue.layer_sizes()[layer_key]
-    constants = {key: layer[key] for key in NAMES}
-    constants["renorm"] = layer_key in catalogue.renorm()
-    return constants | swiglu.constants(layer)
-
-
 def source(path: str, layer_key: str, text: str = "") -> str:
     """Return what is packed of a file for a definition.
 
@@ -88,6 +74,20 @@ def constants_source(path: PurePosixPath, layer_key: str) -> str:
         lines = [f'"""{path.stem}: {definition}.', "", NOTE, '"""', ""]
         lines += [f"{key.upper()} = {value}" for key, value in constants.items()]
     return "\n".join([*lines, ""])
+
+
+def constants_of(file: str, layer_key: str) -> dict[str, float]:
+    """Return constant -> value of a definition. file: "problem", "interface" or "weights"."""
+    if file == "interface":
+        routed = catalogue.form(layer_key) in ("routed", "mxfp4")  # all three go together today
+        return dict.fromkeys(("routed", "gate_first", "scales_row_major"), routed)
+    if file == "weights":
+        return {"mxfp4_weights": layer_key in catalogue.mxfp4()}
+
+    layer = catalogue.layer_sizes()[layer_key]
+    constants = {key: layer[key] for key in NAMES}
+    constants["renorm"] = layer_key in catalogue.renorm()
+    return constants | swiglu.constants(layer)
 
 
 def cpp_literal(value: float) -> str:

@@ -15,20 +15,6 @@ from moebench.packing.manifest import folder_name, solution_names
 Files = dict[Path, Solution]
 
 
-def read(files: Iterable[Path]) -> tuple[Files, list[str]]:
-    """Return file -> Solution, and a line for each file that is no FIB Solution."""
-    solutions = {}
-    faults = []
-    for file in files:
-        try:
-            solutions[file] = Solution.model_validate_json(file.read_bytes())
-        except ValidationError as error:
-            faults.append(f"{file}: not a FIB Solution: {first_fault(error, 'file')}")
-        except OSError as error:
-            faults.append(f"{file}: cannot be read: {error.strerror}")
-    return solutions, faults
-
-
 def named(locations: list[Path]) -> tuple[dict[str, Solution], list[str]]:
     """Return name -> Solution of files and folders, and a line for each file that holds none, or
     whose solution gets another name.
@@ -64,6 +50,20 @@ def files_in(locations: list[Path]) -> list[Path]:
             )
         files += below
     return files
+
+
+def read(files: Iterable[Path]) -> tuple[Files, list[str]]:
+    """Return file -> Solution, and a line for each file that is no FIB Solution."""
+    solutions = {}
+    faults = []
+    for file in files:
+        try:
+            solutions[file] = Solution.model_validate_json(file.read_bytes())
+        except ValidationError as error:
+            faults.append(f"{file}: not a FIB Solution: {first_fault(error, 'file')}")
+        except OSError as error:
+            faults.append(f"{file}: cannot be read: {error.strerror}")
+    return solutions, faults
 
 
 def without_copies(solutions: Files) -> tuple[Files, list[str]]:

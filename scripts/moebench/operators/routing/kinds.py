@@ -25,27 +25,23 @@ KINDS = ("skewed", "uniform", "one-expert")
 EIGHT = (5, 9, 13, 40, 44, 101, 200, 204)
 
 
-def offset_of(layer_key: str) -> int:
-    """Return the first expert of a rank in the middle; of the first rank with shared experts, as
-    that has them to compute at every number of tokens.
+def workload(kind: str, num_tokens: int, layer_key: str) -> LabelledWorkload:
+    """Return a workload of a kind, "T=300 uniform", whose routing is written below blob/.
 
-    Of the first definition, whose 32 experts are one group, it is 96.
+    Raises CannotRun for a definition without such kinds.
     """
-    sizes = catalogue.router_sizes(layer_key)
-    if sizes["num_shared_experts"]:
-        return 0
-    local = routed_experts(sizes)
-    return sizes["num_experts"] * 3 // 8 // local * local
+    if kind not in kinds_of(layer_key):
+        raise CannotRun(f"--tokens: {layer_key} has no routing to choose; it is for FP8 MoE layers")
 
+    name = catalogue.definition_name(layer_key)
+    label = f"T={num_tokens} {kind}"
+    uuid = uuid_of(name, f"{kind}:{num_tokens}")
+    case = MoeCase(layer_key, label, uuid, num_tokens, offset_of(layer_key))
 
-def same_experts(layer_key: str) -> dict[int, float]:
-    """Return logits to add so that every token picks the same experts."""
-    sizes = catalogue.router_sizes(layer_key)
-    experts = sizes["num_experts"]
-    chosen = range(sizes["top_k"])
-    if sizes["top_k"] == len(EIGHT) and sizes["routing"] != "renorm":
-        chosen = [expert * experts // 256 for expert in EIGHT]
-    return trained_router.raised_alone(chosen, experts, others=-9.0)
+    content = safetensors.torch.save(tensors(kind, num_tokens, layer_key))
+    write_atomically(paths.ROOT / paths.blob_file(name, uuid), content)
+    trace = catalogue.operator(layer_key).record(case)
+    return LabelledWorkload(label, trace.workload)
 
 
 def kinds_of(layer_key: str) -> list[str]:
@@ -77,20 +73,24 @@ def tensors(kind: str, num_tokens: int, layer_key: str) -> dict[str, torch.Tenso
     return routed
 
 
-def workload(kind: str, num_tokens: int, layer_key: str) -> LabelledWorkload:
-    """Return a workload of a kind, "T=300 uniform", whose routing is written below blob/.
+def same_experts(layer_key: str) -> dict[int, float]:
+    """Return logits to add so that every token picks the same experts."""
+    sizes = catalogue.router_sizes(layer_key)
+    experts = sizes["num_experts"]
+    chosen = range(sizes["top_k"])
+    if sizes["top_k"] == len(EIGHT) and sizes["routing"] != "renorm":
+        chosen = [expert * experts // 256 for expert in EIGHT]
+    return trained_router.raised_alone(chosen, experts, others=-9.0)
 
-    Raises CannotRun for a definition without such kinds.
+
+def offset_of(layer_key: str) -> int:
+    """Return the first expert of a rank in the middle; of the first rank with shared experts, as
+    that has them to compute at every number of tokens.
+
+    Of the first definition, whose 32 experts are one group, it is 96.
     """
-    if kind not in kinds_of(layer_key):
-        raise CannotRun(f"--tokens: {layer_key} has no routing to choose; it is for FP8 MoE layers")
-
-    name = catalogue.definition_name(layer_key)
-    label = f"T={num_tokens} {kind}"
-    uuid = uuid_of(name, f"{kind}:{num_tokens}")
-    case = MoeCase(layer_key, label, uuid, num_tokens, offset_of(layer_key))
-
-    content = safetensors.torch.save(tensors(kind, num_tokens, layer_key))
-    write_atomically(paths.ROOT / paths.blob_file(name, uuid), content)
-    trace = catalogue.operator(layer_key).record(case)
-    return LabelledWorkload(label, trace.workload)
+    sizes = catalogue.router_sizes(layer_key)
+    if sizes["num_shared_experts"]:
+        return 0
+    local = routed_experts(sizes)
+    return sizes["num_experts"] * 3 // 8 // local * local

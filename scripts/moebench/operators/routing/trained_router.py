@@ -69,50 +69,90 @@ class RouterOutputs:
         return sigmoid(logits) + self.bias.astype(np.float64)
 
 
-def margin(outputs: RouterOutputs, sizes: Sizes) -> np.ndarray:
-    """Return by how much each token's last chosen expert is ahead of the first that is not chosen,
-    or its last open group of the first closed one, if that is less; float64 [T].
+def draw_typical(seed: str, num_tokens: int, offset: int, sizes: Sizes) -> RouterOutputs:
+    """Return the first `draw` that is typical for the rank whose first expert is `offset`.
+
+    It takes some attempts, ten or so near T = 50.
     """
-    scores = outputs.scores()
-    gap = gap_behind(candidates(scores, sizes), sizes["top_k"])
-
-    kept = sizes["kept_groups"]
-    if kept < sizes["num_groups"]:
-        gap_of_groups = gap_behind(group_scores(scores, sizes), kept)
-        gap = np.minimum(gap, gap_of_groups)
-    return gap
+    for attempt in itertools.count():
+        outputs = draw(f"{seed}/{attempt}", num_tokens, {}, sizes)
+        chosen = select(outputs, sizes)
+        counts = local_counts(chosen - offset, sizes)
+        if is_typical(num_tokens, counts, sizes):
+            return outputs
 
 
-def gap_behind(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return by how much the `count` best of each row are ahead of the others, [T]."""
-    ranked = np.sort(scores, axis=1)
-    return ranked[:, -count] - ranked[:, -count - 1]
+def is_typical(num_tokens: int, counts: Counts, sizes: Sizes) -> bool:
+    """Whether a rank's counts are near their average: rows within 10% or 2, active experts within
+    5% or 1.
+
+    On average a token has top_k * share rows on a rank with that share of the experts. A single
+    token needs no more than a row: without one there is nothing to measure.
+    """
+    if num_tokens == 1:
+        return counts.rows >= 1
+
+    local = routed_experts(sizes)
+    rows = num_tokens * sizes["top_k"] * local / sizes["num_experts"]
+    active = round(local * (1 - math.exp(-rows / local)))
+    if abs(counts.active - active) > max(1, 0.05 * active):
+        return False
+    return abs(counts.rows - rows) <= max(2, 0.1 * rows)
 
 
-def in_groups(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
-    """Return scores [T, num_experts] as [T, num_groups, experts of a group]."""
-    tokens, experts = scores.shape
-    groups = sizes["num_groups"]
-    return scores.reshape(tokens, groups, experts // groups)
+def draw(
+    seed: str, num_tokens: int, raised: dict[int, float], sizes: Sizes, spread: float = 1
+) -> RouterOutputs:
+    """Return router outputs in which no token's choice is narrow.
+
+    raised: expert -> logits to add for all tokens, which the bias does not take back. spread: as of
+    `experts`.
+    """
+    offset, bias = experts(seed, sizes, spread)
+    for expert, logit in raised.items():
+        offset[expert] += logit
+
+    logits = np.empty((num_tokens, len(offset)), dtype=np.float32)
+    unclear = np.arange(num_tokens)
+    for attempt in itertools.count():
+        drawn = normal(f"{seed}/noise/{attempt}", (len(unclear), len(offset)))
+        drawn += offset
+        drawn = exact_in_bfloat16(drawn) if bias is None else drawn.astype(np.float32)
+        logits[unclear] = drawn
+
+        is_narrow = margin(RouterOutputs(drawn, bias), sizes) < MARGIN
+        unclear = unclear[is_narrow]
+        if not len(unclear):
+            return RouterOutputs(logits, bias)
 
 
-def group_scores(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
-    """Return the score of each group, the sum of its best two experts', [T, num_groups]."""
-    ranked = np.sort(in_groups(scores, sizes), axis=2)
-    return ranked[:, :, -2:].sum(axis=2)
+def experts(seed: str, sizes: Sizes, spread: float = 1) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return each expert's mean logit, float64 [num_experts], and bias, float32, exact in bfloat16.
+
+    spread: 1 for trained experts, 0 for experts that are all alike. With softmax routing the bias
+    is None, and an expert's popularity is what a bias would have left of it.
+    """
+    shape = (sizes["num_experts"],)
+    popular = normal(f"{seed}/popularity", shape)
+    wobble = normal(f"{seed}/bias", shape)
+    if sizes["routing"] == "renorm":
+        left = spread * (1 - BALANCE) * POPULARITY * popular
+        return left + spread * 0.02 / SLOPE * wobble, None
+
+    popularity = spread * POPULARITY * popular
+    bias = 0.02 * (spread * wobble)
+    bias -= BALANCE * SLOPE * popularity
+    return popularity + CENTRE, exact_in_bfloat16(bias)
 
 
-def candidates(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
-    """Return scores [T, num_experts] with the experts of closed groups at -inf."""
-    closed = sizes["num_groups"] - sizes["kept_groups"]
-    if not closed:
-        return scores
+def exact_in_bfloat16(values: np.ndarray) -> np.ndarray:
+    """Return values rounded to float32 and then to bfloat16, as float32."""
+    return torch.from_numpy(values).float().bfloat16().float().numpy()
 
-    worst_first = np.argsort(group_scores(scores, sizes), axis=1)
-    worst = worst_first[:, :closed, None]
-    grouped = in_groups(scores, sizes).copy()
-    np.put_along_axis(grouped, worst, -np.inf, axis=1)
-    return grouped.reshape(scores.shape)
+
+def raised_alone(chosen: Iterable[int], num_experts: int, others: float = -3.0) -> dict[int, float]:
+    """Return `raised` of `draw` with which the chosen experts are far ahead of all others."""
+    return dict.fromkeys(range(num_experts), others) | dict.fromkeys(chosen, 9.0)
 
 
 def select(outputs: RouterOutputs, sizes: Sizes) -> np.ndarray:
@@ -144,59 +184,50 @@ def route(outputs: RouterOutputs, sizes: Sizes) -> dict[str, torch.Tensor]:
     }
 
 
-def experts(seed: str, sizes: Sizes, spread: float = 1) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return each expert's mean logit, float64 [num_experts], and bias, float32, exact in bfloat16.
-
-    spread: 1 for trained experts, 0 for experts that are all alike. With softmax routing the bias
-    is None, and an expert's popularity is what a bias would have left of it.
+def margin(outputs: RouterOutputs, sizes: Sizes) -> np.ndarray:
+    """Return by how much each token's last chosen expert is ahead of the first that is not chosen,
+    or its last open group of the first closed one, if that is less; float64 [T].
     """
-    shape = (sizes["num_experts"],)
-    popular = normal(f"{seed}/popularity", shape)
-    wobble = normal(f"{seed}/bias", shape)
-    if sizes["routing"] == "renorm":
-        left = spread * (1 - BALANCE) * POPULARITY * popular
-        return left + spread * 0.02 / SLOPE * wobble, None
+    scores = outputs.scores()
+    gap = gap_behind(candidates(scores, sizes), sizes["top_k"])
 
-    popularity = spread * POPULARITY * popular
-    bias = 0.02 * (spread * wobble)
-    bias -= BALANCE * SLOPE * popularity
-    return popularity + CENTRE, exact_in_bfloat16(bias)
+    kept = sizes["kept_groups"]
+    if kept < sizes["num_groups"]:
+        gap_of_groups = gap_behind(group_scores(scores, sizes), kept)
+        gap = np.minimum(gap, gap_of_groups)
+    return gap
 
 
-def exact_in_bfloat16(values: np.ndarray) -> np.ndarray:
-    """Return values rounded to float32 and then to bfloat16, as float32."""
-    return torch.from_numpy(values).float().bfloat16().float().numpy()
+def gap_behind(scores: np.ndarray, count: int) -> np.ndarray:
+    """Return by how much the `count` best of each row are ahead of the others, [T]."""
+    ranked = np.sort(scores, axis=1)
+    return ranked[:, -count] - ranked[:, -count - 1]
 
 
-def draw(
-    seed: str, num_tokens: int, raised: dict[int, float], sizes: Sizes, spread: float = 1
-) -> RouterOutputs:
-    """Return router outputs in which no token's choice is narrow.
+def candidates(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
+    """Return scores [T, num_experts] with the experts of closed groups at -inf."""
+    closed = sizes["num_groups"] - sizes["kept_groups"]
+    if not closed:
+        return scores
 
-    raised: expert -> logits to add for all tokens, which the bias does not take back. spread: as of
-    `experts`.
-    """
-    offset, bias = experts(seed, sizes, spread)
-    for expert, logit in raised.items():
-        offset[expert] += logit
-
-    logits = np.empty((num_tokens, len(offset)), dtype=np.float32)
-    unclear = np.arange(num_tokens)
-    for attempt in itertools.count():
-        drawn = normal(f"{seed}/noise/{attempt}", (len(unclear), len(offset)))
-        drawn += offset
-        drawn = exact_in_bfloat16(drawn) if bias is None else drawn.astype(np.float32)
-        logits[unclear] = drawn
-
-        is_narrow = margin(RouterOutputs(drawn, bias), sizes) < MARGIN
-        unclear = unclear[is_narrow]
-        if not len(unclear):
-            return RouterOutputs(logits, bias)
+    worst_first = np.argsort(group_scores(scores, sizes), axis=1)
+    worst = worst_first[:, :closed, None]
+    grouped = in_groups(scores, sizes).copy()
+    np.put_along_axis(grouped, worst, -np.inf, axis=1)
+    return grouped.reshape(scores.shape)
 
 
-def raised_alone(chosen: Iterable[int], num_experts: int, others: float = -3.0) -> dict[int, float]:
-    """Return `raised` of `draw` with which the chosen experts are far ahead of all others."""
-    return dict.fromkeys(range(num_experts), others) | dict.fromkeys(chosen, 9.0)
+def group_scores(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
+    """Return the score of each group, the sum of its best two experts', [T, num_groups]."""
+    ranked = np.sort(in_groups(scores, sizes), axis=2)
+    return ranked[:, :, -2:].sum(axis=2)
+
+
+def in_groups(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
+    """Return scores [T, num_experts] as [T, num_groups, experts of a group]."""
+    tokens, experts = scores.shape
+    groups = sizes["num_groups"]
+    return scores.reshape(tokens, groups, experts // groups)
 
 
 def local_counts(chosen: np.ndarray, sizes: Sizes) -> Counts:
@@ -206,16 +237,6 @@ def local_counts(chosen: np.ndarray, sizes: Sizes) -> Counts:
     are other ranks'.
     """
     return counts_below(routed_experts(sizes), chosen)
-
-
-def counts_below(num_local_experts: int, chosen: np.ndarray) -> Counts:
-    """Return the counts of the experts 0 to num_local_experts - 1. chosen: as of `local_counts`."""
-    local = (chosen >= 0) & (chosen < num_local_experts)
-    return Counts(
-        rows=int(local.sum()),
-        tokens=int(local.any(axis=1).sum()),
-        active=len(np.unique(chosen[local])),
-    )
 
 
 def counts_with_shared(chosen: np.ndarray, rank: int, sizes: Sizes) -> Counts:
@@ -233,32 +254,11 @@ def counts_with_shared(chosen: np.ndarray, rank: int, sizes: Sizes) -> Counts:
     return counts_below(num_local, np.concatenate([local, shared], axis=1))
 
 
-def is_typical(num_tokens: int, counts: Counts, sizes: Sizes) -> bool:
-    """Whether a rank's counts are near their average: rows within 10% or 2, active experts within
-    5% or 1.
-
-    On average a token has top_k * share rows on a rank with that share of the experts. A single
-    token needs no more than a row: without one there is nothing to measure.
-    """
-    if num_tokens == 1:
-        return counts.rows >= 1
-
-    local = routed_experts(sizes)
-    rows = num_tokens * sizes["top_k"] * local / sizes["num_experts"]
-    active = round(local * (1 - math.exp(-rows / local)))
-    if abs(counts.active - active) > max(1, 0.05 * active):
-        return False
-    return abs(counts.rows - rows) <= max(2, 0.1 * rows)
-
-
-def draw_typical(seed: str, num_tokens: int, offset: int, sizes: Sizes) -> RouterOutputs:
-    """Return the first `draw` that is typical for the rank whose first expert is `offset`.
-
-    It takes some attempts, ten or so near T = 50.
-    """
-    for attempt in itertools.count():
-        outputs = draw(f"{seed}/{attempt}", num_tokens, {}, sizes)
-        chosen = select(outputs, sizes)
-        counts = local_counts(chosen - offset, sizes)
-        if is_typical(num_tokens, counts, sizes):
-            return outputs
+def counts_below(num_local_experts: int, chosen: np.ndarray) -> Counts:
+    """Return the counts of the experts 0 to num_local_experts - 1. chosen: as of `local_counts`."""
+    local = (chosen >= 0) & (chosen < num_local_experts)
+    return Counts(
+        rows=int(local.sum()),
+        tokens=int(local.any(axis=1).sum()),
+        active=len(np.unique(chosen[local])),
+    )
