@@ -16,10 +16,9 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from moebench.core import paths
-
-Sizes = dict[str, object]  # of a layer on one rank, as `sizes_on_rank` returns them
 
 # Bytes of weights that a reference dequantises at once, in fp32: beside FIB's inputs there is no
 # room for more on a GPU.
@@ -33,7 +32,7 @@ DEFAULTS = {
     "routed_scaling_factor": 1.0,
     "shared_gate": False,
 }
-# Fields that a rank has as its model's table states them
+# Fields of Sizes that a model's table states
 MODEL_FIELDS = (
     "routing",
     "num_experts",
@@ -47,6 +46,28 @@ MODEL_FIELDS = (
 )
 
 _caches = []
+
+
+class Sizes(TypedDict):
+    """The sizes of a layer on one rank, with its router and activation."""
+
+    routing: str  # "sigmoid-bias", "renorm", or "given" of any other router
+    num_experts: int  # of the whole layer, without shared ones
+    top_k: int
+    num_groups: int  # of experts; the router chooses among the best kept_groups of them
+    kept_groups: int
+    hidden_size: int
+    activation: str  # as layers.toml and engines call it: fp8/swiglu.py
+    swiglu_limit: float  # at which the activation is clamped; 0 for none
+    shared_gate: bool  # whether a sigmoid weighs the shared experts
+    routed_scaling_factor: float  # of the weights
+    num_local_experts: int  # on this rank, shared ones included
+    num_shared_experts: int  # the last of the local ones
+    intermediate_size: int  # of the rank's slice of each expert
+    tensor_ranks: int  # that have a slice of each expert
+    experts_at_once: int  # whose weights the reference dequantises together
+    model: tuple[str, ...]  # tags of the models that have the layer
+    small: bool  # for machines without a GPU
 
 
 @dataclass(frozen=True)
@@ -155,14 +176,7 @@ def layers_of(routing: str, shared: bool = False) -> dict[str, Sizes]:
 
 
 def sizes_on_rank(name: str, model: dict, split: Split) -> Sizes:
-    """Return the sizes of a model's layer on one rank. name: of the model's table.
-
-    MODEL_FIELDS are the model's, and beside these there are: num_local_experts, the rank's experts,
-    of which the last num_shared_experts are shared ones; intermediate_size, the rank's slice where
-    tensor_ranks share each expert; routed_scaling_factor; experts_at_once, how many experts'
-    weights the reference dequantises together, all or one; model, tags of the models that have the
-    layer; small, whether it is for machines without a GPU.
-    """
+    """Return the sizes of a model's layer on one rank. name, model: of the table in layers.toml."""
     stated = DEFAULTS | model
     local = model["num_experts"] // split.experts + split.shared
     width = model["intermediate_size"] // split.tensor

@@ -20,10 +20,10 @@ from moebench.operators.fp8 import swiglu as activations
 from moebench.operators.fp8.arguments import ROUTED_MXFP4, inputs
 from moebench.operators.fp8.layer import MoeCase, router_outputs, slice_sentence
 from moebench.operators.fp8.reference import BLOCK, dequantize
-from moebench.operators.fp8.routed import Routed
+from moebench.operators.fp8.routed import TopKGiven
 from moebench.operators.fp8.swiglu import silu_clamp as swiglu
 from moebench.operators.layers import Sizes, Split, cached
-from moebench.operators.operator import Operator, module_source
+from moebench.operators.operator import module_source
 from moebench.operators.routing import trained_router
 from moebench.operators.routing.numbers import bits
 
@@ -107,8 +107,8 @@ class Mxfp4Case(MoeCase):
     spoilt: bool = False
 
 
-class Mxfp4(Routed):
-    """The layer behind a router with weights in MXFP4."""
+class Mxfp4(TopKGiven):
+    """The layer with top-k given and weights in MXFP4."""
 
     form = "mxfp4"
     case = Mxfp4Case
@@ -138,9 +138,6 @@ class Mxfp4(Routed):
     def layer_sizes(self) -> dict[str, Sizes]:
         return layer_sizes()
 
-    def small(self) -> list[str]:
-        return Operator.small(self)
-
     def name_prefix(self, sizes: Sizes) -> str:
         return f"moe_mxfp4_fp8_block_scale_routed_topk{sizes['top_k']}"
 
@@ -162,9 +159,6 @@ class Mxfp4(Routed):
             "GEMM2, weighted sum over the local experts. Rows of gate come first, activation "
             "scales are row-major." + slice_sentence(sizes)
         )
-
-    def cases(self, key: str) -> list[Mxfp4Case]:
-        return Operator.cases(self, key)
 
     def hard_cases(self, key: str) -> list[Mxfp4Case]:
         usual = self.usual_fields(layer_sizes()[key])

@@ -164,12 +164,29 @@ def twice(ids: np.ndarray, weights: np.ndarray, sizes: Sizes) -> None:
 SPOILT = {"padded-batch": padded, "slots-without-expert": without_expert, "experts-twice": twice}
 
 
-class Routed(Fp8Layer):
-    """The FP8 layer behind a router: its experts are chosen by the caller."""
+class TopKGiven(Fp8Layer):
+    """The layer with top-k given, in what its forms share: FP8 weights, and MXFP4 of mxfp4.py."""
+
+    routing_inputs = ("topk_ids", "topk_weights")
+
+    def definition_name_of(self, sizes: Sizes) -> str:
+        """Return the name of the FIB Definition of a layer. sizes: these, or as its router has
+        them.
+        """
+        return super().definition_name_of(after_routing(sizes))
+
+    def chosen(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
+        return stored["topk_ids"].to(torch.int64).numpy()
+
+    def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
+        return seq_len * sizes["top_k"] * (4 + 4)  # ids and weights
+
+
+class Routed(TopKGiven):
+    """The FP8 layer with top-k given."""
 
     form = "routed"
     case = RoutedCase
-    routing_inputs = ("topk_ids", "topk_weights")
     reference_functions = (dequantize, run)
     meanings = AXES | {
         "gemm1_out_size": "GEMM1's output: gate, then up.",
@@ -184,12 +201,6 @@ class Routed(Fp8Layer):
     def small(self) -> list[str]:
         """Return the keys of small layers, all of which have a form with the router inside."""
         return [key for key in super().small() if key in router_inside()]
-
-    def definition_name_of(self, sizes: Sizes) -> str:
-        """Return the name of the FIB Definition of a layer. sizes: these, or as its router has
-        them.
-        """
-        return super().definition_name_of(after_routing(sizes))
 
     def name_prefix(self, sizes: Sizes) -> str:
         return f"moe_fp8_block_scale_routed_topk{sizes['top_k']}"
@@ -232,20 +243,12 @@ class Routed(Fp8Layer):
         routed = trained_router.route(RouterOutputs.of_inputs(stored), sizes)
         append_shared_experts(routed, case.offset, sizes, case.uuid)
         if case.ids in SPOILT:
-            ids = routed["topk_ids"].numpy()
-            weights = routed["topk_weights"].numpy()
+            spoil = SPOILT[case.ids]
             layer = self.layer_sizes()[case.layer_key]
-            SPOILT[case.ids](ids, weights, layer)
+            spoil(routed["topk_ids"].numpy(), routed["topk_weights"].numpy(), layer)
 
         if case.scales == "harsh":
             for name in SCALE_NAMES:
                 routed[name] = stored[name]
             routed["hidden_states_scale"] = stored["hidden_states_scale"].t().contiguous()
         return routed
-
-    def chosen(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
-        return stored["topk_ids"].to(torch.int64).numpy()
-
-    def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
-        # ids and weights
-        return seq_len * sizes["top_k"] * (4 + 4)
