@@ -1,6 +1,8 @@
-"""Read and write files with a schema, a pydantic model; what does not fit it is one line:
+"""Read and write files with a schema, a pydantic model. What does not fit it is a UserError:
 
-results.jsonl:3: not a Provenance: versions.torch: Field required
+    results.jsonl:3: not a Provenance: versions.torch: Field required
+
+A record file, *.jsonl, has a head as its first line, and lines of another model after it.
 """
 
 from pathlib import Path

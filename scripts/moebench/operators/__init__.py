@@ -3,7 +3,7 @@
 catalogue.py        all operators, and layers by their keys: the rest asks this one
 operator.py         what an operator is
 fp8/                the FP8 MoE layer, in four forms; arguments.py states its interface
-moe_bf16.py, mxfp8_linear.py    two operators more
+moe_bf16.py         another operator, and mxfp8_linear.py a third
 layers.py           definitions/layers.toml: models, and their layers' sizes
 routing/            how tokens choose experts in generated workloads
 workloads.py        workloads as they are recorded; workload_files.py writes them

@@ -1,12 +1,14 @@
 """Read solution.toml, the manifest in a solution's folder:
 
-name = "mine"
-author = "me"
-description = "One kernel for each stage."
-language = "triton"
-entry_point = "main.py::run"
-target_hardware = ["sm_90"]
-definitions = ["glm-5-ep8"]
+    name = "mine"
+    author = "me"
+    description = "One kernel for each stage."
+    language = "triton"
+    entry_point = "main.py::run"
+    target_hardware = ["sm_90"]
+    definitions = ["glm-5-ep8"]
+
+Nothing else reads that file.
 """
 
 import tomllib

@@ -1,6 +1,9 @@
-"""Which stage of the layer a kernel belongs to, by the table [stages] of a solution's manifest:
+"""Find the stage of the layer that a kernel belongs to, by the table [stages] of a manifest:
 
-[stages] "route_*" = "route"    # pattern of a kernel's plain name = stage
+    [stages]
+    "route_*" = "route"
+
+The pattern is of a kernel's plain name, which `plain_name` makes of what profilers call it.
 """
 
 import fnmatch

@@ -1,6 +1,6 @@
 """Read how experts are stored from what quantisation tools write, and say it in one way.
 
-    {"quant_method": "fp8", "weight_block_size": [128, 128]}     fp8 of DeepSeek and others
+    {"quant_method": "fp8", "weight_block_size": [128, 128]}         DeepSeek and others
     {"quant_method": "modelopt", "quant_algo": "W4A8_MXFP4_FP8"}     ModelOpt, TensorRT-LLM
     {"quant_method": "compressed-tensors", "config_groups": {...}}   llm-compressor
     {"quant_method": "quark", "global_quant_config": {...}}          AMD's Quark
