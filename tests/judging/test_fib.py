@@ -239,8 +239,7 @@ def test_a_solution_that_ends_its_process_costs_no_other_one_its_result(runner):
 def test_a_worker_that_cannot_start_again_is_no_solutions_fault(runner, monkeypatch):
     with monkeypatch.context() as patches:
         patches.setattr(Worker, "_start_worker", lambda self: 1 / 0)
-        with pytest.raises(fib.NoWorker):
-            runner("a", "first", "dies", "second")
+        assert set(runner("a", "first", "dies", "second")) == {"first", "dies"}
     assert runner("b", "first")["first"].inputs == "b"
 
 
@@ -252,8 +251,7 @@ def test_a_reference_that_fails_for_a_new_worker_is_no_solutions_fault(runner, m
 
     run_ref = fib.PersistentSubprocessWorker.run_ref
     monkeypatch.setattr(fib.PersistentSubprocessWorker, "run_ref", fails_again)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        runner("a", "first", "dies", "second")
+    assert set(runner("a", "first", "dies", "second", "third")) == {"first", "dies"}
 
 
 def test_the_first_to_pass_after_a_reference_is_evaluated_twice(runner):

@@ -31,6 +31,7 @@ from moebench.packing.fingerprint import source_hashes
 PASSED = EvaluationStatus.PASSED
 TIMEOUT = EvaluationStatus.TIMEOUT
 RAISED = (EvaluationStatus.RUNTIME_ERROR, EvaluationStatus.COMPILE_ERROR)
+NOT_RUN = "the process that was to run it ended before, and no other one took its place"
 HEADING = "diagnosis:"  # before the reasons in a trace's log
 MAX_REASON = 300  # characters of a reason
 MAX_LOG = 4000  # characters of a failure's log that a trace keeps, from its end
@@ -98,18 +99,23 @@ class Evaluator:
             findings = self.findings(part, task)
         except UserError:  # of this machine: no process can be started, no file written
             raise
-        except fib.NoWorker as error:
-            return Outcome(task, lost=dict.fromkeys(task.names, str(error)))
         except Exception as error:  # of the reference: what a solution does is its result
             return Outcome(task, lost=dict.fromkeys(task.names, reference_fault(error)))
 
         evaluated = {}
+        lost = {}
         for name in task.names:
-            evaluated[name] = self.evaluated(part, task, name, findings[name])
-        return Outcome(task, evaluated)
+            if name in findings:
+                evaluated[name] = self.evaluated(part, task, name, findings[name])
+            else:
+                lost[name] = NOT_RUN
+        return Outcome(task, evaluated, lost)
 
     def findings(self, part: Part, task: Task) -> dict[str, Finding]:
-        """Return solution's name -> what is found about it. One that hung is not run again."""
+        """Return solution's name -> what is found about it; one that was not run is left out.
+
+        A solution that hung on another workload is not run again.
+        """
         to_run = []
         findings = {}
         for name in task.names:
@@ -117,11 +123,12 @@ class Evaluator:
                 findings[name] = self.skipped(task, name)
             else:
                 to_run.append(name)
-        if to_run:
-            findings |= self.run(part, task, to_run)
+        if not to_run:
+            return findings
 
-        for name in to_run:
-            if findings[name].status == TIMEOUT:
+        for name, finding in self.run(part, task, to_run).items():
+            findings[name] = finding
+            if finding.status == TIMEOUT:
                 self.hung[task.definition, name] = task.label
         return findings
 
@@ -141,7 +148,10 @@ class Evaluator:
         results = runner.run_workload(
             part.definition, task.workload, solutions, self.plan.config, part.root
         )
-        by_name = {name: results[part.solutions[name].name] for name in names}
+        by_name = {}
+        for name, packed in zip(names, solutions, strict=True):
+            if packed.name in results:
+                by_name[name] = results[packed.name]
         if isinstance(runner, Runner):
             return by_name
 

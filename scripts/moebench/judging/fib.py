@@ -250,23 +250,14 @@ def rand_tensor_without_cache(*args) -> torch.Tensor:
         torch.cuda.empty_cache()
 
 
-class NoWorker(RuntimeError):
-    """A workload was not evaluated to its end, as a worker process could not be started again."""
-
-
-class WorkerLost(BaseException):
-    """A worker cannot be started again.
-
-    It is no Exception, as FIB takes each of those for the result of the solution that is next.
-    """
-
-
 class Worker(PersistentSubprocessWorker):
-    """The parent's side of a worker. fault: why the reference failed, which FIB only logs.
-    after_reference: whether no solution has passed since the reference ran.
+    """The parent's side of a worker. fault: why the reference failed, which FIB only logs. ran:
+    names of the workload's solutions that the worker was given. after_reference: whether none has
+    passed since the reference ran.
     """
 
     fault: str | None = None
+    ran: set[str] = set()
     after_reference = False
 
     def run_ref(self, definition, *args):
@@ -295,6 +286,8 @@ class Worker(PersistentSubprocessWorker):
         solution alone. The first solution to pass after a reference is evaluated twice, and the
         second time counts: the first is 5 to 10% slower.
         """
+        if self._baselines:
+            self.ran.add(solution.name)
         baseline = next(iter(self._baselines), baseline)
         result = super().run_solution(solution, baseline, config)
         if self.after_reference and result.status == EvaluationStatus.PASSED:
@@ -305,12 +298,6 @@ class Worker(PersistentSubprocessWorker):
         if not why:
             return result
         return result.model_copy(update={"log": f"{result.log}\n{why}"})
-
-    def restart(self) -> bool:
-        """Start another process in the place of one that has ended. Raises WorkerLost."""
-        if not super().restart():
-            raise WorkerLost
-        return True
 
 
 def why_no_result(process: SpawnProcess | None, status: EvaluationStatus) -> str:
@@ -330,33 +317,28 @@ def ending(code: int) -> str:
 
 
 class Runner(PersistentRunner):
-    """FIB's runner, which says why a reference failed and a worker is missing."""
+    """FIB's runner, which says why a reference failed, and blames no solution for a worker."""
 
     def run_workload(self, *args) -> dict[str, Evaluation]:
         """Return packed solution's name -> FIB's evaluation.
 
-        Raises RuntimeError with the cause where the reference failed, also where it is run again
-        for a new worker; NoWorker where a worker cannot be started again.
+        A solution that was not run is left out: a worker has ended before it, and no other one, or
+        no reference on it, took its place. FIB says RUNTIME_ERROR of such. Raises RuntimeError with
+        the cause where the reference failed.
         """
         self._device_retry_counts.clear()  # FIB gives a device up after three failures in all
         workers = list(self._workers)
         for worker in workers:
             worker.fault = None
+            worker.ran = set()
 
-        failure = None
         try:
             results = super().run_workload(*args)
         except RuntimeError as error:
-            failure = error
-        except WorkerLost:
-            failure = NoWorker("a worker process has ended, and no other one can be started")
-
-        faults = [worker.fault for worker in workers if worker.fault]
-        if faults:
-            raise RuntimeError(faults[0]) from failure
-        if failure:
-            raise failure
-        return results
+            faults = filter(None, [worker.fault for worker in workers])
+            raise RuntimeError(next(faults, error)) from error
+        ran = set().union(*[worker.ran for worker in workers])
+        return {name: evaluation for name, evaluation in results.items() if name in ran}
 
 
 @contextmanager
