@@ -9,7 +9,6 @@ Of a layer key four things are written:
 """
 
 import hashlib
-from dataclasses import astuple, fields
 from pathlib import Path
 
 import safetensors.torch
@@ -20,7 +19,6 @@ from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun
 from moebench.operators import catalogue
 from moebench.operators.operator import Case, stored_tensors
-from moebench.operators.roofline import Counts
 from moebench.operators.workloads import cases_by_uuid, read_lines
 
 
@@ -54,11 +52,11 @@ class WorkloadWriter:
         checksums, written = self.write_blobs()
 
         traces = [self.operator.record(case) for case in self.cases.values()]
-        records = [trace.model_dump_json() for trace in traces]
-        sums = [f"{digest}  {name}" for name, digest in checksums.items()]
-        write_lines(self.workload_file, records + users_lines)
+        our_lines = [trace.model_dump_json() for trace in traces]
+        write_lines(self.workload_file, our_lines + users_lines)
         write_lines(self.counts_file, self.counts_table(traces))
-        write_lines(self.checksum_file, sums)
+        checksum_lines = [f"{digest}  {name}" for name, digest in checksums.items()]
+        write_lines(self.checksum_file, checksum_lines)
         return written, len(checksums) - written
 
     def users_lines(self) -> list[str]:
@@ -110,13 +108,12 @@ class WorkloadWriter:
 
     def counts_table(self, traces: list[Trace]) -> list[str]:
         """Return lines of CSV: uuid and counts of each workload."""
-        names = [field.name for field in fields(Counts)]
-        lines = [",".join(["uuid", *names])]
+        lines = ["uuid,rows,tokens,active"]
         for trace in traces:
             stored = stored_tensors(trace.workload, self.root)
             counts = self.operator.counts(trace.workload, stored, self.layer_key)
-            numbers = [str(number) for number in astuple(counts)]
-            lines.append(",".join([trace.workload.uuid, *numbers]))
+            numbers = f"{counts.rows},{counts.tokens},{counts.active}"
+            lines.append(f"{trace.workload.uuid},{numbers}")
         return lines
 
 

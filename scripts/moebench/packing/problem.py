@@ -62,18 +62,28 @@ def source(path: str, layer_key: str, text: str = "") -> str:
 
 def constants_source(path: PurePosixPath, layer_key: str) -> str:
     """Return one of CONSTANTS for a definition."""
-    definition = catalogue.definition_name(layer_key)
+    title = f"{path.stem}: {catalogue.definition_name(layer_key)}."
     constants = constants_of(path.stem, layer_key)
-
     if path.suffix == ".cuh":
-        lines = [f"// {path.stem}: {definition}. {NOTE}", "#pragma once", ""]
-        for key, value in constants.items():
-            cpp_type = CPP_TYPES[type(value)]
-            lines.append(f"constexpr {cpp_type} {SYMBOLS[key]} = {cpp_literal(value)};")
-    else:
-        lines = [f'"""{path.stem}: {definition}.', "", NOTE, '"""', ""]
-        lines += [f"{key.upper()} = {value}" for key, value in constants.items()]
-    return "\n".join([*lines, ""])
+        return in_cpp(title, constants)
+    return in_python(title, constants)
+
+
+def in_cpp(title: str, constants: dict[str, float]) -> str:
+    """Return a header of constants."""
+    text = f"// {title} {NOTE}\n#pragma once\n\n"
+    for key, value in constants.items():
+        cpp_type = CPP_TYPES[type(value)]
+        text += f"constexpr {cpp_type} {SYMBOLS[key]} = {cpp_literal(value)};\n"
+    return text
+
+
+def in_python(title: str, constants: dict[str, float]) -> str:
+    """Return a module of constants."""
+    text = f'"""{title}\n\n{NOTE}\n"""\n\n'
+    for key, value in constants.items():
+        text += f"{key.upper()} = {value}\n"
+    return text
 
 
 def constants_of(file: str, layer_key: str) -> dict[str, float]:

@@ -62,8 +62,9 @@ class Package:
 
         exports = {function: "run"}
         for ending in ENDINGS:
-            if f"{function}{ending}" in names:
-                exports[f"{function}{ending}"] = f"run{ending}"
+            further = f"{function}{ending}"
+            if further in names:
+                exports[further] = f"run{ending}"
         if f"{function}_allreduce" in exports:
             exports |= {name: name for name in PEERS if name in names}
         return exports

@@ -30,12 +30,12 @@ def named(locations: list[Path]) -> tuple[dict[str, Solution], list[str]]:
     count = Counter(solution.name for solution in different.values())
     by_name = {}
     for file, solution in different.items():
-        name = solution.name
-        is_ours = folder_name(name, solution.definition) in ours
-        if is_ours or count[name] > 1:
-            name = f"{name}_{solution.hash()[:8]}"
-            notes.append(f"{file}: its name is taken, so {name} stands for it")
-        by_name[name] = solution.model_copy(update={"name": name})
+        is_ours = folder_name(solution.name, solution.definition) in ours
+        if is_ours or count[solution.name] > 1:
+            new_name = f"{solution.name}_{solution.hash()[:8]}"
+            notes.append(f"{file}: its name is taken, so {new_name} stands for it")
+            solution = solution.model_copy(update={"name": new_name})
+        by_name[solution.name] = solution
     return by_name, notes
 
 

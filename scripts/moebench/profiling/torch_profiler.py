@@ -59,17 +59,18 @@ def launches(events: list[dict], calls: int) -> pd.DataFrame:
     host_times = launch_times(events)
     rows = []
     for event in timed(events, DEVICE_CATEGORIES):
-        name = plain_name(event["name"])
         start = event["ts"]
+        correlation = event["args"].get("correlation")
         # Where a launch was not recorded the kernel's own start will do, as each call waits for
         # its end.
-        launched = host_times.get(event["args"].get("correlation"), start)
+        launched = host_times.get(correlation, start)
+        name = plain_name(event["name"])
         rows.append((name, launched, start, event["dur"]))
 
-    numbers = dict.fromkeys(["launched", "start", "us"], float)
-    table = pd.DataFrame(rows, columns=["kernel", *numbers]).astype(numbers)
+    table = pd.DataFrame(rows, columns=["kernel", "launched", "start", "us"])
+    table = table.astype({"launched": float, "start": float, "us": float})
     table["call"] = call_times(events, calls).get_indexer(table.launched)
-    return table[table.call >= 0]  # a moment that is in none of them has -1
+    return table[table.call >= 0]  # a moment that is in no call has -1
 
 
 def call_times(events: list[dict], calls: int) -> pd.IntervalIndex:
