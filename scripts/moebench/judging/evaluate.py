@@ -161,22 +161,19 @@ class Evaluator:
     def evaluated(self, part: Part, task: Task, name: str, finding: Finding) -> EvaluatedSolution:
         """Return what a trace and the user are told of a finding about a solution."""
         packed = part.solutions[name]
-        has_passed = finding.status == PASSED
         log = readable_log(finding.log)
         reasons = finding.sentences
-        if not has_passed:
-            if name in part.third_party:
-                origins = third_party_origins(name, packed)
-            else:
-                origins = pack.origins(name)
+        trace_log = []  # lines; a trace that passed keeps nothing printed
+        if finding.status != PASSED:
+            origins = shown_paths(part, name)
             log = frames.with_own_paths(log, origins)
+            trace_log.append(log)
             reasons = reasons or why_failed(finding.status, log, origins)
-        reasons = tuple(cut_line(printable(reason), MAX_REASON) for reason in reasons)
 
-        kept_lines = [] if has_passed else [log]  # a trace that passed keeps nothing printed
+        reasons = tuple(cut_line(printable(reason), MAX_REASON) for reason in reasons)
         if finding.sentences:
-            kept_lines += [HEADING, *reasons]
-        trace = self.trace(task, packed, finding, "\n".join(kept_lines))
+            trace_log += [HEADING, *reasons]
+        trace = self.trace(task, packed, finding, "\n".join(trace_log))
         return EvaluatedSolution(trace, reasons, log.strip())
 
     def trace(self, task: Task, packed: Solution, finding: Finding, log: str) -> Trace:
@@ -219,9 +216,14 @@ def reference_fault(error: Exception) -> str:
     return f"the reference did not run: {reason}"
 
 
-def third_party_origins(name: str, packed: Solution) -> dict[str, PurePosixPath]:
-    """Return path in a packed solution -> the path that is shown, which begins with its name."""
-    return {source.path: PurePosixPath(name, source.path) for source in packed.sources}
+def shown_paths(part: Part, name: str) -> dict[str, PurePosixPath]:
+    """Return path in a packed solution -> the path by which the user knows the file: in the
+    repository, or for a third-party solution below its name.
+    """
+    if name not in part.third_party:
+        return pack.origins(name)
+    sources = part.solutions[name].sources
+    return {source.path: PurePosixPath(name, source.path) for source in sources}
 
 
 def why_failed(status: EvaluationStatus, log: str, origins: frames.Origins) -> list[str]:

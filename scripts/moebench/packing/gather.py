@@ -15,6 +15,7 @@ In solutions/ an editor can follow both. The build searches the folders of all h
 source includes them by their name alone.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -34,6 +35,7 @@ from moebench.packing.references import (
 COMMON = "common"
 SUFFIXES = (".py", ".cu", ".cuh", ".csv")
 HEADERS = (".cuh", ".h", ".hpp")
+NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 # Suffix of a file of common/ -> suffixes of the files that are packed along if they have its name
 COMPANIONS = {".py": (".csv", ".cpp"), ".cuh": (".cu",)}
@@ -203,12 +205,12 @@ class Gathering:
         of whoever runs it, and Python and nvcc read UTF-8.
         """
         for number, line in enumerate(text.splitlines(), 1):
-            for character in line:
-                if not character.isascii():
-                    raise PackingError(
-                        f"{self.place(file, number)}: got {character!r}, want ASCII; "
-                        f"in a string {ascii(character)[1:-1]} stands for it"
-                    )
+            character = NOT_ASCII.search(line)
+            if character:
+                raise PackingError(
+                    f"{self.place(file, number)}: got {character[0]!r}, want ASCII; "
+                    f"in a string {ascii(character[0])[1:-1]} stands for it"
+                )
 
     def text(self, file: Path) -> str:
         return read_source(self.name, file)
@@ -241,9 +243,10 @@ def with_packed_imports(file: Path, text: str) -> str:
     if is_common(file):  # common/ lies in the packed solution as it does in solutions/
         return text
 
+    to_solutions = len(tree_path(file).parts)  # as many dots lead from the file to solutions/
     modules = {}
     for node in outline(text).relative_imports:
-        if node.level == len(tree_path(file).parts):
+        if node.level == to_solutions:
             dots = "." * (node.level - 1)
             folder, *below = node.module
             # common/ is a folder of the packed solution, its own files are at the top
