@@ -6,9 +6,9 @@ regular expression ("re:.*mlp.experts.*"). Which names a checkpoint's modules re
 known here, so expressions are tried on all that experts have in any model.
 """
 
+import fnmatch
 import re
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 
 # Names of the modules around and inside an expert, in the models that there are
 ROOTS = (
@@ -22,10 +22,19 @@ ROOTS = (
 )
 MLPS = ("mlp", "block_sparse_moe", "feed_forward", "ffn", "mixer", "moe")
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj", "gate_up_proj", "w1", "w2", "w3")
-# An expert's weights are called mlp.experts.NUMBER.PROJECTION, or without number for all experts.
-PARTS_OF_NAME = (["mlp", "experts", "number", "projection"], ["mlp", "experts", "projection"])
 # compressed-tensors names all modules of a class by the class.
 CLASSES = ("Linear", "FusedMoE")
+
+# A name of a module of some layer: model.layers.3, with what comes after that
+IN_LAYER = re.compile(r"(?:.*?\.)?layers\.(?P<layer>[0-9]+)(?:\.(?P<inside>.+))?")
+# An expert's weights are called mlp.experts.NUMBER.PROJECTION, without number for all experts. This
+# is any run of these parts but a number alone.
+MLP = "|".join(MLPS)
+PROJECTION = "|".join(PROJECTIONS)
+PART_OF_EXPERT = re.compile(
+    rf"(?:(?:{MLP})\.)?experts(?:\.[0-9]+)?(?:\.(?:{PROJECTION}))?"
+    rf"|(?:{MLP})|(?:[0-9]+\.)?(?:{PROJECTION})"
+)
 
 
 def layers_named(entries: Iterable[str], layers: list[int], num_experts: int) -> dict[int, str]:
@@ -42,13 +51,26 @@ def layers_named(entries: Iterable[str], layers: list[int], num_experts: int) ->
 
 
 def layers_of_entry(entry: str, layers: list[int], num_experts: int) -> list[int]:
-    """Return the layers whose experts an entry names."""
+    """Return the layers whose experts an entry names. A regular expression has to match the start
+    of an expert's name, a glob the whole of it or of the name of a module around.
+    """
+    is_glob = False
     if entry.startswith("re:") or is_expression(entry):
-        pattern = entry.removeprefix("re:")
-        return layers_of_expression(pattern, layers, num_experts)
-    if any(letter in entry for letter in "*?["):
-        return layers_of_glob(entry, layers, num_experts)
-    return layers_of_name(entry, layers)
+        expression = compiled(entry.removeprefix("re:"))
+    elif any(letter in entry for letter in "*?["):
+        is_glob = True
+        expression = re.compile(fnmatch.translate(entry))
+    else:
+        return layers_of_name(entry, layers)
+
+    matching = []
+    for layer in layers:
+        names = expert_names(layer, num_experts)
+        if is_glob:
+            names += names_around(layer)
+        if any(map(expression.match, names)):
+            matching.append(layer)
+    return matching
 
 
 def is_expression(entry: str) -> bool:
@@ -58,30 +80,12 @@ def is_expression(entry: str) -> bool:
     return any(letter in entry for letter in "\\|($")
 
 
-def layers_of_expression(pattern: str, layers: list[int], num_experts: int) -> list[int]:
-    """Return the layers of whose experts a name matches a regular expression at its start."""
+def compiled(pattern: str) -> re.Pattern:
+    """Return a regular expression. Raises ValueError for a text that is none."""
     try:
-        expression = re.compile(pattern)
+        return re.compile(pattern)
     except re.error as error:
         raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
-
-    matching = []
-    for layer in layers:
-        names = expert_names(layer, num_experts)
-        if any(map(expression.match, names)):
-            matching.append(layer)
-    return matching
-
-
-def layers_of_glob(pattern: str, layers: list[int], num_experts: int) -> list[int]:
-    """Return the layers of whose experts, or of the modules around them, a name fits a glob."""
-    matching = []
-    for layer in layers:
-        names = expert_names(layer, num_experts)
-        names += names_around(layer)
-        if any(fnmatchcase(name, pattern) for name in names):
-            matching.append(layer)
-    return matching
 
 
 def expert_names(layer: int, num_experts: int) -> list[str]:
@@ -118,14 +122,13 @@ def layers_of_name(name: str, layers: list[int]) -> list[int]:
     if name in CLASSES or is_around_layers(name):
         return layers
 
-    parts = name.split(".")
-    layer = layer_in(parts)
-    if layer is None:
-        return layers if is_part_of_expert(parts) else []
+    match = IN_LAYER.fullmatch(name)
+    if match is None:
+        return layers if PART_OF_EXPERT.fullmatch(name) else []
 
-    behind = parts.index("layers") + 2
-    inside = parts[behind:]
-    if layer not in layers or (inside and not is_part_of_expert(inside)):
+    layer = int(match["layer"])
+    inside = match["inside"]
+    if layer not in layers or (inside and not PART_OF_EXPERT.fullmatch(inside)):
         return []
     return [layer]
 
@@ -133,43 +136,3 @@ def layers_of_name(name: str, layers: list[int]) -> list[int]:
 def is_around_layers(name: str) -> bool:
     """Whether a module of this name has all layers in it."""
     return any(f"{root}.".startswith(f"{name}.") for root in ROOTS)
-
-
-def layer_in(parts: list[str]) -> int | None:
-    """Return the number that follows "layers" in the parts of a name, None where none does."""
-    if "layers" not in parts:
-        return None
-    number = parts[parts.index("layers") + 1 :][:1]
-    if not number or not number[0].isdecimal():
-        return None
-    return int(number[0])
-
-
-def is_part_of_expert(parts: list[str]) -> bool:
-    """Whether these are successive parts of "mlp.experts.7.gate_proj", with or without a number."""
-    kinds = [kind_of_part(part) for part in parts]
-    if kinds == ["number"]:
-        return False
-    return any(is_run(kinds, parts_of_name) for parts_of_name in PARTS_OF_NAME)
-
-
-def kind_of_part(part: str) -> str:
-    """Return which of PARTS_OF_NAME a part of a module's name is; "" for none."""
-    if part in MLPS:
-        return "mlp"
-    if part == "experts":
-        return "experts"
-    if part.isdecimal():
-        return "number"
-    if part in PROJECTIONS:
-        return "projection"
-    return ""
-
-
-def is_run(items: list[str], sequence: list[str]) -> bool:
-    """Whether the sequence has these items in this order, one right after another."""
-    length = len(items)
-    for start in range(len(sequence) - length + 1):
-        if sequence[start : start + length] == items:
-            return True
-    return False
