@@ -194,30 +194,37 @@ def append_shared_experts(
     the layer has a gate. offset: the rank's first expert. sizes: as the router has them. seed: of
     the gate.
     """
-    shared = sizes["num_shared_experts"]
-    if not shared:
+    if not sizes["num_shared_experts"]:
         return
 
     ids = routed["topk_ids"]
-    num_tokens = len(ids)
+    shared_weights = weights_of_shared(len(ids), sizes, seed).to(ids.device)
+    routed["topk_ids"] = with_shared_ids(ids, offset, sizes)
+    routed["topk_weights"] = torch.cat([routed["topk_weights"], shared_weights], dim=1)
+
+
+def with_shared_ids(ids: torch.Tensor, offset: int, sizes: Sizes) -> torch.Tensor:
+    """Return topk_ids [T, top_k] with those of a rank's shared experts behind them."""
+    shared = sizes["num_shared_experts"]
     num_routed = routed_experts(sizes)
     first_shared = offset + num_routed
     moved = torch.where(ids < first_shared, ids, ids + shared)
 
-    token = torch.arange(num_tokens, device=ids.device)
+    token = torch.arange(len(ids), device=ids.device)
     here = token % expert_ranks(sizes) == offset // num_routed
     shared_ids = torch.arange(first_shared, first_shared + shared, device=ids.device)
     shared_ids = torch.where(here.unsqueeze(1), shared_ids, -1)
+    return torch.cat([moved, shared_ids.int()], dim=1)
 
+
+def weights_of_shared(num_tokens: int, sizes: Sizes, seed: str) -> torch.Tensor:
+    """Return float32 weights [T, num_shared_experts], the same for all shared experts of
+    a token.
+    """
     gate = np.ones((num_tokens, 1))
     if sizes["shared_gate"]:
         gate = sigmoid(normal(f"{seed}/shared-gate", (num_tokens, 1)))
-    shared_weights = torch.from_numpy(gate).float().to(ids.device)
-    shared_weights = shared_weights.expand(num_tokens, shared)
-
-    weights = routed["topk_weights"]
-    routed["topk_ids"] = torch.cat([moved, shared_ids.int()], dim=1)
-    routed["topk_weights"] = torch.cat([weights, shared_weights], dim=1)
+    return torch.from_numpy(gate).float().expand(num_tokens, sizes["num_shared_experts"])
 
 
 def stored_scales(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
