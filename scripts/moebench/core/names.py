@@ -20,13 +20,13 @@ PYTHONS_OWN = (
 )
 
 
-def unknown(what: str, name: str, known: Iterable[str], listed: str | None = None) -> str:
+def unknown(what: str, name: str, existing: Iterable[str], listed: str | None = None) -> str:
     """Return "unknown layer 'smal'; did you mean small?", or if no known name is like it, "unknown
     layer 'x'; there are: ..." with all of them.
 
     what: what is named. listed: a text in place of all the known names.
     """
-    names = list(known)
+    names = list(existing)
     close = difflib.get_close_matches(name.lower(), names, n=1)
     if close:
         return f"unknown {what} {name!r}; did you mean {close[0]}?"

@@ -80,9 +80,9 @@ def eligible(
 
     solutions = {}
     skipped = [line.replace(": ", ": SKIPPED: ", 1) for line in left_out]
-    of_operator = operator(layer_key).layer_sizes().keys()
+    operator_keys = operator(layer_key).layer_sizes().keys()
     for name, packed in all_packed.items():
-        if not names and packed.keys().isdisjoint(of_operator):
+        if not names and packed.keys().isdisjoint(operator_keys):
             continue
 
         reason = why_not_run(name, packed, layer_key, device)

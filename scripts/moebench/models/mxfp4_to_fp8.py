@@ -70,13 +70,13 @@ def to_fp8(packed: torch.Tensor, scales: torch.Tensor, name: str = "weights") ->
     exponents = scales.view(torch.uint8).int()
     exponents -= SCALE_BIAS
 
-    of_blocks = exponents_of_blocks(codes, exponents, name)
-    of_rows = of_blocks.repeat_interleave(BLOCK, dim=0)
-    of_groups = of_rows.repeat_interleave(BLOCK // GROUP, dim=1)
+    block_exponents = exponents_of_blocks(codes, exponents, name)
+    by_row = block_exponents.repeat_interleave(BLOCK, dim=0)
+    by_group = by_row.repeat_interleave(BLOCK // GROUP, dim=1)
 
     # By which power of two a group's codes are multiplied. A group of zeros may be any number of
     # powers from its block's scale; that is cut to what other groups can have.
-    shifts = exponents - of_groups
+    shifts = exponents - by_group
     shifts.clamp_(min(LEAST[1:]), max(LARGEST[1:]))
     factors = power_of_two(shifts)
 
@@ -84,7 +84,7 @@ def to_fp8(packed: torch.Tensor, scales: torch.Tensor, name: str = "weights") ->
     groups = table[codes].unflatten(1, (-1, GROUP))
     values = groups * factors.unsqueeze(2)
     weights = values.flatten(1).to(torch.float8_e4m3fn)
-    return Fp8Matrix(weights, power_of_two(of_blocks))
+    return Fp8Matrix(weights, power_of_two(block_exponents))
 
 
 def check_shapes(packed: torch.Tensor, scales: torch.Tensor, name: str) -> None:
@@ -177,11 +177,11 @@ def spans(scales: torch.Tensor) -> torch.Tensor:
     return apart.masked_fill(has_nan(exponents), -1)
 
 
-def in_blocks(of_groups: torch.Tensor) -> torch.Tensor:
+def in_blocks(groups: torch.Tensor) -> torch.Tensor:
     """Return [R, K / 32] as [R / 128, 128, K / 128, 4]: the second and fourth axes are a
     block's.
     """
-    columns = of_groups.unflatten(1, (-1, BLOCK // GROUP))
+    columns = groups.unflatten(1, (-1, BLOCK // GROUP))
     return columns.unflatten(0, (-1, BLOCK))
 
 

@@ -155,8 +155,8 @@ class BuiltSolution:
             return profiles
 
         counted = []
-        for profile, of_profile in zip(profiles, launches, strict=True):
-            counted.append(ncu.with_counters(profile, of_profile, self.stages))
+        for profile, workload_launches in zip(profiles, launches, strict=True):
+            counted.append(ncu.with_counters(profile, workload_launches, self.stages))
         return counted
 
     def record(self, profiles: list[WorkloadProfile]) -> ProfileRecord:

@@ -234,8 +234,8 @@ def weight_scales(case: Mxfp4Case) -> dict[str, torch.Tensor]:
             scale = HARSH + drawn % 32
             scale[drawn < 16] = 0
         else:
-            of_row = drawn[..., :1] >> 7
-            scale = TYPICAL + of_row + (drawn & 1)
+            row_step = drawn[..., :1] >> 7
+            scale = TYPICAL + row_step + (drawn & 1)
         scales[name] = torch.from_numpy(scale).view(torch.int8)
     return scales
 
