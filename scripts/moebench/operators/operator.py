@@ -57,6 +57,8 @@ class Operator:
         """Return the name of the FIB Definition of a layer of these sizes."""
         raise NotImplementedError
 
+    # four parts of the FIB Definition of a layer of these sizes
+
     def description(self, sizes: dict) -> str:
         raise NotImplementedError
 
@@ -137,8 +139,8 @@ class Operator:
 
     def new_case(self, key: str, name: str, seq_len: int, **fields: object) -> Case:
         """Return a case of a layer. fields: those that the operator's class of cases adds."""
-        uuid = uuid_of(self.definition_name(key), name)
-        return self.case(key, name, uuid, seq_len, **fields)
+        case_uuid = uuid_of(self.definition_name(key), name)
+        return self.case(key, name, case_uuid, seq_len, **fields)
 
     def trace(
         self,

@@ -20,13 +20,21 @@ from moebench.packing.flat import flatten
 from moebench.packing.manifest import PackingError
 from moebench.packing.references import CPP_SUFFIXES
 
+# A token of C++ or CUDA, or what lies between two: one alternative a line
 TOKEN = re.compile(
-    r"""(?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"\w*)
+    r"""
+    (?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"\w*)    # raw string
     | (?P<comment> //(?:\\\n|[^\n])* | /\*.*?\*/ )
-    | \\\n | (?P<newline> \n ) | (?<=include)[^\S\n]*<[^>\n]+> | (?P<space> [^\S\n]+ )
-    | (?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+')\w*
-    | \.?\d(?:[eEpP][+-]|'?\w|\.)* | (?:[^\W\d]|\$)[\w$]*
-    | <=>|<<<|>>>|<<=|>>=|->\*|\.\.\.|\.\*|\+\+|--|&&|\|\||::|->|<<|>>|\#\#|[-+*/%&|^<>=!]= | .""",
+    | \\\n                                                                  # continued line
+    | (?P<newline> \n )
+    | (?<=include)[^\S\n]*<[^>\n]+>                                          # included path
+    | (?P<space> [^\S\n]+ )
+    | (?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+')\w*             # string, character
+    | \.?\d(?:[eEpP][+-]|'?\w|\.)*                                          # number
+    | (?:[^\W\d]|\$)[\w$]*                                                  # name
+    | <=>|<<<|>>>|<<=|>>=|->\*|\.\.\.|\.\*|\+\+|--|&&|\|\||::|->|<<|>>|\#\#|[-+*/%&|^<>=!]=
+    | .                                                                     # any other character
+    """,
     re.VERBOSE | re.DOTALL,
 )
 CONTINUATION = "\\\n"
