@@ -12,7 +12,7 @@ from moebench.judging.plan import Plan
 class Here:
     """This machine. It has what on_ray.Cluster has, so that a run may take either."""
 
-    text = ""
+    text = ""  # nothing is said of where a run is, if it is here
     survey = staticmethod(survey)
 
     def outcomes(self, plan: Plan, say: Say) -> Iterator[Outcome]:

@@ -91,36 +91,33 @@ class Split:
             return cls(value)
         return cls(value.get("ep", 1), value.get("tp", 1), value.get("shared", 0))
 
+    def ranks(self) -> dict[str, int]:
+        """Return {"ep": 2, "tp": 4}, without a number of 1."""
+        numbers = {"ep": self.experts, "tp": self.tensor}
+        return {name: number for name, number in numbers.items() if number > 1}
+
     def in_table(self) -> str:
         """Return the split as layers.toml has it."""
         if self.tensor == 1 and not self.shared:
             return str(self.experts)
 
-        parts = []
-        if self.experts > 1:
-            parts.append(f"ep = {self.experts}")
-        if self.tensor > 1:
-            parts.append(f"tp = {self.tensor}")
+        fields = [f"{name} = {number}" for name, number in self.ranks().items()]
         if self.shared:
-            parts.append(f"shared = {self.shared}")
-        return f"{{ {', '.join(parts)} }}"
+            fields.append(f"shared = {self.shared}")
+        return f"{{ {', '.join(fields)} }}"
 
     def suffix(self) -> str:
         """Return the end of a layer key: "-ep8", "-ep2-tp4", "-ep8-shared"; "" for one rank."""
         suffix = ""
-        if self.experts > 1:
-            suffix += f"-ep{self.experts}"
-        if self.tensor > 1:
-            suffix += f"-tp{self.tensor}"
-        if self.shared:
-            suffix += "-shared"
-        return suffix
+        for name, number in self.ranks().items():
+            suffix += f"-{name}{number}"
+        return f"{suffix}-shared" if self.shared else suffix
 
     def words(self) -> str:
         """Return the split for a table: "EP8", "EP2 TP4", "EP8 + shared"; "EP1" for one rank."""
-        ranks = self.suffix().removesuffix("-shared")
-        words = ranks.upper().replace("-", " ").strip() or "EP1"
-        return f"{words} + shared" if self.shared else words
+        words = [f"{name.upper()}{number}" for name, number in self.ranks().items()]
+        text = " ".join(words) or "EP1"
+        return f"{text} + shared" if self.shared else text
 
 
 def cached(function: Callable) -> Callable:
