@@ -30,6 +30,7 @@ from moebench.core import paths, provenance
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import UserError
 from moebench.judging import evaluate, fib, gpu_clock, second_look
+from moebench.judging import runners as judging_runners
 from moebench.judging.isolation.comparison import Finding
 from moebench.packing import pack
 from plain_solution import RIGHT, solution
@@ -235,6 +236,24 @@ def test_a_solution_that_ends_its_process_costs_no_other_one_its_result(runner):
     assert runner.built == ["a", "a", "b", "b"]  # again after `dies`
 
 
+def test_a_worker_that_cannot_start_again_is_no_solutions_fault(runner, monkeypatch):
+    with monkeypatch.context() as patches:
+        patches.setattr(Worker, "_start_worker", lambda self: 1 / 0)
+        assert set(runner("a", "first", "dies", "second")) == {"first", "dies"}
+    assert runner("b", "first")["first"].inputs == "b"
+
+
+def test_a_reference_that_fails_for_a_new_worker_is_no_solutions_fault(runner, monkeypatch):
+    def fails_again(self, *args):
+        if runner.built:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run_ref(self, *args)
+
+    run_ref = fib.PersistentSubprocessWorker.run_ref
+    monkeypatch.setattr(fib.PersistentSubprocessWorker, "run_ref", fails_again)
+    assert set(runner("a", "first", "dies", "second", "third")) == {"first", "dies"}
+
+
 def test_the_first_to_pass_after_a_reference_is_evaluated_twice(runner):
     for uuid in ("a", "b"):
         runner(uuid, "wrong", "first", "second")
@@ -371,6 +390,7 @@ def test_third_party_solutions_are_compared_apart_on_a_gpu(tmp_path, monkeypatch
         def close(self):
             apart.append("closed")
 
+    monkeypatch.setattr(judging_runners, "Runner", Apart)
     monkeypatch.setattr(evaluate, "Runner", Apart)
     packed = {"tiny": solution(tmp_path, RIGHT), "other": solution(tmp_path, RIGHT, "other")}
     plan = judged.plan(packed, ["16"], device=judged.GPU)
@@ -434,7 +454,7 @@ def recorded(*calls):
         activities.append((SPIN, begin + 10, begin + 11))
         activities += [("kernel", begin + start, begin + end) for start, end in call]
         activities.append((SPIN, begin + 900, begin + 901))
-    return activities
+    return [gpu_clock.Activity(*each) for each in activities]
 
 
 SPANS = {

@@ -147,7 +147,7 @@ def arguments(plan):
     (task,) = plan
     (part,) = plan.parts.values()
     solutions = list(part.solutions.values())
-    return part.full, task.workload, solutions, plan.config, paths.ROOT
+    return part.definition, task.workload, solutions, plan.config, paths.ROOT
 
 
 def test_a_process_ends_with_all_that_it_started_when_its_runner_is_closed(tmp_path):
@@ -281,7 +281,7 @@ def test_on_a_gpu_outputs_are_compared_where_no_solution_runs(tmp_path):
     config = TOLERANCES["relaxed"].config(num_trials=2, warmup_runs=1, iterations=3)
     for clock in ("events", "gpu"):
         with closing(Runner("cuda:0", clock)) as run:
-            results = run.run_workload(part.full, task.workload, packed, config, paths.ROOT)
+            results = run.run_workload(part.definition, task.workload, packed, config, paths.ROOT)
 
         statuses = [results[each.name].status.value for each in packed]
         assert statuses == ["PASSED", "INCORRECT_NUMERICAL", "RUNTIME_ERROR"]

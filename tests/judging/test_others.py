@@ -211,7 +211,7 @@ def test_another_text_of_our_definition_is_evaluated_and_both_are_named(folder, 
     plan = plan_run(RunRequest(dataset=root, save=True), judged.CPU)
 
     part = plan.parts[LAYER.name]
-    assert (part.full, part.root, part.path) == (changed, root, None)
+    assert (part.definition, part.root, part.path) == (changed, root, None)
     assert [task.names for task in part.tasks] == [("mine",)]
     if not differs:
         assert plan.notes == ()

@@ -203,7 +203,7 @@ def test_the_committed_json_is_what_the_command_writes(tmp_path, monkeypatch):
     """Otherwise FIB judges by a reference that nobody can read."""
     committed = texts_in((paths.ROOT / "definitions").glob("*/*.json"))
     monkeypatch.setattr(paths, "definition_file", lambda name: tmp_path / f"{name}.json")
-    monkeypatch.setattr(add_model.workloads, "make", lambda layer_key: (0, 0))
+    monkeypatch.setattr(add_model.workload_files, "make", lambda layer_key: (0, 0))
     assert cli.main(["data", "--write"]) == 0
     assert texts_in(tmp_path.glob("*.json")) == committed
 

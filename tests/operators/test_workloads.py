@@ -14,7 +14,7 @@ from moebench import cli
 from moebench.commands import data
 from moebench.core import paths
 from moebench.core.errors import CannotRun, UserError
-from moebench.operators import catalogue, workloads
+from moebench.operators import catalogue, workload_files, workloads
 from moebench.operators.catalogue import definition_name, layer_sizes
 from moebench.operators.fp8.layer import stored_scales
 from moebench.operators.routing import trained_router
@@ -79,11 +79,11 @@ def test_generated_tensors_have_the_committed_sums(layer_key):
     lines = paths.workload_file(name).read_text(encoding="utf-8").splitlines()
     assert lines[: len(cases)] == records
 
-    sums = workloads.read_checksums(paths.workload_file(name, suffix="sha256"))
+    sums = workload_files.read_checksums(paths.workload_file(name, suffix="sha256"))
     for case in cases:
         if case.seq_len <= MOST_TOKENS:
             content = safetensors.torch.save(operator.tensors(case))
-            assert workloads.sha256(content) == sums[paths.blob_file(name, case.uuid)]
+            assert workload_files.sha256(content) == sums[paths.blob_file(name, case.uuid)]
 
 
 @pytest.mark.parametrize("layer_key", MODELS)
@@ -108,11 +108,11 @@ def test_models_have_decode_and_prefill_workloads_of_average_load(layer_key):
 
 def test_a_good_blob_is_kept_and_a_damaged_one_replaced(made):
     count = len(SMALL)
-    assert workloads.make("small", made) == (0, count)
+    assert workload_files.make("small", made) == (0, count)
     blob = made / paths.blob_file(definition_name("small"), SMALL[0].uuid)
     good = blob.read_bytes()
     blob.write_bytes(good[:-1] + b"\x7f")
-    assert workloads.make("small", made) == (1, count - 1)
+    assert workload_files.make("small", made) == (1, count - 1)
     assert blob.read_bytes() == good
 
 
@@ -148,7 +148,7 @@ def test_a_users_line_stays_and_is_served(copied):
     *_, own = text.splitlines()
     file.write_text(text.replace('"seq_len":70', '"seq_len":71'), encoding="utf-8")
 
-    assert workloads.make("small", copied) == (0, len(SMALL))
+    assert workload_files.make("small", copied) == (0, len(SMALL))
     assert file.read_text(encoding="utf-8").endswith(f"\n{own}\n")
 
     *generated, mine = workloads.recorded("small", copied)
@@ -172,7 +172,7 @@ def test_a_line_that_is_no_workload_is_named(copied, line):
     with file.open("a", encoding="utf-8") as out:
         out.write(f"{line}\n")
     place = re.escape(f"{file.name}:{len(SMALL) + 1}")
-    for read in (workloads.recorded, workloads.make):
+    for read in (workloads.recorded, workload_files.make):
         with pytest.raises(UserError, match=f"^{place}: .*$"):
             read("small", copied)
 
@@ -187,7 +187,7 @@ def test_a_line_that_was_ours_goes(copied):
     sums = paths.workload_file(name, copied, "sha256")
     with sums.open("a", encoding="utf-8") as out:
         out.write(f"{NO_SUM}  {paths.blob_file(name, 'mine')}\n")
-    workloads.make("small", copied)
+    workload_files.make("small", copied)
     assert workloads.recorded("small", copied) == before
 
 
@@ -249,7 +249,7 @@ def test_a_changed_generator_is_refused(made, tmp_path):
     blob = paths.blob_file(name, SMALL[0].uuid)
     sums.write_text(f"{NO_SUM}  {blob}\n")
     with pytest.raises(CannotRun, match=NO_SUM):
-        workloads.make("small", tmp_path)
+        workload_files.make("small", tmp_path)
 
 
 @pytest.mark.parametrize("layer_key", MADE)

@@ -8,7 +8,7 @@ from every_solution import built
 from flashinfer_bench import Trace, Workload
 from flashinfer_bench.data import load_jsonl_file
 from moebench.core import paths
-from moebench.operators import catalogue, workloads
+from moebench.operators import catalogue, workload_files
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def records(tmp_path_factory):
     def get(layer_key):
         if layer_key not in records_of:
             root = tmp_path_factory.mktemp(layer_key)
-            workloads.make(layer_key, root)
+            workload_files.make(layer_key, root)
             path = paths.workload_file(catalogue.definition_name(layer_key), root)
             traces = load_jsonl_file(Trace, path)
             records_of[layer_key] = Records(root, [trace.workload for trace in traces])

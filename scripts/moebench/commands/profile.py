@@ -15,7 +15,7 @@ import torch
 from moebench.core.arguments import count, output_folder
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun
-from moebench.judging.calling import device_here
+from moebench.judging.device import device_here
 from moebench.judging.selection import choose_layer, select
 from moebench.operators.catalogue import layer_key_named
 from moebench.operators.routing.kinds import KINDS

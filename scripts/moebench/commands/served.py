@@ -19,7 +19,7 @@ from moebench.core import provenance
 from moebench.core.arguments import count, output_file
 from moebench.core.errors import CannotRun, UserError
 from moebench.core.schema import write_record
-from moebench.judging.calling import device_here
+from moebench.judging.device import device_here
 from moebench.judging.selection import choose_layer, select
 from moebench.judging.tolerances import TOLERANCES
 from moebench.models.layer import layer_of

@@ -1,3 +1,3 @@
-"""Where things lie, how files are written and read, and what a figure's provenance is. Imports no
-other room.
+"""What all other rooms use and what uses none of them: where files lie, how they are written and
+read, errors for the user, processes, and the provenance of figures.
 """

@@ -1,4 +1,4 @@
-"""Command line arguments, and types of them, that several commands have."""
+"""Types of command line arguments that several commands have, and checks of files they name."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from moebench.core.errors import CannotRun, UserError
 
 
 def count(least: int = 1) -> Callable[[str], int]:
-    """Return the argparse type of a whole number, `least` or more."""
+    """Return an argparse type: a whole number, `least` or more."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -21,9 +21,10 @@ def count(least: int = 1) -> Callable[[str], int]:
 
 
 def fault_of(folder: Path) -> str | None:
-    """Return why no file can be written in a folder, or None where one can. Writes nothing.
+    """Return why no file can be written in a folder, or None where one can.
 
-    A folder that is not there yet would be made, so the nearest one above it counts.
+    A folder that is not there yet would be made, so the nearest one above it counts. Nothing is
+    left behind.
     """
     parents = [folder, *folder.absolute().parents]
     try:
@@ -35,7 +36,7 @@ def fault_of(folder: Path) -> str | None:
 
 
 def file_fault(path: Path) -> str | None:
-    """Return why a file cannot be written, or None where it can; devices and pipes are no files."""
+    """Return why a file cannot be written, or None where it can. A device or pipe cannot."""
     if path.exists() and (not path.is_file() or Path("/dev") in path.parents):
         return "it is no file"
     if path.is_file() and not os.access(path, os.W_OK):
@@ -44,7 +45,7 @@ def file_fault(path: Path) -> str | None:
 
 
 def writable(path: Path) -> Path:
-    """Return the path of a file that can be written. Raises UserError for any other."""
+    """Return the path. Raises UserError unless it is of a file that can be written."""
     fault = file_fault(path)
     if fault:
         raise UserError(f"got {str(path)!r}, want a file that can be written: {fault}")
@@ -52,7 +53,7 @@ def writable(path: Path) -> Path:
 
 
 def output_file(text: str) -> Path:
-    """Return what `writable` does, as an argparse type."""
+    """Return the path of a file that can be written: an argparse type."""
     try:
         return writable(Path(text))
     except UserError as error:

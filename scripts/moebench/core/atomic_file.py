@@ -7,12 +7,12 @@ from moebench.core.errors import CannotRun
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Replace path by content, creating its folder; a file that already has it is left alone.
+    """Write a file, and its folder if that is not there. A file with this content is left alone.
 
     Raises CannotRun where not all of it can be written, on a full disk for instance.
     """
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")  # beside it, and then in its place
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")  # in the same folder, to be renamed
     try:
         if path.exists() and path.read_bytes() == data:
             return

@@ -1,19 +1,20 @@
-"""What a run takes over from where it is started, and what it does not.
+"""Keep the working folder and variables of the environment from changing what a run does.
 
-On top this module imports what Python has loaded before any program starts, and nothing else: files
-of the working folder, whatever they are called, are not imported by it either.
+The first lines import nothing that Python has not loaded before any program starts, so a file of
+the working folder cannot be imported in the place of a module, whatever it is called.
 """
 
 import os
 import sys
 
-# Compilers' caches: ninja's files, which tvm_ffi writes, cannot hold a path with a space.
+# Variable -> the folder that is used without it. Compilers cache there, and tvm_ffi cannot build in
+# a path with a space, as its ninja files cannot hold one.
 CACHES = {
     "FIB_CACHE_PATH": "~/.cache/flashinfer_bench/cache",
     "TVM_FFI_CACHE_DIR": "~/.cache/tvm-ffi",
 }
 ELSEWHERE = "/var/tmp"  # has no space, and keeps files when the machine starts again
-# What Triton, Python or a solution would do otherwise because of them
+# Variables that change what Triton, Python or a solution does
 CHANGING = ("TRITON_INTERPRET", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONHASHSEED", "PYTHONUTF8")
 
 
@@ -40,9 +41,8 @@ def _without_working_folder(folders: list[str]) -> list[str]:
 
 
 def forget_inherited() -> None:
-    """Take out of the environment what would change results, for this process and its children.
-
-    Whether Triton interprets depends on the device alone. Children read and write UTF-8.
+    """Remove CHANGING variables from this process's environment and its children's, who read and
+    write UTF-8. Whether Triton interprets then depends on the device alone.
     """
     for variable in CHANGING:
         os.environ.pop(variable, None)
@@ -50,16 +50,16 @@ def forget_inherited() -> None:
 
 
 def neutral(environment: dict[str, str]) -> dict[str, str]:
-    """Return the environment of a solution's process: without Python's variables, in UTF-8."""
+    """Return an environment for a solution's process: without Python's variables, in UTF-8."""
     left_out = {name for name in environment if name.startswith("PYTHON")} | {"LANGUAGE"}
     kept = {name: environment[name] for name in environment if name not in left_out}
     return kept | {"PYTHONSAFEPATH": "1", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8"}
 
 
 def use_caches_without_spaces() -> None:
-    """Have compilers' caches lie elsewhere, where their path has a space.
+    """Put those of CACHES whose path has a space ELSEWHERE, by their variables.
 
-    A link does not do: tvm_ffi follows it.
+    A link would not do, as tvm_ffi follows it.
     """
     import hashlib
     from pathlib import Path
@@ -83,5 +83,5 @@ def is_private_folder(path) -> bool:
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         return path.lstat().st_uid == os.getuid() and not path.is_symlink()
-    except OSError:  # the cache as it is then says what is wrong
+    except OSError:  # the cache stays where it is, and whoever uses it says what is wrong
         return False

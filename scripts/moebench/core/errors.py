@@ -1,20 +1,20 @@
-"""Errors that the user gets as one line, without a traceback."""
+"""Errors that a user gets as one line, without a traceback."""
 
 import sys
 from collections.abc import Callable
 
 
 class UserError(Exception):
-    """A bad argument. The message is one line: what is bad, what came, what is wanted.
+    """A bad argument. The message is one line: "--ep: got 3, want a divisor of 256, the experts".
 
-    status: the command's exit status.
+    status: the exit status of the command.
     """
 
     status = 2
 
 
 class CannotRun(UserError):
-    """The arguments are right, but nothing can be run here, or what is here fails its check."""
+    """The arguments are right, but this machine or its files do not allow what they ask for."""
 
     status = 1
 

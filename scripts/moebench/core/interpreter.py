@@ -1,13 +1,13 @@
-"""Choose Triton's interpreter on a machine without a CUDA device, correct its arithmetic and halve
-its run time.
+"""Choose Triton's interpreter on a machine without a CUDA device, correct it, and make it faster.
 
-Triton 3.6's has four faults that no kernel can make up for: a mantissa of fp8 or bf16 that rounds
-up past its last bit is or-ed into the exponent, not carried; NaN of fp8 becomes 480; a dot
-multiplies the bits of bf16 as integers; an exp that overflows warns. Half of its run time goes into
-checks of integers that are ignored, and into looking for builtins.
+Import this module before anything imports Triton. Triton 3.6's interpreter has four faults that no
+kernel can make up for: a mantissa of fp8 or bf16 that rounds up past its last bit is or-ed into the
+exponent, not carried; NaN of fp8 becomes 480; a dot multiplies the bits of bf16 as integers; an exp
+that overflows warns. Half of its time goes into overflow checks whose result is ignored, and into
+looking for builtins.
 
-The command `moebench` forgets an inherited TRITON_INTERPRET. For any other program
-TRITON_INTERPRET=0 keeps the compiler, to compile for a GPU that is not here.
+For a program other than `moebench`, TRITON_INTERPRET=0 keeps the compiler, to compile for a GPU
+that is not here.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ import numpy as np  # noqa: E402
 import triton.language as tl  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
-LARGEST = 448.0  # of float8_e4m3fn
+LARGEST = 448.0  # float8_e4m3fn
 TORCH_TYPES = {
     tl.float32: torch.float32,
     tl.float16: torch.float16,
@@ -38,7 +38,10 @@ _original_dot = interpreter.InterpreterBuilder.create_dot
 
 
 def convert_float(values, source, target, rounding_mode):
-    """Return the bits of the target type; stands in for the interpreter's own."""
+    """Return numbers as bits of the target type, rounded to nearest even. In place of Triton's.
+
+    values: bits of the source type.
+    """
     if source not in TORCH_TYPES or target not in TORCH_TYPES:
         return _original_convert(values, source, target, rounding_mode)
 
@@ -52,9 +55,7 @@ def convert_float(values, source, target, rounding_mode):
 
 
 def create_dot(self, a, b, d, input_precision, max_num_imprecise_acc):
-    """Multiply bf16 operands as the fp32 numbers that they are; stands in for the interpreter's
-    own.
-    """
+    """Return a dot whose bf16 operands are multiplied as numbers. In place of Triton's."""
     return _original_dot(self, widened(a), widened(b), d, input_precision, max_num_imprecise_acc)
 
 
@@ -68,23 +69,22 @@ def widened(operand):
 
 @lru_cache
 def builtins_of(package):
-    """Return (name, function) of the builtins of triton.language, or of a class or module in it,
-    before they are replaced.
+    """Return (name, function) of the builtins in triton.language or a part of it, as they are
+    before Triton replaces them for the first time.
     """
     members = inspect.getmembers(package)
     return [(name, member) for name, member in members if tl.core.is_builtin(member)]
 
 
 def patch_builtin(package, *builder_and_scope):
-    """Replace builtins; stands in for the interpreter's own, which searches the package each
-    time.
-    """
+    """Replace builtins for a kernel's run. In place of Triton's, which looks for them each time."""
     for name, member in builtins_of(package):
         if getattr(package, name) is member:
             interpreter._patch_attr(package, name, member, *builder_and_scope)
 
 
 def correct_interpreter() -> None:
+    """Put the functions of this module in the place of the interpreter's."""
     checked = interpreter.interpreter_builder.options
     interpreter.interpreter_builder.options = dataclasses.replace(checked, sanitize_overflow=False)
     interpreter._patch_builtin = patch_builtin

@@ -1,5 +1,5 @@
-"""What Ctrl-C does: every process that this one has started ends, and the command says what it has
-finished.
+"""What Ctrl-C does: processes that this one has started end, and KeyboardInterrupt is raised, so
+that the command can say what it has finished.
 """
 
 import signal
@@ -10,10 +10,10 @@ import psutil
 
 
 def end_descendants(signum, frame) -> None:
-    """End all descendants: the handler while a command runs. Raises KeyboardInterrupt.
+    """End all descendants and raise KeyboardInterrupt: the handler of SIGINT while a command runs.
 
-    By SIGTERM, as compilers and ncu remove their temporary files then. Processes of solutions end
-    by themselves, as soon as this one closes its sockets.
+    SIGTERM lets compilers and ncu remove their temporary files. Processes of solutions are no
+    descendants; they end as soon as this one closes its sockets.
     """
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # it has ended by itself
@@ -23,7 +23,7 @@ def end_descendants(signum, frame) -> None:
 
 @contextmanager
 def on_interrupt(handler: Callable[..., None]) -> Iterator[None]:
-    """Have a handler take SIGINT inside; for the main thread alone."""
+    """Have a handler take SIGINT inside. For the main thread alone."""
     before = signal.signal(signal.SIGINT, handler)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Names that a user types: what to say of an unknown one, and which are taken."""
+"""Names that a user types: the message for an unknown one, and which are taken by packages."""
 
 import difflib
 import importlib.metadata
@@ -6,7 +6,8 @@ import re
 import sys
 from collections.abc import Iterable
 
-# beside sys.stdlib_module_names: its tests, what it imports at start, and what installs packages
+# Modules of Python that sys.stdlib_module_names lacks: tests, what it imports when it starts, and
+# what installs packages
 PYTHONS_OWN = (
     "test",
     "sitecustomize",
@@ -19,11 +20,13 @@ PYTHONS_OWN = (
 )
 
 
-def unknown(what: str, name: str, known: Iterable[str], listed: str | None = None) -> str:
-    """Return one line on a name that is not known: the known name that is most like it, else all
-    of them, or `listed`, a text that says what there is.
+def unknown(what: str, name: str, existing: Iterable[str], listed: str | None = None) -> str:
+    """Return "unknown layer 'smal'; did you mean small?", or if no known name is like it, "unknown
+    layer 'x'; there are: ..." with all of them.
+
+    what: what is named. listed: a text in place of all the known names.
     """
-    names = list(known)
+    names = list(existing)
     close = difflib.get_close_matches(name.lower(), names, n=1)
     if close:
         return f"unknown {what} {name!r}; did you mean {close[0]}?"
@@ -34,7 +37,7 @@ def unknown(what: str, name: str, known: Iterable[str], listed: str | None = Non
 
 
 def normalised(name: str) -> str:
-    """Return a distribution's name as pip compares it: tvm-ffi for TVM_FFI."""
+    """Return the name of a distribution as pip compares it: tvm-ffi for TVM_FFI."""
     return re.sub("[-_.]+", "-", name).lower()
 
 
@@ -45,7 +48,7 @@ def is_pythons_own(name: str) -> bool:
 
 
 def installed_as(name: str) -> list[str]:
-    """Return the installed distributions that have this name, or a module or package of it."""
+    """Return the installed distributions that have this name, or that have a module of it."""
     wanted = normalised(name)
     owners_of_modules = importlib.metadata.packages_distributions()
     distributions = set()

@@ -1,10 +1,11 @@
-"""Where processes of solutions come from: run -> nursery -> supervisor -> the solution's process.
+"""Fork processes for solutions: the run asks the nursery, which forks a supervisor, which forks the
+solution's process.
 
-The nursery imports what solutions need once, and forks. It is nobody's child, so a solution that
-kills all its ancestors does not reach the run. A supervisor ends its solution with all descendants,
+The nursery imports once what solutions need. It is nobody's child, so a solution that kills all its
+ancestors does not reach the run. A supervisor ends the solution's process with all its descendants,
 those in sessions of their own too, as soon as the run closes its end of a socket, or dies.
 
-This module runs in all three; judging/isolation/processes.py is the run's side.
+This module runs in these three processes; judging/isolation/processes.py is the run's side.
 """
 
 import contextlib
@@ -25,20 +26,20 @@ import time
 
 import psutil
 
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG = 1  # of prctl(2): a signal comes when the parent dies
+PR_SET_CHILD_SUBREAPER = 36  # of prctl(2): orphaned descendants become this process's children
 LARGEST_FILE = 1 << 30  # bytes that a solution may write into one file, what it prints included
 LONGEST_MESSAGE = 1 << 18  # bytes; the environment is in it
 PATIENCE = 5  # seconds for which descendants are killed before the rest is left alone
 
 
 def serve(descriptor: int, preload: str | None) -> None:
-    """Fork a supervisor for each message on a socket, until the run closes it.
+    """Be the nursery: fork a supervisor for each message on a socket, until the run closes it.
 
     A message is JSON, the settings of `become_solution`, with three descriptors: the supervisor's
-    socket, the solution's socket, and the file for what is printed. One without descriptors only
-    has orphans ended. preload: a module to import before; None where that would use CUDA, which
-    does not survive a fork.
+    socket, the solution's socket, and the file for what is printed. A message without descriptors
+    only has orphans ended. descriptor: of the socket. preload: a module to import before the first
+    fork; None where that would use CUDA, which does not survive a fork.
     """
     if os.fork():
         os._exit(0)
@@ -75,9 +76,9 @@ def serve(descriptor: int, preload: str | None) -> None:
 
 
 def end_descendants(spared: set[int]) -> None:
-    """Kill all descendants of this process but the spared children with theirs, and reap them.
+    """Kill and reap all descendants of this process but the spared children and theirs.
 
-    spared: pids, without those that have ended from here on.
+    spared: pids of children, from which those are taken that have ended.
     """
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
@@ -96,7 +97,7 @@ def end_descendants(spared: set[int]) -> None:
 
 
 def reap(pids: set[int]) -> None:
-    """Reap children that have ended, and take them out of the pids."""
+    """Reap all children that have ended, and take them out of `pids`."""
     with contextlib.suppress(ChildProcessError):
         while True:
             ended, _ = os.waitpid(-1, os.WNOHANG)
@@ -106,9 +107,11 @@ def reap(pids: set[int]) -> None:
 
 
 def supervise(settings: dict, control_descriptor: int, data: int, log: int) -> None:
-    """Fork the solution's process and end it with all its descendants.
+    """Be a supervisor: fork the solution's process, wait until it ends or the run wants no more,
+    and end all its descendants.
 
-    The run is told when it has started, and later its exit code: negative for a signal.
+    The run is sent {"started": PID}, and {"exit": CODE} with -9 for SIGKILL. data, log: descriptors
+    of the solution's socket and of the file for what is printed.
     """
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -136,9 +139,10 @@ def tell(control: socket.socket, message: dict) -> None:
 
 
 def wait_for_end(process: int, control: socket.socket) -> int | None:
-    """Return a process's wait status, or None once the run closes its end of a socket.
+    """Return the wait status of a process that has ended, or None once the run has closed its end
+    of a socket.
 
-    Whatever the run says before is sent back: it asks whether this supervisor still lives.
+    Whatever the run sends is sent back: it asks whether this supervisor still lives.
     """
     ended = os.pidfd_open(process)
     while True:
@@ -153,11 +157,11 @@ def wait_for_end(process: int, control: socket.socket) -> int | None:
 
 
 def become_solution(settings: dict, data: int, log: int) -> None:
-    """Turn into a process that does with a solution what the run asks for, until it says no more.
+    """Be the solution's process: do what the run asks for on a socket, until it closes that.
 
     settings: `module`, whose `serve` takes the socket and the settings; `folder`, to work in and
-    for temporary files; `environment`; `memory`, bytes that it may take for itself, or null;
-    `threads` of torch.
+    for temporary files; `environment`; `memory`, bytes that the process may take beside what it has
+    now, or null; `threads`, of torch.
     """
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -185,6 +189,9 @@ def print_into(log: int) -> None:
 
 
 def limit_resources(memory: int | None) -> None:
+    """Limit files, core dumps and, to `memory` bytes beside what it has now, this process's
+    data.
+    """
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory is None:

@@ -1,7 +1,7 @@
-"""Where things lie: in a clone of the repository, or in what a wheel has installed.
+"""Where files lie: in a clone of the repository, or in what a wheel has installed.
 
-A wheel carries definitions, workloads, solutions and the engines' adapters in moebench/data/. What
-a command writes by itself then goes to ./moebench-files, where in a clone it goes to the clone.
+A wheel carries definitions, workloads, solutions and the adapters for engines in moebench/data/.
+What commands write goes to the clone, or without one to ./moebench-files.
 """
 
 import os
@@ -11,7 +11,7 @@ from moebench.core.errors import CannotRun
 
 CLONE = Path(__file__).resolve().parents[3]
 IN_CLONE = (CLONE / "pyproject.toml").is_file() and (CLONE / "scripts" / "moebench").is_dir()
-FILES_VARIABLE = "MOEBENCH_FILES"  # another folder than ./moebench-files; no meaning in a clone
+FILES_VARIABLE = "MOEBENCH_FILES"  # without a clone, another folder than ./moebench-files
 
 if IN_CLONE:
     ROOT = CLONE
@@ -24,9 +24,8 @@ else:
 COPIED_SOLUTIONS = ROOT / "solutions"
 HAS_COPY = (COPIED_SOLUTIONS / "common").is_dir()
 SOLUTIONS = COPIED_SOLUTIONS if HAS_COPY else SHIPPED / "solutions"
-# adapters for inference engines, for_*.py, which packages carry
-INTEGRATIONS = SHIPPED / "integrations"
-RECORDS = ROOT / "records"  # what pages and figures are made from, beside traces
+INTEGRATIONS = SHIPPED / "integrations"  # adapters for inference engines, for_*.py
+RECORDS = ROOT / "records"  # of which pages and figures are made, beside traces
 PROFILES = RECORDS / "profile"
 SERVED = RECORDS / "served"
 MULTI_GPU = RECORDS / "multi_gpu.jsonl"
@@ -53,9 +52,8 @@ def new_solutions() -> Path:
 
 
 def operator_folder(definition: str) -> str:
-    """Return the folder of a definition's files below definitions/, workloads/ and traces/.
-
-    It is named after the op_type, as FIB has it.
+    """Return the folder of a definition's files in definitions/, workloads/ and traces/: its
+    op_type, as FIB has it.
     """
     return "linear" if definition.startswith("mxfp8_linear_") else "moe"
 
@@ -66,17 +64,16 @@ def definition_file(name: str) -> Path:
 
 
 def workload_file(definition: str, root: Path = ROOT, suffix: str = "jsonl") -> Path:
-    """Return the file of a definition's workloads in the data set at root.
+    """Return the file with a definition's workloads in the data set at root.
 
-    suffix: csv is for their counts, sha256 for the checksums of their tensors, which
-    `sha256sum -c` reads at the root.
+    suffix: csv for the file with their counts, sha256 for that with checksums of their tensors.
     """
     folder = shipped(root) / "workloads" / operator_folder(definition)
     return folder / f"{definition}.{suffix}"
 
 
 def blob_file(definition: str, uuid: str) -> str:
-    """Return the file of a workload's tensors, relative to the root, as FIB wants it."""
+    """Return the file with a workload's tensors, relative to the root, as FIB wants it."""
     folder = operator_folder(definition)
     return f"blob/workloads/{folder}/{definition}/{definition}_{uuid}.safetensors"
 
@@ -87,17 +84,15 @@ def author_folder(author: str, definition: str) -> str:
 
 
 def trace_file(definition: str, clock: str = "events") -> Path:
-    """Return the file of a definition's traces by a clock, one of provenance.CLOCKS."""
+    """Return the file with a definition's traces by a clock, one of provenance.CLOCKS."""
     if clock == "events":
         return ROOT / "traces" / operator_folder(definition) / f"{definition}.jsonl"
     return GPU_CLOCK / f"{definition}.jsonl"
 
 
 def files_below(path: Path, part: str, pattern: str) -> list[Path]:
-    """Return the files that a user names by a path, sorted.
-
-    That is the file itself; of a data set the files below its folder `part`; of any other folder
-    all files below it that fit the pattern.
+    """Return the files that a user means by a path, sorted: that file, or the files below a folder
+    that fit the pattern, in a data set those below its folder `part`.
     """
     if path.is_file():
         return [path]

@@ -1,11 +1,11 @@
-"""Text of others, as a terminal may show it: control characters are seen and not obeyed."""
+"""Make text of unknown origin safe to show in a terminal: control characters are spelt out."""
 
 import re
 
-# of a log that are kept
+# What is kept of a log
 LOG_LINES = 200
 LINE_CHARACTERS = 1000
-# C0 without tab and newline, DEL, C1, and what reorders a line or ends one unseen
+# C0 without tab and newline, DEL, C1, and Unicode that reorders a line or ends it unseen
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -20,12 +20,14 @@ def _written_out(match: re.Match) -> str:
 
 
 def readable_log(text: str) -> str:
-    """Return what a solution has printed, cut to some lines, without control characters."""
+    """Return a log as `printable`, cut to LOG_LINES of LINE_CHARACTERS."""
     return cut(printable(text), LOG_LINES, LINE_CHARACTERS)
 
 
 def cut(text: str, lines: int, characters: int) -> str:
-    """Return the text with its first and last lines alone, and each line's first characters."""
+    """Return the first and the last lines of a text, `lines` in all, each cut to so many
+    characters.
+    """
     rows = [cut_line(row, characters) for row in text.splitlines()]
     left_out = len(rows) - lines
     if left_out > 0:
@@ -35,7 +37,7 @@ def cut(text: str, lines: int, characters: int) -> str:
 
 
 def cut_line(line: str, characters: int) -> str:
-    """Return a line's first characters, and how many more there are."""
+    """Return a line, or its first characters and how many more it has."""
     if len(line) <= characters:
         return line
     return f"{line[:characters]} [{len(line) - characters} more characters]"

@@ -1,4 +1,8 @@
-"""Where a figure comes from: the one record of it, in traces and in everything under records/."""
+"""Where a figure comes from: the Provenance that traces and all files under records/ have.
+
+FIB's schema of a trace has no place for most of it, so there it is in `environment.libs`, beside
+the versions of libraries (`into_evaluation`, `of_trace`).
+"""
 
 import importlib.metadata
 import platform
@@ -21,8 +25,7 @@ from moebench.core.schema import Strict
 # CUDA events, as FIB 0.1.2 times; the GPU's activity, as FIB's main branch does
 CLOCKS = ("events", "gpu")
 
-# Field -> its name in a FIB trace, where it lies beside the libraries' versions, in
-# environment.libs.
+# Field -> its name in the environment.libs of a FIB trace
 IN_LIBS = {
     "source_sha1": "solution_sha1",
     "source_fingerprint": "source_fingerprint",
@@ -38,18 +41,19 @@ IN_LIBS = {
 
 
 class Provenance(Strict):
-    """Source, machine, versions, tolerance, protocol, command and date of a figure.
+    """Machine, versions, source, tolerance, protocol and command of a figure. None: not recorded.
 
-    None: not recorded, or not meant.
+    hardware: the device's name. versions: library -> version. timestamp: ISO 8601. source_sha1:
+    FIB's hash of the packed solution. source_fingerprint: packing/fingerprint.py's.
 
-    source_sha1: FIB's hash of the packed solution. source_fingerprint: packing/fingerprint.py's; of
-    a later source where `revalidated` says why its figures are the same, or `earlier_code` in what
-    the code that was measured differs and why it is still shown. hardware: the device's name.
-    versions: library -> version. host: which machine and GPU, of runs on several. packages:
-    installed packages that the solution itself imports, with their versions. tolerance: its name
-    and numbers. protocol: warm-up runs, iterations, trials, and the clock if not CUDA events.
-    command: what repeats the measurement. trials_ms: "0.312 0.314", of a run of several trials;
-    timestamp: ISO 8601.
+    The fingerprint may be that of a later source. Then `revalidated` says why its figures are the
+    same, or `earlier_code` how the code that was measured differs and why it is shown all the same.
+
+    tolerance: "relaxed: rtol=0.2 atol=0.1 ratio=0.85". protocol: "warmup=10 iterations=50
+    trials=3", with the clock if that is not CUDA events. command: the text that repeats the
+    measurement. packages: installed packages that the solution itself imports, "flashinfer-python
+    0.6.13". host: machine and GPU, of a run on several. trials_ms: times of a run of several
+    trials, "0.312 0.314".
     """
 
     hardware: str
@@ -67,7 +71,9 @@ class Provenance(Strict):
     trials_ms: str | None = None
 
     def with_trials(self, milliseconds: list[float]) -> "Provenance":
-        """Return this with the times of several trials; one alone is the latency itself."""
+        """Return a provenance with the times of trials; of a single one that is the figure
+        itself.
+        """
         if len(milliseconds) < 2:
             return self
         text = " ".join(f"{ms:.6g}" for ms in milliseconds)
@@ -79,67 +85,18 @@ class Provenance(Strict):
 
     @property
     def clock(self) -> str:
-        """One of CLOCKS; whoever else recorded the trace timed by events."""
+        """One of CLOCKS. Traces that others have recorded are by events."""
         return "gpu" if "clock=gpu" in (self.protocol or "").split() else "events"
 
     @property
     def versions_text(self) -> str:
-        """'torch 2.11.0+cu130; triton 3.6.0', sorted."""
+        """All versions, sorted: 'torch 2.11.0+cu130; triton 3.6.0'."""
         texts = [f"{name} {version}" for name, version in sorted(self.versions.items())]
         return "; ".join(texts).replace("_", " ")
 
 
-def cuda_driver() -> str | None:
-    """Return the version of the CUDA driver, or None without one."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return pynvml.nvmlSystemGetDriverVersion()
-    except Exception:  # no module, no library or no device: there is nothing to record
-        return None
-
-
-def host() -> str:
-    """Return this machine's name, and the UUID of its current CUDA device if it has one."""
-    name = socket.gethostname()
-    if not torch.cuda.is_available():
-        return name
-    return f"{name} GPU-{torch.cuda.get_device_properties().uuid}"
-
-
-@lru_cache
-def packages(modules: tuple[str, ...]) -> str | None:
-    """Return 'flashinfer-python 0.6.13': the installed packages that these modules belong to,
-    sorted; None without any.
-
-    Torch and Triton are left out: `versions` has them.
-    """
-    owners = importlib.metadata.packages_distributions()
-    names = set()
-    for module in modules:
-        package, *_ = module.split(".")
-        names.update(owners.get(package, []))
-
-    texts = []
-    for name in sorted(names - {"torch", "triton"}):
-        texts.append(f"{name} {importlib.metadata.version(name)}")
-    return ", ".join(texts) or None
-
-
-def fib_version() -> str:
-    """Return FIB's version; of a checkout that stands before it on the path, its own."""
-    installed = importlib.metadata.distribution("flashinfer-bench")
-    imported_from = Path(flashinfer_bench.__file__).resolve().parents[1]
-    is_beside = imported_from != installed.locate_file("").resolve()
-    is_editable = bool(installed.read_text("direct_url.json"))
-    if is_beside and not is_editable:
-        return flashinfer_bench.__version__
-    return installed.version
-
-
 def here(device: str, **fields: str | None) -> Provenance:
-    """Return the provenance of a measurement on this machine, now, with these other fields."""
+    """Return the provenance of a figure that is measured on this machine, now. fields: others."""
     snapshot = env_snapshot(device)
     versions = dict(snapshot.libs)
     versions["flashinfer_bench"] = fib_version()
@@ -156,8 +113,32 @@ def here(device: str, **fields: str | None) -> Provenance:
     )
 
 
+def cuda_driver() -> str | None:
+    """Return the version of the CUDA driver, or None without one."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return pynvml.nvmlSystemGetDriverVersion()
+    except Exception:  # no module, no library or no device: there is nothing to record
+        return None
+
+
+def fib_version() -> str:
+    """Return FIB's version: that of a checkout which is imported in place of the installed one, or
+    the installed one's.
+    """
+    installed = importlib.metadata.distribution("flashinfer-bench")
+    imported_from = Path(flashinfer_bench.__file__).resolve().parents[1]
+    is_beside = imported_from != installed.locate_file("").resolve()
+    is_editable = bool(installed.read_text("direct_url.json"))
+    if is_beside and not is_editable:
+        return flashinfer_bench.__version__
+    return installed.version
+
+
 def of_trace(trace: Trace) -> Provenance:
-    """Return the provenance of a trace with an evaluation, by this project or anybody else."""
+    """Return the provenance of an evaluated trace, whoever has recorded it."""
     environment = trace.evaluation.environment
     libs = dict(environment.libs)
     if "carried" in libs:
@@ -169,8 +150,8 @@ def of_trace(trace: Trace) -> Provenance:
 
 
 def into_evaluation(evaluation: Evaluation, provenance: Provenance) -> Evaluation:
-    """Return the evaluation with its provenance where `of_trace` finds it; hardware and timestamp
-    stay FIB's own.
+    """Return an evaluation with a provenance in its environment.libs. Hardware and timestamp stay
+    as FIB has them.
     """
     libs = evaluation.environment.libs | provenance.versions
     for field, name in IN_LIBS.items():
@@ -180,3 +161,28 @@ def into_evaluation(evaluation: Evaluation, provenance: Provenance) -> Evaluatio
 
     environment = evaluation.environment.model_copy(update={"libs": libs})
     return evaluation.model_copy(update={"environment": environment})
+
+
+def host() -> str:
+    """Return this machine's name, and the UUID of its current CUDA device if it has one."""
+    name = socket.gethostname()
+    if not torch.cuda.is_available():
+        return name
+    return f"{name} GPU-{torch.cuda.get_device_properties().uuid}"
+
+
+@lru_cache
+def packages(modules: tuple[str, ...]) -> str | None:
+    """Return the installed packages that modules belong to, 'flashinfer-python 0.6.13', sorted;
+    None without any. Torch and Triton are left out, as `versions` has them.
+    """
+    owners = importlib.metadata.packages_distributions()
+    names = set()
+    for module in modules:
+        package, *_ = module.split(".")
+        names.update(owners.get(package, []))
+
+    texts = []
+    for name in sorted(names - {"torch", "triton"}):
+        texts.append(f"{name} {importlib.metadata.version(name)}")
+    return ", ".join(texts) or None

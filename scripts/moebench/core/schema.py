@@ -1,5 +1,8 @@
-"""Files with a schema: pydantic models that refuse unknown keys, and errors of one line for what
-does not fit.
+"""Read and write files with a schema, a pydantic model. What does not fit it is a UserError:
+
+    results.jsonl:3: not a Provenance: versions.torch: Field required
+
+A record file, *.jsonl, has a head as its first line, and lines of another model after it.
 """
 
 from pathlib import Path
@@ -22,10 +25,10 @@ Head = TypeVar("Head", bound=BaseModel)
 
 
 def first_fault(error: ValidationError, whole: str) -> str:
-    """Return the first fault in words, as 'libs.torch: Field required'.
+    """Return an error's first fault: 'versions.torch: Field required', or with a plain value
+    "target: Input should be 'loose' or 'tight', got 'harsh'".
 
-    A plain value that came is shown: "target: Input should be 'loose' or 'tight', got 'harsh'".
-    whole: names the place where no single field is at fault.
+    whole: named where no single field is at fault, "file" or "line".
     """
     fault = error.errors()[0]
     location = ".".join(map(str, fault["loc"]))
@@ -46,41 +49,45 @@ def read_json(path: Path, model: type[Model]) -> Model:
 
 def read_lines(path: Path, line: type[Model]) -> list[Model]:
     """Return a file's lines. Raises UserError that names the file, the line and its first fault."""
-    lines = []
-    for number, text in enumerate(path.read_bytes().splitlines(), 1):
-        lines.append(_parse(text, line, f"{path.name}:{number}", "line"))
-    return lines
+    return _parse_lines(path, path.read_bytes().splitlines(), line, first=1)
 
 
 def read_record(
     path: Path, head: type[Head], line: type[Model], what: str
 ) -> tuple[Head, list[Model]]:
-    """Return a record file's head, which is its first line, and its further lines.
+    """Return a record file's first line, its head, and its further lines.
 
-    Half a last line, which a killed run leaves, is left out. what: names the kind of record in
-    the error for an empty file. Raises UserError that names the file, the line and its first fault.
+    A last line without an end, which a killed run leaves, is left out. what: the kind of record,
+    for the error of an empty file. Raises UserError that names the file, the line and its first
+    fault.
     """
     complete, _, _ = path.read_bytes().rpartition(b"\n")
-    texts = complete.splitlines()  # of bytes: a text's lines also end at U+2028, which JSON holds
+    texts = complete.splitlines()  # bytes, as a str's lines also end at U+2028, which JSON may have
     if not texts:
         raise UserError(f"{path.name}: not a record of {what}: it is empty")
 
-    lines = []
-    for number, text in enumerate(texts, 1):
-        model = head if number == 1 else line
-        lines.append(_parse(text, model, f"{path.name}:{number}", "line"))
-    return lines[0], lines[1:]
+    (first_line,) = _parse_lines(path, texts[:1], head, first=1)
+    return first_line, _parse_lines(path, texts[1:], line, first=2)
 
 
 def write_record(path: Path, lines: list[BaseModel]) -> None:
-    """Replace a record file by its head and the further lines."""
+    """Write a record file. lines: its head first."""
     text = ""
     for line in lines:
         text += line.model_dump_json(exclude_none=True) + "\n"
     write_atomically(path, text)
 
 
+def _parse_lines(path: Path, texts: list[bytes], model: type[Model], first: int) -> list[Model]:
+    """Return a file's lines from the number `first` on, as models. Raises UserError."""
+    lines = []
+    for number, text in enumerate(texts, first):
+        lines.append(_parse(text, model, f"{path.name}:{number}", "line"))
+    return lines
+
+
 def _parse(text: str | bytes, model: type[Model], place: str, whole: str) -> Model:
+    """Return a JSON text as a model. Raises UserError. place, whole: for its message."""
     try:
         return model.model_validate_json(text)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Builds that take minutes, done before anything is evaluated or timed."""
+"""Build what compiles for minutes, before anything is evaluated or timed."""
 
 import multiprocessing
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Say = Callable[[str], None]  # takes a line for the user
 
 
 def build_slow(solutions: dict[str, Solution], say: Say) -> None:
-    """Build those that compile for minutes on first use.
+    """Build those solutions whose manifest says that their first use takes long (`first_use`).
 
     A build that fails is only reported here: the run evaluates it as COMPILE_ERROR.
     """
@@ -30,7 +30,9 @@ def build_slow(solutions: dict[str, Solution], say: Say) -> None:
 
 
 def build_apart(packed: Solution) -> tuple[float, str]:
-    """Return what `build_timed` does, in a process of its own, as outputs are compared in this."""
+    """Return what `build_timed` does, called in a process of its own: in this one outputs are
+    compared, and no code of a solution runs.
+    """
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         try:
             return pool.submit(build_timed, packed).result()

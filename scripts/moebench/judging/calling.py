@@ -1,4 +1,4 @@
-"""Call a solution that FIB has built, or the reference: inputs, outputs, and the call."""
+"""Make inputs, and call with them a solution that FIB has built, or the reference."""
 
 import hashlib
 import re
@@ -16,38 +16,33 @@ CHUNK = 1 << 26  # elements that are drawn at once in fp32, before they become F
 OUT_OF_MEMORY = re.compile(r"(CUDA out of memory\..*? is free\.).*")
 
 
-def device_here() -> str:
-    """Return the current CUDA device, or cpu without one."""
-    if torch.cuda.is_available():
-        return f"cuda:{torch.cuda.current_device()}"
-    return "cpu"
-
-
 def seeded_inputs(
-    full: Definition, workload: Workload, trials: int, device: str, stored: dict
+    definition: Definition, workload: Workload, trials: int, device: str, stored: dict
 ) -> list[list]:
-    """Return FIB's inputs for each trial, the same in every run on one device.
+    """Return the inputs of each trial, as FIB draws them, in the definition's order.
 
-    stored: those that are not random, by name.
+    The seed is the workload's uuid, so they are the same in every run on one device. stored: name
+    -> tensor of those that are not drawn, from the workload's safetensors file.
     """
     digest = hashlib.sha256(workload.uuid.encode()).digest()
     torch.manual_seed(int.from_bytes(digest[:8], "big"))
-    return [gen_inputs(full, workload, device, stored) for _ in range(trials)]
+    return [gen_inputs(definition, workload, device, stored) for _ in range(trials)]
 
 
-def input_bytes(full: Definition, axes: dict[str, int]) -> dict[str, int]:
+def input_bytes(definition: Definition, axes: dict[str, int]) -> dict[str, int]:
     """Return name -> bytes of each tensor among the inputs of one trial."""
     sizes = {}
-    for (name, spec), shape in zip(full.inputs.items(), full.get_input_shapes(axes), strict=True):
+    shapes = definition.get_input_shapes(axes)
+    for (name, spec), shape in zip(definition.inputs.items(), shapes, strict=True):
         if shape:
             sizes[name] = prod(shape) * dtype_str_to_torch_dtype(spec.dtype).itemsize
     return sizes
 
 
 def random_fp8(shape: Sequence[int], device: str, source: torch.Generator) -> torch.Tensor:
-    """Return E4M3 of a normal distribution.
+    """Return a float8_e4m3fn tensor, normally distributed.
 
-    Drawn in parts: in fp32 at once, as FIB does it, the largest layer takes 45 GB.
+    It is drawn in parts: drawn in fp32 at once, as FIB does it, the largest layer takes 45 GB.
     """
     tensor = torch.empty(shape, dtype=torch.float8_e4m3fn, device=device)
     for part in tensor.view(-1).split(CHUNK):
@@ -56,9 +51,9 @@ def random_fp8(shape: Sequence[int], device: str, source: torch.Generator) -> to
 
 
 def first_tokens(value: object, shape: list[str] | None, num_tokens: int) -> object:
-    """Return an input without the tokens that follow, if it has any.
+    """Return an input cut to its first tokens, or as it is where no axis is the tokens'.
 
-    shape: names of its axes, None of a scalar.
+    shape: the names of its axes; None for a scalar.
     """
     if "seq_len" not in (shape or ()):
         return value
@@ -66,30 +61,36 @@ def first_tokens(value: object, shape: list[str] | None, num_tokens: int) -> obj
 
 
 def first_line(error: BaseException) -> str:
-    """Return an error's type and the first line of its message."""
+    """Return 'ValueError: what is wrong': an error's type and the first line of its message."""
     text = f"{type(error).__name__}: {str(error).strip()}"
     return shortened(text.splitlines()[0])
 
 
 def shortened(line: str) -> str:
-    """Return a line without what follows how much device memory was asked for, and was free."""
+    """Return torch's line on a lack of device memory, cut behind how much was free; others as they
+    are.
+    """
     return OUT_OF_MEMORY.sub(r"\1", line)
 
 
-def with_outputs(full: Definition, runnable: Runnable, inputs: list, device: str) -> list:
-    """Return what a runnable is called with: inputs, and outputs for one that writes into them."""
+def with_outputs(definition: Definition, runnable: Runnable, inputs: list, device: str) -> list:
+    """Return a runnable's arguments: inputs, and new outputs if it writes into its arguments."""
     if not runnable.metadata.destination_passing_style:
         return inputs
-    return inputs + allocate_outputs(full, inputs, device)
+    return inputs + allocate_outputs(definition, inputs, device)
 
 
-def call(full: Definition, runnable: Runnable, inputs: list, device: str) -> list[torch.Tensor]:
-    """Return the outputs; NaN, or -1, wherever a destination-passing solution writes nothing."""
+def call(
+    definition: Definition, runnable: Runnable, inputs: list, device: str
+) -> list[torch.Tensor]:
+    """Return the outputs of a call. Where a runnable that writes into its arguments leaves an
+    element as it was, the element is NaN, or -1 of an integer output.
+    """
     with torch.no_grad():
         if not runnable.metadata.destination_passing_style:
-            return normalize_result(full, runnable(*inputs), device)
+            return normalize_result(definition, runnable(*inputs), device)
 
-        arguments = with_outputs(full, runnable, inputs, device)
+        arguments = with_outputs(definition, runnable, inputs, device)
         outputs = arguments[len(inputs) :]
         for output in outputs:
             output.fill_(float("nan") if output.is_floating_point() else -1)

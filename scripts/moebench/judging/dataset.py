@@ -1,5 +1,7 @@
-"""What is evaluated: this repository's definitions and workloads, or those of a FIB data set on
-disk.
+"""Definitions and workloads of a FIB data set on disk: this repository, or another folder.
+
+`root` is the data set's folder; paths.ROOT is this repository, whose definitions are made by the
+catalogue and whose workloads are written when they are first asked for.
 """
 
 from collections.abc import Collection
@@ -11,18 +13,17 @@ from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.core.names import unknown
 from moebench.core.schema import read_json
-from moebench.operators import catalogue, workloads
+from moebench.operators import catalogue, workload_files, workloads
 from moebench.operators.catalogue import layer_key_named
+from moebench.operators.workloads import LabelledWorkload
 
 LFS = b"version https://git-lfs"  # how a pointer of Git LFS begins
 LARGEST_POINTER = 1024  # bytes
-EVALUATED = ("axes", "inputs", "outputs", "reference")  # fields that decide about a result
+EVALUATED = ("axes", "inputs", "outputs", "reference")  # a definition's fields that results hang on
 
 
 def files(root: Path) -> dict[str, Path]:
-    """Return name -> file of each definition of a data set. Raises UserError for a folder that is
-    none.
-    """
+    """Return name -> file of each definition. Raises UserError for a folder that is no data set."""
     paths_below = (root / "definitions").rglob("*.json")
     by_name = {path.stem: path for path in sorted(paths_below)}
     if not by_name:
@@ -33,7 +34,7 @@ def files(root: Path) -> dict[str, Path]:
 
 
 def names(root: Path) -> list[str]:
-    """Return the definitions: those that this repository has, too, in its order, then the others.
+    """Return the definitions' names: first those that this repository has, too, in its order.
 
     Raises as `files`.
     """
@@ -43,9 +44,7 @@ def names(root: Path) -> list[str]:
 
 
 def definition(name: str, root: Path) -> Definition:
-    """Return a definition. Raises UserError for one that is not there, and for a file that is
-    none.
-    """
+    """Return the definition of this name. Raises UserError for an unknown one, or a bad file."""
     if root == paths.ROOT:
         return catalogue.definition(layer_key_named(name))
 
@@ -57,37 +56,48 @@ def definition(name: str, root: Path) -> Definition:
 
 def labelled(
     name: str, root: Path = paths.ROOT, wanted: Collection[str] = ()
-) -> list[tuple[str, Workload]]:
-    """Return (label, workload) in the order in which they are run; this repository's with their
-    tensors.
+) -> list[LabelledWorkload]:
+    """Return the workloads of the definition of this name, in the order in which they are run.
 
-    wanted: those alone, as `workloads.named` has it; all without any. Raises UserError.
+    The tensors of this repository's are written below blob/ where they are missing. wanted: what
+    the user calls some of them, as `workloads.named` takes it; without any, all are returned.
+    Raises UserError for a text that means none, and where there are no workloads.
     """
-    if root == paths.ROOT:
-        key = catalogue.by_name()[name]
-        workloads.make(key)
-        all_labelled = [(workloads.label(each, key), each) for each in workloads.recorded(key)]
-    else:
-        there = workloads.of_data_set(name, root)
-        all_labelled = [(f"{each.uuid} {workloads.size(each)}", each) for each in there]
-    if not all_labelled:
+    every_workload = all_labelled(name, root)
+    if not every_workload:
         raise UserError(f"{name}: {root} has no workloads/**/{name}.jsonl")
     if not wanted:
-        return all_labelled
+        return every_workload
 
     chosen = []
     for text in wanted:
-        chosen += workloads.named(text, all_labelled)
-    return [each for each in all_labelled if each in chosen]
+        chosen += workloads.named(text, every_workload)
+    return [each for each in every_workload if each in chosen]
 
 
-def lacking(full: Definition, workload: Workload, root: Path) -> str | None:
-    """Return which axis or tensor of a workload is not there; None where all are.
+def all_labelled(name: str, root: Path) -> list[LabelledWorkload]:
+    """Return what `labelled` returns of all workloads; [] where the data set has none."""
+    labelled_workloads = []
+    if root == paths.ROOT:
+        layer_key = catalogue.by_name()[name]
+        workload_files.make(layer_key)
+        for workload in workloads.recorded(layer_key):
+            label = workloads.label(workload, layer_key)
+            labelled_workloads.append(LabelledWorkload(label, workload))
+    else:
+        for workload in workloads.of_data_set(name, root):
+            label = f"{workload.uuid} {workloads.size(workload)}"
+            labelled_workloads.append(LabelledWorkload(label, workload))
+    return labelled_workloads
 
-    FIB says what is wrong with one that is.
+
+def lacking(definition: Definition, workload: Workload, root: Path) -> str | None:
+    """Return why a workload cannot be loaded, an axis or a file that is missing, or None.
+
+    What is there may be wrong all the same: FIB says that.
     """
-    for axis in full.axes:
-        if axis not in workload.axes and full.axes[axis].type == "var":
+    for axis in definition.axes:
+        if axis not in workload.axes and definition.axes[axis].type == "var":
             return f"axes: {axis} is missing"
 
     for name, spec in workload.inputs.items():
@@ -106,18 +116,18 @@ def file_fault(path: Path) -> str | None:
     return None
 
 
-def differing(full: Definition) -> list[str]:
-    """Return which fields this repository's definition of the same name has otherwise, descriptions
-    left out; nothing if it has none of that name.
+def differing(definition: Definition) -> list[str]:
+    """Return the EVALUATED fields in which a definition differs from this repository's of the same
+    name, descriptions left out; [] if there is none of that name.
     """
-    layer_key = catalogue.by_name().get(full.name)
+    layer_key = catalogue.by_name().get(definition.name)
     if layer_key is None:
         return []
     here = catalogue.definition(layer_key)
-    return [field for field in EVALUATED if text_of(here, field) != text_of(full, field)]
+    return [field for field in EVALUATED if text_of(here, field) != text_of(definition, field)]
 
 
-def text_of(full: Definition, field: str) -> str:
+def text_of(definition: Definition, field: str) -> str:
     """Return a field of a definition as JSON, without the descriptions in it."""
     without_descriptions = {field: {"__all__": {"description": True}}}
-    return full.model_dump_json(include={field}, exclude=without_descriptions)
+    return definition.model_dump_json(include={field}, exclude=without_descriptions)

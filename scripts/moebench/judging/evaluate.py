@@ -1,7 +1,12 @@
-"""Evaluate a task of a plan: run -> look again -> put paths right -> provenance -> trace."""
+"""Evaluate a task of a plan: run its solutions, and make FIB traces of what is found about them.
+
+A Task goes in, a workload and the solutions to run on it. An Outcome comes out, which has for each
+solution a Trace with its status, errors, times and provenance, and why it failed, for the user:
+
+    INCORRECT_NUMERICAL, ["largest absolute error 3.5 at (0, 17): got 1.5, want 5", ...]
+"""
 
 import re
-from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -12,11 +17,13 @@ from moebench.core.errors import UserError
 from moebench.core.printable import cut_line, printable, readable_log
 from moebench.core.provenance import Provenance
 from moebench.judging import fib
-from moebench.judging.calling import device_here, first_line
+from moebench.judging.calling import first_line
+from moebench.judging.device import device_here
 from moebench.judging.explaining import frames
 from moebench.judging.isolation.comparison import Finding
 from moebench.judging.isolation.runner import Runner
 from moebench.judging.plan import Part, Plan, Task
+from moebench.judging.runners import Runners
 from moebench.judging.second_look import SecondLook
 from moebench.packing import pack
 from moebench.packing.fingerprint import source_hashes
@@ -24,10 +31,11 @@ from moebench.packing.fingerprint import source_hashes
 PASSED = EvaluationStatus.PASSED
 TIMEOUT = EvaluationStatus.TIMEOUT
 RAISED = (EvaluationStatus.RUNTIME_ERROR, EvaluationStatus.COMPILE_ERROR)
-HEADING = "diagnosis:"  # before the sentences in a trace's log
-REASON = 300  # characters of a line that says why
-# characters of a failure's log that a trace keeps, without its folders, of no use to its reader
-MAX_LOG = 4000
+NOT_RUN = "the process that was to run it ended before, and no other one took its place"
+HEADING = "diagnosis:"  # before the reasons in a trace's log
+MAX_REASON = 300  # characters of a reason
+MAX_LOG = 4000  # characters of a failure's log that a trace keeps, from its end
+# Folders before a file's name, of no use to whoever reads the trace elsewhere
 FOLDERS = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+")
 
 
@@ -35,8 +43,8 @@ FOLDERS = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+")
 class EvaluatedSolution:
     """A solution's trace on a workload.
 
-    reasons: why it failed, or what is odd although it passes, in a few lines. log: what was
-    printed, with tracebacks, and without the diagnosis.
+    reasons: lines that say why it failed, or what is odd although it passes. log: what it printed,
+    with tracebacks, and without the reasons.
     """
 
     trace: Trace
@@ -50,10 +58,10 @@ class EvaluatedSolution:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a task: evaluated solutions by their names.
+    """What became of a task. evaluated: by the solution's name.
 
-    lost: solution -> why it was not evaluated: the reference did not run, or what ran it died
-    twice.
+    lost: solution's name -> why it was not evaluated, through no fault of its own: the reference
+    did not run, or the process that evaluates could not go on.
     """
 
     task: Task
@@ -66,7 +74,7 @@ class Outcome:
 
 
 class Evaluator:
-    """Does a plan's tasks on the current device, in processes that end when it is closed.
+    """Evaluates a plan's tasks on this machine's device, in processes that end when it is closed.
 
     host: for the traces, if they are to say where each was made.
     """
@@ -75,126 +83,101 @@ class Evaluator:
         self.plan = plan
         self.host = host
         self.device = device_here()
-        self.runner = None
-        self.runner_context = ExitStack()
-        self.runner_is_for: tuple | None = None  # the definition, and a third-party solution alone
-        self.provenances: dict[str, Provenance] = {}  # by the packed solution's name and definition
-        self.hung: dict[tuple[str, str], str] = {}  # definition and solution -> on which workload
+        self.runners = Runners(self.device, plan.clock)
         self.second_look = SecondLook(plan, self.device)
+        self.provenances: dict[str, Provenance] = {}  # by definition and packed solution
+        self.hung: dict[tuple[str, str], str] = {}  # definition and solution -> on which workload
 
     def close(self) -> None:
-        self.runner_context.close()
+        self.runners.close()
         self.second_look.close()
 
     def evaluate(self, task: Task) -> Outcome:
         """Return what became of a task. Raises UserError for what is wrong with this machine."""
         part = self.plan.parts[task.definition]
         try:
-            findings = self.run(part, task)
+            findings = self.findings(part, task)
         except UserError:  # of this machine: no process can be started, no file written
             raise
         except Exception as error:  # of the reference: what a solution does is its result
             return Outcome(task, lost=dict.fromkeys(task.names, reference_fault(error)))
 
         evaluated = {}
+        lost = {}
         for name in task.names:
-            evaluated[name] = self.evaluated(part, task, name, findings[name])
-        return Outcome(task, evaluated)
+            if name in findings:
+                evaluated[name] = self.evaluated(part, task, name, findings[name])
+            else:
+                lost[name] = NOT_RUN
+        return Outcome(task, evaluated, lost)
 
-    def run(self, part: Part, task: Task) -> dict[str, Finding]:
-        """Return what is found by name. A solution that hung is not called again."""
-        called = []
+    def findings(self, part: Part, task: Task) -> dict[str, Finding]:
+        """Return solution's name -> what is found about it; one that was not run is left out.
+
+        A solution that hung on another workload is not run again.
+        """
+        to_run = []
         findings = {}
         for name in task.names:
             if (task.definition, name) in self.hung:
                 findings[name] = self.skipped(task, name)
             else:
-                called.append(name)
-        if called:
-            findings.update(self.call(part, task, called))
+                to_run.append(name)
+        if not to_run:
+            return findings
 
-        for name in called:
-            if findings[name].status == TIMEOUT:
+        for name, finding in self.run(part, task, to_run).items():
+            findings[name] = finding
+            if finding.status == TIMEOUT:
                 self.hung[task.definition, name] = task.label
         return findings
 
     def skipped(self, task: Task, name: str) -> Finding:
-        """Return what is said of a solution that is not called again after a time-out."""
+        """Return the finding about a solution that is not run again after a time-out."""
         seconds = self.plan.config.timeout_seconds
         label = self.hung[task.definition, name]
         log = f"skipped: no result after {seconds} s on {label}, see there; "
         return Finding(TIMEOUT, log=f"{log}--timeout takes other seconds")
 
-    def call(self, part: Part, task: Task, names: list[str]) -> dict[str, Finding]:
-        """Return what is found by name, after a second look where FIB has compared.
-
-        Raises what the runner raises.
+    def run(self, part: Part, task: Task, names: list[str]) -> dict[str, Finding]:
+        """Run some of a task's solutions; return what `findings` does, after a second look at what
+        FIB has compared. Raises whatever the runner raises.
         """
-        runner = self.runner_for(part, task)
-        config = self.plan.config
+        runner = self.runners.runner_for(part, task)
         solutions = [part.solutions[name] for name in names]
-        results = runner.run_workload(part.full, task.workload, solutions, config, part.root)
-
-        findings = {}
+        results = runner.run_workload(
+            part.definition, task.workload, solutions, self.plan.config, part.root
+        )
+        by_name = {}
         for name, packed in zip(names, solutions, strict=True):
-            findings[name] = results[packed.name]
+            if packed.name in results:
+                by_name[name] = results[packed.name]
         if isinstance(runner, Runner):
-            return findings
+            return by_name
 
-        for name, evaluation in findings.items():
-            findings[name] = Finding.by_fib(evaluation)
+        findings = {name: Finding.by_fib(evaluation) for name, evaluation in by_name.items()}
         return findings | self.second_look.at(part, task, findings)
 
-    def runner_for(self, part: Part, task: Task) -> Runner | fib.Runner:
-        """Return the runner for a task, a new one where the one before is not to be shared.
-
-        Raises UserError where none can be started, which is no fault of the reference.
-        """
-        third_party = task.names if part.is_third_party(task) else ()
-        is_for = (task.definition, third_party)
-        if is_for != self.runner_is_for or part.renew_worker:
-            self.runner_is_for = None
-            self.runner_context.close()
-            context = self.new_runner(part, bool(third_party))
-            try:
-                self.runner = self.runner_context.enter_context(context)
-            except RuntimeError as error:  # FIB's, without a device or a worker
-                raise UserError(f"no worker can be started: {first_line(error)}") from error
-            self.runner_is_for = is_for
-        return self.runner
-
-    def new_runner(self, part: Part, is_third_party: bool) -> AbstractContextManager:
-        """Return a runner that closes with its context: FIB's on a GPU, for whoever is trusted or
-        cannot be compared elsewhere.
-        """
-        if self.device == "cpu":
-            return closing(Runner())
-        if is_third_party and fib.is_elementwise(part.full):
-            return closing(Runner(self.device, self.plan.clock))
-        return fib.running(self.plan.clock)
-
     def evaluated(self, part: Part, task: Task, name: str, finding: Finding) -> EvaluatedSolution:
-        """Return a solution's trace, with why it failed."""
+        """Return what a trace and the user are told of a finding about a solution."""
         packed = part.solutions[name]
-        has_passed = finding.status == PASSED
         log = readable_log(finding.log)
         reasons = finding.sentences
-        if not has_passed:
-            origins = third_party_origins(name, packed)
-            if name not in part.third_party:
-                origins = pack.origins(name)
+        trace_log = []  # lines; a trace that passed keeps nothing printed
+        if finding.status != PASSED:
+            origins = shown_paths(part, name)
             log = frames.with_own_paths(log, origins)
+            trace_log.append(log)
             reasons = reasons or why_failed(finding.status, log, origins)
-        reasons = tuple(cut_line(printable(reason), REASON) for reason in reasons)
 
-        kept_lines = [] if has_passed else [log]  # nothing of what one prints that passes
+        reasons = tuple(cut_line(printable(reason), MAX_REASON) for reason in reasons)
         if finding.sentences:
-            kept_lines += [HEADING, *reasons]
-        trace = self.trace(task, packed, finding, "\n".join(kept_lines))
+            trace_log += [HEADING, *reasons]
+        trace = self.trace(task, packed, finding, "\n".join(trace_log))
         return EvaluatedSolution(trace, reasons, log.strip())
 
     def trace(self, task: Task, packed: Solution, finding: Finding, log: str) -> Trace:
-        """Return a finding as FIB keeps it, with its provenance."""
+        """Return a finding as a FIB trace, with its provenance. log: kept from its end."""
         short_log = FOLDERS.sub("", log)[-MAX_LOG:]
         evaluation = fib.make_eval(
             finding.status, self.device, None, finding.correctness, finding.performance, short_log
@@ -209,7 +192,7 @@ class Evaluator:
         )
 
     def measured_by(self, packed: Solution) -> Provenance:
-        """Return where figures of a solution come from, the same for all of its workloads."""
+        """Return the provenance of a solution's figures, the same for all of its workloads."""
         key = f"{packed.definition} {packed.name}"
         if key not in self.provenances:
             self.provenances[key] = provenance.here(
@@ -225,21 +208,30 @@ class Evaluator:
 
 
 def reference_fault(error: Exception) -> str:
-    """Return in a line why the reference did not run, which is all that a runner raises."""
+    """Return one line on why the reference did not run. error: what a runner has raised."""
     line = printable(first_line(error)).removeprefix("RuntimeError: ")
-    reason = cut_line(line, REASON)
+    reason = cut_line(line, MAX_REASON)
     if reason.startswith("the reference "):
         return reason
     return f"the reference did not run: {reason}"
 
 
-def third_party_origins(name: str, packed: Solution) -> dict[str, PurePosixPath]:
-    """Return path in a packed solution -> the path that is shown: below the solution's name."""
-    return {source.path: PurePosixPath(name, source.path) for source in packed.sources}
+def shown_paths(part: Part, name: str) -> dict[str, PurePosixPath]:
+    """Return path in a packed solution -> the path by which the user knows the file: in the
+    repository, or for a third-party solution below its name.
+    """
+    if name not in part.third_party:
+        return pack.origins(name)
+    sources = part.solutions[name].sources
+    return {source.path: PurePosixPath(name, source.path) for source in sources}
 
 
 def why_failed(status: EvaluationStatus, log: str, origins: frames.Origins) -> list[str]:
-    """Return how the process ended, or the error that a log ends with, and where it was raised."""
+    """Return lines on why a solution failed: the error that its log ends with, or how its process
+    ended; and where in its sources that was.
+
+    log: with the solution's files named as in `origins`, path in the packed solution -> shown.
+    """
     last_line = log.strip().splitlines()[-1:]
     if status == TIMEOUT:
         return last_line + frames.hung(log, origins)
@@ -248,4 +240,6 @@ def why_failed(status: EvaluationStatus, log: str, origins: frames.Origins) -> l
     if ended:
         _, *places = frames.raised(printed, origins)
         return [ended + how.strip(), *places]
-    return frames.raised(log, origins) if status in RAISED else last_line
+    if status in RAISED:
+        return frames.raised(log, origins)
+    return last_line

@@ -1,10 +1,12 @@
-"""Everything private of FlashInfer-Bench 0.1.2 and its main branch that is called, subclassed or
-patched, and why.
+"""All that is private of FlashInfer-Bench (0.1.2 and its main branch) and is used here, and why.
 
-Called, so that an evaluation here is FIB's: its inputs, outputs and error statistics. Subclassed:
-its runner, which evaluates on a CUDA device in a worker process, the parent's side of that worker,
-and what it says of times. Patched, while a runner runs: how worker processes start, what times a
-call, that each trial's time is said beside their mean, and what keeps device memory.
+The first part is used by isolation/ and by FIB's own runner: how FIB draws inputs, makes outputs,
+compares and times, so that an evaluation here is one of FIB's.
+
+The second part is FIB's PersistentRunner on a GPU. It runs the reference in this process and
+solutions in a worker process. `running` gives that runner with these changes: a failure of the
+reference says why, a worker that hangs or dies says where or how, each trial's time is kept beside
+the mean, Ctrl-C ends workers without tracebacks, and no freed device memory is kept.
 """
 
 import faulthandler
@@ -49,6 +51,7 @@ from moebench.core.errors import CannotRun
 from moebench.judging import gpu_clock
 
 STACKS = "MOEBENCH_STACKS"  # in the environment: the folder in which workers write where they hang
+SECONDS_TO_WRITE = 0.5  # that a worker has for that, once it is asked where it is
 ENDED = "the process ended: "  # in a log, before how
 MAIN = not hasattr(timing, "do_bench")  # FIB's main branch
 # FIB's that compare as `compute_error_stats` counts
@@ -73,27 +76,27 @@ def own_clock() -> str:
 CLOCK = own_clock()
 
 
-# What both ways of evaluating share
+# ---- Used by isolation/ and by FIB's runner
 
 
-def is_elementwise(full: Definition) -> bool:
-    """Whether FIB compares a definition's outputs as `compute_error_stats` counts."""
-    return resolve_evaluator(full).__name__ in ELEMENTWISE
+def is_elementwise(definition: Definition) -> bool:
+    """Whether FIB compares a definition's outputs element by element, as `compute_error_stats`."""
+    return resolve_evaluator(definition).__name__ in ELEMENTWISE
 
 
-def check_evaluator(full: Definition, on_gpu: bool) -> None:
-    """Raise CannotRun on a CPU for a definition whose outputs are not compared one by one."""
-    if not on_gpu and not is_elementwise(full):
-        evaluator = resolve_evaluator(full).__name__
-        raise CannotRun(f"{full.name} needs a CUDA device: FIB's {evaluator} evaluates it")
+def check_evaluator(definition: Definition, on_gpu: bool) -> None:
+    """Raise CannotRun on a CPU for a definition whose outputs only FIB can compare."""
+    if not on_gpu and not is_elementwise(definition):
+        evaluator = resolve_evaluator(definition).__name__
+        raise CannotRun(f"{definition.name} needs a CUDA device: FIB's {evaluator} evaluates it")
 
 
-def check_finite(full: Definition, expected: list[torch.Tensor]) -> None:
+def check_finite(definition: Definition, expected: list[torch.Tensor]) -> None:
     """Raise RuntimeError where the reference is not finite, as no comparison would mean anything.
 
     NaN compares as equal to anything, and nothing finite is close to infinity.
     """
-    for name, tensor in zip(full.outputs, expected, strict=True):
+    for name, tensor in zip(definition.outputs, expected, strict=True):
         bad = int((~tensor.float().isfinite()).sum())
         if bad:
             raise RuntimeError(
@@ -102,7 +105,7 @@ def check_finite(full: Definition, expected: list[torch.Tensor]) -> None:
             )
 
 
-def build_reference(full: Definition) -> Runnable:
+def build_reference(definition: Definition) -> Runnable:
     """Build a definition's reference from a folder that no solution writes into.
 
     Raises CannotRun where there can be none.
@@ -113,12 +116,12 @@ def build_reference(full: Definition) -> Runnable:
         mock.patch.dict(os.environ, FIB_CACHE_PATH=folder),
         mock.patch.object(python_builder, "write_sources_to_path", write_sources),
     ):
-        return BuilderRegistry.get_instance().build_reference(full)
+        return BuilderRegistry.get_instance().build_reference(definition)
 
 
 @contextmanager
 def temporary_files() -> Iterator[None]:
-    """Raises CannotRun where a temporary file cannot be written inside."""
+    """Raise CannotRun, which names the folder, where a temporary file cannot be written inside."""
     try:
         yield
     except OSError as error:
@@ -128,7 +131,7 @@ def temporary_files() -> Iterator[None]:
 
 
 def write_sources(folder: Path, sources: list[SourceFile]) -> None:
-    """Write sources as Python reads them; FIB writes them as the locale has it."""
+    """Write sources in UTF-8, as Python reads them; FIB writes them in the locale's encoding."""
     for source in sources:
         path = folder / source.path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,11 +139,13 @@ def write_sources(folder: Path, sources: list[SourceFile]) -> None:
 
 
 def timer(clock: str) -> Callable[..., float]:
-    """Return the function that times calls of a runnable, in ms, by this clock."""
+    """Return the function that times a runnable by this clock: time_runnable(runnable, arguments,
+    warmup_runs, iterations, device) -> ms of a call.
+    """
     return timing.time_runnable if clock == CLOCK else gpu_clock.time_runnable
 
 
-# FIB's runner on a GPU: how its worker process starts
+# ---- FIB's runner on a GPU: in its worker process
 
 
 def start_without_interrupt(process, start=SpawnProcess._Popen):
@@ -168,14 +173,14 @@ persistent_worker_main = persistent_runner._persistent_worker_main
 
 
 class TimedPerformance(Performance):
-    """FIB's, with the ms of each trial, whose mean FIB's latency is."""
+    """FIB's, with the time of each trial in ms; FIB's latency_ms is their mean."""
 
     trials_ms: list[float] = []
 
 
 @contextmanager
 def trials_said() -> Iterator[None]:
-    """Inside, FIB's evaluators return a TimedPerformance; in whichever way they are timed."""
+    """Have FIB's evaluators return a TimedPerformance inside, whichever clock they time by."""
     times_ms: list[float] = []
     time_call = default.time_runnable
     evaluate = default.DefaultEvaluator.eval_performance.__func__
@@ -208,25 +213,24 @@ def gpu_clock_worker(*args) -> None:
 
 
 def stack_file(pid: int) -> Path:
+    """Return the file in which the worker with this pid writes where it is."""
     return Path(os.environ[STACKS], f"{pid}.txt")
 
 
-def stack_of(process, patience: float = 0.5) -> str:
-    """Return where a worker is, as faulthandler writes it; nothing if it does not."""
+def stack_of(process: SpawnProcess) -> str:
+    """Return where a worker is, as faulthandler writes it at a time-out; "" if it has ended."""
     with suppress(OSError):
         os.kill(process.pid, signal.SIGUSR1)
-        time.sleep(patience)
+        time.sleep(SECONDS_TO_WRITE)
         return f"Timeout (\n{stack_file(process.pid).read_text(errors='replace')}"
     return ""
 
 
-# FIB's runner on a GPU: what it does with a worker
+# ---- FIB's runner on a GPU: in this process
 
 
 class Pool(ThreadPoolExecutor):
-    """FIB waits for every solution of a workload; here those that have not begun are dropped after
-    an exception.
-    """
+    """Drops what has not begun after an exception. FIB's waits for every solution of a workload."""
 
     def __exit__(self, raised, *rest):
         self.shutdown(cancel_futures=raised is not None)
@@ -247,16 +251,20 @@ def rand_tensor_without_cache(*args) -> torch.Tensor:
 
 
 class Worker(PersistentSubprocessWorker):
-    """The parent's side of a worker. fault: why the reference failed, which FIB only logs.
-    after_reference: no solution has passed since it ran.
+    """The parent's side of a worker. fault: why the reference failed, which FIB only logs. ran:
+    names of the workload's solutions that the worker was given. after_reference: whether none has
+    passed since the reference ran.
     """
 
     fault: str | None = None
+    ran: set[str] = set()
     after_reference = False
 
     def run_ref(self, definition, *args):
-        """Run the reference without an earlier baseline, as FIB releases none that it built after a
-        restart. Leaves no freed memory. Raises RuntimeError where it is not finite.
+        """Run the reference and keep its baseline: inputs, expected outputs and time.
+
+        Earlier ones are dropped, as FIB releases none that it built after a restart. Raises
+        RuntimeError where an expected output is not finite.
         """
         self._baselines.clear()
         self.after_reference = True
@@ -272,12 +280,14 @@ class Worker(PersistentSubprocessWorker):
             torch.cuda.empty_cache()
 
     def run_solution(self, solution, baseline, config) -> Evaluation:
-        """Evaluate on the baseline that there is, as FIB gives one that it built again to the next
-        solution alone.
+        """Evaluate a solution. The log ends with how the worker ended, or with where it hangs.
 
-        The first to pass after a reference, timed 5 to 10% slower, is evaluated twice. The log says
-        how a process ended, and where it hung.
+        The baseline is the one that there is: after a restart FIB gives the new one to the next
+        solution alone. The first solution to pass after a reference is evaluated twice, and the
+        second time counts: the first is 5 to 10% slower.
         """
+        if self._baselines:
+            self.ran.add(solution.name)
         baseline = next(iter(self._baselines), baseline)
         result = super().run_solution(solution, baseline, config)
         if self.after_reference and result.status == EvaluationStatus.PASSED:
@@ -291,7 +301,7 @@ class Worker(PersistentSubprocessWorker):
 
 
 def why_no_result(process: SpawnProcess | None, status: EvaluationStatus) -> str:
-    """Return where a worker hangs, or how it ended; nothing of one that has only raised."""
+    """Return where a worker hangs, or how it ended; "" of one that lives, and has only raised."""
     if process and status == EvaluationStatus.TIMEOUT:
         return stack_of(process)
     if process and status == EvaluationStatus.RUNTIME_ERROR:
@@ -307,27 +317,35 @@ def ending(code: int) -> str:
 
 
 class Runner(PersistentRunner):
-    """FIB's runner, which says why a reference failed."""
+    """FIB's runner, which says why a reference failed, and blames no solution for a worker."""
 
     def run_workload(self, *args) -> dict[str, Evaluation]:
-        """Return what FIB does. Raises RuntimeError with the cause where the reference failed."""
+        """Return packed solution's name -> FIB's evaluation.
+
+        A solution that was not run is left out: a worker has ended before it, and no other one, or
+        no reference on it, took its place. FIB says RUNTIME_ERROR of such. Raises RuntimeError with
+        the cause where the reference failed.
+        """
         self._device_retry_counts.clear()  # FIB gives a device up after three failures in all
         workers = list(self._workers)
         for worker in workers:
             worker.fault = None
+            worker.ran = set()
 
         try:
-            return super().run_workload(*args)
+            results = super().run_workload(*args)
         except RuntimeError as error:
             faults = filter(None, [worker.fault for worker in workers])
             raise RuntimeError(next(faults, error)) from error
+        ran = set().union(*[worker.ran for worker in workers])
+        return {name: evaluation for name, evaluation in results.items() if name in ran}
 
 
 @contextmanager
 def running(clock: str = CLOCK) -> Iterator[Runner]:
-    """The runner; its workers, and those that it starts again, end with the context.
+    """Yield FIB's runner with the changes of this module; its workers end with the context.
 
-    clock: one of CLOCKS, of the reference, in this process, and of solutions, in workers.
+    clock: one of provenance.CLOCKS, by which the reference and solutions are timed.
     """
     by_other_clock = clock != CLOCK
     main = gpu_clock_worker if by_other_clock else worker_main

@@ -1,4 +1,4 @@
-"""A plan's tasks on this machine's device, one after another."""
+"""Evaluate a plan's tasks on this machine's device, one after another."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,13 +10,13 @@ from moebench.judging.plan import Plan
 
 
 class Here:
-    """This machine, as on_ray.Cluster is several."""
+    """This machine. It has what on_ray.Cluster has, so that a run may take either."""
 
-    text = ""
+    text = ""  # nothing is said of where a run is, if it is here
     survey = staticmethod(survey)
 
     def outcomes(self, plan: Plan, say: Say) -> Iterator[Outcome]:
-        """Yield each task's outcome. say: takes a line about what is built before."""
+        """Yield each task's outcome, in order. say: takes lines on what is built beforehand."""
         for part in plan.parts.values():
             build_slow(part.ours_to_run, say)
 

@@ -1,8 +1,11 @@
-"""A plan's tasks on a Ray cluster, whose nodes evaluate them as this machine would.
+"""Evaluate a plan's tasks on a Ray cluster, whose nodes do it as this machine would.
 
-An actor, a process on a device, is given tasks one by one as long as there are any, so no device
-waits. Ray's ActorPool does not say which task died with an actor, and gives tasks to actors that
-have not started, which a dead node keeps; Ray's own retries blame a task for a node that is broken.
+An Actor is a process on a node with a device of its own, and gets one task after another, so that
+no device waits. A task that dies with its actor is tried once more, on another one.
+
+Ray has an ActorPool, but that does not say which task died with an actor, and gives tasks to actors
+that have not started, where a dead node keeps them. Ray's own retries would blame a task for a
+broken node.
 """
 
 import os
@@ -27,20 +30,22 @@ from moebench.judging.evaluate import Evaluator, Outcome
 from moebench.judging.plan import Plan, Task
 from moebench.operators import workloads
 
-FAILED_STARTS = 3  # of actors in a row, for each slot, until the run is given up
+FAILED_STARTS = (
+    3  # of actors one after another, times the cluster's slots: then the run is given up
+)
 SECONDS = 10  # to reach a cluster's head; Ray itself tries for minutes
-ACCELERATOR = "accelerator_type:"  # before a GPU's kind, among a node's resources
+ACCELERATOR = "accelerator_type:"  # before the kind of GPU, as in "accelerator_type:H200": 1.0
 NOT_INSTALLED = "--ray: Ray is not installed: run `make setup-fleet`, or pip install '.[fleet]'"
 NEITHER = "--ray: the cluster has neither a GPU nor a CPU to evaluate on"
 
 
 @contextmanager
 def connected(address: str | None) -> Iterator["Cluster"]:
-    """The cluster's devices; without an address this machine's, on which a cluster is started where
-    there is none.
+    """Connect to the cluster at an address, HOST:PORT, or None for one on this machine, which is
+    started where there is none. Yield it; the connection ends with the context.
 
-    Ctrl-C ends it here, and Ray then ends the actors. Raises UserError for what is no HOST:PORT,
-    CannotRun without Ray.
+    Ctrl-C interrupts this process alone, and Ray then ends the actors. Raises UserError for another
+    text than HOST:PORT, CannotRun where there is no Ray or no cluster.
     """
     try:
         import ray  # pyright: ignore[reportMissingImports]  an extra
@@ -64,7 +69,7 @@ def connected(address: str | None) -> Iterator["Cluster"]:
 
 
 def check_address(address: str) -> None:
-    """Raise UserError for what is no HOST:PORT, CannotRun where nobody answers."""
+    """Raise UserError for another text than HOST:PORT, CannotRun where nobody answers there."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         raise UserError(
@@ -77,13 +82,14 @@ def check_address(address: str) -> None:
 
 
 def cluster() -> "Cluster":
-    """Return the GPUs of the cluster, or its CPUs where it has none.
+    """Return the cluster that this process is connected to, with a slot for each GPU, or for each
+    CPU where it has no GPU.
 
-    Raises UserError where GPUs are of several kinds, CannotRun where there is neither.
+    Raises UserError where its GPUs are of several kinds, CannotRun where it has neither.
     """
     import ray  # pyright: ignore[reportMissingImports]  an extra
 
-    gpus = Counter()
+    gpus = Counter()  # by kind
     cpus = 0
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     for resources in nodes:
@@ -105,7 +111,7 @@ def cluster() -> "Cluster":
 
 
 def kind_of_gpu(resources: dict[str, float]) -> str:
-    """Return what Ray calls the GPUs of a node."""
+    """Return what Ray calls the GPUs of a node: "H200", or "GPU" where it does not say."""
     for name in resources:
         if name.startswith(ACCELERATOR):
             return name.removeprefix(ACCELERATOR)
@@ -114,14 +120,18 @@ def kind_of_gpu(resources: dict[str, float]) -> str:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What actors run on. options: Ray's for each of them; slots: how many there can be at once."""
+    """A cluster that actors run on.
+
+    options: Ray's for one actor, which say what it takes of a node. slots: how many actors there
+    can be at once. text: "8 H200s of 2 nodes".
+    """
 
     options: dict
     slots: int
     text: str
 
     def survey(self) -> Device:
-        """Return one of its devices. Raises CannotRun where that fails."""
+        """Return one of its devices, which stands for all. Raises CannotRun where that fails."""
         import ray  # pyright: ignore[reportMissingImports]  an extra
 
         try:
@@ -132,12 +142,15 @@ class Cluster:
             ) from error
 
     def outcomes(self, plan: Plan, say: Say) -> Iterator[Outcome]:
-        """Yield outcomes as they come. Raises CannotRun where actors cannot be started."""
+        """Yield the plan's outcomes as they come. say: takes a line on what is tried again.
+
+        Raises CannotRun where actors cannot be started.
+        """
         yield from Run(self, plan, say).outcomes()
 
 
 class Actor:
-    """One device, on which it evaluates whatever it is given."""
+    """A process on a node that evaluates tasks on one device."""
 
     def __init__(self, plan: Plan):
         self.plan = plan
@@ -145,10 +158,12 @@ class Actor:
         self.prepared: set[str] = set()
 
     def ready(self) -> None:
-        """Answers when the actor runs."""
+        """Do nothing: once this has an answer, the actor runs."""
 
     def evaluate(self, task: Task) -> Outcome:
-        """Return what became of a task, once the node has its definition's tensors and builds."""
+        """Return what became of a task. Before a definition's first task its tensors are written
+        and its solutions built, by one actor of a node for all.
+        """
         part = self.plan.parts[task.definition]
         if task.definition not in self.prepared:
             cache = get_fib_cache_path()
@@ -168,23 +183,23 @@ class Actor:
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of an error of Ray's; those above say where."""
+    """Return the last line of one of Ray's errors; the lines above it say where it was raised."""
     return str(error).strip().splitlines()[-1]
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What an actor is at: a task, or None while it starts."""
+    """What an actor does: it evaluates a task, or starts, where there is no task."""
 
     actor: object
     task: Task | None
 
 
 class Run:
-    """Which actor is at what, and which tasks wait.
+    """A plan's run on a cluster: what each actor does, and which tasks wait.
 
-    An actor gets its first task once it runs, so that neither a dead node keeps one, nor a node
-    without this repository loses it.
+    An actor gets its first task once it runs, so that no task is kept by a dead node, or lost by
+    one without this repository.
     """
 
     def __init__(self, cluster: Cluster, plan: Plan, say: Say):
@@ -198,7 +213,7 @@ class Run:
         self.waiting = in_order(plan)
         self.tried_again: list[Task] = []
         self.idle: list[object] = []
-        self.assignments: dict[object, Assignment] = {}  # by Ray's reference to the result
+        self.assignments: dict[object, Assignment] = {}  # by Ray's reference to what it returns
         self.failed_starts = 0
 
     def outcomes(self) -> Iterator[Outcome]:
@@ -226,11 +241,13 @@ class Run:
                 yield outcome
 
     def evaluating(self) -> int:
-        """Return how many actors are at a task; the others start."""
+        """Return how many actors evaluate a task; the others of `assignments` start."""
         return sum(assignment.task is not None for assignment in self.assignments.values())
 
     def assign(self) -> None:
-        """Give idle actors what waits, or end them, and start as many as there is room for."""
+        """Give idle actors waiting tasks, or end them; start actors for what waits, if there are
+        slots.
+        """
         for actor in self.idle:
             if not self.waiting:
                 actor.close.remote()
@@ -247,9 +264,10 @@ class Run:
             self.assignments[actor.ready.remote()] = Assignment(actor, None)
 
     def died(self, task: Task | None, error: Exception) -> Iterator[Outcome]:
-        """Yield outcomes of what is not tried again, each solution apart, after an actor died.
+        """Have the task of an actor that died tried again, each of its solutions apart. Yield the
+        outcome of each that was tried again before.
 
-        Raises CannotRun after too many starts in a row that failed.
+        task: None where the actor had not started. Raises CannotRun after too many failed starts.
         """
         if task is None:
             self.failed_starts += 1
@@ -264,7 +282,7 @@ class Run:
                 yield Outcome(alone, lost={name: f"what ran it died twice: {last_line(error)}"})
 
     def try_again(self, task: Task, reason: str) -> bool:
-        """Whether a task waits again, as it was not tried again before."""
+        """Put a task back, unless that was done before; return whether it waits again."""
         if task in self.tried_again:
             return False
 
@@ -275,8 +293,10 @@ class Run:
 
 
 def in_order(plan: Plan) -> list[Task]:
-    """Return tasks in the plan's groups, as a change takes seconds; in each the longest first, or
-    it would keep the others waiting.
+    """Return a plan's tasks in the order in which actors get them.
+
+    Those of one definition and the same solutions follow each other, as an actor needs seconds to
+    change. Among them the longest are first: begun last, one would keep the run waiting.
     """
     groups: dict[tuple, list[Task]] = defaultdict(list)
     for task in plan:

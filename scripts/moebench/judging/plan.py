@@ -1,4 +1,9 @@
-"""What a run does: a Plan, every task of which is evaluated, recorded and shown."""
+"""What a run does, decided before anything runs: a Plan of Parts of Tasks.
+
+A definition has a Part, and each of its workloads a Task with all solutions of this repository that
+are run on it. A third-party solution, one that a user gives as a FIB JSON file, has tasks of its
+own.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,9 +26,10 @@ from moebench.judging.tolerances import Tolerance
 
 @dataclass(frozen=True)
 class Task:
-    """A workload, and the solutions to evaluate on it in one go. definition: its name.
+    """A workload, and the solutions to evaluate on it one after another.
 
-    run: which of the plan's runs this is a part of, from 1.
+    definition: its name. label: the workload's, as users see it. names: of the solutions. run: with
+    `--runs 3`, which of the three this belongs to, from 1.
     """
 
     definition: str
@@ -35,16 +41,17 @@ class Task:
 
 @dataclass(frozen=True)
 class Part:
-    """What is run of one definition: a table of its own.
+    """What is run of one definition.
 
-    solutions: by name. third_party: names of those that are not of this repository, each of which
-    has tasks and a process of its own. skipped: a line for each solution and workload that is not
-    run. path: of the traces, or None; keeps_third_party: of others' solutions, too. root: the data
-    set that has the workloads' tensors. kept: traces of a run that is resumed. renew_worker: one
-    worker process for all would run out of GPU memory.
+    solutions: by name. skipped: a line for each solution and workload that is not run. path: the
+    file that traces are kept in, or None. third_party: names of solutions that are not of this
+    repository. keeps_third_party: whether their traces are kept, too. root: of the data set with
+    the workloads' tensors. kept: traces of the run that is resumed, whose tasks are left out.
+    renew_worker: whether each task needs a new worker process, as one for all would run out of GPU
+    memory.
     """
 
-    full: Definition
+    definition: Definition
     solutions: dict[str, Solution]
     skipped: tuple[str, ...]
     tasks: tuple[Task, ...]
@@ -57,27 +64,27 @@ class Part:
 
     @property
     def ours_to_run(self) -> dict[str, Solution]:
-        """Return those of this repository's solutions that a task is for, by name."""
+        """This repository's solutions that a task is for, by name."""
         ours = {}
         for task in self.tasks:
             if not self.is_third_party(task):
-                ours.update((name, self.solutions[name]) for name in task.names)
+                ours |= {name: self.solutions[name] for name in task.names}
         return ours
 
     def is_third_party(self, task: Task) -> bool:
-        """Whether a task is for a solution that is not of this repository, and so for it alone."""
+        """Whether a task is for a third-party solution, which is then its only one."""
         return not self.third_party.isdisjoint(task.names)
 
     def keeps(self, task: Task) -> bool:
-        """Whether its traces are kept: this repository's traces are of its solutions."""
+        """Whether a task's traces are kept: traces/ is of this repository's solutions alone."""
         if self.path is None:
             return False
         return self.keeps_third_party or not self.is_third_party(task)
 
     def without(self, done: Mapping[tuple[str, str], Sequence[Trace]]) -> "Part":
-        """Return what is left to evaluate.
+        """Return the part without what an interrupted run has evaluated.
 
-        done: (workload's uuid, solution) -> its traces, each of which makes a run needless.
+        done: (workload's uuid, solution) -> traces of its runs, from run 1.
         """
         tasks = []
         kept = []
@@ -85,10 +92,10 @@ class Part:
             missing = []
             for name in task.names:
                 traces = done.get((task.workload.uuid, name), ())
-                if task.run > len(traces):
-                    missing.append(name)
-                else:
+                if task.run <= len(traces):
                     kept.append(traces[task.run - 1])
+                else:
+                    missing.append(name)
             if missing:
                 tasks.append(replace(task, names=tuple(missing)))
         return replace(self, tasks=tuple(tasks), kept=tuple(kept))
@@ -96,13 +103,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run does, decided before anything runs.
+    """What a run does.
 
-    device: what all tasks are evaluated on. parts: by the definition's name. notes: a line for each
-    definition and file that was asked for and is not run, or not as it is written. config: FIB's,
-    at the tolerance. clock: one of provenance.CLOCKS. command: the text that repeats the run.
-    verbose: every wrong output is diagnosed on a GPU, not each solution's first. dataset: the name
-    of the data set, if it is not this repository.
+    device: that all tasks are evaluated on. parts: by the definition's name. notes: a line for each
+    definition and file that was asked for and is not run, or is not what its name says. config:
+    FIB's, at the tolerance. clock: one of provenance.CLOCKS. command: the text that repeats the
+    run. verbose: whether on a GPU every wrong output is diagnosed, not only each solution's first.
+    dataset: the name of the data set, if it is not this repository.
     """
 
     device: Device
@@ -121,7 +128,7 @@ class Plan:
 
     @property
     def kept_have_passed(self) -> bool:
-        """Whether all traces that a run keeps which is resumed say PASSED."""
+        """Whether all traces say PASSED that are kept of a run which is resumed."""
         for part in self.parts.values():
             for trace in part.kept:
                 if trace.evaluation.status != EvaluationStatus.PASSED:
@@ -130,7 +137,7 @@ class Plan:
 
     @property
     def protocol(self) -> str:
-        """How times are taken, and of which data set, as traces say it."""
+        """How times are taken, as traces say it: "warmup=10 iterations=50 trials=3"."""
         words = []
         if self.device.on_gpu:
             words.append(f"warmup={self.config.warmup_runs}")

@@ -1,9 +1,14 @@
-"""A request becomes a plan: which definitions, solutions and workloads are run on this device."""
+"""Make a request's plan: which definitions, solutions and workloads are run on a device.
+
+`moebench run mine --definition small` becomes a plan of one part, with a task for each workload of
+`small`; `moebench run mine` takes the first definition that `mine` serves and the device can run.
+What cannot be run is skipped with a line in the plan, or refused where nothing else is asked for.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from flashinfer_bench import BenchmarkConfig, Definition, Solution, Workload
+from flashinfer_bench import BenchmarkConfig, Definition, Solution
 
 from moebench.core import paths
 from moebench.core.arguments import writable
@@ -16,15 +21,15 @@ from moebench.judging.request import EVERY, RunRequest
 from moebench.judging.selection import check_device, eligible, is_for
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
-from moebench.operators.catalogue import definition_name
 from moebench.operators.routing import kinds as routing_kinds
+from moebench.operators.workloads import LabelledWorkload
 from moebench.packing import manifest, solution_files
-
-Labelled = list[tuple[str, Workload]]  # workloads, each after the label that it is shown by
 
 
 def plan_run(request: RunRequest, device: Device) -> Plan:
-    """Return a request's plan. Raises UserError, and CannotRun where nothing can be run."""
+    """Return a request's plan. Raises UserError for what is asked wrongly, CannotRun where nothing
+    of it can be run here.
+    """
     refuse_conflicts(request, device.on_gpu)
     third_party, notes = solution_files.named(list(request.files))
     tolerance = TOLERANCES[request.tolerance]
@@ -62,8 +67,8 @@ def plan_run(request: RunRequest, device: Device) -> Plan:
 
 
 def refuse_conflicts(request: RunRequest, on_gpu: bool) -> None:
-    """Raise UserError for arguments that do not go together, CannotRun for those that do not go
-    with this machine.
+    """Raise UserError for arguments that exclude each other, CannotRun for those that this machine
+    excludes.
     """
     if request.clock == "gpu" and not on_gpu:
         raise CannotRun("--clock gpu: takes times and needs a CUDA device; torch sees none")
@@ -80,6 +85,7 @@ def refuse_conflicts(request: RunRequest, on_gpu: bool) -> None:
 
 
 def refuse_beside_tokens(request: RunRequest) -> None:
+    """Raise UserError for what does not go with --tokens."""
     others = {
         "--workloads": request.workloads,
         "--ray": request.ray is not None,
@@ -94,7 +100,11 @@ def refuse_beside_tokens(request: RunRequest) -> None:
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans the parts of one request. root: of the data set. clock: one of provenance.CLOCKS."""
+    """Plans the parts of one request.
+
+    third_party: the solutions in the user's files, by name. root: of the data set that is run, this
+    repository's or another. clock: one of provenance.CLOCKS.
+    """
 
     request: RunRequest
     device: Device
@@ -104,11 +114,10 @@ class Planner:
     clock: str
 
     def parts(self) -> tuple[dict[str, Part], list[str]]:
-        """Return the part of each definition by its name, and a line for each one that is not run,
-        or not as it is here.
+        """Return definition's name -> its part, and notes for the plan.
 
-        Beside others a definition is left out that these solutions do not serve, that does not
-        fit, or that is wrong in a data set. Raises as `part` for any other fault.
+        Where several definitions are asked for, one that cannot be run is left out with a note.
+        Raises as `part` where it is the only one, or where the request itself is wrong.
         """
         parts = {}
         notes = []
@@ -124,20 +133,21 @@ class Planner:
                 continue
 
             parts[name] = part
-            if dataset.differing(part.full):
-                notes.append(self.difference(part.full))
+            if dataset.differing(part.definition):
+                notes.append(self.difference(part.definition))
         return parts, notes
 
-    def difference(self, full: Definition) -> str:
-        """Return a line on a definition that this repository has otherwise."""
-        there = dataset.files(self.root)[full.name]
-        here = paths.definition_file(full.name).relative_to(paths.ROOT)
-        fields = ", ".join(dataset.differing(full))
+    def difference(self, definition: Definition) -> str:
+        """Return a line on a data set's definition that differs from this repository's."""
+        there = dataset.files(self.root)[definition.name]
+        here = paths.definition_file(definition.name).relative_to(paths.ROOT)
+        fields = ", ".join(dataset.differing(definition))
         return f"{there} is evaluated; {here} here has another {fields}"
 
     def wanted_definitions(self) -> list[str]:
-        """Return the definitions that are named; with EVERY all that are for this machine and that
-        these solutions serve; without any, the first of those.
+        """Return the names of the definitions to run: those that the request names, or with EVERY
+        all that are for this machine and that its solutions serve, or by default the first of
+        these.
 
         Raises UserError for an unknown solution.
         """
@@ -152,8 +162,10 @@ class Planner:
         return self.definitions_here(order)[:1]
 
     def definitions_here(self, order: list[str]) -> list[str]:
-        """Return those of the data set that are for this machine and that the wanted solutions
-        serve; if there is none, one whose error says what is wrong.
+        """Return the definitions in `order` that are in the data set, are for this machine and are
+        served by the request's solutions.
+
+        If none is, return one that planning refuses with a line that says why.
         """
         served = self.served_definitions()
         there = dataset.names(self.root)
@@ -164,43 +176,48 @@ class Planner:
         return served_there[:1] or served[:1]
 
     def served_definitions(self) -> list[str]:
-        """Return what the wanted solutions serve. Raises UserError for an unknown one."""
+        """Return the definitions that the request's solutions serve, by name.
+
+        Raises UserError for an unknown solution.
+        """
         served = [packed.definition for packed in self.third_party.values()]
         if self.request.wants_ours:
             for name in manifest.choose(list(self.request.solutions)):
-                served += map(definition_name, manifest.read_manifest(name).definitions)
+                keys = manifest.read_manifest(name).definitions
+                served += map(catalogue.definition_name, keys)
         return list(dict.fromkeys(served))
 
     def is_for_device(self, definition: str) -> bool:
-        """Whether a definition's size is for this machine; of other people's that is not known."""
+        """Whether a definition's size is for this machine. Of one that this repository does not
+        have that is not known, and taken for granted.
+        """
         layer_key = catalogue.by_name().get(definition)
         return layer_key is None or is_for(layer_key, self.device.on_gpu)
 
     def part(self, name: str) -> Part:
-        """Return what is run of a definition. Raises UserError for what is not there, CannotRun
-        where nothing of it can be run.
+        """Return what is run of the definition of this name.
+
+        Raises UserError for a definition or workload that is not there, CannotRun where nothing of
+        it can be run.
         """
-        full = dataset.definition(name, self.root)
+        definition = dataset.definition(name, self.root)
         layer_key = catalogue.by_name().get(name)
         if layer_key:
             check_device(layer_key, self.device.on_gpu)
-        fib.check_evaluator(full, self.device.on_gpu)
+        fib.check_evaluator(definition, self.device.on_gpu)
         path = self.trace_path(name)
 
-        labelled = self.labelled_workloads(name)
+        candidates = self.workloads(name)
         ours, skipped = self.our_solutions(name)
-        third_party = {}
-        for solution, packed in self.third_party.items():
-            if packed.definition == name:
-                third_party[solution] = packed
+        third_party = self.third_party_for(name)
         if not ours and not third_party:
             raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
 
-        workloads, left_out = self.fitting(full, labelled)
+        workloads, left_out = self.fitting(definition, candidates)
         tasks = self.tasks(name, list(ours), list(third_party), workloads)
-        renew_worker = needs_renewal(full, workloads, self.config.num_trials, self.device)
+        renew_worker = needs_renewal(definition, workloads, self.config.num_trials, self.device)
         return Part(
-            full=full,
+            definition=definition,
             solutions=ours | third_party,
             skipped=(*skipped, *left_out),
             tasks=tuple(tasks),
@@ -212,12 +229,15 @@ class Planner:
         )
 
     def trace_path(self, name: str) -> Path | None:
+        """Return the file that a definition's traces are kept in, or None where none are kept."""
         if not self.request.keeps_traces(self.device.on_gpu):
             return None
         return self.request.output or writable(paths.trace_file(name, clock=self.clock))
 
-    def labelled_workloads(self, name: str) -> Labelled:
-        """Return the workloads that are asked for, recorded or made. Raises UserError."""
+    def workloads(self, name: str) -> list[LabelledWorkload]:
+        """Return the workloads of a definition that are asked for: recorded ones, or with --tokens
+        new ones. Raises UserError for one that is not there, CannotRun where none can be made.
+        """
         if not self.request.tokens:
             return dataset.labelled(name, self.root, self.request.workloads)
 
@@ -228,36 +248,53 @@ class Planner:
             workloads.append(routing_kinds.workload(kind, tokens, layer_key))
         return workloads
 
-    def our_solutions(self, definition: str) -> tuple[dict[str, Solution], list[str]]:
-        """Return this repository's solutions by name, and a line for each one that is not run."""
+    def our_solutions(self, definition_name: str) -> tuple[dict[str, Solution], list[str]]:
+        """Return this repository's solutions that can be run, by name, and a line for each that is
+        asked for and cannot.
+        """
         names = list(self.request.solutions)
-        layer_key = catalogue.by_name().get(definition)
+        layer_key = catalogue.by_name().get(definition_name)
         if self.request.wants_ours and layer_key:
             return eligible(names, layer_key, self.device)
-        return {}, [f"{name}: SKIPPED: does not serve {definition}" for name in names]
+        return {}, [f"{name}: SKIPPED: does not serve {definition_name}" for name in names]
 
-    def fitting(self, full: Definition, labelled: Labelled) -> tuple[Labelled, list[str]]:
-        """Return the workloads that can be run, and a line for each other one.
+    def third_party_for(self, definition_name: str) -> dict[str, Solution]:
+        """Return the third-party solutions of a definition, by name."""
+        solutions = {}
+        for name, packed in self.third_party.items():
+            if packed.definition == definition_name:
+                solutions[name] = packed
+        return solutions
 
-        Raises CannotRun if none is left.
+    def fitting(
+        self, definition: Definition, candidates: list[LabelledWorkload]
+    ) -> tuple[list[LabelledWorkload], list[str]]:
+        """Return the workloads that can be run, and a line for each that cannot.
+
+        Raises CannotRun where none can.
         """
         workloads = []
         skipped = []
-        for label, workload in labelled:
-            reason = dataset.lacking(full, workload, self.root)
-            reason = reason or too_large(full, workload, self.device)
+        for labelled in candidates:
+            reason = dataset.lacking(definition, labelled.workload, self.root)
+            reason = reason or too_large(definition, labelled.workload, self.device)
             if reason:
-                skipped.append(f"{label}: SKIPPED: {reason}")
+                skipped.append(f"{labelled.label}: SKIPPED: {reason}")
             else:
-                workloads.append((label, workload))
+                workloads.append(labelled)
         if not workloads:
             raise CannotRun(f"no workload can be run here: {skipped[-1]}")
         return workloads, skipped
 
     def tasks(
-        self, definition: str, ours: list[str], third_party: list[str], workloads: Labelled
+        self,
+        definition_name: str,
+        ours: list[str],
+        third_party: list[str],
+        workloads: list[LabelledWorkload],
     ) -> list[Task]:
-        """Return, for each run, every workload with all of our solutions, then with each other one.
+        """Return for each run a task of every workload with all of our solutions, then one of it
+        with each third-party solution.
 
         Every run begins with another of our solutions, as calls after the reference are slower.
         """
@@ -271,5 +308,5 @@ class Planner:
             for group in groups:
                 for label, workload in workloads:
                     shown = label if self.request.runs == 1 else f"{label}, run {run}"
-                    tasks.append(Task(definition, shown, workload, group, run))
+                    tasks.append(Task(definition_name, shown, workload, group, run))
         return tasks

@@ -9,12 +9,14 @@ EVERY = "all"  # among the definitions asked for
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The arguments of `moebench run`, whose defaults these are; None, or nothing, where one was
-    not given and another default depends on the machine.
+    """The arguments of `moebench run`, with their defaults. None stands for what was not given and
+    has a default that depends on the machine.
 
-    files: of third-party solutions. solutions: names of those here. tokens: to make workloads of.
-    runs: how often everything is run.
-    save: whether traces are kept. ray: a cluster's address, empty for this machine's.
+    files: of third-party solutions, in FIB's JSON. solutions: names of this repository's; with
+    neither, all of these are run. definitions: keys or names, or EVERY. workloads: as the user
+    names them. tokens: numbers of tokens, each of which a workload is made of. routing: the kind of
+    those. clock: one of provenance.CLOCKS. runs: how often all of it is run. save: whether traces
+    are kept. output: their file. ray: a cluster's HOST:PORT, "" for one on this machine.
     command_line: the text that repeats the run.
     """
 
@@ -45,10 +47,14 @@ class RunRequest:
         return bool(self.solutions) or not self.files
 
     def keeps_traces(self, on_gpu: bool) -> bool:
-        """Whether traces are kept: by default with a GPU or --output.
+        """Whether traces are kept: by default on a GPU or with --output.
 
-        Those of workloads that are made up, and of a data set, with --output alone.
+        Those of --tokens and --dataset are kept with --output alone, as traces/ is of this
+        repository's own workloads.
         """
         has_output = self.output is not None
-        wanted = (has_output or on_gpu) if self.save is None else self.save
-        return wanted and (has_output or not (self.tokens or self.dataset))
+        if (self.tokens or self.dataset) and not has_output:
+            return False
+        if self.save is not None:
+            return self.save
+        return has_output or on_gpu

@@ -1,7 +1,8 @@
-"""What FIB's worker has found of our solutions on a GPU, looked at again where none has run.
+"""A second look at our solutions on a GPU, after FIB has evaluated them.
 
-FIB compares in the process that runs the solutions. Here the outputs of one more, fresh input leave
-it, and are compared in this one.
+FIB compares outputs in the process that runs the solutions, which a faulty one may have spoilt.
+Here each solution is called once more, on a fresh input, in a process of isolation/: its output
+leaves that process and is compared in this one.
 """
 
 from collections.abc import Iterator
@@ -21,8 +22,10 @@ UNSTEADY = "this time the output is within the tolerance: does it differ from ru
 
 
 class SecondLook:
-    """Looks at each solution that passed, and at wrong ones for a diagnosis: at each one's first,
-    with verbose at all.
+    """Looks at every solution that passed, and at those that are wrong, for a diagnosis: the first
+    time that one is, or with the plan's `verbose` each time.
+
+    diagnosed: names of solutions that were wrong before.
     """
 
     def __init__(self, plan: Plan, device: str):
@@ -36,26 +39,29 @@ class SecondLook:
             self.runner.close()
 
     def at(self, part: Part, task: Task, findings: dict[str, Finding]) -> dict[str, Finding]:
-        """Return, by name, what replaces findings after a second look."""
+        """Return, by solution's name, the findings that change. findings: FIB's, by name."""
         wanted = [name for name in findings if self.is_wanted(name, findings[name])]
-        if not wanted or not fib.is_elementwise(part.full):
+        if not wanted or not fib.is_elementwise(part.definition):
             return {}
 
-        replaced = {}
+        changed = {}
         try:
             for name, look in zip(wanted, self.looks(part, task, wanted), strict=True):
-                replaced[name] = seen_again(findings[name], look)
+                changed[name] = after_look(findings[name], look)
         except Exception as error:  # of the reference, out of memory for instance
+            reason = first_line(error)
             for name in wanted:
-                replaced.setdefault(name, not_seen(findings[name], first_line(error)))
-        return replaced
+                changed.setdefault(name, without_look(findings[name], reason))
+        return changed
 
     def looks(self, part: Part, task: Task, names: list[str]) -> Iterator[Finding]:
         """Return what is found about each solution on a fresh input. Raises as `Runner.look`."""
         if self.runner is None:
             self.runner = Runner(self.device, shared=True)
         solutions = [part.solutions[name] for name in names]
-        return self.runner.look(part.full, task.workload, solutions, self.plan.config, part.root)
+        return self.runner.look(
+            part.definition, task.workload, solutions, self.plan.config, part.root
+        )
 
     def is_wanted(self, name: str, finding: Finding) -> bool:
         """Whether a solution is looked at again; a wrong one counts as diagnosed from here on."""
@@ -69,25 +75,30 @@ class SecondLook:
         return first or self.plan.verbose
 
 
-def seen_again(finding: Finding, look: Finding) -> Finding:
-    """Return the finding with what the second look found, which counts if it is worse."""
+def after_look(finding: Finding, look: Finding) -> Finding:
+    """Return FIB's finding with the sentences of the second look, or the look if it is worse."""
     raised = look.status == EvaluationStatus.RUNTIME_ERROR
     if raised and "out of memory" in look.log.lower():
-        return not_seen(finding, "out of memory")
+        return without_look(finding, "out of memory")
 
-    sentences = list(look.sentences)
     if finding.status == PASSED:
-        if look.status == EvaluationStatus.INCORRECT_NUMERICAL:
-            sentences.append(ON_FRESH_INPUT)
-        worse = finding if look.status == PASSED else look
-        return replace(worse, sentences=sentences)
-
+        return look_at_passed(finding, look)
     if look.status == PASSED:
-        sentences = [UNSTEADY]
-    return replace(finding, sentences=sentences or look.log.splitlines()[-1:])
+        return replace(finding, sentences=[UNSTEADY])
+    return replace(finding, sentences=look.sentences or look.log.splitlines()[-1:])
 
 
-def not_seen(finding: Finding, reason: str) -> Finding:
+def look_at_passed(finding: Finding, look: Finding) -> Finding:
+    """Return what is found about a solution that has passed FIB's evaluation."""
+    if look.status == PASSED:  # the look may have found something odd
+        return replace(finding, sentences=look.sentences)
+    if look.status == EvaluationStatus.INCORRECT_NUMERICAL:
+        return replace(look, sentences=[*look.sentences, ON_FRESH_INPUT])
+    return look
+
+
+def without_look(finding: Finding, reason: str) -> Finding:
+    """Return the finding with a sentence on why there was no second look."""
     has_passed = finding.status == PASSED
     consequence = "it passes, without a second look" if has_passed else "no diagnosis"
     return replace(finding, sentences=[f"{consequence}: {reason}"])

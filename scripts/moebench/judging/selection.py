@@ -1,4 +1,8 @@
-"""What is run on this machine: which layer, which solutions and why not the others."""
+"""Which layer and which of this repository's solutions run on a device, and why others do not.
+
+A layer is named by its key in the catalogue, as "glm-5-ep8" or "small"; "full" layers are those
+that need a GPU.
+"""
 
 from flashinfer_bench import Solution
 
@@ -13,7 +17,8 @@ from moebench.packing.serves import why_not
 
 
 def choose_layer(layer_key: str | None, on_gpu: bool, solutions: list[str]) -> str:
-    """Return the layer key, or without one what the first solution serves, or the first of all.
+    """Return the layer key that is given, else the first that is for this device: of those that the
+    first of the solutions serves, then of all.
 
     Raises UserError for an unknown solution, CannotRun as `check_device`.
     """
@@ -29,7 +34,7 @@ def choose_layer(layer_key: str | None, on_gpu: bool, solutions: list[str]) -> s
 
 
 def is_for(layer_key: str, on_gpu: bool) -> bool:
-    """Whether a layer's size is for a GPU, or for a machine without one."""
+    """Whether a layer's size is for a GPU (on_gpu), or else for a machine without one."""
     return (layer_key in catalogue.full()) == on_gpu
 
 
@@ -42,9 +47,9 @@ def check_device(layer_key: str, on_gpu: bool) -> None:
 
 
 def select(names: list[str], layer_key: str, say: Say) -> dict[str, Solution]:
-    """Return what is run on this machine, by folder's name, built if that takes minutes.
+    """Return `eligible` solutions on this machine; those whose build takes minutes are built.
 
-    Says which are skipped, and why. Raises as `eligible`, and CannotRun if all are skipped.
+    Tells the user which are skipped, and why. Raises as `eligible`, and CannotRun if all are.
     """
     solutions, skipped = eligible(names, layer_key, survey())
     if not solutions:
@@ -59,11 +64,10 @@ def select(names: list[str], layer_key: str, say: Say) -> dict[str, Solution]:
 def eligible(
     names: list[str], layer_key: str, device: Device
 ) -> tuple[dict[str, Solution], list[str]]:
-    """Return folder's name -> packed solution, of these or all of the operator's, and a line for
-    each one that is skipped.
+    """Return name -> packed solution for a layer, and a line for each solution that is skipped.
 
-    Raises UserError for a named one that is unknown or cannot be packed, CannotRun for a layer that
-    none serves.
+    names: of the solutions; [] for all that serve a layer of this operator. Raises UserError for a
+    named one that is unknown or cannot be packed, CannotRun for a layer that none serves.
     """
     check_cache()
     all_packed, left_out = pack.pack_all(names)
@@ -76,9 +80,9 @@ def eligible(
 
     solutions = {}
     skipped = [line.replace(": ", ": SKIPPED: ", 1) for line in left_out]
-    of_operator = operator(layer_key).layer_sizes().keys()
+    operator_keys = operator(layer_key).layer_sizes().keys()
     for name, packed in all_packed.items():
-        if not names and packed.keys().isdisjoint(of_operator):
+        if not names and packed.keys().isdisjoint(operator_keys):
             continue
 
         reason = why_not_run(name, packed, layer_key, device)
@@ -92,15 +96,18 @@ def eligible(
 def why_not_run(
     name: str, packed: dict[str, Solution], layer_key: str, device: Device
 ) -> str | None:
-    """Return why a solution cannot be run on a layer here, or None. packed: by layer key."""
+    """Return why a solution cannot be run on a layer here, or None where it can.
+
+    packed: layer key -> the solution, for each layer that it serves.
+    """
     any_packed, *_ = packed.values()  # hardware and dependencies are the manifest's
     reason = eligibility.why_skipped(any_packed, device.target)
     if reason or layer_key in packed:
         return reason
 
-    is_full = layer_key in catalogue.full()
-    of_this_size = [key for key in packed if is_for(key, is_full)]
-    served, *_ = of_this_size or packed
     sizes = catalogue.layer_sizes()[layer_key]
     why = why_not(manifest.read_manifest(name).serves, form(layer_key), sizes)
+    needs_gpu = layer_key in catalogue.full()
+    like_it = [key for key in packed if is_for(key, needs_gpu)]
+    served, *_ = like_it or packed
     return f"does not serve {layer_key} ({why}), as it does --definition {served}"

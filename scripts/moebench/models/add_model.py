@@ -1,6 +1,12 @@
-"""A checkpoint's layer becomes a definition: a line in layers.toml, FIB's JSON and workloads.
+"""Add a checkpoint's layer: an entry in layers.toml, and its definitions in FIB's JSON, with
+workloads.
 
-Either all of it is written or nothing: whatever interrupts it, the files are as they were.
+    ["my-model"]
+    name = "my-model"
+    ...
+    ranks = { "my-model-ep8" = 8 }    # the layer key, and on how many ranks its experts lie
+
+Either all of it is written or nothing: if it is interrupted, the files are as they were.
 """
 
 import json
@@ -15,7 +21,7 @@ from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import UserError
 from moebench.models.checkpoint import Checkpoint
 from moebench.models.checkpoint.schemes import MXFP4
-from moebench.operators import catalogue, workloads
+from moebench.operators import catalogue, workload_files, workloads
 from moebench.operators.fp8.routed import routed_key
 from moebench.operators.layers import (
     DEFAULTS,
@@ -28,37 +34,15 @@ from moebench.operators.layers import (
 )
 
 KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")
-RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?(-shared)?(-mxfp4)?$")
-SMALL_BYTES = 32_000_000  # of a layer that a CPU can run
-
-
-def write(layer_key: str) -> str:
-    """Write a definition's JSON, its workloads and their tensors; return what was done."""
-    definition = catalogue.definition(layer_key)
-    content = definition.model_dump_json(indent=2, exclude_unset=True) + "\n"
-    write_atomically(paths.definition_file(definition.name), content)
-
-    written, good = workloads.make(layer_key)
-    users = len(workloads.recorded(layer_key)) - written - good
-    line = f"{definition.name}: {written} tensor files written, {good} already good"
-    if users:
-        line += f"; {users} of your own"
-    return line
-
-
-def keys_of(key: str, forms: Iterable[str]) -> dict[str, str]:
-    """Return form -> the key of its definition, of a layer with this key in layers.toml."""
-    keys = dict.fromkeys(forms, key)
-    if "routed" in keys:
-        keys["routed"] = routed_key(key)
-    return keys
+RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?(-shared)?(-mxfp4)?$")  # the end of a key
+SMALL_BYTES = 32_000_000  # of experts' weights: as many as a machine without a GPU can run
 
 
 def add(key: str, checkpoint: Checkpoint, sizes: Sizes) -> list[str]:
-    """Add a layer to layers.toml and write its definitions and workloads; return what was done.
+    """Add a layer to layers.toml and write its definitions and workloads; return a line for each.
 
-    sizes: the checkpoint's on one rank. Raises UserError for a key that cannot be or is taken, and
-    for a layer that is there.
+    key: the new layer's. sizes: the checkpoint's on one rank. Raises UserError for a key that is no
+    key or is taken, and for a layer that is there already.
     """
     names = catalogue.names(sizes, checkpoint.kind)
     check_key(key)
@@ -76,8 +60,32 @@ def add(key: str, checkpoint: Checkpoint, sizes: Sizes) -> list[str]:
         return [write(each) for each in keys.values()]
 
 
+def write(layer_key: str) -> str:
+    """Write a layer's definition, its workloads and their tensors; return a line on what was
+    done.
+    """
+    definition = catalogue.definition(layer_key)
+    content = definition.model_dump_json(indent=2, exclude_unset=True) + "\n"
+    write_atomically(paths.definition_file(definition.name), content)
+
+    written, good = workload_files.make(layer_key)
+    users = len(workloads.recorded(layer_key)) - written - good
+    line = f"{definition.name}: {written} tensor files written, {good} already good"
+    if users:
+        line += f"; {users} of your own"
+    return line
+
+
+def keys_of(key: str, forms: Iterable[str]) -> dict[str, str]:
+    """Return form of a layer -> key of its definition. key: the layer's in layers.toml."""
+    keys = dict.fromkeys(forms, key)
+    if "routed" in keys:
+        keys["routed"] = routed_key(key)
+    return keys
+
+
 def check_key(key: str) -> None:
-    """Raise UserError for a key that cannot be or is taken."""
+    """Raise UserError for a text that is no key, and for a key that is taken."""
     if not KEY.fullmatch(key):
         raise UserError(f"--add: got {key!r}, want lower-case letters, digits, dots and hyphens")
     taken = {*catalogue.keys(), "all"}
@@ -87,7 +95,7 @@ def check_key(key: str) -> None:
 
 
 def check_layer(key: str, names: dict[str, str]) -> None:
-    """Raise UserError for a layer of which one of these definitions is there."""
+    """Raise UserError where one of a layer's definitions is there. names: form -> definition."""
     by_name = catalogue.by_name()
     for name in names.values():
         if name in by_name:
@@ -95,7 +103,7 @@ def check_layer(key: str, names: dict[str, str]) -> None:
 
 
 def files_of(definitions: list[str]) -> list[Path]:
-    """Return the files that are written of these definitions, without tensors."""
+    """Return the files that are written of these definitions, those with tensors left out."""
     files = []
     for name in definitions:
         files.append(paths.definition_file(name))
@@ -115,8 +123,8 @@ def folders_of(definitions: list[str]) -> list[Path]:
 
 @contextmanager
 def undone_on_failure(files: list[Path], folders: list[Path]) -> Iterator[None]:
-    """Put files back as they were, and remove folders that were not there, if anything is raised:
-    Ctrl-C, too.
+    """If anything is raised inside, Ctrl-C too, restore files and remove folders that were not
+    there before.
     """
     before = {file: file.read_bytes() for file in files if file.exists()}
     new_folders = [folder for folder in folders if not folder.exists()]
@@ -135,9 +143,9 @@ def undone_on_failure(files: list[Path], folders: list[Path]) -> Iterator[None]:
 
 
 def with_layer(text: str, key: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
-    """Return layers.toml with the layer: among its model's if that is there, else as a new model's.
+    """Return the text of layers.toml with one more layer, in its model's table or in a new one.
 
-    The model is called after the key, without the ranks in it.
+    A new model is called after the key, without the ranks in it.
     """
     split = Split(expert_ranks(sizes), sizes["tensor_ranks"], sizes["num_shared_experts"])
     entry = f"{json.dumps(key)} = {split.in_table()}"
@@ -154,7 +162,7 @@ def with_layer(text: str, key: str, checkpoint: Checkpoint, sizes: Sizes) -> str
 
 
 def model_of(checkpoint: Checkpoint) -> str | None:
-    """Return the table of layers.toml that has this checkpoint's layer, on whatever ranks."""
+    """Return the name of the table in layers.toml that has all of a checkpoint's sizes, if any."""
     wanted = DEFAULTS | checkpoint.sizes | {"layers": checkpoint.layers}
     for name, model in models().items():
         stated = DEFAULTS | model
@@ -164,9 +172,10 @@ def model_of(checkpoint: Checkpoint) -> str | None:
 
 
 def with_entry(text: str, table: str, field: str, entry: str) -> str:
-    """Return layers.toml with one more entry in a table's field, which is `ranks` or `mxfp4`.
+    """Return the text of layers.toml with one more entry in a table's `ranks` or `mxfp4` (field).
 
-    The field comes behind `ranks` where the table has none of that name.
+    A table without that field gets it, in the line after `ranks`. Lines are edited one by one, as
+    comments and layout of the file are its readers'.
     """
     lines = text.split("\n")
     at = line_of(lines, table, field)
@@ -182,7 +191,7 @@ def with_entry(text: str, table: str, field: str, entry: str) -> str:
 
 
 def line_of(lines: list[str], table: str, field: str) -> int | None:
-    """Return the number of the line with a table's field, None where it has none."""
+    """Return the number of the line that assigns a table's field, from 0, or None."""
     headers = (f"[{table}]", f"[{json.dumps(table)}]")
     assignment = re.compile(rf"{field}\s*=")
     inside = False
@@ -196,7 +205,10 @@ def line_of(lines: list[str], table: str, field: str) -> int | None:
 
 
 def new_table(name: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
-    """Return TOML of a model without definitions."""
+    """Return the text of a new model's table, still without layers.
+
+    sizes: those of its first layer, on one rank.
+    """
     lines = [
         f"[{json.dumps(name)}]",
         f"name = {json.dumps(name)}",
@@ -212,8 +224,8 @@ def new_table(name: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
 
 
 def runs_on_cpu(checkpoint: Checkpoint, sizes: Sizes) -> bool:
-    """Whether a layer is for machines without a GPU: it is small, and in FP8 has a router inside
-    in one of its forms.
+    """Whether a layer is for machines without a GPU: its experts are few bytes, and if they are FP8
+    it has a form with the router inside.
     """
     forms = catalogue.names(sizes, checkpoint.kind)
     if list(forms) == ["routed"]:

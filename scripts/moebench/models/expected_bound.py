@@ -1,4 +1,7 @@
-"""The roofline bound of a layer at a number of tokens, as a mean over routings."""
+"""The roofline bound that a layer can expect at a number of tokens: a mean over routings.
+
+How many experts a batch reaches, and so how many weights are read, differs from routing to routing.
+"""
 
 from dataclasses import dataclass
 from statistics import fmean
@@ -9,13 +12,14 @@ from moebench.operators.fp8.layer import layer_bound
 from moebench.operators.layers import Sizes, expert_ranks, routed_experts
 from moebench.operators.routing import trained_router
 
-ROWS = 2048  # tokens that are drawn in all, so that a mean at few tokens is one over many routings
+# At few tokens many routings are drawn, so many tokens together, but no more routings than these.
+TOKENS_IN_ALL = 2048
 MOST_ROUTINGS = 64
 
 
 @dataclass(frozen=True)
 class ExpectedBound:
-    """Means over routings and ranks: the bound in ms, and local experts that have a token."""
+    """Means over routings and ranks. ms: the bound. active: local experts that have a token."""
 
     tokens: int
     ms: float
@@ -23,12 +27,11 @@ class ExpectedBound:
 
 
 def expected_bound(num_tokens: int, sizes: Sizes, expert_bytes: int | None = None) -> ExpectedBound:
-    """Return the bound of a layer with top-k given at so many tokens.
+    """Return the bound of a layer with top-k given.
 
-    expert_bytes: of an expert's weights and scales; default: in FP8.
-
-    Each routing is drawn as the workloads are, but none is left out, and each rank counts: at one
-    token most ranks of many have no expert to read.
+    sizes: on one rank. expert_bytes: of an expert's weights and scales, by default in FP8. Routings
+    are drawn as those of workloads, but none is left out as untypical, and each rank counts: at one
+    token most of many ranks have no expert to read.
     """
     local = routed_experts(sizes)
     routing_bytes = catalogue.ROUTED.routing_bytes(num_tokens, sizes)
@@ -50,5 +53,5 @@ def expected_bound(num_tokens: int, sizes: Sizes, expert_bytes: int | None = Non
 
 
 def num_routings(num_tokens: int) -> int:
-    """Return how many routings are drawn, of so many tokens each."""
-    return max(1, min(MOST_ROUTINGS, ROWS // num_tokens))
+    """Return how many routings of so many tokens are drawn."""
+    return max(1, min(MOST_ROUTINGS, TOKENS_IN_ALL // num_tokens))

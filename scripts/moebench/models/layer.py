@@ -1,5 +1,5 @@
-"""The models of definitions/layers.toml: which definition is their layer at which expert
-parallelism.
+"""The models of definitions/layers.toml, layer by layer: which definition is DeepSeek-V3's layer on
+one of 8 expert-parallel ranks, and which on one of 4 tensor-parallel ones?
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ from moebench.operators.layers import Sizes, Split, cached, models
 class Layer:
     """A model's MoE layer on one of its ranks.
 
-    model: its table in definitions/layers.toml. key: it in the catalogue.
+    model: the table in definitions/layers.toml. split: how ranks share the layer. key: in the
+    catalogue.
     """
 
     model: dict
@@ -23,8 +24,8 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """'DeepSeek-V3 EP8', 'DeepSeek-V3 TP4'; 'Qwen3-Next 128/512' where the router knows a part
-        of the experts only; 'DeepSeek-V3 EP8 + shared'.
+        """The model and how it is split: 'DeepSeek-V3 EP8', 'DeepSeek-V3 EP8 + shared'; 'Qwen3-Next
+        128/512' where the router of this layer chooses among 128 of the model's 512 experts.
         """
         shown = self.model["name"]
         all_experts = self.model.get("of_experts")
@@ -35,7 +36,7 @@ class Layer:
 
     @property
     def count(self) -> int:
-        """Such layers in the model, without those that only predict further tokens."""
+        """How many such layers the model has, but for those that only predict further tokens."""
         return self.model["layers"]
 
     @property
@@ -49,8 +50,8 @@ class Layer:
 
 @cached
 def layers() -> list[Layer]:
-    """Return every model's layer, by model and from many ranks to one, tensor-parallel ones behind,
-    and those with shared experts last; with the router inside where there is that form.
+    """Return every model's layers, in the order of `many_ranks_first`; where a layer has a form
+    with the router inside and one with top-k given, the first of these.
     """
     every_layer = []
     for model in models().values():
@@ -66,16 +67,16 @@ def layers() -> list[Layer]:
 
 
 def many_ranks_first(item: tuple[str, Split]) -> tuple:
-    """Return a key that sorts layers: routed experts alone first, then whole experts, then from
-    many ranks to one.
+    """Return what sorts (key, split) of a model: those without shared experts before those with
+    them, whole experts before slices, many ranks before few.
     """
     key, split = item
     return split.shared, split.tensor > 1, -split.experts, -split.tensor, key
 
 
 def layer_of(layer_key: str) -> Layer | None:
-    """Return the model's layer, with its router inside or before it; None where it is of no whole
-    model.
+    """Return the model's layer that a key is of, whether its router is inside or top-k is given;
+    None for a key of no model.
     """
     inside = router_inside().get(layer_key, layer_key)
     for layer in layers():

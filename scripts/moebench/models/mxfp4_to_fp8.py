@@ -1,7 +1,13 @@
-"""MXFP4 weights as FP8 with a scale per block of 128 x 128: the same values to the last bit, or
-refused.
+"""Convert MXFP4 weights to FP8 with a scale per block of 128 x 128: the same values to the last
+bit, or none.
 
-It needs nothing but torch, so that what loads weights can call it expert by expert.
+MXFP4 weights are E2M1 codes of 4 bits, with an E8M0 scale, a power of two in a byte, for each 32
+along K. A block of FP8 has a single scale, so a code becomes the E4M3 number
+
+    value of the code * 2^(exponent of its group of 32 - exponent of the block)
+
+if there is an exponent of the block at which all of these are E4M3. This module needs nothing but
+torch, so that whatever loads weights can call it expert by expert.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,12 +22,12 @@ NAN_EXPONENT = 255 - SCALE_BIAS  # of the byte that is no number
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of E2M1, by the three low bits of a code
 VALUES = (*MAGNITUDES, *(-value for value in MAGNITUDES))
 
-# By E2M1's magnitudes: the largest and the least power of two times which they are E4M3, which ends
-# at 448 and whose smallest step is 2^-9. Zero may have any.
+# For each of E2M1's magnitudes the largest and the least power of two by which it can be multiplied
+# and is E4M3, which ends at 448 and whose smallest step is 2^-9. Zero takes any power.
 ANY = 1000
 LARGEST = (ANY, 9, 8, 8, 7, 7, 6, 6)
 LEAST = (-ANY, -8, -9, -8, -10, -9, -11, -10)
-# So whatever the weights of a block are, they are exact if its scales are no further apart.
+# If the scales of a block are no further apart, in powers of two, it is exact whatever its weights.
 MOST_SPAN = min(LARGEST) - max(LEAST)
 LEAST_NORMAL = -126  # of float32; a smaller scale would be flushed to zero by some kernels
 
@@ -32,7 +38,9 @@ class NotExact(ValueError):
 
 @dataclass(frozen=True)
 class Fp8Matrix:
-    """weights: [R, K] float8_e4m3fn. scales: [R / 128, K / 128] float32, powers of two."""
+    """A matrix in FP8. weights: [R, K] float8_e4m3fn. scales: [R / 128, K / 128] float32, powers of
+    two.
+    """
 
     weights: torch.Tensor
     scales: torch.Tensor
@@ -41,33 +49,34 @@ class Fp8Matrix:
 def experts_to_fp8(
     experts: Iterable[tuple[torch.Tensor, torch.Tensor]], name: str = "weights"
 ) -> Iterator[Fp8Matrix]:
-    """Convert a matrix of each expert, one at a time.
+    """Yield one matrix of each expert, converted.
 
-    experts: pairs as `to_fp8` takes them, which may be read as they are asked for. name: of the
-    matrix, for messages. Raises NotExact that names the expert and the block.
+    experts: (packed, scales) of each, as `to_fp8` takes them; they are read one at a time. name: of
+    the matrix, for messages. Raises NotExact that names the expert and the block.
     """
     for number, (packed, scales) in enumerate(experts):
         yield to_fp8(packed, scales, f"expert {number}, {name}")
 
 
 def to_fp8(packed: torch.Tensor, scales: torch.Tensor, name: str = "weights") -> Fp8Matrix:
-    """Convert one matrix.
+    """Return one matrix, converted.
 
-    packed: [R, K / 2] bytes, two E2M1 codes each, the low half first. scales: [R, K / 32] bytes,
-    less 127 the exponent of two. R and K are multiples of 128. Raises NotExact that names the first
-    block whose values no FP8 block has, and ValueError for other shapes.
+    packed: [R, K / 2] bytes, two E2M1 codes each, the low half first. scales: [R, K / 32] bytes of
+    E8M0: the byte less 127 is the exponent of two. R and K are multiples of 128. Raises NotExact
+    that names the first block whose values no FP8 block has, and ValueError for other shapes.
     """
     check_shapes(packed, scales, name)
     codes = codes_of(packed)
     exponents = scales.view(torch.uint8).int()
     exponents -= SCALE_BIAS
 
-    of_blocks = exponents_of_blocks(codes, exponents, name)
-    of_rows = of_blocks.repeat_interleave(BLOCK, dim=0)
-    of_groups = of_rows.repeat_interleave(BLOCK // GROUP, dim=1)
+    block_exponents = exponents_of_blocks(codes, exponents, name)
+    by_row = block_exponents.repeat_interleave(BLOCK, dim=0)
+    by_group = by_row.repeat_interleave(BLOCK // GROUP, dim=1)
 
-    # A group of zeros may be any number of powers away from its block's scale.
-    shifts = exponents - of_groups
+    # By which power of two a group's codes are multiplied. A group of zeros may be any number of
+    # powers from its block's scale; that is cut to what other groups can have.
+    shifts = exponents - by_group
     shifts.clamp_(min(LEAST[1:]), max(LARGEST[1:]))
     factors = power_of_two(shifts)
 
@@ -75,7 +84,7 @@ def to_fp8(packed: torch.Tensor, scales: torch.Tensor, name: str = "weights") ->
     groups = table[codes].unflatten(1, (-1, GROUP))
     values = groups * factors.unsqueeze(2)
     weights = values.flatten(1).to(torch.float8_e4m3fn)
-    return Fp8Matrix(weights, power_of_two(of_blocks))
+    return Fp8Matrix(weights, power_of_two(block_exponents))
 
 
 def check_shapes(packed: torch.Tensor, scales: torch.Tensor, name: str) -> None:
@@ -106,8 +115,8 @@ def codes_of(packed: torch.Tensor) -> torch.Tensor:
 def exponents_of_blocks(codes: torch.Tensor, exponents: torch.Tensor, name: str) -> torch.Tensor:
     """Return the exponent of each FP8 block's scale, [R / 128, K / 128] int32.
 
-    It is the least at which the block's largest value is E4M3. codes: [R, K]. exponents: [R,
-    K / 32], of the groups' scales. Raises NotExact where no exponent holds all values of a block.
+    It is the least at which all values of the block are E4M3; 0 for a block of zeros. codes: [R,
+    K]. exponents: of the groups' scales, [R, K / 32]. Raises NotExact where there is none.
     """
     magnitudes = codes & 7
     groups = magnitudes.unflatten(1, (-1, GROUP))
@@ -128,19 +137,19 @@ def exponents_of_blocks(codes: torch.Tensor, exponents: torch.Tensor, name: str)
 
 
 def by_magnitude(values: tuple[int, ...], magnitudes: torch.Tensor) -> torch.Tensor:
-    """Return each magnitude's value, int32."""
+    """Return LARGEST or LEAST (`values`) of each code's magnitude, int32."""
     table = torch.tensor(values, dtype=torch.int32, device=magnitudes.device)
     return table[magnitudes]
 
 
 def has_nan(exponents: torch.Tensor) -> torch.Tensor:
-    """Return which blocks have a scale that is no number, [R / 128, K / 128]."""
+    """Return which blocks have a scale that is no number, [R / 128, K / 128] bool."""
     is_nan = exponents == NAN_EXPONENT
     return in_blocks(is_nan).any(3).any(1)
 
 
 def refusal(refused: torch.Tensor, exponents: torch.Tensor, name: str) -> str:
-    """Return why the first of these blocks cannot be FP8."""
+    """Return why the first of the refused blocks cannot be FP8. exponents: of all groups."""
     row, column = refused.nonzero()[0].tolist()
     block = in_blocks(exponents)[row, :, column]
     lowest = block.min().item()
@@ -156,10 +165,8 @@ def refusal(refused: torch.Tensor, exponents: torch.Tensor, name: str) -> str:
 
 
 def spans(scales: torch.Tensor) -> torch.Tensor:
-    """Return how many powers of two a block's scales are apart, [R / 128, K / 128] int32.
-
-    Up to MOST_SPAN a block is exact whatever its weights; -1 where a scale is no number. scales:
-    [R, K / 32] bytes.
+    """Return by how many powers of two each block's scales are apart, [R / 128, K / 128] int32; -1
+    where one of them is no number. scales: [R, K / 32] bytes.
     """
     exponents = scales.view(torch.uint8).int()
     exponents -= SCALE_BIAS
@@ -170,14 +177,17 @@ def spans(scales: torch.Tensor) -> torch.Tensor:
     return apart.masked_fill(has_nan(exponents), -1)
 
 
-def in_blocks(of_groups: torch.Tensor) -> torch.Tensor:
-    """Return [R, K / 32] as [R / 128, 128, K / 128, 4]."""
-    columns = of_groups.unflatten(1, (-1, BLOCK // GROUP))
+def in_blocks(groups: torch.Tensor) -> torch.Tensor:
+    """Return [R, K / 32] as [R / 128, 128, K / 128, 4]: the second and fourth axes are a
+    block's.
+    """
+    columns = groups.unflatten(1, (-1, BLOCK // GROUP))
     return columns.unflatten(0, (-1, BLOCK))
 
 
 def power_of_two(exponents: torch.Tensor) -> torch.Tensor:
-    """Return 2^exponents in float32, of int32 from -126 to 127, by its bits: exp2 may round."""
+    """Return 2^exponents in float32. exponents: int32 from -126 to 127."""
+    # made of its bits, as torch.exp2 may round
     biased = exponents + SCALE_BIAS
     bits = biased << 23
     return bits.view(torch.float32)

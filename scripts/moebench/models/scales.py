@@ -1,4 +1,8 @@
-"""Whether a checkpoint's experts in MXFP4 are exact as FP8, from their scales alone."""
+"""Tell from a checkpoint's scales whether its experts in MXFP4 are exact as FP8.
+
+MXFP4 has a scale for 32 weights, FP8 here one for a block of 128 x 128. If the scales in a block
+are not too far apart, all its weights are exact in FP8; only those scales are read.
+"""
 
 import re
 from collections.abc import Iterator
@@ -12,14 +16,15 @@ from moebench.core.errors import UserError
 from moebench.models.checkpoint import Checkpoint
 from moebench.models.mxfp4_to_fp8 import BLOCK, GROUP, MOST_SPAN, spans
 
-# What checkpoints call the scales of experts, each by itself or all of a layer's together.
+# What checkpoints call tensors with the scales of one expert, or of all experts of a layer.
 SCALE_NAME = re.compile(r"\.experts\..*(\.scale|weight_scale|proj_scales?)(_inv)?$")
 
 
 @dataclass(frozen=True)
 class Scales:
-    """The scales of one matrix of an expert: [R, K / 32] bytes. name: of the tensor, and the
-    expert's number in it where it has several.
+    """The scales of one matrix of an expert: [R, K / 32] bytes.
+
+    name: the tensor's, and behind it the number of the expert where the tensor has several.
     """
 
     name: str
@@ -28,10 +33,11 @@ class Scales:
 
 @dataclass
 class Tally:
-    """What was found in a checkpoint's scales.
+    """Counts of the blocks of 128 x 128 in a checkpoint's matrices.
 
-    exact: blocks that are FP8 whatever their weights. nan: those with a scale that is no number.
-    widest: the most powers of two that the scales of a block are apart, and widest_at, where.
+    exact: blocks that are exact as FP8 whatever their weights. nan: blocks with a scale that is no
+    number. widest: by how many powers of two the scales of a block are apart at most. widest_at: in
+    which block.
     """
 
     matrices: int = 0
@@ -42,7 +48,7 @@ class Tally:
     widest_at: str = ""
 
     def add(self, scales: Scales) -> None:
-        """Count one matrix."""
+        """Count the blocks of one matrix."""
         apart = spans(scales.exponents)
         is_nan = apart < 0
         is_exact = apart <= MOST_SPAN
@@ -79,7 +85,8 @@ def check_scales(folder: Path, checkpoint: Checkpoint) -> Tally:
 def scales_in(file: Path, checkpoint: Checkpoint) -> Iterator[Scales]:
     """Yield the scales of experts in a file, one matrix at a time.
 
-    Raises UserError for a file that is none, and for scales of another shape than the checkpoint's.
+    Raises UserError for a file that is no safetensors file, and for scales whose shape is not that
+    of the checkpoint's experts.
     """
     try:
         opened = safetensors.safe_open(file, framework="pt")
@@ -96,7 +103,7 @@ def scales_in(file: Path, checkpoint: Checkpoint) -> Iterator[Scales]:
 
 
 def check_shape(file: Path, name: str, shape: list[int], checkpoint: Checkpoint) -> None:
-    """Raise UserError unless a tensor of this shape has scales of the checkpoint's experts."""
+    """Raise UserError unless a tensor of this shape may have scales of the checkpoint's experts."""
     hidden = checkpoint.sizes["hidden_size"]
     width = checkpoint.sizes["intermediate_size"]
     gate_or_up = [width, hidden // GROUP]
@@ -110,7 +117,7 @@ def check_shape(file: Path, name: str, shape: list[int], checkpoint: Checkpoint)
 
 
 def matrices_of(name: str, tensor: torch.Tensor) -> Iterator[Scales]:
-    """Yield the matrices of a tensor, which has one expert's or those of all."""
+    """Yield each matrix of a tensor of scales, which has one, or those of all experts."""
     if tensor.element_size() != 1:
         raise UserError(f"--check-scales: {name} has {tensor.dtype}, want bytes")
     if tensor.ndim == 2:
@@ -127,7 +134,7 @@ NOT_CERTAIN = (
 
 
 def rows_of(tally: Tally) -> list[tuple[str, str]]:
-    """Return what was found, as names and texts."""
+    """Return a tally as rows of a table, each a name and a text."""
     uncertain = tally.blocks - tally.exact - tally.nan
     exact = f"{tally.blocks}, of which {tally.exact} are exact as FP8 whatever their weights"
     rows = [

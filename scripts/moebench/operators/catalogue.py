@@ -1,7 +1,8 @@
-"""The operators of this data set, and their definitions by a key that no other definition has.
+"""The catalogue: all operators, and every layer by its key, "full", "glm-5-ep8", "bf16_small".
 
-The rest of the harness asks this catalogue, unless it is about one operator alone. Every answer is
-made from definitions/layers.toml as it was last read.
+A layer has one definition, so a key stands for that, too: `definition("full")` is the FIB
+Definition moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048. Whoever is not about one
+operator alone asks here. Answers follow definitions/layers.toml as it was last read.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ OPERATORS = (SIGMOID_BIAS, RENORM, MoeBf16(), Mxfp8Linear(), ROUTED, MXFP4, SHAR
 
 @cached
 def layer_sizes() -> dict[str, Sizes]:
-    """Return key -> sizes, of every definition."""
+    """Return layer key -> sizes, of every layer."""
     sizes = {}
     for family in OPERATORS:
         sizes |= family.layer_sizes()
@@ -64,7 +65,7 @@ def mxfp4() -> tuple[str, ...]:
 
 @cached
 def full() -> tuple[str, ...]:
-    """Return the keys that need a GPU."""
+    """Return the keys of layers that need a GPU; the others are small."""
     keys = []
     for family in OPERATORS:
         small = family.small()
@@ -74,16 +75,16 @@ def full() -> tuple[str, ...]:
 
 @cached
 def by_name() -> dict[str, str]:
-    """Return a definition's name -> its key."""
+    """Return definition's name -> layer key."""
     return {definition_name(layer_key): layer_key for layer_key in layer_sizes()}
 
 
 @cached
 def keys() -> dict[str, str]:
-    """Return every name that a user may give -> key."""
+    """Return every name that a user may give -> layer key: keys, aliases, definitions' names."""
     names = {layer_key: layer_key for layer_key in layer_sizes()}
-    # what the first layer would be called beside the others of its model, and its routed form
-    # after it
+    # the first layer by the name that its model's other layers have, and its routed form by the
+    # first one's old name
     names |= {"deepseek-v3-ep8": "full", "full-routed": "deepseek-v3-ep8-routed"}
     return names | by_name()
 
@@ -94,14 +95,15 @@ def operator(layer_key: str) -> Operator:
 
 
 def form(layer_key: str) -> str | None:
-    """Return the routing inside an FP8 layer, "routed" where top-k is given, or "mxfp4" for MXFP4
-    experts; None of another operator.
+    """Return the form of an FP8 layer: its routing, "sigmoid-bias" or "renorm", where the router is
+    inside; "routed" where top-k is given; "mxfp4" for that with MXFP4 experts. None of a layer of
+    another operator.
     """
     return operator(layer_key).form
 
 
 def names(sizes: Sizes, weights: str = "fp8") -> dict[str, str]:
-    """Return form -> name of the definition, for each form that a layer of these sizes has.
+    """Return form -> definition's name, for each form that a layer of these sizes has.
 
     weights: "fp8" or "mxfp4".
     """
@@ -140,10 +142,10 @@ def router_sizes(layer_key: str) -> Sizes:
 
 @cached
 def router(layer_key: str) -> Callable:
-    """Return the router of a layer, also where top-k is given.
+    """Return the router of a layer, the one before it where top-k is given: a function.
 
-    It takes logits, and with sigmoid routing bias and factor; it returns experts and weights, both
-    [T, top_k].
+    It takes logits, and with sigmoid routing bias and scaling factor, and returns experts and
+    weights, both [T, top_k].
     """
     sizes = router_sizes(layer_key)
     family = RENORM if sizes["routing"] == "renorm" else SIGMOID_BIAS
@@ -154,9 +156,8 @@ def router(layer_key: str) -> Callable:
 
 
 def layer_key_named(name: str) -> str:
-    """Return the key that a user names, by itself or by its definition's name.
-
-    Raises UserError for neither.
+    """Return the layer key that a user means, by one of `keys`. Raises UserError for
+    another name.
     """
     if name not in keys():
         raise UserError(unknown("definition", name, list(keys()), ", ".join(layer_sizes())))
@@ -164,15 +165,15 @@ def layer_key_named(name: str) -> str:
 
 
 def definition_named(name: str) -> str:
-    """Return the definition that a user means by its key or its name; another data set's as it
-    is.
+    """Return the name of the definition that a user means; a name that is not in the catalogue, of
+    another data set for instance, as it is.
     """
     return definition_name(keys()[name]) if name in keys() else name
 
 
 def small_like(layer_key: str) -> str:
-    """Return the key for machines without a GPU whose routing is most like this one's; itself if it
-    is such a one.
+    """Return the key of the small layer that is most like this one: of the same operator, and if
+    there is one with as many groups. A small layer's is its own.
     """
     small = operator(layer_key).small()
     if layer_key in small:

@@ -1,7 +1,14 @@
-"""definitions/layers.toml: models, and the sizes of each layer that has a definition.
+"""Read definitions/layers.toml: models, and the sizes of each of their layers that has a
+definition.
 
-The table is read when it is first asked for. `read_again` forgets it and what was made from it, as
-`moebench model --add` needs, which writes a model into it.
+    [deepseek-v3]
+    num_experts = 256
+    top_k = 8
+    ...
+    ranks = { full = 8, deepseek-v3-tp4 = { tp = 4 } }    # layer key -> how ranks share the layer
+
+The file is read when it is first asked for. `moebench model --add` writes a model into it; then
+`read_again` forgets it and all that was made of it (`cached`).
 """
 
 import functools
@@ -9,15 +16,14 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from moebench.core import paths
 
-Sizes = dict[str, object]  # a layer on one rank: its sizes, router, activation and models
-
-# Weights of a layer that the reference dequantises at once, in fp32: beside FIB's inputs there is
-# room for no more.
+# Bytes of weights that a reference dequantises at once, in fp32: beside FIB's inputs there is no
+# room for more on a GPU.
 MOST_BYTES_AT_ONCE = 40 << 30
-# What a model has whose table in layers.toml does not say so.
+# Fields that a model's table may leave out
 DEFAULTS = {
     "num_groups": 1,
     "kept_groups": 1,
@@ -26,7 +32,7 @@ DEFAULTS = {
     "routed_scaling_factor": 1.0,
     "shared_gate": False,
 }
-# What every rank has of its model's table, as it is written there.
+# Fields of Sizes that a model's table states
 MODEL_FIELDS = (
     "routing",
     "num_experts",
@@ -42,11 +48,36 @@ MODEL_FIELDS = (
 _caches = []
 
 
+class Sizes(TypedDict):
+    """The sizes of a layer on one rank, with its router and activation."""
+
+    routing: str  # "sigmoid-bias", "renorm", or "given" of any other router
+    num_experts: int  # of the whole layer, without shared ones
+    top_k: int
+    num_groups: int  # of experts; the router chooses among the best kept_groups of them
+    kept_groups: int
+    hidden_size: int
+    activation: str  # as layers.toml and engines call it: fp8/swiglu.py
+    swiglu_limit: float  # at which the activation is clamped; 0 for none
+    shared_gate: bool  # whether a sigmoid weighs the shared experts
+    routed_scaling_factor: float  # of the weights
+    num_local_experts: int  # on this rank, shared ones included
+    num_shared_experts: int  # the last of the local ones
+    intermediate_size: int  # of the rank's slice of each expert
+    tensor_ranks: int  # that have a slice of each expert
+    experts_at_once: int  # whose weights the reference dequantises together
+    model: tuple[str, ...]  # tags of the models that have the layer
+    small: bool  # for machines without a GPU
+
+
 @dataclass(frozen=True)
 class Split:
-    """How ranks share a layer: experts ranks hold other experts each, tensor ranks a slice of every
-    expert's intermediate size. shared: experts that every rank has behind these, and every token
-    takes on one of the ranks.
+    """How ranks share a layer.
+
+    experts: number of expert-parallel ranks, each with other experts. tensor: number of
+    tensor-parallel ranks, each with a slice of every expert's intermediate size. shared: number of
+    shared experts, which every rank has behind its others and every token takes on one of the
+    ranks.
     """
 
     experts: int = 1
@@ -55,41 +86,38 @@ class Split:
 
     @classmethod
     def of_table(cls, value: int | dict[str, int]) -> "Split":
-        """Return what layers.toml says: 8, or { ep = 2, tp = 4 }, or { ep = 8, shared = 1 }."""
+        """Return a split of layers.toml: 8, or { ep = 2, tp = 4 }, or { ep = 8, shared = 1 }."""
         if isinstance(value, int):
             return cls(value)
         return cls(value.get("ep", 1), value.get("tp", 1), value.get("shared", 0))
 
+    def ranks(self) -> dict[str, int]:
+        """Return {"ep": 2, "tp": 4}, without a number of 1."""
+        numbers = {"ep": self.experts, "tp": self.tensor}
+        return {name: number for name, number in numbers.items() if number > 1}
+
     def in_table(self) -> str:
-        """Return what layers.toml says of it."""
+        """Return the split as layers.toml has it."""
         if self.tensor == 1 and not self.shared:
             return str(self.experts)
 
-        parts = []
-        if self.experts > 1:
-            parts.append(f"ep = {self.experts}")
-        if self.tensor > 1:
-            parts.append(f"tp = {self.tensor}")
+        fields = [f"{name} = {number}" for name, number in self.ranks().items()]
         if self.shared:
-            parts.append(f"shared = {self.shared}")
-        return f"{{ {', '.join(parts)} }}"
+            fields.append(f"shared = {self.shared}")
+        return f"{{ {', '.join(fields)} }}"
 
     def suffix(self) -> str:
-        """Return the end of a key: "-ep8", "-tp4", "-ep2-tp4", "-ep8-shared", "" for one rank."""
+        """Return the end of a layer key: "-ep8", "-ep2-tp4", "-ep8-shared"; "" for one rank."""
         suffix = ""
-        if self.experts > 1:
-            suffix += f"-ep{self.experts}"
-        if self.tensor > 1:
-            suffix += f"-tp{self.tensor}"
-        if self.shared:
-            suffix += "-shared"
-        return suffix
+        for name, number in self.ranks().items():
+            suffix += f"-{name}{number}"
+        return f"{suffix}-shared" if self.shared else suffix
 
     def words(self) -> str:
-        """Return "EP8", "TP4", "EP2 TP4", or "EP1" for one rank; "EP8 + shared"."""
-        ranks = self.suffix().removesuffix("-shared")
-        words = ranks.upper().replace("-", " ").strip() or "EP1"
-        return f"{words} + shared" if self.shared else words
+        """Return the split for a table: "EP8", "EP2 TP4", "EP8 + shared"; "EP1" for one rank."""
+        words = [f"{name.upper()}{number}" for name, number in self.ranks().items()]
+        text = " ".join(words) or "EP1"
+        return f"{text} + shared" if self.shared else text
 
 
 def cached(function: Callable) -> Callable:
@@ -116,13 +144,13 @@ def layers_file() -> Path:
 
 @cached
 def models() -> dict[str, dict]:
-    """Return layers.toml: table's name -> the model as it is written there."""
+    """Return table's name -> the model, as layers.toml has it."""
     return tomllib.loads(layers_file().read_text(encoding="utf-8"))
 
 
 @cached
 def layer_sizes() -> dict[str, Sizes]:
-    """Return key -> sizes on one rank, of all models."""
+    """Return layer key -> sizes on one rank, of the layers of all models."""
     sizes = {}
     for name, model in models().items():
         for key, value in model["ranks"].items():
@@ -132,8 +160,9 @@ def layer_sizes() -> dict[str, Sizes]:
 
 @cached
 def layers_of(routing: str, shared: bool = False) -> dict[str, Sizes]:
-    """Return key -> sizes, of the layers with this routing: of those that have shared experts, or
-    of all others.
+    """Return layer key -> sizes of the layers with a routing, "sigmoid-bias" for instance.
+
+    shared: those that have shared experts, or else those that have none.
     """
     layers = {}
     for key, sizes in layer_sizes().items():
@@ -144,14 +173,7 @@ def layers_of(routing: str, shared: bool = False) -> dict[str, Sizes]:
 
 
 def sizes_on_rank(name: str, model: dict, split: Split) -> Sizes:
-    """Return a model's layer on one of its ranks.
-
-    num_local_experts: of whose weights the last num_shared_experts are the shared ones.
-    tensor_ranks: how many have a slice each of intermediate_size. experts_at_once: how many
-    experts' weights the reference dequantises together, all of the rank's or one. model: the tags
-    of the models that have the layer, the table's own name first. small: whether it is for machines
-    without a GPU.
-    """
+    """Return the sizes of a model's layer on one rank. name, model: of the table in layers.toml."""
     stated = DEFAULTS | model
     local = model["num_experts"] // split.experts + split.shared
     width = model["intermediate_size"] // split.tensor
@@ -172,12 +194,12 @@ def sizes_on_rank(name: str, model: dict, split: Split) -> Sizes:
 
 
 def routed_experts(sizes: Sizes) -> int:
-    """Return how many experts of a rank the router knows: all but the shared ones."""
+    """Return how many of a rank's experts the router chooses among: all but the shared ones."""
     return sizes["num_local_experts"] - sizes["num_shared_experts"]
 
 
 def expert_ranks(sizes: Sizes) -> int:
-    """Return how many ranks share the experts that the router knows."""
+    """Return how many expert-parallel ranks there are."""
     return sizes["num_experts"] // routed_experts(sizes)
 
 

@@ -1,13 +1,12 @@
-"""Qwen3-30B-A3B's mixture of experts in bf16 (W16A16), with the experts of every token given.
+"""Qwen3-30B-A3B's mixture of experts in bf16 (W16A16), with every token's experts given.
 
-`run` is the reference that every solution is judged against, LAYER_SIZES has the sizes it is judged
-at. `moebench data --write` writes FIB's JSON of each key, whose `reference` is that function.
-Nothing here is fast on purpose. Everything is computed in fp32, so that no solution is judged by
-another's rounding.
+`run` is the reference that every solution is judged against, and the `reference` of the definitions
+that `moebench data --write` writes. It computes in fp32, so that no solution is judged by another's
+rounding, and is not meant to be fast.
 
-Workloads: expert ids and weights look like a trained router's, made from the uuid. A token's score
-of an expert is the expert's popularity plus noise; the best are chosen, and their softmax weighs
-them. Popularity belongs to a workload, as each stands for another layer.
+In workloads expert ids and weights look like a trained router's. A token's score of an expert is
+the expert's popularity plus noise; the best are chosen, and weighed by their softmax. Each workload
+has popularities of its own, as it stands for another layer of the model.
 """
 
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights)
     return output.to(torch.bfloat16)
 
 
-# Keys are unlike those of every other operator.
+# Layer key -> sizes; no other operator has these keys
 LAYER_SIZES = {
     "bf16": {
         "num_experts": 128,
@@ -63,22 +62,12 @@ LAYER_SIZES = {
         "small": True,
     },
 }
-# Deviation of an expert's score; at 0 all are alike, and nothing in a trained router is.
-POPULARITY = 0.4
-
-# name, T, popularity; each is there for something that an implementation gets wrong
-HARD = (
-    ("one-token", 1),
-    ("no-tokens", 0),
-    ("odd-length", 37),
-    ("all-alike", 64, 0.0),
-    ("few-experts", 40, 8.0),  # popularity decides nearly alone: a few experts get most rows
-)
+POPULARITY = 0.4  # standard deviation of experts' popularities; at 0 all experts are alike
 
 
 @dataclass(frozen=True)
 class Bf16Case(Case):
-    """popularity: the deviation of an expert's score."""
+    """A case. popularity: standard deviation of experts' popularities."""
 
     popularity: float = POPULARITY
 
@@ -145,8 +134,15 @@ class MoeBf16(Operator):
         description = "Weighted sum over a token's experts."
         return {"output": tensor("seq_len hidden_size", "bfloat16", description)}
 
-    def hard_cases(self, sizes: dict) -> tuple:
-        return HARD
+    def hard_cases(self, key: str) -> list[Bf16Case]:
+        return [
+            self.new_case(key, "one-token", 1),
+            self.new_case(key, "no-tokens", 0),
+            self.new_case(key, "odd-length", 37),
+            self.new_case(key, "all-alike", 64, popularity=0.0),
+            # popularity decides nearly alone: a few experts get most rows
+            self.new_case(key, "few-experts", 40, popularity=8.0),
+        ]
 
     def tensors(self, case: Bf16Case) -> dict[str, torch.Tensor]:
         """Return expert ids [T, top_k] int32, best first, and their weights [T, top_k] float32,

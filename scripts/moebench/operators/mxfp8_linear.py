@@ -1,10 +1,9 @@
-"""A linear layer in MXFP8: bf16 activations quantised on the way in, weights given as E4M3 with
-E8M0 scales.
+"""A linear layer in MXFP8: bf16 activations are quantised on the way in, weights are given as E4M3
+codes with E8M0 scales (a byte less 127 is the exponent of two), one for each 32 of K.
 
-`product` is the reference that every solution is judged against, LAYER_SIZES has the sizes it is
-judged at. `moebench data --write` writes FIB's JSON of each key, whose `reference` is assembled
-from the functions below. Nothing here is fast on purpose: both operands are expanded to fp32 and
-multiplied in fp32. Scales of the weights and hard activations of a workload are made from its uuid.
+`product` is the reference that every solution is judged against. The `reference` of the definitions
+that `moebench data --write` writes is put together from the functions here. They are not meant to
+be fast: both operands are expanded to fp32 and multiplied in fp32.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from moebench.operators.operator import Case, Operator, const, module_source, te
 from moebench.operators.roofline import Bound, Counts
 from moebench.operators.routing.numbers import integers
 
-# Of the format: OCP Microscaling Formats (MX) v1.0, MXFP8 with E4M3 elements.
+# The format: OCP Microscaling Formats (MX) v1.0, MXFP8 with E4M3 elements
 GROUP = 32
 EMAX = 8  # E4M3's largest power of two is 2^8
 LARGEST = 448.0
@@ -64,7 +63,7 @@ def run(x, weight, weight_scale):
     return product(x, weight, weight_scale).to(torch.{dtype})
 '''
 
-# out: the dtype of the output
+# Layer key -> sizes. out: the dtype of the output
 LAYER_SIZES = {
     "mxfp8": {"n": 4096, "k": 7168, "out": "bfloat16", "small": False},
     "mxfp8_small": {"n": 256, "k": 512, "out": "bfloat16", "small": True},
@@ -73,20 +72,10 @@ LAYER_SIZES = {
 TYPICAL = (118, 124)  # scales of the weights, as bytes: 2^-9 to 2^-4, near k^-1/2
 HARSH = (100, 128)  # 2^-27 to 1
 
-# name, rows of x, whether harsh; each is there for something that an implementation gets wrong
-HARD = (
-    ("one-token", 1),
-    ("no-tokens", 0),
-    ("odd-length", 37),
-    ("many-tiles", 130),
-    ("harsh-scales", 24, True),
-    ("harsh-scales-one-token", 1, True),
-)
-
 
 @dataclass(frozen=True)
 class LinearCase(Case):
-    """harsh: whether activations and scales are of all sizes."""
+    """A case. harsh: whether activations and scales of weights are of all sizes."""
 
     harsh: bool = False
 
@@ -171,8 +160,15 @@ class Mxfp8Linear(Operator):
     def outputs(self, sizes: dict) -> dict:
         return {"output": tensor("seq_len n", sizes["out"], "x times the transposed weight.")}
 
-    def hard_cases(self, sizes: dict) -> tuple:
-        return HARD
+    def hard_cases(self, key: str) -> list[LinearCase]:
+        return [
+            self.new_case(key, "one-token", 1),
+            self.new_case(key, "no-tokens", 0),
+            self.new_case(key, "odd-length", 37),
+            self.new_case(key, "many-tiles", 130),
+            self.new_case(key, "harsh-scales", 24, harsh=True),
+            self.new_case(key, "harsh-scales-one-token", 1, harsh=True),
+        ]
 
     def tensors(self, case: LinearCase) -> dict[str, torch.Tensor]:
         low, high = HARSH if case.harsh else TYPICAL

@@ -1,4 +1,10 @@
-"""What an operator is, and the workloads of a definition before they are written down."""
+"""What an operator is: a family of layers, each with a FIB Definition and with workloads.
+
+The FP8 MoE layer with DeepSeek-V3's router inside is one operator (fp8/sigmoid_bias.py). A layer of
+it is known by a short key, as "glm-5-ep8", whose sizes are in definitions/layers.toml; its
+definition is moe_fp8_block_scale_ds_routing_topk8_ng1_kg1_e32_h6144_i2048. catalogue.py has all
+operators.
+"""
 
 import inspect
 import uuid
@@ -11,13 +17,15 @@ import torch
 from flashinfer_bench import AxisConst, AxisVar, Definition, TensorSpec, Trace, Workload
 
 from moebench.core import paths
+from moebench.operators.roofline import Bound, Counts
 
 
 @dataclass(frozen=True)
 class Case:
-    """A workload's name and size. An operator adds what else its tensors are made from.
+    """A workload before it is written down: all that its tensors are made from.
 
-    uuid: the seed of every tensor, too.
+    An operator's own class adds fields to these. uuid: the workload's in FIB, and the seed of every
+    tensor.
     """
 
     layer_key: str
@@ -27,29 +35,81 @@ class Case:
 
 
 class Operator:
-    """An operator, whose layers each have a definition under a short key.
+    """An operator. What raises NotImplementedError here, every operator has in its own way.
 
-    A subclass has, by a layer's sizes: definition_name_of, description, tags, axes and outputs, the
-    parts of a definition, and hard_cases, the workloads for machines without a GPU: name, tokens,
-    and whatever fields a case has behind them. By layer key: layer_sizes, the one with a plain name
-    first, and reference_source. By case: tensors, what goes into its safetensors file, and record,
-    its FIB trace. By workload: counts, None where its stored tensors lack the routing, and bound.
+    `key` is a layer's key, and `sizes` are what `layer_sizes` has under it.
     """
 
     op_type = "moe"
     form: str | None = None  # of an FP8 layer, as catalogue.form says it
     case: type[Case] = Case
-    tokens: tuple[int, ...]  # of the workloads where a GPU is needed
-    constraints: list[str]
+    tokens: tuple[int, ...]  # numbers of tokens, each a workload of a layer that needs a GPU
+    constraints: list[str]  # of every definition, as are the inputs
     inputs: dict[str, TensorSpec]
+
+    # What differs from operator to operator
+
+    def layer_sizes(self) -> dict[str, dict]:
+        """Return layer key -> sizes. The layer whose definition has the plainest name is first."""
+        raise NotImplementedError
+
+    def definition_name_of(self, sizes: dict) -> str:
+        """Return the name of the FIB Definition of a layer of these sizes."""
+        raise NotImplementedError
+
+    # four parts of the FIB Definition of a layer of these sizes
+
+    def description(self, sizes: dict) -> str:
+        raise NotImplementedError
+
+    def tags(self, sizes: dict) -> list[str]:
+        raise NotImplementedError
+
+    def axes(self, sizes: dict) -> dict[str, AxisConst | AxisVar]:
+        raise NotImplementedError
+
+    def outputs(self, sizes: dict) -> dict[str, TensorSpec]:
+        raise NotImplementedError
+
+    def reference_source(self, key: str) -> str:
+        """Return the definition's `reference`: Python source with a function `run`."""
+        raise NotImplementedError
+
+    def hard_cases(self, key: str) -> list[Case]:
+        """Return the workloads of a layer for machines without a GPU. Each is there for something
+        that implementations get wrong.
+        """
+        raise NotImplementedError
+
+    def tensors(self, case: Case) -> dict[str, torch.Tensor]:
+        """Return the inputs of a workload that are stored, as its safetensors file has them."""
+        raise NotImplementedError
+
+    def record(self, case: Case) -> Trace:
+        """Return the workload as FIB writes it down: a trace without a solution."""
+        raise NotImplementedError
+
+    def counts(
+        self, workload: Workload, stored: Mapping[str, torch.Tensor], key: str
+    ) -> Counts | None:
+        """Return how many rows and experts a workload has, or None where its stored inputs lack the
+        routing. Raises ValueError for tensors of another shape.
+        """
+        raise NotImplementedError
+
+    def bound(self, seq_len: int, counts: Counts, key: str) -> Bound:
+        """Return the roofline bound of a workload."""
+        raise NotImplementedError
+
+    # What all have in the same way
 
     def small(self) -> list[str]:
         """Return the keys of the layers that are for machines without a GPU."""
         return [key for key, sizes in self.layer_sizes().items() if sizes["small"]]
 
-    def usual_case(self, sizes: dict) -> tuple:
-        """Return the fields of a case with T tokens, behind its tokens."""
-        return ()
+    def usual_fields(self, sizes: dict) -> dict[str, object]:
+        """Return the fields that the operator's class of cases adds, of a workload "T=16"."""
+        return {}
 
     def definition_name(self, key: str) -> str:
         """Return the name of the FIB Definition of a layer key."""
@@ -72,19 +132,15 @@ class Operator:
 
     def cases(self, key: str) -> list[Case]:
         """Return the workloads of a layer key in the order in which they are run."""
-        sizes = self.layer_sizes()[key]
         if key in self.small():
-            rows = self.hard_cases(sizes)
-        else:
-            usual = self.usual_case(sizes)
-            rows = [(f"T={tokens}", tokens, *usual) for tokens in self.tokens]
+            return self.hard_cases(key)
+        usual = self.usual_fields(self.layer_sizes()[key])
+        return [self.new_case(key, f"T={tokens}", tokens, **usual) for tokens in self.tokens]
 
-        cases = []
-        definition = self.definition_name_of(sizes)
-        for name, *fields in rows:
-            uuid = uuid_of(definition, name)
-            cases.append(self.case(key, name, uuid, *fields))
-        return cases
+    def new_case(self, key: str, name: str, seq_len: int, **fields: object) -> Case:
+        """Return a case of a layer. fields: those that the operator's class of cases adds."""
+        case_uuid = uuid_of(self.definition_name(key), name)
+        return self.case(key, name, case_uuid, seq_len, **fields)
 
     def trace(
         self,
@@ -129,8 +185,8 @@ def tensor(shape: str | None, dtype: str, description: str) -> TensorSpec:
 
 
 def module_source(constants: Mapping[str, object], functions: Iterable[Callable | str]) -> str:
-    """Return a self-contained module for the `reference` field: constants, then the functions,
-    each itself or its text.
+    """Return the text of a module that imports torch alone: constants, then the functions, each
+    given as itself or as its text. It becomes a definition's `reference`.
     """
     head = "import torch\n"
     if constants:
@@ -150,8 +206,8 @@ def uuid_of(definition: str, name: str) -> str:
 
 
 def stored_tensors(workload: Workload, root: Path) -> dict[str, torch.Tensor]:
-    """Return the inputs that lie in safetensors files of the data set at root; without those whose
-    file is not there.
+    """Return a workload's inputs that lie in safetensors files of the data set at root. An input
+    whose file is not there is left out.
     """
     tensors = {}
     for name, spec in workload.inputs.items():

@@ -1,5 +1,7 @@
-"""The roofline bound: the least time a workload can take, with every byte moved once and every FLOP
-done once, at the best rates that were measured on a GPU of its kind.
+"""The roofline bound: the least time a workload can take on a GPU.
+
+Every byte is moved once and every FLOP done once, at the best rates that were measured on a GPU of
+that kind (ceilings.jsonl): ms = max(bytes / 4.7e12, flops / 1.5e15) * 1e3 on an H200.
 """
 
 from dataclasses import dataclass
@@ -7,20 +9,20 @@ from pathlib import Path
 
 from moebench.core.schema import Strict
 
-MEASURED_ON = "NVIDIA H200"  # of all bounds that are not asked for on another GPU
+MEASURED_ON = "NVIDIA H200"  # the GPU of all bounds that are not asked for on another
 H100 = "NVIDIA H100 80GB HBM3"
 READINGS = Path(__file__).with_name("ceilings.jsonl")  # tools/ceilings.py adds to it
-RATES = ("bytes", "fp8", "bf16")
+RATES = ("bytes", "fp8", "bf16")  # bytes/s, and FLOP/s of GEMMs in these dtypes
 
-# What served records and profiles were made with that do not say it.
+# Ceilings of older records, served and profiles, that do not state theirs
 EARLIER_CEILINGS = {"bytes": 4.46e12, "fp8": 1446e12, "bf16": 780e12}
 
 
 class Reading(Strict):
-    """What one GPU reached: bytes/s of a read of device memory, FLOP/s of dense GEMMs of large
-    matrices (8192^3). None: not measured.
+    """The rates that one GPU reached, a line of READINGS. None: not measured.
 
-    date: ISO 8601. of: the program that measured. driver: of CUDA.
+    bytes: per second, of a read of device memory. fp8, bf16: FLOP/s of dense GEMMs of 8192^3.
+    date: ISO 8601. of: the program that measured. driver: CUDA's.
     """
 
     hardware: str
@@ -33,7 +35,7 @@ class Reading(Strict):
 
 
 def ceilings(path: Path = READINGS) -> dict[str, dict[str, float]]:
-    """Return GPU -> RATES -> the best reading on any GPU of that name."""
+    """Return GPU's name -> rate's name -> the best reading on any GPU of that name."""
     best: dict[str, dict[str, float]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         reading = Reading.model_validate_json(line)
@@ -50,9 +52,9 @@ CEILINGS = ceilings()
 
 @dataclass(frozen=True)
 class Counts:
-    """What a bound takes from a routing.
+    """What a bound depends on of a workload's routing.
 
-    rows: (token, local expert) pairs; tokens, active: tokens and experts with a row.
+    rows: (token, local expert) pairs. tokens: those with a row. active: experts with a row.
     """
 
     rows: int
@@ -62,9 +64,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class Bound:
-    """What one workload needs on a GPU, a key of CEILINGS.
+    """What a workload needs, and how long that takes at least on a GPU.
 
-    rows, active: as in Counts. dtype: fp8 or bf16, of GEMMs.
+    rows, active: as in Counts. bytes, flops: moved and done in all. dtype: of the GEMMs, a rate's
+    name. gpu: a key of CEILINGS.
     """
 
     rows: int
@@ -88,5 +91,5 @@ class Bound:
 
     @property
     def limit(self) -> str:
-        """Return which of RATES the bound divides by."""
+        """Which of RATES limits the workload."""
         return "bytes" if self.memory_ms >= self.compute_ms else self.dtype

@@ -1,19 +1,20 @@
-"""The workloads of a definition: read, named, written. A line that a user has added to the file is
-kept and served.
+"""The workloads of a definition, read from workloads/: how a user names them, and their bounds.
+
+A workload is a line of workloads/moe/<definition>.jsonl, in FIB's format. Beside those that this
+repository has made (workload_files.py) the file may have lines that a user has added.
 """
 
 import csv
-import hashlib
-from dataclasses import astuple, fields
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import safetensors.torch
 from flashinfer_bench import Trace, Workload
 from pydantic import ValidationError
 
 from moebench.core import paths
-from moebench.core.atomic_file import write_atomically
-from moebench.core.errors import CannotRun, UserError
+from moebench.core.errors import UserError
 from moebench.core.names import unknown
 from moebench.core.schema import first_fault
 from moebench.operators import catalogue
@@ -61,43 +62,49 @@ def label(workload: Workload, layer_key: str) -> str:
     return shown if case.name.startswith("T=") else f"{case.name} {shown}"
 
 
-def goes_by(shown: str, workload: Workload, name: str) -> bool:
-    """Whether a user may mean this workload by `name`: its label, case, uuid, "T=7" or "7"."""
-    shown_size = size(workload)
-    if name in (shown_size, shown_size.removeprefix("T=")):
-        return True
-    return name in (shown, case_name(shown), workload.uuid)
+class LabelledWorkload(NamedTuple):
+    """A workload, and the label by which progress and tables show it."""
+
+    label: str
+    workload: Workload
+
+    @property
+    def case_name(self) -> str:
+        """The first word of the label: "one-token", "T=7"."""
+        name, _, _ = self.label.partition(" ")
+        return name
+
+    def goes_by(self, name: str) -> bool:
+        """Whether a user may mean this workload: by label, case, uuid, "T=7" or "7"."""
+        shown_size = size(self.workload)
+        if name in (shown_size, shown_size.removeprefix("T=")):
+            return True
+        return name in (self.label, self.case_name, self.workload.uuid)
 
 
-def case_name(shown: str) -> str:
-    """Return the first word of a label."""
-    name, _, _ = shown.partition(" ")
-    return name
+def named(name: str, workloads: list[LabelledWorkload], others: str = "") -> list[LabelledWorkload]:
+    """Return the workloads that a user names; a token count may be that of several.
 
-
-def named(
-    name: str, labelled: list[tuple[str, Workload]], others: str = ""
-) -> list[tuple[str, Workload]]:
-    """Return those that a user names: by a token count, which several may have, a uuid, a case's
-    name or its label.
-
-    labelled: labels and workloads. others: what else may be named, for the message. Raises
-    UserError where there is none.
+    others: what else the user may name, for the message. Raises UserError where none has the name.
     """
-    matching = [each for each in labelled if goes_by(*each, name)]
+    matching = [labelled for labelled in workloads if labelled.goes_by(name)]
     if not matching:
-        raise unknown_workload(name, labelled, others)
+        raise unknown_workload(name, workloads, others)
     return matching
 
 
-def unknown_workload(name: str, labelled: list[tuple[str, Workload]], others: str) -> UserError:
+def unknown_workload(name: str, workloads: list[LabelledWorkload], others: str) -> UserError:
     """Return the error for a name that no workload has. others: what else may be named."""
-    case_names = dict.fromkeys(case_name(shown) for shown, _ in labelled)
-    workloads = [workload for _, workload in labelled]
-    workloads.sort(key=lambda workload: [*workload.axes.values()])
-    sizes = ", ".join(dict.fromkeys(map(size, workloads)))
-    listed = f"{sizes}; their uuids and names{others}"
+    by_size = sorted(workloads, key=lambda labelled: [*labelled.workload.axes.values()])
+    sizes = ordered_set(size(labelled.workload) for labelled in by_size)
+    case_names = ordered_set(labelled.case_name for labelled in workloads)
+    listed = f"{', '.join(sizes)}; their uuids and names{others}"
     return UserError(unknown("workload", name, case_names, listed))
+
+
+def ordered_set(texts: Iterable[str]) -> list[str]:
+    """Return the texts in their order, each once."""
+    return list(dict.fromkeys(texts))
 
 
 def of_data_set(definition: str, root: Path) -> list[Workload]:
@@ -196,110 +203,3 @@ def stored_counts(layer_key: str, workload: Workload, root: Path) -> Counts | No
         return catalogue.operator(layer_key).counts(workload, tensors, layer_key)
     except (ValueError, safetensors.SafetensorError):
         return None  # somebody else's tensors; FIB says what is wrong with them
-
-
-def make(layer_key: str, root: Path = paths.ROOT) -> tuple[int, int]:
-    """Write the workloads of a key and their counts below root; return (blobs written, blobs found
-    good).
-
-    Lines of the workload file that are not of this repository's making stay, behind those that are.
-    Raises CannotRun when a generated blob differs from its recorded checksum, UserError as
-    `recorded`.
-    """
-    return WorkloadWriter(layer_key, root).write()
-
-
-class WorkloadWriter:
-    """What `make` needs of one layer key: its cases, and where their files lie."""
-
-    def __init__(self, layer_key: str, root: Path):
-        self.layer_key = layer_key
-        self.root = root
-        self.operator = catalogue.operator(layer_key)
-        self.cases = cases_by_uuid(layer_key)
-        self.definition = catalogue.definition_name(layer_key)
-        self.workload_file = paths.workload_file(self.definition, root)
-        self.counts_file = paths.workload_file(self.definition, root, "csv")
-        self.checksum_file = paths.workload_file(self.definition, root, "sha256")
-        self.recorded_sums = read_checksums(self.checksum_file)
-
-    def write(self) -> tuple[int, int]:
-        """As `make`."""
-        users_lines = self.users_lines()
-        checksums, written = self.write_blobs()
-
-        traces = [self.operator.record(case) for case in self.cases.values()]
-        records = [trace.model_dump_json() for trace in traces]
-        sums = [f"{digest}  {name}" for name, digest in checksums.items()]
-        write_lines(self.workload_file, records + users_lines)
-        write_lines(self.counts_file, self.counts_table(traces))
-        write_lines(self.checksum_file, sums)
-        return written, len(checksums) - written
-
-    def users_lines(self) -> list[str]:
-        """Return the lines of the workload file that this repository has not made, now or
-        before.
-        """
-        if not self.workload_file.exists():
-            return []
-
-        lines = []
-        for workload, line in read_lines(self.workload_file, self.definition):
-            blob = paths.blob_file(self.definition, workload.uuid)
-            if workload.uuid not in self.cases and blob not in self.recorded_sums:
-                lines.append(line)
-        return lines
-
-    def write_blobs(self) -> tuple[dict[str, str], int]:
-        """Write the cases' tensors; return blob's name -> sha256, and how many were written."""
-        checksums = {}
-        written = 0
-        for case in self.cases.values():
-            name = paths.blob_file(self.definition, case.uuid)
-            path = self.root / name
-            wanted = self.recorded_sums.get(name)
-            if path.exists() and sha256(path.read_bytes()) == wanted:
-                checksums[name] = wanted
-                continue
-
-            content = safetensors.torch.save(self.operator.tensors(case))
-            digest = sha256(content)
-            if wanted and digest != wanted:
-                raise CannotRun(
-                    f"{name}: generated sha256 {digest}, recorded is {wanted}. If the generator "
-                    f"was changed on purpose, delete {self.checksum_file.name}."
-                )
-            write_atomically(path, content)
-            checksums[name] = digest
-            written += 1
-        return checksums, written
-
-    def counts_table(self, traces: list[Trace]) -> list[str]:
-        """Return lines of CSV: uuid and counts of each workload."""
-        names = [field.name for field in fields(Counts)]
-        lines = [",".join(["uuid", *names])]
-        for trace in traces:
-            stored = stored_tensors(trace.workload, self.root)
-            counts = self.operator.counts(trace.workload, stored, self.layer_key)
-            numbers = [str(number) for number in astuple(counts)]
-            lines.append(",".join([trace.workload.uuid, *numbers]))
-        return lines
-
-
-def write_lines(file: Path, lines: list[str]) -> None:
-    write_atomically(file, "".join(f"{line}\n" for line in lines))
-
-
-def read_checksums(file: Path) -> dict[str, str]:
-    """Return blob's name -> sha256, as `sha256sum` writes them; {} without the file."""
-    if not file.exists():
-        return {}
-    sums = {}
-    for line in file.read_text(encoding="utf-8").splitlines():
-        digest, name = line.split()
-        sums[name] = digest
-    return sums
-
-
-def sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

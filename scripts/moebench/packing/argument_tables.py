@@ -1,8 +1,13 @@
-"""The layer's arguments as solutions read them: operators/fp8/arguments.py in Python and in C++.
+"""Write the layer's arguments, which operators/fp8/arguments.py states, for solutions to read.
 
-Both files say the same of every definition, as shapes are in terms of its constants: argument_table
-of common/host, by which arguments.py checks a call, and that of common/cuda/host, by which
-binding.cu does and what it exports.
+common/host/argument_table.py is for the checks in Python, common/cuda/host/argument_table.cuh for
+those in C++ and for what a compiled library exports. An argument is a line in either:
+
+    "hidden_states": Tensor((T, H), FP8),
+    tensor(hidden_states, kFp8, {kTokens, kHidden}),
+
+Shapes are in terms of the constants that problem.py writes, so both files are the same for every
+definition.
 """
 
 import re
@@ -83,6 +88,7 @@ def source(path: str) -> str:
 
 
 def python_source() -> str:
+    """Return PYTHON_FILE: a dictionary of arguments for each form of the layer."""
     lines = [PYTHON_HEAD]
     for form, arguments in ARGUMENTS.items():
         lines.append(f"{form} = {{")
@@ -92,7 +98,7 @@ def python_source() -> str:
 
 
 def in_python(argument: Argument) -> str:
-    """Return one of argument.py's classes."""
+    """Return an argument as one of the classes in common/host/argument.py."""
     if argument.at_most:
         return f"Integer({with_sizes(argument.at_most, SIZES_IN_PYTHON)})"
     if argument.shape is None:
@@ -106,6 +112,7 @@ def in_python(argument: Argument) -> str:
 
 
 def cpp_source() -> str:
+    """Return CPP_FILE: all arguments' names, and an array of arguments for each form."""
     names = {}
     for arguments in ARGUMENTS.values():
         names |= dict.fromkeys(argument.name for argument in arguments)

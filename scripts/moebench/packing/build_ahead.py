@@ -24,10 +24,10 @@ from moebench.packing.eligibility import missing_dependencies
 
 
 def build(names: list[str], layer_keys: Collection[str] = ()) -> int:
-    """Let FIB build them one after the other; print a line for each. Returns 1 if one does not
-    build, else 0.
+    """Have FIB build solutions one after the other, and print a line for each; return the exit
+    status, 1 if one does not build.
 
-    layer_keys: the definitions to build them for; without any, all that they serve. Raises as
+    layer_keys: of the layers to build them for; without any, all that they serve. Raises as
     `pack_all`.
     """
     check_cache()
@@ -63,9 +63,9 @@ def chosen_solutions(names: list[str], layer_keys: Collection[str]) -> list[Solu
 
 
 def build_timed(solution: Solution) -> tuple[float, str]:
-    """Let FIB build a solution. Returns the seconds, and why it does not build, or ''.
+    """Have FIB build a solution; return the seconds, and why it does not build, or "".
 
-    What is compiled is kept for later builds.
+    What is compiled stays in FIB's cache for later builds.
     """
     start = time.monotonic()
     error = ""
@@ -80,8 +80,8 @@ def build_timed(solution: Solution) -> tuple[float, str]:
 
 @contextmanager
 def undone_if_interrupted(solution: Solution) -> Iterator[None]:
-    """Leave neither compilers that go on, nor their temporary files, nor what FIB has written of
-    the solution, where building it is interrupted.
+    """Where a build inside is interrupted, end its compilers, and remove their temporary files and
+    what FIB has written of the solution.
     """
     with temporary_files_apart():
         try:
@@ -94,7 +94,7 @@ def undone_if_interrupted(solution: Solution) -> Iterator[None]:
 
 @contextmanager
 def temporary_files_apart() -> Iterator[None]:
-    """Have this process and those it starts write temporary files to a folder that goes."""
+    """Have this process and those it starts write temporary files to a folder that is removed."""
     before = dict(os.environ)
     default = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="moebench-", ignore_cleanup_errors=True) as folder:
@@ -108,6 +108,7 @@ def temporary_files_apart() -> Iterator[None]:
 
 
 def remove_from_fibs_cache(solution: Solution) -> None:
+    """Remove the folder and the lock that FIB's builders make for a solution."""
     cache = get_fib_cache_path()
     for folder in cache.glob(f"*/*{create_package_name(solution)}"):
         shutil.rmtree(folder, ignore_errors=True)

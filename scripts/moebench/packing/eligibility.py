@@ -7,29 +7,15 @@ from flashinfer_bench import Solution
 
 
 def here() -> str:
-    """Return what this machine is called in target_hardware: cpu, or sm_ and the compute
-    capability.
-    """
+    """Return what target_hardware calls this machine: "cpu", or a GPU's "sm_90"."""
     if not torch.cuda.is_available():
         return "cpu"
     major, minor = torch.cuda.get_device_capability()
     return f"sm_{major}{minor}"
 
 
-def is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except Exception:  # a parent package fails to import
-        return False
-
-
-def missing_dependencies(solution: Solution) -> list[str]:
-    """Return the modules that a solution needs and that are not installed."""
-    return [module for module in solution.spec.dependencies if not is_installed(module)]
-
-
 def why_skipped(solution: Solution, hardware: str) -> str | None:
-    """Return one line saying why the solution cannot run on `hardware`, or None when it can."""
+    """Return why a solution cannot run on this hardware, as `here` calls it, or None if it can."""
     targets = solution.spec.target_hardware
     if hardware not in targets:
         gpus = ", ".join(target for target in targets if target != "cpu")
@@ -41,3 +27,15 @@ def why_skipped(solution: Solution, hardware: str) -> str | None:
     if missing:
         return f"needs {', '.join(missing)}, not installed here"
     return None
+
+
+def missing_dependencies(solution: Solution) -> list[str]:
+    """Return the modules that a solution needs and that are not installed."""
+    return [module for module in solution.spec.dependencies if not is_installed(module)]
+
+
+def is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except Exception:  # a parent package fails to import
+        return False

@@ -1,8 +1,7 @@
-"""The second fingerprint of a packed solution, which comments, docstrings, layout and folders leave
-as it is.
+"""Fingerprint a packed solution: a hash that comments, docstrings, layout and folders leave alone.
 
-FIB's own hash covers every byte, and the solution's name. A trace keeps both, and is current if
-either is the same.
+FIB's own hash covers every byte, and the solution's name. A trace has both, and is current as long
+as either is the same as that of the solution today.
 """
 
 import ast
@@ -21,24 +20,30 @@ from moebench.packing.flat import flatten
 from moebench.packing.manifest import PackingError
 from moebench.packing.references import CPP_SUFFIXES
 
+# A token of C++ or CUDA, or what lies between two: one alternative a line
 TOKEN = re.compile(
-    r"""(?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"\w*)
+    r"""
+    (?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"\w*)    # raw string
     | (?P<comment> //(?:\\\n|[^\n])* | /\*.*?\*/ )
-    | \\\n | (?P<newline> \n ) | (?<=include)[^\S\n]*<[^>\n]+> | (?P<space> [^\S\n]+ )
-    | (?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+')\w*
-    | \.?\d(?:[eEpP][+-]|'?\w|\.)* | (?:[^\W\d]|\$)[\w$]*
-    | <=>|<<<|>>>|<<=|>>=|->\*|\.\.\.|\.\*|\+\+|--|&&|\|\||::|->|<<|>>|\#\#|[-+*/%&|^<>=!]= | .""",
+    | \\\n                                                                  # continued line
+    | (?P<newline> \n )
+    | (?<=include)[^\S\n]*<[^>\n]+>                                          # included path
+    | (?P<space> [^\S\n]+ )
+    | (?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+')\w*             # string, character
+    | \.?\d(?:[eEpP][+-]|'?\w|\.)*                                          # number
+    | (?:[^\W\d]|\$)[\w$]*                                                  # name
+    | <=>|<<<|>>>|<<=|>>=|->\*|\.\.\.|\.\*|\+\+|--|&&|\|\||::|->|<<|>>|\#\#|[-+*/%&|^<>=!]=
+    | .                                                                     # any other character
+    """,
     re.VERBOSE | re.DOTALL,
 )
 CONTINUATION = "\\\n"
 
 
 def fingerprint(solution: Solution) -> str:
-    """Return the sha1, in hex, of what FIB hashes except the name, with `stripped` sources in one
-    folder, sorted.
+    """Return a sha1, in hex, of what FIB hashes but the name, of `stripped` sources in one folder.
 
-    Sources of which two have one base name count with their folders, and so do their imports and
-    includes.
+    Where two sources have one base name, all of them stay in their folders.
     """
     spec = solution.spec
     sources = {source.path: source.content for source in solution.sources}
@@ -65,14 +70,14 @@ def fingerprint(solution: Solution) -> str:
 
 
 def source_hashes(solution: Solution) -> dict[str, str]:
-    """Return Provenance's fields of a solution's source."""
+    """Return the fields of a Provenance that are about a solution's source."""
     return {"source_sha1": solution.hash(), "source_fingerprint": fingerprint(solution)}
 
 
 @cache  # a solution's definitions share nearly all of their files
 def stripped(suffix: str, text: str) -> str:
-    """Return what counts of a source: of Python that can be parsed the syntax tree, of C++ and CUDA
-    the tokens, of all else the lines.
+    """Return what counts of a source: Python's syntax tree, C++'s and CUDA's tokens, the lines of
+    anything else. Python that cannot be parsed counts as it is.
     """
     if suffix in CPP_SUFFIXES:
         return strip_cpp(text)
@@ -88,8 +93,9 @@ def stripped(suffix: str, text: str) -> str:
 
 
 def dump(node: object) -> str:
-    """Return a syntax tree as ast.dump does, but as one text in Python 3.10 to 3.13, and without
-    strings that stand alone, as docstrings do.
+    """Return a syntax tree as text, the same in Python 3.10 to 3.13, where ast.dump differs.
+
+    Strings that are statements are left out: docstrings are such.
     """
     match node:
         case ast.Constant():
@@ -106,7 +112,7 @@ def dump(node: object) -> str:
 
 
 def dump_fields(node: ast.AST) -> str:
-    """Return a node's type and fields; empty ones are left out, as later Pythons add some."""
+    """Return a node's type and fields; empty fields are left out, as later Pythons add some."""
     fields = []
     for name, value in ast.iter_fields(node):
         is_empty = value is None or value == []
@@ -129,8 +135,8 @@ def dump_f_string(node: ast.JoinedStr) -> str:
 
 
 def dump_list(nodes: list) -> str:
-    """Return the nodes' texts, those of relative imports that follow each other sorted: which order
-    a formatter gives them depends on the names of folders.
+    """Return the texts of nodes. Relative imports that follow each other are sorted: a formatter
+    orders them by the names of folders.
     """
     texts = []
     for is_relative, run in groupby(nodes, is_relative_import):
@@ -158,8 +164,8 @@ def split_imports(nodes: Iterable[ast.ImportFrom]) -> list[ast.ImportFrom]:
 
 
 def strip_cpp(text: str) -> str:
-    """Return tokens with one space between them, each preprocessor directive in a line of its
-    own.
+    """Return a source's tokens with one space between them, without comments; each preprocessor
+    directive is a line, and what lies between two of them another.
     """
     text = TOKEN.sub(without_comment, text.replace("\r\n", "\n"))
     line = []

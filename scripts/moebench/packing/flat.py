@@ -1,7 +1,8 @@
-"""A packed solution in one folder: each file by its base name, and imports and includes follow.
+"""Put the files of a packed solution into one folder, with imports and includes that follow.
 
-A submission needs it, as the public starter kit drops folders; and where a file lies says nothing
-about what it does.
+common/triton/layer.py becomes layer.py, and `from .common.triton.layer import x` becomes
+`from .layer import x`. Submissions need it, as the public starter kit drops folders. Fingerprints
+use it, as the folder of a file says nothing about what it does.
 """
 
 from functools import cache
@@ -14,7 +15,7 @@ from moebench.packing.references import outline, with_imports, with_includes
 def flatten(name: str, sources: dict[str, str]) -> dict[str, str]:
     """Return base name -> text of a packed solution's files, sorted.
 
-    Raises PackingError where two files would get one name.
+    name: of the solution. sources: path -> text. Raises PackingError for two files of one name.
     """
     packed = tuple(sources)
     flat = {}
@@ -30,16 +31,17 @@ def flatten(name: str, sources: dict[str, str]) -> dict[str, str]:
 
 @cache  # a solution's definitions share nearly all of their files
 def flat_text(path: str, text: str, packed: tuple[str, ...]) -> str:
-    """Return the text of one of the packed files with its imports and includes in one folder."""
+    """Return the text of a file in one folder. packed: the paths of all packed files."""
     if path.endswith(".py"):
         return with_flat_imports(path, text, packed)
     return with_includes(text, lambda included: flat_include(included, packed))
 
 
 def with_flat_imports(path: str, text: str, packed: tuple[str, ...]) -> str:
-    """Return `from .a.b import c` as `from .b import c`; as `from . import c` if a/b is a folder.
+    """Return Python's text with `from .b import c` in place of `from .a.b import c`, or with
+    `from . import c` where a/b is a folder.
 
-    Python that cannot be parsed stays as it is.
+    Text that cannot be parsed stays as it is.
     """
     try:
         imports = outline(text).relative_imports

@@ -1,16 +1,21 @@
-"""Which files a solution is packed from, and what becomes of their imports and includes.
+"""Gather the files that a solution is packed from, and change their imports and includes.
 
-Packed are all sources in the solution's folder, and in that of the solution it is based on, and
-what they need of solutions/common/: modules that are imported, headers that are included, the
-manifest's `units`, and what lies beside one of these under the same name, as tiles.csv beside
-tiles.py and quantise_tokens.cu beside quantise_tokens.cuh.
+Packed are all sources in the solution's folder and in that of the solution it is based on, and what
+these need of solutions/common/: modules that are imported, headers that are included, the
+manifest's `units`, and what has the name of one of these, as tiles.csv beside tiles.py and
+quantise_tokens.cu beside quantise_tokens.cuh.
 
-In solutions/ an editor can follow an import or include: `from ..common.triton.layer import
-launch_layer`, `#include "common/cuda/tokens/route.cuh"`. The packed solution has its own files at
-the top and common/ below it, so that the import becomes `from .common.triton.layer import ...`.
-Headers are included by their name alone there, since the folders of all of them are searched.
+The packed solution has its own files at the top, and common/ below:
+
+    in solutions/mine/main.py                       in the packed main.py
+    from ..common.triton.layer import launch_layer  from .common.triton.layer import launch_layer
+    #include "common/cuda/tokens/route.cuh"         #include "route.cuh"
+
+In solutions/ an editor can follow both. The build searches the folders of all headers, so a packed
+source includes them by their name alone.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -30,16 +35,18 @@ from moebench.packing.references import (
 COMMON = "common"
 SUFFIXES = (".py", ".cu", ".cuh", ".csv")
 HEADERS = (".cuh", ".h", ".hpp")
+NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
-# of a file of common/ -> of files that go along with it, if they have its name
+# Suffix of a file of common/ -> suffixes of the files that are packed along if they have its name
 COMPANIONS = {".py": (".csv", ".cpp"), ".cuh": (".cu",)}
 
 
 class Gathering:
     """The files of one solution.
 
-    files: path in the packed solution -> file. Raises PackingError for an import, include or unit
-    that cannot be followed.
+    folders: the solution's below solutions/, after that of its base if it has one. files: path in
+    the packed solution -> file. Raises PackingError for an import, an include or a unit that cannot
+    be followed.
     """
 
     def __init__(self, manifest: Manifest):
@@ -57,7 +64,9 @@ class Gathering:
         self.check_headers()
 
     def own_files(self) -> dict[str, Path]:
-        """Return the files of the solution's folder, in the place of those of its base."""
+        """Return path -> file of the solution's folder and of its base's; its own count where both
+        have one.
+        """
         files = {}
         for folder in self.folders:
             root = paths.SOLUTIONS / folder
@@ -67,7 +76,7 @@ class Gathering:
         return files
 
     def add(self, file: Path) -> list[Path]:
-        """Pack a file of common/, and its companions. Return those that are new."""
+        """Add a file of common/ and its companions to `files`; return those that are new there."""
         files = [file]
         for suffix in COMPANIONS.get(file.suffix, ()):
             files.append(file.with_suffix(suffix))
@@ -89,9 +98,9 @@ class Gathering:
             raise refusal(self.name, "units", unit, f"one of: {present}")
         return files[unit]
 
-    def at(self, path: str) -> Path | None:
-        """Return the file that is packed for a path below solutions/, or would be if it is needed:
-        the solution's own in the place of its base's. None where there is none.
+    def file_at(self, path: str) -> Path | None:
+        """Return the file that is packed, or would be, for a path below solutions/ that a source
+        names; None where there is none. For a path in the base's folder it may be the solution's.
         """
         folder, _, below = path.partition("/")
         if folder in self.folders:
@@ -109,7 +118,7 @@ class Gathering:
         return [each for each in needed if is_common(each)]
 
     def imported_by(self, file: Path) -> Iterator[Path]:
-        """Yield the files of the modules that a file imports."""
+        """Yield the files of the modules that a Python file imports."""
         source = self.outline(file)
 
         for line, module in source.absolute_imports:
@@ -121,7 +130,7 @@ class Gathering:
 
         for node in source.relative_imports:
             for module in self.imported_modules(node, file):
-                module_file = self.at(f"{module}.py")
+                module_file = self.file_at(f"{module}.py")
                 if module_file is None or (is_common(file) and not is_common(module_file)):
                     raise PackingError(
                         f"{self.place(file, node.line)}: imports {module}.py, which is not packed"
@@ -153,7 +162,7 @@ class Gathering:
         the file is a library's.
         """
         for line, path in included(self.text(file)):
-            header = self.at(path)
+            header = self.file_at(path)
             beside = file.parent / path
             if header is not None:
                 yield header
@@ -163,14 +172,14 @@ class Gathering:
                 raise PackingError(f"{self.place(file, line)}: includes {path}, which is not there")
 
     def check_headers(self) -> None:
-        """Raise PackingError for two headers of one name, by which packed sources include them."""
+        """Raise PackingError for two headers of one name, by which sources include them."""
         headers = [PurePosixPath(path) for path in self.files if path.endswith(HEADERS)]
         for name, count in Counter(header.name for header in headers).items():
             if count > 1:
                 raise PackingError(f"{self.name}: two headers are called {name}")
 
     def packed_text(self, file: Path) -> str:
-        """Return a file's text with imports and includes as they are right in the packed solution.
+        """Return a file's text as it is packed, with its imports and includes changed.
 
         Raises PackingError for an empty file, and for text that is not ASCII.
         """
@@ -182,22 +191,26 @@ class Gathering:
         if file.suffix == ".py":
             return with_packed_imports(file, text)
         if file.suffix in CPP_SUFFIXES:
-            return with_includes(
-                text, lambda path: PurePosixPath(path).name if self.at(path) else path
-            )
+            return with_includes(text, self.packed_include)
         return text
+
+    def packed_include(self, path: str) -> str:
+        """Return what a packed source has in place of an included path: the name of a packed file,
+        and a library's path as it is.
+        """
+        return PurePosixPath(path).name if self.file_at(path) else path
 
     def check_ascii(self, file: Path, text: str) -> None:
         """Raise PackingError for a character that is not ASCII: FIB writes sources in the encoding
         of whoever runs it, and Python and nvcc read UTF-8.
         """
         for number, line in enumerate(text.splitlines(), 1):
-            for character in line:
-                if not character.isascii():
-                    raise PackingError(
-                        f"{self.place(file, number)}: got {character!r}, want ASCII; "
-                        f"in a string {ascii(character)[1:-1]} stands for it"
-                    )
+            character = NOT_ASCII.search(line)
+            if character:
+                raise PackingError(
+                    f"{self.place(file, number)}: got {character[0]!r}, want ASCII; "
+                    f"in a string {ascii(character[0])[1:-1]} stands for it"
+                )
 
     def text(self, file: Path) -> str:
         return read_source(self.name, file)
@@ -226,13 +239,14 @@ def is_marker(file: Path) -> bool:
 
 
 def with_packed_imports(file: Path, text: str) -> str:
-    """Return a source with its imports from solutions/ as they are right in the packed solution."""
-    if is_common(file):
+    """Return the text of a Python file with its imports changed, as in this module's docstring."""
+    if is_common(file):  # common/ lies in the packed solution as it does in solutions/
         return text
 
+    to_solutions = len(tree_path(file).parts)  # as many dots lead from the file to solutions/
     modules = {}
     for node in outline(text).relative_imports:
-        if node.level == len(tree_path(file).parts):
+        if node.level == to_solutions:
             dots = "." * (node.level - 1)
             folder, *below = node.module
             # common/ is a folder of the packed solution, its own files are at the top

@@ -1,5 +1,14 @@
-"""solution.toml: what a solution is called, what it needs and serves; the one place that reads
-it.
+"""Read solution.toml, the manifest in a solution's folder:
+
+    name = "mine"
+    author = "me"
+    description = "One kernel for each stage."
+    language = "triton"
+    entry_point = "main.py::run"
+    target_hardware = ["sm_90"]
+    definitions = ["glm-5-ep8"]
+
+Nothing else reads that file.
 """
 
 import tomllib
@@ -20,11 +29,12 @@ from moebench.operators import catalogue
 from moebench.packing.serves import Rule, served
 
 MANIFEST = "solution.toml"
-# of the base, where a manifest has none of its own
+# Keys that a manifest has from the solution it is based on, where it does not state them; and those
+# that it has where it states neither of the two.
 INHERITED = ("units", "stages", "renorm_entry_point", "routed_entry_point", "mxfp4_entry_point")
-SERVING = ("definitions", "serves")  # likewise, where it has neither
-DEFAULT = ["full", "small"]
-NOT_SOLUTIONS = {"common", "packed"}
+SERVING = ("definitions", "serves")
+DEFAULT = ["full", "small"]  # definitions of a solution that says nothing of them
+NOT_SOLUTIONS = {"common", "packed"}  # folders beside those of solutions
 
 
 class PackingError(UserError):
@@ -41,16 +51,18 @@ Hardware = Literal[
 
 
 class Manifest(Strict):
-    """The keys of solution.toml. `first_use`, `start`, `stages` and `facts` are not packed and do
-    not change the hash.
+    """The keys of solution.toml.
 
-    entry_point: FILE::FUNCTION; renorm_entry_point, routed_entry_point, mxfp4_entry_point: those
-    for definitions with renorm routing, for routed ones and for MXFP4 experts. FUNCTION_bf16 beside
-    one of them, for tokens in bf16, is exported by packages as run_bf16. units: .cu files of
-    solutions/common/ that no file includes, as "common/cuda/host/binding.cu". definitions: keys of
-    catalogue.layer_sizes(); once it is read, those that `serves` takes, too. based_on: the solution
-    whose files this one's replace. first_use: what the first use takes. start: what
-    `moebench new --from` calls a copy. stages: pattern of a kernel's plain name -> stage.
+    entry_point: FILE::FUNCTION. renorm_entry_point, routed_entry_point, mxfp4_entry_point: those
+    for definitions with softmax routing inside, with top-k given, and with MXFP4 experts, where
+    they differ. A FUNCTION_bf16 beside one of them, for tokens in bf16, is `run_bf16` in packages.
+    units: .cu files of solutions/common/ that are compiled and that no file includes, as
+    "common/cuda/host/binding.cu". definitions: layer keys; once it is read, those that the rules in
+    `serves` take, too. based_on: the solution whose files this one has but for those of its own.
+
+    Not packed, and so of no effect on FIB's hash. first_use: what it takes, "compiles for two
+    minutes". start: the name under which `moebench new --from` copies it. stages: pattern of a
+    kernel's plain name -> stage. facts: what the docs' tables say of it.
     """
 
     name: Text
@@ -74,62 +86,8 @@ class Manifest(Strict):
     facts: dict[str, Text] = {}
 
 
-def solution_names() -> list[str]:
-    """Return the names of the folders with a manifest, sorted."""
-    names = {path.parent.name for path in paths.SOLUTIONS.glob(f"*/{MANIFEST}")}
-    return sorted(names - NOT_SOLUTIONS)
-
-
-def folder_name(packed: str, definition: str) -> str:
-    """Return the solution behind the name of a packed one: mine for mine_e16.
-
-    Packing adds parts of the definition's name, as `pack.packed_name`. A name that no solution here
-    goes with is returned as it is.
-    """
-    added_parts = {"", *definition.split("_")}
-    fitting = []
-    for name in solution_names():
-        rest = packed.removeprefix(name)
-        if f"{packed}_".startswith(f"{name}_") and added_parts.issuperset(rest.split("_")):
-            fitting.append(name)
-    return max(fitting, key=len, default=packed)
-
-
-def readable() -> dict[str, Manifest]:
-    """Return name -> manifest of each solution whose manifest can be read. `pack.pack_all` says
-    what is wrong with the others.
-    """
-    manifests = {}
-    for name in solution_names():
-        with suppress(PackingError):
-            manifests[name] = read_manifest(name)
-    return manifests
-
-
-def choose(names: list[str]) -> list[str]:
-    """Return names, or every readable solution when there are none. Raises UserError for an unknown
-    one.
-    """
-    existing = solution_names()
-    for name in names:
-        if name not in existing:
-            raise UserError(unknown("solution", name, existing))
-    return list(dict.fromkeys(names)) or list(readable())
-
-
-def solutions_of(layer_keys: Collection[str]) -> list[str]:
-    """Return the names of the readable solutions that serve one of these layer keys."""
-    wanted = set(layer_keys)
-    return [name for name, manifest in readable().items() if wanted & set(manifest.definitions)]
-
-
-def refusal(name: str, key: str, got: object, want: str) -> PackingError:
-    """Return the error for a key that is well formed but cannot be followed."""
-    return PackingError(f"{name}: {MANIFEST}: {key}: got {got!r}, want {want}")
-
-
 def read_manifest(name: str) -> Manifest:
-    """Return a solution's manifest, with what is INHERITED from its base.
+    """Return a solution's manifest, with what it inherits and all definitions that it serves.
 
     Raises PackingError for missing, unknown or contradicting keys.
     """
@@ -139,8 +97,39 @@ def read_manifest(name: str) -> Manifest:
     return with_served(manifest)
 
 
+def read_own_manifest(name: str) -> Manifest:
+    """Return what a solution's own solution.toml states. Raises PackingError."""
+    try:
+        manifest = validated(read_source(name, paths.SOLUTIONS / name / MANIFEST))
+    except tomllib.TOMLDecodeError as error:
+        raise PackingError(f"{name}: {MANIFEST}: {error}") from error
+    except ValidationError as error:
+        raise PackingError(f"{name}: {MANIFEST}: {first_fault(error, 'file')}") from error
+    if manifest.name != name:
+        raise refusal(name, "name", manifest.name, f"the folder's, {name!r}")
+    return manifest
+
+
+@cache  # by text: every list of solutions reads all manifests, and a file may change
+def validated(text: str) -> Manifest:
+    """Return the manifest with this text."""
+    return Manifest.model_validate(tomllib.loads(text))
+
+
+def read_source(name: str, path: Path) -> str:
+    """Return the text of a solution's file. Raises PackingError for one that cannot be read or is
+    no UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PackingError(f"{name}: {path.name}: {error}") from error
+
+
 def read_base(manifest: Manifest) -> Manifest:
-    """Return the manifest of a solution's base. Raises PackingError if it cannot be one."""
+    """Return the manifest of the solution that one is based on. Raises PackingError for a name that
+    is none, and for a solution that is based on another.
+    """
     base_name = manifest.based_on
     others = [name for name in solution_names() if name != manifest.name]
     if base_name not in others:
@@ -155,6 +144,7 @@ def read_base(manifest: Manifest) -> Manifest:
 
 
 def with_inherited(manifest: Manifest, base: Manifest) -> Manifest:
+    """Return a manifest with what it does not state of INHERITED and SERVING from its base."""
     stated = manifest.model_fields_set
     inherited = [key for key in INHERITED if key not in stated]
     if stated.isdisjoint(SERVING):
@@ -163,8 +153,9 @@ def with_inherited(manifest: Manifest, base: Manifest) -> Manifest:
 
 
 def with_served(manifest: Manifest) -> Manifest:
-    """Return it with the definitions that its rules take. Raises PackingError where they take
-    none.
+    """Return a manifest with the definitions that its rules take among its own.
+
+    Raises PackingError where there is none.
     """
     listed = manifest.definitions
     if not listed and not manifest.serves:
@@ -177,29 +168,56 @@ def with_served(manifest: Manifest) -> Manifest:
     return manifest.model_copy(update={"definitions": definitions})
 
 
-def read_source(name: str, path: Path) -> str:
-    """Return the text of a solution's file. Raises PackingError for one that cannot be read or is
-    no UTF-8.
+def refusal(name: str, key: str, got: object, want: str) -> PackingError:
+    """Return the error for a key whose value is of the right type and impossible all the same."""
+    return PackingError(f"{name}: {MANIFEST}: {key}: got {got!r}, want {want}")
+
+
+def solution_names() -> list[str]:
+    """Return the names of the folders with a manifest, sorted."""
+    names = {path.parent.name for path in paths.SOLUTIONS.glob(f"*/{MANIFEST}")}
+    return sorted(names - NOT_SOLUTIONS)
+
+
+def folder_name(packed: str, definition: str) -> str:
+    """Return the name of the solution here that is packed under a name: mine for mine_e16.
+
+    `pack.packed_name` adds parts of the definition's name. The name of a solution that is not of
+    this repository is returned as it is.
     """
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PackingError(f"{name}: {path.name}: {error}") from error
+    added_parts = {"", *definition.split("_")}
+    fitting = []
+    for name in solution_names():
+        rest = packed.removeprefix(name)
+        if f"{packed}_".startswith(f"{name}_") and added_parts.issuperset(rest.split("_")):
+            fitting.append(name)
+    return max(fitting, key=len, default=packed)
 
 
-@cache  # by text, as tests and `new` change files: listing solutions reads every manifest
-def validated(text: str) -> Manifest:
-    return Manifest.model_validate(tomllib.loads(text))
+def readable() -> dict[str, Manifest]:
+    """Return name -> manifest of each solution whose manifest is right; `pack.pack_all` says what
+    is wrong with the others.
+    """
+    manifests = {}
+    for name in solution_names():
+        with suppress(PackingError):
+            manifests[name] = read_manifest(name)
+    return manifests
 
 
-def read_own_manifest(name: str) -> Manifest:
-    """Return what a solution's solution.toml itself says. Raises PackingError."""
-    try:
-        manifest = validated(read_source(name, paths.SOLUTIONS / name / MANIFEST))
-    except tomllib.TOMLDecodeError as error:
-        raise PackingError(f"{name}: {MANIFEST}: {error}") from error
-    except ValidationError as error:
-        raise PackingError(f"{name}: {MANIFEST}: {first_fault(error, 'file')}") from error
-    if manifest.name != name:
-        raise refusal(name, "name", manifest.name, f"the folder's, {name!r}")
-    return manifest
+def choose(names: list[str]) -> list[str]:
+    """Return the names, each once; [] stands for every readable solution.
+
+    Raises UserError for an unknown one.
+    """
+    existing = solution_names()
+    for name in names:
+        if name not in existing:
+            raise UserError(unknown("solution", name, existing))
+    return list(dict.fromkeys(names)) or list(readable())
+
+
+def solutions_of(layer_keys: Collection[str]) -> list[str]:
+    """Return the names of the readable solutions that serve one of these layer keys."""
+    wanted = set(layer_keys)
+    return [name for name, manifest in readable().items() if wanted & set(manifest.definitions)]

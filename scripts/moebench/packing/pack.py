@@ -1,4 +1,9 @@
-"""Pack solutions: from a folder in solutions/ to FIB Solutions, one for each definition served."""
+"""Pack solutions: make FIB Solutions of a folder in solutions/, one for each definition served.
+
+solutions/mine/ with definitions = ["glm-5-ep8", "kimi-k2-ep8"] becomes the Solutions `mine`, for
+the first definition, and `mine_e48_...`, for the other. They have the same sources but for those
+that problem.py writes.
+"""
 
 import json
 import shutil
@@ -16,7 +21,7 @@ from moebench.packing.gather import Gathering, tree_path
 from moebench.packing.manifest import Manifest, PackingError, read_manifest, refusal, solution_names
 from moebench.packing.references import outline
 
-# form of a definition -> the manifest's key of its function, where that is not `entry_point`
+# Form of a layer -> the manifest's key that may name another function for it than `entry_point`
 ENTRY_POINT_KEYS = {
     "renorm": "renorm_entry_point",
     "routed": "routed_entry_point",
@@ -33,12 +38,12 @@ def pack(name: str) -> dict[str, Solution]:
         return pack_manifest(read_manifest(name))
     except UserError:
         raise
-    except Exception as error:  # nobody's folder takes the others down
+    except Exception as error:  # whatever a folder holds, the other solutions can be packed
         raise PackingError(f"{name}: {type(error).__name__}: {error}".splitlines()[0]) from error
 
 
 def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
-    """As `pack`. Raises PackingError, and whatever Python, pydantic or a table's rows raise."""
+    """Return what `pack` returns. Raises whatever parsing a folder's files raises."""
     gathering = Gathering(manifest)
     texts = {}
     for path, file in sorted(gathering.files.items()):
@@ -61,10 +66,10 @@ def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
 
 
 def packed_name(name: str, layer_key: str, first: str) -> str:
-    """Return the name of a packed solution. FIB wants names that are unique in a data set.
+    """Return the name of a packed solution, unique in a data set, as FIB wants it.
 
-    For `first`, the solution's first layer_key, that is the plain name. Others add what their
-    definition's name has beyond that one's: mine_ng1_kg1_e48.
+    first: the first layer that the solution serves, for which the name is the solution's own.
+    Others add the parts of their definition's name that the first has not: mine_ng1_kg1_e48.
     """
     first_parts = catalogue.definition_name(first).split("_")
     for part in catalogue.definition_name(layer_key).split("_"):
@@ -74,16 +79,16 @@ def packed_name(name: str, layer_key: str, first: str) -> str:
 
 
 def build_spec(manifest: Manifest, layer_key: str, texts: dict[str, str]) -> BuildSpec:
-    """Return what FIB has to know in order to build, with the function of the layer key's form."""
+    """Return what FIB needs to build a solution for a layer. texts: path -> packed text."""
     fields = manifest.model_dump(include=set(BuildSpec.model_fields))
     fields["entry_point"] = entry_point(manifest, layer_key, texts)
     return BuildSpec(**fields)
 
 
 def entry_point(manifest: Manifest, layer_key: str, texts: dict[str, str]) -> str:
-    """Return FILE::FUNCTION for a layer key.
+    """Return FILE::FUNCTION for a layer, by the manifest.
 
-    Raises PackingError where the manifest's value names no function of a packed file.
+    Raises PackingError where that names no function of a packed file. texts: path -> packed text.
     """
     key = ENTRY_POINT_KEYS.get(catalogue.form(layer_key), "entry_point")
     if getattr(manifest, key) is None:
@@ -99,8 +104,8 @@ def entry_point(manifest: Manifest, layer_key: str, texts: dict[str, str]) -> st
 
 
 def pack_all(names: list[str]) -> tuple[dict[str, dict[str, Solution]], list[str]]:
-    """Return name -> as `pack`, of these solutions or of all; and for each of all that cannot be
-    packed a line that says why.
+    """Return name -> what `pack` returns, of these solutions, or of all where none is named; then
+    with a line for each solution that cannot be packed.
 
     Raises UserError for an unknown name, PackingError for one of `names` that cannot be packed.
     """
@@ -118,8 +123,8 @@ def pack_all(names: list[str]) -> tuple[dict[str, dict[str, Solution]], list[str
 
 
 def pack_here(names: list[str]) -> list[Path]:
-    """Write packed/<definition>/<name>.json of these solutions; of all where none is named, and
-    then other files in packed/ go. Returns the files. Raises as `pack_all`.
+    """Write packed/<definition>/<name>.json of these solutions, or of all where none is named;
+    then other files in packed/ are removed. Return the files. Raises as `pack_all`.
     """
     folder = paths.new_solutions() / "packed"
     packed, _ = pack_all(names)

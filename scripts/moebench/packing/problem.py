@@ -1,12 +1,14 @@
-"""What packing writes for each definition: so a packed solution stands alone, and no kernel
-branches on a size.
+"""Write the files that differ from definition to definition, so that no kernel branches on a size.
 
-problem.cuh, problem.py: sizes and the routing that is inside; interface.cuh, interface.py: how the
-caller hands over routing, weights and scales; weights.cuh: the weights' format; argument_table.cuh,
-argument_table.py: the arguments. Beside the kernels lie those of the first definition of the FP8
-MoE family. Of a table, *.csv, the rows whose column
-`sizes` is the definition's, as e32_h7168_i2048, are packed: tuning for one definition leaves the
-others current.
+    problem.cuh, problem.py                  sizes, the router inside, the activation
+    interface.cuh, interface.py              how the caller hands over routing, weights and scales
+    weights.cuh                              the weights' format
+    argument_table.cuh, argument_table.py    the arguments (argument_tables.py)
+
+problem.cuh has lines like `constexpr int kHidden = 7168;`, problem.py like `HIDDEN_SIZE = 7168`.
+In solutions/common/ these files are those of the first definition; packing replaces them. Of a
+table, *.csv, it packs the rows for the definition: those whose column `sizes` is a part of its
+name, as e32_h7168_i2048. So tuning for one definition leaves the others' fingerprints as they are.
 """
 
 from pathlib import PurePosixPath
@@ -15,16 +17,16 @@ from moebench.operators import catalogue
 from moebench.operators.fp8 import swiglu
 from moebench.packing import argument_tables
 
-NAMES = argument_tables.SIZES_IN_CPP  # of sizes
-# what a file says -> its name in C++; in Python it is the key in capitals
+NAMES = argument_tables.SIZES_IN_CPP  # size -> its name in C++
+# Constant -> its name in C++. In Python it is called as here, in capitals.
 SYMBOLS = NAMES | {
     "renorm": "kRenorm",
-    # of the activation (operators/fp8/swiglu.py)
+    # the activation's (operators/fp8/swiglu.py)
     "swiglu_limit": "kSwigluLimit",
     "swiglu_alpha": "kSwigluAlpha",
     "swiglu_up_offset": "kSwigluUpOffset",
     "clamp_after_silu": "kClampAfterSilu",
-    # of interface and weights
+    # those of interface and weights
     "routed": "kTopKGiven",
     "gate_first": "kGateFirst",
     "scales_row_major": "kScalesRowMajor",
@@ -43,23 +45,11 @@ FILES = [*CONSTANTS, *TABLES]
 NOTE = "Packing writes this file for other definitions."
 
 
-def constants_of(file: str, layer_key: str) -> dict[str, float]:
-    """Return what `problem`, `interface` or `weights` says of a definition, by SYMBOLS."""
-    if file == "interface":
-        routed = catalogue.form(layer_key) in ("routed", "mxfp4")  # today these have all three
-        return dict.fromkeys(("routed", "gate_first", "scales_row_major"), routed)
-    if file == "weights":
-        return {"mxfp4_weights": layer_key in catalogue.mxfp4()}
-
-    layer = catalogue.layer_sizes()[layer_key]
-    constants = {key: layer[key] for key in NAMES}
-    constants["renorm"] = layer_key in catalogue.renorm()
-    return constants | swiglu.constants(layer)
-
-
 def source(path: str, layer_key: str, text: str = "") -> str:
-    """Return what is packed of a file with this text; of a file of FILES, without it, what it is
-    in the tree for a key.
+    """Return what is packed of a file for a definition.
+
+    text: the file's own, in solutions/. Without it, one of FILES is returned as it is written there
+    for this definition.
     """
     if path in TABLES:
         return text or argument_tables.source(path)
@@ -72,27 +62,52 @@ def source(path: str, layer_key: str, text: str = "") -> str:
 
 def constants_source(path: PurePosixPath, layer_key: str) -> str:
     """Return one of CONSTANTS for a definition."""
-    definition = catalogue.definition_name(layer_key)
+    title = f"{path.stem}: {catalogue.definition_name(layer_key)}."
     constants = constants_of(path.stem, layer_key)
-
     if path.suffix == ".cuh":
-        lines = [f"// {path.stem}: {definition}. {NOTE}", "#pragma once", ""]
-        for key, value in constants.items():
-            cpp_type = CPP_TYPES[type(value)]
-            lines.append(f"constexpr {cpp_type} {SYMBOLS[key]} = {cpp_literal(value)};")
-    else:
-        lines = [f'"""{path.stem}: {definition}.', "", NOTE, '"""', ""]
-        lines += [f"{key.upper()} = {value}" for key, value in constants.items()]
-    return "\n".join([*lines, ""])
+        return in_cpp(title, constants)
+    return in_python(title, constants)
+
+
+def in_cpp(title: str, constants: dict[str, float]) -> str:
+    """Return a header of constants."""
+    text = f"// {title} {NOTE}\n#pragma once\n\n"
+    for key, value in constants.items():
+        cpp_type = CPP_TYPES[type(value)]
+        text += f"constexpr {cpp_type} {SYMBOLS[key]} = {cpp_literal(value)};\n"
+    return text
+
+
+def in_python(title: str, constants: dict[str, float]) -> str:
+    """Return a module of constants."""
+    text = f'"""{title}\n\n{NOTE}\n"""\n\n'
+    for key, value in constants.items():
+        text += f"{key.upper()} = {value}\n"
+    return text
+
+
+def constants_of(file: str, layer_key: str) -> dict[str, float]:
+    """Return constant -> value of a definition. file: "problem", "interface" or "weights"."""
+    if file == "interface":
+        routed = catalogue.form(layer_key) in ("routed", "mxfp4")  # all three go together today
+        return dict.fromkeys(("routed", "gate_first", "scales_row_major"), routed)
+    if file == "weights":
+        return {"mxfp4_weights": layer_key in catalogue.mxfp4()}
+
+    layer = catalogue.layer_sizes()[layer_key]
+    constants = {key: layer[key] for key in NAMES}
+    constants["renorm"] = layer_key in catalogue.renorm()
+    return constants | swiglu.constants(layer)
 
 
 def cpp_literal(value: float) -> str:
+    """Return a bool, an int or a float as C++ has it: true, 8, 2.5f."""
     literal = str(value).lower()
     return f"{literal}f" if isinstance(value, float) else literal
 
 
 def table_source(text: str, layer_key: str) -> str:
-    """Return a table's rows for a definition; all of a table without a column `sizes`."""
+    """Return a table with the rows for a definition; all rows if it has no column `sizes`."""
     header, *rows = text.splitlines()
     columns = header.strip().split(",")
     if "sizes" not in columns:

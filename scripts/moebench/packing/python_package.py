@@ -1,4 +1,9 @@
-"""Write Python packages of packed solutions, which pip installs and engines find as plugins."""
+"""Write Python packages of packed solutions, which pip installs and engines find as plugins.
+
+`moebench pack mine --package moe` writes a folder moe/ with a pyproject.toml and, for each packed
+solution, moe/mine/: its sources, an __init__.py with `run`, and adapters for inference engines if
+these can call it. `from moe.mine import run` then works without FIB and without this repository.
+"""
 
 import hashlib
 import importlib.metadata
@@ -21,20 +26,22 @@ from moebench.packing.manifest import readable
 from moebench.packing.pack import pack_all
 from moebench.packing.references import outline
 
-MARK = "# by moebench pack --package"  # pyproject.toml begins with it
-SUMMARY = "Written by moebench pack --package"  # of the distribution that pip makes of it
 PROJECT = "pyproject.toml"
+MARK = "# by moebench pack --package"  # its first line
+SUMMARY = "Written by moebench pack --package"  # its description, which pip shows
 
-# which a package is imported by, or beside
+# Libraries that are imported beside a package, whose names it cannot have
 ENGINES = ("vllm", "sglang", "transformers", "numpy", "apache-tvm-ffi")
-ADAPTERS = {  # group of entry points, in which an engine looks for plugins -> module
+# Group of entry points in which an engine looks for plugins -> the adapter that it finds there
+ADAPTERS = {
     "vllm.general_plugins": "for_vllm",
     "sglang.srt.plugins": "for_sglang",
 }
-# Of functions beside the solution's own: for tokens in bf16, and for a sum over GPUs with PEERS.
+# Further functions that a package exports have the name of the solution's own and one of these: for
+# tokens in bf16, and for a sum over several GPUs, with the classes PEERS.
 ENDINGS = ("_bf16", "_allreduce", "_allreduce_bf16")
 PEERS = ("Peers", "RankMissing")
-FP8_ADAPTERS = ("for_transformers", "for_vllm_fp8", "for_vllm_sum")  # of tokens in bf16
+FP8_ADAPTERS = ("for_transformers", "for_vllm_fp8", "for_vllm_sum")  # not for MXFP4 experts
 CHECKED_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")  # by adapters
 
 
@@ -48,15 +55,16 @@ class Package:
 
     @property
     def exports(self) -> dict[str, str]:
-        """Return name in the solution's main module -> name in the package."""
+        """Name in the solution's main module -> name in the package: {"kernel": "run", ...}."""
         path, function = self.solution.spec.entry_point.split("::")
         texts = {source.path: source.content for source in self.solution.sources}
         names = outline(texts[path]).names
 
         exports = {function: "run"}
         for ending in ENDINGS:
-            if f"{function}{ending}" in names:
-                exports[f"{function}{ending}"] = f"run{ending}"
+            further = f"{function}{ending}"
+            if further in names:
+                exports[further] = f"run{ending}"
         if f"{function}_allreduce" in exports:
             exports |= {name: name for name in PEERS if name in names}
         return exports
@@ -78,14 +86,12 @@ class Package:
 
 
 def pack_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list[Path]:
-    """Write parent/<packed name>/ for each solution and layer_key, and a pyproject.toml for pip.
+    """Write a package parent/<packed name>/ for each solution and layer, and parent/pyproject.toml.
+    Return the packages' folders; if anything is raised, none of them stays.
 
-    Such a package has the packed sources and exports the solution's function as `run`, with those
-    of ENDINGS and PEERS that there are; for engines also the sizes and the adapters. layer_keys: []
-    for each solution's first. Returns the folders. If it is interrupted, none of them stays.
-
-    Raises as `pack_all`; UserError where a folder exists, since older sources would be compiled
-    along, where none of the layer_keys is served, or where parent has a name that is taken.
+    layer_keys: of the layers; [] for the first that each solution serves. Raises as `pack_all`;
+    UserError where a package exists, since older sources would be compiled along, where a solution
+    serves none of the layers, or where parent has a name that is taken.
     """
     check_name(parent)
     check_project(parent)
@@ -111,8 +117,8 @@ def pack_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list
 
 
 def check_name(parent: Path) -> None:
-    """Raise UserError for a folder whose name Python cannot import, or that installing would put
-    in the place of another package.
+    """Raise UserError for a folder whose name Python cannot import, or whose package would replace
+    another one when pip installs it.
     """
     name = parent.resolve().name
     if not re.fullmatch("[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?", name) or iskeyword(name):
@@ -148,9 +154,8 @@ def check_project(parent: Path) -> None:
 
 
 def chosen_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list[Package]:
-    """Return the packages of these solutions, or of all, for these layer keys or each one's first.
-
-    Raises as `pack_all`, and UserError where a solution serves none of the layer_keys.
+    """Return the packages that `pack_packages` writes. Raises as `pack_all`, and UserError for a
+    solution that serves none of the layers.
     """
     packed, _ = pack_all(names)
     packages = []
@@ -182,10 +187,11 @@ def write_package(package: Package) -> None:
 
 
 def adapter_text(adapter: Path) -> str:
-    """Return an adapter with imports that are right in a package, where it lies beside common/.
+    """Return an adapter's text with imports as they are right in a package, beside common/.
 
-    In the tree it imports solutions.common, integrations (what a package's __init__.py defines) and
-    other adapters, wherever below integrations/ they lie.
+    from solutions.common... import    ->  from .common... import
+    from integrations import SIZES     ->  from . import SIZES, which __init__.py defines
+    from integrations.vllm.for_vllm_fp8 import    ->  from .for_vllm_fp8 import
     """
     text = adapter.read_text(encoding="utf-8")
     text = re.sub(r"^( *from )solutions\.common\b", r"\1.common", text, flags=re.MULTILINE)
@@ -216,7 +222,7 @@ def init_text(package: Package) -> str:
 
 
 def remove_pips_copies(parent: Path) -> None:
-    """Remove what pip has built of older sources; it would install that."""
+    """Remove what pip has built of older packages here, as it would install that again."""
     if not (parent / PROJECT).exists():
         return
     for path in (parent / "build").glob("*"):
@@ -225,7 +231,7 @@ def remove_pips_copies(parent: Path) -> None:
 
 
 def project_text(parent: Path) -> str:
-    """Return the pyproject.toml of a folder with packages, old ones among them."""
+    """Return the pyproject.toml of a folder with all packages in it, older ones too."""
     name = parent.resolve().name
     packages = sorted(path.parent for path in parent.glob("*/__init__.py"))
     content = b"".join((package / "__init__.py").read_bytes() for package in packages)

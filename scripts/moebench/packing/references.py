@@ -1,4 +1,4 @@
-"""How sources refer to each other: relative imports and quoted includes, read and written anew."""
+"""Find and replace what sources refer to each other by: relative imports and quoted includes."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ INCLUDE = re.compile(
 
 @dataclass(frozen=True, order=True)
 class RelativeImport:
-    """`from ..a.b import c, d`. In order of their places in the file."""
+    """`from ..a.b import c, d` of a file. Sorted by their places in it."""
 
     line: int
     column: int  # in bytes, as ast counts
@@ -24,13 +24,13 @@ class RelativeImport:
     names: tuple[str, ...]  # ("c", "d")
 
     def target(self, path: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the parts of the path that is named in a file whose path has these parts."""
+        """Return the parts of the path that the import names. path: the importing file's parts."""
         return path[: -self.level] + self.module
 
 
 @dataclass(frozen=True)
 class Outline:
-    """What packing has to know of a Python source."""
+    """What packing has to know of a Python file."""
 
     names: frozenset[str]  # that the module defines or imports from another
     relative_imports: tuple[RelativeImport, ...]
@@ -40,7 +40,7 @@ class Outline:
 # By content: a process packs the same files for many definitions and solutions.
 @cache
 def outline(text: str) -> Outline:
-    """Return a source's outline. Raises SyntaxError, ValueError or RecursionError as ast.parse."""
+    """Return the outline of a file with this text. Raises what ast.parse raises."""
     tree = ast.parse(text)
     names = [name for node in tree.body for name in bound_names(node)]
     relative = []
@@ -60,7 +60,7 @@ def outline(text: str) -> Outline:
 
 
 def bound_names(node: ast.stmt) -> list[str]:
-    """Return the names that a statement of a module gives to functions, classes and values."""
+    """Return the names that a statement of a module defines or imports."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             return [node.name]
@@ -82,7 +82,7 @@ def read_import(node: ast.ImportFrom) -> RelativeImport:
 
 
 def with_imports(text: str, modules: Mapping[RelativeImport, str]) -> str:
-    """Return the source with `from MODULE import` in each of these imports; ".a.b" is a MODULE."""
+    """Return a file's text with other modules in its imports. modules: import -> ".a.b"."""
     lines = text.encode().splitlines(keepends=True)
 
     # From the end, so that the columns of those before stay right.
@@ -98,7 +98,7 @@ def with_imports(text: str, modules: Mapping[RelativeImport, str]) -> str:
 # By content: a process packs the same files for many definitions and solutions.
 @cache
 def included(text: str) -> tuple[tuple[int, str], ...]:
-    """Return the line and the path of each #include."""
+    """Return (line, path) of each quoted #include."""
     lines = []
     for match in INCLUDE.finditer(text):
         number = text.count("\n", 0, match.start()) + 1
@@ -107,5 +107,5 @@ def included(text: str) -> tuple[tuple[int, str], ...]:
 
 
 def with_includes(text: str, new_path: Callable[[str], str]) -> str:
-    """Return the source with `new_path` of each included path in its place."""
+    """Return a file's text in which each quoted #include is of new_path(path)."""
     return INCLUDE.sub(lambda match: match["before"] + new_path(match["path"]), text)

@@ -1,5 +1,11 @@
-"""Which FP8 layers a solution serves, by rules in its manifest: a layer that is new needs no
-solution edited.
+"""Which FP8 layers a solution serves, by rules in its manifest, so that a new layer needs no edit.
+
+    [[serves]]
+    forms = ["routed"]
+    num_local_experts = { at_most = 256 }
+    hidden_size = { multiple_of = 512, at_least = 1024 }
+
+takes each layer of that form whose sizes are in range; a size without a range may have any value.
 """
 
 from typing import Literal
@@ -10,7 +16,8 @@ from moebench.core.schema import Strict
 from moebench.operators import catalogue
 from moebench.operators.fp8 import swiglu
 
-# the router inside, in two kinds, top-k given, and that with MXFP4 experts
+# Ways to call the layer: with the router inside, of one of two kinds; with top-k given; and with
+# top-k given and MXFP4 experts.
 FORMS = ("sigmoid-bias", "renorm", "routed", "mxfp4")
 SIZES = (
     "num_experts",
@@ -25,7 +32,7 @@ SIZES = (
 
 
 class Range(Strict):
-    """The values of a size. one_of: these alone."""
+    """The values that a size may have. one_of: only these, where there are any."""
 
     multiple_of: int = Field(1, ge=1)
     at_least: int | None = None
@@ -42,7 +49,7 @@ class Range(Strict):
         return value % self.multiple_of == 0
 
     def __str__(self) -> str:
-        """'multiples of 128 from 512 up to 8192'."""
+        """Return 'multiples of 128 from 512 up to 8192'."""
         if self.one_of:
             return ", ".join(map(str, self.one_of))
 
@@ -57,7 +64,7 @@ class Range(Strict):
 
 
 class Rule(Strict):
-    """One [[serves]] of solution.toml: layers in these forms whose sizes are all in range."""
+    """One [[serves]] of solution.toml: takes layers of these forms whose sizes are all in range."""
 
     forms: list[Literal[*FORMS]] = Field(min_length=1)
     activations: list[Literal[*swiglu.FUNCTIONS]] = ["silu"]
@@ -71,7 +78,10 @@ class Rule(Strict):
     intermediate_size: Range = Range()
 
     def refusal(self, layer: dict) -> str | None:
-        """Return why a layer in one of the rule's forms is not taken, or None where it is."""
+        """Return why a layer of one of the rule's forms is not taken, or None where it is.
+
+        layer: its sizes and activation, as in catalogue.layer_sizes().
+        """
         activation = swiglu.kind(layer)
         if activation not in self.activations:
             return f"activation: has {activation}, takes {', '.join(self.activations)}"
@@ -84,17 +94,12 @@ class Rule(Strict):
 
 
 def why_not(rules: list[Rule], form: str | None, layer: dict) -> str | None:
-    """Return None where a rule takes a layer in this form, else why the last rule of that form does
-    not: what is refused, what the layer has and what is taken.
+    """Return None where one of the rules takes a layer, else why the last that has its form does
+    not: "hidden_size: has 1000, takes multiples of 512".
 
-    form: None for another operator. layer: sizes and activation, as the catalogue has them.
+    form: of the layer; None for another operator than the FP8 layer.
     """
-    forms = dict.fromkeys(each for rule in rules for each in rule.forms)
-    if form == "mxfp4":
-        reason = "weights: has MXFP4, takes FP8"
-    else:
-        reason = f"router: has {form}, takes {', '.join(forms) or 'listed definitions alone'}"
-
+    reason = without_rule(rules, form)
     for rule in rules:
         if form in rule.forms:
             reason = rule.refusal(layer)
@@ -103,8 +108,18 @@ def why_not(rules: list[Rule], form: str | None, layer: dict) -> str | None:
     return reason
 
 
+def without_rule(rules: list[Rule], form: str | None) -> str:
+    """Return why a layer is not taken where no rule has its form."""
+    if form == "mxfp4":
+        return "weights: has MXFP4, takes FP8"
+    forms = []
+    for rule in rules:
+        forms += [each for each in rule.forms if each not in forms]
+    return f"router: has {form}, takes {', '.join(forms) or 'listed definitions alone'}"
+
+
 def served(rules: list[Rule]) -> list[str]:
-    """Return the keys of the definitions of FP8 layers that one of the rules takes."""
+    """Return the keys of all FP8 layers that one of the rules takes."""
     keys = []
     for key, layer in catalogue.layer_sizes().items():
         form = catalogue.form(key)

@@ -1,4 +1,4 @@
-"""Solutions that others have packed: FIB's JSON files, one by one or in folders of any layout."""
+"""Read third-party solutions: FIB's JSON files, one by one or in folders of any layout."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -15,27 +15,12 @@ from moebench.packing.manifest import folder_name, solution_names
 Files = dict[Path, Solution]
 
 
-def read(files: Iterable[Path]) -> tuple[Files, list[str]]:
-    """Return file -> Solution, and a line for each file that holds none."""
-    solutions = {}
-    faults = []
-    for file in files:
-        try:
-            solutions[file] = Solution.model_validate_json(file.read_bytes())
-        except ValidationError as error:
-            faults.append(f"{file}: not a FIB Solution: {first_fault(error, 'file')}")
-        except OSError as error:
-            faults.append(f"{file}: cannot be read: {error.strerror}")
-    return solutions, faults
-
-
 def named(locations: list[Path]) -> tuple[dict[str, Solution], list[str]]:
-    """Return name -> Solution of files and folders, and a line for each file that is not one, or is
-    under another name.
+    """Return name -> Solution of files and folders, and a line for each file that holds none, or
+    whose solution gets another name.
 
-    Where one here or another file has the name, 8 digits of the hash follow it, as in FIB's
-    `with_unique_name`. The copy keeps the hash of the file's own name and content. Raises UserError
-    for a path without any file.
+    Where a solution of this repository or of another file has the name, 8 digits of its hash follow
+    it, as in FIB's `with_unique_name`. Raises UserError for a path without any file.
     """
     solutions, notes = read(files_in(locations))
     different, same = without_copies(solutions)
@@ -45,12 +30,12 @@ def named(locations: list[Path]) -> tuple[dict[str, Solution], list[str]]:
     count = Counter(solution.name for solution in different.values())
     by_name = {}
     for file, solution in different.items():
-        name = solution.name
-        is_ours = folder_name(name, solution.definition) in ours  # ours: mine_e16 of a folder mine
-        if is_ours or count[name] > 1:
-            name = f"{name}_{solution.hash()[:8]}"
-            notes.append(f"{file}: its name is taken, so {name} stands for it")
-        by_name[name] = solution.model_copy(update={"name": name})
+        is_ours = folder_name(solution.name, solution.definition) in ours
+        if is_ours or count[solution.name] > 1:
+            new_name = f"{solution.name}_{solution.hash()[:8]}"
+            notes.append(f"{file}: its name is taken, so {new_name} stands for it")
+            solution = solution.model_copy(update={"name": new_name})
+        by_name[solution.name] = solution
     return by_name, notes
 
 
@@ -65,6 +50,20 @@ def files_in(locations: list[Path]) -> list[Path]:
             )
         files += below
     return files
+
+
+def read(files: Iterable[Path]) -> tuple[Files, list[str]]:
+    """Return file -> Solution, and a line for each file that is no FIB Solution."""
+    solutions = {}
+    faults = []
+    for file in files:
+        try:
+            solutions[file] = Solution.model_validate_json(file.read_bytes())
+        except ValidationError as error:
+            faults.append(f"{file}: not a FIB Solution: {first_fault(error, 'file')}")
+        except OSError as error:
+            faults.append(f"{file}: cannot be read: {error.strerror}")
+    return solutions, faults
 
 
 def without_copies(solutions: Files) -> tuple[Files, list[str]]:

@@ -1,8 +1,9 @@
 """Write packed solutions for FlashInfer's Trace Apply, which calls them in place of its kernels.
 
 With FLASHINFER_TRACE_APPLY=1 FlashInfer 0.7.2 reads solutions/*.json below the folder in
-FLASHINFER_TRACE_APPLY_PATH. It makes a definition's name of each call's sizes, and takes the
-solution of that definition.
+FLASHINFER_TRACE_APPLY_PATH. It makes a definition's name of each call's sizes, and calls the
+solution for that definition. The arguments of a call are FlashInfer's, so a written solution has
+one source more, ENTRY, whose function turns them into those of the definition.
 """
 
 import re
@@ -18,7 +19,7 @@ from moebench.packing.pack import pack_all
 
 ENTRY = "trace_apply_entry.py"
 FUNCTION = "apply"
-# What FlashInfer calls the layer of trtllm_fp8_block_scale_moe with DeepSeek-V3's routing.
+# The definition's name that FlashInfer makes of a call of trtllm_fp8_block_scale_moe.
 NAME = (
     "moe_fp8_block_scale_ds_routing_topk{top_k}_ng{num_groups}_kg{kept_groups}"
     "_e{num_local_experts}_h{hidden_size}_i{intermediate_size}"
@@ -43,7 +44,7 @@ def pack_for_trace_apply(names: list[str], folder: Path, keys: list[str]) -> lis
 
 
 def choose(names: list[str], keys: list[str]) -> dict[str, Solution]:
-    """Return layer key -> the solution that is written for it. Raises UserError as above."""
+    """Return layer key -> the solution that is written for it. Raises as `pack_for_trace_apply`."""
     with_call = [key for key in catalogue.fp8_moe() if has_call(key)]
     wanted = set(with_call)
     if keys:
@@ -69,13 +70,13 @@ def choose(names: list[str], keys: list[str]) -> dict[str, Solution]:
 
 
 def has_call(key: str) -> bool:
-    """Return whether FlashInfer's call computes an FP8 layer, under the same name."""
+    """Whether FlashInfer has a call for an FP8 layer, of which it makes the definition's name."""
     sizes = catalogue.layer_sizes()[key]
     return catalogue.definition_name(key) == NAME.format(**sizes)
 
 
 def check_only_one(path: Path, definition: str) -> None:
-    """Raise UserError where another file beside it has a solution for the definition."""
+    """Raise UserError where another file in path's folder has a solution for the definition."""
     for other in path.parent.glob("*.json"):
         if other == path:
             continue

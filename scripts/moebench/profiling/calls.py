@@ -1,8 +1,8 @@
-"""What is profiled: calls of a solution as FIB's timing makes them, on workloads that the user
-names.
+"""Call a solution as FIB's timing does, on workloads that the user names.
 
-As a program this is what ncu looks at: a separator and one call for each workload, after warm-up,
-with the profiler on for these alone.
+As a program, `python -m moebench.profiling.calls SOLUTION LAYER_KEY WORKLOAD...`, this is what ncu
+profiles. For each workload, after warm-up, it launches a separator and makes one call; the profiler
+is on for these alone.
 """
 
 import argparse
@@ -16,23 +16,25 @@ from flashinfer_bench.compile import BuilderRegistry, Runnable
 from moebench.core import paths
 from moebench.core.errors import CannotRun, exit_with
 from moebench.judging import dataset
-from moebench.judging.calling import device_here, first_line, seeded_inputs, with_outputs
+from moebench.judging.calling import first_line, seeded_inputs, with_outputs
+from moebench.judging.device import device_here
 from moebench.judging.fib import load_safetensors
 from moebench.operators import catalogue, workloads
-from moebench.operators.catalogue import definition, definition_name
+from moebench.operators.catalogue import definition_name
 from moebench.operators.routing import kinds as routing_kinds
+from moebench.operators.workloads import LabelledWorkload
 from moebench.packing import pack
 
 WARMUP_RUNS = 3
-DEFAULT_SHARES = (0, 1 / 3, 2 / 3, 1)  # where the default workloads stand, ordered by T
+DEFAULT_SHARES = (0, 1 / 3, 2 / 3, 1)  # places of the default workloads among all, ordered by T
 FLUSH_BYTES = 256 << 20  # more than any L2
 
 
 def choose(names: list[str], layer_key: str) -> dict[str, Workload]:
-    """Return the workloads that a user names, by uuid, or by KIND:T as it was given.
+    """Return the workloads that a user names, by uuid; those that are made for it, by KIND:T.
 
-    names: token counts, uuids, names of cases, or KIND:T; for [] it is four from the least T to
-    the greatest. Raises UserError for one that names nothing.
+    names: token counts, uuids, names of cases, or KIND:T as "uniform:300"; [] for four workloads
+    from the least T to the greatest. Raises UserError for a name that means nothing.
     """
     kinds = routing_kinds.kinds_of(layer_key)
     recorded = dataset.labelled(definition_name(layer_key))
@@ -42,34 +44,36 @@ def choose(names: list[str], layer_key: str) -> dict[str, Workload]:
     for name in names or default_workloads(recorded):
         kind, _, tokens = name.partition(":")
         if kind in kinds and tokens.isdecimal():
-            _, chosen[name] = routing_kinds.workload(kind, int(tokens), layer_key)
+            chosen[name] = routing_kinds.workload(kind, int(tokens), layer_key).workload
         else:
-            named = workloads.named(name, recorded, made_up_help)
-            chosen |= {workload.uuid: workload for _, workload in named}
+            for labelled in workloads.named(name, recorded, made_up_help):
+                chosen[labelled.workload.uuid] = labelled.workload
     return chosen
 
 
-def default_workloads(recorded: list[tuple[str, Workload]]) -> list[str]:
-    """Return the uuids of a few workloads, from the least T above 0 to the greatest."""
-    with_tokens = [workload for _, workload in recorded if workload.axes["seq_len"]]
-    with_tokens.sort(key=lambda workload: workload.axes["seq_len"])
+def default_workloads(recorded: list[LabelledWorkload]) -> list[str]:
+    """Return the uuids of four workloads, from the least T above 0 to the greatest."""
+    with_tokens = [labelled.workload for labelled in recorded if labelled.workload.axes["seq_len"]]
+    with_tokens.sort(key=workloads.tokens)
     last = len(with_tokens) - 1
     return [with_tokens[round(share * last)].uuid for share in DEFAULT_SHARES]
 
 
-def build(solution: Solution, full: Definition) -> Runnable:
-    """Return what FIB builds. Raises CannotRun for whatever the builder raises."""
+def build(solution: Solution, definition: Definition) -> Runnable:
+    """Return a solution as FIB builds it. Raises CannotRun for whatever the builder raises."""
     try:
-        return BuilderRegistry.get_instance().build(full, solution)
+        return BuilderRegistry.get_instance().build(definition, solution)
     except (Exception, SystemExit) as error:
         raise CannotRun(f"{solution.name}: does not build: {first_line(error)}") from error
 
 
-def arguments(runnable: Runnable, workload: Workload, full: Definition, device: str) -> list:
-    """Return FIB's inputs, the same in every run on one device, and outputs to be written into."""
-    stored = load_safetensors(full, workload, paths.ROOT)
-    (inputs,) = seeded_inputs(full, workload, 1, device, stored)
-    return with_outputs(full, runnable, inputs, device)
+def arguments(runnable: Runnable, workload: Workload, definition: Definition, device: str) -> list:
+    """Return a runnable's arguments: a workload's inputs, the same in every run on one device, and
+    new outputs if it writes into its arguments.
+    """
+    stored = load_safetensors(definition, workload, paths.ROOT)
+    (inputs,) = seeded_inputs(definition, workload, 1, device, stored)
+    return with_outputs(definition, runnable, inputs, device)
 
 
 def call_repeatedly(
@@ -81,8 +85,8 @@ def call_repeatedly(
 ) -> None:
     """Call as FIB does: before each call L2 is flushed, arguments are cloned, the device is idle.
 
-    mark: makes what is around each call and the wait for its end. Raises CannotRun for whatever
-    the solution raises.
+    mark: makes a context in which each call is made and ends. Raises CannotRun for whatever the
+    solution raises.
     """
     cache = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
     with torch.no_grad():
@@ -116,11 +120,11 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
 
     device = device_here()
-    full = definition(args.layer_key)
+    definition = catalogue.definition(args.layer_key)
     packed = pack.pack(args.solution)[args.layer_key]
-    runnable = build(packed, full)
+    runnable = build(packed, definition)
     for workload in choose(args.workloads, args.layer_key).values():
-        call_args = arguments(runnable, workload, full, device)
+        call_args = arguments(runnable, workload, definition, device)
         call_repeatedly(runnable, call_args, WARMUP_RUNS, device)
         with torch.cuda.profiler.profile():
             torch.cuda._sleep(1)  # the separator, whose kernel is gpu_clock.MARK

@@ -1,12 +1,12 @@
-"""Hardware counters of every launch through Nsight Compute, one call a workload.
+"""Count with Nsight Compute what the hardware does in every launch of one call of a workload.
 
-ncu runs each kernel alone, several times, with caches emptied before and the clocks left as they
-are: its times are a little longer than those of a pipeline whose kernels find each other's results
-in L2.
+ncu runs each kernel alone, several times, with caches emptied before and clocks left as they are.
+Its times are a little longer than those in a pipeline, whose kernels find each other's results in
+L2.
 
-Its CSV is read here. NVIDIA's ncu_report would read its report in a few lines less, but lies in a
-folder of Nsight Compute that is on no Python's path, and nothing that uses it could be tested
-without that installation.
+ncu writes CSV, a row for each launch and metric; `by_workload` makes a row of each launch. NVIDIA's
+ncu_report could read its report, but lies in a folder of Nsight Compute that is on no Python's
+path.
 """
 
 import io
@@ -24,6 +24,7 @@ from moebench.profiling.record import Counters, WorkloadProfile
 from moebench.profiling.stages import UNASSIGNED, plain_name, stage_of
 
 TIMEOUT_SECONDS = 900
+# Field of record.Counters -> ncu's metric. A launch's time comes in ns.
 METRICS = {
     "us": "gpu__time_duration.sum",
     "grid": "launch__grid_size",
@@ -34,7 +35,7 @@ METRICS = {
     "tensor_percent": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
-TIME_UNITS = {"ns", "nsecond"}  # of the first one; ncu's versions spell it differently
+TIME_UNITS = {"ns", "nsecond"}  # as versions of ncu spell it
 OPTIONS = [
     *("--csv", "--print-kernel-base", "function", "--print-units", "base"),
     *("--clock-control", "none", "--profile-from-start", "off"),
@@ -43,7 +44,7 @@ OPTIONS = [
 
 
 def record(solution: str, layer_key: str, workloads: list[str]) -> str:
-    """Return ncu's CSV of a process that calls the solution once on each workload.
+    """Return ncu's CSV of a process, calls.main, that calls a solution once on each workload.
 
     Raises CannotRun when ncu is not installed, fails or takes longer than 15 minutes.
     """
@@ -68,7 +69,9 @@ def record(solution: str, layer_key: str, workloads: list[str]) -> str:
 
 
 def error_in(output: str) -> str:
-    """Return ncu's own error, which says more than what comes after it, or else the last line."""
+    """Return the line with ncu's own error, which later lines follow from, or else the last
+    line.
+    """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     for line in lines:
         if "ERROR" in line or "Error:" in line:
@@ -77,25 +80,22 @@ def error_in(output: str) -> str:
 
 
 def by_workload(report: str, count: int) -> list[pd.DataFrame]:
-    """Return the launches of each of `count` workloads in order.
+    """Return a table of launches for each of `count` workloads, in order.
 
     A row is a launch: `kernel`, its plain name, and the fields of METRICS, NaN where ncu has "n/a".
-    A launch that was not timed is left out. report: ncu's CSV, a row for each launch and metric.
-    Raises CannotRun where it holds no table, with ncu's own error if there is one, and for another
-    number of workloads.
+    A launch that was not timed is left out. report: ncu's CSV. Raises CannotRun where it holds no
+    table, with ncu's own error if there is one, and for another number of workloads.
     """
     launches = launches_in(report)
-    is_separator = launches.kernel == MARK  # before each workload's call
-    number = is_separator.cumsum()
+    is_separator = launches.kernel == MARK  # which is launched before each workload's call
+    workloads = is_separator.cumsum()
     if is_separator.sum() != count:
         raise CannotRun(f"ncu: its output has {is_separator.sum()} workloads, want {count}")
-
-    of_calls = launches.assign(number=number)[~is_separator]
-    return [of_calls[of_calls.number == at] for at in range(1, count + 1)]
+    return [launches[~is_separator & (workloads == number)] for number in range(1, count + 1)]
 
 
 def launches_in(report: str) -> pd.DataFrame:
-    """Return all launches of a report, in order; columns as in `by_workload`. Raises CannotRun."""
+    """Return a table of all launches in a report, as `by_workload`. Raises CannotRun."""
     rows = table_in(report)
     times = rows[rows["Metric Name"] == METRICS["us"]]
     for unit in set(times["Metric Unit"]) - TIME_UNITS:
@@ -115,7 +115,7 @@ def launches_in(report: str) -> pd.DataFrame:
 
 
 def table_in(report: str) -> pd.DataFrame:
-    """Return the table of a report as text. Raises CannotRun where there is none."""
+    """Return the table in a report, of texts: other lines are ncu's own. Raises CannotRun."""
     lines = report.splitlines()
     table = [line for line in lines if line.startswith('"')]
     if not table or '"Metric Name"' not in table[0]:
@@ -128,10 +128,10 @@ def table_in(report: str) -> pd.DataFrame:
 def with_counters(
     profile: WorkloadProfile, launches: pd.DataFrame, stages: dict[str, str]
 ) -> WorkloadProfile:
-    """Return the profile with ncu's counters of each launch.
+    """Return the profile with ncu's counters of each kernel's launches, and with a warning for each
+    stage that only one of the two profilers saw.
 
-    It has a warning for each stage that only one of the two profilers saw. stages: pattern of a
-    kernel's name -> stage.
+    stages: [stages] of the solution's manifest.
     """
     kernels = []
     for kernel in profile.kernels:

@@ -1,4 +1,4 @@
-"""Profile solutions on workloads: from packed solutions to records."""
+"""Profile solutions on workloads: a Job goes in, a ProfileRecord for each solution comes out."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,8 +26,9 @@ from moebench.profiling.record import ProfileRecord, WorkloadProfile
 class Job:
     """What is profiled, and how.
 
-    solutions: packed, by their folders' names. workloads: as `calls.choose` returns them. counters:
-    whether ncu counts, too. say: takes a line for the user on what is being done, or with
+    solutions: packed, by their folders' names. workloads: as `calls.choose` returns them. device:
+    as torch calls it. calls: how many are profiled. counters: whether ncu counts, too. command: the
+    text that repeats the profile. say: takes a line for the user on what is done now, or with
     failed=True on what could not be.
     """
 
@@ -54,8 +55,7 @@ class Job:
 def profile_all(job: Job) -> Iterator[ProfileRecord]:
     """Yield the record of each solution that builds and runs on at least one workload.
 
-    All wall times are taken before the first: a profiler may leave launches slower than it found
-    them.
+    The wall times of all are taken first, as launches may be slower once a profiler has run.
     """
     built = []
     for name, packed in job.solutions.items():
@@ -74,7 +74,7 @@ def profile_all(job: Job) -> Iterator[ProfileRecord]:
 
 @dataclass(frozen=True)
 class BuiltSolution:
-    """A solution that can be called. wall_us: microseconds of a call as FIB times it, by uuid."""
+    """A solution that can be called. wall_us: uuid -> microseconds of a call as FIB times it."""
 
     name: str
     runnable: Runnable
@@ -83,22 +83,22 @@ class BuiltSolution:
 
     @property
     def stages(self) -> dict[str, str]:
-        """Return pattern of a kernel's name -> stage, as the manifest has it."""
+        """The table [stages] of the solution's manifest."""
         return read_manifest(self.name).stages
 
     def time_calls(self) -> None:
-        """Take the wall times. What cannot be timed is left out."""
+        """Take the wall times. A workload that cannot be timed has none."""
         job = self.job
         for uuid, workload in job.workloads.items():
             job.say(f"{self.name}: wall time")
-            # Whatever it raises, the profile of the same workload meets it again and reports it.
+            # Whatever is raised, profiling the same workload raises it again and tells the user.
             with suppress(Exception), torch.no_grad():
                 args = arguments(self.runnable, workload, job.definition, job.device)
                 ms = time_runnable(self.runnable, args, WARMUP_RUNS, job.calls, job.device)
                 self.wall_us[uuid] = round(1e3 * ms, 3)
 
     def profiles(self) -> list[WorkloadProfile]:
-        """Return the profiles of the workloads that it runs on; the others are said."""
+        """Return the profile of each workload that it runs on, and tell the user of the others."""
         profiles = []
         for uuid, workload in self.job.workloads.items():
             line = f"{self.name}: T={workload.axes['seq_len']}"
@@ -136,9 +136,9 @@ class BuiltSolution:
         )
 
     def with_counters(self, profiles: list[WorkloadProfile]) -> list[WorkloadProfile]:
-        """Return the profiles with ncu's counters if they are wanted.
+        """Return the profiles with ncu's counters if the job wants them.
 
-        Where ncu does not work they come without, and with a warning in each.
+        Where ncu does not work they are returned without, and with a warning in each.
         """
         if not self.job.counters:
             return profiles
@@ -155,12 +155,12 @@ class BuiltSolution:
             return profiles
 
         counted = []
-        for profile, of_profile in zip(profiles, launches, strict=True):
-            counted.append(ncu.with_counters(profile, of_profile, self.stages))
+        for profile, workload_launches in zip(profiles, launches, strict=True):
+            counted.append(ncu.with_counters(profile, workload_launches, self.stages))
         return counted
 
     def record(self, profiles: list[WorkloadProfile]) -> ProfileRecord:
-        """Return the record of these profiles, with where its figures come from."""
+        """Return the record of these profiles."""
         job = self.job
         source = source_hashes(job.solutions[self.name])
         measured_by = provenance.here(

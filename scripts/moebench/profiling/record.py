@@ -1,5 +1,7 @@
-"""What a profile of a solution records, in the format of records/profile/*.json. Times are
-microseconds.
+"""The record of a solution's profile, the format of records/profile/*.json.
+
+A ProfileRecord has a WorkloadProfile for each workload, and that a Kernel for each kernel. Times
+are in microseconds.
 """
 
 from itertools import groupby
@@ -12,10 +14,9 @@ from moebench.operators.roofline import EARLIER_CEILINGS
 
 
 class Counters(Strict):
-    """One launch under ncu.
+    """What ncu counted of one launch. None: it could not tell.
 
-    grid: thread blocks; block: threads in one; percent: of the device's peak. None: ncu could not
-    tell.
+    grid: number of thread blocks. block: threads in one. percent: of the device's peak.
     """
 
     us: float
@@ -29,10 +30,11 @@ class Counters(Strict):
 
 
 class Kernel(Strict):
-    """One kernel in one call.
+    """All launches of one kernel in a call.
 
-    stage: `unassigned` where no pattern fits. launches, us: a mean over the calls. counters: of
-    each launch in one call, in order; empty where ncu was not asked.
+    stage: stages.UNASSIGNED where no pattern fits. launches: how many there are, a mean over calls.
+    us: their time together, likewise. counters: of each launch of one call, in order; empty where
+    ncu was not asked.
     """
 
     stage: str
@@ -43,13 +45,13 @@ class Kernel(Strict):
 
 
 class WorkloadProfile(Strict):
-    """One solution on one workload, a mean over `calls` calls.
+    """A solution on a workload, a mean over `calls` calls.
 
-    uuid: or KIND:T for a made-up routing. kernels: by stage, the longest of each stage first.
-    wall_us: a call as FIB times it, without a profiler; None where not known. busy_us: the part of
-    a call in which at least one of its kernels runs, less than their sum where they overlap.
-    bound_us: the roofline bound on an H200. warnings: a line for everything that makes the figures
-    doubtful.
+    uuid: the workload's; KIND:T of one that is made for the profile. kernels: by stage, and in a
+    stage by time, the longest first. wall_us: a call as FIB times it, without a profiler; None
+    where that failed. busy_us: the time in a call in which at least one kernel runs, less than the
+    sum of kernels that overlap. bound_us: the roofline bound on an H200. warnings: a line for
+    everything that makes the figures doubtful.
     """
 
     uuid: str
@@ -63,19 +65,21 @@ class WorkloadProfile(Strict):
 
     @property
     def stages(self) -> dict[str, list[Kernel]]:
-        """The kernels of each stage, in order."""
+        """Stage -> its kernels, in order."""
         groups = groupby(self.kernels, attrgetter("stage"))
         return {stage: list(kernels) for stage, kernels in groups}
 
     @property
     def label(self) -> str:
-        """'T=57', or 'T=57 uniform' with a made-up routing."""
+        """'T=57', or 'T=57 uniform' of a workload that is made for the profile."""
         kind, is_made_up, _ = self.uuid.partition(":")
         return f"T={self.T} {kind}" if is_made_up else f"T={self.T}"
 
 
 class ProfileRecord(Strict):
-    """One solution on one machine. ceilings: what the bounds divide by, as roofline.CEILINGS."""
+    """A solution's profile on one machine. ceilings: rates that the bounds divide by, as
+    roofline.CEILINGS has them of a GPU.
+    """
 
     solution: str
     definition: str
@@ -85,7 +89,7 @@ class ProfileRecord(Strict):
 
 
 def read_records(folder: Path) -> list[ProfileRecord]:
-    """Return the records of a folder's *.json, by name of file; [] without any.
+    """Return the records in a folder's *.json, sorted by the files' names.
 
     Raises UserError for a file that is no record.
     """

@@ -1,5 +1,9 @@
-"""Which stage a kernel belongs to, by a manifest's [stages] table: pattern of the kernel's plain
-name -> stage.
+"""Find the stage of the layer that a kernel belongs to, by the table [stages] of a manifest:
+
+    [stages]
+    "route_*" = "route"
+
+The pattern is of a kernel's plain name, which `plain_name` makes of what profilers call it.
 """
 
 import fnmatch
@@ -10,8 +14,10 @@ DRIVERS_OWN = ("Memset ", "Memcpy ")  # as in "Memset (Device)"
 
 
 def stage_of(kernel: str, table: dict[str, str]) -> str | None:
-    """Return the stage of a kernel's plain name: that of an equal key, else of the first pattern
-    (*, ?) that fits; None without one.
+    """Return the stage of a kernel, or None where no pattern fits.
+
+    kernel: its plain name. table: [stages]; a key that equals the name counts before the first
+    pattern (*, ?) that fits.
     """
     if kernel in table:
         return table[kernel]
@@ -22,8 +28,9 @@ def stage_of(kernel: str, table: dict[str, str]) -> str | None:
 
 
 def plain_name(kernel: str) -> str:
-    """Return a kernel's name without return type, namespaces, template and call arguments. Copies
-    and fills keep theirs.
+    """Return a kernel's name without return type, namespaces, template and call arguments: "route"
+    of "void moe::(anonymous namespace)::route<8>(int*)". A copy or fill, "Memset (Device)", keeps
+    its.
     """
     for namespace in ANONYMOUS_NAMESPACES:
         kernel = kernel.replace(namespace, "")

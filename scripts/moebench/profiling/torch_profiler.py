@@ -1,9 +1,13 @@
-"""Kernels of a solution's calls through torch.profiler: which stage each is of, and how long it
-takes.
+"""Time the kernels of a solution's calls with torch.profiler.
 
-Launches are a DataFrame with one row each: `kernel`, its plain name; `launched`, when the host did
-it; `start` and `us` on the device; `call`, its call's number. What the harness launches between
-calls is left out.
+`record` returns the events of a Chrome trace, and `launches` makes a DataFrame of them with a row
+for each launch, in microseconds:
+
+    kernel   launched   start    us    call
+    route        10.2    14.9   3.1       0
+
+kernel is its plain name, launched the host's time, start and us the device's, and call the number
+of the call. What is launched between calls, to flush L2 for instance, is left out.
 """
 
 import json
@@ -21,13 +25,13 @@ from moebench.profiling.calls import call_repeatedly
 from moebench.profiling.record import Kernel
 from moebench.profiling.stages import UNASSIGNED, plain_name, stage_of
 
-CALL = "moe_call"
+CALL = "moe_call"  # the name of the events that mark calls
 DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset"}
 LAUNCH_CATEGORIES = {"cuda_runtime", "cuda_driver"}
 
 
 def record(runnable, args: list, calls: int, device: str) -> list[dict]:
-    """Return the events of a Chrome trace of `calls` calls.
+    """Return the events of a Chrome trace of so many calls.
 
     Raises CannotRun for whatever the solution raises.
     """
@@ -49,28 +53,31 @@ def timed(events: Iterable[dict], categories: set[str]) -> list[dict]:
 
 
 def launches(events: list[dict], calls: int) -> pd.DataFrame:
-    """Return the launches of the solution's calls, which the host's clock tells apart.
-
-    Raises CannotRun if a call is missing.
+    """Return the launches in `calls` calls. A launch belongs to the call during which the host made
+    it. Raises CannotRun if a call is missing.
     """
     host_times = launch_times(events)
     rows = []
     for event in timed(events, DEVICE_CATEGORIES):
-        name = plain_name(event["name"])
         start = event["ts"]
+        correlation = event["args"].get("correlation")
         # Where a launch was not recorded the kernel's own start will do, as each call waits for
         # its end.
-        launched = host_times.get(event["args"].get("correlation"), start)
+        launched = host_times.get(correlation, start)
+        name = plain_name(event["name"])
         rows.append((name, launched, start, event["dur"]))
 
-    numbers = dict.fromkeys(["launched", "start", "us"], float)
-    table = pd.DataFrame(rows, columns=["kernel", *numbers]).astype(numbers)
+    table = pd.DataFrame(rows, columns=["kernel", "launched", "start", "us"])
+    table = table.astype({"launched": float, "start": float, "us": float})
     table["call"] = call_times(events, calls).get_indexer(table.launched)
-    return table[table.call >= 0]  # a moment that is in none of them has -1
+    return table[table.call >= 0]  # a moment that is in no call has -1
 
 
 def call_times(events: list[dict], calls: int) -> pd.IntervalIndex:
-    """Return from when to when each call took by the host. Raises CannotRun if one is missing."""
+    """Return the host's time of each call, from its start to its end.
+
+    Raises CannotRun if a call is missing.
+    """
     intervals = []
     for event in timed(events, {"user_annotation"}):
         if event["name"] == CALL:
@@ -83,7 +90,7 @@ def call_times(events: list[dict], calls: int) -> pd.IntervalIndex:
 
 
 def launch_times(events: list[dict]) -> dict[int, float]:
-    """Return when the host made each launch, by the correlation that its kernel has, too."""
+    """Return correlation -> when the host made a launch. Its kernel has the same correlation."""
     times = {}
     for event in timed(events, LAUNCH_CATEGORIES):
         correlation = event["args"].get("correlation")
@@ -93,12 +100,13 @@ def launch_times(events: list[dict]) -> dict[int, float]:
 
 
 def kernels(launches: pd.DataFrame, stages: dict[str, str], calls: int) -> list[Kernel]:
-    """Return kernels by stage in the order of `stages`, then what fits no pattern.
+    """Return the kernels, means over `calls` calls: by stage, in the order of `stages` and then
+    those that fit no pattern; in each stage the longest is first.
 
-    The longest of each stage is first. stages: pattern of a kernel's name -> stage.
+    stages: [stages] of the solution's manifest.
     """
-    of_kernel = launches.groupby("kernel", sort=False).us
-    totals = of_kernel.agg(["size", "sum"]) / calls
+    times = launches.groupby("kernel", sort=False).us
+    totals = times.agg(["size", "sum"]) / calls
     totals = totals.sort_values("sum", ascending=False, kind="stable")
 
     kernels_of_stage = {stage: [] for stage in [*stages.values(), UNASSIGNED]}
@@ -110,25 +118,23 @@ def kernels(launches: pd.DataFrame, stages: dict[str, str], calls: int) -> list[
 
 
 def busy_us(launches: pd.DataFrame, calls: int) -> float:
-    """Return microseconds of one call in which at least one of its kernels runs, a mean.
+    """Return the microseconds in which at least one kernel of a call runs, a mean over calls.
 
     That is the union of the kernels' intervals.
     """
     ordered = launches.sort_values("start")
     ordered["end"] = ordered.start + ordered.us
-    # Until when the kernels of the same call that started before are running.
+    # Until when those kernels of the same call run that started before
     ordered["latest"] = ordered.groupby("call").end.cummax()
-    covered = ordered.groupby("call").latest.shift()
+    covered_until = ordered.groupby("call").latest.shift()
 
-    alone = ordered.end - np.fmax(ordered.start, covered)
+    alone = ordered.end - np.fmax(ordered.start, covered_until)
     return round(alone.clip(lower=0).sum() / calls, 3)
 
 
 def warnings(kernels: list[Kernel], launches: pd.DataFrame, calls: int) -> list[str]:
-    """Return a line for everything that makes the figures doubtful.
-
-    That is a kernel without a stage, one whose launches differ from call to call, and no kernel at
-    all.
+    """Return a line for each kernel without a stage, for each whose launches differ from call to
+    call, and where there is no kernel at all: figures are doubtful then.
     """
     lines = []
     for kernel in kernels:

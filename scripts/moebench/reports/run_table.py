@@ -107,7 +107,9 @@ def print_line(console: Console, text: str) -> None:
 def show_tables(plan: Plan, outcomes: list[Outcome], console: Console) -> None:
     """Print the tables of each definition, and where its traces are."""
     for part in plan.parts.values():
-        of_part = [outcome for outcome in outcomes if outcome.task.definition == part.full.name]
+        of_part = [
+            outcome for outcome in outcomes if outcome.task.definition == part.definition.name
+        ]
         for table in tables(plan, part, of_part):
             print_line(console, table.title)
             console.print(replace(table, title="").terminal())
@@ -193,7 +195,7 @@ def table(
 
     measured_by = conditions(str(plan.tolerance), plan.protocol, plan.clock)
     return Table(
-        title=f"{part.full.name}\n{hardware}\n{measured_by}",
+        title=f"{part.definition.name}\n{hardware}\n{measured_by}",
         head=["solution", "passed", *columns],
         sections=[table_rows],
         notes=notes,

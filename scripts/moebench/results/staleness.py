@@ -164,7 +164,7 @@ def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str]
     for name, packed in part.solutions.items():
         hashes_now = hashes([packed])
         for trace in traces:
-            if (trace.solution, trace.definition) != (packed.name, part.full.name):
+            if (trace.solution, trace.definition) != (packed.name, part.definition.name):
                 continue
             if is_current(trace, hashes_now, plan):
                 traces_to_keep[trace.workload.uuid, name].append(trace)

@@ -1,7 +1,7 @@
 """Workloads generated anew in a folder of their own, held against the committed ones."""
 
 from moebench.core import paths
-from moebench.operators import catalogue, workloads
+from moebench.operators import catalogue, workload_files, workloads
 
 
 def make_below(root, layer_key):
@@ -12,7 +12,7 @@ def make_below(root, layer_key):
     target = paths.workload_file(name, root, "sha256")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(paths.workload_file(name, suffix="sha256").read_bytes())
-    workloads.make(layer_key, root)
+    workload_files.make(layer_key, root)
     return root
 
 

@@ -1,16 +1,25 @@
-"""What is systematically wrong with an output that is within the tolerance all the same."""
+"""Find what is systematically wrong with an output that is within the tolerance all the same.
+
+"it passes, but the output is 1.012 times the reference"
+"""
 
 import torch
 
-FACTOR = 0.005  # how far from 1 a factor has to be, beside what noise explains
+# A factor counts if it is further from 1 than each of: this much, as many of its standard errors,
+# and a fifth of the spread of the elements' ratios.
+FACTOR = 0.005
 SIGMAS = 6
-WIDEST = 5  # as many times as a factor is off from 1 may its elements differ from it
-ERRORS = 64  # as many of one sign are no accident
-SHARE = 0.25  # of all elements that differ, below which signs may be those of a few roundings
+SPREADS = 0.2
+# Signs count if so many errors, and so large a share of all elements, have the same one; of fewer
+# elements a few roundings may be the cause.
+ERRORS = 64
+SHARE = 0.25
 
 
 def bias(output: torch.Tensor, expected: torch.Tensor) -> str | None:
-    """Return a sentence if the output is the reference times a constant, or errs to one side."""
+    """Return a sentence if the output is the reference times a constant, or if all its errors are
+    to one side; else None.
+    """
     got = output.double().flatten()
     want = expected.double().flatten()
     growth = got.abs() - want.abs()
@@ -24,8 +33,9 @@ def bias(output: torch.Tensor, expected: torch.Tensor) -> str | None:
 def scaled(got: torch.Tensor, want: torch.Tensor) -> str | None:
     """Return a sentence if the median of got / want, over elements that are not small, is not 1.
 
-    A few wrong elements do not move a median. Its standard error follows from the ratios' own
-    spread.
+    A few wrong elements do not move a median. Its standard error follows from the spread of the
+    ratios: 1.2533 times that of a mean of normal numbers, whose deviation is 1.4826 times the
+    median distance from the median.
     """
     root_mean_square = want.square().mean().sqrt()
     large = want.abs() > 0.5 * root_mean_square
@@ -37,14 +47,15 @@ def scaled(got: torch.Tensor, want: torch.Tensor) -> str | None:
     distances = (ratios - factor).abs()
     spread = 1.4826 * float(distances.median())
     doubt = 1.2533 * spread / len(ratios) ** 0.5
-    if abs(factor - 1) <= max(FACTOR, SIGMAS * doubt, spread / WIDEST):
+    if abs(factor - 1) <= max(FACTOR, SIGMAS * doubt, SPREADS * spread):
         return None
     return f"it passes, but the output is {factor:.4g} times the reference"
 
 
 def one_sided(errors: torch.Tensor, if_positive: str, if_negative: str) -> str | None:
-    """Return a sentence if many errors have one sign, which says where the output is: on which
-    side of the reference.
+    """Return a sentence if many errors are there and all have one sign.
+
+    if_positive, if_negative: what the sentence says of the output, before "the reference".
     """
     positive = int((errors > 0).sum())
     negative = int((errors < 0).sum())

@@ -1,4 +1,13 @@
-"""What is wrong with an output, in sentences for the person who wrote the solution."""
+"""Say what is wrong with an output, in sentences for the author of the solution:
+
+    largest absolute error 3.5 at (0, 17): got 1.5, want 5
+    largest relative error 12 at (3, 2): got 0.26, want 0.02
+    wrong: 3 of 16 tokens (2 to 9), all 7168 columns; first at (token, column) = (2, 0)
+    gemm1_weights_scale is not applied
+
+The last line is the likely mistake. It is found by calling the reference with inputs that make the
+same mistake, ones in the place of the scales for instance, and comparing its output.
+"""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -15,43 +24,47 @@ NEVER_WRITTEN = (
     "and not to return one"
 )
 NO_LOCAL_EXPERT = "those rows must be zero (no local expert): they have to be written, too"
-WRONG_ELEMENTS = "wrong: "  # begins the line on which tokens and columns are
-ALIKE = 0.99  # cosine of two outputs that differ by a factor
-HALVES = ("gemm1_weights", "gemm1_weights_scale")  # of which gate and up are a half each
+WRONG_ELEMENTS = "wrong: "  # begins the line that says which tokens and columns are wrong
+ALIKE = 0.99  # the least cosine of two outputs that differ by a factor alone
+HALVES = (
+    "gemm1_weights",
+    "gemm1_weights_scale",
+)  # gate's rows are one half of each, up's the other
 
 
 def diagnose(
-    full: Definition,
+    definition: Definition,
     inputs: list,
     place: int,
     output: torch.Tensor,
     expected: torch.Tensor,
     tolerance: Tolerance,
 ) -> list[str]:
-    """Return `sentences` on a wrong output, the one at this place, and the mistake that explains it
-    if one does.
+    """Return sentences on a wrong output, and the likely mistake if one explains it.
+
+    place: the output's number among the definition's. inputs, output, expected: of one call.
     """
-    by_name = dict(zip(full.inputs, inputs, strict=True))
+    by_name = dict(zip(definition.inputs, inputs, strict=True))
     lines = sentences(output, expected, tolerance, by_name)
     has_no_cause = lines[-1].startswith(WRONG_ELEMENTS)
     if has_no_cause:
-        mistake = likely_mistake(full, by_name, place, output, tolerance)
+        mistake = likely_mistake(definition, by_name, place, output, tolerance)
         if mistake:
             lines.append(mistake)
 
-    if len(full.outputs) > 1:
-        lines.insert(0, f"of the output {list(full.outputs)[place]}:")
+    if len(definition.outputs) > 1:
+        lines.insert(0, f"of the output {list(definition.outputs)[place]}:")
     return lines
 
 
 def sentences(
     output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance, inputs: Mapping[str, object]
 ) -> list[str]:
-    """Return how far a wrong output [T, C] is from what is expected, where, and as last line the
-    common cause that it looks like, if it looks like one.
+    """Return how far a wrong output [T, C] is off and where, and as last line a cause that can be
+    told from the output alone, if it has one.
 
-    Both have one shape and dtype, and at least one element. An output of another rank is flattened
-    after its first axis. It is NaN where nothing was written. inputs: by name.
+    An output of another rank is flattened after its first axis. It has the shape and dtype of what
+    is expected, at least one element, and NaN where nothing was written. inputs: by name.
     """
     if output.isnan().all():
         return [NEVER_WRITTEN]
@@ -69,20 +82,20 @@ def sentences(
 
 
 def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
-    """Return [T, C] float32."""
+    """Return a tensor as [T, C] float32."""
     wide = torch.atleast_1d(tensor.float())
     return wide.reshape(len(wide), -1)
 
 
 def exceeds(got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
-    """Return as a mask which elements FIB calls wrong."""
+    """Return a mask of the elements that FIB calls wrong."""
     error = (got - want).abs()
     relative = error / (want.abs() + 1e-8)
     return (error > tolerance.atol) & (relative > tolerance.rtol)
 
 
 def span(mask: torch.Tensor, what: str) -> str:
-    """Return '3 of 16 tokens (2 to 9)', or 'all 16 tokens'."""
+    """Return '3 of 16 tokens (2 to 9)' of a mask with 3 of 16 set; or 'all 16 tokens'."""
     places = mask.nonzero().flatten().tolist()
     if len(places) == len(mask):
         return f"all {len(mask)} {what}"
@@ -94,11 +107,12 @@ def span(mask: torch.Tensor, what: str) -> str:
 
 
 def spans(mask: torch.Tensor) -> str:
-    """Return which tokens and which columns of a mask [T, C] are set in any place."""
+    """Return '3 of 16 tokens (2 to 9), all 256 columns' with a set element in a mask [T, C]."""
     return f"{span(mask.any(1), 'tokens')}, {span(mask.any(0), 'columns')}"
 
 
 def not_finite(got: torch.Tensor, want: torch.Tensor) -> list[str]:
+    """Return where an output has NaN or infinite values, and why that may be."""
     bad = ~got.isfinite()
     place = first(bad)
     what = "NaN" if got[place].isnan() else "infinite"
@@ -117,7 +131,7 @@ def first(mask: torch.Tensor) -> tuple[int, int]:
 
 
 def distances(got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance) -> list[str]:
-    """Return the largest errors, and which tokens and columns are wrong."""
+    """Return sentences on the largest errors, and on which tokens and columns are wrong."""
     error = (got - want).abs()
     relative = torch.where(want == 0, 0, error / want.abs())
     lines = [largest("absolute", error, got, want), largest("relative", relative, got, want)]
@@ -135,16 +149,17 @@ def distances(got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance) -> li
 
 
 def largest(what: str, errors: torch.Tensor, got: torch.Tensor, want: torch.Tensor) -> str:
+    """Return a sentence on the largest of some errors [T, C]."""
     place = divmod(int(errors.argmax()), errors.shape[1])
-    error, value, right = (float(tensor[place]) for tensor in (errors, got, want))
-    return f"largest {what} error {error:.4g} at {place}: got {value:.5g}, want {right:.5g}"
+    shown = f"got {got[place]:.5g}, want {want[place]:.5g}"
+    return f"largest {what} error {errors[place]:.4g} at {place}: {shown}"
 
 
 def scaled(
     got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance, inputs: Mapping[str, object]
 ) -> str | None:
-    """Return by which factor the output is wrong, and which scalar input explains it; None where it
-    is wrong in another way, too.
+    """Return by which factor an output is wrong, and which scalar input explains that; None where
+    it is not right after division by a factor.
     """
     cosine = torch.nn.functional.cosine_similarity(got.flatten(), want.flatten(), 0)
     if cosine <= ALIKE:
@@ -160,7 +175,9 @@ def scaled(
 
 
 def why_scaled(factor: float, inputs: Mapping[str, object]) -> str | None:
-    """Return which scalar input explains that an output is wrong by a factor, or None."""
+    """Return 'routed_scaling_factor = 2.5 is forgotten', or "applied twice"; None if no scalar
+    input explains the factor.
+    """
     for name, value in inputs.items():
         if not isinstance(value, float) or value in (0, 1):
             continue
@@ -172,7 +189,9 @@ def why_scaled(factor: float, inputs: Mapping[str, object]) -> str | None:
 
 
 def mistakes(inputs: Mapping[str, object]) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield (what is wrong, inputs in place of which the reference is wrong in that way)."""
+    """Yield each mistake that is looked for: a sentence, and the inputs, by name, with which the
+    reference makes it.
+    """
     for name, value in inputs.items():
         if name.endswith("_scale") and is_floating(value):
             yield f"{name} is not applied", {name: torch.ones_like(value)}
@@ -192,12 +211,13 @@ def is_floating(value: object) -> bool:
 
 
 def with_halves_swapped(weights: torch.Tensor) -> torch.Tensor:
+    """Return [experts, rows, columns] with the halves of the rows swapped."""
     as_bytes = weights.view(torch.uint8)
     return as_bytes.roll(weights.shape[1] // 2, 1).view(weights.dtype)
 
 
 def likely_mistake(
-    full: Definition,
+    definition: Definition,
     inputs: Mapping[str, object],
     place: int,
     output: torch.Tensor,
@@ -205,14 +225,14 @@ def likely_mistake(
 ) -> str | None:
     """Return the mistake with which the reference gives this output, or None.
 
-    The reference is called once for each that is known.
+    The reference is called once for each mistake.
     """
-    reference = fib.build_reference(full)
+    reference = fib.build_reference(definition)
     best_share = 0.0
     best_mistake = None
     for mistake, changed in mistakes(inputs):
         wrong_inputs = {**inputs, **changed}
-        mistaken = call(full, reference, [*wrong_inputs.values()], str(output.device))[place]
+        mistaken = call(definition, reference, [*wrong_inputs.values()], str(output.device))[place]
         if not mistaken.isfinite().all():
             continue
 

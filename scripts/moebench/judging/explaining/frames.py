@@ -1,5 +1,9 @@
-"""The error of a solution that raised, and the place in its own sources, from a traceback of any
-process.
+"""Find in a log the error of a solution, and the place in its own sources.
+
+The log of a process that ran it may end with a traceback of Python's, with the stacks that
+faulthandler writes at a time-out, or with a compiler's errors. Of each two lines are made:
+
+    ["ValueError: got 3 scales, want 4", "at solutions/mine/main.py:17 in scale"]
 """
 
 import re
@@ -22,20 +26,20 @@ COMPILER = re.compile(
 )
 ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?$")
 
-Origins = Mapping[str, PurePosixPath]  # packed path -> path in the repository
+Origins = Mapping[str, PurePosixPath]  # path in a packed solution -> path that is shown
 
 
 def with_own_paths(log: str, origins: Origins) -> str:
-    """Return the log, in which a solution's files are named as in the repository."""
+    """Return a log in which the files that FIB has unpacked have the paths that are shown."""
     return UNPACKED.sub(lambda match: str(origins.get(match["file"], match[0])), log)
 
 
 def raised(log: str, origins: Origins) -> list[str]:
-    """Return the error in one line, and 'at FILE:LINE in FUNCTION' of the innermost frame in the
-    solution's own files.
+    """Return a line with the error, and if it was raised below the solution's own files a line
+    'at FILE:LINE in FUNCTION' of the innermost frame in these.
 
-    log: after `with_own_paths`. The first cause that those sources raised counts, or what a
-    compiler printed.
+    log: after `with_own_paths`. What a compiler says of the solution's sources counts first, then
+    of a chain of errors, each raised because of the one before, the first that has such a frame.
     """
     by_compiler = compiler_error(log, origins)
     if by_compiler:
@@ -51,8 +55,8 @@ def raised(log: str, origins: Origins) -> list[str]:
 
 
 def hung(log: str, origins: Origins) -> list[str]:
-    """Return 'at FILE:LINE in FUNCTION' of where a solution was at a time-out, or nothing if it was
-    not in its own files.
+    """Return a line 'at FILE:LINE in FUNCTION' with where a solution was at a time-out; none if
+    that was not below its own files.
 
     log: after `with_own_paths`, with faulthandler's stacks, whose innermost frames come first.
     """
@@ -75,7 +79,7 @@ def place(frame: re.Match) -> str:
 
 
 def compiler_error(log: str, origins: Origins) -> list[str] | None:
-    """Return what a compiler says about one of these sources, and where."""
+    """Return a compiler's first error about one of these sources, and 'at FILE:LINE', or None."""
     for match in COMPILER.finditer(log):
         shown = f"/{match['file']}"
         packed_paths = [path for path in origins if shown.endswith(f"/{path}")]
@@ -87,8 +91,9 @@ def compiler_error(log: str, origins: Origins) -> list[str] | None:
 
 
 def error_of(traceback: str) -> str:
-    """Return 'ValueError: what is wrong'; where Triton's compiler puts the place first, with what
-    it says after it.
+    """Return 'ValueError: what is wrong', the error that follows a traceback's last frame.
+
+    Triton's CompilationError has the place first: of it the first and the last line are joined.
     """
     after_frames = traceback
     for frame in FRAME.finditer(traceback):

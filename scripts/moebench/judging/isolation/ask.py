@@ -1,7 +1,9 @@
-"""What the run asks of a solution's process, which worker.py answers.
+"""What the run asks of a solution's process: to take inputs, to build, to call, to time.
 
-Nothing in an answer is trusted. All raise TimeoutError, and Ended where the process has ended or
-answers what worker.py never does.
+A request is JSON with the name of a method of worker.Worker under "do", and with that method's
+arguments: {"do": "call", "solution": "mine", "trial": 0, "wanted": [...]}. An answer is not
+trusted, as a solution may have written it. All functions raise TimeoutError, and Ended where the
+process has ended or answers what worker.py never does.
 """
 
 import statistics
@@ -16,11 +18,11 @@ from moebench.judging.isolation.processes import Answer, Ended, SolutionProcess
 
 
 def take_inputs(
-    process: SolutionProcess, full: Definition, trials: list[Trial], device: str
+    process: SolutionProcess, definition: Definition, trials: list[Trial], device: str
 ) -> None:
     """Send a process the inputs of all trials, in place of those that it has."""
     tensors = []
-    inputs_of_trials = []
+    inputs_of_trials = []  # with None for each of the tensors, which follow the request
     for trial in trials:
         inputs = list(trial.inputs)
         for place, value in enumerate(inputs):
@@ -31,7 +33,7 @@ def take_inputs(
 
     request = {
         "do": "take_inputs",
-        "definition": full.model_dump_json(),
+        "definition": definition.model_dump_json(),
         "device": device,
         "trials": inputs_of_trials,
         "kinds": [kind_of(tensor).model_dump() for tensor in tensors],
@@ -41,15 +43,18 @@ def take_inputs(
 
 
 def build(process: SolutionProcess, solution: Solution) -> Status:
-    """Have a solution built, and return what became of that."""
+    """Have a solution built; return PASSED, or the status of a build that failed."""
     answer = process.request({"do": "build", "solution": solution.model_dump_json()})
     return Status(answer.status)
 
 
 def outputs(
-    process: SolutionProcess, full: Definition, solution: str, number: int, trial: Trial
+    process: SolutionProcess, definition: Definition, solution: str, number: int, trial: Trial
 ) -> list[torch.Tensor] | Finding:
-    """Return a built solution's outputs for a trial, or why there are none that can be compared."""
+    """Have a built solution called; return its outputs, or a finding if they cannot be compared.
+
+    number: of the trial, from 0.
+    """
     wanted = [kind_of(expected) for expected in trial.expected]
     request = {
         "do": "call",
@@ -63,15 +68,15 @@ def outputs(
     if len(answer.outputs) != len(wanted):
         raise Ended("its answer has another number of outputs")
 
-    for name, kind, want in zip(full.outputs, answer.outputs, wanted, strict=True):
+    for name, kind, want in zip(definition.outputs, answer.outputs, wanted, strict=True):
         if kind != want:
-            return of_another_kind(name, kind, want)
+            return wrong_kind(name, kind, want)
     device = trial.expected[0].device
     return [output.to(device) for output in process.receive_tensors(wanted)]
 
 
-def of_another_kind(name: str, kind: TensorKind, want: TensorKind) -> Finding:
-    """Return that an output has another shape or dtype than it has to have."""
+def wrong_kind(name: str, kind: TensorKind, want: TensorKind) -> Finding:
+    """Return the finding about an output of another shape or dtype than the reference's."""
     status = Status.INCORRECT_SHAPE
     if kind.shape == want.shape:
         status = Status.INCORRECT_DTYPE
@@ -79,7 +84,7 @@ def of_another_kind(name: str, kind: TensorKind, want: TensorKind) -> Finding:
 
 
 def time(process: SolutionProcess, solution: str, config: BenchmarkConfig, clock: str) -> Answer:
-    """Have a built solution timed on the inputs of all trials, and return the answer."""
+    """Have a built solution timed on the inputs of each trial; `mean_ms` reads the answer."""
     request = {
         "do": "time",
         "solution": solution,
@@ -91,7 +96,7 @@ def time(process: SolutionProcess, solution: str, config: BenchmarkConfig, clock
 
 
 def mean_ms(answer: Answer, trials: int) -> float:
-    """Return the mean time over trials in an answer of `time`."""
+    """Return the time of a call in ms, a mean over trials. answer: to `time`."""
     if len(answer.milliseconds) != trials:
         raise Ended("its answer has no times")
     return statistics.fmean(answer.milliseconds)

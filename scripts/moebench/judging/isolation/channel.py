@@ -1,7 +1,7 @@
-"""JSON and plain tensors through a socket, between two processes of which one is not trusted.
+"""JSON and tensors through a socket, between two processes of which one is not trusted.
 
-A message is the length of its JSON, the JSON, and the bytes of its tensors. Nothing is unpickled,
-and whoever receives tensors says of which shape and dtype.
+A message is the length of its JSON (8 bytes), the JSON, and the bytes of its tensors one after the
+other. Nothing is unpickled. Whoever receives tensors says which dtypes and shapes they have.
 """
 
 import json
@@ -20,7 +20,7 @@ MOST_JSON = 1 << 26  # bytes of a message's JSON; sources of a solution are in i
 
 
 class TensorKind(Strict):
-    """The dtype and the shape of a tensor."""
+    """The dtype and the shape of a tensor: TensorKind(dtype="bfloat16", shape=[7, 7168])."""
 
     dtype: str
     shape: list[int]

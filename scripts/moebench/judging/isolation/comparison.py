@@ -1,4 +1,8 @@
-"""Outputs against what the reference computes, where no solution runs."""
+"""Compare outputs with what the reference computes, in a process in which no solution runs.
+
+A Comparison is of one output of one trial; a Finding is what all comparisons of a solution on a
+workload amount to.
+"""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +28,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Output:
-    """One output of a trial that has the right shape and dtype. place: among the outputs."""
+    """One output of a trial, of the right shape and dtype. place: its number among the outputs."""
 
     trial: Trial
     place: int
@@ -37,9 +41,10 @@ class Output:
 
 @dataclass(frozen=True)
 class Comparison:
-    """An output against the reference.
+    """How far an output is from the reference's.
 
-    matched_ratios: by tolerance; "matched_ratio" is by the run's own.
+    matched_ratios: shares of elements within a tolerance, {"matched_ratio": 0.97,
+    "matched_ratio_contest": 0.99, ...}; the first is at the tolerance of the run.
     """
 
     output: Output
@@ -54,10 +59,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found about a solution on a workload.
+    """What is found about a solution on a workload.
 
-    sentences: why it is wrong, or what is odd about an output that passes. log: what it prints,
-    with how it ended.
+    sentences: why it is wrong, or what is odd about an output that passes. log: what the solution
+    printed, tracebacks too, and how its process ended if it has.
     """
 
     status: Status
@@ -68,7 +73,7 @@ class Finding:
 
     @classmethod
     def by_fib(cls, evaluation: Evaluation) -> "Finding":
-        """Return what FIB has found, in whose process outputs were compared."""
+        """Return what FIB has found, which compares and times by itself."""
         return cls(
             status=evaluation.status,
             correctness=evaluation.correctness,
@@ -78,27 +83,27 @@ class Finding:
 
 
 def compare(
-    full: Definition, trial: Trial, outputs: list[torch.Tensor], config: BenchmarkConfig
+    definition: Definition, trial: Trial, outputs: list[torch.Tensor], config: BenchmarkConfig
 ) -> list[Comparison] | Finding:
-    """Return a comparison for each output, or why one cannot be compared."""
+    """Return a comparison for each output of a trial, or the finding that one is not finite."""
     comparisons = []
     for place, tensor in enumerate(outputs):
         output = Output(trial, place, tensor)
         if not tensor.float().isfinite().all():
-            return not_finite(full, output, config)
+            return not_finite(definition, output, config)
         comparisons.append(compare_finite(output, config))
     return comparisons
 
 
-def not_finite(full: Definition, output: Output, config: BenchmarkConfig) -> Finding:
+def not_finite(definition: Definition, output: Output, config: BenchmarkConfig) -> Finding:
     error = math.inf if output.tensor.float().isinf().any() else math.nan
     correctness = Correctness(max_relative_error=error, max_absolute_error=error)
-    sentences = diagnosed(full, output, config)
+    sentences = diagnosis_of(definition, output, config)
     return Finding(Status.INCORRECT_NUMERICAL, correctness, sentences)
 
 
 def compare_finite(output: Output, config: BenchmarkConfig) -> Comparison:
-    """Return the comparison as FIB makes it, and what it would be at every other tolerance."""
+    """Return an output's comparison, with errors and matched ratios as FIB computes them."""
     absolute, relative, _, matched = fib.compute_error_stats(output.tensor, output.expected, config)
     ratios = {"matched_ratio": matched}
     for name, ratio in matched_ratios(output.tensor, output.expected).items():
@@ -106,19 +111,24 @@ def compare_finite(output: Output, config: BenchmarkConfig) -> Comparison:
     return Comparison(output, absolute, relative, ratios)
 
 
-def finding_of(full: Definition, comparisons: list[Comparison], config: BenchmarkConfig) -> Finding:
-    """Return PASSED, with what is odd, or INCORRECT_NUMERICAL with a diagnosis of the worst one."""
+def finding_of(
+    definition: Definition, comparisons: list[Comparison], config: BenchmarkConfig
+) -> Finding:
+    """Return PASSED with what is odd, or INCORRECT_NUMERICAL with a diagnosis of the worst output.
+
+    comparisons: all of a solution's on a workload.
+    """
     correctness = summary(comparisons)
     worst = min(comparisons, key=lambda comparison: comparison.matched_ratio)
     if worst.matched_ratio >= config.required_matched_ratio:
-        return Finding(Status.PASSED, correctness, oddities(full, comparisons))
+        return Finding(Status.PASSED, correctness, oddities(definition, comparisons))
 
-    sentences = diagnosed(full, worst.output, config)
+    sentences = diagnosis_of(definition, worst.output, config)
     return Finding(Status.INCORRECT_NUMERICAL, correctness, sentences)
 
 
 def summary(comparisons: list[Comparison]) -> Correctness:
-    """Return the largest errors and, in `extra`, the lowest shares that matched."""
+    """Return the largest errors and, in `extra`, the lowest matched ratios, of all comparisons."""
     lowest = {}
     for name in comparisons[0].matched_ratios:
         lowest[name] = min(comparison.matched_ratios[name] for comparison in comparisons)
@@ -130,9 +140,9 @@ def summary(comparisons: list[Comparison]) -> Correctness:
     )
 
 
-def oddities(full: Definition, comparisons: list[Comparison]) -> list[str]:
-    """Return what is systematically wrong with outputs that are within the tolerance."""
-    names = list(full.outputs)
+def oddities(definition: Definition, comparisons: list[Comparison]) -> list[str]:
+    """Return sentences on what is systematically wrong with outputs within the tolerance."""
+    names = list(definition.outputs)
     sentences = []
     for comparison in comparisons:
         output = comparison.output
@@ -144,8 +154,9 @@ def oddities(full: Definition, comparisons: list[Comparison]) -> list[str]:
     return sentences
 
 
-def diagnosed(full: Definition, output: Output, config: BenchmarkConfig) -> list[str]:
+def diagnosis_of(definition: Definition, output: Output, config: BenchmarkConfig) -> list[str]:
+    """Return sentences on why an output is wrong."""
     tolerance = Tolerance("the run's", config.rtol, config.atol, config.required_matched_ratio)
     return diagnose(
-        full, output.trial.inputs, output.place, output.tensor, output.expected, tolerance
+        definition, output.trial.inputs, output.place, output.tensor, output.expected, tolerance
     )

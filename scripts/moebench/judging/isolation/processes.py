@@ -1,4 +1,9 @@
-"""Processes of solutions, as the run sees them; core/nursery.py is what they do themselves."""
+"""Processes of solutions, as the run sees them.
+
+Nurseries.start asks the nursery, a process that core/nursery.py describes, to fork a solution's
+process; a SolutionProcess is the run's end of its two sockets. Through `control` its supervisor
+says {"started": PID} and {"exit": CODE}; through `channel` it answers requests.
+"""
 
 import atexit
 import contextlib
@@ -29,9 +34,9 @@ from moebench.judging import fib
 from moebench.judging.isolation import worker
 from moebench.judging.isolation.channel import Channel, TensorKind
 
-MARK = "MOEBENCH_NURSERY"  # in the environment of a nursery and all that descends from it
-PATIENCE = 60  # seconds for a process to start
-GRACE = 1  # seconds after a time-out, in which a process writes down where it is
+MARK = "MOEBENCH_NURSERY"  # a variable in the environment of a nursery and of its descendants
+PATIENCE = 60  # seconds that a supervisor has to say something
+GRACE = 1  # seconds after a time-out in which a process writes down where it is
 LARGEST_FOLDER = 1 << 28  # bytes of files that a process may keep from one workload to the next
 MOST_PRINTED = 1 << 17  # bytes of what a solution prints that are read
 KILLED_PARENT = "it has killed its parent"
@@ -42,7 +47,11 @@ class Ended(Exception):
 
 
 class Answer(Strict):
-    """What a solution's process answers. milliseconds: of a call, for each trial."""
+    """What a solution's process answers to a request.
+
+    outputs: kinds of the tensors that a call has returned. milliseconds: of a call, timed on the
+    inputs of each trial.
+    """
 
     status: Literal["PASSED", "COMPILE_ERROR", "RUNTIME_ERROR"]
     outputs: list[TensorKind] = []
@@ -50,11 +59,15 @@ class Answer(Strict):
 
 
 class Nursery:
-    """Forks processes for solutions. It begins to import torch at once, and nobody waits for it."""
+    """A process that forks those of solutions. It begins to import torch at once, and nobody waits
+    for that.
+
+    mark: which nursery a process descends from. folders: in which its solutions have worked.
+    """
 
     def __init__(self):
         self.mark = secrets.token_hex(8)
-        self.folders: list[str] = []  # in which its solutions have worked
+        self.folders: list[str] = []
         self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with fib.temporary_files():
             self.errors = tempfile.TemporaryFile()
@@ -78,13 +91,13 @@ class Nursery:
             )
 
     def fork(self, settings: dict, descriptors: list[int]) -> None:
-        """Raises OSError where the nursery has ended."""
+        """Fork a solution's process: see nursery.serve. Raises OSError where this one has ended."""
         self.folders.append(settings["folder"])
         socket.send_fds(self.requests, [json.dumps(settings).encode()], descriptors)
 
     def end_orphans(self) -> bool:
-        """End what a solution has left behind that killed its supervisor; False where the nursery
-        itself has ended.
+        """End the descendants of a solution that has killed its supervisor. Return False where the
+        nursery itself has ended.
         """
         try:
             self.requests.send(b"{}")
@@ -103,9 +116,9 @@ class Nursery:
         self.end_marked()
 
     def end_marked(self) -> None:
-        """Kill what descends from it, for where a solution has killed the nursery itself.
+        """Kill its descendants, for a solution may have killed the nursery itself.
 
-        Known by its environment, or by working in a solution's folder.
+        They are known by their environment, or by working in a solution's folder.
         """
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -115,8 +128,8 @@ class Nursery:
 
 
 class Nurseries:
-    """The nursery of this process: its first is started when it is wanted, others after it is
-    killed. It ends with this process.
+    """Starts this process's nursery when it is wanted, and another one where a solution has killed
+    it. The last ends with this process.
     """
 
     def __init__(self):
@@ -142,7 +155,7 @@ class Nurseries:
         raise CannotRun(f"no process can be started for solutions: {reason}")
 
     def clean_up(self) -> None:
-        """End what solutions have left behind that killed those who watch them."""
+        """End the descendants of solutions that have killed their supervisors."""
         if self.current and not self.current.end_orphans():
             self.close()
 
@@ -156,16 +169,17 @@ NURSERIES = Nurseries()
 
 
 class SolutionProcess:
-    """A process in which solutions run, with a folder and a file for what they print.
+    """A process in which solutions run, with a folder to work in and a file for what they print.
 
-    memory: bytes that it may take for itself; None: as many as there are.
+    memory: bytes that it may take for itself; None: as many as there are. inputs_number: that of
+    the inputs which it holds (runner.Job), 0 without any.
     """
 
-    def __init__(self, source: Nursery, memory: int | None):
+    def __init__(self, parent: Nursery, memory: int | None):
         with fib.temporary_files():
             self.folder = tempfile.mkdtemp(prefix="moebench-")
             self.printed = tempfile.TemporaryFile()  # has no name, so nobody removes it
-        self.inputs_number = 0  # of the inputs that it has been sent; a Job has the number
+        self.inputs_number = 0
         self.control, control_there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         data_here, data_there = socket.socketpair()
         self.channel = Channel(data_here)
@@ -178,27 +192,27 @@ class SolutionProcess:
         }
         descriptors = [control_there.fileno(), data_there.fileno(), self.printed.fileno()]
         with control_there, data_there, contextlib.suppress(OSError):
-            source.fork(settings, descriptors)
+            parent.fork(settings, descriptors)
 
     def has_started(self) -> bool:
-        """Whether it runs, once its supervisor says so."""
+        """Wait until its supervisor says that it runs, and return whether it does."""
         return "started" in self._next_message(PATIENCE)
 
     def is_alive(self) -> bool:
         """Whether it still waits for requests."""
-        # the supervisor says by itself that it has ended, and nothing else that is not asked
-        ready, _, _ = select.select([self.control], [], [], 0)
-        return not ready
+        # unless it is asked, the supervisor says nothing but that the process has ended
+        has_news, _, _ = select.select([self.control], [], [], 0)
+        return not has_news
 
     def begin(self, seconds: float) -> None:
-        """Forget what was printed before; answers take so long at most from here on."""
+        """Forget what was printed before, and give all answers from here on so long together."""
         os.ftruncate(self.printed.fileno(), 0)
         os.lseek(self.printed.fileno(), 0, os.SEEK_SET)
         self.deadline = time.monotonic() + seconds
         self.channel.deadline = self.deadline + GRACE
 
     def fills_its_folder(self) -> bool:
-        """Whether it keeps so many files that others might find none of theirs can be written."""
+        """Whether its files take so much of the disk that others may lack room for theirs."""
         size = 0
         with contextlib.suppress(OSError):  # files may vanish meanwhile
             for path in Path(self.folder).rglob("*"):
@@ -215,12 +229,12 @@ class SolutionProcess:
             return Answer.model_validate_json(self.channel.receive())
 
     def receive_tensors(self, kinds: list[TensorKind]) -> list[torch.Tensor]:
-        """Return the tensors that follow an answer. Raises as request."""
+        """Return the tensors that follow an answer. Raises as `request`."""
         with self._ended_if_it_is_gone():
             return list(self.channel.receive_tensors(kinds))
 
     def check_supervisor(self) -> None:
-        """Raise Ended if a solution has killed its parent, although it goes on itself."""
+        """Raise Ended if the solution has killed its supervisor and goes on without one."""
         with contextlib.suppress(OSError):
             self.control.send(json.dumps({"alive": True}).encode())
         if "alive" not in self._next_message(PATIENCE):
@@ -243,6 +257,7 @@ class SolutionProcess:
 
     @contextlib.contextmanager
     def _ended_if_it_is_gone(self) -> Iterator[None]:
+        """Raise Ended, with how, for any error of the channel but a time-out."""
         try:
             yield
         except TimeoutError:
@@ -264,14 +279,13 @@ class SolutionProcess:
 
 
 def read_printed(file) -> str:
-    """Return the text in a file; of a long one its beginning and its end."""
+    """Return the text of an open file; of a long one its beginning and its end."""
     descriptor = file.fileno()
     size = os.fstat(descriptor).st_size
     if size <= MOST_PRINTED:
         return os.pread(descriptor, size, 0).decode(errors="replace")
 
     half = MOST_PRINTED // 2
-    left_out = f"\n[{size - 2 * half} bytes are left out]\n"
-    parts = [os.pread(descriptor, half, 0), left_out.encode()]
-    parts.append(os.pread(descriptor, half, size - half))
-    return b"".join(parts).decode(errors="replace")
+    beginning = os.pread(descriptor, half, 0).decode(errors="replace")
+    end = os.pread(descriptor, half, size - half).decode(errors="replace")
+    return f"{beginning}\n[{size - 2 * half} bytes are left out]\n{end}"

@@ -1,8 +1,9 @@
-"""Evaluate solutions in processes of their own: inputs go in, outputs come out.
+"""Evaluate solutions in processes of their own.
 
-The reference runs here, and outputs are compared here, where no solution runs. What a solution does
-to its process (an exit, a crash, memory without end) is its own result. So are solutions evaluated
-on a CPU, and those of others on a GPU; and so are ours on a GPU looked at a second time.
+The reference runs in this process, where no solution runs, and outputs are compared here. What a
+solution does to its own process (an exit, a crash, memory without end) is its result:
+
+    Finding(RUNTIME_ERROR, log="the process ended: SIGSEGV")
 """
 
 import itertools
@@ -22,18 +23,19 @@ from moebench.judging.isolation.comparison import Finding, Trial, compare, findi
 from moebench.judging.isolation.processes import NURSERIES, Ended, SolutionProcess
 
 MEMORY = 4 << 30  # bytes that a solution may take for itself; the layers for CPUs need a fiftieth
-LOOK = "second look"  # in the seed of its inputs
-INPUTS_NUMBERS = itertools.count(1)
+LOOK = "second look"  # before the workload's uuid, in the seed of a fresh input
+INPUTS_NUMBERS = itertools.count(1)  # 0 is that of a process without inputs
 
 
 @dataclass(frozen=True)
 class Job:
-    """What solutions are evaluated on, and how. reference_ms: 0 where nothing is timed.
+    """What solutions are evaluated on, and how.
 
-    inputs_number: says which inputs these are, as a process is sent them once for all solutions.
+    reference_ms: mean time of the reference, 0 where nothing is timed. inputs_number: tells the
+    inputs of these trials from all others, as a process is sent them once for all solutions.
     """
 
-    full: Definition
+    definition: Definition
     trials: list[Trial]
     config: BenchmarkConfig
     reference_ms: float = 0.0
@@ -43,8 +45,9 @@ class Job:
 class Runner:
     """Evaluates solutions on one device, each in a process that lives as long as it behaves.
 
-    clock: that times are taken by on a GPU. shared: all solutions run in one process, for those
-    that are trusted and many. processes: by the solution's name; "" is the shared one.
+    device: as torch calls it. clock: that times are taken by on a GPU. shared: all solutions run in
+    one process, as those may that are trusted. processes: by the solution's packed name; the shared
+    one has the name "".
     """
 
     def __init__(self, device: str = "cpu", clock: str = "events", shared: bool = False):
@@ -56,44 +59,47 @@ class Runner:
 
     def run_workload(
         self,
-        full: Definition,
+        definition: Definition,
         workload: Workload,
         solutions: list[Solution],
         config: BenchmarkConfig,
         root: Path,
     ) -> dict[str, Finding]:
-        """Return what is found for each packed name, on inputs seeded by the workload's uuid.
+        """Return packed name -> what is found about the solution, whatever it does.
 
-        correctness.extra holds matched_ratio, at the config's tolerance, and
-        matched_ratio_<tolerance> for all. Raises what the reference raises, and RuntimeError where
-        it is not finite.
+        Inputs are drawn with the workload's uuid as seed. Raises what the reference raises, and
+        RuntimeError where its outputs are not finite. root: of the data set with stored inputs.
         """
-        job = self.job(full, workload, config, root)
+        job = self.job(definition, workload, config, root)
         if self.device != "cpu":
             job = replace(job, reference_ms=self.reference_ms(job))
         return {solution.name: self.examine(job, solution) for solution in solutions}
 
     def look(
         self,
-        full: Definition,
+        definition: Definition,
         workload: Workload,
         solutions: list[Solution],
         config: BenchmarkConfig,
         root: Path,
     ) -> Iterator[Finding]:
-        """Yield what is found about each solution, in their order, on one fresh input.
+        """Yield what is found about each solution, in their order, on one fresh input, without
+        times.
 
-        Raises as `run_workload`.
+        Afterwards no memory of the device is held, as FIB's worker needs it next. Raises as
+        `run_workload`.
         """
         fresh = workload.model_copy(update={"uuid": f"{LOOK} {workload.uuid}"})
-        job = self.job(full, fresh, replace(config, num_trials=1), root)
+        job = self.job(definition, fresh, replace(config, num_trials=1), root)
         for solution in solutions:
             yield self.examine(job, solution)
+        self.free_inputs(job)
 
-        # processes free what inputs take of a GPU, which FIB's worker needs next
+    def free_inputs(self, job: Job) -> None:
+        """Have processes drop the inputs that they hold."""
         no_inputs = replace(job, trials=[], inputs_number=next(INPUTS_NUMBERS))
         for process in list(self.processes.values()):
-            process.begin(config.timeout_seconds)
+            process.begin(job.config.timeout_seconds)
             try:
                 self.give_inputs(process, no_inputs)
             except (TimeoutError, Ended):
@@ -106,20 +112,25 @@ class Runner:
             process.close()
         NURSERIES.clean_up()
 
-    def job(self, full: Definition, workload: Workload, config: BenchmarkConfig, root: Path) -> Job:
-        """Return a workload's trials with the reference's outputs. Raises as `run_workload`."""
-        reference = fib.build_reference(full)
-        stored = fib.load_safetensors(full, workload, root)
+    def job(
+        self, definition: Definition, workload: Workload, config: BenchmarkConfig, root: Path
+    ) -> Job:
+        """Return the trials of a workload, with what the reference computes in each.
+
+        Raises as `run_workload`.
+        """
+        reference = fib.build_reference(definition)
+        stored = fib.load_safetensors(definition, workload, root)
         trials = []
-        for inputs in seeded_inputs(full, workload, config.num_trials, self.device, stored):
-            expected = call(full, reference, inputs, self.device)
-            fib.check_finite(full, expected)
+        for inputs in seeded_inputs(definition, workload, config.num_trials, self.device, stored):
+            expected = call(definition, reference, inputs, self.device)
+            fib.check_finite(definition, expected)
             trials.append(Trial(inputs, expected))
-        return Job(full, trials, config)
+        return Job(definition, trials, config)
 
     def reference_ms(self, job: Job) -> float:
-        """Return the reference's mean time over trials."""
-        reference = fib.build_reference(job.full)
+        """Return the reference's time in ms, a mean over trials."""
+        reference = fib.build_reference(job.definition)
         time_runnable = fib.timer(self.clock)
         counts = (job.config.warmup_runs, job.config.iterations)
         times_ms = []
@@ -152,7 +163,10 @@ class Runner:
         return replace(finding, log=log)
 
     def examine_in(self, process: SolutionProcess, job: Job, solution: Solution) -> Finding:
-        """Build, call, compare and time. Raises TimeoutError, and Ended where the process has."""
+        """Build, call, compare and time a solution.
+
+        Raises TimeoutError where the process does not answer in time, Ended where it has ended.
+        """
         self.give_inputs(process, job)
         status = ask.build(process, solution)
         if status != Status.PASSED:
@@ -160,30 +174,30 @@ class Runner:
 
         comparisons = []
         for number, trial in enumerate(job.trials):
-            outputs = ask.outputs(process, job.full, solution.name, number, trial)
+            outputs = ask.outputs(process, job.definition, solution.name, number, trial)
             if isinstance(outputs, Finding):
                 return outputs
-            compared = compare(job.full, trial, outputs, job.config)
+            compared = compare(job.definition, trial, outputs, job.config)
             if isinstance(compared, Finding):
                 return compared
             comparisons += compared
 
-        finding = finding_of(job.full, comparisons, job.config)
+        finding = finding_of(job.definition, comparisons, job.config)
         if finding.status == Status.PASSED:
             return self.with_times(finding, process, job, solution)
         return finding
 
     def give_inputs(self, process: SolutionProcess, job: Job) -> None:
-        """Send a process the inputs unless it has them. Raises as `examine_in`."""
+        """Send a process a job's inputs unless it has them. Raises as `examine_in`."""
         if process.inputs_number != job.inputs_number:
-            ask.take_inputs(process, job.full, job.trials, self.device)
+            ask.take_inputs(process, job.definition, job.trials, self.device)
             process.inputs_number = job.inputs_number
 
     def with_times(
         self, finding: Finding, process: SolutionProcess, job: Job, solution: Solution
     ) -> Finding:
-        """Return the finding with times; on a CPU with none, as an interpreter's say nothing."""
-        if not job.reference_ms:
+        """Return the finding with times. Raises as `examine_in`."""
+        if not job.reference_ms:  # on a CPU, where an interpreter's times say nothing
             return replace(finding, performance=Performance())
 
         # twice, as calls are slower after a reference; the second result counts
@@ -202,6 +216,7 @@ class Runner:
         return replace(finding, performance=performance)
 
     def process_for(self, solution: Solution) -> SolutionProcess:
+        """Return a process that waits for requests: the solution's, or a new one."""
         key = "" if self.shared else solution.name
         process = self.processes.get(key)
         if process and not process.is_alive():
@@ -213,6 +228,8 @@ class Runner:
         return process
 
     def end(self, process: SolutionProcess) -> None:
+        """End a process; the next solution that needs one gets another."""
         process.close()
-        others = {key: other for key, other in self.processes.items() if other is not process}
-        self.processes = others
+        for key, other in list(self.processes.items()):
+            if other is process:
+                del self.processes[key]

@@ -1,6 +1,7 @@
-"""What a solution's process does: build solutions and call them on inputs that the run sends.
+"""What a solution's process does: build solutions, and call them on inputs that the run sends.
 
-It never sees what is expected. Its answers are JSON and the outputs' bytes, which the run compares.
+It answers the requests of ask.py. What the reference computes never comes here: outputs are sent to
+the run, which compares them.
 """
 
 import copy
@@ -21,7 +22,10 @@ from moebench.judging.isolation.channel import Channel, TensorKind, kind_of
 
 
 def serve(connection: socket.socket, settings: dict) -> None:
-    """Answer the run's requests until it closes the connection."""
+    """Answer the run's requests until it closes the connection.
+
+    settings: as of core.nursery.become_solution.
+    """
     torch.set_num_threads(settings["threads"])
     channel = Channel(connection)
     worker = Worker(channel)
@@ -43,7 +47,8 @@ def serve(connection: socket.socket, settings: dict) -> None:
 class Worker:
     """Holds the inputs of all trials, and the solutions that it has built.
 
-    Each request is answered with processes.Answer's fields without the status, and tensors.
+    Each request has a method here, which returns the fields of the answer (processes.Answer) beside
+    its status, and the tensors that follow it.
     """
 
     def __init__(self, channel: Channel):
@@ -54,9 +59,7 @@ class Worker:
         self.runnables = {}
 
     def answer(self, request: str, fields: dict) -> tuple[dict, list[torch.Tensor]]:
-        """Return the answer to a request, which has the name of a method here, and the tensors
-        that belong to it.
-        """
+        """Return the answer to a request, and the tensors that follow it. request: a method."""
         try:
             answer, tensors = getattr(self, request)(**fields)
             return {"status": "PASSED"} | answer, tensors
@@ -68,7 +71,10 @@ class Worker:
             return {"status": status}, []
 
     def take_inputs(self, definition: str, device: str, trials: list[list], kinds: list[dict]):
-        """Replace the inputs of all trials. trials: None stands for a tensor that follows."""
+        """Hold the inputs of all trials, in place of earlier ones.
+
+        trials: None stands for each tensor. kinds: of the tensors, which follow the request.
+        """
         self.trials = []
         if device != "cpu":
             torch.cuda.set_device(device)
@@ -91,7 +97,7 @@ class Worker:
         return {}, []
 
     def call(self, solution: str, trial: int, wanted: list[dict]):
-        """Answer with the outputs of a call, and their bytes if they are as they have to be."""
+        """Answer with the outputs' kinds, and with the outputs if these are the wanted kinds."""
         inputs = copy.deepcopy(self.trials[trial])
         outputs = call(self.definition, self.runnables[solution], inputs, self.device)
         kinds = [kind_of(output).model_dump() for output in outputs]
@@ -100,7 +106,7 @@ class Worker:
         return {"outputs": kinds}, outputs
 
     def time(self, solution: str, warmup_runs: int, iterations: int, clock: str):
-        """Answer with the time of a call in ms, for each trial's inputs."""
+        """Answer with the time of a call in ms, on the inputs of each trial."""
         runnable = self.runnables[solution]
         time_runnable = fib.timer(clock)
         milliseconds = []

@@ -1,4 +1,9 @@
-"""The fields of a config.json: found under any of their names, checked, and refused by name."""
+"""The fields of a config.json, each found under any of its names, checked, or refused by name.
+
+`fields.whole("num_experts")` is the value of "n_routed_experts", "num_experts" or another name that
+config_json.toml has for num_experts; no number there is "n_routed_experts: has 'x', want a whole
+number above 0".
+"""
 
 import functools
 import math
@@ -11,13 +16,13 @@ from moebench.operators.layers import definitions_folder
 
 @functools.cache
 def facts() -> dict:
-    """Return config_json.toml."""
+    """Return the content of config_json.toml."""
     file = definitions_folder() / "config_json.toml"
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def text_part(config: dict) -> dict:
-    """Return the part of a config.json that describes the language model: itself, or one within."""
+    """Return the part of a config.json that describes the language model, or all of it."""
     for name in facts()["fields"]["text_part"]:
         part = config.get(name)
         if isinstance(part, dict):
@@ -26,7 +31,7 @@ def text_part(config: dict) -> dict:
 
 
 def implied_by(model_type: str | None) -> dict:
-    """Return what the code of a type of model does where its config.json is silent."""
+    """Return key -> value that the code of a type of model implies where config.json is silent."""
     implied = {}
     for entry in facts()["implied"]:
         if model_type in entry["model_types"]:
@@ -35,7 +40,7 @@ def implied_by(model_type: str | None) -> dict:
 
 
 def without_repeats(value: object) -> object:
-    """Return a list's value where all its values are equal; anything else as it is."""
+    """Return the value of a list whose values are all equal; anything else as it is."""
     if not isinstance(value, list) or not value:
         return value
     first = value[0]
@@ -44,10 +49,10 @@ def without_repeats(value: object) -> object:
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields that describe the layer, by their keys in config_json.toml.
+    """The fields of a config.json, by their keys in config_json.toml.
 
-    values: the text part of config.json. names: key -> the names that the field may have. implied:
-    key -> value where none of them is there.
+    values: name -> value of the part on the language model. names: key -> the names that the field
+    may have. implied: key -> value of a field that has none of its names.
     """
 
     values: dict
@@ -56,6 +61,7 @@ class Fields:
 
     @classmethod
     def of_config(cls, config: dict) -> "Fields":
+        """Return the fields of a config.json's content."""
         values = text_part(config)
         implied = implied_by(values.get("model_type"))
         names = dict(facts()["fields"])
@@ -64,12 +70,12 @@ class Fields:
         if not any(name in values for name in widths):
             if "width" in implied:
                 names["intermediate_size"] = [implied["width"]]
-            elif "dense_intermediate_size" in values:  # then the plain one is the experts'
+            elif "dense_intermediate_size" in values:  # then intermediate_size is the experts'
                 names["intermediate_size"] = ["intermediate_size"]
         return cls(values, names, implied)
 
     def get(self, key: str, default: object = None) -> object:
-        """Return the value of a field, else what the model's code implies, else the default.
+        """Return a field's value, else what the model's code implies, else the default.
 
         Raises ValueError where two of its names contradict each other.
         """
@@ -85,7 +91,7 @@ class Fields:
         return values[0]
 
     def present(self, key: str) -> dict[str, object]:
-        """Return the names under which a field is there, each with its value."""
+        """Return name -> value, of the names under which a field is there and not null."""
         values = {}
         for name in self.names[key]:
             value = self.values.get(name)
@@ -94,7 +100,7 @@ class Fields:
         return values
 
     def name(self, key: str) -> str:
-        """Return the name under which a field is there, or the first that it may have."""
+        """Return a field's name for messages: that under which it is there, or its first."""
         return next(iter(self.present(key)), self.names[key][0])
 
     def require(self, key: str, fits: bool, wanted: str) -> None:
@@ -104,9 +110,9 @@ class Fields:
             raise ValueError(f"{self.name(key)}: has {has}, want {wanted}")
 
     def whole(self, key: str, default: int | None = None) -> int:
-        """Return a whole number above 0, or the one of which a list is made.
+        """Return a field that is a whole number above 0, or a list of equal ones.
 
-        Raises ValueError for anything else, and for a field without default that is missing.
+        Raises ValueError for anything else, and for a missing field without a default.
         """
         value = without_repeats(self.get(key, default))
         if value is None:
@@ -119,7 +125,7 @@ class Fields:
         return value
 
     def number(self, key: str, default: float) -> float:
-        """Return a number of 0 or more. Raises ValueError for anything else."""
+        """Return a field that is a number of 0 or more. Raises ValueError for anything else."""
         value = without_repeats(self.get(key, default))
         fits = is_number(value) and 0 <= value < math.inf
         self.require(key, fits, "a number of 0 or more")

@@ -1,15 +1,16 @@
-"""Which layers' experts a list of a checkpoint's modules names.
+"""Find the layers whose experts are named by a list of modules.
 
-Quantisation tools list the modules that stay in 16 bits, or that a scheme is for, by name
-("model.layers.3.mlp"), by the end of a name ("gate_proj"), by a glob ("*.mlp.experts*") or by a
-regular expression ("re:.*mlp.experts.*").
+Quantisation tools list the modules that stay in 16 bits, or that a scheme is for. An entry is a
+module's name ("model.layers.3.mlp"), the end of one ("gate_proj"), a glob ("*.mlp.experts*") or a
+regular expression ("re:.*mlp.experts.*"). Which names a checkpoint's modules really have is not
+known here, so expressions are tried on all that experts have in any model.
 """
 
+import fnmatch
 import re
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 
-# How checkpoints call the modules around and inside an expert.
+# Names of the modules around and inside an expert, in the models that there are
 ROOTS = (
     "model.layers",
     "model.language_model.layers",
@@ -21,17 +22,25 @@ ROOTS = (
 )
 MLPS = ("mlp", "block_sparse_moe", "feed_forward", "ffn", "mixer", "moe")
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj", "gate_up_proj", "w1", "w2", "w3")
-# What an expert's name is made of, with the expert's number or for all experts together.
-PARTS_OF_NAME = (["mlp", "experts", "number", "projection"], ["mlp", "experts", "projection"])
-# Classes by which compressed-tensors names every such module.
+# compressed-tensors names all modules of a class by the class.
 CLASSES = ("Linear", "FusedMoE")
+
+# A name of a module of some layer: model.layers.3, with what comes after that
+IN_LAYER = re.compile(r"(?:.*?\.)?layers\.(?P<layer>[0-9]+)(?:\.(?P<inside>.+))?")
+# An expert's weights are called mlp.experts.NUMBER.PROJECTION, without number for all experts. This
+# is any run of these parts but a number alone.
+MLP = "|".join(MLPS)
+PROJECTION = "|".join(PROJECTIONS)
+PART_OF_EXPERT = re.compile(
+    rf"(?:(?:{MLP})\.)?experts(?:\.[0-9]+)?(?:\.(?:{PROJECTION}))?"
+    rf"|(?:{MLP})|(?:[0-9]+\.)?(?:{PROJECTION})"
+)
 
 
 def layers_named(entries: Iterable[str], layers: list[int], num_experts: int) -> dict[int, str]:
     """Return layer -> the first entry that names an expert of it, or a part of one.
 
-    layers: the numbers of those that have experts. Raises ValueError for a regular expression that
-    is none.
+    layers: the numbers of those that have experts. Raises ValueError for a bad regular expression.
     """
     named = {}
     for entry in entries:
@@ -42,50 +51,45 @@ def layers_named(entries: Iterable[str], layers: list[int], num_experts: int) ->
 
 
 def layers_of_entry(entry: str, layers: list[int], num_experts: int) -> list[int]:
-    """Return the layers whose experts an entry names."""
+    """Return the layers whose experts an entry names. A regular expression has to match the start
+    of an expert's name, a glob the whole of it or of the name of a module around.
+    """
+    is_glob = False
     if entry.startswith("re:") or is_expression(entry):
-        pattern = entry.removeprefix("re:")
-        return layers_of_expression(pattern, layers, num_experts)
-    if any(letter in entry for letter in "*?["):
-        return layers_of_glob(entry, layers, num_experts)
-    return layers_of_name(entry, layers)
-
-
-def is_expression(entry: str) -> bool:
-    """Whether an entry that does not say so is a regular expression and no glob."""
-    if entry.startswith((".*", "^")):
-        return True
-    return any(letter in entry for letter in "\\|($")
-
-
-def layers_of_expression(pattern: str, layers: list[int], num_experts: int) -> list[int]:
-    """Return the layers of whose experts a module's name begins with a match."""
-    try:
-        expression = re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+        expression = compiled(entry.removeprefix("re:"))
+    elif any(letter in entry for letter in "*?["):
+        is_glob = True
+        expression = re.compile(fnmatch.translate(entry))
+    else:
+        return layers_of_name(entry, layers)
 
     matching = []
     for layer in layers:
         names = expert_names(layer, num_experts)
+        if is_glob:
+            names += names_around(layer)
         if any(map(expression.match, names)):
             matching.append(layer)
     return matching
 
 
-def layers_of_glob(pattern: str, layers: list[int], num_experts: int) -> list[int]:
-    """Return the layers of whose experts, or of what they lie in, a name matches."""
-    matching = []
-    for layer in layers:
-        names = expert_names(layer, num_experts)
-        names += names_around(layer)
-        if any(fnmatchcase(name, pattern) for name in names):
-            matching.append(layer)
-    return matching
+def is_expression(entry: str) -> bool:
+    """Whether an entry without "re:" is a regular expression all the same, and no glob."""
+    if entry.startswith((".*", "^")):
+        return True
+    return any(letter in entry for letter in "\\|($")
+
+
+def compiled(pattern: str) -> re.Pattern:
+    """Return a regular expression. Raises ValueError for a text that is none."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
 
 
 def expert_names(layer: int, num_experts: int) -> list[str]:
-    """Return the names that the modules of a layer's experts may have, of some of the experts."""
+    """Return the names that a layer's experts may have, for four of the experts."""
     some_experts = {0, 1, num_experts // 2, num_experts - 1}
     names = []
     for mlp in mlp_names(layer):
@@ -99,7 +103,7 @@ def expert_names(layer: int, num_experts: int) -> list[str]:
 
 
 def mlp_names(layer: int) -> list[str]:
-    """Return the names that the module of a layer's MLP may have."""
+    """Return the names that a layer's MLP may have, in which its experts lie."""
     names = []
     for root in ROOTS:
         for mlp in MLPS:
@@ -114,18 +118,17 @@ def names_around(layer: int) -> list[str]:
 
 
 def layers_of_name(name: str, layers: list[int]) -> list[int]:
-    """Return the layers of whose experts a plain name is a part."""
+    """Return the layers whose experts, or a part of them, a plain name means."""
     if name in CLASSES or is_around_layers(name):
         return layers
 
-    parts = name.split(".")
-    layer = layer_in(parts)
-    if layer is None:
-        return layers if is_part_of_expert(parts) else []
+    match = IN_LAYER.fullmatch(name)
+    if match is None:
+        return layers if PART_OF_EXPERT.fullmatch(name) else []
 
-    behind = parts.index("layers") + 2
-    inside = parts[behind:]
-    if layer not in layers or (inside and not is_part_of_expert(inside)):
+    layer = int(match["layer"])
+    inside = match["inside"]
+    if layer not in layers or (inside and not PART_OF_EXPERT.fullmatch(inside)):
         return []
     return [layer]
 
@@ -133,43 +136,3 @@ def layers_of_name(name: str, layers: list[int]) -> list[int]:
 def is_around_layers(name: str) -> bool:
     """Whether a module of this name has all layers in it."""
     return any(f"{root}.".startswith(f"{name}.") for root in ROOTS)
-
-
-def layer_in(parts: list[str]) -> int | None:
-    """Return the layer that a module's name has behind "layers", None where it has none."""
-    if "layers" not in parts:
-        return None
-    number = parts[parts.index("layers") + 1 :][:1]
-    if not number or not number[0].isdecimal():
-        return None
-    return int(number[0])
-
-
-def is_part_of_expert(parts: list[str]) -> bool:
-    """Whether these are successive parts of "mlp.experts.7.gate_proj", with or without a number."""
-    kinds = [kind_of_part(part) for part in parts]
-    if kinds == ["number"]:
-        return False
-    return any(is_run(kinds, parts_of_name) for parts_of_name in PARTS_OF_NAME)
-
-
-def kind_of_part(part: str) -> str:
-    """Return which part of an expert's name this may be; "" for none."""
-    if part in MLPS:
-        return "mlp"
-    if part == "experts":
-        return "experts"
-    if part.isdecimal():
-        return "number"
-    if part in PROJECTIONS:
-        return "projection"
-    return ""
-
-
-def is_run(items: list[str], sequence: list[str]) -> bool:
-    """Whether the items stand in the sequence, one right after another."""
-    length = len(items)
-    for start in range(len(sequence) - length + 1):
-        if sequence[start : start + length] == items:
-            return True
-    return False

@@ -1,4 +1,8 @@
-"""Which layers of a checkpoint have experts, and how they clamp their activation."""
+"""Read which layers of a checkpoint have experts, and their activation.
+
+Models say the first in five ways: a list of layers, a kind for each layer, a flag for each layer, a
+period, or a rule such as "all but the first three".
+"""
 
 import math
 from collections import Counter
@@ -7,8 +11,8 @@ from collections.abc import Iterable
 from moebench.models.checkpoint.fields import Fields, without_repeats
 
 ACTIVATIONS = ("silu", "swish", "swigluoai")
-OAI_ALPHA = 1.702
-MOST_LAYERS = 10_000  # beyond, a config.json is wrong, and looking through it takes minutes
+OAI_ALPHA = 1.702  # of the activation "swigluoai", gpt-oss'
+MOST_LAYERS = 10_000  # with more a config.json is wrong, and looking through it takes minutes
 
 
 def layers_with_experts(fields: Fields) -> list[int]:
@@ -33,7 +37,7 @@ def layers_with_experts(fields: Fields) -> list[int]:
 
 
 def by_list(fields: Fields, total: int) -> set[int] | None:
-    """Return the layers that config.json lists by their numbers, if it does."""
+    """Return the layers that config.json lists by their numbers; None if it does not."""
     listed = fields.get("listed_layers")
     if not listed:
         return None
@@ -51,7 +55,9 @@ def by_list(fields: Fields, total: int) -> set[int] | None:
 
 
 def by_kind(fields: Fields, total: int) -> set[int] | None:
-    """Return the layers whose kind in a list, or letter in a pattern, is one with experts."""
+    """Return the layers with experts by a list of kinds, ["dense", "moe", ...], or a pattern of
+    letters, "ME*E"; None if there is neither.
+    """
     kinds = fields.get("layer_kinds")
     if isinstance(kinds, str):
         return numbers_of(kinds, {"E"})
@@ -63,12 +69,12 @@ def by_kind(fields: Fields, total: int) -> set[int] | None:
 
 
 def numbers_of(items: Iterable, wanted: set[str]) -> set[int]:
-    """Return where the wanted ones stand among items."""
+    """Return the places, from 0, of the items that are wanted."""
     return {number for number, item in enumerate(items) if str(item) in wanted}
 
 
 def by_flags(fields: Fields, total: int) -> set[int] | None:
-    """Return the layers that a list of 0 and 1 marks, if there is one."""
+    """Return the layers that have 1 in a list of 0 and 1; None if there is no list."""
     flags = fields.get("every_from_0")
     if not isinstance(flags, list):
         return None
@@ -76,7 +82,9 @@ def by_flags(fields: Fields, total: int) -> set[int] | None:
 
 
 def by_period(fields: Fields, total: int) -> set[int] | None:
-    """Return Jamba's layers: one in expert_layer_period, from expert_layer_offset on."""
+    """Return one layer in each expert_layer_period, from expert_layer_offset on; None if there is
+    no period. Jamba's models say it so.
+    """
     period = fields.values.get("expert_layer_period")
     if not isinstance(period, int) or period < 1:
         return None
@@ -87,7 +95,7 @@ def by_period(fields: Fields, total: int) -> set[int] | None:
 
 
 def by_rule(fields: Fields, total: int) -> set[int]:
-    """Return the layers after the dense ones, or every n-th of them."""
+    """Return the layers behind the first, dense ones, or every n-th of these."""
     first = without_repeats(fields.get("dense_layers", 0))
     fields.require("dense_layers", is_whole(first), "a whole number")
 
@@ -114,7 +122,9 @@ def is_whole(value: object) -> bool:
 
 
 def end_of_layers(fields: Fields, total: int) -> int:
-    """Return the number behind the last layer that may have experts: ERNIE says so; -1: all."""
+    """Return the number after that of the last layer that may have experts. ERNIE's models state
+    it; -1 stands for all.
+    """
     last = without_repeats(fields.values.get("moe_layer_end_index"))
     if last is None or last == -1:
         return total
@@ -124,10 +134,10 @@ def end_of_layers(fields: Fields, total: int) -> int:
 
 
 def activation(fields: Fields, layers: list[int]) -> tuple[str, Counter]:
-    """Return its name in layers.toml, and limit of the clamp (0: none) -> how many of these layers
-    have it.
+    """Return the activation's name in layers.toml, and limit of its clamp (0: none) -> how many of
+    these layers have it.
 
-    Raises ValueError for an activation that no definition has.
+    layers: those with experts. Raises ValueError for an activation that no definition has.
     """
     name = fields.get("activation", "silu")
     fields.require("activation", name in ACTIVATIONS, "silu or swigluoai")
@@ -167,7 +177,7 @@ def clamp_limits(fields: Fields, layers: list[int]) -> Counter:
 
 
 def is_limit(value: object) -> bool:
-    """Whether a clamp can have this limit; None is none."""
+    """Whether a clamp can have this limit; None is no clamp."""
     if value is None:
         return True
     return isinstance(value, int | float) and 0 <= value < math.inf

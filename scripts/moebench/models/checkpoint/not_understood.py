@@ -1,18 +1,21 @@
-"""The fields of a config.json that seem to be about the experts and that nothing here reads."""
+"""List the fields of a config.json that seem to be about the experts and that nothing here reads.
+
+The user is shown them: one of them may change what the experts do.
+"""
 
 import re
 
 from moebench.models.checkpoint.fields import facts
 
 ABOUT_EXPERTS = re.compile(r"moe|expert|rout|top_?k|softcap|swiglu|latent|gate_limit|mlp_bias|glu_")
-# of attention, of the logits of words, of what is printed
+# Names with one of these are about attention, the vocabulary's logits, or what is returned.
 ABOUT_OTHERS = re.compile(r"attn|attention|^output_|^final_|^index|lora|kv_|vision|audio|tokens?_")
 
 
 def not_understood(values: dict) -> dict[str, object]:
-    """Return name -> value of such fields in the text part of a config.json.
+    """Return name -> value of such fields. values: the part of a config.json on the language model.
 
-    What is null, false, zero or empty changes nothing and is left out.
+    A field that is null, false, zero or empty changes nothing and is left out.
     """
     outside = facts()["outside"]
     read = set(outside["names"])

@@ -1,4 +1,8 @@
-"""Read a config.json: the layer's sizes, how many layers are alike, and what stands against it."""
+"""Read a config.json as a whole: the layer's sizes, how many layers are alike, how they are stored.
+
+What no definition can be of is refused with a ValueError that names the field, what it has and what
+is wanted.
+"""
 
 import json
 import re
@@ -18,6 +22,7 @@ from moebench.operators.fp8.layer import expert_bytes
 from moebench.operators.fp8.reference import BLOCK
 from moebench.operators.layers import Sizes
 
+# Sizes in which layers must not differ
 SIZES_OF_A_LAYER = (
     "num_experts",
     "top_k",
@@ -31,10 +36,11 @@ SIZES_OF_A_LAYER = (
 class Checkpoint:
     """A checkpoint's MoE layer.
 
-    sizes: keys of a table in layers.toml. layers: how many are alike. others: limit of the clamp ->
-    further layers. router, storage: in words. kind: of weights, "fp8" or "mxfp4". shared: its
-    shared experts. notes: what else is to be known. not_understood: fields about the experts that
-    nothing here reads. name: the checkpoint's, as a key.
+    sizes: as in a table of layers.toml. layers: how many of the checkpoint's are this layer.
+    others: limit of the activation's clamp -> number of layers that differ in that alone. router,
+    storage: in words. kind: of weights, FP8 or MXFP4. shared: its shared experts. notes: what else
+    the user has to know. not_understood: fields about the experts that nothing here reads. name:
+    the checkpoint's, fit for a layer key.
     """
 
     sizes: Sizes
@@ -49,11 +55,11 @@ class Checkpoint:
     name: str = "my-model"
 
     def on(self, ranks: int, tensor_ranks: int = 1, shared: int = 0) -> Sizes:
-        """Return the sizes on one of so many ranks, of which tensor_ranks share each expert, with
-        so many shared experts behind the others.
+        """Return the sizes on one rank.
 
-        Raises ValueError where they do not divide the experts, or a scale's block would lie on two
-        ranks.
+        ranks: over which the experts are split. tensor_ranks: over which each expert is. shared:
+        shared experts that the rank has besides. Raises ValueError for ranks that do not divide the
+        experts, and where a scale's block would lie on two ranks.
         """
         experts = self.sizes["num_experts"]
         if experts % ranks:
@@ -80,10 +86,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What a user says of a checkpoint, whatever its config.json says.
+    """What a user says of a checkpoint, which then counts and not its config.json.
 
-    fp8: the weights are FP8. fp8_activations: beside MXFP4, activations are FP8. limit: of the
-    clamp, where layers differ in it; default: of most.
+    fp8: the weights are FP8. fp8_activations: activations beside MXFP4 are FP8. limit: of the
+    activation's clamp, by default that of most layers.
     """
 
     fp8: bool = False
@@ -95,9 +101,8 @@ NO_ASSUMPTIONS = Assumptions()
 
 
 def read_file(path: Path, assumed: Assumptions = NO_ASSUMPTIONS) -> Checkpoint:
-    """Read a config.json, or the one in a folder, with the hf_quant_config.json beside it.
-
-    Raises ValueError, OSError.
+    """Return what the config.json at a path says, or the one in that folder, with the
+    hf_quant_config.json beside it. Raises ValueError as `read`, and OSError.
     """
     file = path / "config.json" if path.is_dir() else path
     config = json.loads(file.read_text(encoding="utf-8"))
@@ -107,7 +112,9 @@ def read_file(path: Path, assumed: Assumptions = NO_ASSUMPTIONS) -> Checkpoint:
 
 
 def called(file: Path) -> str:
-    """Return what a config.json's place says of the checkpoint's name."""
+    """Return the checkpoint's name by the place of its config.json: the folder's, or on a hub's
+    cache the model's.
+    """
     if file.name != "config.json":
         return file.stem
     folder = file.absolute().parent
@@ -119,9 +126,9 @@ def called(file: Path) -> str:
 def read(
     config: dict, assumed: Assumptions = NO_ASSUMPTIONS, beside: dict | None = None, place: str = ""
 ) -> Checkpoint:
-    """Read a config.json's content.
+    """Return what the content of a config.json says.
 
-    beside: content of hf_quant_config.json. place: the name of the checkpoint's folder. Raises
+    beside: content of hf_quant_config.json. place: the checkpoint's name by `called`. Raises
     ValueError that names the field, what it has and what is wanted.
     """
     if not isinstance(config, dict):
@@ -159,7 +166,7 @@ def read(
 def stored_layers(
     config: dict, fields: Fields, assumed: Assumptions, beside: dict | None
 ) -> Storage:
-    """Return the layers whose experts are of a kind that definitions have, or taken for it."""
+    """Return how the experts are stored, and which layers' are of a kind that definitions have."""
     num_experts = fields.whole("num_experts")
     with_experts = layers_with_experts(fields)
     if assumed.fp8:
@@ -168,9 +175,9 @@ def stored_layers(
 
 
 def chosen_limit(limits: Counter, wanted: float | None) -> float:
-    """Return the clamp's limit that is wanted, else of most layers.
+    """Return the wanted limit of the clamp, or that of most layers.
 
-    Raises ValueError for one that no layer has.
+    limits: limit -> number of layers. Raises ValueError for a wanted one that no layer has.
     """
     if wanted is None:
         return limits.most_common(1)[0][0]
@@ -181,7 +188,9 @@ def chosen_limit(limits: Counter, wanted: float | None) -> float:
 
 
 def notes_on(fields: Fields, sizes: Sizes, notes: list[str]) -> list[str]:
-    """Return what else is to be known of a checkpoint."""
+    """Return the notes that are not empty, and one where experts have a hidden size of their
+    own.
+    """
     notes = [note for note in notes if note]
     if fields.get("experts_hidden_size"):
         name = fields.name("experts_hidden_size")
@@ -191,7 +200,9 @@ def notes_on(fields: Fields, sizes: Sizes, notes: list[str]) -> list[str]:
 
 
 def check_alike(fields: Fields) -> None:
-    """Raise ValueError where the experts, or those of a layer, are others than the sizes say."""
+    """Raise ValueError for a model whose experts compute something else, and for layers that differ
+    in their sizes.
+    """
     refused = fields.implied.get("refused")
     if refused:
         raise ValueError(f"model_type {fields.values['model_type']!r}: {refused}")
@@ -208,7 +219,7 @@ def check_alike(fields: Fields) -> None:
 
 
 def changes_by_layer(fields: Fields) -> dict[str, dict]:
-    """Return layer -> its own fields. Raises ValueError for what are no fields."""
+    """Return layer -> the fields that it has otherwise. Raises ValueError for anything else."""
     by_layer = fields.values.get("per_layer_config") or {}
     is_readable = isinstance(by_layer, dict)
     if is_readable:
@@ -219,7 +230,7 @@ def changes_by_layer(fields: Fields) -> dict[str, dict]:
 
 
 def sizes_of(fields: Fields) -> Sizes:
-    """Return the layer's sizes. Raises ValueError for what no definition can have."""
+    """Return the layer's sizes. Raises ValueError for sizes that no definition can have."""
     hidden = "experts_hidden_size" if fields.get("experts_hidden_size") else "hidden_size"
     sizes = {
         "num_experts": fields.whole("num_experts"),
@@ -240,7 +251,7 @@ def sizes_of(fields: Fields) -> Sizes:
 
 
 def check_width(fields: Fields, key: str, width: int) -> None:
-    """Raise ValueError for a width that parts a scale's block."""
+    """Raise ValueError for a width that is no multiple of a scale's block."""
     wanted = f"a multiple of {BLOCK}, the width of a scale's block"
     fields.require(key, width % BLOCK == 0, wanted)
 

@@ -1,16 +1,25 @@
-"""The router of a checkpoint: the key `routing` of layers.toml, and in words."""
+"""Read a checkpoint's router: how it chooses experts and weighs them.
+
+For layers.toml it is one of three kinds. "sigmoid-bias": sigmoid scores, to which a bias is added
+for the choice alone, with normalised weights. "renorm": a softmax over the chosen logits. "given":
+any other, so that a definition of the layer takes top-k as given.
+"""
 
 from dataclasses import dataclass
 
 from moebench.models.checkpoint.fields import Fields
 
-# A top-k method of DeepSeek's and whether it has a bias.
+# DeepSeek's name for a way to choose -> whether it has a bias
 BIAS_OF_METHOD = {"noaux_tc": True, "greedy": False, "group_limited_greedy": False}
 
 
 @dataclass(frozen=True)
 class Router:
-    """routing: as in layers.toml. words: for a table. notes: what the caller has to do."""
+    """A checkpoint's router.
+
+    routing: its kind in layers.toml. words: "sigmoid with a bias, in 8 groups, times 2.5".
+    scaling_factor: of the weights. notes: what a caller that routes has to do besides.
+    """
 
     routing: str
     words: str
@@ -19,8 +28,8 @@ class Router:
 
 
 def router_of(fields: Fields, top_k: int, num_groups: int) -> Router:
-    """Return the router. Raises ValueError where config.json leaves it open, or where it changes
-    what the experts do.
+    """Return a checkpoint's router. Raises ValueError where config.json does not say what it is,
+    and for one that changes what the experts compute.
     """
     scoring = required(fields, "scoring", fields.get("scoring"))
     bias = required(fields, "bias", has_bias(fields))
@@ -48,7 +57,7 @@ def router_of(fields: Fields, top_k: int, num_groups: int) -> Router:
 
 
 def routing_inside(scoring: str, bias: bool, num_groups: int, factor: float) -> str:
-    """Return the key `routing` of a router whose weights are normalised."""
+    """Return the kind in layers.toml of a router whose weights are normalised."""
     if scoring == "sigmoid" and bias:
         return "sigmoid-bias"
     if scoring == "softmax" and not bias and num_groups == 1 and factor == 1:
@@ -57,7 +66,7 @@ def routing_inside(scoring: str, bias: bool, num_groups: int, factor: float) -> 
 
 
 def required(fields: Fields, key: str, value: object) -> object:
-    """Return the value. Raises ValueError where nothing says it."""
+    """Return a field's value. Raises ValueError where it is None: nothing says it."""
     if value is None:
         model = f"model_type {fields.values.get('model_type')!r}"
         raise ValueError(f"{fields.names[key][0]}: missing, and {model} is not known to imply it")
@@ -65,14 +74,14 @@ def required(fields: Fields, key: str, value: object) -> object:
 
 
 def is_normalised(fields: Fields) -> bool | None:
-    """Return whether the weights sum to one before they are scaled, None where that is open."""
+    """Return whether the weights sum to one before they are scaled; None where nothing says it."""
     if fields.values.get("expert_selection_fn") == "softmax":
         return True  # over the chosen logits alone
     return fields.get("normalised")
 
 
 def has_bias(fields: Fields) -> bool | None:
-    """Return whether a bias helps to select, None where config.json leaves it open."""
+    """Return whether a bias is added for the choice; None where nothing says it."""
     if fields.present("bias"):
         return fields.get("bias")
     method = str(fields.values.get("topk_method"))
@@ -80,15 +89,15 @@ def has_bias(fields: Fields) -> bool | None:
 
 
 def scaling_factor(fields: Fields) -> float:
-    """Return what the routing weights are multiplied with; 1 where nothing is said of it."""
+    """Return what the routing weights are multiplied with, by default 1."""
     factor = fields.number("routed_scaling_factor", 1)
     return factor or 1.0
 
 
 def weights_on_input(fields: Fields, top_k: int) -> list[str]:
-    """Return a note if the routing weight multiplies an expert's input, not its result.
+    """Return a note where the routing weight multiplies an expert's input, not its result; else [].
 
-    Raises ValueError if a token has several experts, as their inputs then differ.
+    Raises ValueError where a token has several experts, as their inputs then differ.
     """
     if not fields.get("weights_on_input", False):
         return []
@@ -101,7 +110,7 @@ def weights_on_input(fields: Fields, top_k: int) -> list[str]:
 
 
 def zero_experts(fields: Fields) -> list[str]:
-    """Return a note if some of the router's choices are no experts."""
+    """Return a note where some of the router's choices are no experts; else []."""
     count = fields.get("zero_experts", 0)
     if not count:
         return []

@@ -1,4 +1,12 @@
-"""How each quantisation tool says that experts are stored, in the same words for all of them."""
+"""Read how experts are stored from what quantisation tools write, and say it in one way.
+
+    {"quant_method": "fp8", "weight_block_size": [128, 128]}         DeepSeek and others
+    {"quant_method": "modelopt", "quant_algo": "W4A8_MXFP4_FP8"}     ModelOpt, TensorRT-LLM
+    {"quant_method": "compressed-tensors", "config_groups": {...}}   llm-compressor
+    {"quant_method": "quark", "global_quant_config": {...}}          AMD's Quark
+
+A tool states a Scheme for all modules, or one for each of several lists of modules.
+"""
 
 from dataclasses import dataclass, field
 
@@ -11,13 +19,13 @@ MXFP4 = "mxfp4"
 NVFP4 = "nvfp4"
 INT4 = "int4"
 BLOCK_SIZE = [BLOCK, BLOCK]
-PER_BLOCK = (
-    "FP8"  # activations as every definition here has them: a scale per token and 128 columns
-)
+# Activations: those of every definition here, FP8 with a scale per token and 128 columns; and none
+# that are quantised
+PER_BLOCK = "FP8"
 SIXTEEN_BITS = "16 bits"
 
-# ModelOpt's and TensorRT-LLM's names for FP8 with a scale per block of 128 x 128, and for MXFP4
-# with the activations that go with it.
+# quant_algo of ModelOpt and TensorRT-LLM: FP8 with a scale per block of 128 x 128; and MXFP4, with
+# the activations beside it
 BLOCK_ALGORITHMS = ("FP8_BLOCK_SCALES", "FP8_PB_WO")
 ACTIVATIONS_OF_MXFP4 = {
     "W4A8_MXFP4_FP8": "FP8 with a stored scale per tensor",
@@ -25,18 +33,20 @@ ACTIVATIONS_OF_MXFP4 = {
     "W4A16_MXFP4": SIXTEEN_BITS,
     "MXFP4": "FP4",
 }
-# A part of the quant_method of every tool that stores 4-bit integers.
+# Tools that store 4-bit integers have one of these in their quant_method.
 INT4_METHODS = ("awq", "gptq", "w4afp8", "int4")
-# The fields by which checkpoints in FP8 say that their experts are in FP4: DeepSeek-V4's, MiMo's.
+# Fields by which checkpoints with quant_method "fp8", DeepSeek-V4's and MiMo's, say that their
+# experts are in FP4 all the same
 FP4_FIELDS = {"expert_dtype": "fp4", "store_dtype": "mxfp4"}
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How experts are stored.
+    """How the weights of a module are stored, and the activations beside them.
 
-    kind: FP8, MXFP4, NVFP4, INT4 or "" for another one. words: as the tool says it. block: of FP8.
-    activations: PER_BLOCK, or words for another way. static: whether their scales are stored.
+    kind: FP8, MXFP4, NVFP4, INT4, or "" for another one. words: the tool's, for messages. block: of
+    FP8, the rows and columns with one scale. activations: PER_BLOCK, or in words. static: whether
+    the activations' scales are stored.
     """
 
     kind: str
@@ -48,8 +58,8 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Stated:
-    """How a quantisation tool says that experts are stored: all of them (None: in 16 bits), and
-    those of modules that it names.
+    """What a tool states. every: the scheme of all modules, None for 16 bits. named: the scheme of
+    the modules that an entry means (modules.py), in the place of `every`.
     """
 
     every: Scheme | None
@@ -61,8 +71,8 @@ def scheme_by_layer(
 ) -> dict[int, Scheme | None]:
     """Return layer -> how its experts are stored, None for 16 bits.
 
-    quantisation: what a config.json says of it. layers: those with experts. Raises ValueError where
-    it names no weights, or contradicts itself.
+    quantisation: the fields of config.json's quantization_config, or the like. layers: those with
+    experts. Raises ValueError where it names no weights, or contradicts itself.
     """
     stated = stated_by(quantisation)
     by_layer = {}
@@ -78,7 +88,7 @@ def scheme_by_layer(
 
 
 def stated_by(quantisation: dict) -> Stated:
-    """Return what a config.json says, whatever tool has written it."""
+    """Return what a tool states, by its quant_method and the fields that it has written."""
     method = quantisation.get("quant_method")
     if method == "compressed-tensors":
         return stated_by_groups(quantisation)
@@ -97,9 +107,9 @@ def stated_by(quantisation: dict) -> Stated:
 
 
 def scheme_of_method(method: str, bits: object) -> Scheme:
-    """Return the scheme of a quant_method that says all."""
+    """Return the scheme of a tool of which quant_method and bits say all."""
     words = f"{method} {bits}" if bits else method
-    if method == "mxfp4":  # gpt-oss': of activations nothing is said, and transformers leaves them
+    if method == "mxfp4":  # gpt-oss': nothing is said of activations, which transformers leaves
         return Scheme(MXFP4, words, activations=SIXTEEN_BITS)
     if "nvfp4" in method:
         return Scheme(NVFP4, words)
@@ -109,7 +119,7 @@ def scheme_of_method(method: str, bits: object) -> Scheme:
 
 
 def scheme_of_fp8(quantisation: dict) -> Scheme:
-    """Return the scheme of quant_method "fp8", whose experts may be in FP4 all the same."""
+    """Return the scheme of quant_method "fp8"."""
     block = quantisation.get("weight_block_size")
     static = quantisation.get("activation_scheme") == "static"
     for name, value in FP4_FIELDS.items():
@@ -123,7 +133,9 @@ def scheme_of_fp8(quantisation: dict) -> Scheme:
 
 
 def scheme_of_algorithm(entry: object) -> Scheme:
-    """Return the scheme of ModelOpt's quant_algo. entry: what has it."""
+    """Return the scheme of ModelOpt's quant_algo. entry: fields with it, for all or some
+    modules.
+    """
     algorithm = str(entry.get("quant_algo")) if isinstance(entry, dict) else ""
     words = f"modelopt {algorithm}"
     if algorithm in BLOCK_ALGORITHMS:
@@ -142,9 +154,9 @@ def scheme_of_algorithm(entry: object) -> Scheme:
 
 
 def stated_by_groups(quantisation: dict) -> Stated:
-    """Return what the groups of compressed-tensors say.
+    """Return what the groups of compressed-tensors state.
 
-    A group that names the experts goes before one that names all linear layers.
+    The target "Linear" means all modules. Raises ValueError where a group names no weights.
     """
     every = None
     named = {}
@@ -199,7 +211,7 @@ def element_of(part: dict) -> str:
 
 
 def activations_of_group(inputs: dict) -> str:
-    """Return how activations are stored beside weights in MXFP4."""
+    """Return Scheme.activations of a group. inputs: its input_activations."""
     if not inputs:
         return SIXTEEN_BITS
     element = element_of(inputs)
@@ -217,20 +229,20 @@ def activations_of_group(inputs: dict) -> str:
 
 
 def stated_by_quark(quantisation: dict) -> Stated:
-    """Return what Quark says of all layers, and of some."""
+    """Return what Quark states of all modules, and of some."""
     every = scheme_of_quark(quantisation.get("global_quant_config"))
     by_module = object_in(quantisation, "layer_quant_config")
     return Stated(every, {name: scheme_of_quark(entry) for name, entry in by_module.items()})
 
 
 def object_in(part: object, name: str) -> dict:
-    """Return the object that a part of a config.json has under a name, {} for anything else."""
+    """Return the object under a name in a part of a config.json; {} for anything else."""
     value = part.get(name) if isinstance(part, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def scheme_of_quark(entry: object) -> Scheme:
-    """Return the scheme of one of Quark's configurations."""
+    """Return the scheme of one of Quark's configurations, of all modules or of some."""
     weight = object_in(entry, "weight")
     if not weight:
         return Scheme("", "quark")
@@ -252,7 +264,7 @@ def scheme_of_quark(entry: object) -> Scheme:
 
 
 def activations_of_quark(inputs: dict) -> str:
-    """Return how activations are stored beside weights in MXFP4."""
+    """Return Scheme.activations of a configuration. inputs: its input_tensors."""
     element = str(inputs.get("dtype") or SIXTEEN_BITS)
     if element.startswith("fp8_e4m3"):
         return f"FP8 {inputs.get('qscheme')}"

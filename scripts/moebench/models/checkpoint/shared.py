@@ -1,4 +1,7 @@
-"""What a config.json says of the shared experts, which every token takes beside its own ones."""
+"""Read what a config.json says of shared experts, which every token takes beside those it chooses.
+
+A definition can have them as further experts behind the others, if each is as wide as these.
+"""
 
 from dataclasses import dataclass
 
@@ -7,10 +10,11 @@ from moebench.models.checkpoint.fields import Fields, without_repeats
 
 @dataclass(frozen=True)
 class SharedExperts:
-    """A checkpoint's shared experts, one network.
+    """A checkpoint's shared experts, which it stores as one network.
 
-    width: of all of them together. expert_width: of an expert that is chosen. has_gate: whether a
-    sigmoid of the token's own weighs it. has_own_clamp: whether its activation is another one.
+    width: its intermediate size. expert_width: that of an expert which a token chooses. has_gate:
+    whether a sigmoid, computed of the token, weighs its result. has_own_clamp: whether its
+    activation is clamped otherwise than the experts'.
     """
 
     width: int
@@ -20,7 +24,7 @@ class SharedExperts:
 
     @property
     def why_not_appended(self) -> str | None:
-        """Why it is not some experts more of the layer's, or None where it is."""
+        """Why it cannot be further experts of the layer, or None where it can."""
         if self.width % self.expert_width:
             return f"its width is no multiple of {self.expert_width}, that of the others"
         if self.has_own_clamp:
@@ -29,14 +33,14 @@ class SharedExperts:
 
     @property
     def count(self) -> int:
-        """How many experts it is, appended to the others; 0 where it cannot be."""
+        """How many further experts of the layer it is; 0 where it cannot be any."""
         return 0 if self.why_not_appended else self.width // self.expert_width
 
 
 def shared_experts(fields: Fields, expert_width: int) -> SharedExperts | None:
     """Return a checkpoint's shared experts, or None where it has none.
 
-    Qwen's models name their width, others how many experts' widths it is.
+    Qwen's models state their width, others how many experts they are. expert_width: see there.
     """
     count = whole_or_none(fields, "shared_experts")
     width = whole_or_none(fields, "shared_intermediate_size")
@@ -51,7 +55,9 @@ def shared_experts(fields: Fields, expert_width: int) -> SharedExperts | None:
 
 
 def whole_or_none(fields: Fields, key: str) -> int | None:
-    """Return a field's whole number above 0, or None for anything else: nothing is refused."""
+    """Return a field that is a whole number above 0, or None for anything else: unlike
+    `fields.whole` this refuses nothing.
+    """
     for name in fields.names[key]:
         value = without_repeats(fields.values.get(name))
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:

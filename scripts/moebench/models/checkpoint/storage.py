@@ -1,6 +1,8 @@
-"""How a checkpoint stores the experts' weights, in which layers, or why no definition has them.
+"""Read how a checkpoint stores its experts' weights, layer by layer.
 
-FP8 with a scale per block of 128 x 128, or MXFP4 beside activations in FP8.
+Definitions are of two kinds of storage: FP8 with a scale per block of 128 x 128, and MXFP4 beside
+activations in FP8. Layers with another kind are left out, with a note; a checkpoint without any
+layer of these kinds is refused.
 """
 
 from collections import Counter
@@ -20,8 +22,9 @@ from moebench.models.checkpoint.schemes import (
     scheme_by_layer,
 )
 
+HF_QUANT = "hf_quant_config.json"  # where ModelOpt states it, beside config.json
 WANTED = 'quant_method "fp8" and weight_block_size [128, 128], or MXFP4 beside activations in FP8'
-# What has kernels for the kinds that no definition is of.
+# For messages: who has kernels for the kinds that no definition is of
 SERVED_ELSEWHERE = {
     NVFP4: "e2m1 with an e4m3 scale per 16: FlashInfer's or vLLM's NVFP4 kernels serve it on "
     "Blackwell, Marlin on Hopper",
@@ -32,16 +35,18 @@ NOTE_OF_KIND = {
     FP8: "",
     MXFP4: "as FP8, twice as large: --fp8; whether that is exact: --check-scales",
 }
-HF_QUANT = "hf_quant_config.json"
-# What lists the modules that stay in 16 bits, of all tools.
+# Fields in which tools list the modules that stay in 16 bits
 EXCLUDING = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "exclude")
+# Fields that FP8 may have -> what is a part of their values
 ELEMENTS = {"fmt": "e4m3", "activation_scheme": "dynamic", "expert_dtype": "fp8"}
 
 
 @dataclass(frozen=True)
 class Storage:
-    """kind: of weights, FP8 or MXFP4. words: for a table. layers: those whose experts are of this
-    kind. notes: on the others, and on activations.
+    """How experts are stored.
+
+    kind: of weights, FP8 or MXFP4. words: "FP8 e4m3, scales per 128 x 128". layers: those whose
+    experts are of this kind. notes: on other layers, and on activations; "" is none.
     """
 
     kind: str
@@ -50,32 +55,43 @@ class Storage:
     notes: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
+class Quantisation:
+    """What a checkpoint says of quantisation. file: the field or file that says it, for
+    messages.
+    """
+
+    file: str
+    fields: dict
+
+
 def storage_of(
     config: dict,
     fields: Fields,
     layers: list[int],
     num_experts: int,
     beside: dict | None,
-    fp8_activations: bool = False,
+    fp8_activations: bool,
 ) -> Storage:
     """Return how the experts of these layers are stored.
 
-    beside: content of hf_quant_config.json. fp8_activations: whatever it says of them. Raises
-    ValueError, naming the field, where no layer has a kind that definitions are of.
+    config: content of config.json. beside: content of HF_QUANT, or None. fp8_activations: whether
+    activations beside MXFP4 are taken for FP8, whatever is said of them. Raises ValueError that
+    names the field where no layer has a kind that definitions are of.
     """
     quantisation = quantisation_of(config, fields, beside)
-    file = quantisation["file"]
-    schemes = scheme_by_layer(quantisation, layers, num_experts)
+    file = quantisation.file
+    schemes = scheme_by_layer(quantisation.fields, layers, num_experts)
 
     reasons = faults(schemes, file, fp8_activations)
     if len(reasons) == len(layers):
         raise ValueError(reasons[layers[0]])
     kind = most_frequent(schemes[layer].kind for layer in layers if layer not in reasons)
     if kind == FP8:
-        check_elements(quantisation)
+        check_elements(quantisation.fields)
 
     reasons = others_than(kind, schemes, file) | reasons
-    reasons |= excluded_layers(quantisation, layers, num_experts)
+    reasons |= excluded_layers(quantisation.fields, layers, num_experts)
     good = [layer for layer in layers if layer not in reasons]
     note = note_on(reasons, layers)
     if not good:
@@ -83,47 +99,14 @@ def storage_of(
 
     scheme = schemes[good[0]]
     notes = [note, note_on_activations(scheme), NOTE_OF_KIND[kind]]
-    return Storage(kind, words_of(scheme, quantisation), good, notes)
+    return Storage(kind, words_of(scheme, quantisation.fields), good, notes)
 
 
-def faults(schemes: dict[int, Scheme | None], file: str, fp8_activations: bool) -> dict[int, str]:
-    """Return layer -> why no definition is of experts so stored, without those that have one."""
-    reasons = {}
-    for layer, scheme in schemes.items():
-        reason = fault(scheme, file, fp8_activations)
-        if reason:
-            reasons[layer] = reason
-    return reasons
-
-
-def others_than(kind: str, schemes: dict[int, Scheme | None], file: str) -> dict[int, str]:
-    """Return layer -> why it is left out, of those whose experts are of another kind."""
-    reasons = {}
-    for layer, scheme in schemes.items():
-        if scheme is not None and scheme.kind != kind:
-            reasons[layer] = f"{file}: has {scheme.words}"
-    return reasons
-
-
-def most_frequent(items: Iterable[str]) -> str:
-    """Return the item that comes most often."""
-    ((item, _),) = Counter(items).most_common(1)
-    return item
-
-
-def words_of(scheme: Scheme, quantisation: dict) -> str:
-    """Return how a table says that experts are stored."""
-    words = WORDS[scheme.kind]
-    if scheme.kind == FP8 and quantisation.get("scale_fmt") == "ue8m0":
-        return f"{words}, powers of two"
-    return words
-
-
-def quantisation_of(config: dict, fields: Fields, beside: dict | None) -> dict:
+def quantisation_of(config: dict, fields: Fields, beside: dict | None) -> Quantisation:
     """Return what config.json, or else hf_quant_config.json, says of quantisation.
 
-    file: which of them. The modules that stay in 16 bits are taken from both, the type of experts
-    from wherever it stands. Raises ValueError where neither says anything.
+    The modules that stay in 16 bits are taken from both, and expert_dtype from the model's fields
+    if quantisation does not have it. Raises ValueError where neither file says anything.
     """
     in_hf_quant = hf_quantisation(beside)
     expert_dtype = {"expert_dtype": fields.values.get("expert_dtype")}
@@ -132,10 +115,11 @@ def quantisation_of(config: dict, fields: Fields, beside: dict | None) -> dict:
             stated = part.get(name)
             if isinstance(stated, dict):
                 excluded = {key: in_hf_quant[key] for key in EXCLUDING if key in in_hf_quant}
-                return excluded | {"file": name} | expert_dtype | stated
+                return Quantisation(name, excluded | expert_dtype | stated)
 
     if in_hf_quant:
-        return {"quant_method": "modelopt", "file": HF_QUANT} | expert_dtype | in_hf_quant
+        stated = {"quant_method": "modelopt"} | expert_dtype | in_hf_quant
+        return Quantisation(HF_QUANT, stated)
     raise ValueError(
         f"quantization_config: missing, and there is no {HF_QUANT} beside; want {WANTED}, or --fp8 "
         "to take the weights for it"
@@ -143,17 +127,27 @@ def quantisation_of(config: dict, fields: Fields, beside: dict | None) -> dict:
 
 
 def hf_quantisation(beside: object) -> dict:
-    """Return what a hf_quant_config.json with this content says; {} without one."""
+    """Return the fields of a hf_quant_config.json with this content; {} for None."""
     if not isinstance(beside, dict):
         return {}
     inner = beside.get("quantization", beside)
     return inner if isinstance(inner, dict) else {}
 
 
-def fault(scheme: Scheme | None, file: str, fp8_activations: bool) -> str:
-    """Return what stands against a scheme, "" if nothing does.
+def faults(schemes: dict[int, Scheme | None], file: str, fp8_activations: bool) -> dict[int, str]:
+    """Return layer -> why no definition is of experts stored so; without layers that are right."""
+    reasons = {}
+    for layer, scheme in schemes.items():
+        reason = fault(scheme, file, fp8_activations)
+        if reason:
+            reasons[layer] = reason
+    return reasons
 
-    file: or field that has it. fp8_activations: whatever the scheme has.
+
+def fault(scheme: Scheme | None, file: str, fp8_activations: bool) -> str:
+    """Return why no definition is of experts stored by a scheme; "" if one is.
+
+    scheme: None for 16 bits. file: that states it. fp8_activations: as of `storage_of`.
     """
     if scheme is None:
         return f"{file}.config_groups: no group's targets name the experts"
@@ -172,7 +166,7 @@ def fault(scheme: Scheme | None, file: str, fp8_activations: bool) -> str:
 
 
 def fault_of_activations(scheme: Scheme, file: str) -> str:
-    """Return what stands against the activations beside MXFP4, "" if nothing does."""
+    """Return why a scheme's activations are not those of definitions with MXFP4; "" if they are."""
     if scheme.activations.startswith("FP8"):
         return ""
     return (
@@ -182,30 +176,36 @@ def fault_of_activations(scheme: Scheme, file: str) -> str:
     )
 
 
-def note_on_activations(scheme: Scheme) -> str:
-    """Return how the definition's activations differ from the checkpoint's, "" if they do not."""
-    if scheme.kind != MXFP4 or (scheme.activations == PER_BLOCK and not scheme.static):
-        return ""
-    stored = ", their scales stored" if scheme.static else ""
-    return (
-        f"activations: the checkpoint has {scheme.activations}{stored}; here FP8 with a scale per "
-        f"{BLOCK_SIZE[1]} columns, computed"
-    )
+def others_than(kind: str, schemes: dict[int, Scheme | None], file: str) -> dict[int, str]:
+    """Return layer -> why it is left out, for each whose experts are of another kind."""
+    reasons = {}
+    for layer, scheme in schemes.items():
+        if scheme is not None and scheme.kind != kind:
+            reasons[layer] = f"{file}: has {scheme.words}"
+    return reasons
 
 
-def check_elements(quantisation: dict) -> None:
-    """Raise ValueError where FP8's elements are no e4m3, or activations' scales are stored."""
+def most_frequent(items: Iterable[str]) -> str:
+    """Return the item that comes most often."""
+    ((item, _),) = Counter(items).most_common(1)
+    return item
+
+
+def check_elements(quantisation_fields: dict) -> None:
+    """Raise ValueError where FP8's elements are not e4m3, or activations' scales are stored."""
     for name, wanted in ELEMENTS.items():
-        value = quantisation.get(name) or wanted
-        if wanted not in str(value):  # fmt: float8_e4m3fn, too
+        value = quantisation_fields.get(name) or wanted
+        if wanted not in str(value):  # "float8_e4m3fn" is e4m3, too
             raise ValueError(f"{name}: has {value!r}, want {wanted!r}")
 
 
-def excluded_layers(quantisation: dict, layers: list[int], num_experts: int) -> dict[int, str]:
-    """Return layer -> why its experts stay in 16 bits, naming the field and its entry."""
+def excluded_layers(
+    quantisation_fields: dict, layers: list[int], num_experts: int
+) -> dict[int, str]:
+    """Return layer -> which entry of which field keeps its experts in 16 bits."""
     excluded = {}
     for name in EXCLUDING:
-        entries = quantisation.get(name) or []
+        entries = quantisation_fields.get(name) or []
         if isinstance(entries, str):
             entries = [entries]
         if not isinstance(entries, list | tuple):
@@ -222,7 +222,29 @@ def excluded_layers(quantisation: dict, layers: list[int], num_experts: int) -> 
 
 
 def note_on(reasons: dict[int, str], layers: list[int]) -> str:
-    """Return how many layers are left out, and why most of them are; "" where none is."""
+    """Return the most frequent reason why layers are left out, and of how many; "" without any.
+
+    reasons: layer -> why it is left out. layers: all with experts.
+    """
     if not reasons:
         return ""
     return f"{most_frequent(reasons.values())}, in {len(reasons)} of {len(layers)} layers"
+
+
+def note_on_activations(scheme: Scheme) -> str:
+    """Return how a definition's activations differ from the checkpoint's; "" if they do not."""
+    if scheme.kind != MXFP4 or (scheme.activations == PER_BLOCK and not scheme.static):
+        return ""
+    stored = ", their scales stored" if scheme.static else ""
+    return (
+        f"activations: the checkpoint has {scheme.activations}{stored}; here FP8 with a scale per "
+        f"{BLOCK_SIZE[1]} columns, computed"
+    )
+
+
+def words_of(scheme: Scheme, quantisation_fields: dict) -> str:
+    """Return Storage.words."""
+    words = WORDS[scheme.kind]
+    if scheme.kind == FP8 and quantisation_fields.get("scale_fmt") == "ue8m0":
+        return f"{words}, powers of two"
+    return words

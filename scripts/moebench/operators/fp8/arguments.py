@@ -1,10 +1,10 @@
 """The arguments of the FP8 layer, form by form: the one place where its interface is written.
 
-The definitions' inputs and outputs are made from this table here; the host's checks in Python and
-in C++, and what a compiled library exports, in moebench/packing/argument_tables.py.
+A form is a way to call the layer: with DeepSeek-V3's router inside, with softmax routing inside
+(renorm), with top-k given (routed), and with that and MXFP4 experts.
 
-A form is a way to call the layer: DeepSeek-V3's routing inside, softmax routing inside (renorm),
-experts chosen by the caller (routed), and that with MXFP4 experts.
+The definitions' inputs and outputs are made from these tables here. packing/argument_tables.py
+makes from them what solutions check their arguments by, in Python and in C++.
 """
 
 from collections.abc import Iterable
@@ -15,8 +15,8 @@ from flashinfer_bench import AxisConst, AxisVar, TensorSpec
 from moebench.operators.layers import Sizes
 from moebench.operators.operator import const, tensor, var
 
-# Axis of a definition -> its size, in terms of the sizes that a layer has (operators/layers.py).
-# seq_len is what a call says.
+# Axis of a definition -> its size, in terms of a layer's sizes (operators/layers.py). That of
+# NUM_TOKENS differs from call to call.
 AXES = {
     "num_experts": "num_experts",
     "num_local_experts": "num_local_experts",
@@ -40,8 +40,8 @@ NUM_TOKENS = "seq_len"
 class Argument:
     """A tensor, or a number where there is no shape.
 
-    meaning: the definition's description. optional: left out where tokens are bfloat16. at_most:
-    of an integer, which begins at 0, in terms of a layer's sizes.
+    meaning: its description in definitions. optional: whether it is left out where tokens are
+    bfloat16. at_most: the largest value of an integer, in terms of a layer's sizes; the least is 0.
     """
 
     name: str
@@ -207,7 +207,7 @@ ROUTED_MXFP4 = (
     OUTPUT,
 )
 
-# What solutions call a form -> its arguments, in the order in which they are passed.
+# Form, as solutions call it -> its arguments, in the order in which they are passed
 ARGUMENTS = {
     "DS_ROUTING": DS_ROUTING,
     "RENORM_ROUTING": RENORM_ROUTING,

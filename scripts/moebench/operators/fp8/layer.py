@@ -1,6 +1,4 @@
-"""What every form of the FP8 block-scale layer shares: the parts of its definitions, its workloads
-and the bytes that it moves.
-"""
+"""What all forms of the FP8 block-scale layer share: parts of definitions, workloads, bounds."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -29,6 +27,7 @@ CONSTRAINTS = [
     f"intermediate_size == {BLOCK} * num_intermediate_blocks",
     f"gemm1_out_size == {BLOCK} * num_gemm1_out_blocks",
 ]
+# Axis of a definition -> its description
 AXES = {
     "num_local_experts": "Experts that this rank holds.",
     "hidden_size": "Model width.",
@@ -42,11 +41,11 @@ AXES = {
 
 @dataclass(frozen=True)
 class MoeCase(Case):
-    """offset: the rank's first expert.
+    """A case of the FP8 layer.
 
-    raised: logits added to an expert (global index), to force or to prevent its selection; None for
-    a typical draw, whose counts of rows and active experts are near their averages. scales:
-    "random" leaves them to FIB; "harsh" ships large, negative and zero ones.
+    offset: the rank's first expert. raised: expert (global index) -> logits to add, which force or
+    prevent that it is chosen; None for a typical draw, with counts near the average. scales:
+    "random" leaves block scales to FIB; "harsh" ones are stored: large, negative and zero ones.
     """
 
     offset: int
@@ -55,20 +54,24 @@ class MoeCase(Case):
 
 
 class Fp8Layer(Operator):
-    """The FP8 layer, in parts that every form of it shares.
-
-    A form adds name_prefix(sizes), of its definitions; routing_inputs, stored in a workload's file;
-    chosen(stored, sizes), the experts [T, top_k] of a workload; routing_bytes(seq_len, sizes).
-    """
+    """The FP8 layer, in what all its forms share."""
 
     case = MoeCase
     tokens = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192)
     constraints = CONSTRAINTS
-    meanings = AXES  # of its axes
+    meanings = AXES  # axis -> its description
     quantization = "fp8_block_scale"
-    routing_inputs: tuple[str, ...]
-    reference_sizes = ("experts_at_once",)  # constants of the reference
-    reference_functions: tuple[Callable, ...]
+    routing_inputs: tuple[str, ...]  # names of the inputs with the routing, which are stored
+    reference_sizes = ("experts_at_once",)  # sizes that are constants of the reference
+    reference_functions: tuple[Callable, ...]  # of which the reference is put together
+
+    def name_prefix(self, sizes: Sizes) -> str:
+        """Return how a definition's name begins, before its sizes."""
+        raise NotImplementedError
+
+    def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
+        """Return the bytes of a workload's routing inputs."""
+        raise NotImplementedError
 
     def definition_name_of(self, sizes: Sizes) -> str:
         experts = f"e{sizes['num_local_experts']}"
@@ -94,10 +97,10 @@ class Fp8Layer(Operator):
     def outputs(self, sizes: Sizes) -> dict:
         return outputs()
 
-    def usual_case(self, sizes: Sizes) -> tuple:
-        """Return the first expert of a rank in the middle; 0 where one rank holds all."""
+    def usual_fields(self, sizes: Sizes) -> dict[str, object]:
+        """Return the offset of a rank in the middle; 0 where one rank holds all experts."""
         rank = expert_ranks(sizes) // 2
-        return (rank * routed_experts(sizes),)
+        return {"offset": rank * routed_experts(sizes)}
 
     def tensors(self, case: MoeCase) -> dict[str, torch.Tensor]:
         sizes = self.layer_sizes()[case.layer_key]
@@ -115,11 +118,7 @@ class Fp8Layer(Operator):
     def counts(
         self, workload: Workload, stored: dict[str, torch.Tensor], key: str
     ) -> Counts | None:
-        """Return a workload's counts, or None where it lacks the routing.
-
-        Raises ValueError for logits of another width.
-        """
-        # Weights say how much of an expert a token takes, which no count needs.
+        # topk_weights say how much of an expert a token takes, which no count needs
         needed = set(self.routing_inputs) - {"topk_weights"}
         if not needed <= stored.keys():
             return None
@@ -137,7 +136,9 @@ class Fp8Layer(Operator):
         return trained_router.counts_with_shared(local, rank, sizes)
 
     def chosen(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
-        """Return the experts that the router inside chooses, [T, top_k]."""
+        """Return the experts of each token, [T, top_k], global indices: those that the router
+        inside chooses. Raises ValueError for logits of another width.
+        """
         outputs = RouterOutputs.of_inputs(stored)
         shape = outputs.logits.shape
         experts = sizes["num_experts"]
@@ -155,20 +156,20 @@ class Fp8Layer(Operator):
 
 
 def self_contained(sizes: Sizes, names: Iterable[str], functions: Iterable[Callable]) -> str:
-    """Return source text: the sizes of these names as constants, the activation, the functions."""
+    """Return a module's text: sizes of these names as constants, the activation and functions."""
     constants = {name.upper(): sizes[name] for name in names}
     constants["BLOCK"] = BLOCK
     return module_source(constants, [swiglu.source(sizes), *functions])
 
 
 def shared_suffix(sizes: Sizes) -> str:
-    """Return the end of a definition's name that shared experts make; "" without."""
+    """Return the end of a definition's name: "_shared1" with a shared expert, "" without."""
     shared = sizes["num_shared_experts"]
     return f"_shared{shared}" if shared else ""
 
 
 def slice_sentence(sizes: Sizes) -> str:
-    """Return what a definition's description says of a tensor-parallel rank; "" of another one."""
+    """Return a sentence of the description of a tensor-parallel rank's layer; "" of another's."""
     ranks = sizes["tensor_ranks"]
     if ranks == 1:
         return ""
@@ -177,7 +178,7 @@ def slice_sentence(sizes: Sizes) -> str:
 
 
 def router_outputs(case: MoeCase, sizes: Sizes) -> RouterOutputs:
-    """Return what a router hands over in a case. sizes: the router's."""
+    """Return what a case's experts are chosen by. sizes: as the router has them."""
     if case.raised is None:
         return trained_router.draw_typical(case.uuid, case.seq_len, case.offset, sizes)
     return trained_router.draw(f"{case.uuid}/0", case.seq_len, case.raised, sizes)
@@ -186,44 +187,51 @@ def router_outputs(case: MoeCase, sizes: Sizes) -> RouterOutputs:
 def append_shared_experts(
     routed: dict[str, torch.Tensor], offset: int, sizes: Sizes, seed: str
 ) -> None:
-    """Append the rank's shared experts to every token's topk_ids and topk_weights. Token t takes
-    them on rank t % ranks; on other ranks their ids are -1.
+    """Append a rank's shared experts to each token's topk_ids and topk_weights, in `routed`.
 
-    Their ids are those behind the rank's other experts, and the ids after that move up. Their
-    weight is 1, or a sigmoid where the layer has a gate. offset: the rank's first expert. sizes:
-    the router's. seed: of the gate.
+    Token t takes them on rank t % ranks; on other ranks their ids are -1. They have the ids behind
+    the rank's other experts, and ids from there on move up. Their weight is 1, or a sigmoid where
+    the layer has a gate. offset: the rank's first expert. sizes: as the router has them. seed: of
+    the gate.
     """
-    shared = sizes["num_shared_experts"]
-    if not shared:
+    if not sizes["num_shared_experts"]:
         return
 
     ids = routed["topk_ids"]
-    num_tokens = len(ids)
+    shared_weights = weights_of_shared(len(ids), sizes, seed).to(ids.device)
+    routed["topk_ids"] = with_shared_ids(ids, offset, sizes)
+    routed["topk_weights"] = torch.cat([routed["topk_weights"], shared_weights], dim=1)
+
+
+def with_shared_ids(ids: torch.Tensor, offset: int, sizes: Sizes) -> torch.Tensor:
+    """Return topk_ids [T, top_k] with those of a rank's shared experts behind them."""
+    shared = sizes["num_shared_experts"]
     num_routed = routed_experts(sizes)
     first_shared = offset + num_routed
     moved = torch.where(ids < first_shared, ids, ids + shared)
 
-    token = torch.arange(num_tokens, device=ids.device)
+    token = torch.arange(len(ids), device=ids.device)
     here = token % expert_ranks(sizes) == offset // num_routed
     shared_ids = torch.arange(first_shared, first_shared + shared, device=ids.device)
     shared_ids = torch.where(here.unsqueeze(1), shared_ids, -1)
+    return torch.cat([moved, shared_ids.int()], dim=1)
 
+
+def weights_of_shared(num_tokens: int, sizes: Sizes, seed: str) -> torch.Tensor:
+    """Return float32 weights [T, num_shared_experts], the same for all shared experts of
+    a token.
+    """
     gate = np.ones((num_tokens, 1))
     if sizes["shared_gate"]:
         gate = sigmoid(normal(f"{seed}/shared-gate", (num_tokens, 1)))
-    shared_weights = torch.from_numpy(gate).float().to(ids.device)
-    shared_weights = shared_weights.expand(num_tokens, shared)
-
-    weights = routed["topk_weights"]
-    routed["topk_ids"] = torch.cat([moved, shared_ids.int()], dim=1)
-    routed["topk_weights"] = torch.cat([weights, shared_weights], dim=1)
+    return torch.from_numpy(gate).float().expand(num_tokens, sizes["num_shared_experts"])
 
 
 def stored_scales(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
-    """Return harsh block scales, or {} if FIB draws them.
+    """Return a case's harsh block scales by name, or {} if FIB draws its scales.
 
-    A fifth are zero and the rest of either sign, up to 32; exact in fp32. All zero are gemm2's
-    of the last local expert and, with more than one token, those of the first token.
+    A fifth are zero, the others of either sign and up to 32. All of gemm2's are zero for the last
+    local expert, and all of the activations' for the first of several tokens.
     """
     if case.scales != "harsh":
         return {}
@@ -247,7 +255,7 @@ def stored_scales(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
 
 
 def harsh_scales(seed: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return float32 scales, of which a fifth are zero."""
+    """Return float32 multiples of 1/8 from -32 to 32, of which a fifth are zero."""
     count = math.prod(shape)
     eighths = integers(f"{seed}/size", count, 513) - 256
     is_zero = integers(f"{seed}/zero", count, 5) == 0
@@ -264,9 +272,10 @@ def expert_bytes(sizes: Sizes) -> int:
 def layer_bound(
     seq_len: int, counts: Counts, routing_bytes: int, sizes: Sizes, expert_bytes: int
 ) -> Bound:
-    """Return the roofline bound of a layer whose routing inputs take so many bytes.
+    """Return the roofline bound of a layer: active experts' weights, rows' tokens and routing
+    inputs are read once, the output is written once.
 
-    expert_bytes: of an expert's weights and scales.
+    routing_bytes: of all routing inputs. expert_bytes: of one expert's weights and scales.
     """
     hidden = sizes["hidden_size"]
     token_bytes = hidden + 4 * hidden // BLOCK

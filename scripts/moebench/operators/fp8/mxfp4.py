@@ -1,15 +1,14 @@
-"""Experts in MXFP4 behind a router, with FP8 activations; reference, sizes,
-workloads and bound.
+"""The layer of routed.py with MXFP4 weights, as DeepSeek-V4's checkpoints have them.
 
-The layer of routed.py with weights as DeepSeek-V4's checkpoints hold them: E2M1,
-two to a byte along K, and a power of two (E8M0) for each 32 of K. A weight is used as it is,
-without an FP8 copy. `run` is the reference that every solution is judged against; nothing in it is
-fast on purpose. FIB's schema has no unsigned type, so packed weights and scales are int8 there;
+A weight is an E2M1 code of 4 bits, two to a byte along K, and each 32 along K have a scale that is
+a power of two (E8M0, a byte). Activations are FP8. `run` is the reference that every solution is
+judged against. FIB's schema has no unsigned type, so packed weights and scales are int8 there;
 solutions take uint8 as well.
 """
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,10 +20,10 @@ from moebench.operators.fp8 import swiglu as activations
 from moebench.operators.fp8.arguments import ROUTED_MXFP4, inputs
 from moebench.operators.fp8.layer import MoeCase, router_outputs, slice_sentence
 from moebench.operators.fp8.reference import BLOCK, dequantize
-from moebench.operators.fp8.routed import Routed
+from moebench.operators.fp8.routed import TopKGiven
 from moebench.operators.fp8.swiglu import silu_clamp as swiglu
 from moebench.operators.layers import Sizes, Split, cached
-from moebench.operators.operator import Operator, module_source
+from moebench.operators.operator import module_source
 from moebench.operators.routing import trained_router
 from moebench.operators.routing.numbers import bits
 
@@ -84,13 +83,15 @@ def run(
 
 
 SCALES = ("gemm1_weights_scale", "gemm2_weights_scale")
-TYPICAL = 120  # 2^-7 to 2^-5: products are of the order of one, and a few exceed the clamp
-NEAREST = 96  # of harsh scales, from 2^-31 to 1, whose spread no block of FP8 could hold
+# The least byte of a typical scale, 2^-7 to 2^-5: results are of the order of one, and a few exceed
+# the clamp. And that of a harsh one, 2^-31 to 1, a range that no block of FP8 could hold.
+TYPICAL = 120
+HARSH = 96
 
 
 @cached
 def layer_sizes() -> dict[str, Sizes]:
-    """Return key -> sizes on one rank, of the models whose table has `mxfp4`."""
+    """Return layer key -> sizes on one rank, of the models whose table has `mxfp4`."""
     sizes = {}
     for name, model in layers.models().items():
         for key, value in model.get("mxfp4", {}).items():
@@ -101,13 +102,13 @@ def layer_sizes() -> dict[str, Sizes]:
 
 @dataclass(frozen=True)
 class Mxfp4Case(MoeCase):
-    """spoilt: whether the ids have empty slots, an expert twice and padding."""
+    """A case. spoilt: whether ids have empty slots, an expert twice and padding (`spoil`)."""
 
     spoilt: bool = False
 
 
-class Mxfp4(Routed):
-    """The layer behind a router with weights in MXFP4."""
+class Mxfp4(TopKGiven):
+    """The layer with top-k given and weights in MXFP4."""
 
     form = "mxfp4"
     case = Mxfp4Case
@@ -137,9 +138,6 @@ class Mxfp4(Routed):
     def layer_sizes(self) -> dict[str, Sizes]:
         return layer_sizes()
 
-    def small(self) -> list[str]:
-        return Operator.small(self)
-
     def name_prefix(self, sizes: Sizes) -> str:
         return f"moe_mxfp4_fp8_block_scale_routed_topk{sizes['top_k']}"
 
@@ -162,29 +160,24 @@ class Mxfp4(Routed):
             "scales are row-major." + slice_sentence(sizes)
         )
 
-    def cases(self, key: str) -> list[Mxfp4Case]:
-        return Operator.cases(self, key)
-
-    def hard_cases(self, sizes: Sizes) -> list[tuple]:
-        """Return name, T, the rank's first expert, raised, scales and spoilt, each there for
-        something that an implementation gets wrong.
-        """
-        (offset,) = self.usual_case(sizes)
+    def hard_cases(self, key: str) -> list[Mxfp4Case]:
+        usual = self.usual_fields(layer_sizes()[key])
+        case = partial(self.new_case, key, **usual)
         return [
-            ("one-token", 1, offset),
-            ("no-tokens", 0, offset),
-            ("odd-length", 37, offset),
-            ("many-tokens", 130, offset),
-            ("slots-without-expert", 24, offset, None, "random", True),
-            ("harsh-scales", 24, offset, None, "harsh"),
-            ("harsh-scales-one-token", 1, offset, None, "harsh"),
+            case("one-token", 1),
+            case("no-tokens", 0),
+            case("odd-length", 37),
+            case("many-tokens", 130),
+            case("slots-without-expert", 24, spoilt=True),
+            case("harsh-scales", 24, scales="harsh"),
+            case("harsh-scales-one-token", 1, scales="harsh"),
         ]
 
     def case_with_scales(self, case: Mxfp4Case) -> Mxfp4Case:
-        """Return the case in whose file this one's scales lie.
+        """Return the case whose file has the scales of a case.
 
-        Harsh ones lie in the case's own. Typical ones are alike in all cases of a key and large, so
-        that the first case has them for all.
+        Harsh ones are in the case's own. Typical ones, which are large and the same in all cases of
+        a layer, are in the first one's.
         """
         if case.scales == "harsh":
             return case
@@ -220,10 +213,10 @@ class Mxfp4(Routed):
 
 
 def weight_scales(case: Mxfp4Case) -> dict[str, torch.Tensor]:
-    """Return both GEMMs' scales, as bytes of E8M0.
+    """Return both GEMMs' scales by name, bytes of E8M0 as int8.
 
-    Typical ones vary by two steps in a row, and rows by one more. Of harsh ones a sixteenth are the
-    least that there is, so that their weights vanish beside the others.
+    Typical ones are one of two powers in a row, and rows differ by one. Of harsh ones a sixteenth
+    are 2^-127, so that their weights vanish beside the others.
     """
     sizes = layer_sizes()[case.layer_key]
     local = sizes["num_local_experts"]
@@ -238,24 +231,26 @@ def weight_scales(case: Mxfp4Case) -> dict[str, torch.Tensor]:
     for name, shape in shapes.items():
         drawn = random_bytes(f"{case.uuid}/{name}", shape)
         if case.scales == "harsh":
-            scale = NEAREST + drawn % 32
+            scale = HARSH + drawn % 32
             scale[drawn < 16] = 0
         else:
-            of_row = drawn[..., :1] >> 7
-            scale = TYPICAL + of_row + (drawn & 1)
+            row_step = drawn[..., :1] >> 7
+            scale = TYPICAL + row_step + (drawn & 1)
         scales[name] = torch.from_numpy(scale).view(torch.int8)
     return scales
 
 
 def random_bytes(seed: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Return uint8 of this shape, from the Philox stream that belongs to `seed`."""
+    """Return uint8 of a shape, of the Philox stream of a seed."""
     count = math.prod(shape)
     words = bits(seed, math.ceil(count / 8)).astype("<u8")
     return words.view(np.uint8)[:count].reshape(shape)
 
 
 def spoil(ids: torch.Tensor, weights: torch.Tensor, num_experts: int) -> None:
-    """Leave slots empty, repeat an expert of every other token, and pad the end of the batch."""
+    """Change ids and weights [T, top_k] in place: some slots have no expert, some tokens an expert
+    twice, and the last third of the batch is padding.
+    """
     ids[::5, ::3] = -1
     ids[1::5, 1::3] = num_experts
     weights[::5, ::3] = torch.nan

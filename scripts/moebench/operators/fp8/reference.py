@@ -1,7 +1,8 @@
-"""The experts of the FP8 references, whose text goes into the definitions.
+"""The experts of the references of the FP8 layer; the text of these functions goes into
+definitions.
 
-Nothing in a reference is fast on purpose. All weights are dequantised to fp32, whether or not a
-token needs them, because speed-ups are quoted against exactly that amount of work.
+References are not meant to be fast. All weights are dequantised to fp32, whether or not a token
+needs them, as speed-ups are quoted against exactly that amount of work.
 """
 
 import torch

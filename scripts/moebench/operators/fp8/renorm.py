@@ -1,10 +1,11 @@
-"""FP8 block-scale mixture of experts with softmax routing over the chosen experts, all experts on
-one GPU.
+"""The FP8 layer with softmax routing inside, with all experts on one GPU; Qwen3's, for instance.
 
-`run` is the reference that every solution is judged against, layers.toml has the sizes it is judged
-at. Only routing and inputs differ from sigmoid_bias.py. Router logits are bfloat16; there is no
-bias.
+The weights of a token's experts are the softmax over their logits alone ("renorm"). Routing and
+inputs differ from sigmoid_bias.py: logits are bfloat16, and there are no bias and no offset. `run`
+is the reference that every solution is judged against.
 """
+
+from functools import partial
 
 import torch
 
@@ -15,7 +16,7 @@ from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.layers import Sizes, cached, has_all_experts, layers_of
 from moebench.operators.routing.trained_router import raised_alone
 
-TOP_K = 8  # of the first layer
+TOP_K = 8  # the first layer's; in another layer's definition it has another value
 
 
 def route(logits):
@@ -62,9 +63,7 @@ class Renorm(Fp8Layer):
 
     @cached
     def layer_sizes(self) -> dict[str, Sizes]:
-        """Return layer key -> sizes, of the layers whose rank has all experts. A gate of shared
-        experts is no input of it.
-        """
+        """Return layer key -> sizes of the layers of which one rank has all experts."""
         on_ranks = layers_of("renorm")
         return {key: sizes for key, sizes in on_ranks.items() if has_all_experts(sizes)}
 
@@ -78,20 +77,21 @@ class Renorm(Fp8Layer):
             + slice_sentence(sizes)
         )
 
-    def hard_cases(self, sizes: Sizes) -> list[tuple]:
-        """Return name, T, rank's first expert, raised and scales of cases that are easily got
-        wrong. Every expert is local, so the first is 0.
-        """
+    def hard_cases(self, key: str) -> list[MoeCase]:
+        sizes = self.layer_sizes()[key]
         experts = sizes["num_experts"]
-        some = range(0, experts, experts // sizes["top_k"])
+        spread = range(0, experts, experts // sizes["top_k"])
+
+        # one rank has every expert, so its first one is 0
+        case = partial(self.new_case, key, offset=0)
         return [
-            ("one-token", 1, 0, {}),
-            ("no-tokens", 0, 0, {}),
-            ("same-experts", 33, 0, raised_alone(some, experts)),
-            ("one-expert-takes-all", 70, 0, {3: 9.0}),
-            ("odd-length", 37, 0, {}),
-            ("harsh-scales", 24, 0, {}, "harsh"),
-            ("harsh-scales-one-token", 1, 0, {3: 4.0}, "harsh"),
+            case("one-token", 1, raised={}),
+            case("no-tokens", 0, raised={}),
+            case("same-experts", 33, raised=raised_alone(spread, experts)),
+            case("one-expert-takes-all", 70, raised={3: 9.0}),
+            case("odd-length", 37, raised={}),
+            case("harsh-scales", 24, raised={}, scales="harsh"),
+            case("harsh-scales-one-token", 1, raised={3: 4.0}, scales="harsh"),
         ]
 
     def scalars(self, case: MoeCase) -> dict[str, float]:

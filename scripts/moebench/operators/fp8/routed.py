@@ -1,23 +1,20 @@
-"""FP8 block-scale mixture of experts behind a router: the interface that inference engines have.
+"""The FP8 layer with top-k given, behind a router: the interface that inference engines have.
 
-The caller hands over each token's experts and weights, in place of logits, and holds weights and
-scales as checkpoints and engines do: GEMM1's rows of `gate` before those of `up`, activation scales
-row by row. `run` is the reference that every solution is judged against. Each key is the layer of
-one that sigmoid_bias.py or renorm.py states with the router inside, or one whose router
-neither has.
+The caller passes each token's experts and weights in place of logits, and has tensors laid out as
+checkpoints and engines do: GEMM1's rows of `gate` before those of `up`, activation scales row by
+row. `run` is the reference that every solution is judged against.
 
-The number of all experts is no axis, as nothing here hangs on it: an id is local if it is one of
-`num_local_experts` that begin at `local_expert_offset`, and any other costs nothing. So an engine
-may number more experts than its model has, as with redundant ones, or mark an empty slot with -1 or
-with the number of experts.
+The number of all experts is no axis. An id is local if it is one of `num_local_experts` from
+`local_expert_offset` on, and any other costs nothing. So an engine may have more experts than its
+model, redundant ones for instance, and mark an empty slot by -1 or by the number of experts.
 
-A workload has the tokens, the rank and the routing of a workload with the router inside, so that
-what is measured of both forms can be compared; small layers add what only ids can hold. A layer
-without such a form is routed as one of sigmoid and bias would be, or of renorm where that is its
-router.
+Most layers here have a form with the router inside, too. Then a workload has the tokens, rank and
+routing of one of that form's, so that times of both can be compared, and small layers have cases
+more, with ids that no router would choose. Other layers are routed as the router of sigmoid_bias.py
+would, or that of renorm.py where it is theirs.
 
-A layer with shared experts is one like others here: they are the last of a token's slots and of the
-rank's experts, and whatever weighs them, a gate too, is in topk_weights.
+Shared experts are like others here: they are the last of a token's slots and of the rank's experts,
+and topk_weights has their weights.
 """
 
 from dataclasses import dataclass, replace
@@ -48,8 +45,9 @@ from moebench.operators.routing import trained_router
 from moebench.operators.routing.trained_router import RouterOutputs
 
 ROUTERS_INSIDE = (SigmoidBias(), Renorm(), SharedExperts())
-NOT_ROUTED = {"small-one-group"}  # experts that are no multiple of 32 are in small-renorm
-# Ids that no rank has, far ones too: subtracting an offset may wrap around.
+# Layers without this form: of numbers of experts that are no multiple of 32, small-renorm is enough
+NOT_ROUTED = {"small-one-group"}
+# Ids that no rank has; from the last two an offset cannot be subtracted without wrapping around
 NO_EXPERT = (-1, -(2**31), 2**31 - 1)
 
 
@@ -90,13 +88,13 @@ def run(
 
 
 def routed_key(key: str) -> str:
-    """Return the key of a layer's routed form."""
+    """Return the key of a layer's form with top-k given. key: the layer's in layers.toml."""
     return f"{'deepseek-v3-ep8' if key == 'full' else key}-routed"
 
 
 @cached
 def router_inside() -> dict[str, str]:
-    """Return key -> the one that states its layer with the router inside, where there is one."""
+    """Return routed key -> key of the same layer with the router inside, where it has that form."""
     inside = {}
     for form in ROUTERS_INSIDE:
         for key in form.layer_sizes():
@@ -107,14 +105,14 @@ def router_inside() -> dict[str, str]:
 
 @cached
 def routers() -> dict[str, Sizes]:
-    """Return key -> its layer's sizes as the router knows them, groups included."""
+    """Return routed key -> the layer's sizes as the router before it has them, groups included."""
     every_layer = layers.layer_sizes()
     return {routed_key(key): sizes for key, sizes in every_layer.items() if key not in NOT_ROUTED}
 
 
 def after_routing(sizes: Sizes) -> Sizes:
-    """Return a layer's sizes as this form has them: without groups, and with shared experts as
-    experts of which every token has one more.
+    """Return a layer's sizes as this form has them: without groups, and with shared experts counted
+    as experts of the layer, each in one more slot of every token.
     """
     shared = sizes["num_shared_experts"]
     return sizes | {
@@ -127,14 +125,16 @@ def after_routing(sizes: Sizes) -> Sizes:
 
 
 def form_inside(key: str) -> Fp8Layer:
-    """Return the form of a key with the router inside."""
+    """Return the form with the router inside that has a layer key."""
     return next(form for form in ROUTERS_INSIDE if key in form.layer_sizes())
 
 
 @dataclass(frozen=True)
 class RoutedCase(MoeCase):
-    """like: the case whose routing this has; None draws its own. ids: "chosen" by that alone, or a
-    key of SPOILT.
+    """A case of this form.
+
+    like: the case with the router inside whose routing this one has; None where it has its own.
+    ids: "chosen" for ids as the router chooses them, or how they are changed, a key of SPOILT.
     """
 
     like: MoeCase | None = None
@@ -142,37 +142,51 @@ class RoutedCase(MoeCase):
 
 
 def padded(ids: np.ndarray, weights: np.ndarray, sizes: Sizes) -> None:
-    """Make a batch for a CUDA graph: the last tokens are none, and their weights are whatever was
-    there.
-    """
+    """Pad the batch, as for a CUDA graph: the last tokens have no experts, and any weights."""
     last = slice(len(ids) * 2 // 3, None)
     ids[last] = -1
     weights[last] = np.nan
 
 
 def without_expert(ids: np.ndarray, weights: np.ndarray, sizes: Sizes) -> None:
-    """Leave some slots without an expert: each of NO_EXPERT, and the number of experts."""
+    """Leave some slots without an expert: NO_EXPERT or the number of experts is in their place."""
     for at, none in enumerate((*NO_EXPERT, sizes["num_experts"])):
         ids[at::5, at::3] = none
         weights[at::5, at::3] = np.nan
 
 
 def twice(ids: np.ndarray, weights: np.ndarray, sizes: Sizes) -> None:
-    """Give every other token its first expert in the last slot, too, as random ids of a trial run
-    have.
-    """
+    """Give every other token its first expert in the last slot, too, as random ids may."""
     ids[::2, -1] = ids[::2, 0]
 
 
+# How a small layer's ids are changed in place, beyond what a router chooses
 SPOILT = {"padded-batch": padded, "slots-without-expert": without_expert, "experts-twice": twice}
 
 
-class Routed(Fp8Layer):
-    """The FP8 layer behind a router: its experts are chosen by the caller."""
+class TopKGiven(Fp8Layer):
+    """The layer with top-k given, in what its forms share: FP8 weights, and MXFP4 of mxfp4.py."""
+
+    routing_inputs = ("topk_ids", "topk_weights")
+
+    def definition_name_of(self, sizes: Sizes) -> str:
+        """Return the name of the FIB Definition of a layer. sizes: these, or as its router has
+        them.
+        """
+        return super().definition_name_of(after_routing(sizes))
+
+    def chosen(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
+        return stored["topk_ids"].to(torch.int64).numpy()
+
+    def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
+        return seq_len * sizes["top_k"] * (4 + 4)  # ids and weights
+
+
+class Routed(TopKGiven):
+    """The FP8 layer with top-k given."""
 
     form = "routed"
     case = RoutedCase
-    routing_inputs = ("topk_ids", "topk_weights")
     reference_functions = (dequantize, run)
     meanings = AXES | {
         "gemm1_out_size": "GEMM1's output: gate, then up.",
@@ -185,14 +199,8 @@ class Routed(Fp8Layer):
         return {key: after_routing(sizes) for key, sizes in routers().items()}
 
     def small(self) -> list[str]:
-        """Return the keys that are for machines without a GPU, and have the workloads of a layer
-        with the router inside.
-        """
+        """Return the keys of small layers, all of which have a form with the router inside."""
         return [key for key in super().small() if key in router_inside()]
-
-    def definition_name_of(self, sizes: Sizes) -> str:
-        """Return the name of the FIB Definition of a layer of these sizes, or of the router's."""
-        return super().definition_name_of(after_routing(sizes))
 
     def name_prefix(self, sizes: Sizes) -> str:
         return f"moe_fp8_block_scale_routed_topk{sizes['top_k']}"
@@ -220,7 +228,7 @@ class Routed(Fp8Layer):
         return cases
 
     def case_like(self, key: str, name: str, like: MoeCase) -> RoutedCase:
-        """Return a case with the tokens, rank, routing and scales of another one."""
+        """Return a case of this name with the tokens, rank, routing and scales of another one."""
         uuid = uuid_of(self.definition_name(key), name)
         tokens = like.seq_len
         return RoutedCase(key, name, uuid, tokens, like.offset, scales=like.scales, like=like)
@@ -235,20 +243,12 @@ class Routed(Fp8Layer):
         routed = trained_router.route(RouterOutputs.of_inputs(stored), sizes)
         append_shared_experts(routed, case.offset, sizes, case.uuid)
         if case.ids in SPOILT:
-            ids = routed["topk_ids"].numpy()
-            weights = routed["topk_weights"].numpy()
+            spoil = SPOILT[case.ids]
             layer = self.layer_sizes()[case.layer_key]
-            SPOILT[case.ids](ids, weights, layer)
+            spoil(routed["topk_ids"].numpy(), routed["topk_weights"].numpy(), layer)
 
         if case.scales == "harsh":
             for name in SCALE_NAMES:
                 routed[name] = stored[name]
             routed["hidden_states_scale"] = stored["hidden_states_scale"].t().contiguous()
         return routed
-
-    def chosen(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
-        return stored["topk_ids"].to(torch.int64).numpy()
-
-    def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
-        """Return the bytes of the ids and weights of so many tokens."""
-        return seq_len * sizes["top_k"] * (4 + 4)

@@ -1,15 +1,15 @@
-"""The layer of sigmoid_bias.py with shared experts, which every token takes beside those that
-its router chooses.
+"""The layer of sigmoid_bias.py with shared experts, which every token takes beside those that the
+router chooses.
 
-They are the last NUM_SHARED_EXPERTS of a rank's weights, the layout in which engines fuse them, and
-the arguments are the same as without. Logits and bias know nothing of them, and what the router
-scales its weights with does not touch them.
+They are the last NUM_SHARED_EXPERTS of a rank's weights, as engines lay them out that fuse them,
+and the arguments are the same as without them. The router does not know them, and its scaling
+factor does not touch them.
 
-Tensor-parallel ranks have a slice of a shared expert as of any other. Expert-parallel ranks have
-each the whole of it, and token t takes it on rank t % ranks alone: so outputs add up, as those of
-other experts do, and with many tokens a rank multiplies a part of them. vLLM does so on ROCm. (With
-SGLang every rank takes it for every token and weighs it with 1 / ranks: at 4096 tokens, as many
-rows again as all experts of a rank have.)
+Each expert-parallel rank has them whole, and token t takes them on rank t % ranks alone. So the
+ranks' outputs add up, as with other experts, and of many tokens each rank multiplies a part. vLLM
+does so on ROCm. (With SGLang every rank takes them for every token and weighs them with 1 / ranks:
+at 4096 tokens, as many rows again as all experts of a rank have.) A tensor-parallel rank has a
+slice of them, as of any expert.
 """
 
 import torch
@@ -21,8 +21,7 @@ from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.fp8.sigmoid_bias import SigmoidBias, route
 from moebench.operators.layers import Sizes, expert_ranks, layers_of
 
-NUM_SHARED_EXPERTS = 1  # of DeepSeek-V3; `reference_source` has every other layer's
-FIRST_RANK = 0  # of the workloads: it has shared experts to compute at every number of tokens
+NUM_SHARED_EXPERTS = 1  # DeepSeek-V3's; in another layer's definition it has another value
 
 
 def add_shared_experts(local, weights, first_expert, num_experts, num_local_experts):
@@ -107,5 +106,6 @@ class SharedExperts(SigmoidBias):
             + slice_sentence(sizes)
         )
 
-    def usual_case(self, sizes: Sizes) -> tuple:
-        return (FIRST_RANK,)
+    def usual_fields(self, sizes: Sizes) -> dict[str, object]:
+        # the first rank has shared experts to compute at every number of tokens
+        return {"offset": 0}

@@ -1,12 +1,12 @@
-"""FP8 block-scale mixture of experts with DeepSeek-V3's routing, as one expert-parallel rank
-computes it.
+"""The FP8 layer with DeepSeek-V3's router inside, as one expert-parallel rank computes it.
 
-`run` is the reference that every solution is judged against, layers.toml has the sizes it is judged
-at. `moebench data --write` writes FIB's JSON of each key, whose `reference` is assembled from the
-functions here and in fp8/reference.py and that layer's constants.
+`run` is the reference that every solution is judged against. The `reference` of a definition, which
+`moebench data --write` writes, is put together from the functions here and in reference.py, with
+the layer's sizes as constants.
 """
 
 import csv
+from functools import partial
 
 import torch
 
@@ -23,13 +23,13 @@ from moebench.operators.layers import (
 )
 from moebench.operators.routing.trained_router import raised_alone
 
-# Of the first layer; `reference_source` has every other's. Routing is fixed by the model and cannot
-# be read off a tensor's shape.
+# Those of the first layer: in another layer's definition they have other values. No tensor's shape
+# tells them.
 TOP_K = 8
 NUM_GROUPS = 8
 KEPT_GROUPS = 4
 
-FIRST = "full"  # the key whose workloads the public data set has
+FIRST = "full"  # key of the layer whose workloads the public data set has, with other tensors
 
 
 def route(logits, bias, routed_scaling_factor):
@@ -112,34 +112,35 @@ class SigmoidBias(Fp8Layer):
     def cases(self, key: str) -> list[MoeCase]:
         return public_cases() if key == FIRST else super().cases(key)
 
-    def hard_cases(self, sizes: Sizes) -> list[tuple]:
-        """Return name, T, rank's first expert, raised and scales of cases that are easily got
-        wrong.
-        """
+    def hard_cases(self, key: str) -> list[MoeCase]:
+        sizes = self.layer_sizes()[key]
         experts = sizes["num_experts"]
         local = routed_experts(sizes)
         ranks = expert_ranks(sizes)
-        first = [ranks * n // 8 * local for n in range(8)]  # experts of ranks, first to last
+        # offsets of eight ranks, spread over all of them; fewer ranks come several times
+        offsets = [ranks * eighth // 8 * local for eighth in range(8)]
+        last_offset = experts - local
 
-        # Lowering everybody else closes the other groups, or they would be chosen in spite of one
-        # strong expert: a group counts by its best two.
-        some = range(first[2], first[2] + local, local // sizes["top_k"])
-        takes_all = raised_alone((), experts)
-        takes_all |= dict.fromkeys(range(first[4], first[4] + local), -9.0)
-        takes_all[first[4] + 3] = 9.0
-        none_local = dict.fromkeys(range(first[3], first[3] + local), -9.0)
-
+        case = partial(self.new_case, key)
         return [
-            ("one-token", 1, first[1] or local, {}),
-            ("no-tokens", 0, 0, {}),
-            ("none-local", 5, first[3], none_local),
-            ("same-eight-local", 33, first[2], raised_alone(some, experts)),
-            ("one-expert-takes-all", 70, first[4], takes_all),
-            ("first-rank", 16, 0, {}),
-            ("last-rank-odd-length", 37, experts - local, {}),
-            ("offset-across-groups", 19, experts * 77 // 256, {}),
-            ("harsh-scales", 24, first[5], {}, "harsh"),
-            ("harsh-scales-one-token", 1, first[6], {first[6] + 3: 4.0}, "harsh"),
+            case("one-token", 1, offset=offsets[1] or local, raised={}),
+            case("no-tokens", 0, offset=0, raised={}),
+            case("none-local", 5, offset=offsets[3], raised=none_of_rank(offsets[3], local)),
+            case("same-eight-local", 33, offset=offsets[2], raised=same_experts(offsets[2], sizes)),
+            case(
+                "one-expert-takes-all", 70, offset=offsets[4], raised=one_expert(offsets[4], sizes)
+            ),
+            case("first-rank", 16, offset=0, raised={}),
+            case("last-rank-odd-length", 37, offset=last_offset, raised={}),
+            case("offset-across-groups", 19, offset=experts * 77 // 256, raised={}),
+            case("harsh-scales", 24, offset=offsets[5], raised={}, scales="harsh"),
+            case(
+                "harsh-scales-one-token",
+                1,
+                offset=offsets[6],
+                raised={offsets[6] + 3: 4.0},
+                scales="harsh",
+            ),
         ]
 
     def scalars(self, case: MoeCase) -> dict[str, float]:
@@ -151,8 +152,35 @@ class SigmoidBias(Fp8Layer):
         return seq_len * experts * 4 + experts * 2
 
 
+# Logits that are added to experts (MoeCase.raised) of the rank that begins at an offset
+
+
+def none_of_rank(offset: int, num_local_experts: int) -> dict[int, float]:
+    """Return logits with which no token chooses an expert of a rank."""
+    return dict.fromkeys(range(offset, offset + num_local_experts), -9.0)
+
+
+def same_experts(offset: int, sizes: Sizes) -> dict[int, float]:
+    """Return logits with which every token chooses the same experts, all of one rank."""
+    local = routed_experts(sizes)
+    chosen = range(offset, offset + local, local // sizes["top_k"])
+    return raised_alone(chosen, sizes["num_experts"])
+
+
+def one_expert(offset: int, sizes: Sizes) -> dict[int, float]:
+    """Return logits with which every token chooses one expert of a rank, and no other of that rank.
+
+    A group counts by its best two, so one strong expert does not open its group. Lowering all
+    others closes theirs.
+    """
+    raised = raised_alone((), sizes["num_experts"])
+    raised |= none_of_rank(offset, routed_experts(sizes))
+    raised[offset + 3] = 9.0
+    return raised
+
+
 def public_cases() -> list[MoeCase]:
-    """Return the cases of FIRST whose uuid, tokens and rank the public data set has."""
+    """Return the cases of FIRST: with the uuids, tokens and ranks of the public data set."""
     file = definitions_folder() / "public_workloads.csv"
     cases = []
     with file.open(encoding="utf-8", newline="") as lines:

@@ -1,8 +1,8 @@
-"""The activations of the FP8 layers, from gemm1's halves to h, each under the name by which engines
-know it.
+"""The activations of the FP8 layers: what is computed of gate and up, the halves of GEMM1's output.
 
-Each is the reference's `swiglu`; LIMIT stands there as a constant of the definition. A NaN passes
-through every clamp.
+In a definition's reference one of these functions is called `swiglu`, and LIMIT is a constant
+beside it. NaN passes through every clamp. In layers.toml and in engines the activation is "silu",
+which with a limit is "clamp" here, "swigluoai" or "swiglustep".
 """
 
 import inspect
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-LIMIT = 10.0  # of DeepSeek-V4; a definition has its own
+LIMIT = 10.0  # DeepSeek-V4's; in another layer's definition it has another value
 
 
 def silu(gate, up):
@@ -48,19 +48,19 @@ FUNCTIONS = {
 
 
 def kind(sizes: dict) -> str:
-    """Return which of FUNCTIONS is the activation of a layer's sizes."""
+    """Return the key in FUNCTIONS of the activation of a layer with these sizes."""
     if sizes["activation"] == "silu" and sizes["swiglu_limit"]:
         return "clamp"
     return sizes["activation"]
 
 
 def function_of(sizes: dict) -> Callable:
-    """Return the activation of a layer's sizes."""
+    """Return the activation of a layer with these sizes."""
     return FUNCTIONS[kind(sizes)]
 
 
 def source(sizes: dict) -> str:
-    """Return the text of the reference's `swiglu`, with its LIMIT."""
+    """Return the text of `swiglu` in a layer's reference, with LIMIT before it where it has one."""
     function = function_of(sizes)
     text = inspect.getsource(function)
     text = text.replace(f"def {function.__name__}(", "def swiglu(")
@@ -69,14 +69,14 @@ def source(sizes: dict) -> str:
 
 
 def description(sizes: dict) -> str:
-    """Return how a definition's description names the activation."""
+    """Return the activation's name in a definition's description."""
     if not sizes["swiglu_limit"]:
         return "SwiGLU"
     return f"SwiGLU clamped at {sizes['swiglu_limit']:g} ({sizes['activation']})"
 
 
 def suffix(sizes: dict) -> str:
-    """Return what the activation adds to a definition's name: "_clamp10"; "" for silu alone."""
+    """Return the activation's part of a definition's name: "_clamp10"; "" for silu alone."""
     limit = sizes["swiglu_limit"]
     if not limit:
         return ""
@@ -84,10 +84,11 @@ def suffix(sizes: dict) -> str:
 
 
 def constants(sizes: dict) -> dict[str, float | bool]:
-    """Return what a kernel computes h from.
+    """Return the constants of the formula by which kernels compute every activation.
 
-    h = s * (up + up_offset), s = gate * sigmoid(alpha * gate). limit (0: none): up within +-limit,
-    and gate at most limit, or s where clamp_after_silu.
+    It is s * (up + swiglu_up_offset) with s = gate * sigmoid(swiglu_alpha * gate). Where
+    swiglu_limit is not 0, up is clamped to +-swiglu_limit before, and gate to at most that, or s
+    where clamp_after_silu.
     """
     oai = sizes["activation"] == "swigluoai"
     return {

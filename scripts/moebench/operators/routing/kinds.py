@@ -1,14 +1,13 @@
-"""Workloads of the FP8 layer at any token count, for what no recorded workload has: `run --tokens`,
-`profile`.
+"""Workloads of the FP8 layer at any number of tokens, made for `run --tokens 300` and
+`profile --workloads uniform:300`.
 
-skewed: routing as the recorded workloads have it. uniform: no expert is more popular than another.
-one-expert: every token picks the same experts, of which one is local where the layer has several
-ranks.
+Their routing is of one of three kinds. skewed: as the recorded workloads have it. uniform: no
+expert is more popular than another. one-expert: every token picks the same experts, of which one is
+local where the layer has several ranks.
 """
 
 import safetensors.torch
 import torch
-from flashinfer_bench import Workload
 
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
@@ -18,34 +17,31 @@ from moebench.operators.fp8.layer import MoeCase, append_shared_experts
 from moebench.operators.layers import routed_experts
 from moebench.operators.operator import uuid_of
 from moebench.operators.routing import trained_router
+from moebench.operators.workloads import LabelledWorkload
 
 KINDS = ("skewed", "uniform", "one-expert")
-# Eight of 256 experts in four of eight groups, of which 101 alone is local to the rank that starts
-# at 96. With everybody else far below, no noise can open another group or let another expert in.
+# What "one-expert" chooses of 256 experts: eight in four of the eight groups, of which 101 alone is
+# local to the rank that starts at 96. With all others far below, no noise can let another one in.
 EIGHT = (5, 9, 13, 40, 44, 101, 200, 204)
 
 
-def offset_of(layer_key: str) -> int:
-    """Return the first expert of a rank in the middle; of the first rank with shared experts, as
-    that has them to compute at every number of tokens.
+def workload(kind: str, num_tokens: int, layer_key: str) -> LabelledWorkload:
+    """Return a workload of a kind, "T=300 uniform", whose routing is written below blob/.
 
-    Of the first definition, whose 32 experts are one group, it is 96.
+    Raises CannotRun for a definition without such kinds.
     """
-    sizes = catalogue.router_sizes(layer_key)
-    if sizes["num_shared_experts"]:
-        return 0
-    local = routed_experts(sizes)
-    return sizes["num_experts"] * 3 // 8 // local * local
+    if kind not in kinds_of(layer_key):
+        raise CannotRun(f"--tokens: {layer_key} has no routing to choose; it is for FP8 MoE layers")
 
+    name = catalogue.definition_name(layer_key)
+    label = f"T={num_tokens} {kind}"
+    uuid = uuid_of(name, f"{kind}:{num_tokens}")
+    case = MoeCase(layer_key, label, uuid, num_tokens, offset_of(layer_key))
 
-def same_experts(layer_key: str) -> dict[int, float]:
-    """Return logits to add so that every token picks the same experts."""
-    sizes = catalogue.router_sizes(layer_key)
-    experts = sizes["num_experts"]
-    chosen = range(sizes["top_k"])
-    if sizes["top_k"] == len(EIGHT) and sizes["routing"] != "renorm":
-        chosen = [expert * experts // 256 for expert in EIGHT]
-    return trained_router.raised_alone(chosen, experts, others=-9.0)
+    content = safetensors.torch.save(tensors(kind, num_tokens, layer_key))
+    write_atomically(paths.ROOT / paths.blob_file(name, uuid), content)
+    trace = catalogue.operator(layer_key).record(case)
+    return LabelledWorkload(label, trace.workload)
 
 
 def kinds_of(layer_key: str) -> list[str]:
@@ -54,7 +50,10 @@ def kinds_of(layer_key: str) -> list[str]:
 
 
 def tensors(kind: str, num_tokens: int, layer_key: str) -> dict[str, torch.Tensor]:
-    """Return the definition's routing inputs; the same ones each time."""
+    """Return the definition's routing inputs: logits, or ids and weights where the caller routes.
+
+    They are the same ones each time.
+    """
     sizes = catalogue.router_sizes(layer_key)
     offset = offset_of(layer_key)
     if kind == "skewed":
@@ -74,20 +73,24 @@ def tensors(kind: str, num_tokens: int, layer_key: str) -> dict[str, torch.Tenso
     return routed
 
 
-def workload(kind: str, num_tokens: int, layer_key: str) -> tuple[str, Workload]:
-    """Return (label, workload), whose routing is written below blob/.
+def same_experts(layer_key: str) -> dict[int, float]:
+    """Return logits to add so that every token picks the same experts."""
+    sizes = catalogue.router_sizes(layer_key)
+    experts = sizes["num_experts"]
+    chosen = range(sizes["top_k"])
+    if sizes["top_k"] == len(EIGHT) and sizes["routing"] != "renorm":
+        chosen = [expert * experts // 256 for expert in EIGHT]
+    return trained_router.raised_alone(chosen, experts, others=-9.0)
 
-    Raises CannotRun for a definition without such kinds.
+
+def offset_of(layer_key: str) -> int:
+    """Return the first expert of a rank in the middle; of the first rank with shared experts, as
+    that has them to compute at every number of tokens.
+
+    Of the first definition, whose 32 experts are one group, it is 96.
     """
-    if kind not in kinds_of(layer_key):
-        raise CannotRun(f"--tokens: {layer_key} has no routing to choose; it is for FP8 MoE layers")
-
-    name = catalogue.definition_name(layer_key)
-    label = f"T={num_tokens} {kind}"
-    uuid = uuid_of(name, f"{kind}:{num_tokens}")
-    case = MoeCase(layer_key, label, uuid, num_tokens, offset_of(layer_key))
-
-    content = safetensors.torch.save(tensors(kind, num_tokens, layer_key))
-    write_atomically(paths.ROOT / paths.blob_file(name, uuid), content)
-    trace = catalogue.operator(layer_key).record(case)
-    return label, trace.workload
+    sizes = catalogue.router_sizes(layer_key)
+    if sizes["num_shared_experts"]:
+        return 0
+    local = routed_experts(sizes)
+    return sizes["num_experts"] * 3 // 8 // local * local

@@ -1,6 +1,7 @@
-"""The random numbers that workloads are drawn from, the same to the last bit everywhere.
+"""Random numbers for workloads, the same to the last bit on every machine.
 
-Philox bits, integer sums, exactly rounded operations, no maths library.
+They are made of the bits of numpy's Philox generator by integer sums and exactly rounded operations
+alone: functions of a maths library, as exp, differ from machine to machine.
 """
 
 import hashlib
@@ -8,14 +9,15 @@ import math
 
 import numpy as np
 
+# A number that is close to normal is a sum of 8 uniform 16-bit integers, whose mean and standard
+# deviation are these.
 HALF_WORDS = 8
-# A sum of 8 uniform 16-bit integers has this mean, and a standard deviation of 53509.9.
 MEAN = HALF_WORDS * 65535 / 2
 PER_STD = 1 / 53509.9
 
 
 def bits(seed: str, count: int) -> np.ndarray:
-    """Return `count` uint64 words of the Philox stream that belongs to `seed`."""
+    """Return the first `count` uint64 words of the Philox stream of a seed, any text."""
     digest = hashlib.sha256(seed.encode()).digest()
     key = int.from_bytes(digest[:16], "little")
     return np.random.Philox(key=key).random_raw(count)
@@ -27,8 +29,8 @@ def integers(seed: str, count: int, bound: int) -> np.ndarray:
 
 
 def normal(seed: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Return numbers close to normal, mean 0 and deviation 1, float64; sums of integers, so within
-    +-4.9.
+    """Return float64 numbers that are close to normal, with mean 0 and deviation 1,
+    within +-4.9.
     """
     count = math.prod(shape)
     words = bits(seed, count * HALF_WORDS // 4).astype("<u8")
@@ -39,8 +41,9 @@ def normal(seed: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    """Return the float64 sigmoid for |x| <= 16, from products and sums alone; relative error below
-    1e-12.
+    """Return the float64 sigmoid for |x| <= 16, with a relative error below 1e-12.
+
+    e^-x is (e^(-x/64))^64, and that a polynomial of degree 12.
     """
     step = x * (-1 / 64)
     power = np.ones_like(step)

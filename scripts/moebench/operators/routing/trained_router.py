@@ -1,12 +1,15 @@
-"""Router outputs that look like a trained router's, since recordings cannot be shipped.
+"""Draw router outputs (logits and bias) that look like a trained router's, as recordings of models
+cannot be shipped.
 
-An expert has a popularity of its own, another one in each workload, and a token adds noise to it;
-the bias takes back most of what popularity does to the selection, as training does. One rank's
-share of a draw varies, and its active experts decide the roofline bound, so `draw_typical` takes
-the first draw near the expected counts. A token whose experts are chosen by less than `MARGIN` is
-drawn again: what rounds differently would choose others for it.
+A token's logit of an expert is the expert's popularity plus noise. Popularities differ from
+workload to workload. The bias takes most of a popularity's effect on the choice back, as training
+does. A token whose last chosen expert is ahead by less than MARGIN is drawn again: a solution that
+rounds otherwise would choose another one.
 
-`sizes` are a layer's in the catalogue.
+How many experts of a rank are active decides the roofline bound, and differs from draw to draw; so
+`draw_typical` takes the first draw that is near the average.
+
+`sizes` are a layer's, as its router has them (catalogue.router_sizes).
 """
 
 import itertools
@@ -23,17 +26,18 @@ from moebench.operators.routing.numbers import exponential, normal, normalised, 
 
 MARGIN = 1e-5  # fp32 sigmoid and addition err by about 2e-7, fast exponentials by 1e-6
 
-POPULARITY = 0.4  # deviation of an expert's offset, in logits
+POPULARITY = 0.4  # standard deviation of experts' popularities, in logits
 BALANCE = 0.9  # share of a popularity's effect on the score that the bias takes back
-SLOPE = 0.15  # of the sigmoid where chosen experts lie
-CENTRE = -0.5  # most experts score below one half
+SLOPE = 0.15  # of the sigmoid, where the logits of chosen experts lie
+CENTRE = -0.5  # mean logit: most experts score below one half
 
 
 @dataclass(frozen=True)
 class RouterOutputs:
-    """What experts are chosen from: logits [T, num_experts] and bias [num_experts], float32; the
-    bias is exact in bfloat16. With renorm routing the bias is None, and logits are exact in
-    bfloat16.
+    """What experts are chosen by.
+
+    logits: [T, num_experts] float32. bias: [num_experts] float32, exact in bfloat16. With softmax
+    routing ("renorm") the bias is None and the logits are exact in bfloat16.
     """
 
     logits: np.ndarray
@@ -48,8 +52,8 @@ class RouterOutputs:
         return cls(inputs["routing_logits"].float().numpy(), bias)
 
     def as_inputs(self) -> dict[str, torch.Tensor]:
-        """Return a definition's inputs: routing_logits float32 and routing_bias bfloat16, or
-        bfloat16 logits alone.
+        """Return them as a definition's inputs: routing_logits float32 and routing_bias bfloat16,
+        or routing_logits bfloat16 alone.
         """
         logits = torch.from_numpy(self.logits)
         if self.bias is None:
@@ -65,113 +69,44 @@ class RouterOutputs:
         return sigmoid(logits) + self.bias.astype(np.float64)
 
 
-def margin(outputs: RouterOutputs, sizes: Sizes) -> np.ndarray:
-    """Return float64 [T]: by how much a token's last chosen group or expert is ahead of the first
-    that is not chosen.
+def draw_typical(seed: str, num_tokens: int, offset: int, sizes: Sizes) -> RouterOutputs:
+    """Return the first `draw` that is typical for the rank whose first expert is `offset`.
+
+    It takes some attempts, ten or so near T = 50.
     """
-    scores = outputs.scores()
-    gap = gap_behind(candidates(scores, sizes), sizes["top_k"])
-
-    kept = sizes["kept_groups"]
-    if kept < sizes["num_groups"]:
-        gap_of_groups = gap_behind(group_scores(scores, sizes), kept)
-        gap = np.minimum(gap, gap_of_groups)
-    return gap
+    for attempt in itertools.count():
+        outputs = draw(f"{seed}/{attempt}", num_tokens, {}, sizes)
+        chosen = select(outputs, sizes)
+        counts = local_counts(chosen - offset, sizes)
+        if is_typical(num_tokens, counts, sizes):
+            return outputs
 
 
-def gap_behind(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return by how much each row's `count` best are ahead of the others."""
-    ranked = np.sort(scores, axis=1)
-    return ranked[:, -count] - ranked[:, -count - 1]
+def is_typical(num_tokens: int, counts: Counts, sizes: Sizes) -> bool:
+    """Whether a rank's counts are near their average: rows within 10% or 2, active experts within
+    5% or 1.
 
-
-def in_groups(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
-    """Return [T, num_groups, experts of a group]."""
-    tokens, experts = scores.shape
-    groups = sizes["num_groups"]
-    return scores.reshape(tokens, groups, experts // groups)
-
-
-def group_scores(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
-    """Return [T, num_groups]: the sum of each group's best two."""
-    ranked = np.sort(in_groups(scores, sizes), axis=2)
-    return ranked[:, :, -2:].sum(axis=2)
-
-
-def candidates(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
-    """Return selection scores with the experts of closed groups at -inf."""
-    closed = sizes["num_groups"] - sizes["kept_groups"]
-    if not closed:
-        return scores
-
-    worst_first = np.argsort(group_scores(scores, sizes), axis=1)
-    worst = worst_first[:, :closed, None]
-    grouped = in_groups(scores, sizes).copy()
-    np.put_along_axis(grouped, worst, -np.inf, axis=1)
-    return grouped.reshape(scores.shape)
-
-
-def select(outputs: RouterOutputs, sizes: Sizes) -> np.ndarray:
-    """Return the experts of each token, int64 [T, top_k], in no particular order."""
-    scores = candidates(outputs.scores(), sizes)
-    best_last = np.argpartition(scores, -sizes["top_k"], axis=1)
-    return best_last[:, -sizes["top_k"] :]
-
-
-def route(outputs: RouterOutputs, sizes: Sizes) -> dict[str, torch.Tensor]:
-    """Return topk_ids int32 and topk_weights float32, both [T, top_k], the best expert first.
-
-    With a bias the weights are the chosen scores, normalised, times the layer's scaling factor;
-    without, a softmax over the chosen logits. Exactly rounded operations in one order alone, so the
-    same to the last bit everywhere.
+    On average a token has top_k * share rows on a rank with that share of the experts. A single
+    token needs no more than a row: without one there is nothing to measure.
     """
-    scores = candidates(outputs.scores(), sizes)
-    best_first = np.argsort(-scores, axis=1, kind="stable")
-    ids = best_first[:, : sizes["top_k"]]
+    if num_tokens == 1:
+        return counts.rows >= 1
 
-    chosen = np.take_along_axis(outputs.logits, ids, axis=1).astype(np.float64)
-    if outputs.bias is None:
-        weights = normalised(exponential(chosen - chosen[:, :1]))
-    else:
-        weights = normalised(sigmoid(chosen)) * sizes["routed_scaling_factor"]
-    return {
-        "topk_ids": torch.from_numpy(ids).int(),
-        "topk_weights": torch.from_numpy(weights).float(),
-    }
-
-
-def experts(seed: str, sizes: Sizes, spread: float = 1) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return what an expert adds to every token's noise, float64 [num_experts], and its bias,
-    float32, exact in bfloat16.
-
-    With renorm routing the bias is None, and what it would leave of an expert's popularity is all
-    that there is.
-    """
-    shape = (sizes["num_experts"],)
-    popular = normal(f"{seed}/popularity", shape)
-    wobble = normal(f"{seed}/bias", shape)
-    if sizes["routing"] == "renorm":
-        left = spread * (1 - BALANCE) * POPULARITY * popular
-        return left + spread * 0.02 / SLOPE * wobble, None
-
-    popularity = spread * POPULARITY * popular
-    bias = 0.02 * (spread * wobble)
-    bias -= BALANCE * SLOPE * popularity
-    return popularity + CENTRE, exact_in_bfloat16(bias)
-
-
-def exact_in_bfloat16(values: np.ndarray) -> np.ndarray:
-    """Return values rounded to float32 and then to bfloat16, as float32."""
-    return torch.from_numpy(values).float().bfloat16().float().numpy()
+    local = routed_experts(sizes)
+    rows = num_tokens * sizes["top_k"] * local / sizes["num_experts"]
+    active = round(local * (1 - math.exp(-rows / local)))
+    if abs(counts.active - active) > max(1, 0.05 * active):
+        return False
+    return abs(counts.rows - rows) <= max(2, 0.1 * rows)
 
 
 def draw(
     seed: str, num_tokens: int, raised: dict[int, float], sizes: Sizes, spread: float = 1
 ) -> RouterOutputs:
-    """Return outputs of which no choice is narrow.
+    """Return router outputs in which no token's choice is narrow.
 
-    raised: logits to add to an expert's popularity without the bias taking them back. spread: how
-    far experts and their biases differ; at 0 all experts are alike and the bias is zero.
+    raised: expert -> logits to add for all tokens, which the bias does not take back. spread: as of
+    `experts`.
     """
     offset, bias = experts(seed, sizes, spread)
     for expert, logit in raised.items():
@@ -191,31 +126,122 @@ def draw(
             return RouterOutputs(logits, bias)
 
 
+def experts(seed: str, sizes: Sizes, spread: float = 1) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return each expert's mean logit, float64 [num_experts], and bias, float32, exact in bfloat16.
+
+    spread: 1 for trained experts, 0 for experts that are all alike. With softmax routing the bias
+    is None, and an expert's popularity is what a bias would have left of it.
+    """
+    shape = (sizes["num_experts"],)
+    popular = normal(f"{seed}/popularity", shape)
+    wobble = normal(f"{seed}/bias", shape)
+    if sizes["routing"] == "renorm":
+        left = spread * (1 - BALANCE) * POPULARITY * popular
+        return left + spread * 0.02 / SLOPE * wobble, None
+
+    popularity = spread * POPULARITY * popular
+    bias = 0.02 * (spread * wobble)
+    bias -= BALANCE * SLOPE * popularity
+    return popularity + CENTRE, exact_in_bfloat16(bias)
+
+
+def exact_in_bfloat16(values: np.ndarray) -> np.ndarray:
+    """Return values rounded to float32 and then to bfloat16, as float32."""
+    return torch.from_numpy(values).float().bfloat16().float().numpy()
+
+
 def raised_alone(chosen: Iterable[int], num_experts: int, others: float = -3.0) -> dict[int, float]:
-    """Return logits to add so that the chosen experts are far ahead of all others."""
+    """Return `raised` of `draw` with which the chosen experts are far ahead of all others."""
     return dict.fromkeys(range(num_experts), others) | dict.fromkeys(chosen, 9.0)
 
 
-def local_counts(chosen: np.ndarray, sizes: Sizes) -> Counts:
-    """Return the counts of a rank, without shared experts.
+def select(outputs: RouterOutputs, sizes: Sizes) -> np.ndarray:
+    """Return the experts of each token, int64 [T, top_k], in no particular order."""
+    scores = candidates(outputs.scores(), sizes)
+    best_last = np.argpartition(scores, -sizes["top_k"], axis=1)
+    return best_last[:, -sizes["top_k"] :]
 
-    chosen [T, top_k]: experts counted from the rank's first one; others are another rank's.
+
+def route(outputs: RouterOutputs, sizes: Sizes) -> dict[str, torch.Tensor]:
+    """Return topk_ids int32 and topk_weights float32, both [T, top_k], the best expert first.
+
+    With a bias the weights are the chosen scores, normalised, times the layer's scaling factor;
+    without one, a softmax over the chosen logits. They are the same to the last bit everywhere, as
+    all operations are exactly rounded and in a fixed order.
+    """
+    scores = candidates(outputs.scores(), sizes)
+    best_first = np.argsort(-scores, axis=1, kind="stable")
+    ids = best_first[:, : sizes["top_k"]]
+
+    chosen = np.take_along_axis(outputs.logits, ids, axis=1).astype(np.float64)
+    if outputs.bias is None:
+        weights = normalised(exponential(chosen - chosen[:, :1]))
+    else:
+        weights = normalised(sigmoid(chosen)) * sizes["routed_scaling_factor"]
+    return {
+        "topk_ids": torch.from_numpy(ids).int(),
+        "topk_weights": torch.from_numpy(weights).float(),
+    }
+
+
+def margin(outputs: RouterOutputs, sizes: Sizes) -> np.ndarray:
+    """Return by how much each token's last chosen expert is ahead of the first that is not chosen,
+    or its last open group of the first closed one, if that is less; float64 [T].
+    """
+    scores = outputs.scores()
+    gap = gap_behind(candidates(scores, sizes), sizes["top_k"])
+
+    kept = sizes["kept_groups"]
+    if kept < sizes["num_groups"]:
+        gap_of_groups = gap_behind(group_scores(scores, sizes), kept)
+        gap = np.minimum(gap, gap_of_groups)
+    return gap
+
+
+def gap_behind(scores: np.ndarray, count: int) -> np.ndarray:
+    """Return by how much the `count` best of each row are ahead of the others, [T]."""
+    ranked = np.sort(scores, axis=1)
+    return ranked[:, -count] - ranked[:, -count - 1]
+
+
+def candidates(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
+    """Return scores [T, num_experts] with the experts of closed groups at -inf."""
+    closed = sizes["num_groups"] - sizes["kept_groups"]
+    if not closed:
+        return scores
+
+    worst_first = np.argsort(group_scores(scores, sizes), axis=1)
+    worst = worst_first[:, :closed, None]
+    grouped = in_groups(scores, sizes).copy()
+    np.put_along_axis(grouped, worst, -np.inf, axis=1)
+    return grouped.reshape(scores.shape)
+
+
+def group_scores(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
+    """Return the score of each group, the sum of its best two experts', [T, num_groups]."""
+    ranked = np.sort(in_groups(scores, sizes), axis=2)
+    return ranked[:, :, -2:].sum(axis=2)
+
+
+def in_groups(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
+    """Return scores [T, num_experts] as [T, num_groups, experts of a group]."""
+    tokens, experts = scores.shape
+    groups = sizes["num_groups"]
+    return scores.reshape(tokens, groups, experts // groups)
+
+
+def local_counts(chosen: np.ndarray, sizes: Sizes) -> Counts:
+    """Return the counts of a rank, shared experts left out.
+
+    chosen: [T, top_k], experts counted from the rank's first one; those below 0 and beyond its last
+    are other ranks'.
     """
     return counts_below(routed_experts(sizes), chosen)
 
 
-def counts_below(num_local_experts: int, chosen: np.ndarray) -> Counts:
-    """Return the counts of the experts from 0 up to so many."""
-    local = (chosen >= 0) & (chosen < num_local_experts)
-    return Counts(
-        rows=int(local.sum()),
-        tokens=int(local.any(axis=1).sum()),
-        active=len(np.unique(chosen[local])),
-    )
-
-
 def counts_with_shared(chosen: np.ndarray, rank: int, sizes: Sizes) -> Counts:
-    """Return the counts of a rank, with the shared experts of the tokens that take them there.
+    """Return the counts of a rank, with its shared experts: token t takes them on rank t % ranks.
+
     chosen: as of `local_counts`.
     """
     num_routed = routed_experts(sizes)
@@ -228,32 +254,11 @@ def counts_with_shared(chosen: np.ndarray, rank: int, sizes: Sizes) -> Counts:
     return counts_below(num_local, np.concatenate([local, shared], axis=1))
 
 
-def is_typical(num_tokens: int, counts: Counts, sizes: Sizes) -> bool:
-    """Whether rows are within 10% of their average or 2, and active experts within 5% of theirs,
-    rounded, or 1.
-
-    A rank with a share s of the experts gets top_k * s rows of a token on average. A single token
-    only needs a row: without one there is nothing to measure.
-    """
-    if num_tokens == 1:
-        return counts.rows >= 1
-
-    local = routed_experts(sizes)
-    rows = num_tokens * sizes["top_k"] * local / sizes["num_experts"]
-    active = round(local * (1 - math.exp(-rows / local)))
-    if abs(counts.active - active) > max(1, 0.05 * active):
-        return False
-    return abs(counts.rows - rows) <= max(2, 0.1 * rows)
-
-
-def draw_typical(seed: str, num_tokens: int, offset: int, sizes: Sizes) -> RouterOutputs:
-    """Return a `draw` that is typical for the rank of this offset.
-
-    It takes some attempts: ten or so near T = 50.
-    """
-    for attempt in itertools.count():
-        outputs = draw(f"{seed}/{attempt}", num_tokens, {}, sizes)
-        chosen = select(outputs, sizes)
-        counts = local_counts(chosen - offset, sizes)
-        if is_typical(num_tokens, counts, sizes):
-            return outputs
+def counts_below(num_local_experts: int, chosen: np.ndarray) -> Counts:
+    """Return the counts of the experts 0 to num_local_experts - 1. chosen: as of `local_counts`."""
+    local = (chosen >= 0) & (chosen < num_local_experts)
+    return Counts(
+        rows=int(local.sum()),
+        tokens=int(local.any(axis=1).sum()),
+        active=len(np.unique(chosen[local])),
+    )
