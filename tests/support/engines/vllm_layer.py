@@ -100,9 +100,10 @@ def stand_in_for_the_sum(package):
     return calls
 
 
-def refusal_of(request, changes):
+def refusal_of(request, **changes):
     try:
-        new_layer(request, **changes)
+        layer = new_layer(request, **changes)
+        load_weights(layer.routed_experts, request)
     except ValueError as error:
         return str(error)
     return "served"
@@ -120,18 +121,21 @@ def output_of(request, config):
 
 def answer(request, rank):
     """Return the layer's output, the one of ranks that sum in the layer with how often they did,
-    and the refusal of a layer with each of the request's changes.
+    and the refusals of vLLM alone and of a layer with each of the request's changes.
     """
-    calls = stand_in_for_the_sum(request["package"]) if request["can_sum"] else []
     answers = {}
+    with set_current_vllm_config(engine_config(request, {})):
+        connect(rank, request["rendezvous"])
+        answers["alone"] = refusal_of(request)
+
+    calls = stand_in_for_the_sum(request["package"]) if request["can_sum"] else []
     config = engine_config(request, {})
     with set_current_vllm_config(config):
-        connect(rank, request["rendezvous"])
         load_general_plugins()
         answers["output"] = output_of(request, config)
         assert calls == []
         for name, changes in request["faults"].items():
-            answers[name] = refusal_of(request, changes)
+            answers[name] = refusal_of(request, **changes)
 
     if request["can_sum"]:
         config = engine_config(request, {"experts_sum_over_ranks": True})
