@@ -94,6 +94,6 @@ def test_the_sum_of_two_ranks_is_the_layer(in_reach, layer_key, tmp_path):
         # FP8 has 3 bits beside the leading one: x and h are off by 0.026 each in the mean
         assert 0.01 < layer.error(first[name]) < 0.06
     assert first["calls_that_sum"] == layer.has_slices
-    assert first["alone"].startswith("Unsupported"), first["alone"]
+    assert "MoE backend" in first["alone"]  # vLLM has none
     for name in FAULTS:
         assert first[name].startswith(f"{name}: got "), first[name]

@@ -413,17 +413,18 @@ def test_a_table_holds_one_kind_of_gpu(folder, trace):
 
 
 @ON_CPU
-def test_the_main_job_on_a_few_workloads(tmp_path, capsys):
-    """All of `make bench` on a CPU but for its length."""
-    names = ("triton_fused_v2", "hopper_fused")
+def test_the_main_job_on_a_few_workloads(tmp_path, capfd):
+    """All of `make bench` on a CPU but for its length: test_answers.py has every workload."""
+    names = ("torch_moe", "triton_fused_v2", "hopper_fused")
     status, traces = judged.recorded(tmp_path, "--solutions", *names, "--workloads", 16, 19)
-    assert (status, len(traces)) == (0, 2)
+    assert (status, len(traces)) == (0, 4)
 
     output = str(tmp_path / "traces.jsonl")
-    shown = capsys.readouterr().out
-    assert "[2/2]" in shown and output in shown
-    assert shown.count("hopper_fused: SKIPPED") == 1
-    lines = shown.replace(output, "").splitlines()
+    shown = capfd.readouterr()
+    assert "Warning" not in shown.out + shown.err
+    assert "[4/4]" in shown.out and output in shown.out
+    assert shown.out.count("hopper_fused: SKIPPED") == 1
+    lines = shown.out.replace(output, "").splitlines()
     assert max(map(len, lines)) <= 100
 
 
@@ -445,15 +446,3 @@ def test_workloads_at_other_token_counts(routing, tmp_path):
         stored = fib.load_safetensors(catalogue.definition("small"), workload, paths.ROOT)
         counts = catalogue.operator("small").counts(workload, stored, "small")
         assert (counts.active, counts.rows) == (1, 13)
-
-
-@pytest.mark.slow
-@ON_CPU
-def test_the_main_job_passes_on_a_cpu(tmp_path, capfd):
-    """`make bench` without a GPU: all solutions on all small workloads, one table, no times."""
-    status, traces = judged.recorded(tmp_path)
-    shown = capfd.readouterr()
-    assert status == 0
-    assert "Warning" not in shown.out + shown.err, "nothing is wrong, and a newcomer would wonder"
-    assert len(traces) >= 10
-    assert all(trace.is_successful() for trace in traces)

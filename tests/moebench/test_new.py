@@ -36,7 +36,6 @@ def solutions(tmp_path, monkeypatch):
     [
         ("torch", "default", HARDEST),
         ("triton", "relaxed", HARDEST),
-        pytest.param("torch", "default", [], marks=SLOW),
         pytest.param("triton", "relaxed", [], marks=SLOW),
     ],
 )
@@ -59,8 +58,6 @@ def test_a_new_solution_passes(solutions, start, tolerance, workloads):
     [
         ("torch", "small-one-group", FEW),
         ("torch", "small-renorm", FEW),
-        pytest.param("torch", "small-one-group", [], marks=SLOW),
-        pytest.param("torch", "small-renorm", [], marks=SLOW),
         pytest.param("triton", "small-one-group", [*FEW, "harsh-scales"], marks=SLOW),
         pytest.param("triton", "small-renorm", [*FEW, "harsh-scales"], marks=SLOW),
     ],

@@ -104,7 +104,7 @@ def refusal_of(request, **changes):
     try:
         layer = new_layer(request, **changes)
         load_weights(layer.routed_experts, request)
-    except ValueError as error:
+    except (ValueError, NotImplementedError) as error:
         return str(error)
     return "served"
 
