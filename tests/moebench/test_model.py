@@ -227,9 +227,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path, refusal):
 def test_the_bound_at_one_token_is_that_of_the_experts_that_a_rank_has_on_average():
     """Eight experts of a token on eight ranks: one on each, and 44 MB of weights a time."""
     sizes = read(CONFIGS["DeepSeek-V3"]["config"]).on(8)
-    one = expected_bound(1, sizes)
-    assert one.active == pytest.approx(1.0)
-    assert one.ms == pytest.approx(44.07e6 / CEILINGS[MEASURED_ON]["bytes"] * 1e3, rel=0.01)
+    single = expected_bound(1, sizes)
+    assert single.active == pytest.approx(1.0)
+    assert single.ms == pytest.approx(44.07e6 / CEILINGS[MEASURED_ON]["bytes"] * 1e3, rel=0.01)
 
     many = expected_bound(4096, sizes)
     assert many.active == pytest.approx(32, abs=0.1)
@@ -372,9 +372,9 @@ sys.exit(cli.main(["model", sys.argv[1], "--add", "tiny"]))
 def test_an_interrupted_addition_leaves_nothing(clone, config, after):
     """Among tensors, after the workloads, in the second form: the user's own file stays as well."""
     copy, python = clone
-    own = copy / "workloads" / f"{NAME}.jsonl"
-    own.parent.mkdir(parents=True)
-    own.write_text("", encoding="utf-8")
+    users_file = copy / "workloads" / f"{NAME}.jsonl"
+    users_file.parent.mkdir(parents=True)
+    users_file.write_text("", encoding="utf-8")
     before = files(copy)
 
     done = python("-c", INTERRUPTED, config(TINY), str(after))
