@@ -306,44 +306,28 @@ def test_an_added_layer_works_everywhere_without_a_source_edited(clone, config):
     assert package.parent.name.endswith("_e16_h256_i256")
 
 
-@pytest.mark.slow
-def test_other_ranks_are_the_same_model(clone, config):
-    copy, python = clone
-    path = config(TINY)
-    for key, *split in (
-        ["tiny", "--ep", "1"],
-        ["tiny-ep2", "--ep", "2"],
-        ["tiny-tp2", "--tp", "2"],
-    ):
-        done = python("-m", "moebench", "model", path, *split, "--add", key)
-        assert done.returncode == 0, done.stderr
-
-    models = tomllib.loads((copy / "definitions" / "layers.toml").read_text(encoding="utf-8"))
-    assert models["tiny"]["name"] == "tiny"
-    assert models["tiny"]["ranks"] == {"tiny": 1, "tiny-ep2": 2, "tiny-tp2": {"tp": 2}}
-    assert not {"tiny-ep2", "tiny-tp2"} & models.keys()
-
-
 TINY_MXFP4 = TINY | {"quantization_config": {"quant_method": "fp8", "expert_dtype": "fp4"}}
 
 
 @pytest.mark.slow
-def test_experts_in_mxfp4_are_another_definition_of_the_same_model(clone, config):
+def test_other_ranks_and_experts_in_mxfp4_are_the_same_model(clone, config):
     copy, python = clone
     for content, key, split in (
         (TINY_MXFP4, "tiny-mxfp4", ["--ep", "1"]),
         (TINY, "tiny", ["--ep", "1"]),
+        (TINY, "tiny-ep2", ["--ep", "2"]),
         (TINY_MXFP4, "tiny-tp2-mxfp4", ["--tp", "2"]),
     ):
         done = python("-m", "moebench", "model", config(content), *split, "--add", key)
         assert done.returncode == 0, done.stderr
 
     models = tomllib.loads((copy / "definitions" / "layers.toml").read_text(encoding="utf-8"))
-    assert models["tiny"]["ranks"] == {"tiny": 1}
+    assert models["tiny"]["name"] == "tiny"
+    assert models["tiny"]["ranks"] == {"tiny": 1, "tiny-ep2": 2}
     assert models["tiny"]["mxfp4"] == {"tiny-mxfp4": 1, "tiny-tp2-mxfp4": {"tp": 2}}
-    assert (
-        copy / "definitions/moe/moe_mxfp4_fp8_block_scale_routed_topk2_e16_h256_i128.json"
-    ).exists()
+    assert not {"tiny-ep2", "tiny-tp2-mxfp4"} & models.keys()
+    sliced = "moe_mxfp4_fp8_block_scale_routed_topk2_e16_h256_i128.json"
+    assert (copy / "definitions" / "moe" / sliced).exists()
 
     few = ["--solutions", "triton_fused_v2", "--workloads", "one-token"]
     done = python("-m", "moebench", "run", "--definition", "tiny-mxfp4", *few)

@@ -86,20 +86,29 @@ def test_every_workload_of_a_definition_by_its_key(compare):
     assert {1, 64, 8192} <= set(tokens)
 
 
-def test_rates_are_the_bounds_flops_and_bytes_over_the_time(compare, tmp_path):
-    file = write(tmp_path / "t.jsonl", [trace("fast", 1, 0.5), trace("fast", 14107, 9.0)])
-    status, out, _ = compare("--traces", file, "--rates")
+@pytest.fixture
+def one_and_many(tmp_path):
+    """A file with traces of fast at one token and at many."""
+    return write(tmp_path / "t.jsonl", [trace("fast", 1, 0.5), trace("fast", 14107, 9.0)])
+
+
+def test_rates_are_the_bounds_flops_and_bytes_over_the_time(compare, one_and_many):
+    status, out, _ = compare("--traces", one_and_many, "--rates")
     assert status == 0
     rates = dict(rows_of(out.splitlines()))
 
-    rows, _ = measurements.load([file])
+    rows, _ = measurements.load([one_and_many])
     assert list(rates) == [str(tokens) for tokens in rows.tokens]
     for row in rows.itertuples():
         tera_flops, tera_bytes = rates[str(row.tokens)].split(" / ")
-        seconds = row.ms / 1e3
-        assert float(tera_flops) == pytest.approx(row.flops / seconds / 1e12, rel=0.05, abs=0.06)
-        assert float(tera_bytes) == pytest.approx(row.bytes / seconds / 1e12, abs=0.006)
+        ps = row.ms * 1e9
+        assert float(tera_flops) == pytest.approx(row.flops / ps, rel=0.05, abs=0.06)
+        assert float(tera_bytes) == pytest.approx(row.bytes / ps, abs=0.006)
 
+
+def test_the_bound_is_the_longer_of_reading_bytes_and_multiplying(one_and_many):
+    rows, _ = measurements.load([one_and_many])
+    for row in rows.itertuples():
         ceilings = CEILINGS[row.hardware]
         bytes_ms = 1e3 * row.bytes / ceilings["bytes"]
         flops_ms = 1e3 * row.flops / ceilings["fp8"]
