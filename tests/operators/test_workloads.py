@@ -116,7 +116,7 @@ def test_a_good_blob_is_kept_and_a_damaged_one_replaced(data_set):
     assert blob.read_bytes() == good
 
 
-def own_line(root, **changes):
+def append_line(root, **changes):
     """Append a line to small's file: the fourth case at T=33 under another uuid, or with changes.
     Returns the file.
     """
@@ -143,13 +143,13 @@ def copied(data_set, tmp_path):
 
 def test_a_users_line_stays_and_is_served(copied):
     before = workloads.recorded("small", copied)
-    file = own_line(copied)
+    file = append_line(copied)
     text = file.read_text(encoding="utf-8")
-    *_, own = text.splitlines()
+    *_, users_line = text.splitlines()
     file.write_text(text.replace('"seq_len":70', '"seq_len":71'), encoding="utf-8")
 
     assert workloads.make("small", copied) == (0, len(SMALL))
-    assert file.read_text(encoding="utf-8").endswith(f"\n{own}\n")
+    assert file.read_text(encoding="utf-8").endswith(f"\n{users_line}\n")
 
     *generated, mine = workloads.recorded("small", copied)
     assert generated == before
@@ -159,7 +159,7 @@ def test_a_users_line_stays_and_is_served(copied):
 
 
 def test_a_users_line_without_tensors_has_no_bound(copied):
-    own_line(copied, inputs={"hidden_states": {"type": "random"}})
+    append_line(copied, inputs={"hidden_states": {"type": "random"}})
     mine = workloads.recorded("small", copied)[-1]
     assert workloads.recorded_bound(definition_name("small"), mine, copied) is None
 
@@ -182,7 +182,7 @@ def test_a_line_that_was_ours_goes(copied):
     recorded ones.
     """
     before = workloads.recorded("small", copied)
-    own_line(copied)
+    append_line(copied)
     name = definition_name("small")
     sums = paths.workload_file(name, copied, "sha256")
     with sums.open("a", encoding="utf-8") as out:
