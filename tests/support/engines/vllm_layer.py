@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 from moebench.core import interpreter  # noqa: F401  put right, before the package imports Triton
+from quantised import quantise_tokens
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.config.parallel import ParallelConfig
 from vllm.distributed import init_distributed_environment, initialize_model_parallel
@@ -76,13 +77,6 @@ def load_weights(experts, request):
             w13.weight_loader(w13, up, theirs, "w3", expert)
             w2.weight_loader(w2, gemm2[expert], theirs, "w2", expert)
     experts.quant_method.process_weights_after_loading(experts)
-
-
-def quantise_tokens(x, group):
-    """Return x in FP8 and its scales; stands in for vLLM's kernel, which is for GPUs."""
-    groups = x.float().unflatten(1, (-1, group))
-    scale = groups.abs().amax(2, keepdim=True).clamp(min=1e-10) / 448
-    return (groups / scale).flatten(1).to(torch.float8_e4m3fn), scale.squeeze(2)
 
 
 def stand_in_for_the_sum(package):
