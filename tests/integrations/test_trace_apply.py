@@ -14,6 +14,8 @@ from moebench.packing import trace_apply
 TESTS = paths.ROOT / "tests"
 PROGRAM = TESTS / "support" / "engines" / "applied_call.py"
 
+pytestmark = pytest.mark.xdist_group("trace apply")  # one worker makes the calls
+
 
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory):

@@ -11,7 +11,8 @@ import pytest
 from moebench.core import paths
 
 pytest.importorskip("setuptools")
-pytestmark = pytest.mark.slow
+# one worker builds the wheel
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
 
 # Not in the copy that the wheel is built from: what no wheel carries, and what is large.
 LEFT_OUT = shutil.ignore_patterns(
