@@ -4,6 +4,7 @@ have answered. Ranks, and what vLLM says without a package: test_vllm_layers_on_
 
 import json
 import os
+import socket
 import statistics
 import subprocess
 import time
@@ -23,7 +24,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
 LAYER_KEY = "small-routed"
 SIZES = catalogue.layer_sizes()[LAYER_KEY]
 VOCABULARY = 1024
-PORT = 18342
 SECONDS = 400  # until a server is up
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",
@@ -119,11 +119,18 @@ def models(tmp_path):
 # ---- a server ----
 
 
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
 @contextmanager
 def served(python, model, log, plugin):
-    """Run `vllm serve`, in a context that begins when it is up."""
+    """Run `vllm serve`, in a context that begins when it is up and is given its port."""
+    port = free_port()
     command = [python, "-m", "vllm.entrypoints.cli.main", "serve", model, *OPTIONS.split()]
-    command += ["--port", str(PORT)]
+    command += ["--port", str(port)]
     environment = os.environ | SETTINGS | {"PYTHONPATH": str(plugin)}
     with log.open("w") as file:
         server = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
@@ -133,15 +140,23 @@ def served(python, model, log, plugin):
         while "Application startup complete" not in log.read_text():
             assert server.poll() is None and time.monotonic() < until, log.read_text()[-2000:]
             time.sleep(1)
-        yield
+        yield port
     finally:
-        server.terminate()
+        end(server)
+
+
+def end(server):
+    server.terminate()
+    try:
         server.wait(60)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        raise
 
 
-def complete(**request):
+def complete(port, **request):
     body = json.dumps({"model": "moe", "temperature": 0} | request).encode()
-    url = f"http://127.0.0.1:{PORT}/v1/completions"
+    url = f"http://127.0.0.1:{port}/v1/completions"
     answer = urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=300)
     return json.load(answer)["choices"]
 
@@ -149,10 +164,10 @@ def complete(**request):
 PROMPTS = torch.randint(1, VOCABULARY, (2, 32), generator=torch.Generator().manual_seed(0))
 
 
-def log_probabilities():
+def log_probabilities(port):
     """Return the server's of each token of PROMPTS but the first."""
     prompts = PROMPTS.tolist()
-    choices = complete(prompt=prompts, max_tokens=1, prompt_logprobs=1)
+    choices = complete(port, prompt=prompts, max_tokens=1, prompt_logprobs=1)
     values = []
     for prompt, choice in zip(prompts, choices, strict=True):
         for token, row in zip(prompt[1:], choice["prompt_logprobs"][1:], strict=True):
@@ -185,9 +200,9 @@ def installed(python, tmp_path):
 def test_a_model_is_served_by_a_package_alone(python, models, installed, tmp_path):
     """A server that stops, computes by something else, or talks nonsense."""
     log = tmp_path / "log"
-    with served(python, models["fp8"], log, installed):
-        values = log_probabilities()
-        text = complete(prompt="w1 w2 w3", max_tokens=4, ignore_eos=True)[0]["text"]
+    with served(python, models["fp8"], log, installed) as port:
+        values = log_probabilities(port)
+        text = complete(port, prompt="w1 w2 w3", max_tokens=4, ignore_eos=True)[0]["text"]
 
     assert len(text.split()) == 4
     # seen: 0.015; gate and up swapped 0.10, no experts 0.15

@@ -16,7 +16,7 @@ def cached(name):
 
 def pip_install(python, folder, *arguments):
     """Run an interpreter's pip; where it fails, remove the folder and skip the test."""
-    command = [python, "-m", "pip", "install", *arguments]
+    command = [python, "-m", "pip", "install", "--no-compile", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         shutil.rmtree(folder, ignore_errors=True)
