@@ -13,6 +13,8 @@ TORCH ?= $(or $(TORCH_KEPT),$(TORCH_DEFAULT))
 TRITON ?= triton==3.6.0
 
 BIN := .venv/bin
+# Python compiles a module when it is first imported: most of 20,000 never are.
+INSTALL := $(BIN)/pip install --no-compile
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 .DEFAULT_GOAL := help
@@ -33,9 +35,9 @@ $(READY): pyproject.toml setup.py
 	@echo "Setting up .venv with $(TORCH) and what this repository needs: 3 GB, some minutes."
 	@rm -f $@
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install "$(TORCH)"  # not --quiet: it is most of the 3 GB, and pip shows how far it is
-	$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/pip install --quiet "$(TRITON)"
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(INSTALL) "$(TORCH)"  # not --quiet: it is most of the 3 GB, and pip shows how far it is
+	$(BIN)/python -c 'import triton' 2>/dev/null || $(INSTALL) --quiet "$(TRITON)"
+	$(INSTALL) --quiet --editable '.[dev]'
 	@if { nvidia-smi || [ -e /dev/nvidia0 ]; } >/dev/null 2>&1 && \
 	  ! $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
 	  echo "This machine has a GPU that $(TORCH) cannot use: everything would run on the CPU."; \
@@ -46,7 +48,7 @@ $(READY): pyproject.toml setup.py
 	@echo "$(or $(TORCH_ASKED),$(TORCH_KEPT))" > $@
 
 setup-fleet: $(READY) ## Ray beside it, for moebench run --ray; on every node
-	$(BIN)/pip install --quiet --editable '.[fleet]'
+	$(INSTALL) --quiet --editable '.[fleet]'
 
 bench: $(READY) ## the main job: every solution on every workload, one table
 	$(BIN)/moebench run

@@ -1,4 +1,8 @@
-"""What tests may import, and which of them this machine can run; before any of them is imported."""
+"""What tests may import, and which of them this machine can run; before any of them is imported.
+
+A test's name is its claim. Its docstring says what a user would meet if the claim were false, or
+which case this is. `support/` has what several folders share: pyproject.toml puts it in reach.
+"""
 
 import importlib
 import os
@@ -19,9 +23,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 def pytest_collection_modifyitems(items):
     skip = pytest.mark.skip(reason="needs a CUDA device; torch sees none")
-    one_worker = pytest.mark.xdist_group(
-        "gpu"
-    )  # tests side by side would share its memory and disturb what is timed
+    # tests side by side would share its memory and disturb what is timed
+    one_worker = pytest.mark.xdist_group("gpu")
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(one_worker if torch.cuda.is_available() else skip)

@@ -141,8 +141,9 @@ def not_missed(program, gemm, h_split, rows, places):
     return functions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [SIZES], indirect=True)
-@pytest.mark.parametrize("gemm", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("gemm", [1, 2])
 def test_each_synchronisation_is_missed(program, gemm):
     places = run(program, gemm, 2, FEW_ROWS).stdout.splitlines()
     assert len(places) > 8

@@ -9,6 +9,7 @@ from itertools import product
 
 import host_program
 import pytest
+from every_solution import slow
 from moebench.operators import catalogue
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -21,7 +22,7 @@ SMS = st.sampled_from([112, 114, 132, 144])
 BLOCK_M = 128
 # 36 experts, and two CTAs for each column tile; I and H no whole pairs of tiles, 13 CTAs for each
 # column tile
-LAYER_KEYS = ("full", "step-3.5-flash-ep8", "small-one-group")
+LAYER_KEYS = ("full", slow("step-3.5-flash-ep8"), "small-one-group")
 MOST_EXPERTS = 36
 SOME_ROWS = st.lists(
     st.integers(0, 700) | st.sampled_from([0, 1, 16, 64, 65, 128, 129, 192, 193, 256, 257]),

@@ -5,6 +5,7 @@ host, with launches and streams that are made up.
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import stage_build
 import stage_inputs
 import torch
 import tvm_ffi.libinfo
+from every_solution import slow
 from packed_sources import CUDA, include_flags, packed_texts, write_texts
 
 SAMPLE = stage_build.SAMPLE.with_name("hopper_launch_layer.cu")
@@ -25,13 +27,19 @@ pytestmark = pytest.mark.xdist_group("hopper launch")  # one worker builds the p
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    return build_program("full", tmp_path_factory.mktemp("hopper_launch"))
+def program_for(tmp_path_factory):
+    """A function of a layer key that returns its program, built once."""
+    if shutil.which("nvcc") is None:
+        pytest.skip("nvcc is not on the PATH")
+    return cache(lambda layer_key: build_program(layer_key, tmp_path_factory.mktemp("launch")))
+
+
+@pytest.fixture
+def program(program_for):
+    return program_for("full")
 
 
 def build_program(layer_key, folder):
-    if shutil.which("nvcc") is None:
-        pytest.skip("nvcc is not on the PATH")
     texts = packed_texts("hopper_fused", layer_key, CUDA)
     texts["launch_layer_cu.cuh"] = texts.pop("launch_layer.cu")
     write_texts(folder, texts)
@@ -136,13 +144,13 @@ def test_a_capture_has_its_own_scratch(program):
 @pytest.mark.parametrize(
     ("layer_key", "most", "most_summed"),
     [
-        ("qwen3-235b-tp4", 80, 96),  # narrow experts
-        pytest.param("deepseek-v3-tp4", 80, 128, marks=pytest.mark.slow),
-        pytest.param("full", 224, 224, marks=pytest.mark.slow),
+        ("full", 224, 224),
+        slow("qwen3-235b-tp4", 80, 96),  # narrow experts
+        slow("deepseek-v3-tp4", 80, 128),
     ],
 )
-def test_how_many_tokens_take_one_launch(layer_key, most, most_summed, tmp_path):
-    program = build_program(layer_key, tmp_path)
+def test_how_many_tokens_take_one_launch(program_for, layer_key, most, most_summed):
+    program = program_for(layer_key)
 
     def launches(word, tokens):
         return events(program, word, str(tokens))

@@ -13,6 +13,8 @@ from moebench.operators.fp8.mxfp4 import E2M1
 BELOW = 8
 EXPONENTS = 15
 
+pytestmark = pytest.mark.xdist_group("hopper mxfp4")  # one worker builds the program
+
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):

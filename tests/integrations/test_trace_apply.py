@@ -4,78 +4,47 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.operators import catalogue
 from moebench.packing import trace_apply
 
-SUPPORT = Path(__file__).parents[1] / "support" / "solutions"
+TESTS = paths.ROOT / "tests"
+PROGRAM = TESTS / "support" / "engines" / "applied_call.py"
 
-# FlashInfer asks CUDA whether a graph is being captured, which torch without CUDA cannot answer.
-CALL = f"""
-import json, sys, torch
-torch.cuda.is_current_stream_capturing = lambda: False
-sys.path.insert(0, {str(SUPPORT)!r})
-import layer_inputs
-from flashinfer.fused_moe import trtllm_fp8_block_scale_moe
-from flashinfer.trace_apply import stats_snapshot
-from moebench.judging.tolerances import matched_ratios
-
-options = json.loads(sys.argv[1])
-inputs = layer_inputs.arguments("small", 5, "cpu")
-inputs.pop("output")
-expected = layer_inputs.reference("small").run(**inputs)
-offset = inputs.pop("local_expert_offset")
-factor = inputs.pop("routed_scaling_factor")
-top_k = options.pop("top_k", 8)
-clamp = torch.ones(32) if options.pop("clamp", False) else None
-try:
-    output = trtllm_fp8_block_scale_moe(
-        **inputs, num_experts=256, top_k=top_k, n_group=8, topk_group=4, intermediate_size=256,
-        local_expert_offset=offset, local_num_experts=32, routed_scaling_factor=factor,
-        routing_method_type=2, gemm1_clamp_limit=clamp,
-    )
-    result = {{"relaxed": matched_ratios(output, expected)["relaxed"]}}
-except Exception as error:
-    result = {{"error": type(error).__name__}}
-counts = list(stats_snapshot().values())
-print(json.dumps(result | {{"counts": counts[0] if counts else {{}}}}))
-"""
+pytestmark = pytest.mark.xdist_group("trace apply")  # one worker makes the calls
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def answer(tmp_path_factory):
+    """What applied_call.py prints."""
     folder = tmp_path_factory.mktemp("applied")
     trace_apply.pack_for_trace_apply(["triton_fused_v2"], folder, ["small"])
-    return folder
-
-
-def call(folder, home, **options):
-    """Return what a process that calls FlashInfer prints."""
     environment = os.environ | {
         "FLASHINFER_TRACE_APPLY": "1",
         "FLASHINFER_TRACE_APPLY_PATH": str(folder),
-        "HOME": str(home),
+        "HOME": str(tmp_path_factory.mktemp("home")),
+        "PYTHONPATH": str(TESTS / "support" / "solutions"),
         "TRITON_INTERPRET": "1",
     }
-    command = [sys.executable, "-c", CALL, json.dumps(options)]
+    command = [sys.executable, PROGRAM]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.slow
-def test_the_call_runs_the_packed_solution(folder, tmp_path):
-    result = call(folder, tmp_path)
-    assert result["counts"] == {"hit": 1}
-    assert result["relaxed"] >= 0.85
+def test_the_call_runs_the_packed_solution(answer):
+    assert answer["relaxed"] >= 0.85
+    assert answer["counts"]["hit"] == 1
 
 
 @pytest.mark.slow
-def test_an_activation_that_the_layer_has_not_is_refused(folder, tmp_path):
-    assert call(folder, tmp_path, clamp=True) == {"error": "ValueError", "counts": {"error": 1}}
+def test_an_activation_that_the_layer_has_not_is_refused(answer):
+    assert answer["error"] == "ValueError"
+    assert answer["counts"]["error"] == 1
 
 
 def test_every_written_layer_is_named_as_flashinfer_names_its_call(tmp_path):

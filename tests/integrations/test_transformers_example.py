@@ -18,6 +18,7 @@ pytest.importorskip(
 EXAMPLE = paths.ROOT / "integrations" / "transformers"
 MODULES = ("deepseek_v3", "main", "steps")
 pytestmark = [
+    pytest.mark.xdist_group("transformers example"),  # one worker makes the model
     pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU the example itself is the test"),
     # 5.12 knows no other name
     pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning"),

@@ -3,7 +3,6 @@ no other kernel can have answered.
 """
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,12 @@ import vllm_environment
 from installed_plugin import install
 from moebench.core import paths
 from moebench.operators import catalogue
+from rank_programs import run_ranks
 from two_ranks import RANKS, two_ranks
 
 # one worker installs vLLM, which is kept, and runs these tests
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
 PROGRAM = paths.ROOT / "tests" / "support" / "engines" / "vllm_layer.py"
-SECONDS = 400
 SLICES = "small-renorm-routed"
 MXFP4 = "small-mxfp4"
 FAULTS = {
@@ -34,28 +33,14 @@ def in_reach(request):
     return [vllm_environment.older()] if is_older else []
 
 
-def run_ranks(request, package, in_reach, folder):
-    """Return what vllm_layer.py answers on each rank."""
-    torch.save(request, folder / "request")
+def environment_of(package, in_reach):
     search_path = [*in_reach, package.parent, paths.ROOT / "scripts"]
-    environment = os.environ | {
+    return os.environ | {
         "PYTHONPATH": os.pathsep.join(map(str, search_path)),
         "VLLM_DIST_IDENT": "moebench",
         "VLLM_HOST_IP": "127.0.0.1",
         "CUDA_VISIBLE_DEVICES": "",
     }
-
-    programs = []
-    for rank in range(RANKS):
-        command = [vllm_environment.python(), PROGRAM, folder / "request", folder / f"answer{rank}"]
-        with (folder / f"log{rank}").open("w") as log:
-            command.append(str(rank))
-            programs.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
-
-    for rank, program in enumerate(programs):
-        status = program.wait(SECONDS)
-        assert status == 0, (folder / f"log{rank}").read_text()[-3000:]
-    return [torch.load(folder / f"answer{rank}") for rank in range(RANKS)]
 
 
 def request_of(layer, folder: Path):
@@ -87,12 +72,15 @@ def test_the_sum_of_two_ranks_is_the_layer(in_reach, layer_key, tmp_path):
     package = install("triton_fused_v2", layer_key, tmp_path / "package")
     request = request_of(layer, tmp_path) | {"package": package.name}
 
-    first, second = run_ranks(request, package, in_reach, tmp_path)
+    command = [vllm_environment.python(), PROGRAM]
+    environment = environment_of(package, in_reach)
+    first, second = run_ranks(command, request, range(RANKS), tmp_path, environment)
 
     for name in ["output", "summed"] if layer.has_slices else ["output"]:
         assert torch.equal(first[name], second[name])
         # FP8 has 3 bits beside the leading one: x and h are off by 0.026 each in the mean
         assert 0.01 < layer.error(first[name]) < 0.06
     assert first["calls_that_sum"] == layer.has_slices
+    assert "MoE backend" in first["alone"]  # vLLM has none
     for name in FAULTS:
         assert first[name].startswith(f"{name}: got "), first[name]

@@ -38,25 +38,41 @@ def with_bad(output, place, value):
     return output
 
 
-CAUSES = {  # name -> what is done to the reference, a name or number in the last sentence
-    "never written": (lambda y: torch.full_like(y, torch.nan), "`output`"),
-    "no local expert": (lambda y: with_bad(y, 5, torch.nan), "(no local expert)"),
-    "nan": (lambda y: with_bad(y, (3, 7), torch.nan), "(3, 7)"),
-    "inf": (lambda y: with_bad(y, (3, 7), torch.inf), "infinite"),
-    "zero": (torch.zeros_like, "is zero"),
-    "factor": (lambda y: y / 2.5, "is forgotten"),
-    "twice": (lambda y: y * 2.5, "applied twice"),
-    "other factor": (lambda y: y * 1.5, "1.5 times"),
-    "a tile": (lambda y: with_bad(y, (slice(2, 4), slice(128, 256)), 100), "(128 to 255)"),
+NAMED = {  # cause -> a name or number in the last sentence
+    "never written": "`output`",
+    "no local expert": "(no local expert)",
+    "nan": "(3, 7)",
+    "inf": "infinite",
+    "zero": "is zero",
+    "factor": "is forgotten",
+    "twice": "applied twice",
+    "other factor": "1.5 times",
+    "a tile": "(128 to 255)",
 }
 
 
-@pytest.mark.parametrize("cause", CAUSES)
+def with_cause(cause, output):
+    """Return what a solution with this fault makes of a right output."""
+    wrong = {
+        "never written": torch.full_like(output, torch.nan),
+        "no local expert": with_bad(output, 5, torch.nan),
+        "nan": with_bad(output, (3, 7), torch.nan),
+        "inf": with_bad(output, (3, 7), torch.inf),
+        "zero": torch.zeros_like(output),
+        "factor": output / 2.5,
+        "twice": output * 2.5,
+        "other factor": output * 1.5,
+        "a tile": with_bad(output, (slice(2, 4), slice(128, 256)), 100),
+    }
+    return wrong[cause]
+
+
+@pytest.mark.parametrize("cause", NAMED)
 def test_a_common_cause_is_named(reference, cause):
-    spoil, named = CAUSES[cause]
+    output = with_cause(cause, reference)
     factors = {"routed_scaling_factor": 2.5}
-    sentences = diagnosis.sentences(spoil(reference), reference, DEFAULT, factors)
-    assert named in sentences[-1]
+    sentences = diagnosis.sentences(output, reference, DEFAULT, factors)
+    assert NAMED[cause] in sentences[-1]
 
 
 def test_errors_are_located(reference):
@@ -82,26 +98,44 @@ def fp8_rounded(expected):
     return ((expected.float() / scale).to(torch.float8_e4m3fn).float() * scale).bfloat16()
 
 
-BIASES = {  # name -> what is done to a right output, what is named
-    "factor": (lambda y: y * 1.05, "1.05"),
-    "small factor": (lambda y: y * 0.99, "0.99"),
-    "factor and noise": (lambda y: fp8_rounded(y * 1.02), "1.02"),
-    "factor and wrong tokens": (lambda y: with_bad(y * 1.05, slice(0, 6), 3), "1.05"),
-    "above": (lambda y: y + 1, "above"),
-    "truncated": (lambda y: (y.view(torch.int16) & -2).view(torch.bfloat16), "closer to zero"),
-    "right": (lambda y: y, None),
-    "rounded": (fp8_rounded, None),
-    "wrong tokens": (lambda y: with_bad(y, slice(0, 8), 3), None),
+BIASES = {  # -> what is named
+    "factor": "1.05",
+    "small factor": "0.99",
+    "factor and noise": "1.02",
+    "factor and wrong tokens": "1.05",
+    "above": "above",
+    "truncated": "closer to zero",
+    "right": None,
+    "rounded": None,
+    "wrong tokens": None,
 }
+
+
+def biased(name, output):
+    """Return what a solution with this bias makes of a right output."""
+    outputs = {
+        "factor": output * 1.05,
+        "small factor": output * 0.99,
+        "factor and noise": fp8_rounded(output * 1.02),
+        "factor and wrong tokens": with_bad(output * 1.05, slice(0, 6), 3),
+        "above": output + 1,
+        "truncated": (output.view(torch.int16) & -2).view(torch.bfloat16),
+        "right": output,
+        "rounded": fp8_rounded(output),
+        "wrong tokens": with_bad(output, slice(0, 8), 3),
+    }
+    return outputs[name]
 
 
 @pytest.mark.parametrize("name", BIASES)
 def test_a_bias_is_recognised_in_noise_and_among_wrong_tokens(name):
     torch.manual_seed(2)
     expected = torch.randn(64, 256).bfloat16()
-    spoil, named = BIASES[name]
-    sentence = bias.bias(spoil(expected), expected)
-    assert (named in sentence) if named else sentence is None
+    sentence = bias.bias(biased(name, expected), expected)
+    if BIASES[name] is None:
+        assert sentence is None
+    else:
+        assert BIASES[name] in sentence
 
 
 @pytest.fixture(scope="module")

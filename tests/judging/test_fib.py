@@ -76,13 +76,13 @@ def test_fibs_evaluator_says_each_trials_time_and_that_leaves_the_worker(monkeyp
         default.time_runnable(runnable, [], 1, 1, "cpu")  # of another solution, which failed then
         inputs_of_trials = [[], [], []]
         reference_ms = 6.0
-        found, failure = default.DefaultEvaluator.eval_performance(
+        performance, failure = default.DefaultEvaluator.eval_performance(
             None, runnable, inputs_of_trials, reference_ms, config, "", "cpu"
         )
     assert failure is None
     assert default.DefaultEvaluator.eval_performance == before
 
-    evaluation = make_passed(found)
+    evaluation = make_passed(performance)
     received = pickle.loads(pickle.dumps(evaluation)).performance
     assert (received.latency_ms, received.speedup_factor) == (3.0, 2.0)
     assert received.trials_ms == [1.0, 2.0, 6.0]
@@ -276,13 +276,13 @@ def test_a_reference_that_is_not_finite_is_not_evaluated(runner):
 
 def test_device_memory_is_given_back_after_draws_and_the_reference(monkeypatch):
     given_back = []
-    own = utils._rand_tensor
+    before = utils._rand_tensor
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append(1))
     monkeypatch.setattr(fib, "Runner", lambda *log_dir: mock.Mock())
     with fib.running():
         utils._rand_tensor((2,), torch.float8_e4m3fn, torch.device("cpu"))
     assert len(given_back) == 1
-    assert utils._rand_tensor is own
+    assert utils._rand_tensor is before
 
     def run_ref(self, *args):
         self._baselines["handle"] = SimpleNamespace(outputs=[])
@@ -314,7 +314,7 @@ def on_gpu(monkeypatch, passed):
     here = provenance.here
     make_eval = fib.make_eval
     monkeypatch.setattr(evaluate, "device_here", lambda: "cuda:0")
-    monkeypatch.setattr(provenance, "here", lambda device, **known: here("cpu", **known))
+    monkeypatch.setattr(provenance, "here", lambda device, **facts: here("cpu", **facts))
     monkeypatch.setattr(
         fib, "make_eval", lambda status, device, *rest: make_eval(status, "cpu", *rest)
     )

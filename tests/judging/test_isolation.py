@@ -34,9 +34,9 @@ PASSED = EvaluationStatus.PASSED
 @pytest.fixture
 def ends():
     """The two ends of a channel."""
-    one, other = (Channel(each) for each in socket.socketpair())
-    with closing(one), closing(other):
-        yield one, other
+    near, far = (Channel(each) for each in socket.socketpair())
+    with closing(near), closing(far):
+        yield near, far
 
 
 TENSORS = {
@@ -50,12 +50,12 @@ TENSORS = {
 
 
 def test_tensors_arrive_bit_by_bit(ends):
-    one, other = ends
-    one.send({"what": "tensors"}, list(TENSORS.values()))
-    assert json.loads(other.receive()) == {"what": "tensors"}
+    near, far = ends
+    near.send({"what": "tensors"}, list(TENSORS.values()))
+    assert json.loads(far.receive()) == {"what": "tensors"}
 
     kinds = [kind_of(tensor) for tensor in TENSORS.values()]
-    for sent, received in zip(TENSORS.values(), other.receive_tensors(kinds), strict=True):
+    for sent, received in zip(TENSORS.values(), far.receive_tensors(kinds), strict=True):
         assert kind_of(received) == kind_of(sent)
         assert torch.equal(as_bytes(received), as_bytes(sent))
 
@@ -65,22 +65,22 @@ def as_bytes(tensor):
 
 
 def test_a_message_that_is_too_long_is_refused(ends):
-    one, other = ends
-    one.connection.sendall(struct.pack("<Q", 1 << 40))
+    near, far = ends
+    near.connection.sendall(struct.pack("<Q", 1 << 40))
     with pytest.raises(ValueError, match=str(1 << 40)):
-        other.receive()
+        far.receive()
 
 
 def test_a_message_is_waited_for_until_the_deadline(ends):
-    one, other = ends
-    one.connection.sendall(b"1234")
-    other.deadline = time.monotonic() + 0.1
+    near, far = ends
+    near.connection.sendall(b"1234")
+    far.deadline = time.monotonic() + 0.1
     with pytest.raises(TimeoutError):
-        other.receive()
-    one.close()
-    other.deadline = None
+        far.receive()
+    near.close()
+    far.deadline = None
     with pytest.raises(ConnectionError):
-        other.receive()
+        far.receive()
 
 
 NO_ANSWERS = {
@@ -97,12 +97,12 @@ NO_ANSWERS = {
 
 @pytest.mark.parametrize("name", NO_ANSWERS)
 def test_answers_that_are_none_end_the_process_and_nothing_else(ends, name):
-    one, other = ends
+    near, far = ends
     process = object.__new__(processes.SolutionProcess)
-    process.channel = other
+    process.channel = far
     process.deadline = time.monotonic() + 10
     text = NO_ANSWERS[name]
-    one.connection.sendall(struct.pack("<Q", len(text)) + text)
+    near.connection.sendall(struct.pack("<Q", len(text)) + text)
 
     trial = ask.Trial([], [torch.zeros(2, 3)])
     full = SimpleNamespace(outputs={"output": None})
@@ -252,8 +252,8 @@ def test_only_the_first_wrong_output_is_looked_at(tmp_path, verbose, looks):
     plan = judged.plan({"tiny": solution(tmp_path)}, ["16"], verbose=verbose)
     second_look = SecondLook(plan, "cpu")
     wrong = Finding(EvaluationStatus.INCORRECT_SHAPE)
-    wanted = [second_look.is_wanted("tiny", wrong) for _ in range(2)]
-    assert sum(wanted) == looks
+    looked_at = [second_look.is_wanted("tiny", wrong) for _ in range(2)]
+    assert sum(looked_at) == looks
     assert not second_look.is_wanted("tiny", Finding(EvaluationStatus.TIMEOUT))
 
 

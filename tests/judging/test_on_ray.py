@@ -261,10 +261,10 @@ def cluster():
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     small = {"num_cpus": 1, "object_store_memory": 80_000_000}
-    made = Cluster(initialize_head=True, head_node_args={"include_dashboard": False} | small)
-    made.add_node(**small)
-    yield made
-    made.shutdown()
+    nodes = Cluster(initialize_head=True, head_node_args={"include_dashboard": False} | small)
+    nodes.add_node(**small)
+    yield nodes
+    nodes.shutdown()
 
 
 @contextmanager

@@ -10,7 +10,8 @@ import sass
 from every_solution import slow
 from packed_sources import packed_texts
 
-INVARIANT = ("hopper_fused_invariant", "few_rows_gemm1.cu")
+SOLUTION = "hopper_fused_invariant"
+FILE = "few_rows_gemm1.cu"
 # one rank of 32 experts; 128 small experts with top-k given; few experts, clamped; widths that are
 # no whole pairs of tiles; 512 experts of I 512 or 1024, as tensor parallelism makes them
 DEFINITIONS = [
@@ -26,8 +27,7 @@ DEFINITIONS = [
 @sass.needs_compilers
 @pytest.mark.parametrize("definition", DEFINITIONS)
 def test_a_stage_is_read_when_it_is_released(definition, tmp_path):
-    solution, file = INVARIANT
-    cubin = sass.compile_cubin(packed_texts(solution, definition), file, tmp_path, "90a")
+    cubin = sass.compile_cubin(packed_texts(SOLUTION, definition), FILE, tmp_path, "90a")
     functions = sass.disassemble(cubin)
     assert sass.arrivals(functions)
     assert sass.released_in_flight(functions) == set()
@@ -45,12 +45,9 @@ def without_what_was_read(texts):
 
 @sass.needs_compilers
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("solution", "file"), [INVARIANT, ("hopper_fused", "few_tokens/fused_layer.cu")]
-)
-def test_a_release_that_depends_on_nothing_is_found(solution, file, tmp_path):
-    texts = without_what_was_read(packed_texts(solution, "full"))
-    cubin = sass.compile_cubin(texts, file, tmp_path, "90a")
+def test_a_release_that_depends_on_nothing_is_found(tmp_path):
+    texts = without_what_was_read(packed_texts(SOLUTION, "full"))
+    cubin = sass.compile_cubin(texts, FILE, tmp_path, "90a")
     assert sass.released_in_flight(sass.disassemble(cubin))
 
 

@@ -88,7 +88,7 @@ def build(tmp_path, monkeypatch):
     monkeypatch.setenv("TSAN_OPTIONS", "history_size=3")
 
     def get(texts, configuration):
-        flags = ("-g", "-fsanitize=thread")
+        flags = ("-g1", "-fsanitize=thread")
         return mma_host.build(texts, mma_host.LAYER, configuration, tmp_path, *flags)
 
     return get

@@ -227,9 +227,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path, refusal):
 def test_the_bound_at_one_token_is_that_of_the_experts_that_a_rank_has_on_average():
     """Eight experts of a token on eight ranks: one on each, and 44 MB of weights a time."""
     sizes = read(CONFIGS["DeepSeek-V3"]["config"]).on(8)
-    one = expected_bound(1, sizes)
-    assert one.active == pytest.approx(1.0)
-    assert one.ms == pytest.approx(44.07e6 / CEILINGS[MEASURED_ON]["bytes"] * 1e3, rel=0.01)
+    single = expected_bound(1, sizes)
+    assert single.active == pytest.approx(1.0)
+    assert single.ms == pytest.approx(44.07e6 / CEILINGS[MEASURED_ON]["bytes"] * 1e3, rel=0.01)
 
     many = expected_bound(4096, sizes)
     assert many.active == pytest.approx(32, abs=0.1)
@@ -306,44 +306,28 @@ def test_an_added_layer_works_everywhere_without_a_source_edited(clone, config):
     assert package.parent.name.endswith("_e16_h256_i256")
 
 
-@pytest.mark.slow
-def test_other_ranks_are_the_same_model(clone, config):
-    copy, python = clone
-    path = config(TINY)
-    for key, *split in (
-        ["tiny", "--ep", "1"],
-        ["tiny-ep2", "--ep", "2"],
-        ["tiny-tp2", "--tp", "2"],
-    ):
-        done = python("-m", "moebench", "model", path, *split, "--add", key)
-        assert done.returncode == 0, done.stderr
-
-    models = tomllib.loads((copy / "definitions" / "layers.toml").read_text(encoding="utf-8"))
-    assert models["tiny"]["name"] == "tiny"
-    assert models["tiny"]["ranks"] == {"tiny": 1, "tiny-ep2": 2, "tiny-tp2": {"tp": 2}}
-    assert not {"tiny-ep2", "tiny-tp2"} & models.keys()
-
-
 TINY_MXFP4 = TINY | {"quantization_config": {"quant_method": "fp8", "expert_dtype": "fp4"}}
 
 
 @pytest.mark.slow
-def test_experts_in_mxfp4_are_another_definition_of_the_same_model(clone, config):
+def test_other_ranks_and_experts_in_mxfp4_are_the_same_model(clone, config):
     copy, python = clone
     for content, key, split in (
         (TINY_MXFP4, "tiny-mxfp4", ["--ep", "1"]),
         (TINY, "tiny", ["--ep", "1"]),
+        (TINY, "tiny-ep2", ["--ep", "2"]),
         (TINY_MXFP4, "tiny-tp2-mxfp4", ["--tp", "2"]),
     ):
         done = python("-m", "moebench", "model", config(content), *split, "--add", key)
         assert done.returncode == 0, done.stderr
 
     models = tomllib.loads((copy / "definitions" / "layers.toml").read_text(encoding="utf-8"))
-    assert models["tiny"]["ranks"] == {"tiny": 1}
+    assert models["tiny"]["name"] == "tiny"
+    assert models["tiny"]["ranks"] == {"tiny": 1, "tiny-ep2": 2}
     assert models["tiny"]["mxfp4"] == {"tiny-mxfp4": 1, "tiny-tp2-mxfp4": {"tp": 2}}
-    assert (
-        copy / "definitions/moe/moe_mxfp4_fp8_block_scale_routed_topk2_e16_h256_i128.json"
-    ).exists()
+    assert not {"tiny-ep2", "tiny-tp2-mxfp4"} & models.keys()
+    sliced = "moe_mxfp4_fp8_block_scale_routed_topk2_e16_h256_i128.json"
+    assert (copy / "definitions" / "moe" / sliced).exists()
 
     few = ["--solutions", "triton_fused_v2", "--workloads", "one-token"]
     done = python("-m", "moebench", "run", "--definition", "tiny-mxfp4", *few)
@@ -372,9 +356,9 @@ sys.exit(cli.main(["model", sys.argv[1], "--add", "tiny"]))
 def test_an_interrupted_addition_leaves_nothing(clone, config, after):
     """Among tensors, after the workloads, in the second form: the user's own file stays as well."""
     copy, python = clone
-    own = copy / "workloads" / f"{NAME}.jsonl"
-    own.parent.mkdir(parents=True)
-    own.write_text("", encoding="utf-8")
+    users_file = copy / "workloads" / f"{NAME}.jsonl"
+    users_file.parent.mkdir(parents=True)
+    users_file.write_text("", encoding="utf-8")
     before = files(copy)
 
     done = python("-c", INTERRUPTED, config(TINY), str(after))

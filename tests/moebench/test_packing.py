@@ -339,8 +339,8 @@ def test_constants_follow_the_interface():
 
 @pytest.mark.parametrize("name", problem.FILES)
 def test_a_solutions_own_file_of_such_a_name_stays(name):
-    own = name.removeprefix("common/")
-    assert problem.source(own, "full", "theirs") == "theirs"
+    path = name.removeprefix("common/")
+    assert problem.source(path, "full", "theirs") == "theirs"
 
 
 @pytest.mark.parametrize("name", SOLUTIONS)

@@ -141,11 +141,11 @@ def test_a_kernel_that_some_calls_launch_is_a_warning(per_call):
 
 def test_a_kernel_without_a_stage_is_a_warning_and_a_row():
     launches = launched(("gemm1", 1.0), ("odd", 3.0))
-    found = kernels(launches, STAGES, 5)
-    (line,) = warnings(found, launches, 5)
+    rows = kernels(launches, STAGES, 5)
+    (line,) = warnings(rows, launches, 5)
     assert line.startswith("odd: ")
 
-    text = profiles.table([record_of("a", *found, warnings=[line])]).markdown()
+    text = profiles.table([record_of("a", *rows, warnings=[line])]).markdown()
     assert f"a, T=57: {line}" in text
     assert f"|  | {UNASSIGNED} | 0.6 |" in text
 
@@ -440,8 +440,8 @@ def test_inputs_are_the_same_each_time():
     assert first[0].shape == (9, 256)
     assert first[1].dtype == torch.bfloat16
     assert first[2].shape == (9, 512)
-    for one, other in zip(first[:8], again[:8], strict=True):
-        assert torch.equal(one.float(), other.float())
+    for value, same_value in zip(first[:8], again[:8], strict=True):
+        assert torch.equal(value.float(), same_value.float())
 
 
 @pytest.mark.gpu

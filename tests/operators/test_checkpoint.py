@@ -238,17 +238,17 @@ def test_what_the_file_beside_excludes_counts_also_where_config_json_has_the_sch
 
 
 @pytest.mark.parametrize(
-    ("place", "own", "name"),
+    ("place", "config_name", "name"),
     [
         ("Kimi-K2_Instruct", "", "kimi-k2-instruct"),
         ("anything", "org/My.Model-FP8", "my.model-fp8"),
         (f"models--Qwen--Qwen3-30B/snapshots/{'a1' * 20}", "", "qwen3-30b"),
     ],
 )
-def test_a_checkpoint_has_a_name_that_can_be_a_key(tmp_path, place, own, name):
+def test_a_checkpoint_has_a_name_that_can_be_a_key(tmp_path, place, config_name, name):
     folder = tmp_path / place
     folder.mkdir(parents=True)
-    written(folder, config=CONFIGS["Kimi-K2"]["config"] | {"_name_or_path": own})
+    written(folder, config=CONFIGS["Kimi-K2"]["config"] | {"_name_or_path": config_name})
     assert read_file(folder).name == name
 
 

@@ -43,16 +43,17 @@ def numbers_of(definition):
 
 
 PUBLIC = [catalogue.definition(key) for key in (*catalogue.fp8_moe(), *catalogue.routed())]
+each_public = pytest.mark.parametrize("definition", PUBLIC, ids=[each.name for each in PUBLIC])
 
 
-@pytest.mark.parametrize("definition", PUBLIC, ids=lambda definition: definition.name)
+@each_public
 def test_a_definitions_axes_are_the_public_ones(definition):
     """A solution of the public data set must fit: FIB finds it by name."""
     axes = {axis: spec.value for axis, spec in definition.axes.items() if spec.type == "const"}
     numbers = numbers_of(definition)
     hidden = numbers["h"]
     width = numbers["i"]
-    wanted = {
+    expected = {
         "num_local_experts": numbers["e"],
         "hidden_size": hidden,
         "intermediate_size": width,
@@ -65,15 +66,15 @@ def test_a_definitions_axes_are_the_public_ones(definition):
     kind = kind_of(definition)
     if kind == "ds":
         layer_key = catalogue.by_name()[definition.name]
-        wanted["num_experts"] = catalogue.layer_sizes()[layer_key]["num_experts"]
+        expected["num_experts"] = catalogue.layer_sizes()[layer_key]["num_experts"]
     if kind == "routed":
-        wanted["top_k"] = numbers["topk"]
+        expected["top_k"] = numbers["topk"]
     if "_shared" in definition.name:
-        wanted["num_shared_experts"] = int(definition.name.rpartition("_shared")[2])
-    assert axes == wanted
+        expected["num_shared_experts"] = int(definition.name.rpartition("_shared")[2])
+    assert axes == expected
 
 
-@pytest.mark.parametrize("definition", PUBLIC, ids=lambda definition: definition.name)
+@each_public
 def test_a_definitions_inputs_are_the_public_ones(definition):
     """FIB passes them by position."""
     kind = kind_of(definition)
@@ -83,7 +84,7 @@ def test_a_definitions_inputs_are_the_public_ones(definition):
     assert definition.inputs[names[0]].dtype == DTYPE[kind]
 
 
-@pytest.mark.parametrize("definition", PUBLIC, ids=lambda definition: definition.name)
+@each_public
 def test_a_reference_has_its_routers_sizes(definition):
     numbers = numbers_of(definition)
     kind = kind_of(definition)
@@ -185,13 +186,13 @@ def test_reference_computes_what_the_design_describes(layer_key, seq_len, offset
     """As FIB builds it: a module of its own, with nothing of this repository in reach."""
     inputs = arguments(layer_key, seq_len, "cpu", offset=offset)
     del inputs["output"]
-    wanted = one_row_at_a_time(layer_key, inputs)
-    assert wanted.any()
+    expected = one_row_at_a_time(layer_key, inputs)
+    assert expected.any()
 
     definition = catalogue.definition(layer_key)
     run = BuilderRegistry.get_instance().build_reference(definition)
     output = run(*inputs.values())
-    assert relative_error(output, wanted) < 4e-3  # bf16 rounds to 2^-9
+    assert relative_error(output, expected) < 4e-3  # bf16 rounds to 2^-9
 
 
 def test_fib_judges_it_as_low_bit():

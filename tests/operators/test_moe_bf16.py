@@ -20,14 +20,14 @@ def test_reference_computes_what_the_definition_describes():
     del inputs["output"]
     x, _, weights, w13, w2 = (tensor.double() for tensor in inputs.values())
 
-    wanted = torch.zeros_like(x)
+    expected = torch.zeros_like(x)
     for token, ids in enumerate(inputs["expert_ids"]):
         for expert, weight in zip(ids, weights[token], strict=True):
             gate, up = (w13[expert] @ x[token]).chunk(2)
             h = gate * torch.sigmoid(gate) * up
-            wanted[token] += weight * (w2[expert] @ h)
+            expected[token] += weight * (w2[expert] @ h)
 
-    assert relative_error(moe_bf16.run(**inputs), wanted) < 4e-3  # bf16 rounds to 2^-9
+    assert relative_error(moe_bf16.run(**inputs), expected) < 4e-3  # bf16 rounds to 2^-9
 
 
 LAYER = catalogue.operator("bf16")
@@ -54,7 +54,7 @@ def expected_active(seq_len):
 
 
 CASES = workloads.cases_by_uuid("bf16").values()
-each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+each_case = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 
 
 @each_case

@@ -36,8 +36,8 @@ def test_every_code_at_every_scale():
     values = family.dequantize_mxfp4(packed.repeat(256, 1), scales)
 
     powers = 2 ** (torch.arange(255, dtype=torch.float64) - 127)
-    wanted = powers.unsqueeze(1) * codes
-    assert torch.equal(values[:255], wanted.float())
+    expected = powers.unsqueeze(1) * codes
+    assert torch.equal(values[:255], expected.float())
     assert values[255].isnan().all()
 
 

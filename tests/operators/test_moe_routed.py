@@ -43,8 +43,8 @@ def test_it_is_the_layer_with_the_router_inside(inside, offset):
     """With top-k in place of logits, gate ahead of up, and scales row by row."""
     inputs = arguments(inside, 20, "cpu", offset=offset)
     del inputs["output"]
-    wanted = reference(inside).run(**inputs)
-    assert wanted.any()
+    expected = reference(inside).run(**inputs)
+    assert expected.any()
 
     routing = routing_of(inside, inputs)
     append_shared_experts(routing, offset, catalogue.layer_sizes()[inside], "seed")
@@ -55,7 +55,7 @@ def test_it_is_the_layer_with_the_router_inside(inside, offset):
     inputs |= routing | {"local_expert_offset": offset}
     run = reference(f"{inside}-routed").run
     names = catalogue.definition(f"{inside}-routed").inputs
-    assert torch.equal(run(*(inputs[name] for name in names)), wanted)
+    assert torch.equal(run(*(inputs[name] for name in names)), expected)
 
 
 def inputs_of(offset):
@@ -71,12 +71,12 @@ def test_an_id_outside_costs_nothing():
     is_local = (ids >= 32) & (ids < 64)
     assert is_local.any()
     assert (~is_local).any(0).all()
-    wanted = routed.run(**inputs)
+    expected = routed.run(**inputs)
 
     no_experts = torch.tensor([-1, -(2**31), 2**31 - 1, 64, 31, 256, 96, 0]).int()
     inputs["topk_ids"] = torch.where(is_local, ids, no_experts)
     inputs["topk_weights"][~is_local] = torch.nan
-    assert torch.equal(routed.run(**inputs), wanted)
+    assert torch.equal(routed.run(**inputs), expected)
 
 
 def test_an_expert_that_comes_twice_counts_twice():

@@ -33,8 +33,8 @@ def converted(packed, bytes_of_scales):
     """Check that values are the same to the last bit as FP8; return the FP8 matrix."""
     matrix = to_fp8(packed, bytes_of_scales)
     values = dequantize(matrix.weights, matrix.scales, row_block=128)
-    wanted = dequantize_mxfp4(packed, bytes_of_scales)
-    assert torch.equal(values.view(torch.int32), wanted.view(torch.int32))
+    expected = dequantize_mxfp4(packed, bytes_of_scales)
+    assert torch.equal(values.view(torch.int32), expected.view(torch.int32))
     return matrix
 
 

@@ -72,12 +72,12 @@ def test_the_shared_expert_is_added_unscaled_for_the_ranks_own_tokens(factor):
 
 def test_ranks_outputs_add_up_to_one_shared_expert_of_every_token():
     inputs = inputs_of("small-shared") | {"routed_scaling_factor": 0.0}
-    wanted = shared_expert(inputs)
-    total = torch.zeros_like(wanted)
+    expected = shared_expert(inputs)
+    total = torch.zeros_like(expected)
     for rank in range(RANKS):
         inputs["local_expert_offset"] = 32 * rank
         total += reference("small-shared").run(**inputs).float()
-    assert relative_error(total, wanted) < 1e-3
+    assert relative_error(total, expected) < 1e-3
 
 
 def test_a_gate_is_a_weight_of_the_last_slot():

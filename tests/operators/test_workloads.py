@@ -37,7 +37,7 @@ pytestmark = pytest.mark.xdist_group("workloads")  # one worker draws them
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def data_set(tmp_path_factory):
     """A data set with the committed records and freshly generated tensors."""
     root = tmp_path_factory.mktemp("data_set")
     for layer_key in MADE:
@@ -60,13 +60,13 @@ def local_rows(root, case):
 
 
 @pytest.mark.parametrize("layer_key", sorted(WHOLE))
-def test_generated_files_are_the_committed_ones(made, layer_key):
+def test_generated_files_are_the_committed_ones(data_set, layer_key):
     """Results are comparable only on the same tensors, whose sha256 make() checks; bounds read the
     counts alone.
     """
     if layer_key not in MADE:
-        make_below(made, layer_key)
-    assert_committed(layer_key, made)
+        make_below(data_set, layer_key)
+    assert_committed(layer_key, data_set)
 
 
 @pytest.mark.parametrize("layer_key", IN_PART)
@@ -79,11 +79,11 @@ def test_generated_tensors_have_the_committed_sums(layer_key):
     lines = paths.workload_file(name).read_text(encoding="utf-8").splitlines()
     assert lines[: len(cases)] == records
 
-    sums = workload_files.read_checksums(paths.workload_file(name, suffix="sha256"))
+    sums = workloads.read_checksums(paths.workload_file(name, suffix="sha256"))
     for case in cases:
         if case.seq_len <= MOST_TOKENS:
             content = safetensors.torch.save(operator.tensors(case))
-            assert workload_files.sha256(content) == sums[paths.blob_file(name, case.uuid)]
+            assert workloads.sha256(content) == sums[paths.blob_file(name, case.uuid)]
 
 
 @pytest.mark.parametrize("layer_key", MODELS)
@@ -106,17 +106,17 @@ def test_models_have_decode_and_prefill_workloads_of_average_load(layer_key):
         assert recorded.active == pytest.approx(active, abs=1.5, rel=0.08), case.seq_len
 
 
-def test_a_good_blob_is_kept_and_a_damaged_one_replaced(made):
+def test_a_good_blob_is_kept_and_a_damaged_one_replaced(data_set):
     count = len(SMALL)
-    assert workload_files.make("small", made) == (0, count)
-    blob = made / paths.blob_file(definition_name("small"), SMALL[0].uuid)
+    assert workload_files.make("small", data_set) == (0, count)
+    blob = data_set / paths.blob_file(definition_name("small"), SMALL[0].uuid)
     good = blob.read_bytes()
     blob.write_bytes(good[:-1] + b"\x7f")
-    assert workload_files.make("small", made) == (1, count - 1)
+    assert workload_files.make("small", data_set) == (1, count - 1)
     assert blob.read_bytes() == good
 
 
-def own_line(root, **changes):
+def append_line(root, **changes):
     """Append a line to small's file: the fourth case at T=33 under another uuid, or with changes.
     Returns the file.
     """
@@ -129,12 +129,12 @@ def own_line(root, **changes):
 
 
 @pytest.fixture
-def copied(made, tmp_path):
+def copied(data_set, tmp_path):
     """A data set of its own with the small definition's files and tensors."""
     for folder in ("workloads", "blob"):
         names = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h512_i256*"
-        for path in sorted((made / folder).rglob(names)):
-            target = tmp_path / path.relative_to(made)
+        for path in sorted((data_set / folder).rglob(names)):
+            target = tmp_path / path.relative_to(data_set)
             if path.is_file():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, target)
@@ -143,13 +143,13 @@ def copied(made, tmp_path):
 
 def test_a_users_line_stays_and_is_served(copied):
     before = workloads.recorded("small", copied)
-    file = own_line(copied)
+    file = append_line(copied)
     text = file.read_text(encoding="utf-8")
-    *_, own = text.splitlines()
+    *_, users_line = text.splitlines()
     file.write_text(text.replace('"seq_len":70', '"seq_len":71'), encoding="utf-8")
 
     assert workload_files.make("small", copied) == (0, len(SMALL))
-    assert file.read_text(encoding="utf-8").endswith(f"\n{own}\n")
+    assert file.read_text(encoding="utf-8").endswith(f"\n{users_line}\n")
 
     *generated, mine = workloads.recorded("small", copied)
     assert generated == before
@@ -159,7 +159,7 @@ def test_a_users_line_stays_and_is_served(copied):
 
 
 def test_a_users_line_without_tensors_has_no_bound(copied):
-    own_line(copied, inputs={"hidden_states": {"type": "random"}})
+    append_line(copied, inputs={"hidden_states": {"type": "random"}})
     mine = workloads.recorded("small", copied)[-1]
     assert workloads.recorded_bound(definition_name("small"), mine, copied) is None
 
@@ -172,7 +172,7 @@ def test_a_line_that_is_no_workload_is_named(copied, line):
     with file.open("a", encoding="utf-8") as out:
         out.write(f"{line}\n")
     place = re.escape(f"{file.name}:{len(SMALL) + 1}")
-    for read in (workloads.recorded, workload_files.make):
+    for read in (workloads.recorded, workloads.make):
         with pytest.raises(UserError, match=f"^{place}: .*$"):
             read("small", copied)
 
@@ -182,7 +182,7 @@ def test_a_line_that_was_ours_goes(copied):
     recorded ones.
     """
     before = workloads.recorded("small", copied)
-    own_line(copied)
+    append_line(copied)
     name = definition_name("small")
     sums = paths.workload_file(name, copied, "sha256")
     with sums.open("a", encoding="utf-8") as out:
@@ -242,7 +242,7 @@ def test_weights_that_are_given_have_the_models_factor_in_them():
     assert weights.sum(1).tolist() == pytest.approx([2.827])
 
 
-def test_a_changed_generator_is_refused(made, tmp_path):
+def test_a_changed_generator_is_refused(data_set, tmp_path):
     name = definition_name("small")
     sums = paths.workload_file(name, tmp_path, "sha256")
     sums.parent.mkdir(parents=True)
@@ -253,13 +253,13 @@ def test_a_changed_generator_is_refused(made, tmp_path):
 
 
 @pytest.mark.parametrize("layer_key", MADE)
-def test_no_choice_hangs_on_rounding(made, layer_key):
+def test_no_choice_hangs_on_rounding(data_set, layer_key):
     """fp32 routing must agree with fp64 routing, or two right solutions would disagree."""
     operator = catalogue.operator(layer_key)
     sizes = layer_sizes()[layer_key]
     route = catalogue.router(layer_key)
     for case in operator.cases(layer_key):
-        tensors = tensors_of(made, case)
+        tensors = tensors_of(data_set, case)
         margins = trained_router.margin(RouterOutputs.of_inputs(tensors), sizes)
         assert margins.min(initial=1) >= trained_router.MARGIN, case.name
 
@@ -269,9 +269,9 @@ def test_no_choice_hangs_on_rounding(made, layer_key):
         assert np.array_equal(in_fp32.sort(1).values, np.sort(in_fp64)), case.name
 
 
-def test_hard_cases_are_as_hard_as_they_say(made):
+def test_hard_cases_are_as_hard_as_they_say(data_set):
     by_name = {case.name: case for case in SMALL}
-    rows = {name: local_rows(made, case) for name, case in by_name.items()}
+    rows = {name: local_rows(data_set, case) for name, case in by_name.items()}
     assert rows["none-local"].sum() == 0
     assert sorted(rows["same-eight-local"]) == [0] * 24 + [33] * 8
     assert rows["one-expert-takes-all"][3] == 70

@@ -22,6 +22,8 @@ MARKUP = "<b>x</b></script><!--<script>\x1b[2J"
 
 CHOICES = ("definition", "hardware", "tolerance")
 
+pytestmark = pytest.mark.xdist_group("page")  # one worker makes it, and starts a browser
+
 
 def page_of(tmp_path, traces):
     rows, _ = measurements.load([write(tmp_path / "t.jsonl", traces)])

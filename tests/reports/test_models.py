@@ -26,8 +26,8 @@ def test_the_fastest_of_the_model_and_how_far_ahead_it_is(tmp_path):
 
     fast = rows[(rows.solution == "fast") & rows.over_bound.notna()]
     over_bound = fast.over_bound.prod() ** (1 / len(fast))
-    wanted = [LAYER, "fast", "slow", f"{over_bound:.2f}", "2.00"]
-    assert texts(models.recommended(rows)) == wanted
+    expected = [LAYER, "fast", "slow", f"{over_bound:.2f}", "2.00"]
+    assert texts(models.recommended(rows)) == expected
 
 
 def test_no_solution_that_failed_somewhere_is_recommended(tmp_path):

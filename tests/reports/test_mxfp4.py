@@ -1,10 +1,5 @@
 """The tables of layers with MXFP4 experts."""
 
-import json
-
-import pytest
-from moebench.core import schema
-from moebench.core.errors import UserError
 from moebench.reports import mxfp4
 
 LINE = {
@@ -23,22 +18,15 @@ LINE = {
 }
 
 
-@pytest.fixture
-def read_lines(tmp_path):
-    """A function: lines of a record -> its points."""
-
-    def read(*lines):
-        file = tmp_path / "record.jsonl"
-        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return schema.read_lines(file, mxfp4.Point)
-
-    return read
+def points_of(*lines):
+    return [mxfp4.Point.model_validate(line) for line in lines]
 
 
-def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest(read_lines):
+def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest():
     theirs = LINE | {"peer": "theirs", "us": 250.0}
     again = LINE | {"card": 2, "us": 210.0}
-    (table,) = mxfp4.tables(read_lines(theirs, LINE, again, LINE | {"tokens": 1, "us": 40.0}))
+    one_token = LINE | {"tokens": 1, "us": 40.0}
+    (table,) = mxfp4.tables(points_of(theirs, LINE, again, one_token))
     assert table.head == ["T", "theirs", "ours"]
 
     (rows,) = table.sections
@@ -51,11 +39,6 @@ def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest(read_lines):
     }
 
 
-def test_definitions_have_tables_of_their_own(read_lines):
+def test_definitions_have_tables_of_their_own():
     other = LINE | {"definition": "another-mxfp4"}
-    assert len(mxfp4.tables(read_lines(LINE, other))) == 2
-
-
-def test_a_line_that_is_no_point_is_named(read_lines):
-    with pytest.raises(UserError, match="record.jsonl:2"):
-        read_lines(LINE, LINE | {"us": "fast"})
+    assert len(mxfp4.tables(points_of(LINE, other))) == 2

@@ -1,6 +1,5 @@
 """What a run prints, beside what tests/judging sees of it."""
 
-import io
 from types import SimpleNamespace
 
 import pandas as pd
@@ -11,7 +10,6 @@ from moebench.judging.tolerances import TOLERANCES
 from moebench.reports import run_table
 from moebench.results.measurements import rows_from
 from recorded import NAME, trace, workload
-from rich.console import Console
 
 
 def plan_of(protocol, on_gpu=True):
@@ -56,18 +54,6 @@ def test_a_verdict_is_a_line_and_its_reasons_are_indented():
     first, *reasons = run_table.lines(outcome, timed=True)
     assert first.split() == "a label mine PASSED 1.0000 ms 10.0x matched 0.9900".split()
     assert reasons == ["    one", "    two"]
-
-
-def test_control_characters_of_a_solution_are_shown():
-    outcome = outcome_of("mine\x1b[2J", reasons=("\x07\x9b",))
-    screen = Console(file=io.StringIO(), width=200)
-    for line in run_table.lines(outcome, timed=False):
-        run_table.print_line(screen, line)
-
-    printed = screen.file.getvalue()
-    assert set(printed).isdisjoint("\x1b\x07\x9b")
-    assert r"mine\x1b[2J" in printed
-    assert r"\x07\x9b" in printed
 
 
 def test_an_empty_run_has_a_table_without_figures():

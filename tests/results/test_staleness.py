@@ -50,12 +50,12 @@ def test_a_record_of_a_solution_that_is_gone_is_stale():
 
 
 def test_what_is_of_earlier_code_is_not_current():
-    known = provenance("bytes before", "fingerprint now")
-    earlier = known.model_copy(update={"earlier_code": "before a barrier"})
+    recorded = provenance("bytes before", "fingerprint now")
+    earlier = recorded.model_copy(update={"earlier_code": "before a barrier"})
     assert staleness.judge(earlier, NOW) == "earlier"
 
 
 def test_earlier_code_that_has_changed_again_is_stale():
-    known = provenance("bytes before", "fingerprint before")
-    earlier = known.model_copy(update={"earlier_code": "before a barrier"})
+    recorded = provenance("bytes before", "fingerprint before")
+    earlier = recorded.model_copy(update={"earlier_code": "before a barrier"})
     assert staleness.judge(earlier, NOW) == "stale"

@@ -262,18 +262,18 @@ def under_load(solution, calls, load, total, deadline):
     """Return how many calls were made, and token count -> how many of them differ from alone."""
     loaded = LoadedSolution(solution, calls, load)
     wrong = collections.Counter()
-    made = 0
+    num_calls = 0
     turn = 0
     torch.cuda.synchronize()
 
-    while made < total and time.monotonic() < deadline:
+    while num_calls < total and time.monotonic() < deadline:
         for number, output in enumerate(loaded.run_all(turn)):
             call = calls[number % len(calls)]
             if differs(output, call):
                 wrong[call.num_tokens] += 1
-            made += 1
+            num_calls += 1
         turn += 1
-    return made, dict(wrong)
+    return num_calls, dict(wrong)
 
 
 def stress(layer, name, builds, options):
@@ -288,11 +288,12 @@ def stress(layer, name, builds, options):
         solution = build.load()
         for load in loads(options.streams):
             begin = time.monotonic()
-            made, wrong = under_load(solution, calls, load, options.calls, begin + options.seconds)
+            deadline = begin + options.seconds
+            num_calls, wrong = under_load(solution, calls, load, options.calls, deadline)
             seconds = time.monotonic() - begin
 
             differing = sum(wrong.values())
-            line = f"{layer} {name} {build.title}{load.name}: {differing} of {made} differ"
+            line = f"{layer} {name} {build.title}{load.name}: {differing} of {num_calls} differ"
             print(f"{line} {wrong or ''} {seconds:.1f} s", flush=True)
             bad += differing
     return bad

@@ -124,14 +124,28 @@ class Call:
         """The rows of each expert."""
         return np.array([len(tokens) for tokens in self.tokens_of])
 
+    def rows_in_window(self, begin, window):
+        """Return for each expert its first row in a window that begins at a row, and its rows
+        there.
+        """
+        ends = self.counts.cumsum()
+        starts = ends - self.counts
+        first = np.clip(starts - begin, 0, window)
+        last = np.clip(ends - begin, 0, window)
+        return first, last - first
+
+    def to_bytes(self):
+        """Return what the program reads."""
+        routing = [tensor.view(torch.uint8).numpy() for tensor in self.routing]
+        arrays = [*routing, self.x, self.x_scale]
+        return b"".join(array.tobytes() for array in arrays)
+
     def run(self, program, options):
         """Return the windows and the pairs that the program makes."""
         numbers = [self.num_tokens, self.offset, FACTOR, options.window]
         numbers += [int(options.swap_ab), int(options.by_row)]
-        arrays = [tensor.view(torch.uint8).numpy() for tensor in self.routing]
-        data = b"".join(array.tobytes() for array in [*arrays, self.x, self.x_scale])
         command = [program, *map(str, numbers)]
-        done = subprocess.run(command, input=data, capture_output=True, check=True)
+        done = subprocess.run(command, input=self.to_bytes(), capture_output=True, check=True)
 
         answer = io.BytesIO(done.stdout)
         most_rows = self.num_tokens * min(self.top_k, self.local)
@@ -166,25 +180,33 @@ def check_table(table, first, rows, shape, swap_ab):
 
 def check_window(call, window, begin, options):
     """Check a window that begins at a row against the tokens of each expert."""
-    ends = call.counts.cumsum()
-    first = np.clip(ends - call.counts - begin, 0, options.window)
-    last = np.clip(ends - begin, 0, options.window)
-    rows = last - first
-
+    first, rows = call.rows_in_window(begin, options.window)
     assert window.num_rows == rows.sum()
     assert window.all_rows == len(call.tokens)
-    check_table(window.gemm1, first, rows, (2 * call.inter, call.hidden), options.swap_ab)
-    check_table(window.gemm2, first, rows, (call.hidden, call.inter), options.swap_ab)
+
+    gemm1_shape = (2 * call.inter, call.hidden)
+    gemm2_shape = (call.hidden, call.inter)
+    check_table(window.gemm1, first, rows, gemm1_shape, options.swap_ab)
+    check_table(window.gemm2, first, rows, gemm2_shape, options.swap_ab)
     expert_rows = np.stack([first, rows], 1)
     assert (window.expert_rows == np.repeat(expert_rows, rows, axis=0)).all()
 
     tokens = call.tokens[begin : begin + options.window]
     assert (window.x == call.x[tokens]).all()
-    scales = []
-    for start, end in zip(first, last, strict=True):
-        scale = call.x_scale[:, tokens[start:end]]
-        scales.append(scale.ravel("F" if options.by_row else "C"))
-    assert np.array_equal(window.x_scale, np.concatenate(scales))
+    scales = expected_scales(call.x_scale[:, tokens], first, rows, options.by_row)
+    assert np.array_equal(window.x_scale, scales)
+
+
+def expected_scales(scale, first, rows, by_row):
+    """Return the scales [H / 128, rows] of each expert, one expert after the other.
+
+    by_row: whether the scales of a row lie together, or those of a block.
+    """
+    order = "F" if by_row else "C"
+    parts = []
+    for start, count in zip(first, rows, strict=True):
+        parts.append(scale[:, start : start + count].ravel(order))
+    return np.concatenate(parts)
 
 
 def check_pairs(call, pairs):

@@ -56,7 +56,7 @@ def check_workload(layer, definition, workload, root):
     assert_close(output, expected, workload.uuid)
 
 
-SECONDS_EACH = ["same-eight-local", "last-rank-odd-length"]  # in the interpreter
+SECONDS_EACH = ["same-eight-local", "last-rank-odd-length", "first-rank", "offset-across-groups"]
 QUICK_ONES = [name for name in SMALL_CASES if name not in SECONDS_EACH]
 
 

@@ -36,15 +36,22 @@ def misaligned(tensor):
     return room[1:].view(tensor.shape).copy_(tensor)
 
 
-FAULTS = {
-    "dtype": lambda tensor: tensor.to(OTHER_DTYPE[tensor.dtype]),
-    "rank": lambda tensor: tensor[None],
-    "device": lambda tensor: tensor.to("meta"),
-    "contiguity": strided,
-    "alignment": misaligned,
-    "not a tensor": lambda tensor: [1.0],
-    "nothing": lambda tensor: None,
-}
+FAULTS = ["dtype", "rank", "device", "contiguity", "alignment", "not a tensor", "nothing"]
+
+
+def with_fault(tensor, fault):
+    """Return the tensor with a fault, or what is none."""
+    if fault == "dtype":
+        return tensor.to(OTHER_DTYPE[tensor.dtype])
+    if fault == "rank":
+        return tensor[None]
+    if fault == "device":
+        return tensor.to("meta")
+    if fault == "contiguity":
+        return strided(tensor)
+    if fault == "alignment":
+        return misaligned(tensor)
+    return [1.0] if fault == "not a tensor" else None
 
 
 def tensors_of(arguments):
@@ -70,7 +77,7 @@ def test_wrong_tensors_are_refused(layer, layer_key, fault):
     """A crash in the GPU, or a wrong answer, instead of a line that says why."""
     right = layer_arguments(layer_key, NUM_TOKENS)
     for name, tensor in tensors_of(right).items():
-        assert_refused(layer, right | {name: FAULTS[fault](tensor)}, name)
+        assert_refused(layer, right | {name: with_fault(tensor, fault)}, name)
 
 
 @of_any_kind

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from every_solution import OUTPUT, expected_output
+from every_solution import OUTPUT, expected_output, slow
 from layer_inputs import arguments as layer_arguments
 from layer_inputs import halves_swapped, reference
 from moebench.operators import catalogue
@@ -211,7 +211,7 @@ def share_of_equal(output, expected):
     return close.float().mean()
 
 
-@small_layers
+@pytest.mark.parametrize("layer_key", ["small", *map(slow, SMALL[1:])])
 @both_functions
 def test_flashinfers_statement_of_our_call_is_our_definition(function, layer_key):
     """Gate taken for up, scales of other columns, another rank's experts."""

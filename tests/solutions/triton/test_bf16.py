@@ -19,6 +19,7 @@ from every_solution import (
 from layer_inputs import DEVICE
 from layer_inputs import arguments as layer_arguments
 from moebench.packing import manifest
+from random_values import Draw
 
 from solutions.common.triton.bf16.gemm1_bf16 import gemm1_bf16, gemm1_bf16_ref
 from solutions.common.triton.bf16.gemm2_bf16 import gemm2_bf16, gemm2_bf16_ref
@@ -28,7 +29,8 @@ from solutions.common.triton.rows.permute import permute, permute_ref
 
 GEMMS = ("gemm1_bf16_kernel", "gemm2_bf16_kernel")
 NUM_EXPERTS = 16  # of the small layer
-TILES = [(16, 64, 64), (64, 128, 64), slow((32, 128, 128)), slow((128, 64, 64))]
+TILE = (16, 64, 64)
+TILES = [TILE, *map(slow, [(32, 128, 128), (64, 128, 64), (128, 64, 64)])]
 
 both_layers = serving("bf16", "bf16_small")
 
@@ -41,37 +43,68 @@ def assert_stage(output, expected):
     assert relative_error(output, expected) < 5e-3
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("sizes", TILES, ids=str)
-def test_stages(packed_module, sizes, padded):
-    """Each kernel against its plain statement: on padded rows as align_fused_bf16 uses it, on
-    others as gather_scatter_bf16.
-    """
-    x, ids, weights, w13, w2, output = layer_arguments("bf16_small", 45).values()
-    tile = Tile(*sizes, 8, 1, 4, 3, 4)
-    rows = permute(ids, NUM_EXPERTS, tile.block_m, padded)
-    expected_rows = permute_ref(ids, NUM_EXPERTS, tile.block_m, padded)
-    used = expected_rows.row_of_pair.flatten().long()
+class Case:
+    """The small layer's arguments, and the rows of its tokens in tiles of these sizes."""
 
-    h = gemm1_bf16(x, w13, rows, tile, swiglu=not padded)
-    expected_h = gemm1_bf16_ref(x, w13, expected_rows, tile.block_m, swiglu=not padded)
-    assert_stage(h[used], expected_h[used])
+    def __init__(self, sizes, padded):
+        arguments = layer_arguments("bf16_small", 45)
+        self.x, self.ids, self.weights, self.w13, self.w2, self.output = arguments.values()
+        self.tile = Tile(*sizes, 8, 1, 4, 3, 4)
+        self.rows = permute(self.ids, NUM_EXPERTS, self.tile.block_m, padded)
+        self.expected_rows = permute_ref(self.ids, NUM_EXPERTS, self.tile.block_m, padded)
+        self.used = self.expected_rows.row_of_pair.flatten().long()
 
-    if padded:
-        silu = packed_module("align_fused_bf16", "silu_mul", "bf16_small")
-        expected_h = silu.silu_mul_ref(h)
-        h = silu.silu_mul(h, rows, tile.block_m, 4)
-        assert_stage(h[used], expected_h[used])
+    def random(self, columns):
+        """Return random values for every row."""
+        return Draw(DEVICE).normal(len(self.rows.pair_of_row), columns).bfloat16()
 
-    y = gemm2_bf16(h, w2, weights, rows, tile)
-    expected_y = gemm2_bf16_ref(h, w2, weights, expected_rows, tile.block_m)
-    assert_stage(y[used], expected_y[used])
 
-    row_of_pair = rows.row_of_pair if padded else None
-    expected = torch.empty_like(x)
-    sum_rows(y, row_of_pair, output)
+# align_fused_bf16 pads the rows of an expert, gather_scatter_bf16 does not
+each_order = pytest.mark.parametrize("padded", [False, True])
+each_tile = pytest.mark.parametrize("sizes", TILES, ids=str)
+
+
+@each_order
+@each_tile
+def test_gemm1(sizes, padded):
+    case = Case(sizes, padded)
+    h = gemm1_bf16(case.x, case.w13, case.rows, case.tile, swiglu=not padded)
+    expected = gemm1_bf16_ref(
+        case.x, case.w13, case.expected_rows, case.tile.block_m, swiglu=not padded
+    )
+    assert_stage(h[case.used], expected[case.used])
+
+
+@each_tile
+def test_silu_mul(packed_module, sizes):
+    case = Case(sizes, padded=True)
+    h = case.random(case.w13.shape[1])
+    silu = packed_module("align_fused_bf16", "silu_mul", "bf16_small")
+    output = silu.silu_mul(h, case.rows, case.tile.block_m, 4)
+    assert_stage(output[case.used], silu.silu_mul_ref(h)[case.used])
+
+
+@each_order
+@each_tile
+def test_gemm2(sizes, padded):
+    case = Case(sizes, padded)
+    h = case.random(case.w2.shape[2])
+    y = gemm2_bf16(h, case.w2, case.weights, case.rows, case.tile)
+    expected = gemm2_bf16_ref(h, case.w2, case.weights, case.expected_rows, case.tile.block_m)
+    assert_stage(y[case.used], expected[case.used])
+
+
+@each_order
+def test_sum_rows(padded):
+    case = Case(TILE, padded)
+    y = case.random(case.x.shape[1])
+    row_of_pair = case.rows.row_of_pair if padded else None
+    expected = torch.empty_like(case.x)
+
+    sum_rows(y, row_of_pair, case.output)
+
     sum_rows_ref(y, row_of_pair, expected)
-    assert_stage(output, expected)
+    assert_stage(case.output, expected)
 
 
 # ---- whole layers ----

@@ -194,7 +194,7 @@ def assert_product(output, expected, route):
 
 @each_device
 @pytest.mark.parametrize(("n", "dtype"), OUTPUTS)
-@pytest.mark.parametrize("tile", PRODUCTS, ids=lambda tile: "-".join(map(str, tile)))
+@pytest.mark.parametrize("tile", PRODUCTS, ids=["-".join(map(str, tile)) for tile in PRODUCTS])
 def test_product(module, device, tile, n, dtype):
     """A scale of another row or group, a tile or a share of K left out, rows
     beyond M stored.

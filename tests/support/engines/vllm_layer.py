@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 from moebench.core import interpreter  # noqa: F401  put right, before the package imports Triton
+from quantised import quantise_tokens
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.config.parallel import ParallelConfig
 from vllm.distributed import init_distributed_environment, initialize_model_parallel
@@ -78,13 +79,6 @@ def load_weights(experts, request):
     experts.quant_method.process_weights_after_loading(experts)
 
 
-def quantise_tokens(x, group):
-    """Return x in FP8 and its scales; stands in for vLLM's kernel, which is for GPUs."""
-    groups = x.float().unflatten(1, (-1, group))
-    scale = groups.abs().amax(2, keepdim=True).clamp(min=1e-10) / 448
-    return (groups / scale).flatten(1).to(torch.float8_e4m3fn), scale.squeeze(2)
-
-
 def stand_in_for_the_sum(package):
     """Give a package the function that sums over ranks, which needs GPUs; return its calls."""
     module = importlib.import_module(package)
@@ -100,10 +94,11 @@ def stand_in_for_the_sum(package):
     return calls
 
 
-def refusal_of(request, changes):
+def refusal_of(request, **changes):
     try:
-        new_layer(request, **changes)
-    except ValueError as error:
+        layer = new_layer(request, **changes)
+        load_weights(layer.routed_experts, request)
+    except (ValueError, NotImplementedError) as error:
         return str(error)
     return "served"
 
@@ -120,18 +115,21 @@ def output_of(request, config):
 
 def answer(request, rank):
     """Return the layer's output, the one of ranks that sum in the layer with how often they did,
-    and the refusal of a layer with each of the request's changes.
+    and the refusals of vLLM alone and of a layer with each of the request's changes.
     """
-    calls = stand_in_for_the_sum(request["package"]) if request["can_sum"] else []
     answers = {}
+    with set_current_vllm_config(engine_config(request, {})):
+        connect(rank, request["rendezvous"])
+        answers["alone"] = refusal_of(request)
+
+    calls = stand_in_for_the_sum(request["package"]) if request["can_sum"] else []
     config = engine_config(request, {})
     with set_current_vllm_config(config):
-        connect(rank, request["rendezvous"])
         load_general_plugins()
         answers["output"] = output_of(request, config)
         assert calls == []
         for name, changes in request["faults"].items():
-            answers[name] = refusal_of(request, changes)
+            answers[name] = refusal_of(request, **changes)
 
     if request["can_sum"]:
         config = engine_config(request, {"experts_sum_over_ranks": True})

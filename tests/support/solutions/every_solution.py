@@ -35,9 +35,8 @@ def serving(*layer_keys, **allowed_to_fail):
     """
     parameters = []
     for name in SOLUTIONS:
-        served = manifest.read_manifest(name).definitions
         for layer_key in layer_keys:
-            if layer_key in served:
+            if layer_key in definitions_of(name):
                 marks = marks_of(name, layer_key, allowed_to_fail.get(name))
                 parameters.append(pytest.param(name, layer_key, marks=marks))
     return pytest.mark.parametrize(("solution", "layer_key"), parameters)
@@ -53,6 +52,11 @@ def marks_of(solution, layer_key, why_it_may_fail):
     if solution == "torch_moe":
         marks.append(pytest.mark.slow)  # `make bench` judges it
     return marks
+
+
+@cache
+def definitions_of(solution):
+    return manifest.read_manifest(solution).definitions
 
 
 @cache

@@ -5,6 +5,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from hopper_layouts import (
@@ -24,6 +25,7 @@ from stage_inputs import BLOCK, token_scales
 from torch.nn.functional import pad
 
 BLOCK_N = 256  # many tokens: weight rows of a tile
+WRONG_TILE = -1000
 Y_ARRAY = re.compile(r"y\d+")  # of the column pass that begins there
 
 
@@ -71,6 +73,18 @@ class Compared:
     name: str
     output: torch.Tensor
     expected: torch.Tensor
+
+
+class Tile(NamedTuple):
+    """A tile of a grouped GEMM, as the tile scheduler gives it out."""
+
+    expert: int
+    n_block: int
+    m_first: int  # row of the expert
+    m_rows: int
+    expert_first: int  # row
+    expert_rows: int
+    normal: int
 
 
 @dataclass
@@ -203,12 +217,12 @@ def many(scratch, choice):
     rows = many_rows(scratch.layer, choice.chosen)
     passes = column_passes(scratch)
 
-    tiles1 = scratch.int32("tiles1").view(-1, 2, 7)
-    tiles2 = scratch.int32("tiles2").view(-1, 2, 7)
+    tiles1 = tiles_of(scratch.int32("tiles1"))
+    tiles2 = tiles_of(scratch.int32("tiles2"))
     columns = 2 * round_up(inter, BLOCK_N)
     if leaves_out_padding(scratch.layer):
         columns = 2 * inter
-        tiles1 = without_one_tile_of(tiles1, columns // BLOCK_N)
+        drop_one_tile(tiles1, columns // BLOCK_N)
 
     layout = many_lists(scratch, rows, choice)
     layout.append(compared_tiles("tiles1", tiles1, rows, columns))
@@ -252,16 +266,20 @@ def leaves_out_padding(layer):
     return not layer.get("mxfp4") and hidden >= 8 * inter and inter % BLOCK_N != 0
 
 
-def without_one_tile_of(tiles, n_block):
-    """Return tiles [entries, 2, 7] without the first one of an n_block: an odd number of tiles
-    needs one to go with the last.
+def tiles_of(array):
+    """Return the tiles of an array of int32, in which an entry of none is -1."""
+    tiles = [Tile(*numbers) for numbers in array.view(-1, len(Tile._fields)).tolist()]
+    return [tile for tile in tiles if tile.expert >= 0]
+
+
+def drop_one_tile(tiles, n_block):
+    """Remove the first tile of an n_block, if there is one: an odd number of tiles needs it to go
+    with the last.
     """
-    tiles = tiles.clone()
-    places = (tiles[..., 1] == n_block).nonzero()
-    if len(places):
-        entry, which = places[0]
-        tiles[entry, which] = -1
-    return tiles
+    for tile in tiles:
+        if tile.n_block == n_block:
+            tiles.remove(tile)
+            return
 
 
 def compared_tiles(name, tiles, rows, columns):
@@ -275,26 +293,19 @@ def coverage(tiles, rows, n_blocks):
 
     Negative where a tile names another expert, and everywhere if a tile lies beyond the rows or the
     n_blocks.
-
-    tiles [entries, 2, 7] int32: expert, n_block, m_first, m_rows, expert_first, expert_rows,
-    normal; -1: none.
     """
-    tile_expert = rows.expert[:: rows.align]
-    met = torch.zeros((len(tile_expert), n_blocks), dtype=torch.long, device=tiles.device)
-    tiles = tiles[tiles[..., 0] >= 0].long()
-    expert, n_block, m_first, m_rows, expert_first, _, _ = tiles.unbind(-1)
-
-    part = torch.arange(BLOCK // ROW_ALIGN, device=tiles.device)
-    exists = part < m_rows[:, None] // ROW_ALIGN
-    tile, part = exists.nonzero(as_tuple=True)
-    sixteen = (expert_first + m_first)[tile] // ROW_ALIGN + part
-    inside = (sixteen < len(tile_expert)) & (n_block[tile] < n_blocks)
-
-    tile = tile[inside]
-    sixteen = sixteen[inside]
-    times = torch.where(tile_expert[sixteen] == expert[tile], 1, -1000)
-    met.index_put_((sixteen, n_block[tile]), times, accumulate=True)
-    return met - 1000 * (~inside).sum()
+    tile_expert = rows.expert[:: rows.align].tolist()
+    met = torch.zeros((len(tile_expert), n_blocks), dtype=torch.long)
+    for tile in tiles:
+        first = (tile.expert_first + tile.m_first) // ROW_ALIGN
+        end = first + tile.m_rows // ROW_ALIGN
+        if end > len(tile_expert) or tile.n_block >= n_blocks:
+            met += WRONG_TILE
+        elif set(tile_expert[first:end]) <= {tile.expert}:
+            met[first:end, tile.n_block] += 1
+        else:
+            met[first:end, tile.n_block] += WRONG_TILE
+    return met
 
 
 def y_of(scratch, first, count, columns):
