@@ -79,11 +79,11 @@ def test_generated_tensors_have_the_committed_sums(layer_key):
     lines = paths.workload_file(name).read_text(encoding="utf-8").splitlines()
     assert lines[: len(cases)] == records
 
-    sums = workloads.read_checksums(paths.workload_file(name, suffix="sha256"))
+    sums = workload_files.read_checksums(paths.workload_file(name, suffix="sha256"))
     for case in cases:
         if case.seq_len <= MOST_TOKENS:
             content = safetensors.torch.save(operator.tensors(case))
-            assert workloads.sha256(content) == sums[paths.blob_file(name, case.uuid)]
+            assert workload_files.sha256(content) == sums[paths.blob_file(name, case.uuid)]
 
 
 @pytest.mark.parametrize("layer_key", MODELS)
@@ -172,7 +172,7 @@ def test_a_line_that_is_no_workload_is_named(copied, line):
     with file.open("a", encoding="utf-8") as out:
         out.write(f"{line}\n")
     place = re.escape(f"{file.name}:{len(SMALL) + 1}")
-    for read in (workloads.recorded, workloads.make):
+    for read in (workloads.recorded, workload_files.make):
         with pytest.raises(UserError, match=f"^{place}: .*$"):
             read("small", copied)
 
