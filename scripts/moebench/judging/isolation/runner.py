@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from flashinfer_bench import BenchmarkConfig, Definition, Performance, Solution, Workload
 from flashinfer_bench import EvaluationStatus as Status
+from flashinfer_bench.compile import Runnable
 
 from moebench.judging import fib
 from moebench.judging.calling import call, seeded_inputs
@@ -70,9 +71,7 @@ class Runner:
         Inputs are drawn with the workload's uuid as seed. Raises what the reference raises, and
         RuntimeError where its outputs are not finite. root: of the data set with stored inputs.
         """
-        job = self.job(definition, workload, config, root)
-        if self.device != "cpu":
-            job = replace(job, reference_ms=self.reference_ms(job))
+        job = self.job(definition, workload, config, root, is_timed=self.device != "cpu")
         return {solution.name: self.examine(job, solution) for solution in solutions}
 
     def look(
@@ -90,7 +89,7 @@ class Runner:
         `run_workload`.
         """
         fresh = workload.model_copy(update={"uuid": f"{LOOK} {workload.uuid}"})
-        job = self.job(definition, fresh, replace(config, num_trials=1), root)
+        job = self.job(definition, fresh, replace(config, num_trials=1), root, is_timed=False)
         for solution in solutions:
             yield self.examine(job, solution)
         self.free_inputs(job)
@@ -113,11 +112,15 @@ class Runner:
         NURSERIES.clean_up()
 
     def job(
-        self, definition: Definition, workload: Workload, config: BenchmarkConfig, root: Path
+        self,
+        definition: Definition,
+        workload: Workload,
+        config: BenchmarkConfig,
+        root: Path,
+        is_timed: bool,
     ) -> Job:
-        """Return the trials of a workload, with what the reference computes in each.
-
-        Raises as `run_workload`.
+        """Return the trials of a workload, with what the reference computes in each, and its time
+        if that is wanted. Raises as `run_workload`.
         """
         reference = fib.build_reference(definition)
         stored = fib.load_safetensors(definition, workload, root)
@@ -126,15 +129,16 @@ class Runner:
             expected = call(definition, reference, inputs, self.device)
             fib.check_finite(definition, expected)
             trials.append(Trial(inputs, expected))
-        return Job(definition, trials, config)
 
-    def reference_ms(self, job: Job) -> float:
+        reference_ms = self.mean_ms(reference, trials, config) if is_timed else 0.0
+        return Job(definition, trials, config, reference_ms)
+
+    def mean_ms(self, reference: Runnable, trials: list[Trial], config: BenchmarkConfig) -> float:
         """Return the reference's time in ms, a mean over trials."""
-        reference = fib.build_reference(job.definition)
         time_runnable = fib.timer(self.clock)
-        counts = (job.config.warmup_runs, job.config.iterations)
+        counts = (config.warmup_runs, config.iterations)
         times_ms = []
-        for trial in job.trials:
+        for trial in trials:
             times_ms.append(time_runnable(reference, trial.inputs, *counts, self.device))
         torch.cuda.empty_cache()
         return statistics.fmean(times_ms)
