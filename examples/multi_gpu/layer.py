@@ -10,20 +10,21 @@ from moebench.operators.fp8.routed import router_inside
 FP8 = torch.float8_e4m3fn
 
 
-def layers_routed_by(routing: str) -> list[str]:
-    """Return the layers of this routing that have two definitions: with the router inside, and
-    behind it. Those with shared experts are left out.
+def has_bias(layer: str) -> bool:
+    """Return whether a layer's router has a bias."""
+    return layer_sizes()[layer]["routing"] == "sigmoid-bias"
+
+
+def layers_in_two_forms() -> list[str]:
+    """Return the layers that have two definitions: with the router inside, and behind it. Those
+    with shared experts are left out.
     """
-    layers = []
-    for layer in router_inside().values():
-        sizes = layer_sizes()[layer]
-        if sizes["routing"] == routing and not sizes["num_shared_experts"]:
-            layers.append(layer)
-    return layers
+    layers = router_inside().values()
+    return [layer for layer in layers if not layer_sizes()[layer]["num_shared_experts"]]
 
 
-WITH_BIAS = layers_routed_by("sigmoid-bias")
-WITHOUT_BIAS = layers_routed_by("renorm")
+IN_TWO_FORMS = layers_in_two_forms()
+WITH_BIAS = [layer for layer in IN_TWO_FORMS if has_bias(layer)]
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Share:
     @property
     def is_routed(self) -> bool:
         """Whether a rank computes it behind the router. A router with a bias is in the layer."""
-        return self.layer not in WITH_BIAS
+        return not has_bias(self.layer)
 
 
 def part_of(size: int, rank: int, ranks: int) -> range:
@@ -113,7 +114,7 @@ def tokens_of(layer: str, counts: list[int], rank: int, device: str, seed: int =
 def routed_tokens(layer, x, scale, logits, bias, counts) -> Tokens:
     """Return tokens with the experts that the model's router chooses by these logits."""
     route = router(layer)
-    if layer in WITH_BIAS:
+    if has_bias(layer):
         ids, weights = route(logits, bias, layer_sizes()[layer]["routed_scaling_factor"])
     else:
         ids, weights = route(logits)
