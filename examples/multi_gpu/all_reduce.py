@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from layer import Share, expert_share, tokens_of, weights_of, width_share
-from local_layer import REFERENCE, arguments_of, output_for
+from layer import IN_TWO_FORMS, Share, expert_share, tokens_of, weights_of, width_share
+from local_layer import REFERENCE, arguments_of, layer_key_of, output_for
 from moebench.core import interpreter  # noqa: F401  before anything imports Triton
 from moebench.core.errors import UserError
 from moebench.operators.catalogue import layer_key_named, layer_sizes
@@ -69,22 +69,28 @@ def check_arguments(args: argparse.Namespace) -> None:
 
     if args.solution != REFERENCE:
         packed, _ = pack.pack_all([args.solution])
-        if args.definition not in packed[args.solution]:
+        if packed_key(args) not in packed[args.solution]:
             raise UserError(f"--solution: {args.solution} does not serve {args.definition}")
+
+
+def packed_key(args: argparse.Namespace) -> str:
+    """Return the key of the definition that the solution is packed for."""
+    share = SPLITS[args.split](args.definition, 0, args.shares)
+    return layer_key_of(share, share.is_routed)
 
 
 def layers_that_fit(share: Share, device: str) -> list[list]:
     """Return the weights of as many layers as fit, up to LAYERS, as a definition's arguments."""
-    first = weights_of(share, device, gate_first=False)
+    first = weights_of(share, device, gate_first=share.is_routed)
     layer_bytes = sum(tensor.nbytes for tensor in first.tensors())
     free, _ = torch.cuda.mem_get_info()
     more = int(free * 0.8) // layer_bytes
     (count,) = on_all_ranks([min(LAYERS, 1 + more)], least=True, device=device)
 
-    layers = [arguments_of(first, share, routed=False)]
+    layers = [arguments_of(first, share, share.is_routed)]
     for seed in range(1, int(count)):
-        weights = weights_of(share, device, gate_first=False, seed=seed)
-        layers.append(arguments_of(weights, share, routed=False))
+        weights = weights_of(share, device, gate_first=share.is_routed, seed=seed)
+        layers.append(arguments_of(weights, share, share.is_routed))
     return layers
 
 
@@ -107,7 +113,8 @@ def times_of(ways: Ways, args: argparse.Namespace, share: Share, device: str) ->
     for count in args.tokens:
         inputs = []
         for seed in range(LAYERS):
-            inputs.append(tokens_of(share.layer, [count], 0, device, seed).inputs)
+            tokens = tokens_of(share.layer, [count], 0, device, seed)
+            inputs.append(tokens.inputs_of(share))
         output = output_for(inputs[0][0], share.layer)
 
         models = {name: model_of(way, layers, inputs, output) for name, way in timed.items()}
@@ -124,7 +131,7 @@ def record(args: argparse.Namespace, tokens: int, layers: int, us: dict[str, flo
 
     source = None
     if args.solution != REFERENCE:
-        source = pack.pack(args.solution)[args.definition].hash()
+        source = pack.pack(args.solution)[packed_key(args)].hash()
     line = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -148,7 +155,7 @@ def work() -> bool:
     """Do what every rank does, print the tables, and return whether all checks passed."""
     args = parse_arguments()
     args.definition = layer_key_named(args.definition)
-    device = join(args.definition)
+    device = join(args.definition, IN_TWO_FORMS)
     args.shares = args.shares or dist.get_world_size()
     check_arguments(args)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch.distributed as dist
-from layer import Tokens, expert_share, tokens_of, weights_of
+from layer import WITH_BIAS, Tokens, expert_share, tokens_of, weights_of
 from local_layer import REFERENCE, local_layer
 from moebench.core import interpreter  # noqa: F401  before anything imports Triton
 from moebench.core.errors import UserError
@@ -144,7 +144,7 @@ def work() -> bool:
     args = parse_arguments()
     args.definition = layer_key_named(args.definition)
     check_solution(args.solution, args.definition)
-    device = join(args.definition)
+    device = join(args.definition, WITH_BIAS)
 
     checks, all_passed = check_ways(args, device)
     print_tables([checks])

@@ -10,13 +10,21 @@ from moebench.operators.fp8.routed import router_inside
 FP8 = torch.float8_e4m3fn
 
 
-def layers_with_bias() -> list[str]:
-    """Return the layers that have two definitions: a router with a bias inside, and none."""
+def has_bias(layer: str) -> bool:
+    """Return whether a layer's router has a bias."""
+    return layer_sizes()[layer]["routing"] == "sigmoid-bias"
+
+
+def layers_in_two_forms() -> list[str]:
+    """Return the layers that have two definitions: with the router inside, and behind it. Those
+    with shared experts are left out.
+    """
     layers = router_inside().values()
-    return [layer for layer in layers if layer_sizes()[layer]["routing"] == "sigmoid-bias"]
+    return [layer for layer in layers if not layer_sizes()[layer]["num_shared_experts"]]
 
 
-LAYERS = layers_with_bias()
+IN_TWO_FORMS = layers_in_two_forms()
+WITH_BIAS = [layer for layer in IN_TWO_FORMS if has_bias(layer)]
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,11 @@ class Share:
     layer: str
     experts: range
     columns: range
+
+    @property
+    def is_routed(self) -> bool:
+        """Whether a rank computes it behind the router. A router with a bias is in the layer."""
+        return not has_bias(self.layer)
 
 
 def part_of(size: int, rank: int, ranks: int) -> range:
@@ -74,6 +87,10 @@ class Tokens:
         """Return the inputs before the weights of a definition behind the router."""
         return [self.x, self.scale, self.ids, self.weights]
 
+    def inputs_of(self, share: Share) -> list[torch.Tensor]:
+        """Return the inputs before the weights as a rank's share of the layer takes them."""
+        return self.routed_inputs if share.is_routed else self.inputs
+
 
 def tokens_of(layer: str, counts: list[int], rank: int, device: str, seed: int = 0) -> Tokens:
     """Return a rank's tokens, drawn at random, with the experts that the model's router chooses."""
@@ -96,8 +113,11 @@ def tokens_of(layer: str, counts: list[int], rank: int, device: str, seed: int =
 
 def routed_tokens(layer, x, scale, logits, bias, counts) -> Tokens:
     """Return tokens with the experts that the model's router chooses by these logits."""
-    scaling_factor = layer_sizes()[layer]["routed_scaling_factor"]
-    ids, weights = router(layer)(logits, bias, scaling_factor)
+    route = router(layer)
+    if has_bias(layer):
+        ids, weights = route(logits, bias, layer_sizes()[layer]["routed_scaling_factor"])
+    else:
+        ids, weights = route(logits)
     return Tokens(x, scale, logits, bias, ids.to(torch.int32), weights.contiguous(), counts)
 
 

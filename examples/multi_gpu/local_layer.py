@@ -47,10 +47,9 @@ def summed_function_of(name: str, share: Share) -> tuple[Callable, type] | None:
     if name == REFERENCE:
         return None
 
-    module, _ = import_solution(name, share, routed=False)
-    if not hasattr(module, "run_allreduce"):
-        return None
-    return module.run_allreduce, module.Peers
+    module, function = import_solution(name, share, share.is_routed)
+    summed = getattr(module, f"{function}_allreduce", None)
+    return summed and (summed, module.Peers)
 
 
 def import_solution(name: str, share: Share, routed: bool) -> tuple[ModuleType, str]:

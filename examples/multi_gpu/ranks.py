@@ -8,22 +8,21 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from layer import LAYERS
 from moebench.core.errors import CannotRun, UserError
 from moebench.operators.catalogue import full, layer_sizes
 from rich.console import Console
 from rich.table import Table
 
 
-def join(layer: str) -> str:
+def join(layer: str, layers: list[str]) -> str:
     """Become a rank of torchrun's group and return its device, "cuda:0" or "cpu" for instance.
 
-    Raises UserError for a layer or a number of ranks that cannot be.
+    Raises UserError for a layer that is none of `layers`, or a number of ranks that cannot be.
     """
     ranks = int(os.environ["WORLD_SIZE"])
     ranks_here = int(os.environ["LOCAL_WORLD_SIZE"])
     gpus = torch.cuda.device_count()
-    check_layer(layer, ranks)
+    check_layer(layer, layers, ranks)
     if ranks_here > gpus and (gpus or layer in full()):
         raise CannotRun(
             f"ranks: got {ranks_here} for {gpus} GPUs on this machine;"
@@ -41,10 +40,10 @@ def join(layer: str) -> str:
     return str(device or "cpu")
 
 
-def check_layer(layer: str, ranks: int) -> None:
-    """Raise UserError where a layer has no form that the examples need, or does not split."""
-    if layer not in LAYERS:
-        raise UserError(f"--definition: got {layer}, want one of {', '.join(LAYERS)}")
+def check_layer(layer: str, layers: list[str], ranks: int) -> None:
+    """Raise UserError where a layer is none of `layers`, or does not split."""
+    if layer not in layers:
+        raise UserError(f"--definition: got {layer}, want one of {', '.join(layers)}")
     experts = layer_sizes()[layer]["num_experts"]
     if experts % ranks:
         raise UserError(f"ranks: got {ranks}, want a divisor of {experts} experts")

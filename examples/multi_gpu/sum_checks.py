@@ -55,17 +55,18 @@ class Result:
 
 def check_ways(ways: Ways, share: Share, tokens: list[int], device: str) -> tuple[Table, bool]:
     """Return the table of all checks at these numbers of tokens, and whether all passed."""
-    weights = weights_of(share, device, gate_first=False)
-    reference = local_layer(REFERENCE, share, weights, routed=False)
-    arguments = arguments_of(weights, share, routed=False)
+    weights = weights_of(share, device, gate_first=share.is_routed)
+    reference = local_layer(REFERENCE, share, weights, share.is_routed)
+    arguments = arguments_of(weights, share, share.is_routed)
 
     table = Table(*HEAD, caption=str(TOLERANCE))
     all_passed = True
     cases = cases_of(share.layer, tokens, device)
-    expected = [expected_output(reference, case.tokens) for case in cases]
+    expected = [expected_output(reference, case.tokens.inputs_of(share)) for case in cases]
     for name, way in ways.sums.items():
         for case, output in zip(cases, expected, strict=True):
-            result = check(way, case, arguments, output)
+            inputs = case.tokens.inputs_of(share)
+            result = check(way, case, [*inputs, *arguments], output)
             all_passed &= result.passed
             table.add_row(name, str(len(case.tokens.x)), case.name, *result.texts())
     return table, all_passed
@@ -108,9 +109,9 @@ def gathered(output: torch.Tensor) -> list[torch.Tensor]:
     return outputs
 
 
-def expected_output(reference: Callable, tokens: Tokens) -> torch.Tensor:
+def expected_output(reference: Callable, inputs: list[torch.Tensor]) -> torch.Tensor:
     """Return the sum over the ranks, in fp32, of what the reference makes of each one's share."""
-    partial_output = reference(*tokens.inputs)
+    partial_output = reference(*inputs)
     total = torch.zeros_like(partial_output, dtype=torch.float32)
     for part in gathered(partial_output):
         total += part.float()
@@ -118,13 +119,16 @@ def expected_output(reference: Callable, tokens: Tokens) -> torch.Tensor:
 
 
 def check(way: Callable, case: Case, arguments: list, expected: torch.Tensor) -> Result:
-    """Run a way twice, and compare with the expected output, among the ranks and with itself."""
+    """Run a way twice, and compare with the expected output, among the ranks and with itself.
+
+    arguments: of the layer, without the output.
+    """
     outputs = []
     for _ in range(2):
         if case.late_rank == dist.get_rank():
             time.sleep(LATE_SECONDS)
         output = torch.full_like(expected, float("nan"))
-        way(*case.tokens.inputs, *arguments, output)
+        way(*arguments, output)
         outputs.append(output)
 
     first, second = outputs

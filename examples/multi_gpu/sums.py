@@ -31,7 +31,7 @@ class Ways:
 
 def ways_of(solution: str, share: Share, most_tokens: int, device: str) -> Ways:
     """Return the ways that a solution and the machine have. All ranks call it together."""
-    layer = function_of(solution, share, routed=False)
+    layer = function_of(solution, share, share.is_routed)
     sums = {GROUP_SUM: group_sum(layer)}
     if device == "cpu":
         return Ways(layer, sums)

@@ -17,8 +17,8 @@ from moebench.core.errors import UserError
 
 EXAMPLE = paths.ROOT / "examples" / "multi_gpu"
 GLOO = pytest.mark.skipif(torch.cuda.is_available(), reason="over gloo, for machines without a GPU")
-LAYER = "small-one-group"
-RANKS = 3  # whose shares make up its experts and its width
+LAYERS = ["small-one-group", "small-renorm"]  # with a bias for the router, and without
+RANKS = 3  # whose shares make up their experts and their width
 CHECKS = 7  # of all_reduce.py for each way, with two numbers of tokens
 
 
@@ -43,20 +43,25 @@ def torchrun(*arguments, ranks=2, timeout=300):
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
 
 
+@pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("split", ["width_share", "expert_share"])
-def test_shares_make_up_the_layer(example, split):
+def test_shares_make_up_the_layer(example, split, name):
     layer = example("layer")
     local_layer = example("local_layer")
 
-    def reference(share):
-        weights = layer.weights_of(share, "cpu", gate_first=False)
-        return local_layer.local_layer(local_layer.REFERENCE, share, weights, routed=False)
-
-    tokens = layer.tokens_of(LAYER, [3], 0, "cpu")
-    inputs = (tokens.logits, tokens.bias, tokens.x, tokens.scale.t().contiguous())
+    tokens = layer.tokens_of(name, [3], 0, "cpu")
     share_of = getattr(layer, split)
-    parts = [reference(share_of(LAYER, rank, RANKS))(*inputs).float() for rank in range(RANKS)]
-    whole = reference(share_of(LAYER, 0, 1))(*inputs).float()
+
+    def output(rank, ranks):
+        share = share_of(name, rank, ranks)
+        weights = layer.weights_of(share, "cpu", gate_first=share.is_routed)
+        reference = local_layer.local_layer(
+            local_layer.REFERENCE, share, weights, routed=share.is_routed
+        )
+        return reference(*tokens.inputs_of(share)).float()
+
+    parts = [output(rank, RANKS) for rank in range(RANKS)]
+    whole = output(0, 1)
 
     assert (sum(parts) - whole).norm() < 0.01 * whole.norm()  # bf16
     assert all(part.norm() > 0.1 * whole.norm() for part in parts)
@@ -73,9 +78,9 @@ def test_a_solution_passes_every_check_with_tokens_of_each_rank():
 
 @GLOO
 @pytest.mark.slow
-def test_a_solution_passes_every_check_of_a_sum():
-    """Of widths; dispatch.py above has ranks with experts of their own."""
-    arguments = ("--definition", "small", "--solution", "triton_fused_v2", "--split", "width")
+@pytest.mark.parametrize(("name", "split"), [("small", "width"), ("small-renorm", "experts")])
+def test_a_solution_passes_every_check_of_a_sum(name, split):
+    arguments = ("--definition", name, "--solution", "triton_fused_v2", "--split", split)
     done = torchrun("all_reduce.py", *arguments, "--tokens", "1", "5")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("PASSED") == CHECKS

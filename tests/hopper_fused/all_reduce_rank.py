@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -15,21 +16,26 @@ SIZES = (1, 3, 8, 17, 32, 64, 100)  # tokens
 ROUTED_SCALING_FACTOR = 2.5
 REPLAYS = 200
 MOST_CYCLES = 2_000_000  # that a rank is late: a millisecond or so
+DIRECT_TOKENS = {"direct": None, "two_hops": 0}  # how sums travel
+PATIENCE = 2**20  # of ranks that wait for one in vain
+MOST_SECONDS = 60  # that the missing rank waits for the others' end
 
 
 class Rank:
     """A rank's share of a layer of FP8 experts with DeepSeek-V3's routing, and its peers."""
 
-    def __init__(self, package, patience, direct_tokens):
+    def __init__(self, package):
         self.module = importlib.import_module(f"{package}.main")
         self.problem = importlib.import_module(f"{package}.common.host.problem")
         self.number = dist.get_rank()
         self.source = torch.Generator("cuda").manual_seed(self.number)
         self.common_source = torch.Generator("cuda").manual_seed(1000)
-        self.peers = self.module.Peers(
-            max_tokens=256, patience=patience, direct_tokens=direct_tokens
-        )
+        self.peers = None
         self.weights = self.random_weights()
+
+    def join(self, **options):
+        """Join the ranks anew. options: of Peers."""
+        self.peers = self.module.Peers(max_tokens=256, **options)
 
     def random_weights(self):
         hidden = self.problem.HIDDEN_SIZE
@@ -148,15 +154,31 @@ def count_wrong_replays(rank):
     return wrong
 
 
-def wait_in_vain(rank):
-    """Return for whom, and in which epoch, the first rank has waited; the last one stays away."""
+def count_all_wrong(rank):
+    """Return how many calls and replays went wrong on all ranks, by how sums travel."""
+    wrong = {}
+    for hops, direct_tokens in DIRECT_TOKENS.items():
+        rank.join(direct_tokens=direct_tokens)
+        counts = torch.tensor([count_wrong(rank), count_wrong_replays(rank)], device="cuda")
+        dist.all_reduce(counts)
+        calls, replays = counts.tolist()
+        wrong[hops] = {"calls": calls, "replays": replays}
+    return wrong
+
+
+def wait_in_vain(rank, end):
+    """Return for whom, and in which epoch, the first rank has waited; the last one stays away.
+
+    end: a file that tells the last rank that the first has given up.
+    """
+    rank.join(patience=PATIENCE)
     inputs = rank.random_inputs(2)
     for _ in range(4):
         rank.summed(inputs)
     torch.cuda.synchronize()
     dist.barrier()
     if rank.number == dist.get_world_size() - 1:
-        time.sleep(30)  # its memory must outlive the others' waits
+        outlive_others(end)
         os._exit(0)
 
     try:
@@ -164,6 +186,8 @@ def wait_in_vain(rank):
         torch.cuda.synchronize()
     except RuntimeError:
         pass
+    if rank.number == 0:
+        end.touch()
     try:
         rank.peers.check()
     except rank.module.RankMissing as missing:
@@ -171,28 +195,31 @@ def wait_in_vain(rank):
     return {}
 
 
+def outlive_others(end):
+    """Wait until the others have given up: they read this rank's memory until then."""
+    last_look = time.monotonic() + MOST_SECONDS
+    while not end.exists() and time.monotonic() < last_look:
+        time.sleep(0.1)
+    time.sleep(2)  # the other ranks are as patient as the first
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("package")
-    parser.add_argument("mode", choices=["calls", "replays", "missing"])
-    parser.add_argument("--patience", type=int, default=2**26)
-    parser.add_argument("--direct-tokens", type=int)
+    parser.add_argument("mode", choices=["sums", "missing"])
     args = parser.parse_args()
 
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     sys.path.insert(0, args.folder)
-    rank = Rank(args.package, args.patience, args.direct_tokens)
+    rank = Rank(args.package)
 
     if args.mode == "missing":
-        result = wait_in_vain(rank)
+        result = wait_in_vain(rank, Path(args.folder, f"end_{dist.get_world_size()}"))
     else:
-        count = count_wrong if args.mode == "calls" else count_wrong_replays
-        wrong = torch.tensor([count(rank)], device="cuda")
-        dist.all_reduce(wrong)
-        result = {"wrong": wrong.item()}
+        result = count_all_wrong(rank)
     if rank.number == 0:
         print(json.dumps(result), flush=True)
     os._exit(0)  # a context that has failed cannot be closed
