@@ -88,14 +88,6 @@ struct Tiles {
   // up to kGemm2SplitKRows rows each takes every other m_block.
   static constexpr bool kMBlocksAlone = kLongRows && kKBlocks2 <= 6;
 
-  // With so few K blocks an m_block takes less time than its scales of W2 need to come from memory, so a CTA requests
-  // those of all m_blocks before gemm1.
-  static constexpr bool kW2ScalesAhead = kLongRows;
-  // Whether the CTAs of a column tile divide gemm2's m_blocks by what each has done in gemm1, and how many m_blocks are
-  // an n_block's work: 3/4 of what their bytes say.
-  static constexpr bool kSharedByWork = kCtasPerColumnTile > 1 && (kLongRows || kMxfp4Weights);
-  static constexpr int kMBlocksPerNBlock = (3 * kHidden + 2 * kIntermediate) / (4 * kIntermediate);
-
   static constexpr int kWeightTileBytes = kMmaM * kBlockK;
   static constexpr int kStageWeightBytes = 2 * kWeightTileBytes;
   static constexpr int kStepRowBytes = kStepBlocks * kBlockK;  // of x, or of a part of h
@@ -165,8 +157,7 @@ constexpr int pool_bytes(int tokens) {
 constexpr int fused_smem_bytes(int tokens) {
   const int scales = 4 * larger(Tiles::kStages * Tiles::kStageScales, tokens * kMaskWords);
   const int lists = rows_of(tokens) / 4 * 9 + 4 * tokens * kMaskWords + 8 * m_blocks_of(tokens);
-  const int w2_scales = Tiles::kW2ScalesAhead ? 4 * kNumKBlocks2 * m_blocks_of(tokens) : 0;
-  return pool_bytes(tokens) + scales + lists + w2_scales + 4 * kPaddedLocalExperts + 5 * 1024;
+  return pool_bytes(tokens) + scales + lists + 4 * kPaddedLocalExperts + 5 * 1024;
 }
 // The most tokens, whole batches of masks, up to `tokens`, for which shared memory has room.
 constexpr int fitting_tokens(int tokens) {

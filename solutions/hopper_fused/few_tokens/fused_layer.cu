@@ -169,7 +169,6 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     }
     gather_rows<kBf16>(s, args);
     GatheredBarrier::arrive();
-    if (Config::kW2ScalesAhead && has_column_tile) request_w2_scales(s, args);
     gemm1_swiglu_quant<kBf16>(s, args, pipe, warpgroup);
     if (has_column_tile) gemm2_combine(s, args, pipe, warpgroup, epoch);
   }

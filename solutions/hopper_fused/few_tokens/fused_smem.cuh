@@ -50,18 +50,7 @@ struct RoutingWeights {
 struct Gemm1Smem : BypassScales<Config::kBypassTokens>, RoutingWeights<kTopKGiven> {};
 static_assert(sizeof(Gemm1Smem) == Config::kGemm1SmemBytes, "the pool has room for it");
 
-// Scales of W2 for this CTA's column tile: see request_w2_scales.
-template <bool kAhead>
-struct W2Scales {
-  float of_m_block[Config::kMaxMBlocks][kNumKBlocks2];
-  __device__ float* w2_scale(int m_block) { return of_m_block[m_block]; }
-};
-template <>
-struct W2Scales<false> {
-  __device__ float* w2_scale(int) { return reinterpret_cast<float*>(this); }  // nobody reads or writes there
-};
-
-struct CommonSmem {
+struct FusedSmem {
   // gemm1: stages | bypass rows, or all rows from bf16 | Gemm1Smem, at the end. gemm2: stages | sums, at the end.
   uint8_t pool[Config::kPoolBytes];  // 1024-byte aligned, as the swizzle requires
   union {
@@ -97,7 +86,6 @@ struct CommonSmem {
     return *reinterpret_cast<Gemm1Smem*>(pool + Config::kPoolBytes - sizeof(Gemm1Smem));
   }
 };
-struct FusedSmem : CommonSmem, W2Scales<Config::kW2ScalesAhead> {};
 static_assert(sizeof(FusedSmem) <= kSmemLimit, "a CTA has 227 KB of shared memory");
 
 // ---- barriers ----

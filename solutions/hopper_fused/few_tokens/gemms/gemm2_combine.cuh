@@ -15,7 +15,6 @@
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "hopper_fused/few_tokens/mxfp4/mxfp4_mainloops.cuh"
 #include "common/cuda/numerics.cuh"
-#include "common/cuda/ptx/cp_async.cuh"
 #include "common/cuda/pipeline/pipeline.cuh"
 #include "hopper_fused/sizes.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
@@ -248,16 +247,6 @@ __device__ __forceinline__ void reduce_column_tile(const Args& args, unsigned ep
 
 // ---- column tile ----
 
-// For the consumers, before gemm1: requests W2's scales of all m_blocks, for gemm2_combine.
-__device__ __forceinline__ void request_w2_scales(FusedSmem& s, const FusedArgs& args) {
-  const int column_block = blockIdx.x % Config::kNumColumnTiles * Config::kColumnTile / kBlockK;
-  for (int i = threadIdx.x; i < s.num_m_blocks * kNumKBlocks2; i += kConsumerThreads) {
-    const int n = i / kNumKBlocks2, k = i % kNumKBlocks2;
-    const int block = s.m_block[n].expert * (kHidden / kBlockK) + column_block;
-    cp_async_4(s.w2_scale(n) + k, args.w2_scale + block * kNumKBlocks2 + k);
-  }
-}
-
 // epoch: of the ranks' exchange, with ReducedArgs.
 template <class Args>
 __device__ __forceinline__ void gemm2_combine(FusedSmem& s, const Args& args, PipelineState<Config::kStages>& pipe,
@@ -266,31 +255,27 @@ __device__ __forceinline__ void gemm2_combine(FusedSmem& s, const Args& args, Pi
   constexpr int kVectors = Config::kColumnTile / 4;
   float* sums = s.sums(args.num_tokens);
   const int column_tile = blockIdx.x % Config::kNumColumnTiles, rank = blockIdx.x / Config::kNumColumnTiles;
-  // One weight scale per K block and lane. An m_block's are requested while the one before is computed, or all ahead.
+  // One weight scale per K block and lane. An m_block's are requested while the one before is computed.
   const auto scales_of = [&](int n) {
     if (kMxfp4Weights || n >= s.num_m_blocks) return 0.0f;  // those of MXFP4 are w2_scales'
-    if constexpr (Config::kW2ScalesAhead) return s.w2_scale(n)[thread % kWarp % kNumKBlocks2];
     const int block = s.m_block[n].expert * (kHidden / kBlockK) + column_tile * Config::kColumnTile / kBlockK;
     return args.w2_scale[block * kNumKBlocks2 + thread % kWarp % kNumKBlocks2];
   };
-  MBlockScheduler scheduler(s);
-  float next_scales = Config::kW2ScalesAhead ? 0.0f : scales_of(scheduler.n);
+  float next_scales = scales_of(rank);
   W2ScaleReader w2_scales;
-  if (kMxfp4Weights && scheduler.n < s.num_m_blocks)
-    w2_scales.begin(scale_rows_of(args, s.m_block[scheduler.n], warpgroup));
-  if constexpr (Config::kW2ScalesAhead) cp_async_wait_all();
+  if (kMxfp4Weights && rank < s.num_m_blocks) w2_scales.begin(scale_rows_of(args, s.m_block[rank], warpgroup));
   ConsumersBarrier::sync();  // gemm1 is over: the sums may overwrite Gemm1Smem
   const int sum_tokens = kMxfp4Weights && args.y ? 0 : args.num_tokens;
   for (int i = thread; i < sum_tokens * kVectors; i += kConsumerThreads)
     *reinterpret_cast<float4*>(sums + i / kVectors * Config::kSumPitch + i % kVectors * 4) = make_float4(0, 0, 0, 0);
   ConsumersBarrier::sync();
 
-  for (int i = 0; scheduler.n < s.num_m_blocks; scheduler.advance()) {
-    const MBlock m_block = s.m_block[scheduler.n];
-    const float w_scales = Config::kW2ScalesAhead ? scales_of(scheduler.n) : next_scales;
-    if constexpr (!Config::kW2ScalesAhead) next_scales = scales_of(scheduler.next());
+  for (int n = rank, i = 0; n < s.num_m_blocks; n += Config::kCtasPerColumnTile) {
+    const MBlock m_block = s.m_block[n];
+    const float w_scales = next_scales;
+    next_scales = scales_of(n + Config::kCtasPerColumnTile);
     if constexpr (kMxfp4Weights) {
-      const int next = min(scheduler.next(), s.num_m_blocks - 1);
+      const int next = min(n + Config::kCtasPerColumnTile, s.num_m_blocks - 1);
       w2_scales.next_tile(scale_rows_of(args, s.m_block[next], warpgroup));
     }
     if (m_block.rows <= 8) gemm2_m_block<8>(s, args, pipe, m_block, w2_scales, w_scales, warpgroup, i);

@@ -28,22 +28,6 @@ struct Gemm1Tile {
   __device__ int k_block(int i) const { return gemm1_k_block(i, n_block); }
 };
 
-// How gemm1's n_blocks are divided.
-struct Gemm1Waves {
-  int n_blocks, full_waves;
-  int left;  // CTAs with a column tile that take one more, the first ones
-  __device__ explicit Gemm1Waves(const FusedSmem& s) {
-    const int ctas = gridDim.x, gemm1_only_ctas = ctas - Config::kGemm2Ctas;
-    n_blocks = s.num_m_blocks * Config::kNumNBlocks;
-    // n_blocks in the time of all but two of gemm2's m_blocks, as if both took as long as reading their weights
-    const int spare = max(1, (s.num_m_blocks / Config::kCtasPerColumnTile - 2) * (Config::kColumnTile * kIntermediate) /
-                                 (2 * Config::kNBlockColumns * kHidden));
-    const int shared = max(0, n_blocks - gemm1_only_ctas * spare);
-    full_waves = shared / ctas;
-    left = min(Config::kGemm2Ctas, shared % ctas);
-  }
-};
-
 struct NBlockScheduler {
   const FusedSmem& s;
   int taken = 0;
@@ -51,12 +35,16 @@ struct NBlockScheduler {
   // This CTA's next tile; false when there is none.
   __device__ bool get_next_tile(Gemm1Tile& t) {
     const int cta = blockIdx.x, ctas = gridDim.x, gemm1_only_ctas = ctas - Config::kGemm2Ctas;
-    const Gemm1Waves waves(s);
-    const int n_blocks = waves.n_blocks, full_waves = waves.full_waves, left = waves.left, pairs = full_waves / 2;
+    const int n_blocks = s.num_m_blocks * Config::kNumNBlocks;
+    // n_blocks in the time of all but two of gemm2's m_blocks, as if both took as long as reading their weights
+    const int spare = max(1, (s.num_m_blocks / Config::kCtasPerColumnTile - 2) * (Config::kColumnTile * kIntermediate) /
+                                 (2 * Config::kNBlockColumns * kHidden));
+    const int shared = max(0, n_blocks - gemm1_only_ctas * spare), full_waves = shared / ctas, pairs = full_waves / 2;
     int at = 2 * (taken * ctas + cta);
     t.num_n_blocks = 2;
     if (taken >= pairs) {
       const int extra = taken - pairs - full_waves % 2;  // n_blocks that this CTA has of the last wave
+      const int left = min(Config::kGemm2Ctas, shared % ctas);  // for the CTAs with a column tile
       t.num_n_blocks = 1;
       if (extra < 0) at = 2 * pairs * ctas + cta;  // the odd one of the full waves
       else if (cta >= Config::kGemm2Ctas)
@@ -70,30 +58,6 @@ struct NBlockScheduler {
     t.m_block = s.m_block[t.m_block_index];
     return true;
   }
-};
-
-// Which m_blocks a CTA with a column tile takes in gemm2: every kCtasPerColumnTile-th. With kSharedByWork those of the
-// CTAs of a column tile that have an n_block less take the first m_blocks, as many as weigh as much; behind these all
-// of them take turns. h of the first m_blocks is complete first.
-struct MBlockScheduler {
-  int n;               // this CTA's m_block
-  int alone = 0;       // m_blocks of the CTAs with an n_block less
-  int step_alone = 1;  // those CTAs
-  __device__ explicit MBlockScheduler(const FusedSmem& s) : n(blockIdx.x / Config::kNumColumnTiles) {
-    if constexpr (Config::kSharedByWork) {
-      const int column_tile = blockIdx.x % Config::kNumColumnTiles, left = Gemm1Waves(s).left;
-      // CTAs of the column tile with an n_block more, the first ones
-      const int busy = (max(0, left - column_tile) + Config::kNumColumnTiles - 1) / Config::kNumColumnTiles;
-      if (busy == 0 || busy == Config::kCtasPerColumnTile) return;
-      step_alone = Config::kCtasPerColumnTile - busy;
-      alone = Config::kMBlocksPerNBlock * step_alone;
-      n = n < busy ? alone + step_alone + n : n - busy;
-    }
-  }
-  __device__ int next() const {
-    return n + (Config::kSharedByWork && n < alone ? step_alone : Config::kCtasPerColumnTile);
-  }
-  __device__ void advance() { n = next(); }
 };
 
 }  // namespace hopper_fused

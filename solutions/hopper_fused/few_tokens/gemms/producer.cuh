@@ -92,8 +92,8 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
     }
   }
   if (!has_column_tile) return;
-  for (MBlockScheduler scheduler(s); scheduler.n < s.num_m_blocks; scheduler.advance()) {
-    const MBlock m_block = s.m_block[scheduler.n];
+  for (int n = blockIdx.x / Config::kNumColumnTiles; n < s.num_m_blocks; n += Config::kCtasPerColumnTile) {
+    const MBlock m_block = s.m_block[n];
     const int stage_k = m_block.split_k() ? 2 : 1;  // K blocks of a stage, but for a half-filled one
     if constexpr (kMxfp4Weights)
       prefetch_scales(args.w2_bytes(),
@@ -165,9 +165,7 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
   }
   if (!has_column_tile) return;
   __syncwarp();
-  int ready = 0;
-  for (MBlockScheduler scheduler(s); scheduler.n < s.num_m_blocks; scheduler.advance()) {
-    const int n = scheduler.n;
+  for (int n = blockIdx.x / Config::kNumColumnTiles, ready = 0; n < s.num_m_blocks; n += Config::kCtasPerColumnTile) {
     if (n >= ready) ready = wait_for_h<true>(scratch.n_blocks_stored, Config::kNumNBlocks, n, s.num_m_blocks);
     if (!copies) continue;
     const MBlock m_block = s.m_block[n];
