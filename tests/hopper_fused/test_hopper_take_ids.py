@@ -15,6 +15,7 @@ import torch
 from every_solution import slow
 from host_program import take
 
+INT32 = np.iinfo(np.int32)
 ATOM = 8  # rows that an expert's rows are padded to
 ROW = np.dtype([("expert", "<i4"), ("token", "<i4"), ("weight", "<f4")])
 # one word of experts; two, the second not full; sixteen, more than a CTA has threads, and top-k 10
@@ -93,21 +94,26 @@ def random_ids(layer, tokens, offset):
     """
     draw = np.random.default_rng(0)
     end = offset + layer.num_local
-    every_id = np.tile(np.arange(offset, end), (tokens, 1))
-    ids = draw.permuted(every_id, axis=1)[:, : layer.top_k]
-    ids[::3, 1] = -1
-    ids[1::3, 2] = end
-    ids[2::3, 3] = offset - 1
-    ids[::5, 4] = 2**31 - 1
-    ids[1::5, 5] = -(2**31)
+    local_ids = np.tile(np.arange(offset, end), (tokens, 1))
+    ids = draw.permuted(local_ids, axis=1)[:, : layer.top_k]
     ids[::4, -1] = ids[::4, 0]
-    ids[7::16] = -1
-    ids[8::16] = end - 1
+    spoil_some(ids, offset, end)
 
     is_local = (offset <= ids) & (ids < end)
     weights = draw.random(ids.shape, dtype=np.float32)
     weights[~is_local] = np.nan
-    return ids.clip(-(2**31), 2**31 - 1).astype("i4"), weights
+    return ids.clip(INT32.min, INT32.max).astype("i4"), weights
+
+
+def spoil_some(ids, offset, end):
+    """Put ids that are no local expert's into some slots, and the same into all of some tokens."""
+    ids[::3, 1] = -1
+    ids[1::3, 2] = end
+    ids[2::3, 3] = offset - 1
+    ids[::5, 4] = INT32.max
+    ids[1::5, 5] = INT32.min
+    ids[7::16] = -1
+    ids[8::16] = end - 1
 
 
 def real_rows(answer):

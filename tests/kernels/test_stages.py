@@ -358,6 +358,7 @@ def test_clamped_swiglu(device, activation, limit, set_activation):
         pytest.skip("the definition's activation is compiled in")
     sizes = {"activation": activation, "swiglu_limit": limit}
     swiglu_ref = set_activation(sizes)
+    swiglu_of_definition = activations.function_of(sizes)
     up, gate = 10 * Draw(device).normal(2, 256)
     gate[:2] = torch.tensor([torch.nan, torch.inf])
     up[2:4] = torch.tensor([torch.nan, -torch.inf])
@@ -365,9 +366,9 @@ def test_clamped_swiglu(device, activation, limit, set_activation):
 
     swiglu_kernel[(1,)](gate, up, output)
 
-    tolerance = {"rtol": 1e-5, "atol": 1e-5, "equal_nan": True}
-    torch.testing.assert_close(output, swiglu_ref(gate, up), **tolerance)
-    torch.testing.assert_close(output, activations.function_of(sizes)(gate, up), **tolerance)
+    for statement in (swiglu_ref, swiglu_of_definition):
+        expected = statement(gate, up)
+        torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 # ---- gemm2 ----
@@ -409,15 +410,13 @@ def test_combine(device, seed, num_tokens, branch):
     expert[::5] = -1  # at least token 0 has no local expert
     permutation = permute_ref(expert, NUM_LOCAL_EXPERTS, 16)
     row_of_pair = permutation.row_of_pair
-    rows = rows_of_tokens(permutation, 16)
     weight = case.normal(num_tokens, TOP_K)
     output = case.bf16_full_of_nan(num_tokens, case.hidden)
     expected = output.clone()
     width = case.slice_width()
 
     for first in range(0, case.hidden, width):
-        y = case.bf16_full_of_nan(len(permutation.pair_of_row), width)
-        y[rows] = case.normal(len(rows), width).bfloat16()
+        y = random_y(case, permutation, width)
         combine(y, row_of_pair, weight, output, first, branch)
         combine_ref(y, row_of_pair, weight, expected, first)
         assert output[:, first + width :].isnan().all()
@@ -426,3 +425,11 @@ def test_combine(device, seed, num_tokens, branch):
     assert nowhere[0]
     assert (output[nowhere] == 0).all()
     assert_within(output, expected, BF16_STEP, 1e-6)
+
+
+def random_y(case, permutation, width):
+    """Return y [rows, width]: NaN in rows of no token."""
+    rows = rows_of_tokens(permutation, 16)
+    y = case.bf16_full_of_nan(len(permutation.pair_of_row), width)
+    y[rows] = case.normal(len(rows), width).bfloat16()
+    return y

@@ -120,24 +120,23 @@ def test_gemm1_swiglu_fp16(module, draw, blocks, routed, monkeypatch):
     output = stage.gemm1_swiglu_fp16(*operands, choice(module, blocks))
     expected = stage.gemm1_swiglu_fp16_ref(*operands, blocks.m)
 
-    h, scale, expected_h, expected_scale = real_rows(gemm1.permuted, *output, *expected)
+    h, scale = real_rows(gemm1.permuted, *output)
     assert (scale.frexp().mantissa == 0.5).all()
     assert (h.abs() < 2**15).all()
-    error = relative_error(wide_halves(h, scale), wide_halves(expected_h, expected_scale))
-    assert (error < 1e-3).all()
+    expected_h = wide_halves(*real_rows(gemm1.permuted, *expected))
+    assert (relative_error(wide_halves(h, scale), expected_h) < 1e-3).all()
 
 
 @on_each(Blocks(16, 128, 128), Blocks(32, 128, 64))
 def test_gemm2_fp16(module, draw, blocks):
     """Of a slice of the columns that does not begin with the first."""
-    hidden = 384
     permuted = permutation(draw, blocks.m)
     stage = module("gemm2_fp16")
     rows = len(permuted.pair_of_row)
     h = draw.normal(rows, INTER).half()
     h_scale = torch.exp2(draw.integers(-8, 8, rows, INTER // 128).float())
-    w2 = draw.fp8(EXPERTS, hidden, INTER)
-    w2_scale = draw.normal(EXPERTS, hidden // 128, INTER // 128)
+    w2 = draw.fp8(EXPERTS, 384, INTER)
+    w2_scale = draw.normal(EXPERTS, 3, INTER // 128)
     operands = (h, h_scale, w2, w2_scale, permuted)
     y = torch.full((rows, 256), torch.nan, dtype=torch.bfloat16, device=DEVICE)
 

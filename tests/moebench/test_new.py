@@ -19,13 +19,21 @@ HARDEST = ["none-local", "no-tokens", "harsh-scales-one-token"]
 FEW = ["one-token", "no-tokens"]
 
 
-@pytest.fixture
-def solutions(tmp_path, monkeypatch):
-    """A solutions folder with some of ours and the shared stages."""
-    folder = tmp_path / "solutions"
+@pytest.fixture(scope="module")
+def some_of_ours(tmp_path_factory):
+    """A folder with some of our solutions and the shared stages."""
+    folder = tmp_path_factory.mktemp("ours")
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("torch_moe", "triton_fused_v2", "hopper_fused", "common"):
         shutil.copytree(paths.SOLUTIONS / name, folder / name, ignore=ignored)
+    return folder
+
+
+@pytest.fixture
+def solutions(some_of_ours, tmp_path, monkeypatch):
+    """A solutions folder with some of ours."""
+    folder = tmp_path / "solutions"
+    shutil.copytree(some_of_ours, folder)
     monkeypatch.setattr(paths, "SOLUTIONS", folder)
     monkeypatch.setattr(new, "default_author", lambda: AUTHOR)
     return folder
@@ -135,12 +143,15 @@ REFUSED |= {name: f"NAME: got {name!r}" for name in [*TAKEN.split(), "definition
 
 
 @pytest.mark.parametrize("arguments", REFUSED)
-def test_bad_names_get_one_line_and_nothing_is_written(solutions, refusal, arguments):
-    before = sorted(solutions.iterdir())
+def test_bad_names_get_one_line_and_nothing_is_written(
+    some_of_ours, monkeypatch, refusal, arguments
+):
+    monkeypatch.setattr(paths, "SOLUTIONS", some_of_ours)
+    before = sorted(some_of_ours.iterdir())
     status, line = refusal("new", *shlex.split(arguments))
     assert status == 2
     assert REFUSED[arguments] in line
-    assert sorted(solutions.iterdir()) == before
+    assert sorted(some_of_ours.iterdir()) == before
 
 
 @pytest.mark.parametrize("author", ["Zoë O'Neil", 'the "quick" team'])

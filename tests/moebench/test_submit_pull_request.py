@@ -11,6 +11,7 @@ from contextlib import redirect_stdout
 from unittest import mock
 
 import pytest
+from every_solution import slow
 from flashinfer_bench import Trace
 from flashinfer_bench.data import load_jsonl_file
 from moebench import cli
@@ -127,17 +128,14 @@ def test_an_older_fib_has_no_report(data_set, monkeypatch):
     assert VALIDATE(data_set, NAME, "layout").startswith("not run: ")
 
 
+# a slice of every expert; a shared expert; MXFP4
+LACKING = [slow("deepseek-v3-tp8"), slow("deepseek-v3-ep8-shared"), "deepseek-v4-flash-ep8-mxfp4"]
+
+
 @pytest.mark.parametrize("main", ["", pytest.param(MAIN, marks=NEEDS_MAIN)])
-@pytest.mark.parametrize(
-    "key",
-    [
-        pytest.param("deepseek-v3-tp8", marks=pytest.mark.slow),
-        pytest.param("deepseek-v3-ep8-shared", marks=pytest.mark.slow),
-        "deepseek-v4-flash-ep8-mxfp4",
-    ],
-)
+@pytest.mark.parametrize("key", LACKING)
 def test_fib_reads_what_the_public_data_set_lacks(key, main, data_set, tmp_path, monkeypatch):
-    """A slice of every expert, a shared expert, and MXFP4, with traces of two kinds of GPU."""
+    """With traces of two kinds of GPU."""
     monkeypatch.setenv("FIB_MAIN", main)
     if not main:
         monkeypatch.setattr(pull_request, "validate", lambda *_: "")

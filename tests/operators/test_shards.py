@@ -62,9 +62,8 @@ def rank_of(experts, rank, ranks):
     part = {}
     for name in ("w13", "w13_scale"):
         up, gate = experts[name].chunk(2, dim=1)
-        part[name] = torch.cat(
-            [up.chunk(ranks, dim=1)[rank], gate.chunk(ranks, dim=1)[rank]], dim=1
-        )
+        slices = [half.chunk(ranks, dim=1)[rank] for half in (up, gate)]
+        part[name] = torch.cat(slices, dim=1)
     for name in ("w2", "w2_scale"):
         part[name] = experts[name].chunk(ranks, dim=2)[rank]
     return part

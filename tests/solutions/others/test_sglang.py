@@ -155,22 +155,22 @@ class OverflowCase:
     TOP_K = 4
     BLOCK_M = 16
     COLUMNS = 256
+    DEPTH = 384
     NUM_TOKENS = 21
     EXPERTS = 3
 
     def __init__(self):
         draw = Draw(DEVICE)
-        depth = 384
-        self.expert = draw.integers(-1, self.EXPERTS, self.NUM_TOKENS, self.TOP_K)
-        self.padding = self.expert.numel()
-        self.rows = permute_ref(self.expert, self.EXPERTS, self.BLOCK_M, padding=self.padding)
-        pair = self.rows.pair_of_row
-        self.token = (pair // self.TOP_K).clamp(max=self.NUM_TOKENS - 1).long()
+        expert = draw.integers(-1, self.EXPERTS, self.NUM_TOKENS, self.TOP_K)
+        self.padding = expert.numel()
+        self.rows = permute_ref(expert, self.EXPERTS, self.BLOCK_M, padding=self.padding)
+        token = self.rows.pair_of_row // self.TOP_K
+        self.token = token.clamp(max=self.NUM_TOKENS - 1).long()
 
-        w = draw.fp8(self.EXPERTS, 2 * self.COLUMNS, depth)
-        w_scale = draw.normal(self.EXPERTS, 2 * self.COLUMNS // 128, depth // 128)
-        self.x = draw.fp8(self.NUM_TOKENS, depth)
-        self.x_scale = draw.normal(depth // 128, self.NUM_TOKENS).t()
+        self.x = draw.fp8(self.NUM_TOKENS, self.DEPTH)
+        self.x_scale = draw.normal(self.DEPTH // 128, self.NUM_TOKENS).t()
+        w = draw.fp8(self.EXPERTS, 2 * self.COLUMNS, self.DEPTH)
+        w_scale = draw.normal(self.EXPERTS, 2 * self.COLUMNS // 128, self.DEPTH // 128)
         self.w = w[:, self.COLUMNS :]
         self.w_scale = w_scale[:, self.COLUMNS // 128 :]
 

@@ -40,7 +40,7 @@ def error_of(inputs, clamp):
 
 
 def main():
-    # whether a graph is being captured, which torch without CUDA cannot answer
+    # FlashInfer asks whether a graph is being captured; torch without CUDA cannot answer
     torch.cuda.is_current_stream_capturing = lambda: False
     inputs = layer_inputs.arguments(LAYER_KEY, 5, "cpu")
     inputs.pop("output")
