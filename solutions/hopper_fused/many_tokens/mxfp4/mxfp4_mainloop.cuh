@@ -1,12 +1,17 @@
-// mxfp4_mainloop: the main loop of a tile with MXFP4 weights, of both GEMMs. wgmma's M is weight rows: a warpgroup has
-// 128, as two m64 one after the other, which it takes from shared memory to registers and turns into E4M3 there. wgmma's
-// N is the tile's rows. While a warpgroup converts, scales and adds, the other's wgmmas can run.
+// mxfp4_mainloop: the main loop of a pass of a tile with MXFP4 weights, of both GEMMs. wgmma's M is weight rows: a
+// warpgroup has 64, which it takes from shared memory to registers and turns into E4M3 there, once for all rows of the
+// tile. wgmma's N is the tile's rows, or one half of them after the other. A K block of a product is four wgmmas. While
+// they run, the next K block's weights are converted.
 //
-// A weight row's reference (mxfp4_values.cuh) stays for all K blocks, so sums are scaled by x's or h's scales alone, and
-// by it at the end. A K block with a group that is not in its row's window is unusual: it moves the reference, and the
-// row's sums with it, by a power of two. Where a K block's own groups are further apart than the window, or a scale is
-// NaN, it is wide: it is multiplied group by group, each product scaled in fp32. Whether a K block is so concerns all of
-// a warpgroup, as wgmma does. Groups of zeros count as having no scale, unless it is NaN.
+//   up to 112 rows   one product a K block, in two accumulators: K block k + 1 is multiplied while k is added
+//   more rows        two products a K block, one half of the rows after the other, in one accumulator. While a
+//                    warpgroup adds, the other's wgmmas run
+//
+// A weight row's reference (mxfp4_values.cuh) stays for as many K blocks as it can, so sums are scaled by x's or h's
+// scales alone, and by it at the end. Where a group of K blocks whose scales came together is not in its row's window,
+// the sums so far are put aside, in fp32 in local memory, and rows get new references. K blocks that no reference fits,
+// as their own scales are too far apart or NaN, are multiplied 32 of K at a time, and each product is scaled in fp32.
+// Which K blocks these are depends on the 64 weight rows of a warpgroup alone.
 #pragma once
 #include <cstdint>
 
@@ -23,12 +28,10 @@ constexpr int kBarUnusual = 4;
 
 // The lowest exponents of rows' windows. A reference is from 2^-40 to 2^8: sums, in units of it, stay far from infinity.
 constexpr int kLeastLow = kE8M0Bias - 40 - kExponentsBelow, kMostLow = kE8M0Bias + 8 - kExponentsBelow;
-constexpr int kHeadroom = 4;  // exponents of a new window above the largest
-constexpr int kWideLow = kE8M0Bias - kExponentsBelow;  // of rows whose reference is 1
+constexpr int kUnitLow = kE8M0Bias - kExponentsBelow;  // of a row whose reference is 1
+constexpr int kHeadroom = 4;                           // exponents of a new window above the largest
 
-// A byte for each of a lane's rows: of the two m64 the lane's row and the one 8 below.
-__device__ __forceinline__ int byte_of(uint32_t bytes, int m, int r) { return bytes >> 8 * (2 * m + r) & 255; }
-__device__ __forceinline__ uint32_t byte_at(int value, int m, int r) { return (uint32_t)value << 8 * (2 * m + r); }
+constexpr uint32_t kEachByte = 0x01010101u, kHighBits = 0x80u * kEachByte;
 
 // The same in all lanes, and the compiler knows it.
 __device__ __forceinline__ int uniform(int v) { return __shfl_sync(kFullWarp, v, 0); }
@@ -38,10 +41,6 @@ __device__ __forceinline__ int uniform(int v) { return __shfl_sync(kFullWarp, v,
 __device__ __forceinline__ int quad_max(int v) {
   v = max(v, __shfl_xor_sync(kFullWarp, v, 1));
   return max(v, __shfl_xor_sync(kFullWarp, v, 2));
-}
-__device__ __forceinline__ int quad_min(int v) {
-  v = min(v, __shfl_xor_sync(kFullWarp, v, 1));
-  return min(v, __shfl_xor_sync(kFullWarp, v, 2));
 }
 // For a warpgroup: whether a thread of it says so.
 __device__ __forceinline__ bool any_of_warpgroup(bool mine, int warpgroup) {
@@ -53,277 +52,365 @@ __device__ __forceinline__ bool any_of_warpgroup(bool mine, int warpgroup) {
   return any;
 }
 
-// The window for a K block whose largest exponent is `most` and whose least is `least`.
-__device__ __forceinline__ int window_of(int most, int least) {
-  return min(most - (kExponents - 1 - kHeadroom), least);
+// The window of a row from the largest exponent of a K block.
+__device__ __forceinline__ int window_of(int most) {
+  return min(max(most - (kExponents - 1 - kHeadroom), kLeastLow), kMostLow);
 }
-// The window of a row from its first K block; what of that is not in it is unusual.
-__device__ __forceinline__ int first_window(int exponent) {
-  return min(max(window_of(quad_max(exponent), kE8M0NaN), kLeastLow), kMostLow);
+// Whether one of four bytes, each an exponent less its window, is not in the window. Where an exponent is below its
+// window the difference borrows from the next byte; but its own is 128 or more then, as no window begins above 128.
+__device__ __forceinline__ bool beyond_window(uint32_t places) {
+  static_assert(kMostLow <= 128 && kLeastLow >= 0, "a borrow is seen");
+  return ((places + (128 - kExponents) * kEachByte | places) & kHighBits) != 0;
+}
+__device__ __forceinline__ int largest_byte(uint32_t bytes) {
+  return max(max(bytes & 255, bytes >> 8 & 255), max(bytes >> 16 & 255, bytes >> 24));
 }
 
-// ---- one m64 ----
+// ---- one product ----
 
 __device__ __forceinline__ bool has_values(const uint4& packed) {
   return ((packed.x | packed.y | packed.z | packed.w) & 0x77777777u) != 0;
 }
 
-// packed: a lane's group of a row, and of the row 8 below.
-__device__ __forceinline__ void convert_m64(uint32_t (&a)[4][4], const uint4 (&packed)[2],
-                                            const Magnitudes (&magnitudes)[2]) {
+// Sets what a lane has of one of its two rows: packed is its group, values go to each of the four wgmmas.
+__device__ __forceinline__ void convert_row(uint32_t (&a)[kMmasPerStep][4], int r, const uint4& packed,
+                                            const E4M3Table& table) {
+  const uint32_t words[kMmasPerStep] = {packed.x, packed.y, packed.z, packed.w};
 #pragma unroll
-  for (int r = 0; r < 2; r++) {
-    const uint32_t words[4] = {packed[r].x, packed[r].y, packed[r].z, packed[r].w};
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const uint2 values = e4m3_of_eight(words[j], magnitudes[r]);
-      a[j][r] = values.x;
-      a[j][2 + r] = values.y;
-    }
+  for (int j = 0; j < kMmasPerStep; j++) {
+    const uint2 values = e4m3_of_eight(words[j], table);
+    a[j][r] = values.x;
+    a[j][2 + r] = values.y;
   }
 }
 
-// accum = the m64 times x or h, over a K block. a_tile: [part][rows], swizzled.
+// Begins accum = the weights times N rows of x or h, over a K block. rows: [part][rows], swizzled.
 template <int N, int kParts>
-__device__ __forceinline__ void issue_m64(float (&accum)[N / 2], uint32_t (&a)[4][4], const uint8_t* a_tile) {
+__device__ __forceinline__ void issue_product(float (&accum)[N / 2], uint32_t (&a)[kMmasPerStep][4],
+                                              const uint8_t* rows) {
 #pragma unroll
-  for (int j = 0; j < 4; j++)
+  for (int j = 0; j < kMmasPerStep; j++)
 #pragma unroll
     for (int i = 0; i < 4; i++) asm volatile("" : "+r"(a[j][i])::"memory");
   warpgroup_fence_operand(accum);
   warpgroup_arrive();
 #pragma unroll
   for (int part = 0; part < kParts; part++) {
-    const uint64_t desc = make_smem_desc(a_tile + part * Grouped::kATileBytes, kAtomBytes);
+    const uint64_t desc = make_smem_desc(rows + part * Grouped::kATileBytes, kAtomBytes);
 #pragma unroll
-    for (int j = 0; j < 4; j++) WgmmaRegisters<N>::mma(accum, a[j], desc + kDescMmaK * j, part > 0 || j > 0);
+    for (int j = 0; j < kMmasPerStep; j++)
+      WgmmaRegisters<N>::mma(accum, a[j], desc + kDescMmaK * j, part > 0 || j > 0);
   }
   warpgroup_commit_batch();
 }
 
-template <int N>
-__device__ __forceinline__ void wait_m64(float (&accum)[N / 2]) {
-  warpgroup_wait<0>();
+// Waits until all but kPending of the products are made; accum: of the last of them.
+template <int N, int kPending>
+__device__ __forceinline__ void wait_product(float (&accum)[N / 2]) {
+  warpgroup_wait<kPending>();
   warpgroup_fence_operand(accum);
 }
 
-// sum += accum * scale of x or h.
+// The scales of x or h of a lane's rows.
 template <int N>
-__device__ __forceinline__ void add_m64(float (&sum)[N / 2], const float (&accum)[N / 2], const float* a_scale) {
+__device__ __forceinline__ void load_scales(float2 (&scales)[N / 8], const float* a_scale) {
 #pragma unroll
-  for (int j = 0; j < N / 8; j++) {
-    const float2 scale = *reinterpret_cast<const float2*>(a_scale + 8 * j + 2 * (threadIdx.x % kQuad));
-    sum[4 * j + 0] += accum[4 * j + 0] * scale.x;
-    sum[4 * j + 1] += accum[4 * j + 1] * scale.y;
-    sum[4 * j + 2] += accum[4 * j + 2] * scale.x;
-    sum[4 * j + 3] += accum[4 * j + 3] * scale.y;
-  }
+  for (int j = 0; j < N / 8; j++)
+    scales[j] = *reinterpret_cast<const float2*>(a_scale + 8 * j + 2 * (threadIdx.x % kQuad));
 }
-
-// sum *= 2^power, for row or row + 8.
+// sum += accum * scale.
 template <int N>
-__device__ __forceinline__ void scale_row(float (&sum)[N / 2], int row, float factor) {
+__device__ __forceinline__ void add_product(float (&sum)[N / 2], const float (&accum)[N / 2],
+                                            const float2 (&scales)[N / 8]) {
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
-    sum[4 * j + 2 * row] *= factor;
-    sum[4 * j + 2 * row + 1] *= factor;
+    sum[4 * j + 0] += accum[4 * j + 0] * scales[j].x;
+    sum[4 * j + 1] += accum[4 * j + 1] * scales[j].y;
+    sum[4 * j + 2] += accum[4 * j + 2] * scales[j].x;
+    sum[4 * j + 3] += accum[4 * j + 3] * scales[j].y;
   }
 }
 
 // ---- the loop ----
 
-template <int N, int kParts, int kNumKBlocks, bool kFence, class Smem>
+template <class Rows, int kParts, int kNumKBlocks, bool kFence, class Smem>
 struct Mxfp4Mainloop {
-  // N 128 leaves no registers for a second m64's weights.
-  static constexpr bool kConvertsAhead = N <= 96;
+  static constexpr int N = Rows::kRows, kHalves = Rows::kHalves;
+  static constexpr int kNone = -1;
 
   Smem& smem;
   typename Smem::Pipeline& pipe;
-  float (&sum)[2][N / 2];
+  float (&sum)[kHalves][N / 2];
   const int warpgroup;
-  int row;             // the lane's first, in the tile; others are 8, 64 and 72 below
-  uint32_t windows;    // the lowest exponents of the rows' windows
-  uint32_t places;     // in the windows, of the lane's groups in the K block that comes next
-  int largest = 0;     // of the exponents, with two parts
-  float bound = 0.0f;  // with two parts: of row threadIdx.x % 128 of h the sum of scales
+  int row;                           // the lane's first, in the pass; the other is 8 below
+  int stage, before;                 // of the K block that comes next, and of the one before
+  int added = kNone;                 // stage of a K block that is in the sums and not released
+  int low[2];                        // the lowest exponents of the rows' windows
+  uint32_t places[2];                // in the windows, of the lane's groups: a byte for each K block from `stage` on
+  volatile float aside[kHalves][N / 2];  // in local memory: sums of K blocks before, in units of 1
+  bool has_aside = false;
+  int largest = 0;                   // of the exponents, with two parts
+  float bound[2] = {};               // with two parts: of rows threadIdx.x % 128 and 128 more of h the sum of scales
 
-  __device__ __forceinline__ Mxfp4Mainloop(Smem& smem_, typename Smem::Pipeline& pipe_, float (&sum_)[2][N / 2],
+  __device__ __forceinline__ Mxfp4Mainloop(Smem& smem_, typename Smem::Pipeline& pipe_, float (&sum_)[kHalves][N / 2],
                                            int warpgroup_)
       : smem(smem_), pipe(pipe_), sum(sum_), warpgroup(warpgroup_) {
     const int warp = threadIdx.x / kWarp % kWarpgroupWarps;
-    row = warpgroup * 128 + warp * kWarpRows + threadIdx.x % kWarp / kQuad;
+    row = warpgroup * kMmaM + warp * kWarpRows + threadIdx.x % kWarp / kQuad;
   }
 
-  __device__ __forceinline__ void load_packed(uint4 (&packed)[2], int stage, int m) const {
-    const uint8_t* at = smem.w[stage] + (row + m * kMmaM) * kPackedRowBytes + threadIdx.x % kQuad * 16;
-    packed[0] = *reinterpret_cast<const uint4*>(at);
-    packed[1] = *reinterpret_cast<const uint4*>(at + 8 * kPackedRowBytes);
+  // ---- weights ----
+
+  __device__ __forceinline__ uint4 load_packed(int r) const {
+    const uint8_t* at = smem.w[stage] + (row + 8 * r) * kPackedRowBytes + threadIdx.x % kQuad * 16;
+    return *reinterpret_cast<const uint4*>(at);
   }
-  __device__ __forceinline__ void convert(uint32_t (&a)[4][4], int stage, int m) const {
+  // Converts the K block of `stage`.
+  __device__ __forceinline__ void convert(uint32_t (&a)[kMmasPerStep][4]) const {
     uint4 packed[2];
-    load_packed(packed, stage, m);
-    Magnitudes magnitudes[2];
+    E4M3Table table[2];
 #pragma unroll
-    for (int r = 0; r < 2; r++) magnitudes[r] = smem.magnitudes[byte_of(places, m, r)];
-    convert_m64(a, packed, magnitudes);
+    for (int r = 0; r < 2; r++) {
+      packed[r] = load_packed(r);
+      table[r] = smem.tables[places[r] & 255];
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) convert_row(a, r, packed[r], table[r]);
   }
 
-  // Exponents of the lane's groups in K block k, the one of pipe's stage.
-  __device__ __forceinline__ int exponent_of(int k, int m, int r) const {
-    return smem.w_scale[pipe.scales.stage][(row + m * kMmaM + 8 * r) * Smem::kScaleBytes +
-                                           k % Smem::kScaleBlocks * kGroupsPerKBlock + threadIdx.x % kQuad];
+  // Of the lane's groups of one of its rows: a byte for each of the K blocks that came together.
+  __device__ __forceinline__ uint32_t exponents_of(int r) const {
+    const uint8_t* at = smem.w_scale[pipe.scales.stage] + (row + 8 * r) * Smem::kScaleBytes;
+    const int group = threadIdx.x % kQuad;
+    if constexpr (Smem::kScaleBlocks == 1) return at[group] * kEachByte;
+    const uint4 words = *reinterpret_cast<const uint4*>(at);
+    const int lane_bytes = group * 0x11 + 0x40;  // the lane's group in each of two words
+    const uint32_t first = permute_bytes(words.x, words.y, lane_bytes);
+    return permute_bytes(first, permute_bytes(words.z, words.w, lane_bytes), 0x5410);
   }
 
-  // Waits for K block k and finds the places of its exponents; of the first one, windows, too. Returns whether it is
-  // unusual.
-  template <bool kFirst>
-  __device__ __forceinline__ bool wait_for(int k) {
+  // For a K block whose scales came first: finds the places of its groups and of those that came with it. kNew: rows get
+  // new windows. Returns whether all of the warpgroup's groups are in them.
+  template <bool kNew>
+  __device__ __forceinline__ bool find_places() {
+    bool mine = false;
+    int most = 0;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const uint32_t exponents = exponents_of(r);
+      if constexpr (kNew) low[r] = window_of(quad_max(exponents & 255));
+      places[r] = exponents - low[r] * kEachByte;
+      mine |= beyond_window(places[r]);
+      if constexpr (kParts == 2) most = max(most, largest_byte(exponents));
+    }
+    if (kParts == 2 && !mine) largest = max(largest, most);
+    return !any_of_warpgroup(mine, warpgroup);
+  }
+
+  // ---- stages ----
+
+  __device__ __forceinline__ void wait_for() {
     smem.full[pipe.stage].wait(pipe.phase);
     if constexpr (kFence) fence_proxy_async_shared();
-    if constexpr (kFirst) windows = 0;
-    unsigned furthest = 0;
-    places = 0;
-#pragma unroll
-    for (int m = 0; m < 2; m++)
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        const int exponent = exponent_of(k, m, r);
-        if constexpr (kFirst) windows |= byte_at(first_window(exponent), m, r);
-        const unsigned place = exponent - byte_of(windows, m, r);
-        furthest = max(furthest, place);
-        places |= byte_at(place, m, r);
-        if (kParts == 2 && place < kExponents) largest = max(largest, exponent);
-      }
-    if constexpr (kParts == 2) bound += fabsf(smem.a_scale[pipe.stage][threadIdx.x % kWarpgroupThreads]);
-    return any_of_warpgroup(furthest >= kExponents, warpgroup);
-  }
-
-  // For K block k, which is unusual: moves windows. Returns whether it is wide; then all references are 1.
-  __device__ __forceinline__ bool move_windows(int k) {
-    uint32_t moved = 0;
-    bool wide = false;
-    places = 0;
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
-      uint4 packed[2];
-      load_packed(packed, pipe.stage, m);
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        const int mine = exponent_of(k, m, r), before = byte_of(windows, m, r);
-        const bool counts = has_values(packed[r]) || mine == kE8M0NaN;
-        const int most = quad_max(counts ? mine : -1), least = quad_min(counts ? mine : kE8M0NaN);
-        if (kParts == 2) largest = max(largest, most);
-        int window = before;
-        if (most >= 0 && (least < before || most >= before + kExponents)) {
-          window = min(max(window_of(most, least), min(least, kLeastLow)), kMostLow);
-          if (most - window >= kExponents || window < kLeastLow) wide = true, window = before;
-        }
-        scale_row<N>(sum[m], r, power_of_two(before - window));
-        moved |= byte_at(window, m, r);
-        places |= byte_at(min(max(mine - window, 0), kExponents - 1), m, r);  // of groups of zeros, any
-      }
+    if constexpr (kParts == 2) {
+      const int thread = threadIdx.x % kWarpgroupThreads;
+      bound[0] += fabsf(smem.a_scale[pipe.stage][thread]);
+      if (thread < Grouped::kBlockM - kWarpgroupThreads)
+        bound[1] += fabsf(smem.a_scale[pipe.stage][kWarpgroupThreads + thread]);
     }
-    windows = moved;
-    if (!any_of_warpgroup(wide, warpgroup)) return false;
-    set_references(kWideLow);
-    windows = 0x01010101u * kWideLow;
-    return true;
+  }
+  // Goes on to the K block after k, if there is one.
+  __device__ __forceinline__ void advance(int k) {
+    before = stage;
+    pipe.advance(k);
+#pragma unroll
+    for (int r = 0; r < 2; r++) places[r] >>= 8;
+    if (k + 1 == kNumKBlocks) return;
+    wait_for();
+    stage = uniform(pipe.stage);
+  }
+  // Whether K block k is there and in the windows.
+  __device__ __forceinline__ bool goes_on_to(int k) {
+    return k < kNumKBlocks && (k % Smem::kScaleBlocks != 0 || find_places<false>());
+  }
+  // Releases the stage of the K block whose sums were added last. For after the next product has begun: it overwrites
+  // an accumulator that those sums were made from, so all that was read with it has been used.
+  __device__ __forceinline__ void release_added() {
+    if (added == kNone) return;
+    if constexpr (kParts == 2) cluster_consumer_release(smem, added, bound);
+    else cluster_consumer_release(smem, added);
+  }
+  // The same with no product behind it.
+  __device__ __forceinline__ void release_last() {
+    cluster_consumer_release(smem, added, bound, sum);
+    added = kNone;
   }
 
-  // Scales the sums for windows that all begin at `low`.
-  __device__ __forceinline__ void set_references(int low) {
-#pragma unroll
-    for (int m = 0; m < 2; m++)
-#pragma unroll
-      for (int r = 0; r < 2; r++) scale_row<N>(sum[m], r, power_of_two(byte_of(windows, m, r) - low));
-  }
+  // ---- products ----
 
-  // A K block group by group. All references are 1.
-  __device__ __forceinline__ void multiply_wide(float (&accum)[N / 2], int k) {
-    const uint8_t* a_tile = smem.a[pipe.stage][0];
-    const float* a_scale = smem.a_scale[pipe.stage] + 2 * (threadIdx.x % kQuad);
-#pragma unroll
-    for (int m = 0; m < 2; m++)
-#pragma unroll 1
-      for (int group = 0; group < kGroupsPerKBlock; group++) {
-        uint4 packed[2];
-        load_packed(packed, pipe.stage, m);
-        if (threadIdx.x % kQuad != group) packed[0] = packed[1] = make_uint4(0, 0, 0, 0);
-        const Magnitudes magnitudes[2] = {smem.magnitudes[kExponentsBelow], smem.magnitudes[kExponentsBelow]};
-        float factor[2];
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-          factor[r] = e8m0_value(__shfl_sync(kFullWarp, exponent_of(k, m, r), group, kQuad));
-        uint32_t a[4][4];
-        convert_m64(a, packed, magnitudes);
-        issue_m64<N, kParts>(accum, a, a_tile);
-        wait_m64<N>(accum);
-#pragma unroll
-        for (int j = 0; j < N / 8; j++) {
-          const float2 scale = *reinterpret_cast<const float2*>(a_scale + 8 * j);
-#pragma unroll
-          for (int r = 0; r < 2; r++) {
-            sum[m][4 * j + 2 * r] += accum[4 * j + 2 * r] * factor[r] * scale.x;
-            sum[m][4 * j + 2 * r + 1] += accum[4 * j + 2 * r + 1] * factor[r] * scale.y;
-          }
-        }
-      }
-  }
-
-  // All K blocks; then sums are in units of 1. A K block's stage is released when the next one's first product has begun:
-  // that overwrites accum, so all that was read with it has been used.
-  __device__ __forceinline__ void run() {
-#pragma unroll
-    for (int m = 0; m < 2; m++)
-#pragma unroll
-      for (int i = 0; i < N / 2; i++) sum[m][i] = 0.0f;
+  // sum = the product of K blocks k and following, in units of the references. Returns the first one that is not in the
+  // windows.
+  //
+  // A branch is between each conversion and the wait behind it: without one ptxas moves the conversion behind the wait.
+  __device__ __forceinline__ int multiply_halves(int k) {
     float accum[N / 2];
-    uint32_t a[1 + kConvertsAhead][4][4];
-    bool unusual = wait_for<true>(0);
-    int stage = uniform(pipe.stage), before = stage;  // of this K block and of the one before
-    if (kConvertsAhead && !unusual) convert(a[0], stage, 0);
-    const auto release_before = [&](int k) {
-      if (k == 0) return;
-      if constexpr (kParts == 2) cluster_consumer_release(smem, before, bound);
-      else cluster_consumer_release(smem, before);
-    };
-    const auto next = [&](int k) {
-      before = stage;
-      pipe.advance(k);
-      if (k + 1 == kNumKBlocks) return;
-      unusual = wait_for<false>(k + 1);
-      stage = uniform(pipe.stage);
-      if (kConvertsAhead && !unusual) convert(a[0], stage, 0);
-    };
-
-    for (int k = 0; k < kNumKBlocks;) {
+    uint32_t a[2][kMmasPerStep][4];
+    convert(a[0]);
+    bool goes_on;
 #pragma unroll 1
-      for (; k < kNumKBlocks && !unusual; k++) {
-        if constexpr (!kConvertsAhead) convert(a[0], stage, 0);
-        issue_m64<N, kParts>(accum, a[0], smem.a[stage][0]);
-        release_before(k);
-        if constexpr (kConvertsAhead) convert(a[1], stage, 1);
-        wait_m64<N>(accum);
-        add_m64<N>(sum[0], accum, smem.a_scale[stage]);
-        if constexpr (!kConvertsAhead) convert(a[0], stage, 1);
-        issue_m64<N, kParts>(accum, a[kConvertsAhead], smem.a[stage][0]);
-        next(k);
-        wait_m64<N>(accum);
-        add_m64<N>(sum[1], accum, smem.a_scale[before]);
+    do {
+      float2 scales[N / 8];
+      issue_product<N, kParts>(accum, a[0], smem.a[stage][0]);
+      release_added();
+      advance(k++);
+      goes_on = goes_on_to(k);
+      if (goes_on) convert(a[1]);
+      load_scales<N>(scales, smem.a_scale[before]);
+      wait_product<N, 0>(accum);
+      add_product<N>(sum[0], accum, scales);
+      if constexpr (kHalves == 2) {
+        issue_product<N, kParts>(accum, a[0], smem.a[before][0] + N * kBlockK);
+        load_scales<N>(scales, smem.a_scale[before] + N);
+        wait_product<N, 0>(accum);
+        add_product<N>(sum[kHalves - 1], accum, scales);
       }
-      if (k == kNumKBlocks) break;
+      added = before;
+#pragma unroll
+      for (int j = 0; j < kMmasPerStep; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) a[0][j][i] = a[1][j][i];
+    } while (goes_on);
+    return k;
+  }
 
-      unusual = false;
-      if (move_windows(k)) {
-        multiply_wide(accum, k);
-        release_before(k);
-        next(k++);
-      } else if (kConvertsAhead) {
-        convert(a[0], stage, 0);
+  // The same with one product a K block: while K block k is multiplied, k - 1 is added and k + 1 converted. Of four K
+  // blocks that came together, so that each has its accumulator at compile time. No product goes on beyond them, as
+  // ptxas would then wait for each at once.
+  __device__ __forceinline__ int multiply_ahead(int k) {
+    float accum[2][N / 2];
+    uint32_t a[2][kMmasPerStep][4];
+    int stage_of[2] = {kNone, kNone};  // of what each accumulator had last
+    float2 scales[N / 8];
+    convert(a[0]);
+    bool goes_on;
+#pragma unroll 1
+    do {
+#pragma unroll
+      for (int i = 0; i < Smem::kScaleBlocks; i++) {
+        const int now = i % 2, other = 1 - now;
+        issue_product<N, kParts>(accum[now], a[now], smem.a[stage][0]);
+        added = stage_of[now];
+        release_added();
+        stage_of[now] = stage;
+        if (i > 0) {
+          wait_product<N, 1>(accum[other]);
+          load_scales<N>(scales, smem.a_scale[before]);
+          add_product<N>(sum[0], accum[other], scales);
+        }
+        advance(k++);
+        if (i + 1 < Smem::kScaleBlocks) convert(a[other]);
+      }
+      goes_on = goes_on_to(k);
+      if (goes_on) convert(a[0]);
+      wait_product<N, 0>(accum[1]);
+      load_scales<N>(scales, smem.a_scale[before]);
+      add_product<N>(sum[0], accum[1], scales);
+    } while (goes_on);
+    cluster_consumer_release(smem, stage_of[0], bound, sum);
+    added = stage_of[1];
+    return k;
+  }
+
+  __device__ __forceinline__ int multiply(int k) {
+#pragma unroll
+    for (int half = 0; half < kHalves; half++)
+#pragma unroll
+      for (int i = 0; i < N / 2; i++) sum[half][i] = 0.0f;
+    if constexpr (kHalves == 1 && Smem::kScaleBlocks % 2 == 0) k = multiply_ahead(k);
+    else k = multiply_halves(k);
+    release_last();
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const float reference = power_of_two(low[r] - kUnitLow);
+#pragma unroll
+      for (int half = 0; half < kHalves; half++)
+#pragma unroll
+        for (int i = 2 * r; i < N / 2; i += 4) {
+          sum[half][i] *= reference;
+          sum[half][i + 1] *= reference;
+        }
+    }
+    return k;
+  }
+
+  // ---- K blocks that no window holds ----
+
+  // aside += sum.
+  __device__ __forceinline__ void put_aside() {
+#pragma unroll
+    for (int half = 0; half < kHalves; half++)
+#pragma unroll
+      for (int i = 0; i < N / 2; i++) aside[half][i] = (has_aside ? aside[half][i] : 0.0f) + sum[half][i];
+    has_aside = true;
+  }
+
+  // aside += the product of K block k, group by group.
+  __device__ __forceinline__ void multiply_groups(int k) {
+    float accum[N / 2];
+    const float* a_scale = smem.a_scale[stage] + 2 * (threadIdx.x % kQuad);
+#pragma unroll 1
+    for (int group = 0; group < kGroupsPerKBlock; group++) {
+      uint32_t a[kMmasPerStep][4];
+      float factor[2];
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const int exponent = exponents_of(r) >> 8 * (k % Smem::kScaleBlocks) & 255;
+        uint4 packed = load_packed(r);
+        factor[r] = e8m0_value(__shfl_sync(kFullWarp, exponent, group, kQuad));
+        if (kParts == 2 && (has_values(packed) || exponent == kE8M0NaN)) largest = max(largest, exponent);
+        if (threadIdx.x % kQuad != group) packed = make_uint4(0, 0, 0, 0);
+        convert_row(a, r, packed, smem.tables[kExponentsBelow]);  // E2M1 as it is
+      }
+#pragma unroll
+      for (int half = 0; half < kHalves; half++) {
+        issue_product<N, kParts>(accum, a, smem.a[stage][0] + half * N * kBlockK);
+        wait_product<N, 0>(accum);
+#pragma unroll
+        for (int i = 0; i < N / 2; i++)
+          aside[half][i] = aside[half][i] + accum[i] * factor[i / 2 % 2] * a_scale[half * N + i / 4 * 8 + i % 2];
       }
     }
-    cluster_consumer_release(smem, before, bound, sum[1]);
-    set_references(kWideLow);
+  }
+
+  // All K blocks; sums are in units of 1.
+  __device__ __forceinline__ void run() {
+    wait_for();
+    stage = before = uniform(pipe.stage);
+    for (int k = 0; k < kNumKBlocks;) {
+      if (find_places<true>()) {
+        k = multiply(k);
+        if (k < kNumKBlocks || has_aside) put_aside();
+        continue;
+      }
+      if (!has_aside) {
+#pragma unroll
+        for (int half = 0; half < kHalves; half++)
+#pragma unroll
+          for (int i = 0; i < N / 2; i++) sum[half][i] = 0.0f;
+        put_aside();
+      }
+      do {
+        multiply_groups(k);
+        added = stage;
+        advance(k++);
+        release_last();
+      } while (k < kNumKBlocks && k % Smem::kScaleBlocks != 0);
+    }
+    if (!has_aside) return;
+#pragma unroll
+    for (int half = 0; half < kHalves; half++)
+#pragma unroll
+      for (int i = 0; i < N / 2; i++) sum[half][i] = aside[half][i];
   }
 };
 
