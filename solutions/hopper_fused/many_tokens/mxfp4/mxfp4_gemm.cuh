@@ -40,7 +40,9 @@ struct Mxfp4GemmSmem {
   static constexpr int kStageBytes = kParts * Grouped::kATileBytes + kPackedTileBytes + Grouped::kBlockM * 4 + 16;
   static constexpr int kMostScaleBytes = 3 * kPassWeightRows * 4 * kGroupsPerKBlock;
   static constexpr int kOtherBytes = kMostScaleBytes + (kParts == 2 ? 2048 : 512);
-  static constexpr int kStages = (kSmemLimit - kResultBytes - kOtherBytes) / kStageBytes;  // as many as fit
+  static constexpr int kFittingStages = (kSmemLimit - kResultBytes - kOtherBytes) / kStageBytes;
+  // Four, so that a stage is a compile-time constant, where scales come for four K blocks.
+  static constexpr int kStages = kScaleBlocks == 4 && kFittingStages >= 4 ? 4 : kFittingStages;
   // A stage is filled when the K block kStages before is released, and with it all earlier ones.
   static constexpr int kScaleBuffers = kScaleBlocks == 4 ? 3 : kStages;
   static_assert(kScaleBlocks == 1 || kStages <= (kScaleBuffers - 1) * kScaleBlocks + 1,
@@ -96,7 +98,6 @@ __device__ __forceinline__ void dispatch_mxfp4_rows(int m_rows, F f) {
   if (m_rows <= 32) return f(TileRows<32, 1>());
   if (m_rows <= 64) return f(TileRows<64, 1>());
   if (m_rows <= 96) return f(TileRows<96, 1>());
-  if (m_rows <= 112) return f(TileRows<112, 1>());
   if (m_rows <= 128) return f(TileRows<64, 2>());
   if (m_rows <= 160) return f(TileRows<80, 2>());
   return f(TileRows<96, 2>());

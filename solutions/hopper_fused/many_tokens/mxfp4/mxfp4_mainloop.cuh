@@ -111,24 +111,36 @@ __device__ __forceinline__ void wait_product(float (&accum)[N / 2]) {
   warpgroup_fence_operand(accum);
 }
 
-// The scales of x or h of a lane's rows.
-template <int N>
-__device__ __forceinline__ void load_scales(float2 (&scales)[N / 8], const float* a_scale) {
+// The scales of x or h of a lane's rows, of 8 kFirst to 8 kFirst + 8 kCount.
+template <int kCount>
+__device__ __forceinline__ void load_scales(float2 (&scales)[kCount], const float* a_scale, int first = 0) {
 #pragma unroll
-  for (int j = 0; j < N / 8; j++)
-    scales[j] = *reinterpret_cast<const float2*>(a_scale + 8 * j + 2 * (threadIdx.x % kQuad));
+  for (int j = 0; j < kCount; j++)
+    scales[j] = *reinterpret_cast<const float2*>(a_scale + 8 * (first + j) + 2 * (threadIdx.x % kQuad));
 }
-// sum += accum * scale.
-template <int N>
-__device__ __forceinline__ void add_product(float (&sum)[N / 2], const float (&accum)[N / 2],
-                                            const float2 (&scales)[N / 8]) {
+// sum += accum * scale for those rows.
+template <int N, int kCount>
+__device__ __forceinline__ void add_rows_of(float (&sum)[N / 2], const float (&accum)[N / 2],
+                                            const float2 (&scales)[kCount], int first) {
 #pragma unroll
-  for (int j = 0; j < N / 8; j++) {
-    sum[4 * j + 0] += accum[4 * j + 0] * scales[j].x;
-    sum[4 * j + 1] += accum[4 * j + 1] * scales[j].y;
-    sum[4 * j + 2] += accum[4 * j + 2] * scales[j].x;
-    sum[4 * j + 3] += accum[4 * j + 3] * scales[j].y;
+  for (int j = 0; j < kCount; j++) {
+    const int i = 4 * (first + j);
+    sum[i + 0] += accum[i + 0] * scales[j].x;
+    sum[i + 1] += accum[i + 1] * scales[j].y;
+    sum[i + 2] += accum[i + 2] * scales[j].x;
+    sum[i + 3] += accum[i + 3] * scales[j].y;
   }
+}
+// Waits for all products; sum += accum * scale of x or h. Half of the scales are loaded before, the others meanwhile.
+template <int N>
+__device__ __forceinline__ void wait_and_add(float (&sum)[N / 2], float (&accum)[N / 2], const float* a_scale) {
+  float2 scales[N / 16];
+  load_scales(scales, a_scale);
+  wait_product<N, 0>(accum);
+  float2 others[N / 16];
+  load_scales(others, a_scale, N / 16);
+  add_rows_of<N>(sum, accum, scales, 0);
+  add_rows_of<N>(sum, accum, others, N / 16);
 }
 
 // ---- the loop ----
@@ -138,19 +150,21 @@ struct Mxfp4Mainloop {
   static constexpr int N = Rows::kRows, kHalves = Rows::kHalves;
   static constexpr int kNone = -1;
 
+  // Whether a K block's stage is known at compile time: that of the first of four K blocks whose scales came together is
+  // 0. Then pipe.stage stays 0.
+  static constexpr bool kUnrolled = Smem::kStages == 4 && Smem::kScaleBlocks == 4;
+
   Smem& smem;
   typename Smem::Pipeline& pipe;
   float (&sum)[kHalves][N / 2];
   const int warpgroup;
-  int row;                           // the lane's first, in the pass; the other is 8 below
-  int stage, before;                 // of the K block that comes next, and of the one before
-  int added = kNone;                 // stage of a K block that is in the sums and not released
-  int low[2];                        // the lowest exponents of the rows' windows
-  uint32_t places[2];                // in the windows, of the lane's groups: a byte for each K block from `stage` on
-  volatile float aside[kHalves][N / 2];  // in local memory: sums of K blocks before, in units of 1
-  bool has_aside = false;
-  int largest = 0;                   // of the exponents, with two parts
-  float bound[2] = {};               // with two parts: of rows threadIdx.x % 128 and 128 more of h the sum of scales
+  int row;              // the lane's first, in the pass; the other is 8 below
+  int stage, before;    // of the K block that comes next, and of the one before; not with kUnrolled
+  int added = kNone;    // stage of a K block that is in the sums and not released
+  int low[2];           // the lowest exponents of the rows' windows
+  uint32_t places[2];   // in the windows, of the lane's groups: a byte for each K block from `stage` on
+  int largest = 0;      // of the exponents, with two parts
+  float bound[2] = {};  // with two parts: of rows threadIdx.x % 128 and 128 more of h the sum of scales
 
   __device__ __forceinline__ Mxfp4Mainloop(Smem& smem_, typename Smem::Pipeline& pipe_, float (&sum_)[kHalves][N / 2],
                                            int warpgroup_)
@@ -161,21 +175,20 @@ struct Mxfp4Mainloop {
 
   // ---- weights ----
 
-  __device__ __forceinline__ uint4 load_packed(int r) const {
-    const uint8_t* at = smem.w[stage] + (row + 8 * r) * kPackedRowBytes + threadIdx.x % kQuad * 16;
+  __device__ __forceinline__ uint4 load_packed(int at_stage, int r) const {
+    const uint8_t* at = smem.w[at_stage] + (row + 8 * r) * kPackedRowBytes + threadIdx.x % kQuad * 16;
     return *reinterpret_cast<const uint4*>(at);
   }
-  // Converts the K block of `stage`.
-  __device__ __forceinline__ void convert(uint32_t (&a)[kMmasPerStep][4]) const {
-    uint4 packed[2];
-    E4M3Table table[2];
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      packed[r] = load_packed(r);
-      table[r] = smem.tables[places[r] & 255];
-    }
-#pragma unroll
-    for (int r = 0; r < 2; r++) convert_row(a, r, packed[r], table[r]);
+  // Converts one of the lane's rows of the K block of a stage, number i of those in `places`.
+  __device__ __forceinline__ void convert(uint32_t (&a)[kMmasPerStep][4], int at_stage, int r, int i) const {
+    convert_row(a, r, load_packed(at_stage, r), smem.tables[places[r] >> 8 * i & 255]);
+  }
+  // The same behind a branch that is always taken. What is converted between a product's begin and its end stays there:
+  // without a branch ptxas moves it behind the wait.
+  __device__ __forceinline__ void convert_now(uint32_t (&a)[kMmasPerStep][4], int at_stage, int r, int i) const {
+    int opaque;
+    asm volatile("mov.b32 %0, %1;" : "=r"(opaque) : "r"(warpgroup));
+    if (opaque < kConsumerWarpgroups) convert(a, at_stage, r, i);
   }
 
   // Of the lane's groups of one of its rows: a byte for each of the K blocks that came together.
@@ -247,32 +260,27 @@ struct Mxfp4Mainloop {
   }
 
   // ---- products ----
-
-  // sum = the product of K blocks k and following, in units of the references. Returns the first one that is not in the
-  // windows.
   //
-  // A branch is between each conversion and the wait behind it: without one ptxas moves the conversion behind the wait.
-  __device__ __forceinline__ int multiply_halves(int k) {
+  // All of these add the product of K blocks k and following to sums in units of the references, and return the first
+  // one that is not in the windows.
+
+  __device__ __forceinline__ int multiply_rolled(int k) {
     float accum[N / 2];
     uint32_t a[2][kMmasPerStep][4];
-    convert(a[0]);
+    for (int r = 0; r < 2; r++) convert(a[0], stage, r, 0);
     bool goes_on;
 #pragma unroll 1
     do {
-      float2 scales[N / 8];
       issue_product<N, kParts>(accum, a[0], smem.a[stage][0]);
       release_added();
       advance(k++);
       goes_on = goes_on_to(k);
-      if (goes_on) convert(a[1]);
-      load_scales<N>(scales, smem.a_scale[before]);
-      wait_product<N, 0>(accum);
-      add_product<N>(sum[0], accum, scales);
+      if (goes_on)
+        for (int r = 0; r < 2; r++) convert(a[1], stage, r, 0);
+      wait_and_add<N>(sum[0], accum, smem.a_scale[before]);
       if constexpr (kHalves == 2) {
         issue_product<N, kParts>(accum, a[0], smem.a[before][0] + N * kBlockK);
-        load_scales<N>(scales, smem.a_scale[before] + N);
-        wait_product<N, 0>(accum);
-        add_product<N>(sum[kHalves - 1], accum, scales);
+        wait_and_add<N>(sum[kHalves - 1], accum, smem.a_scale[before] + N);
       }
       added = before;
 #pragma unroll
@@ -280,84 +288,117 @@ struct Mxfp4Mainloop {
 #pragma unroll
         for (int i = 0; i < 4; i++) a[0][j][i] = a[1][j][i];
     } while (goes_on);
+    release_last();
     return k;
   }
 
-  // The same with one product a K block: while K block k is multiplied, k - 1 is added and k + 1 converted. Of four K
-  // blocks that came together, so that each has its accumulator at compile time. No product goes on beyond them, as
-  // ptxas would then wait for each at once.
+  // Two products a K block. Of the next K block's weights one row is converted beside each.
+  __device__ __forceinline__ int multiply_halves(int k) {
+    float accum[N / 2];
+    uint32_t a[2][kMmasPerStep][4];
+    for (int r = 0; r < 2; r++) convert(a[0], 0, r, 0);
+    bool goes_on = true;
+    int first = 1;
+#pragma unroll 1
+    do {
+      asm volatile("" : "+r"(first));  // not known, or the compiler takes the first K blocks out of the loop
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int next = (i + 1) % 4;
+          issue_product<N, kParts>(accum, a[i % 2], smem.a[i][0]);
+        if (i > 0 || !first) cluster_consumer_release(smem, (i + 3) % 4);
+        if (i == 3) pipe.phase ^= 1, pipe.scales.advance();
+        if (i < 3 || k + 4 < kNumKBlocks) {
+          smem.full[next].wait(pipe.phase);
+          if constexpr (kFence) fence_proxy_async_shared();
+        }
+        if (i == 3) goes_on = k + 4 < kNumKBlocks && find_places<false>();
+        if (i < 3 || goes_on) convert_now(a[(i + 1) % 2], next, 0, next);
+        wait_and_add<N>(sum[0], accum, smem.a_scale[i]);
+        issue_product<N, kParts>(accum, a[i % 2], smem.a[i][0] + N * kBlockK);
+        if (i < 3 || goes_on) convert_now(a[(i + 1) % 2], next, 1, next);
+        wait_and_add<N>(sum[kHalves - 1], accum, smem.a_scale[i] + N);
+      }
+      k += 4;
+      first = 0;
+    } while (goes_on);
+    cluster_consumer_release(smem, 3, sum);
+    return k;
+  }
+
+  // One product a K block: while K block k is multiplied, k - 1 is added and k + 1 converted. No product goes on beyond
+  // four K blocks, as ptxas would then wait for each at once.
   __device__ __forceinline__ int multiply_ahead(int k) {
     float accum[2][N / 2];
     uint32_t a[2][kMmasPerStep][4];
-    int stage_of[2] = {kNone, kNone};  // of what each accumulator had last
     float2 scales[N / 8];
-    convert(a[0]);
-    bool goes_on;
+    for (int r = 0; r < 2; r++) convert(a[0], 0, r, 0);
+    bool goes_on = true;
+    int first = 1;
 #pragma unroll 1
     do {
+      asm volatile("" : "+r"(first));  // not known, or the compiler takes the first K blocks out of the loop
 #pragma unroll
-      for (int i = 0; i < Smem::kScaleBlocks; i++) {
-        const int now = i % 2, other = 1 - now;
-        issue_product<N, kParts>(accum[now], a[now], smem.a[stage][0]);
-        added = stage_of[now];
-        release_added();
-        stage_of[now] = stage;
+      for (int i = 0; i < 4; i++) {
+        const int now = i % 2, other = 1 - now, next = (i + 1) % 4;
+        issue_product<N, kParts>(accum[now], a[now], smem.a[i][0]);
+        // The K block whose accumulator this overwrites.
+        if (i > 1 || !first) cluster_consumer_release(smem, (i + 2) % 4);
         if (i > 0) {
           wait_product<N, 1>(accum[other]);
-          load_scales<N>(scales, smem.a_scale[before]);
-          add_product<N>(sum[0], accum[other], scales);
+          load_scales(scales, smem.a_scale[i - 1]);
+          add_rows_of<N>(sum[0], accum[other], scales, 0);
         }
-        advance(k++);
-        if (i + 1 < Smem::kScaleBlocks) convert(a[other]);
+        if (i == 3) pipe.phase ^= 1, pipe.scales.advance();
+        if (i < 3 || k + 4 < kNumKBlocks) {
+          smem.full[next].wait(pipe.phase);
+          if constexpr (kFence) fence_proxy_async_shared();
+        }
+        if (i == 3) goes_on = k + 4 < kNumKBlocks && find_places<false>();
+        if (i < 3 || goes_on)
+          for (int r = 0; r < 2; r++) convert(a[other], next, r, next);
       }
-      goes_on = goes_on_to(k);
-      if (goes_on) convert(a[0]);
       wait_product<N, 0>(accum[1]);
-      load_scales<N>(scales, smem.a_scale[before]);
-      add_product<N>(sum[0], accum[1], scales);
+      load_scales(scales, smem.a_scale[3]);
+      add_rows_of<N>(sum[0], accum[1], scales, 0);
+      k += 4;
+      first = 0;
     } while (goes_on);
-    cluster_consumer_release(smem, stage_of[0], bound, sum);
-    added = stage_of[1];
+    cluster_consumer_release(smem, 2, sum);
+    cluster_consumer_release(smem, 3, sum);
     return k;
   }
 
-  __device__ __forceinline__ int multiply(int k) {
-#pragma unroll
-    for (int half = 0; half < kHalves; half++)
-#pragma unroll
-      for (int i = 0; i < N / 2; i++) sum[half][i] = 0.0f;
-    if constexpr (kHalves == 1 && Smem::kScaleBlocks % 2 == 0) k = multiply_ahead(k);
-    else k = multiply_halves(k);
-    release_last();
+  // Scales sums from units of 1 to those of the references, or back.
+  template <int kSign>
+  __device__ __forceinline__ void scale_sums() {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      const float reference = power_of_two(low[r] - kUnitLow);
+      const float factor = power_of_two(kSign * (low[r] - kUnitLow));
 #pragma unroll
       for (int half = 0; half < kHalves; half++)
 #pragma unroll
         for (int i = 2 * r; i < N / 2; i += 4) {
-          sum[half][i] *= reference;
-          sum[half][i + 1] *= reference;
+          sum[half][i] *= factor;
+          sum[half][i + 1] *= factor;
         }
     }
+  }
+  __device__ __forceinline__ int multiply(int k) {
+    scale_sums<-1>();
+    if constexpr (!kUnrolled) k = multiply_rolled(k);
+    else if constexpr (kHalves == 1) k = multiply_ahead(k);
+    else k = multiply_halves(k);
+    scale_sums<1>();
     return k;
   }
 
   // ---- K blocks that no window holds ----
 
-  // aside += sum.
-  __device__ __forceinline__ void put_aside() {
-#pragma unroll
-    for (int half = 0; half < kHalves; half++)
-#pragma unroll
-      for (int i = 0; i < N / 2; i++) aside[half][i] = (has_aside ? aside[half][i] : 0.0f) + sum[half][i];
-    has_aside = true;
-  }
-
-  // aside += the product of K block k, group by group.
-  __device__ __forceinline__ void multiply_groups(int k) {
+  // sum += the product of K block k, the one of a stage, group by group.
+  __device__ __forceinline__ void multiply_groups(int k, int at_stage) {
     float accum[N / 2];
-    const float* a_scale = smem.a_scale[stage] + 2 * (threadIdx.x % kQuad);
+    const float* a_scale = smem.a_scale[at_stage] + 2 * (threadIdx.x % kQuad);
 #pragma unroll 1
     for (int group = 0; group < kGroupsPerKBlock; group++) {
       uint32_t a[kMmasPerStep][4];
@@ -365,7 +406,7 @@ struct Mxfp4Mainloop {
 #pragma unroll
       for (int r = 0; r < 2; r++) {
         const int exponent = exponents_of(r) >> 8 * (k % Smem::kScaleBlocks) & 255;
-        uint4 packed = load_packed(r);
+        uint4 packed = load_packed(at_stage, r);
         factor[r] = e8m0_value(__shfl_sync(kFullWarp, exponent, group, kQuad));
         if (kParts == 2 && (has_values(packed) || exponent == kE8M0NaN)) largest = max(largest, exponent);
         if (threadIdx.x % kQuad != group) packed = make_uint4(0, 0, 0, 0);
@@ -373,44 +414,51 @@ struct Mxfp4Mainloop {
       }
 #pragma unroll
       for (int half = 0; half < kHalves; half++) {
-        issue_product<N, kParts>(accum, a, smem.a[stage][0] + half * N * kBlockK);
+        issue_product<N, kParts>(accum, a, smem.a[at_stage][0] + half * N * kBlockK);
         wait_product<N, 0>(accum);
 #pragma unroll
         for (int i = 0; i < N / 2; i++)
-          aside[half][i] = aside[half][i] + accum[i] * factor[i / 2 % 2] * a_scale[half * N + i / 4 * 8 + i % 2];
+          sum[half][i] += accum[i] * factor[i / 2 % 2] * a_scale[half * N + i / 4 * 8 + i % 2];
       }
     }
+  }
+  // The same for a K block and those whose scales came with it. Returns the K block behind them.
+  __device__ __forceinline__ int multiply_groups_of_four(int k) {
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) {
+      multiply_groups(k + i, i);
+      cluster_consumer_release(smem, i, sum);
+      if (i == 3) pipe.phase ^= 1, pipe.scales.advance();
+      if (k + i + 1 < kNumKBlocks) {
+        smem.full[(i + 1) % 4].wait(pipe.phase);
+        if constexpr (kFence) fence_proxy_async_shared();
+      }
+    }
+    return k + 4;
+  }
+  __device__ __forceinline__ int multiply_groups_rolled(int k) {
+    do {
+      multiply_groups(k, stage);
+      added = stage;
+      advance(k++);
+      release_last();
+    } while (k < kNumKBlocks && k % Smem::kScaleBlocks != 0);
+    return k;
   }
 
   // All K blocks; sums are in units of 1.
   __device__ __forceinline__ void run() {
-    wait_for();
-    stage = before = uniform(pipe.stage);
-    for (int k = 0; k < kNumKBlocks;) {
-      if (find_places<true>()) {
-        k = multiply(k);
-        if (k < kNumKBlocks || has_aside) put_aside();
-        continue;
-      }
-      if (!has_aside) {
-#pragma unroll
-        for (int half = 0; half < kHalves; half++)
-#pragma unroll
-          for (int i = 0; i < N / 2; i++) sum[half][i] = 0.0f;
-        put_aside();
-      }
-      do {
-        multiply_groups(k);
-        added = stage;
-        advance(k++);
-        release_last();
-      } while (k < kNumKBlocks && k % Smem::kScaleBlocks != 0);
-    }
-    if (!has_aside) return;
 #pragma unroll
     for (int half = 0; half < kHalves; half++)
 #pragma unroll
-      for (int i = 0; i < N / 2; i++) sum[half][i] = aside[half][i];
+      for (int i = 0; i < N / 2; i++) sum[half][i] = 0.0f;
+    wait_for();
+    stage = before = uniform(pipe.stage);
+    for (int k = 0; k < kNumKBlocks;) {
+      if (find_places<true>()) k = multiply(k);
+      else if constexpr (kUnrolled) k = multiply_groups_of_four(k);
+      else k = multiply_groups_rolled(k);
+    }
   }
 };
 
