@@ -31,7 +31,7 @@ struct Grouped {
 
   // ---- tiles ----
   static constexpr int kRowAlign = 16;    // wgmma's N of swap-AB tiles is a multiple of this
-  static constexpr int kBlockM = kMxfp4Weights ? 192 : 128;  // rows of a tile at most
+  static constexpr int kBlockM = 128;     // rows of a tile at most
   static constexpr int kSwapAbRows = 64;  // rows of a swap-AB tile at most
   static constexpr int kBlockN = 256;     // weight rows of a tile
   static constexpr int kNumNBlocks1 = round_up(kNumKBlocks2, 2);     // of an expert in gemm1: one for each K block of h, up to a pair
@@ -52,10 +52,8 @@ struct Grouped {
   // ---- shared memory of the GEMMs ----
   static constexpr int kWTileBytes = kBlockN * kBlockK;  // of a stage
   // A TMA box is the half of a tile's weights that a CTA multicasts: groups of 8 rows of each half of W13, rows of W2.
-  // A stage of MXFP4 weights has half of the tile's.
-  static constexpr int kStageWeightRows = kMxfp4Weights ? kBlockN / 2 : kBlockN;
-  static constexpr int kW1BoxGroups = kStageWeightRows / (kClusterCtas * 2 * kAtomRows);
-  static constexpr int kW2BoxRows = kStageWeightRows / kClusterCtas;
+  static constexpr int kW1BoxGroups = kBlockN / (kClusterCtas * 2 * kAtomRows);
+  static constexpr int kW2BoxRows = kBlockN / kClusterCtas;
   static constexpr int kWBoxBytes = kWTileBytes / kClusterCtas;
   static constexpr int kATileBytes = kBlockM * kBlockK;  // of a stage, a part of A
   static constexpr int kResultBytes = 2 * kATileBytes;   // of the tile's result before its store
@@ -118,8 +116,7 @@ constexpr int y_columns_of(int passes) {
 }
 
 static_assert(Grouped::kClusterCtas == 2, "tiles come in pairs");
-static_assert(kMxfp4Weights || Grouped::kBlockM == kConsumerWarpgroups * kMmaM,
-              "a warpgroup has m64 of a normal tile's rows");
+static_assert(Grouped::kBlockM == kConsumerWarpgroups * kMmaM, "a warpgroup has m64 of a normal tile's rows");
 static_assert(Grouped::kBlockN == kConsumerWarpgroups * 2 * kMmaM,
               "a warpgroup has two m64 of a swap-AB tile's weight rows");
 static_assert(Grouped::kBlockN / 2 == kBlockK, "a gemm1 tile's up, and its gate, are one scale block");

@@ -52,13 +52,6 @@ __device__ __forceinline__ uint2 pack_tile(
                         (unsigned)m_first / Grouped::kClusterM << kMFirstShift,
                     expert_rows / Grouped::kRowAlign | (unsigned)expert_first / Grouped::kRowAlign << kRowsBits);
 }
-// With MXFP4 weights an expert's m_blocks have equally many rows, but for the last, so that no CTA of a pair waits long
-// for the other.
-__device__ __forceinline__ int equal_block_rows(int expert_rows) {
-  const int groups = expert_rows / Grouped::kRowAlign, m_blocks = (expert_rows + Grouped::kBlockM - 1) / Grouped::kBlockM;
-  return (groups + m_blocks - 1) / m_blocks * Grouped::kRowAlign;
-}
-
 // rank: of the CTA in its cluster
 __device__ __forceinline__ WorkTile unpack_tile(uint2 entry, int rank) {
   WorkTile tile;
@@ -71,11 +64,6 @@ __device__ __forceinline__ WorkTile unpack_tile(uint2 entry, int rank) {
   tile.expert_rows = (entry.y & ((1 << kRowsBits) - 1)) * Grouped::kRowAlign;
   tile.expert_first = (entry.y >> kRowsBits) * Grouped::kRowAlign;
   tile.m_rows = min(Grouped::kBlockM, tile.expert_rows - tile.m_first);
-  if constexpr (kMxfp4Weights) {
-    const int block_rows = equal_block_rows(tile.expert_rows);
-    tile.m_first = tile.m_first / Grouped::kBlockM * block_rows;
-    tile.m_rows = min(block_rows, tile.expert_rows - tile.m_first);
-  }
   tile.normal = tile.m_rows > Grouped::kSwapAbRows;
   return tile;
 }
@@ -87,7 +75,6 @@ struct MBlocks {
   int pairs, rest;
   __device__ explicit MBlocks(int rows) : pairs(rows / Grouped::kClusterM), rest(rows % Grouped::kClusterM) {
     if (rest > Grouped::kBlockM) pairs++, rest = 0;  // the pair's second m_block is not full
-    if (kMxfp4Weights && rest > 0) rest = rows - Grouped::kClusterCtas * pairs * equal_block_rows(rows);
   }
   // Entries for each pair of n_blocks.
   __device__ int long_entries() const { return 2 * pairs + (rest > Grouped::kSwapAbRows); }

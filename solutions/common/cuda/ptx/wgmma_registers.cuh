@@ -26,12 +26,8 @@ WGMMA_REGISTERS(8, "%0, %1, %2, %3", "%4", "%5", "%6", "%7", "%8", "%9", D4(0))
 WGMMA_REGISTERS(16, NAMES0, "%8", "%9", "%10", "%11", "%12", "%13", D8(0))
 WGMMA_REGISTERS(32, NAMES0 ", " NAMES1, "%16", "%17", "%18", "%19", "%20", "%21", D16(0))
 WGMMA_REGISTERS(64, NAMES0 ", " NAMES1 ", " NAMES2 ", " NAMES3, "%32", "%33", "%34", "%35", "%36", "%37", D32(0))
-WGMMA_REGISTERS(80, NAMES0 ", " NAMES1 ", " NAMES2 ", " NAMES3 ", " NAMES4, "%40", "%41", "%42", "%43", "%44", "%45",
-                D32(0), D8(32))
 WGMMA_REGISTERS(96, NAMES0 ", " NAMES1 ", " NAMES2 ", " NAMES3 ", " NAMES4 ", " NAMES5, "%48", "%49", "%50", "%51", "%52",
                 "%53", D32(0), D16(32))
-WGMMA_REGISTERS(112, NAMES0 ", " NAMES1 ", " NAMES2 ", " NAMES3 ", " NAMES4 ", " NAMES5 ", " NAMES6, "%56", "%57", "%58",
-                "%59", "%60", "%61", D32(0), D16(32), D8(48))
 WGMMA_REGISTERS(128, NAMES0 ", " NAMES1 ", " NAMES2 ", " NAMES3 ", " NAMES4 ", " NAMES5 ", " NAMES6 ", " NAMES7, "%64",
                 "%65", "%66", "%67", "%68", "%69", D32(0), D32(32))
 #undef WGMMA_REGISTERS

@@ -37,29 +37,25 @@
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
 #include "hopper_fused/many_tokens/mxfp4/mxfp4_gemm.cuh"
-#include "hopper_fused/many_tokens/mxfp4/mxfp4_gemm1_tile.cuh"
 #include "hopper_fused/many_tokens/mxfp4/mxfp4_mainloop.cuh"
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
 
 namespace hopper_fused {
 
-// kHSplit: parts of h, which is stored all at once.
-template <int kHSplit>
-using Mxfp4Gemm1Smem = Mxfp4GemmSmem<1, kNumKBlocks1, kHSplit * Grouped::kATileBytes>;
+using Mxfp4Gemm1Smem = Mxfp4GemmSmem<1, kNumKBlocks1>;
 
 constexpr int kVectorsPerRow = kBlockK / 16;                    // 16-byte vectors of a row's K block
 constexpr int kRowsAtOnce = kProducerThreads / kVectorsPerRow;  // rows that the producers copy at a time
 constexpr int kRowsPerThread = Grouped::kBlockM / kRowsAtOnce;
 constexpr int kWGroups = Grouped::kBlockN / (2 * kAtomRows);  // groups of 8 rows of each half of W13 in a tile
-constexpr int kPassGroups = kWGroups / kPasses;               // in a pass
 constexpr unsigned kNoRow = 0xffffffff;              // an offset where nothing is read
 constexpr int kW13RowScales = kHidden / kScaleGroup;
-static_assert(kProducerThreads == kPassWeightRows, "a thread has the scales of a weight row of a pass");
+static_assert(2 * kProducerThreads == Grouped::kBlockN, "a thread has the scales of two weight rows of a tile");
 
 // ---- producer ----
 
-// The scales of the thread's weight row of a tile's first pass; the second one's is half of the tile's groups below.
-// Beyond I weights are zeros, and their scales any.
+// The scales of the thread's first weight row of a tile; the second one is half of the tile's groups below. Beyond I
+// weights are zeros, and their scales any.
 __device__ __forceinline__ const uint8_t* w13_scales(const GroupedArgs& args, const WorkTile& tile, int thread) {
   const int n_block = Grouped::kNumNBlocks1 == kNumKBlocks2 ? tile.n_block : min(tile.n_block, kNumKBlocks2 - 1);
   const int group = thread / (2 * kAtomRows), half = thread / kAtomRows % 2, row = thread % kAtomRows;
@@ -68,20 +64,19 @@ __device__ __forceinline__ const uint8_t* w13_scales(const GroupedArgs& args, co
 }
 
 // For all producer threads; as load_gemm1.
-template <class Smem>
 __device__ __forceinline__ void load_mxfp4_gemm1(
-    Smem& smem, const CUtensorMap& map, const GroupedArgs& args, const TileQueues& queues, int rank) {
+    Mxfp4Gemm1Smem& smem, const CUtensorMap& map, const GroupedArgs& args, const TileQueues& queues, int rank) {
+  using Smem = Mxfp4Gemm1Smem;
   const uint64_t weight_policy = queues.experts <= kEvictFirstExperts ? l2_evict_first() : l2_evict_unchanged();
   const uint64_t scale_policy = l2_evict_last();
   const int thread = threadIdx.x % kProducerThreads, row = thread / kVectorsPerRow, vector = thread % kVectorsPerRow;
   const int at = row / kAtomRows * kAtomBytes + swizzle_128b(row % kAtomRows, vector * 16);
   if (thread == 0) fence_proxy_async_global();  // scales were written by generic stores and are read by bulk copies
-  typename Smem::Pipeline pipe;
+  Smem::Pipeline pipe;
   WorkTile tile;
   for (StaticTileScheduler scheduler(args.queue1, queues, args.clusters); scheduler.get_next_tile(tile, rank);) {
     const float* x_scale = args.row_x_scale + (size_t)tile.expert_first * kNumKBlocks1 + tile.m_first;
     const uint8_t* w_scale = w13_scales(args, tile, thread);
-    int group = tile.n_block * kWGroups;
     unsigned x_offset[kRowsPerThread];
 #pragma unroll
     for (int i = 0; i < kRowsPerThread; i++) {
@@ -89,36 +84,37 @@ __device__ __forceinline__ void load_mxfp4_gemm1(
       const unsigned token = i * kRowsAtOnce < tile.m_rows ? args.row_token[tile.expert_first + r] : 0;
       x_offset[i] = token > 0 || r == 0 ? token * kHidden + vector * 16 : kNoRow;
     }
-    for (int pass = 0; pass < kPasses; pass++) {
-      for (int k = 0; k < kNumKBlocks1; pipe.advance(k), k++) {
-        const int stage = pipe.stage;
-        Barrier& full = smem.full[stage];
-        smem.empty[stage].wait(pipe.phase ^ 1);
-        if (thread == 0) {
-          fence_proxy_async_shared();  // weights and scales of x that were here were read by generic loads
-          full.arrive_and_expect(kPackedTileBytes + tile.m_rows * 4);  // with multicast: half of W by the other CTA
-          if (tile.multicast_w) {
-            tma_load_5d_multicast(smem.w[stage] + rank * kPackedBoxBytes, &map, full, k * kPackedRowBytes, 0, 0,
-                                  group + rank * (kPassGroups / 2), tile.expert, Grouped::kAllCtas, weight_policy);
-          } else {
-            for (int box = 0; box < 2; box++)
-              tma_load_5d(smem.w[stage] + box * kPackedBoxBytes, &map, full, k * kPackedRowBytes, 0, 0,
-                          group + box * (kPassGroups / 2), tile.expert, weight_policy);
-          }
-          bulk_load(smem.a_scale[stage], x_scale + (size_t)k * tile.expert_rows, tile.m_rows * 4, full, scale_policy);
+    for (int k = 0; k < kNumKBlocks1; pipe.advance(k), k++) {
+      const int stage = pipe.stage;
+      Barrier& full = smem.full[stage];
+      smem.empty[stage].wait(pipe.phase ^ 1);
+      if (thread == 0) {
+        fence_proxy_async_shared();  // weights and scales of x that were here were read by generic loads
+        full.arrive_and_expect(kPackedTileBytes + tile.m_rows * 4);  // with multicast: half of W by the other CTA
+        if (tile.multicast_w) {
+          tma_load_5d_multicast(smem.w[stage] + rank * kPackedBoxBytes, &map, full, k * kPackedRowBytes, 0, 0,
+                                tile.n_block * kWGroups + rank * (kWGroups / 2), tile.expert, Grouped::kAllCtas,
+                                weight_policy);
+        } else {
+          for (int box = 0; box < 2; box++)
+            tma_load_5d(smem.w[stage] + box * kPackedBoxBytes, &map, full, k * kPackedRowBytes, 0, 0,
+                        tile.n_block * kWGroups + box * (kWGroups / 2), tile.expert, weight_policy);
         }
-        __syncwarp();
-        if (k % Smem::kScaleBlocks == 0)
-          cp_async_weight_scales<Smem>(smem.w_scale[pipe.scales.stage] + thread * Smem::kScaleBytes, w_scale, k);
-        const uint8_t* x = args.x + k * kBlockK;
-        uint8_t* smem_a = smem.a[stage][0] + at;
-#pragma unroll
-        for (int i = 0; i < kRowsPerThread; i++)
-          if (x_offset[i] != kNoRow) cp_async_16(smem_a + i * kRowsAtOnce * kBlockK, x + x_offset[i]);
-        cp_async_mbar_arrive(full);
+        bulk_load(smem.a_scale[stage], x_scale + (size_t)k * tile.expert_rows, tile.m_rows * 4, full, scale_policy);
       }
-      w_scale += kPassGroups * kAtomRows * kW13RowScales;
-      group += kPassGroups;
+      __syncwarp();
+      if (k % Smem::kScaleBlocks == 0) {
+        uint8_t* to = smem.w_scale[pipe.scales.stage] + thread * Smem::kScaleBytes;
+        cp_async_weight_scales<Smem>(to, w_scale, k);
+        cp_async_weight_scales<Smem>(to + kProducerThreads * Smem::kScaleBytes,
+                                     w_scale + kWGroups / 2 * kAtomRows * kW13RowScales, k);
+      }
+      const uint8_t* x = args.x + k * kBlockK;
+      uint8_t* smem_a = smem.a[stage][0] + at;
+#pragma unroll
+      for (int i = 0; i < kRowsPerThread; i++)
+        if (x_offset[i] != kNoRow) cp_async_16(smem_a + i * kRowsAtOnce * kBlockK, x + x_offset[i]);
+      cp_async_mbar_arrive(full);
     }
   }
 }
@@ -126,20 +122,13 @@ __device__ __forceinline__ void load_mxfp4_gemm1(
 // ---- consumer ----
 
 template <int kHSplit>
-__device__ __forceinline__ void mxfp4_gemm1_tile(Mxfp4Gemm1Smem<kHSplit>& smem, const GroupedArgs& args,
-                                                 typename Mxfp4Gemm1Smem<kHSplit>::Pipeline& pipe,
-                                                 const WorkTile& tile, int warpgroup) {
-  dispatch_mxfp4_rows(tile.m_rows, [&](auto rows) {
-    using Rows = decltype(rows);
-    PassColumns<Rows> kept;
-    float sum[Rows::kHalves][Rows::kRows / 2];
-#pragma unroll 1
-    for (int pass = 0; pass < kPasses; pass++) {
-      Mxfp4Mainloop<Rows, 1, kNumKBlocks1, true, Mxfp4Gemm1Smem<kHSplit>>(smem, pipe, sum, warpgroup).run();
-      swiglu_of_pass<Rows>(sum);
-      if (pass == 0) keep_columns<Rows>(kept, sum);
-    }
-    quantise_and_store_h<Rows, kHSplit>(smem, args, tile, kept, sum, warpgroup);
+__device__ __forceinline__ void mxfp4_gemm1_tile(Mxfp4Gemm1Smem& smem, const GroupedArgs& args,
+                                                 Mxfp4Gemm1Smem::Pipeline& pipe, const WorkTile& tile, int warpgroup) {
+  dispatch_mxfp4_rows(tile.m_rows, [&](auto m_rows) {
+    constexpr int N = decltype(m_rows)::count;
+    float sum[2][N / 2];
+    Mxfp4Mainloop<N, 1, kNumKBlocks1, true, Mxfp4Gemm1Smem>(smem, pipe, sum, warpgroup).run();
+    swiglu_quant_swap_ab<N, kHSplit>(smem, args, tile, sum, warpgroup);
   });
 }
 
@@ -149,9 +138,8 @@ template <int kHSplit>
 __global__ void __launch_bounds__(Grouped::kThreads, 1)
     mxfp4_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ GroupedArgs args) {
   if (threadIdx.x == 0) prefetch_tma_descriptor(&map);
-  using Smem = Mxfp4Gemm1Smem<kHSplit>;
-  write_tables<Smem>();
-  Smem& smem = init_gemm<Smem>(1 + kProducerThreads);
+  write_magnitudes<Mxfp4Gemm1Smem>();
+  Mxfp4Gemm1Smem& smem = init_gemm<Mxfp4Gemm1Smem>(1 + kProducerThreads);
   pdl_wait();
   pdl_launch_dependents();
   const TileQueues queues = read_tile_queues(&args.counters->queues);
@@ -163,7 +151,7 @@ __global__ void __launch_bounds__(Grouped::kThreads, 1)
   } else {
     warpgroup_reg_alloc<kMxfp4ConsumerRegs>();
     const int warpgroup = __shfl_sync(kFullWarp, warp / kWarpgroupWarps, 0);  // uniform, and the compiler knows it
-    typename Smem::Pipeline pipe;
+    Mxfp4Gemm1Smem::Pipeline pipe;
     WorkTile tile;
     StaticTileScheduler scheduler(args.queue1, queues, args.clusters);
     if (!scheduler.has_next()) signal_h_ready(&args.counters->h_ready_except_last_wave);  // a cluster without a tile
@@ -183,11 +171,10 @@ __global__ void __launch_bounds__(Grouped::kThreads, 1)
 template <bool kUsed>
 static cudaError_t prepare() {
   if constexpr (kUsed) {
-    const cudaError_t error = cudaFuncSetAttribute(mxfp4_gemm1<1>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   sizeof(Mxfp4Gemm1Smem<1>));
-    if (error != cudaSuccess) return error;
-    return cudaFuncSetAttribute(mxfp4_gemm1<2>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                sizeof(Mxfp4Gemm1Smem<2>));
+    for (auto kernel : {mxfp4_gemm1<1>, mxfp4_gemm1<2>})
+      if (const cudaError_t error =
+              cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Mxfp4Gemm1Smem)))
+        return error;
   }
   return cudaSuccess;
 }
@@ -195,8 +182,8 @@ template <bool kUsed>
 static cudaError_t launch(const GroupedArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream) {
   if constexpr (kUsed)
     return launch_with_pdl(h_split == 1 ? mxfp4_gemm1<1> : mxfp4_gemm1<2>, Grouped::kClusterCtas * args.clusters,
-                           Grouped::kThreads, clusters_of(Grouped::kClusterCtas),
-                           h_split == 1 ? sizeof(Mxfp4Gemm1Smem<1>) : sizeof(Mxfp4Gemm1Smem<2>), stream, w1, args);
+                           Grouped::kThreads, clusters_of(Grouped::kClusterCtas), sizeof(Mxfp4Gemm1Smem), stream, w1,
+                           args);
   return cudaErrorNotSupported;
 }
 

@@ -46,10 +46,8 @@
 
 namespace hopper_fused {
 
-// Of y a warpgroup stores the rows of a product by 64 columns at a time.
-constexpr int kYBytes = kMostProductRows * kMmaM * sizeof(uint16_t);
 template <int kHSplit>
-using Mxfp4Gemm2Smem = Mxfp4GemmSmem<kHSplit, kNumKBlocks2, kConsumerWarpgroups * kYBytes>;
+using Mxfp4Gemm2Smem = Mxfp4GemmSmem<kHSplit, kNumKBlocks2>;
 
 // ---- producer ----
 
@@ -59,7 +57,7 @@ __device__ __forceinline__ void load_w2_scales(uint8_t* w_scale, const GroupedAr
   constexpr int kRowScales = kIntermediate / kScaleGroup;
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
-  for (int i = 0; i < kPassWeightRows / kWarp; i++) {
+  for (int i = 0; i < Grouped::kBlockN / kWarp; i++) {
     const int row = i * kWarp + lane;
     const int w_row = kPadsColumns ? min(weight_row + row, kNumLocalExperts * kHidden - 1) : weight_row + row;
     cp_async_weight_scales<Smem>(w_scale + row * Smem::kScaleBytes,
@@ -89,21 +87,21 @@ __device__ __forceinline__ void load_mxfp4_gemm2(
     int position = 0;  // of the next entry: requested now, used at this tile's end
     if (loads && rank == 0)
       position = args.clusters + atomicAdd(&args.counters->next_entry[args.first_column / args.y_columns], 1u);
-    const int first_row = tile.expert * kHidden + args.first_column + tile.n_block * Grouped::kBlockN;
-    const auto load_weights = [&](int weight_row, int k, int stage) {
+    const int weight_row = tile.expert * kHidden + args.first_column + tile.n_block * Grouped::kBlockN;
+    const auto load_weights = [&](int k, int stage) {
       Barrier& full = smem.full[stage];
       full.expect(kPackedTileBytes);  // with multicast: half of them by the other CTA
       if (tile.multicast_w) {
         tma_load_2d_multicast(smem.w[stage] + rank * kPackedBoxBytes, &map, full, k * kPackedRowBytes,
-                              weight_row + rank * Grouped::kW2BoxRows, Grouped::kAllCtas, weight_policy);
+                              weight_row + rank * (Grouped::kBlockN / 2), Grouped::kAllCtas, weight_policy);
       } else {
         for (int box = 0; box < 2; box++)
           tma_load_2d(smem.w[stage] + box * kPackedBoxBytes, &map, full, k * kPackedRowBytes,
-                      weight_row + box * Grouped::kW2BoxRows, weight_policy);
+                      weight_row + box * (Grouped::kBlockN / 2), weight_policy);
       }
     };
     if (prefetched_k > 0) {
-      for (int k = 0; loads && k < prefetched_k; k++) load_weights(first_row, k, k);
+      for (int k = 0; loads && k < prefetched_k; k++) load_weights(k, k);
       if (!first_pass) pdl_wait();  // this pass's combine starts when the previous one's is over
       pdl_launch_dependents();      // one warp does it for the CTA
     }
@@ -117,14 +115,13 @@ __device__ __forceinline__ void load_mxfp4_gemm2(
     const uint8_t* h = args.h + (size_t)tile.expert_first * Grouped::kPaddedIntermediate * kHSplit +
                        tile.m_first * kBlockK;
     const float* h_scale = args.h_scale + (size_t)tile.expert_first * Grouped::kNumNBlocks1 + tile.m_first;
-    const auto load_k_block = [&](int pass, int k) {
-      const int weight_row = first_row + pass * kPassWeightRows;
+    const auto load_k_block = [&](int k) {
       const int stage = pipe.stage;
       Barrier& full = smem.full[stage];
       smem.empty[stage].wait(pipe.phase ^ 1);
       if (loads) {
         fence_proxy_async_shared();  // weights and scales of h that were here were read by generic loads
-        if (pass > 0 || k >= prefetched_k) load_weights(weight_row, k, stage);
+        if (k >= prefetched_k) load_weights(k, stage);
         full.arrive_and_expect(tile.m_rows * (kHSplit * kBlockK + 4));
         for (int part = 0; part < kHSplit; part++)
           bulk_load(smem.a[stage][part], h + (size_t)(k * kHSplit + part) * tile.expert_rows * kBlockK,
@@ -137,92 +134,56 @@ __device__ __forceinline__ void load_mxfp4_gemm2(
       pipe.advance(k);
     };
 #pragma unroll 1
-    for (int i = 0; i < kPasses * kNumKBlocks2 - 1; i++) load_k_block(i / kNumKBlocks2, i % kNumKBlocks2);
+    for (int k = 0; k < kNumKBlocks2 - 1; k++) load_k_block(k);
     // while the consumers still compute earlier K blocks
     if (loads)
       scheduler.publish(rank == 0 ? queue_entry(args.queue2, entries, position) : make_uint2(kNoTile, 0), nth);
-    load_k_block(kPasses - 1, kNumKBlocks2 - 1);
+    load_k_block(kNumKBlocks2 - 1);
   }
 }
 
 // ---- consumer ----
 
-using Gemm2ConsumersBarrier = NamedBarrier<3, kConsumerThreads>;
-
-// Finds the scales of a pass's 128 columns of y in fp16, stores them and leaves their inverses in smem.bound. From the
-// bound of each row's sums with scales of 1 in h's K blocks, times the largest weight: as in gemm2_tile.cuh. bound: of
-// rows threadIdx.x % 128 and 128 more.
-template <class Smem>
-__device__ __forceinline__ void find_fp16_scales(Smem& smem, const float (&bound)[2], int largest, float* y_scale,
-                                                 int y_columns, int rows, int warpgroup) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+// The bound of each row's sums with scales of 1 in h's K blocks, times the largest weight: as in gemm2_tile.cuh.
+template <int kHSplit, int N>
+__device__ __forceinline__ void find_fp16_scales(Mxfp4Gemm2Smem<kHSplit>& smem, float bound, int largest, float* y_scale,
+                                                 int y_columns, int rows, float2 (&inverse)[N / 8], int warpgroup) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, row = threadIdx.x % kWarpgroupThreads;
 #pragma unroll
   for (int d = 1; d < kWarp; d *= 2) largest = max(largest, __shfl_xor_sync(kFullWarp, largest, d));
   if (lane == 0) smem.largest_exponent[warp] = largest;
-  Gemm2ConsumersBarrier::sync();
+  Gemm2WarpgroupBarrier::sync(warpgroup);
 #pragma unroll
-  for (int w = 0; w < kConsumerWarps; w++) largest = max(largest, smem.largest_exponent[w]);
+  for (int w = 0; w < kWarpgroupWarps; w++)
+    largest = max(largest, smem.largest_exponent[warpgroup * kWarpgroupWarps + w]);
   constexpr float kMost = 6.0f * 448.0f * kBlockK;  // of a K block's products
-  const int row = threadIdx.x;  // warpgroup 1 has those from 128
-  if (row < rows) {
-    const float scale = fp16_scale(bound[warpgroup] * kMost * e8m0_value(largest));
-    y_scale[(size_t)row * (y_columns / kBlockK)] = scale;
-    smem.bound[row] = inverse_power_of_two(scale);
-  }
-  Gemm2ConsumersBarrier::sync();
+  const float scale = fp16_scale(bound * kMost * e8m0_value(largest));
+  if (row < rows) y_scale[(size_t)row * (y_columns / kBlockK)] = scale;
+  smem.bound[warpgroup][row] = inverse_power_of_two(scale);
+  Gemm2WarpgroupBarrier::sync(warpgroup);
+#pragma unroll
+  for (int j = 0; j < N / 8; j++)
+    inverse[j] = *reinterpret_cast<const float2*>(smem.bound[warpgroup] + 8 * j + 2 * (lane % kQuad));
 }
 
-// Stores a warpgroup's 64 columns of y. y: of the tile's first row and the first of these columns.
-template <class Rows, int kHSplit, class Smem>
-__device__ __forceinline__ void store_mxfp4_y(Smem& smem, const float (&sum)[Rows::kHalves][Rows::kRows / 2],
-                                              uint16_t* y, int y_columns, int rows, int warpgroup) {
-  constexpr int N = Rows::kRows;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
-  uint8_t* smem_d = smem.d + warpgroup * kYBytes;
-  static_assert(N % 16 == 0 && N <= kMostProductRows, "whole matrices of stmatrix, and they fit");
-#pragma unroll
-  for (int half = 0; half < Rows::kHalves; half++) {
-    Gemm2WarpgroupBarrier::sync(warpgroup);
-#pragma unroll
-    for (int j = 0; j < N / 8; j += 2) {
-      float2 inverse[2] = {{1.0f, 1.0f}, {1.0f, 1.0f}};  // of the scales of rows 8 j + 2 (lane % 4) and the next one
-      if constexpr (kHSplit == 2) {
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-          inverse[i] = *reinterpret_cast<const float2*>(smem.bound + half * N + 8 * (j + i) + 2 * (lane % kQuad));
-      }
-      const float* of = sum[half] + 4 * j;
-      const uint8_t* at =
-          smem_d + (j + lane / 16) * kAtomBytes + swizzle_128b(lane % 8, (2 * warp + lane / 8 % 2) * 16);
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem_addr(at)),
-                   "r"(pack_y<kHSplit>(of[0] * inverse[0].x, of[1] * inverse[0].y)),
-                   "r"(pack_y<kHSplit>(of[2] * inverse[0].x, of[3] * inverse[0].y)),
-                   "r"(pack_y<kHSplit>(of[4] * inverse[1].x, of[5] * inverse[1].y)),
-                   "r"(pack_y<kHSplit>(of[6] * inverse[1].x, of[7] * inverse[1].y))
-                   : "memory");
-    }
-    Gemm2WarpgroupBarrier::sync(warpgroup);
-    store_rows<N>(smem_d, y + (size_t)half * N * y_columns, y_columns, rows - half * N);
-  }
-}
-
-// y, y_scale: of the tile's first row and column.
 template <int kHSplit>
 __device__ __forceinline__ void mxfp4_gemm2_tile(
     Mxfp4Gemm2Smem<kHSplit>& smem, typename Mxfp4Gemm2Smem<kHSplit>::Pipeline& pipe, const WorkTile& tile, uint16_t* y,
     float* y_scale, int y_columns, int warpgroup) {
   dispatch_mxfp4_rows(tile.m_rows, [&](auto m_rows) {
-    using Rows = decltype(m_rows);
-#pragma unroll 1
-    for (int pass = 0; pass < kPasses; pass++) {
-      float sum[Rows::kHalves][Rows::kRows / 2];
-      Mxfp4Mainloop<Rows, kHSplit, kNumKBlocks2, false, Mxfp4Gemm2Smem<kHSplit>> loop(smem, pipe, sum, warpgroup);
-      loop.run();
-      if constexpr (kHSplit == 2)
-        find_fp16_scales(smem, loop.bound, loop.largest, y_scale + pass, y_columns, tile.m_rows, warpgroup);
-      store_mxfp4_y<Rows, kHSplit>(smem, sum, y + pass * kPassWeightRows + warpgroup * kMmaM, y_columns, tile.m_rows,
+    constexpr int N = decltype(m_rows)::count;
+    float sum[2][N / 2];
+    Mxfp4Mainloop<N, kHSplit, kNumKBlocks2, false, Mxfp4Gemm2Smem<kHSplit>> loop(smem, pipe, sum, warpgroup);
+    loop.run();
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
+    float2 inverse[N / 8];
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) inverse[j] = {1.0f, 1.0f};
+    if constexpr (kHSplit == 2)
+      find_fp16_scales<kHSplit, N>(smem, loop.bound, loop.largest, y_scale + warpgroup, y_columns, tile.m_rows, inverse,
                                    warpgroup);
-    }
+    store_swap_ab<N, kHSplit>(smem.d[warpgroup], sum, inverse, y, y_columns, tile.m_rows, warpgroup,
+                              warp, lane);
   });
 }
 
@@ -232,7 +193,7 @@ template <int kHSplit>
 __global__ void __launch_bounds__(Grouped::kThreads, 1)
     mxfp4_gemm2(const __grid_constant__ CUtensorMap map, const __grid_constant__ GroupedArgs args) {
   using Smem = Mxfp4Gemm2Smem<kHSplit>;
-  write_tables<Smem>();
+  write_magnitudes<Smem>();
   Smem& smem = init_gemm<Smem>(1 + kWarp);
   const int rank = block_rank_in_cluster(), warp = threadIdx.x / kWarp;
   if (warp >= kConsumerWarps) {

@@ -1,17 +1,12 @@
-// mxfp4_mainloop: the main loop of a pass of a tile with MXFP4 weights, of both GEMMs. wgmma's M is weight rows: a
-// warpgroup has 64, which it takes from shared memory to registers and turns into E4M3 there, once for all rows of the
-// tile. wgmma's N is the tile's rows, or one half of them after the other. A K block of a product is four wgmmas. While
-// they run, the next K block's weights are converted.
+// mxfp4_mainloop: the main loop of a tile with MXFP4 weights, of both GEMMs. wgmma's M is weight rows: a warpgroup has
+// 128, as two m64 one after the other, which it takes from shared memory to registers and turns into E4M3 there. wgmma's
+// N is the tile's rows. While a warpgroup converts, scales and adds, the other's wgmmas can run.
 //
-//   up to 112 rows   one product a K block, in two accumulators: K block k + 1 is multiplied while k is added
-//   more rows        two products a K block, one half of the rows after the other, in one accumulator. While a
-//                    warpgroup adds, the other's wgmmas run
-//
-// A weight row's reference (mxfp4_values.cuh) stays for as many K blocks as it can, so sums are scaled by x's or h's
-// scales alone, and by it at the end. Where a group of K blocks whose scales came together is not in its row's window,
-// the sums so far are put aside, in fp32 in local memory, and rows get new references. K blocks that no reference fits,
-// as their own scales are too far apart or NaN, are multiplied 32 of K at a time, and each product is scaled in fp32.
-// Which K blocks these are depends on the 64 weight rows of a warpgroup alone.
+// A weight row's reference (mxfp4_values.cuh) stays for all K blocks, so sums are scaled by x's or h's scales alone, and
+// by it at the end. A K block with a group that is not in its row's window is unusual: it moves the reference, and the
+// row's sums with it, by a power of two. Where a K block's own groups are further apart than the window, or a scale is
+// NaN, it is wide: it is multiplied group by group, each product scaled in fp32. Whether a K block is so concerns all of
+// a warpgroup, as wgmma does. Groups of zeros count as having no scale, unless it is NaN.
 #pragma once
 #include <cstdint>
 
@@ -28,10 +23,12 @@ constexpr int kBarUnusual = 4;
 
 // The lowest exponents of rows' windows. A reference is from 2^-40 to 2^8: sums, in units of it, stay far from infinity.
 constexpr int kLeastLow = kE8M0Bias - 40 - kExponentsBelow, kMostLow = kE8M0Bias + 8 - kExponentsBelow;
-constexpr int kUnitLow = kE8M0Bias - kExponentsBelow;  // of a row whose reference is 1
-constexpr int kHeadroom = 4;                           // exponents of a new window above the largest
+constexpr int kHeadroom = 4;  // exponents of a new window above the largest
+constexpr int kWideLow = kE8M0Bias - kExponentsBelow;  // of rows whose reference is 1
 
-constexpr uint32_t kEachByte = 0x01010101u, kHighBits = 0x80u * kEachByte;
+// A byte for each of a lane's rows: of the two m64 the lane's row and the one 8 below.
+__device__ __forceinline__ int byte_of(uint32_t bytes, int m, int r) { return bytes >> 8 * (2 * m + r) & 255; }
+__device__ __forceinline__ uint32_t byte_at(int value, int m, int r) { return (uint32_t)value << 8 * (2 * m + r); }
 
 // The same in all lanes, and the compiler knows it.
 __device__ __forceinline__ int uniform(int v) { return __shfl_sync(kFullWarp, v, 0); }
@@ -41,6 +38,10 @@ __device__ __forceinline__ int uniform(int v) { return __shfl_sync(kFullWarp, v,
 __device__ __forceinline__ int quad_max(int v) {
   v = max(v, __shfl_xor_sync(kFullWarp, v, 1));
   return max(v, __shfl_xor_sync(kFullWarp, v, 2));
+}
+__device__ __forceinline__ int quad_min(int v) {
+  v = min(v, __shfl_xor_sync(kFullWarp, v, 1));
+  return min(v, __shfl_xor_sync(kFullWarp, v, 2));
 }
 // For a warpgroup: whether a thread of it says so.
 __device__ __forceinline__ bool any_of_warpgroup(bool mine, int warpgroup) {
@@ -52,413 +53,277 @@ __device__ __forceinline__ bool any_of_warpgroup(bool mine, int warpgroup) {
   return any;
 }
 
-// The window of a row from the largest exponent of a K block.
-__device__ __forceinline__ int window_of(int most) {
-  return min(max(most - (kExponents - 1 - kHeadroom), kLeastLow), kMostLow);
+// The window for a K block whose largest exponent is `most` and whose least is `least`.
+__device__ __forceinline__ int window_of(int most, int least) {
+  return min(most - (kExponents - 1 - kHeadroom), least);
 }
-// Whether one of four bytes, each an exponent less its window, is not in the window. Where an exponent is below its
-// window the difference borrows from the next byte; but its own is 128 or more then, as no window begins above 128.
-__device__ __forceinline__ bool beyond_window(uint32_t places) {
-  static_assert(kMostLow <= 128 && kLeastLow >= 0, "a borrow is seen");
-  return ((places + (128 - kExponents) * kEachByte | places) & kHighBits) != 0;
-}
-__device__ __forceinline__ int largest_byte(uint32_t bytes) {
-  return max(max(bytes & 255, bytes >> 8 & 255), max(bytes >> 16 & 255, bytes >> 24));
+// The window of a row from its first K block; what of that is not in it is unusual.
+__device__ __forceinline__ int first_window(int exponent) {
+  return min(max(window_of(quad_max(exponent), kE8M0NaN), kLeastLow), kMostLow);
 }
 
-// ---- one product ----
+// ---- one m64 ----
 
 __device__ __forceinline__ bool has_values(const uint4& packed) {
   return ((packed.x | packed.y | packed.z | packed.w) & 0x77777777u) != 0;
 }
 
-// Sets what a lane has of one of its two rows: packed is its group, values go to each of the four wgmmas.
-__device__ __forceinline__ void convert_row(uint32_t (&a)[kMmasPerStep][4], int r, const uint4& packed,
-                                            const E4M3Table& table) {
-  const uint32_t words[kMmasPerStep] = {packed.x, packed.y, packed.z, packed.w};
+// packed: a lane's group of a row, and of the row 8 below.
+__device__ __forceinline__ void convert_m64(uint32_t (&a)[4][4], const uint4 (&packed)[2],
+                                            const Magnitudes (&magnitudes)[2]) {
 #pragma unroll
-  for (int j = 0; j < kMmasPerStep; j++) {
-    const uint2 values = e4m3_of_eight(words[j], table);
-    a[j][r] = values.x;
-    a[j][2 + r] = values.y;
+  for (int r = 0; r < 2; r++) {
+    const uint32_t words[4] = {packed[r].x, packed[r].y, packed[r].z, packed[r].w};
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const uint2 values = e4m3_of_eight(words[j], magnitudes[r]);
+      a[j][r] = values.x;
+      a[j][2 + r] = values.y;
+    }
   }
 }
 
-// Begins accum = the weights times N rows of x or h, over a K block. rows: [part][rows], swizzled.
+// accum = the m64 times x or h, over a K block. a_tile: [part][rows], swizzled.
 template <int N, int kParts>
-__device__ __forceinline__ void issue_product(float (&accum)[N / 2], uint32_t (&a)[kMmasPerStep][4],
-                                              const uint8_t* rows) {
+__device__ __forceinline__ void issue_m64(float (&accum)[N / 2], uint32_t (&a)[4][4], const uint8_t* a_tile) {
 #pragma unroll
-  for (int j = 0; j < kMmasPerStep; j++)
+  for (int j = 0; j < 4; j++)
 #pragma unroll
     for (int i = 0; i < 4; i++) asm volatile("" : "+r"(a[j][i])::"memory");
   warpgroup_fence_operand(accum);
   warpgroup_arrive();
 #pragma unroll
   for (int part = 0; part < kParts; part++) {
-    const uint64_t desc = make_smem_desc(rows + part * Grouped::kATileBytes, kAtomBytes);
+    const uint64_t desc = make_smem_desc(a_tile + part * Grouped::kATileBytes, kAtomBytes);
 #pragma unroll
-    for (int j = 0; j < kMmasPerStep; j++)
-      WgmmaRegisters<N>::mma(accum, a[j], desc + kDescMmaK * j, part > 0 || j > 0);
+    for (int j = 0; j < 4; j++) WgmmaRegisters<N>::mma(accum, a[j], desc + kDescMmaK * j, part > 0 || j > 0);
   }
   warpgroup_commit_batch();
 }
 
-// Waits until all but kPending of the products are made; accum: of the last of them.
-template <int N, int kPending>
-__device__ __forceinline__ void wait_product(float (&accum)[N / 2]) {
-  warpgroup_wait<kPending>();
+template <int N>
+__device__ __forceinline__ void wait_m64(float (&accum)[N / 2]) {
+  warpgroup_wait<0>();
   warpgroup_fence_operand(accum);
 }
 
-// The scales of x or h of a lane's rows, of 8 kFirst to 8 kFirst + 8 kCount.
-template <int kCount>
-__device__ __forceinline__ void load_scales(float2 (&scales)[kCount], const float* a_scale, int first = 0) {
+// sum += accum * scale of x or h.
+template <int N>
+__device__ __forceinline__ void add_m64(float (&sum)[N / 2], const float (&accum)[N / 2], const float* a_scale) {
 #pragma unroll
-  for (int j = 0; j < kCount; j++)
-    scales[j] = *reinterpret_cast<const float2*>(a_scale + 8 * (first + j) + 2 * (threadIdx.x % kQuad));
-}
-// sum += accum * scale for those rows.
-template <int N, int kCount>
-__device__ __forceinline__ void add_rows_of(float (&sum)[N / 2], const float (&accum)[N / 2],
-                                            const float2 (&scales)[kCount], int first) {
-#pragma unroll
-  for (int j = 0; j < kCount; j++) {
-    const int i = 4 * (first + j);
-    sum[i + 0] += accum[i + 0] * scales[j].x;
-    sum[i + 1] += accum[i + 1] * scales[j].y;
-    sum[i + 2] += accum[i + 2] * scales[j].x;
-    sum[i + 3] += accum[i + 3] * scales[j].y;
+  for (int j = 0; j < N / 8; j++) {
+    const float2 scale = *reinterpret_cast<const float2*>(a_scale + 8 * j + 2 * (threadIdx.x % kQuad));
+    sum[4 * j + 0] += accum[4 * j + 0] * scale.x;
+    sum[4 * j + 1] += accum[4 * j + 1] * scale.y;
+    sum[4 * j + 2] += accum[4 * j + 2] * scale.x;
+    sum[4 * j + 3] += accum[4 * j + 3] * scale.y;
   }
 }
-// Waits for all products; sum += accum * scale of x or h. Half of the scales are loaded before, the others meanwhile.
+
+// sum *= 2^power, for row or row + 8.
 template <int N>
-__device__ __forceinline__ void wait_and_add(float (&sum)[N / 2], float (&accum)[N / 2], const float* a_scale) {
-  float2 scales[N / 16];
-  load_scales(scales, a_scale);
-  wait_product<N, 0>(accum);
-  float2 others[N / 16];
-  load_scales(others, a_scale, N / 16);
-  add_rows_of<N>(sum, accum, scales, 0);
-  add_rows_of<N>(sum, accum, others, N / 16);
+__device__ __forceinline__ void scale_row(float (&sum)[N / 2], int row, float factor) {
+#pragma unroll
+  for (int j = 0; j < N / 8; j++) {
+    sum[4 * j + 2 * row] *= factor;
+    sum[4 * j + 2 * row + 1] *= factor;
+  }
 }
 
 // ---- the loop ----
 
-template <class Rows, int kParts, int kNumKBlocks, bool kFence, class Smem>
+template <int N, int kParts, int kNumKBlocks, bool kFence, class Smem>
 struct Mxfp4Mainloop {
-  static constexpr int N = Rows::kRows, kHalves = Rows::kHalves;
-  static constexpr int kNone = -1;
-
-  // Whether a K block's stage is known at compile time: that of the first of four K blocks whose scales came together is
-  // 0. Then pipe.stage stays 0.
-  static constexpr bool kUnrolled = Smem::kStages == 4 && Smem::kScaleBlocks == 4;
+  // N 128 leaves no registers for a second m64's weights.
+  static constexpr bool kConvertsAhead = N <= 96;
 
   Smem& smem;
   typename Smem::Pipeline& pipe;
-  float (&sum)[kHalves][N / 2];
+  float (&sum)[2][N / 2];
   const int warpgroup;
-  int row;              // the lane's first, in the pass; the other is 8 below
-  int stage, before;    // of the K block that comes next, and of the one before; not with kUnrolled
-  int added = kNone;    // stage of a K block that is in the sums and not released
-  int low[2];           // the lowest exponents of the rows' windows
-  uint32_t places[2];   // in the windows, of the lane's groups: a byte for each K block from `stage` on
-  int largest = 0;      // of the exponents, with two parts
-  float bound[2] = {};  // with two parts: of rows threadIdx.x % 128 and 128 more of h the sum of scales
+  int row;             // the lane's first, in the tile; others are 8, 64 and 72 below
+  uint32_t windows;    // the lowest exponents of the rows' windows
+  uint32_t places;     // in the windows, of the lane's groups in the K block that comes next
+  int largest = 0;     // of the exponents, with two parts
+  float bound = 0.0f;  // with two parts: of row threadIdx.x % 128 of h the sum of scales
 
-  __device__ __forceinline__ Mxfp4Mainloop(Smem& smem_, typename Smem::Pipeline& pipe_, float (&sum_)[kHalves][N / 2],
+  __device__ __forceinline__ Mxfp4Mainloop(Smem& smem_, typename Smem::Pipeline& pipe_, float (&sum_)[2][N / 2],
                                            int warpgroup_)
       : smem(smem_), pipe(pipe_), sum(sum_), warpgroup(warpgroup_) {
     const int warp = threadIdx.x / kWarp % kWarpgroupWarps;
-    row = warpgroup * kMmaM + warp * kWarpRows + threadIdx.x % kWarp / kQuad;
+    row = warpgroup * 128 + warp * kWarpRows + threadIdx.x % kWarp / kQuad;
   }
 
-  // ---- weights ----
-
-  __device__ __forceinline__ uint4 load_packed(int at_stage, int r) const {
-    const uint8_t* at = smem.w[at_stage] + (row + 8 * r) * kPackedRowBytes + threadIdx.x % kQuad * 16;
-    return *reinterpret_cast<const uint4*>(at);
+  __device__ __forceinline__ void load_packed(uint4 (&packed)[2], int stage, int m) const {
+    const uint8_t* at = smem.w[stage] + (row + m * kMmaM) * kPackedRowBytes + threadIdx.x % kQuad * 16;
+    packed[0] = *reinterpret_cast<const uint4*>(at);
+    packed[1] = *reinterpret_cast<const uint4*>(at + 8 * kPackedRowBytes);
   }
-  // Converts one of the lane's rows of the K block of a stage, number i of those in `places`.
-  __device__ __forceinline__ void convert(uint32_t (&a)[kMmasPerStep][4], int at_stage, int r, int i) const {
-    convert_row(a, r, load_packed(at_stage, r), smem.tables[places[r] >> 8 * i & 255]);
-  }
-  // The same behind a branch that is always taken. What is converted between a product's begin and its end stays there:
-  // without a branch ptxas moves it behind the wait.
-  __device__ __forceinline__ void convert_now(uint32_t (&a)[kMmasPerStep][4], int at_stage, int r, int i) const {
-    int opaque;
-    asm volatile("mov.b32 %0, %1;" : "=r"(opaque) : "r"(warpgroup));
-    if (opaque < kConsumerWarpgroups) convert(a, at_stage, r, i);
-  }
-
-  // Of the lane's groups of one of its rows: a byte for each of the K blocks that came together.
-  __device__ __forceinline__ uint32_t exponents_of(int r) const {
-    const uint8_t* at = smem.w_scale[pipe.scales.stage] + (row + 8 * r) * Smem::kScaleBytes;
-    const int group = threadIdx.x % kQuad;
-    if constexpr (Smem::kScaleBlocks == 1) return at[group] * kEachByte;
-    const uint4 words = *reinterpret_cast<const uint4*>(at);
-    const int lane_bytes = group * 0x11 + 0x40;  // the lane's group in each of two words
-    const uint32_t first = permute_bytes(words.x, words.y, lane_bytes);
-    return permute_bytes(first, permute_bytes(words.z, words.w, lane_bytes), 0x5410);
-  }
-
-  // For a K block whose scales came first: finds the places of its groups and of those that came with it. kNew: rows get
-  // new windows. Returns whether all of the warpgroup's groups are in them.
-  template <bool kNew>
-  __device__ __forceinline__ bool find_places() {
-    bool mine = false;
-    int most = 0;
+  __device__ __forceinline__ void convert(uint32_t (&a)[4][4], int stage, int m) const {
+    uint4 packed[2];
+    load_packed(packed, stage, m);
+    Magnitudes magnitudes[2];
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-      const uint32_t exponents = exponents_of(r);
-      if constexpr (kNew) low[r] = window_of(quad_max(exponents & 255));
-      places[r] = exponents - low[r] * kEachByte;
-      mine |= beyond_window(places[r]);
-      if constexpr (kParts == 2) most = max(most, largest_byte(exponents));
-    }
-    if (kParts == 2 && !mine) largest = max(largest, most);
-    return !any_of_warpgroup(mine, warpgroup);
+    for (int r = 0; r < 2; r++) magnitudes[r] = smem.magnitudes[byte_of(places, m, r)];
+    convert_m64(a, packed, magnitudes);
   }
 
-  // ---- stages ----
+  // Exponents of the lane's groups in K block k, the one of pipe's stage.
+  __device__ __forceinline__ int exponent_of(int k, int m, int r) const {
+    return smem.w_scale[pipe.scales.stage][(row + m * kMmaM + 8 * r) * Smem::kScaleBytes +
+                                           k % Smem::kScaleBlocks * kGroupsPerKBlock + threadIdx.x % kQuad];
+  }
 
-  __device__ __forceinline__ void wait_for() {
+  // Waits for K block k and finds the places of its exponents; of the first one, windows, too. Returns whether it is
+  // unusual.
+  template <bool kFirst>
+  __device__ __forceinline__ bool wait_for(int k) {
     smem.full[pipe.stage].wait(pipe.phase);
     if constexpr (kFence) fence_proxy_async_shared();
-    if constexpr (kParts == 2) {
-      const int thread = threadIdx.x % kWarpgroupThreads;
-      bound[0] += fabsf(smem.a_scale[pipe.stage][thread]);
-      if (thread < Grouped::kBlockM - kWarpgroupThreads)
-        bound[1] += fabsf(smem.a_scale[pipe.stage][kWarpgroupThreads + thread]);
-    }
-  }
-  // Goes on to the K block after k, if there is one.
-  __device__ __forceinline__ void advance(int k) {
-    before = stage;
-    pipe.advance(k);
+    if constexpr (kFirst) windows = 0;
+    unsigned furthest = 0;
+    places = 0;
 #pragma unroll
-    for (int r = 0; r < 2; r++) places[r] >>= 8;
-    if (k + 1 == kNumKBlocks) return;
-    wait_for();
-    stage = uniform(pipe.stage);
-  }
-  // Whether K block k is there and in the windows.
-  __device__ __forceinline__ bool goes_on_to(int k) {
-    return k < kNumKBlocks && (k % Smem::kScaleBlocks != 0 || find_places<false>());
-  }
-  // Releases the stage of the K block whose sums were added last. For after the next product has begun: it overwrites
-  // an accumulator that those sums were made from, so all that was read with it has been used.
-  __device__ __forceinline__ void release_added() {
-    if (added == kNone) return;
-    if constexpr (kParts == 2) cluster_consumer_release(smem, added, bound);
-    else cluster_consumer_release(smem, added);
-  }
-  // The same with no product behind it.
-  __device__ __forceinline__ void release_last() {
-    cluster_consumer_release(smem, added, bound, sum);
-    added = kNone;
-  }
-
-  // ---- products ----
-  //
-  // All of these add the product of K blocks k and following to sums in units of the references, and return the first
-  // one that is not in the windows.
-
-  __device__ __forceinline__ int multiply_rolled(int k) {
-    float accum[N / 2];
-    uint32_t a[2][kMmasPerStep][4];
-    for (int r = 0; r < 2; r++) convert(a[0], stage, r, 0);
-    bool goes_on;
-#pragma unroll 1
-    do {
-      issue_product<N, kParts>(accum, a[0], smem.a[stage][0]);
-      release_added();
-      advance(k++);
-      goes_on = goes_on_to(k);
-      if (goes_on)
-        for (int r = 0; r < 2; r++) convert(a[1], stage, r, 0);
-      wait_and_add<N>(sum[0], accum, smem.a_scale[before]);
-      if constexpr (kHalves == 2) {
-        issue_product<N, kParts>(accum, a[0], smem.a[before][0] + N * kBlockK);
-        wait_and_add<N>(sum[kHalves - 1], accum, smem.a_scale[before] + N);
-      }
-      added = before;
-#pragma unroll
-      for (int j = 0; j < kMmasPerStep; j++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) a[0][j][i] = a[1][j][i];
-    } while (goes_on);
-    release_last();
-    return k;
-  }
-
-  // Two products a K block. Of the next K block's weights one row is converted beside each.
-  __device__ __forceinline__ int multiply_halves(int k) {
-    float accum[N / 2];
-    uint32_t a[2][kMmasPerStep][4];
-    for (int r = 0; r < 2; r++) convert(a[0], 0, r, 0);
-    bool goes_on = true;
-    int first = 1;
-#pragma unroll 1
-    do {
-      asm volatile("" : "+r"(first));  // not known, or the compiler takes the first K blocks out of the loop
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int next = (i + 1) % 4;
-          issue_product<N, kParts>(accum, a[i % 2], smem.a[i][0]);
-        if (i > 0 || !first) cluster_consumer_release(smem, (i + 3) % 4);
-        if (i == 3) pipe.phase ^= 1, pipe.scales.advance();
-        if (i < 3 || k + 4 < kNumKBlocks) {
-          smem.full[next].wait(pipe.phase);
-          if constexpr (kFence) fence_proxy_async_shared();
-        }
-        if (i == 3) goes_on = k + 4 < kNumKBlocks && find_places<false>();
-        if (i < 3 || goes_on) convert_now(a[(i + 1) % 2], next, 0, next);
-        wait_and_add<N>(sum[0], accum, smem.a_scale[i]);
-        issue_product<N, kParts>(accum, a[i % 2], smem.a[i][0] + N * kBlockK);
-        if (i < 3 || goes_on) convert_now(a[(i + 1) % 2], next, 1, next);
-        wait_and_add<N>(sum[kHalves - 1], accum, smem.a_scale[i] + N);
-      }
-      k += 4;
-      first = 0;
-    } while (goes_on);
-    cluster_consumer_release(smem, 3, sum);
-    return k;
-  }
-
-  // One product a K block: while K block k is multiplied, k - 1 is added and k + 1 converted. No product goes on beyond
-  // four K blocks, as ptxas would then wait for each at once.
-  __device__ __forceinline__ int multiply_ahead(int k) {
-    float accum[2][N / 2];
-    uint32_t a[2][kMmasPerStep][4];
-    float2 scales[N / 8];
-    for (int r = 0; r < 2; r++) convert(a[0], 0, r, 0);
-    bool goes_on = true;
-    int first = 1;
-#pragma unroll 1
-    do {
-      asm volatile("" : "+r"(first));  // not known, or the compiler takes the first K blocks out of the loop
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int now = i % 2, other = 1 - now, next = (i + 1) % 4;
-        issue_product<N, kParts>(accum[now], a[now], smem.a[i][0]);
-        // The K block whose accumulator this overwrites.
-        if (i > 1 || !first) cluster_consumer_release(smem, (i + 2) % 4);
-        if (i > 0) {
-          wait_product<N, 1>(accum[other]);
-          load_scales(scales, smem.a_scale[i - 1]);
-          add_rows_of<N>(sum[0], accum[other], scales, 0);
-        }
-        if (i == 3) pipe.phase ^= 1, pipe.scales.advance();
-        if (i < 3 || k + 4 < kNumKBlocks) {
-          smem.full[next].wait(pipe.phase);
-          if constexpr (kFence) fence_proxy_async_shared();
-        }
-        if (i == 3) goes_on = k + 4 < kNumKBlocks && find_places<false>();
-        if (i < 3 || goes_on)
-          for (int r = 0; r < 2; r++) convert(a[other], next, r, next);
-      }
-      wait_product<N, 0>(accum[1]);
-      load_scales(scales, smem.a_scale[3]);
-      add_rows_of<N>(sum[0], accum[1], scales, 0);
-      k += 4;
-      first = 0;
-    } while (goes_on);
-    cluster_consumer_release(smem, 2, sum);
-    cluster_consumer_release(smem, 3, sum);
-    return k;
-  }
-
-  // Scales sums from units of 1 to those of the references, or back.
-  template <int kSign>
-  __device__ __forceinline__ void scale_sums() {
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      const float factor = power_of_two(kSign * (low[r] - kUnitLow));
-#pragma unroll
-      for (int half = 0; half < kHalves; half++)
-#pragma unroll
-        for (int i = 2 * r; i < N / 2; i += 4) {
-          sum[half][i] *= factor;
-          sum[half][i + 1] *= factor;
-        }
-    }
-  }
-  __device__ __forceinline__ int multiply(int k) {
-    scale_sums<-1>();
-    if constexpr (!kUnrolled) k = multiply_rolled(k);
-    else if constexpr (kHalves == 1) k = multiply_ahead(k);
-    else k = multiply_halves(k);
-    scale_sums<1>();
-    return k;
-  }
-
-  // ---- K blocks that no window holds ----
-
-  // sum += the product of K block k, the one of a stage, group by group.
-  __device__ __forceinline__ void multiply_groups(int k, int at_stage) {
-    float accum[N / 2];
-    const float* a_scale = smem.a_scale[at_stage] + 2 * (threadIdx.x % kQuad);
-#pragma unroll 1
-    for (int group = 0; group < kGroupsPerKBlock; group++) {
-      uint32_t a[kMmasPerStep][4];
-      float factor[2];
+    for (int m = 0; m < 2; m++)
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        const int exponent = exponents_of(r) >> 8 * (k % Smem::kScaleBlocks) & 255;
-        uint4 packed = load_packed(at_stage, r);
-        factor[r] = e8m0_value(__shfl_sync(kFullWarp, exponent, group, kQuad));
-        if (kParts == 2 && (has_values(packed) || exponent == kE8M0NaN)) largest = max(largest, exponent);
-        if (threadIdx.x % kQuad != group) packed = make_uint4(0, 0, 0, 0);
-        convert_row(a, r, packed, smem.tables[kExponentsBelow]);  // E2M1 as it is
+        const int exponent = exponent_of(k, m, r);
+        if constexpr (kFirst) windows |= byte_at(first_window(exponent), m, r);
+        const unsigned place = exponent - byte_of(windows, m, r);
+        furthest = max(furthest, place);
+        places |= byte_at(place, m, r);
+        if (kParts == 2 && place < kExponents) largest = max(largest, exponent);
       }
-#pragma unroll
-      for (int half = 0; half < kHalves; half++) {
-        issue_product<N, kParts>(accum, a, smem.a[at_stage][0] + half * N * kBlockK);
-        wait_product<N, 0>(accum);
-#pragma unroll
-        for (int i = 0; i < N / 2; i++)
-          sum[half][i] += accum[i] * factor[i / 2 % 2] * a_scale[half * N + i / 4 * 8 + i % 2];
-      }
-    }
-  }
-  // The same for a K block and those whose scales came with it. Returns the K block behind them.
-  __device__ __forceinline__ int multiply_groups_of_four(int k) {
-#pragma unroll 1
-    for (int i = 0; i < 4; i++) {
-      multiply_groups(k + i, i);
-      cluster_consumer_release(smem, i, sum);
-      if (i == 3) pipe.phase ^= 1, pipe.scales.advance();
-      if (k + i + 1 < kNumKBlocks) {
-        smem.full[(i + 1) % 4].wait(pipe.phase);
-        if constexpr (kFence) fence_proxy_async_shared();
-      }
-    }
-    return k + 4;
-  }
-  __device__ __forceinline__ int multiply_groups_rolled(int k) {
-    do {
-      multiply_groups(k, stage);
-      added = stage;
-      advance(k++);
-      release_last();
-    } while (k < kNumKBlocks && k % Smem::kScaleBlocks != 0);
-    return k;
+    if constexpr (kParts == 2) bound += fabsf(smem.a_scale[pipe.stage][threadIdx.x % kWarpgroupThreads]);
+    return any_of_warpgroup(furthest >= kExponents, warpgroup);
   }
 
-  // All K blocks; sums are in units of 1.
+  // For K block k, which is unusual: moves windows. Returns whether it is wide; then all references are 1.
+  __device__ __forceinline__ bool move_windows(int k) {
+    uint32_t moved = 0;
+    bool wide = false;
+    places = 0;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+      uint4 packed[2];
+      load_packed(packed, pipe.stage, m);
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const int mine = exponent_of(k, m, r), before = byte_of(windows, m, r);
+        const bool counts = has_values(packed[r]) || mine == kE8M0NaN;
+        const int most = quad_max(counts ? mine : -1), least = quad_min(counts ? mine : kE8M0NaN);
+        if (kParts == 2) largest = max(largest, most);
+        int window = before;
+        if (most >= 0 && (least < before || most >= before + kExponents)) {
+          window = min(max(window_of(most, least), min(least, kLeastLow)), kMostLow);
+          if (most - window >= kExponents || window < kLeastLow) wide = true, window = before;
+        }
+        scale_row<N>(sum[m], r, power_of_two(before - window));
+        moved |= byte_at(window, m, r);
+        places |= byte_at(min(max(mine - window, 0), kExponents - 1), m, r);  // of groups of zeros, any
+      }
+    }
+    windows = moved;
+    if (!any_of_warpgroup(wide, warpgroup)) return false;
+    set_references(kWideLow);
+    windows = 0x01010101u * kWideLow;
+    return true;
+  }
+
+  // Scales the sums for windows that all begin at `low`.
+  __device__ __forceinline__ void set_references(int low) {
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+      for (int r = 0; r < 2; r++) scale_row<N>(sum[m], r, power_of_two(byte_of(windows, m, r) - low));
+  }
+
+  // A K block group by group. All references are 1.
+  __device__ __forceinline__ void multiply_wide(float (&accum)[N / 2], int k) {
+    const uint8_t* a_tile = smem.a[pipe.stage][0];
+    const float* a_scale = smem.a_scale[pipe.stage] + 2 * (threadIdx.x % kQuad);
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll 1
+      for (int group = 0; group < kGroupsPerKBlock; group++) {
+        uint4 packed[2];
+        load_packed(packed, pipe.stage, m);
+        if (threadIdx.x % kQuad != group) packed[0] = packed[1] = make_uint4(0, 0, 0, 0);
+        const Magnitudes magnitudes[2] = {smem.magnitudes[kExponentsBelow], smem.magnitudes[kExponentsBelow]};
+        float factor[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+          factor[r] = e8m0_value(__shfl_sync(kFullWarp, exponent_of(k, m, r), group, kQuad));
+        uint32_t a[4][4];
+        convert_m64(a, packed, magnitudes);
+        issue_m64<N, kParts>(accum, a, a_tile);
+        wait_m64<N>(accum);
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+          const float2 scale = *reinterpret_cast<const float2*>(a_scale + 8 * j);
+#pragma unroll
+          for (int r = 0; r < 2; r++) {
+            sum[m][4 * j + 2 * r] += accum[4 * j + 2 * r] * factor[r] * scale.x;
+            sum[m][4 * j + 2 * r + 1] += accum[4 * j + 2 * r + 1] * factor[r] * scale.y;
+          }
+        }
+      }
+  }
+
+  // All K blocks; then sums are in units of 1. A K block's stage is released when the next one's first product has begun:
+  // that overwrites accum, so all that was read with it has been used.
   __device__ __forceinline__ void run() {
 #pragma unroll
-    for (int half = 0; half < kHalves; half++)
+    for (int m = 0; m < 2; m++)
 #pragma unroll
-      for (int i = 0; i < N / 2; i++) sum[half][i] = 0.0f;
-    wait_for();
-    stage = before = uniform(pipe.stage);
+      for (int i = 0; i < N / 2; i++) sum[m][i] = 0.0f;
+    float accum[N / 2];
+    uint32_t a[1 + kConvertsAhead][4][4];
+    bool unusual = wait_for<true>(0);
+    int stage = uniform(pipe.stage), before = stage;  // of this K block and of the one before
+    if (kConvertsAhead && !unusual) convert(a[0], stage, 0);
+    const auto release_before = [&](int k) {
+      if (k == 0) return;
+      if constexpr (kParts == 2) cluster_consumer_release(smem, before, bound);
+      else cluster_consumer_release(smem, before);
+    };
+    const auto next = [&](int k) {
+      before = stage;
+      pipe.advance(k);
+      if (k + 1 == kNumKBlocks) return;
+      unusual = wait_for<false>(k + 1);
+      stage = uniform(pipe.stage);
+      if (kConvertsAhead && !unusual) convert(a[0], stage, 0);
+    };
+
     for (int k = 0; k < kNumKBlocks;) {
-      if (find_places<true>()) k = multiply(k);
-      else if constexpr (kUnrolled) k = multiply_groups_of_four(k);
-      else k = multiply_groups_rolled(k);
+#pragma unroll 1
+      for (; k < kNumKBlocks && !unusual; k++) {
+        if constexpr (!kConvertsAhead) convert(a[0], stage, 0);
+        issue_m64<N, kParts>(accum, a[0], smem.a[stage][0]);
+        release_before(k);
+        if constexpr (kConvertsAhead) convert(a[1], stage, 1);
+        wait_m64<N>(accum);
+        add_m64<N>(sum[0], accum, smem.a_scale[stage]);
+        if constexpr (!kConvertsAhead) convert(a[0], stage, 1);
+        issue_m64<N, kParts>(accum, a[kConvertsAhead], smem.a[stage][0]);
+        next(k);
+        wait_m64<N>(accum);
+        add_m64<N>(sum[1], accum, smem.a_scale[before]);
+      }
+      if (k == kNumKBlocks) break;
+
+      unusual = false;
+      if (move_windows(k)) {
+        multiply_wide(accum, k);
+        release_before(k);
+        next(k++);
+      } else if (kConvertsAhead) {
+        convert(a[0], stage, 0);
+      }
     }
+    cluster_consumer_release(smem, before, bound, sum[1]);
+    set_references(kWideLow);
   }
 };
 

@@ -2,9 +2,8 @@
 //
 // A weight is E2M1, two to a byte along K, times a power of two (E8M0) for each group of 32 of a row. Its row has a
 // reference, another power of two; what is multiplied is E2M1 times 2^d, d the difference of the exponents. E2M1's
-// values are multiples of 1/2 up to 6, and E4M3 has all multiples of 2^-9 that need three more bits, up to 448. The
-// conversion sets E4M3's last bit to zero, which leaves multiples of 2^-8: with d from -7 to 6, the window, every value
-// is exact.
+// values are multiples of 1/2 up to 6, and E4M3 has all multiples of 2^-9 that need three more bits, up to 448: with d
+// from -8 to 6, the window, every bit is kept.
 #pragma once
 #include <cstdint>
 
@@ -13,13 +12,13 @@
 namespace hopper_fused {
 
 constexpr int kScaleGroup = 32;                          // values with one scale
-constexpr int kExponentsBelow = 7, kExponentsAbove = 6;  // of the reference: the window
+constexpr int kExponentsBelow = 8, kExponentsAbove = 6;  // of the reference: the window
 constexpr int kExponents = kExponentsBelow + 1 + kExponentsAbove;
 constexpr int kE8M0Bias = 127, kE8M0NaN = 255;
 
-// E4M3 of E2M1's eight magnitudes times a power of two, four bytes to a word; and half of the negative ones' bytes.
-struct E4M3Table {
-  uint32_t positive[2], half_negative[2];
+// Bytes of E4M3 for E2M1's eight magnitudes, times a power of two.
+struct Magnitudes {
+  uint32_t low, high;
 };
 
 // E4M3 of half_steps / 2 * 2^power, exactly.
@@ -31,15 +30,9 @@ __host__ __device__ __forceinline__ uint32_t e4m3_of(int half_steps, int power) 
   if (exponent >= -6) return (uint32_t)((exponent + 7) << 3 | (half_steps << 3 >> top & 7));
   return (uint32_t)(half_steps << (power + 8));  // subnormal: multiples of 2^-9
 }
-__host__ __device__ __forceinline__ E4M3Table e4m3_table(int power) {
-  constexpr int kHalfSteps[2][4] = {{0, 1, 2, 3}, {4, 6, 8, 12}};  // E2M1's magnitudes, in order of code
-  E4M3Table table;
-  for (int word = 0; word < 2; word++) {
-    table.positive[word] = 0;
-    for (int i = 0; i < 4; i++) table.positive[word] |= e4m3_of(kHalfSteps[word][i], power) << 8 * i;
-    table.half_negative[word] = (table.positive[word] | 0x80808080u) >> 1;
-  }
-  return table;
+__host__ __device__ __forceinline__ Magnitudes magnitudes_of(int power) {
+  return {e4m3_of(0, power) | e4m3_of(1, power) << 8 | e4m3_of(2, power) << 16 | e4m3_of(3, power) << 24,
+          e4m3_of(4, power) | e4m3_of(6, power) << 8 | e4m3_of(8, power) << 16 | e4m3_of(12, power) << 24};
 }
 
 // prmt: byte i is the one of {low, high} that the low three bits of the selector's nibble i name; where its fourth bit
@@ -57,17 +50,15 @@ __host__ __device__ __forceinline__ uint32_t permute_bytes(uint32_t low, uint32_
   return bytes;
 }
 
-// The four values whose codes are in the low half of `packed`, in order of K. other_signs: packed ^ 0x88888888. A code's
-// high bit is its sign, and the selector's fourth: so both lookups give zero for the codes of the other sign.
-__host__ __device__ __forceinline__ uint32_t e4m3_of_four(uint32_t packed, uint32_t other_signs,
-                                                          const E4M3Table& table) {
-  const uint32_t positive = permute_bytes(table.positive[0], table.positive[1], packed);
-  const uint32_t half_negative = permute_bytes(table.half_negative[0], table.half_negative[1], other_signs);
-  return positive + 2 * half_negative;
+// The four values whose codes are in the low half of `packed`, in order of K.
+__host__ __device__ __forceinline__ uint32_t e4m3_of_four(uint32_t packed, uint32_t codes, const Magnitudes& magnitudes) {
+  // a byte of 0x80, or 0xff where the code is negative: bit 6 is the sign
+  const uint32_t signs = permute_bytes(0x80808080u, 0x80808080u, packed) << 1;
+  return permute_bytes(magnitudes.low, magnitudes.high, codes) | (signs & 0x80808080u);
 }
-__host__ __device__ __forceinline__ uint2 e4m3_of_eight(uint32_t packed, const E4M3Table& table) {
-  const uint32_t other_signs = packed ^ 0x88888888u;
-  return {e4m3_of_four(packed, other_signs, table), e4m3_of_four(packed >> 16, other_signs >> 16, table)};
+__host__ __device__ __forceinline__ uint2 e4m3_of_eight(uint32_t packed, const Magnitudes& magnitudes) {
+  const uint32_t codes = packed & 0x77777777u;
+  return {e4m3_of_four(packed, codes, magnitudes), e4m3_of_four(packed >> 16, codes >> 16, magnitudes)};
 }
 
 // A scale as it is. 2^-127 is a denormal.
