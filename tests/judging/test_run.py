@@ -101,7 +101,7 @@ def test_a_trace_says_what_it_measured(folder):
 
     assert evaluated.passed and not evaluated.trace.evaluation.log
     assert evaluated.trace.solution == packed.name
-    assert {recorded.source_sha1, recorded.source_fingerprint} == staleness.hashes([packed])
+    assert {recorded.source_sha1, recorded.source_fingerprint} == staleness.hashes(packed)
     assert recorded.command == "moebench run --x"
     assert recorded.tolerance == str(TOLERANCES["relaxed"])
     assert recorded.protocol.startswith("trials=1 ")
@@ -333,7 +333,7 @@ def test_what_is_stale_or_of_other_conditions_is_evaluated_again(changed, passed
         old = with_hardware(old, "NVIDIA H100")
 
     part = plan.parts[NAME]
-    left = part.without(staleness.current(plan, part, [old]))
+    left = part.without(staleness.reusable(plan, part, [old]))
     if changed == "nothing":
         assert not left.tasks and left.kept == (old,)
     else:

@@ -9,7 +9,7 @@ from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.plan import Task
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports import run_table
-from moebench.results.measurements import rows_from
+from moebench.results.trace_rows import rows_from
 from recorded import NAME, trace, workload
 from rich.console import Console
 

@@ -11,7 +11,7 @@ import pandas as pd
 from moebench.reports.comparison import TIED_WORDS, ms_text
 from moebench.reports.table import Cell, Row, Table, decimal
 from moebench.reports.versions import clock_text
-from moebench.results.measurements import ranked
+from moebench.results.measurements import is_ranked
 from moebench.results.summary import by_solution
 
 TIMES_CAPTION = f"Bold: {TIED_WORDS}."
@@ -26,7 +26,6 @@ RATES_CAPTION = (
 def times(rows: pd.DataFrame) -> Table:
     """Return ms, in brackets times the bound, which stands beside T."""
     solutions = list(by_solution(rows).index)
-    is_ranked = ranked(rows.protocol).any()
     bounds = rows.groupby(["tokens", "uuid"]).bound_ms.max()
 
     table_rows = workload_rows(rows, solutions, time_cell)
@@ -38,7 +37,7 @@ def times(rows: pd.DataFrame) -> Table:
         title=f"{rows.definition.iloc[0]}\n{where}, ms (times the bound){clock_text(rows)}",
         head=["T", "bound", *solutions],
         sections=[table_rows],
-        caption=TIMES_CAPTION if is_ranked else ONE_CALL_CAPTION,
+        caption=TIMES_CAPTION if is_ranked(rows).any() else ONE_CALL_CAPTION,
         words=0,
     )
 

@@ -9,7 +9,7 @@ from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import read_manifest, solution_names
 from moebench.reports.table import Cell, Entry, Table, decimal, token_heads
 from moebench.reports.versions import clock_text
-from moebench.results.spread import ALIKE, OWN_RUNS, nearest
+from moebench.results.spread import ALIKE, SEVERAL_RUNS, nearest_tokens
 from moebench.results.summary import by_solution, counted, shown_tolerance
 
 # Of the main definition; of others the workloads nearest to these.
@@ -70,7 +70,7 @@ def solutions(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> Table
 def shown_tokens(rows: pd.DataFrame) -> list[int]:
     """Return the recorded token counts nearest to SHOWN_TOKENS, each once."""
     recorded = set(rows.tokens)
-    shown = [nearest(count, recorded) for count in SHOWN_TOKENS]
+    shown = [nearest_tokens(count, recorded) for count in SHOWN_TOKENS]
     return list(dict.fromkeys(shown))
 
 
@@ -110,7 +110,7 @@ def ms_text(row) -> str:
 
     row: of a DataFrame's itertuples.
     """
-    if row.range_from != OWN_RUNS:
+    if row.range_from != SEVERAL_RUNS:
         return f"{row.ms:.3f}"
     return with_range(row.ms, row.ms_low, row.ms_high, 3)
 
@@ -173,7 +173,7 @@ def exactness(rows: pd.DataFrame) -> Table:
 
 def ranges(rows: pd.DataFrame) -> Table:
     """Return how far runs lie apart: by GPU, clock, protocol and T, of cells that were repeated."""
-    repeated = rows[(rows.range_from == OWN_RUNS) & rows.counts]
+    repeated = rows[(rows.range_from == SEVERAL_RUNS) & rows.counts]
     repeated = repeated.assign(width=repeated.ms_high / repeated.ms_low - 1)
 
     table_rows = []

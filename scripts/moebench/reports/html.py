@@ -20,8 +20,8 @@ from moebench.reports.comparison import TIED_WORDS, gpus
 from moebench.reports.figures.style import PALETTE, place
 from moebench.reports.table import one_line
 from moebench.reports.versions import conditions
-from moebench.results.spread import OWN_RUNS
-from moebench.results.summary import SHOWN
+from moebench.results.spread import SEVERAL_RUNS
+from moebench.results.summary import SHOWN_TOLERANCE
 
 FOLDER = Path(__file__).parent
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon")
@@ -121,7 +121,7 @@ def results(rows: pd.DataFrame) -> str:
     definitions, GPUs and tolerances in the order in which they are offered; looks: solution ->
     colours and mark.
     """
-    has_several_runs = rows.range_from == OWN_RUNS
+    has_several_runs = rows.range_from == SEVERAL_RUNS
     measured_by = rows[["tolerance_text", "protocol", "clock"]].values.tolist()
     named = rows.assign(
         definition=rows.geometry.fillna(rows.definition),
@@ -135,7 +135,7 @@ def results(rows: pd.DataFrame) -> str:
     orders = {
         "definition": distinct(named.definition),
         "hardware": distinct(gpus(rows)),
-        "tolerance": distinct([SHOWN, *TOLERANCES, *rows.tolerance]),
+        "tolerance": distinct([SHOWN_TOLERANCE, *TOLERANCES, *rows.tolerance]),
     }
     content = {
         "columns": columns,

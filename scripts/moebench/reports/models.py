@@ -11,9 +11,9 @@ from moebench.operators.workloads import recorded_counts
 from moebench.reports.comparison import times_by_tokens
 from moebench.reports.served import ServedRecord, title
 from moebench.reports.table import Cell, Row, Table, decimal, token_heads
-from moebench.results.spread import nearest
+from moebench.results.spread import nearest_tokens
 from moebench.results.summary import (
-    SHOWN,
+    SHOWN_TOLERANCE,
     base_of,
     best_solution,
     by_solution,
@@ -65,7 +65,7 @@ def recommended(rows: pd.DataFrame) -> Table:
         if gigabytes > GPU_GB:
             name += f" {TOO_LARGE}"
         table_rows.append([name, *recommended_cells(of_layer)])
-    head = ["model", f"at {SHOWN}", "at default", "ms/bound", "over the next"]
+    head = ["model", f"at {SHOWN_TOLERANCE}", "at default", "ms/bound", "over the next"]
     return Table(head, [table_rows], words=3)
 
 
@@ -103,7 +103,7 @@ def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
 
     texts = []
     for tokens in TOKENS:
-        measured_tokens = nearest(tokens, of_best.index)
+        measured_tokens = nearest_tokens(tokens, of_best.index)
         text = f"{of_best.over_bound[measured_tokens]:.2f}"
         if measured_tokens != tokens:
             text += f" ({measured_tokens})"

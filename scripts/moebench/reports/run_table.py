@@ -1,7 +1,7 @@
 """What a run prints: a line for each result as it comes, and at the end a table for each
 definition, a row for each solution.
 
-The tables are drawn from the traces' DataFrame, `measurements.rows_from`.
+The tables are drawn from the traces' DataFrame, `trace_rows.rows_from`.
 """
 
 from collections import Counter, defaultdict
@@ -27,12 +27,12 @@ from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.table import Cell, Row, Table, decimal
 from moebench.reports.versions import conditions
-from moebench.results.measurements import NUMBERS, cells, rows_from, timed_calls
+from moebench.results.measurements import cells, timed_calls
 from moebench.results.spread import tied_with_fastest, with_ranges
+from moebench.results.trace_rows import rows_from
 
 FASTEST_CAPTION = "fastest: on how many workloads it is, or tied, as the ranges of runs overlap"
 INDENT = "    "
-NO_ROWS = ["solution", "uuid", "tokens", "status", "passed", *NUMBERS, "tied"]
 BAR_COLUMNS = (
     BarColumn(),
     MofNCompleteColumn(),
@@ -253,14 +253,10 @@ def measured(part: Part, traces: list[Trace]) -> pd.DataFrame:
     """Return a row for each solution and workload, by the solutions' names in the plan, whose
     numbers are of all its runs, and whether it is tied with the fastest.
     """
-    if not traces:
-        return pd.DataFrame(columns=NO_ROWS)
-
     names = {packed.name: name for name, packed in part.solutions.items()}
     rows = rows_from(traces)
     rows["solution"] = [names.get(trace.solution, trace.solution) for trace in traces]
     rows = with_ranges(cells(rows, ["solution", "uuid"]))
-    rows["passed"] = rows.passed.astype(bool)
     rows["tied"] = tied_with_fastest(rows, rows.ms, [rows.uuid])
     return rows
 
@@ -284,7 +280,7 @@ def not_judged(outcomes: list[Outcome]) -> list[str]:
 def not_passed(part: Part, rows: pd.DataFrame, outcomes: list[Outcome]) -> list[str]:
     """Return a line for each solution and status other than PASSED, with the workloads."""
     labels = {outcome.task.workload.uuid: outcome.task.label for outcome in outcomes}
-    failed = rows[~rows.passed.astype(bool)]
+    failed = rows[~rows.passed]
     notes = []
     for name in part.solutions:
         of_solution = failed[failed.solution == name]

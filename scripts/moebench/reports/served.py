@@ -8,9 +8,9 @@ from moebench.models.layer import layer_of
 from moebench.operators import catalogue
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import folder_name
-from moebench.reports import bounds
 from moebench.reports.table import Cell, Row, Table
 from moebench.results import staleness
+from moebench.results.bounds import by_ceilings_of_today
 from moebench.served.record import Head, Point
 
 CAPTION = (
@@ -67,7 +67,7 @@ def with_bounds_of_today(head: Head, points: list[Point]) -> list[Point]:
     renewed = []
     for point in points:
         bound_ms = point.bound_ms
-        bound_ms = bounds.of_today(bound_ms, head.ceilings, head.definition, point.tokens)
+        bound_ms = by_ceilings_of_today(bound_ms, head.ceilings, head.definition, point.tokens)
         renewed.append(point.model_copy(update={"bound_ms": bound_ms}))
     return renewed
 

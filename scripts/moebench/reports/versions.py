@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from moebench.results.spread import ASSUMED, NOT_KNOWN, OTHER_CELLS, OWN_RUNS, TRIALS
-from moebench.results.summary import SHOWN, base_of
+from moebench.results.spread import ASSUMED, NOT_KNOWN, OTHER_CELLS, SEVERAL_RUNS, TRIALS
+from moebench.results.summary import SHOWN_TOLERANCE, base_of
 
 PAGE = "/docs/compare.md#versions"  # GitHub's link from the root of the repository
 TIMED = {"events": "by CUDA events", "gpu": "by the GPU's clock"}
@@ -57,7 +57,7 @@ def block(tables: dict[str, pd.DataFrame]) -> str:
 
 def compared_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows that are compared with each other, all where none is."""
-    compared = rows[rows.comparable & (rows.tolerance == SHOWN)]
+    compared = rows[rows.comparable & (rows.tolerance == SHOWN_TOLERANCE)]
     return compared if len(compared) else rows
 
 
@@ -73,7 +73,7 @@ def circumstances(rows: pd.DataFrame) -> list[str]:
 def ranges_text(rows: pd.DataFrame) -> str:
     """Return of how many runs times are, and whence the ranges are that they are compared by."""
     timed = rows[rows.ms.notna()]
-    runs = timed.runs[timed.range_from == OWN_RUNS]
+    runs = timed.runs[timed.range_from == SEVERAL_RUNS]
     parts = []
     if len(runs):
         counts = span(runs.min(), runs.max())

@@ -21,8 +21,9 @@ from moebench.operators import catalogue
 from moebench.operators.workloads import recorded
 from moebench.packing.flat import flatten
 from moebench.packing.manifest import folder_name
-from moebench.results import measurements
+from moebench.results.measurements import cells
 from moebench.submission import clean_build
+from moebench.submission.runs import load_solution
 
 MARK = "# Written by moebench submit"
 # The evaluation machine, in the public starter kit: EVALUATION.md names the GPU, FAQ.md the file.
@@ -179,11 +180,10 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
 
     None where all have; that is printed.
     """
-    rows = measurements.load_solution(solution, traces)
-    rows = rows[rows.source == "current"]
-    rows = rows[rows.tolerance == "contest"]
-    rows = measurements.cells(rows, ["hardware", "uuid"])  # one failed run is a failure
-    passed = rows[rows.passed.astype(bool)]
+    rows = load_solution(solution, traces)
+    rows = rows[(rows.source == "current") & (rows.tolerance == "contest")]
+    rows = cells(rows, ["hardware", "uuid"])  # one failed run is a failure
+    passed = rows[rows.passed]
     machine = next(iter(passed.hardware.mode()), None)
     proven = set(passed.uuid[passed.hardware == machine])
 

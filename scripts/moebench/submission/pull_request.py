@@ -126,7 +126,7 @@ def write(planned: PullRequest) -> bool:
 
 def check_measured(solution: Solution, rows: pd.DataFrame) -> None:
     """Raise CannotRun for a solution that no trace shows timed and PASSED as it is now."""
-    is_timed_pass = rows.passed.astype(bool) & rows.ms.notna()
+    is_timed_pass = rows.passed & rows.ms.notna()
     if not (is_timed_pass & (rows.source == "current")).any():
         folder = folder_name(solution.name, solution.definition)
         key = catalogue.by_name()[solution.definition]

@@ -1,13 +1,17 @@
-"""What was run of a solution that goes into a pull request, and which traces go along."""
+"""The recorded runs of a solution that is submitted, and which of their traces go along."""
 
 from pathlib import Path
 
 import pandas as pd
 from flashinfer_bench import Solution
 
-from moebench.results import measurements
-from moebench.results.measurements import DATA_SET_TENSORS
+from moebench.core.printable import printable
+from moebench.core.provenance import of_trace
+from moebench.packing.manifest import folder_name
+from moebench.results import staleness, trace_files
+from moebench.results.bounds import DATA_SET_TENSORS
 from moebench.results.summary import shown_tolerance
+from moebench.results.trace_rows import rows_from
 from moebench.submission.data_set import Layer
 
 # Columns of the table of runs, of which the last hold numbers.
@@ -19,6 +23,30 @@ COLUMNS = [
 ]
 
 
+def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
+    """Return a TraceRow for each run of a packed solution below these paths, the newest first.
+
+    Two more columns are trace, and source: its state by this packed solution. Warnings are printed.
+    """
+    recorded, warnings = trace_files.read(wanted) if wanted else ([], [])
+    for warning in warnings:
+        print(printable(warning))
+
+    traces = []
+    for each in recorded:
+        if each.trace.definition == solution.definition:
+            traces.append(each.trace)
+
+    rows = rows_from(traces)
+    rows["trace"] = traces
+    hashes_now = staleness.hashes(solution)
+    rows["source"] = [staleness.judge(of_trace(trace), hashes_now) for trace in traces]
+
+    name = folder_name(solution.name, solution.definition)
+    of_solution = rows[rows.solution == name]
+    return of_solution.sort_values("timestamp", ascending=False, kind="stable")
+
+
 def measured(solution: Solution, traces: list[Path], layer: Layer) -> pd.DataFrame:
     """Return the rows of a solution on a layer's workloads, and which of their traces are
     `submitted`.
@@ -28,25 +56,37 @@ def measured(solution: Solution, traces: list[Path], layer: Layer) -> pd.DataFra
     tolerance. Of workloads whose tensors are not this repository's only traces measured with the
     data set's tensors count.
     """
-    rows = measurements.load_solution(solution, traces)
+    rows = load_solution(solution, traces)
     uuids = [workload.uuid for workload in layer.workloads]
     rows = rows[rows.uuid.isin(uuids)]
     rows = rows[rows.clock == "events"].copy()
     rows["submitted"] = False
     rows["has_their_tensors"] = rows.protocol.astype(str).str.contains(DATA_SET_TENSORS)
 
-    has_failed = ~rows.passed.astype(bool)
-    has_result = has_failed | rows.ms.notna()
+    has_result = ~rows.passed | rows.ms.notna()
     has_tensors = rows.has_their_tensors | rows.uuid.isin(layer.generated)
     is_current = rows.source == "current"
     usable = rows[is_current & has_result & has_tensors]
     for _, of_machine in usable.groupby("hardware"):
         shown = of_machine[of_machine.tolerance == shown_tolerance(of_machine)]
-        submitted = measurements.median_runs(shown, ["uuid"])
+        submitted = median_runs(shown, ["uuid"])
         rows.loc[submitted.index, "submitted"] = True
 
     submitted_first = rows.sort_values("submitted", ascending=False, kind="stable")
     return submitted_first.drop_duplicates(["hardware", "tolerance", "source", "uuid"])
+
+
+def median_runs(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Return of the runs that agree in the columns of the key the one that stands for all.
+
+    It is one that failed, or the one with the median time, of two the slower.
+    """
+    chosen = []
+    for _, runs in rows.groupby(key):
+        slowest_last = runs.sort_values(["passed", "ms"], kind="stable")
+        place = len(runs) // 2 if runs.passed.all() else 0
+        chosen.append(slowest_last.index[place])
+    return rows.loc[chosen]
 
 
 def lines(solution: Solution, rows: pd.DataFrame, workload_count: int) -> list[dict]:
@@ -68,7 +108,7 @@ def lines(solution: Solution, rows: pd.DataFrame, workload_count: int) -> list[d
             "protocol": distinct(run.protocol),
             "versions": distinct(run.versions),
         }
-        run_lines.append(line | counts(run.passed.astype(bool), workload_count))
+        run_lines.append(line | counts(run.passed, workload_count))
 
     if run_lines:
         return run_lines

@@ -9,9 +9,9 @@ from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.core.provenance import CLOCKS
 from moebench.operators.roofline import H100, MEASURED_ON
+from moebench.operators.workloads import recorded_counts
 from moebench.profiling.record import ProfileRecord, WorkloadProfile, read_records
 from moebench.reports import (
-    bounds,
     comparison,
     models,
     multi_gpu,
@@ -25,12 +25,13 @@ from moebench.reports.docs.generated import Figures, Tables
 from moebench.reports.figures import speed, stages
 from moebench.reports.versions import TIMED
 from moebench.results import measurements
+from moebench.results.bounds import BOUNDS, by_ceilings_of_today
 from moebench.results.summary import by_solution
 
 
 @cache
 def rows(clock: str = "events") -> pd.DataFrame:
-    """Return this repository's measurements by a clock.
+    """Return this repository's measurements by a clock, a row of `measurements.load` each.
 
     Raises UserError for a trace that cannot be read: no page leaves any of them out.
     """
@@ -38,7 +39,22 @@ def rows(clock: str = "events") -> pd.DataFrame:
     measured, warnings = measurements.load([folder])
     if warnings:
         raise UserError(warnings[0])
-    return measured[measured.clock == clock]
+    return without_local_bounds(measured[measured.clock == clock])
+
+
+def without_local_bounds(measured: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows without the bounds of workloads that no workload file holds.
+
+    Their routing may lie in blob/, where `moebench run --tokens` leaves it and git does not see it:
+    a page must be the same in every clone.
+    """
+    in_files = set()
+    for layer_key in measured.geometry.dropna().unique():
+        in_files.update(recorded_counts(layer_key))
+
+    is_in_file = measured.uuid.isin(in_files)
+    columns = [*BOUNDS, "over_bound"]
+    return measured.assign(**measured[columns].where(is_in_file))
 
 
 def main_definition(clock: str = "events", gpu: str | None = MEASURED_ON) -> pd.DataFrame:
@@ -114,7 +130,7 @@ def with_bound_of_today(record: ProfileRecord, profile: WorkloadProfile) -> Work
     """Return a record's profile, whose bound divides by today's ceilings if there is one."""
     if not profile.bound_us:
         return profile
-    bound_us = bounds.of_today(profile.bound_us, record.ceilings, record.definition, profile.T)
+    bound_us = by_ceilings_of_today(profile.bound_us, record.ceilings, record.definition, profile.T)
     return profile.model_copy(update={"bound_us": bound_us})
 
 
