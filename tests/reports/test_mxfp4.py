@@ -5,7 +5,7 @@ import json
 import pytest
 from moebench.core import schema
 from moebench.core.errors import UserError
-from moebench.reports import mxfp4
+from moebench.reports import layer_times
 
 LINE = {
     "gpu": "NVIDIA H200",
@@ -30,7 +30,7 @@ def read_lines(tmp_path):
     def read(*lines):
         file = tmp_path / "record.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return schema.read_lines(file, mxfp4.Point)
+        return schema.read_lines(file, layer_times.PeerPoint)
 
     return read
 
@@ -38,7 +38,9 @@ def read_lines(tmp_path):
 def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest(read_lines):
     theirs = LINE | {"peer": "theirs", "us": 250.0}
     again = LINE | {"card": 2, "us": 210.0}
-    (table,) = mxfp4.tables(read_lines(theirs, LINE, again, LINE | {"tokens": 1, "us": 40.0}))
+    (table,) = layer_times.peer_tables(
+        read_lines(theirs, LINE, again, LINE | {"tokens": 1, "us": 40.0})
+    )
     assert table.head == ["T", "theirs", "ours"]
 
     (rows,) = table.sections
@@ -53,7 +55,7 @@ def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest(read_lines):
 
 def test_definitions_have_tables_of_their_own(read_lines):
     other = LINE | {"definition": "another-mxfp4"}
-    assert len(mxfp4.tables(read_lines(LINE, other))) == 2
+    assert len(layer_times.peer_tables(read_lines(LINE, other))) == 2
 
 
 def test_a_line_that_is_no_point_is_named(read_lines):

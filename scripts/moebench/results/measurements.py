@@ -2,7 +2,7 @@
 
 `load` reads traces as rows (trace_rows.py), tells which are stale, makes one row of all runs of a
 cell, and ranks those rows. A cell is one solution on one workload, GPU, tolerance and clock: three
-runs of hopper_fused at T=57 on an H200 become one row with runs=3, their median ms, and their range
+runs of one solution at T=57 on an H200 become one row with runs=3, their median ms, and their range
 ms_low to ms_high.
 """
 

@@ -37,7 +37,7 @@ class TraceRow:
 
     definition: str  # moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048
     geometry: str | None  # full: the definition's key here; None for a definition of others
-    solution: str  # hopper_fused: the name of its folder
+    solution: str  # my_layer: the name of its folder
     uuid: str  # of the workload
     tokens: int  # 1: T of the workload
     hardware: str  # NVIDIA H200

@@ -13,9 +13,8 @@ from moebench.operators.workloads import recorded_counts
 from moebench.profiling.record import ProfileRecord, WorkloadProfile, read_records
 from moebench.reports import (
     comparison,
+    layer_times,
     models,
-    multi_gpu,
-    mxfp4,
     predicted,
     profiles,
     served,
@@ -181,6 +180,16 @@ def profile_block() -> str:
     return f"{table}\n\n<sub>{origins}</sub>"
 
 
+def mxfp4_block() -> str:
+    """Return the tables of layers with MXFP4 experts."""
+    return layer_times.markdown(layer_times.peer_tables(layer_times.peer_points()))
+
+
+def all_reduce_block() -> str:
+    """Return the tables of a layer over several GPUs."""
+    return layer_times.markdown(layer_times.all_reduce_tables(layer_times.all_reduce_points()))
+
+
 TABLES: Tables = {
     ("README.md", "solutions"): lambda: solutions_block(headline_clock()),
     ("README.md", "models"): models_block,
@@ -190,12 +199,12 @@ TABLES: Tables = {
     ("docs/compare.md", "h100"): lambda: solutions_block("events", H100),
     ("docs/compare.md", "versions"): versions_block,
     ("docs/models.md", "shards"): shards_block,
-    ("docs/models.md", "mxfp4"): mxfp4.block,
+    ("docs/models.md", "mxfp4"): mxfp4_block,
     ("docs/models.md", "speeds"): lambda: models.speeds(rows()).markdown(),
     ("docs/tolerances.md", "passes"): lambda: comparison.exactness(main_definition()).markdown(),
     ("docs/served.md", "served"): served_block,
     ("docs/served.md", "predicted"): lambda: predicted.predicted(served.recorded()).markdown(),
-    ("docs/multi_gpu.md", "all-reduce"): multi_gpu.block,
+    ("docs/multi_gpu.md", "all-reduce"): all_reduce_block,
     ("docs/profile.md", "profile"): profile_block,
 }
 FIGURES: Figures = {

@@ -15,7 +15,7 @@ from moebench.operators import catalogue
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.operators.workloads import recorded
 from moebench.profiling.record import WorkloadProfile
-from moebench.reports import multi_gpu, mxfp4, served
+from moebench.reports import layer_times, served
 from moebench.reports.docs import pages
 from moebench.results import measurements
 from moebench.results.summary import counted
@@ -87,10 +87,10 @@ def less_in_sglang(runs: list[str], than: list[str]) -> list[str]:
 def beyond_layer(gpu: str, ranks: int, tokens: int) -> dict[str, float]:
     """Return way to sum -> us beyond the layer alone, which is split by width over the ranks."""
     wanted = (gpu, ranks, "width", ranks, tokens)
-    for point in multi_gpu.recorded():
+    for point in layer_times.all_reduce_points():
         if (point.gpu, point.ranks, point.split, point.shares, point.tokens) == wanted:
             us = dict(point.us)
-            alone = us.pop(multi_gpu.ALONE)
+            alone = us.pop(layer_times.ALONE)
             return {way: time - alone for way, time in us.items()}
     raise LookupError(f"multi_gpu.jsonl: no point of {ranks} {gpu}, T={tokens}")
 
@@ -116,7 +116,7 @@ def all_reduces_apart(tokens: int, ways: list[str]) -> list[str]:
     """Return how far two ways to sum lie apart at most at a token count, layer and sum, in %."""
     first, second = ways
     apart = []
-    for point in multi_gpu.recorded():
+    for point in layer_times.all_reduce_points():
         if point.tokens == tokens:
             ratio = point.us[first] / point.us[second]
             apart.append(abs(ratio - 1))
@@ -130,7 +130,7 @@ def mxfp4_over(solution: str, peers: list[str], most_tokens: int) -> list[str]:
     """
     ratios = []
     us: dict[int, dict[str, float]] = {}
-    for point in mxfp4.recorded():
+    for point in layer_times.peer_points():
         us.setdefault(point.tokens, {})[point.peer] = point.us
     for tokens, by_peer in us.items():
         if tokens <= most_tokens:
