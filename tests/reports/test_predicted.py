@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from moebench.commands.served import predicted_notes
 from moebench.models.layer import layer_of
 from moebench.reports import predicted, served
 
@@ -44,14 +43,14 @@ def test_layers_that_did_not_fit_take_as_long_as_those_that_did(table_of):
 
 def test_the_terminal_predicts_the_layers_that_did_not_fit_and_says_so():
     record = BY_KEY["minimax-m2"]
-    (note,) = predicted_notes(record.head, record.points)
+    (note,) = predicted.predicted_notes(record)
     assert note.startswith("Predicted, not measured")
     ms = float(re.search(r"\bT=8 ([\d.]+)", note)[1])
     scaled = least_ms(record, 8) / record.head.layers * record.head.of_model
     assert ms == pytest.approx(scaled, abs=0.0005)
 
     whole = BY_KEY["qwen3-30b"]
-    assert predicted_notes(whole.head, whole.points) == []
+    assert predicted.predicted_notes(whole) == []
 
 
 def test_another_layer_takes_as_many_times_its_bound_as_the_nearest(table_of):

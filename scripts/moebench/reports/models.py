@@ -9,7 +9,7 @@ from moebench.models.layer import Layer, layers, weight_bytes
 from moebench.operators.roofline import MEASURED_ON
 from moebench.operators.workloads import recorded_counts
 from moebench.reports.comparison import times_by_tokens
-from moebench.reports.served import ServedRecord, title
+from moebench.reports.served import title
 from moebench.reports.table import Cell, Row, Table, decimal, token_heads
 from moebench.results.spread import nearest_tokens
 from moebench.results.summary import (
@@ -20,7 +20,7 @@ from moebench.results.summary import (
     counted,
     speedup_over_others,
 )
-from moebench.served.record import Point
+from moebench.served.record import Point, ServedRecord
 
 TOKENS = (1, 32, 1024, 8192)  # of one layer
 SERVED_TOKENS = (1, 8, 32, 128, 1024)  # of all layers
@@ -146,26 +146,25 @@ def served(records: list[ServedRecord]) -> Table:
     table_rows = []
     for record in records:
         if record.has_bound:
-            texts = [served_text(record.points_at(tokens)) for tokens in SERVED_TOKENS]
+            texts = [served_text(record.timed_points(tokens)) for tokens in SERVED_TOKENS]
             table_rows.append([title(record.head), *texts])
     return Table(["model", *token_heads(SERVED_TOKENS)], [table_rows])
 
 
-def served_text(points: list[Point]) -> str | None:
+def served_text(timed: list[Point]) -> str | None:
     """Return "1.25 (1.20)": the fastest, times the bound, and times as fast as the next source.
 
-    None where no solution of another source was timed.
+    None where no solution of another source was timed. timed: the fastest first.
     """
-    timed = [point for point in points if point.ms]
     if not timed:
         return None
 
-    fastest = min(timed, key=lambda point: point.ms)
+    fastest = timed[0]
     base = base_of(fastest.solution)
     others = [point.ms for point in timed if base_of(point.solution) != base]
     if not others:
         return None
 
     over_bound = fastest.ms / fastest.bound_ms
-    over_next = min(others) / fastest.ms
+    over_next = others[0] / fastest.ms
     return f"{over_bound:.2f} ({over_next:.2f})"

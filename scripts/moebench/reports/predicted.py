@@ -14,8 +14,8 @@ from moebench.models.layer import Layer, layer_of, layers
 from moebench.operators.catalogue import by_name
 from moebench.operators.layers import cached
 from moebench.reports.models import SERVED_TOKENS
-from moebench.reports.served import ServedRecord
 from moebench.reports.table import Row, Table, token_heads
+from moebench.served.record import ServedRecord
 
 CAPTION = (
     "Predicted, not measured: ms of a pass over all MoE layers of the model by the fastest "
@@ -67,16 +67,37 @@ def predicted_ms(layer: Layer, record: ServedRecord, tokens: int) -> float | Non
     """Return the time of a pass over all layers of a model, from a record of the layer itself or of
     another; None where the record has none.
     """
-    timed = [point for point in record.points_at(tokens) if point.ms]
+    timed = record.timed_points(tokens)
     if not timed:
         return None
 
-    fastest = min(timed, key=lambda point: point.ms)
+    fastest = timed[0]
     if layer_key(record) == layer.key:
         ms_of_layer = fastest.ms / record.head.layers
         return ms_of_layer * layer.count
     over_bound = fastest.ms / fastest.bound_ms
     return over_bound * mean_bound(layer.key, tokens) * layer.count
+
+
+def predicted_notes(record: ServedRecord) -> list[str]:
+    """Return a note with what all layers of the model would take, none where all were measured, or
+    nothing on a GPU.
+    """
+    head = record.head
+    on_gpu = any(point.graph for point in record.points)
+    if not on_gpu or not head.of_model or head.layers >= head.of_model:
+        return []
+
+    layer = layer_of(layer_key(record))
+    texts = []
+    for tokens in record.tokens:
+        ms = predicted_ms(layer, record, tokens)
+        if ms is not None:
+            texts.append(f"T={tokens} {ms:.3f}")
+    return [
+        f"Predicted, not measured: ms of all {head.of_model} layers by the fastest solution, from "
+        f"these {head.layers}: {', '.join(texts)}"
+    ]
 
 
 @cached

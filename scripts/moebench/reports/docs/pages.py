@@ -160,7 +160,7 @@ def served_block() -> str:
     if not records:
         return ""
 
-    first = served.table(records[0].head, records[0].points)
+    first = served.table(records[0])
     parts = [first.markdown(titled=True), models.served(records).markdown()]
     for record in records:
         origin = f"<sub>{served.origin(record.head)}.</sub>"
