@@ -180,7 +180,7 @@ def test_a_reference_that_does_not_run_fails_the_run(monkeypatch, passed, no_gpu
     command = "run --solutions triton_fused_v2 --workloads 0 16 --no-save"
     assert cli.main(command.split()) == 1
     shown = capsys.readouterr().out
-    assert shown.count("NOT JUDGED") == 2
+    assert shown.count("not evaluated") == 2
     assert "CUDA out of memory" in shown
     assert "1/2" in shown.partition("━")[2]
 

@@ -72,7 +72,7 @@ def test_control_characters_of_a_solution_are_shown():
 
 def test_an_empty_run_has_a_table_without_figures():
     part = SimpleNamespace(solutions={})
-    rows = run_table.measured(part, [])
+    rows = run_table.rows_of_part(part, [])
     assert isinstance(rows, pd.DataFrame)
     columns = run_table.columns_of(plan_of("iterations=50 trials=3"), rows)
     assert run_table.column_figures(columns, rows) == ["-", "-", 0]

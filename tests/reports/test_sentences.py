@@ -2,7 +2,7 @@
 
 import pytest
 from moebench.reports.docs import sentences
-from moebench.reports.docs.stated import FUNCTIONS as FUNCTIONS_OF_PAGES
+from moebench.reports.docs.computed import FUNCTIONS as FUNCTIONS_OF_PAGES
 
 PAGE = """# A
 

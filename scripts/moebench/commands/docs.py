@@ -10,8 +10,8 @@ import sys
 
 from moebench.core import paths
 from moebench.reports.docs import generated, sentences
+from moebench.reports.docs.computed import FUNCTIONS
 from moebench.reports.docs.pages import FIGURES, TABLES
-from moebench.reports.docs.stated import FUNCTIONS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

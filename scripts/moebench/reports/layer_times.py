@@ -108,10 +108,15 @@ def peer_tables(points: list[PeerPoint]) -> list[Table]:
     """Return a table for each GPU and definition: the median ms of each peer over its points."""
     tables = []
     for group in grouped(points, lambda point: (point.gpu, point.definition)):
-        columns = pd.DataFrame([{"T": point.tokens, point.peer: point.us} for point in group])
-        times = columns.groupby("T").median() / 1e3
-        tables.append(times_table(times, 3, f"{group[0].gpu}: {group[0].definition}, ms"))
+        ms = peer_times(group) / 1e3
+        tables.append(times_table(ms, 3, f"{group[0].gpu}: {group[0].definition}, ms"))
     return tables
+
+
+def peer_times(points: list[PeerPoint]) -> pd.DataFrame:
+    """Return the median us of each peer, a column, at each T; NaN where it was not timed."""
+    us = pd.DataFrame([{"T": point.tokens, point.peer: point.us} for point in points])
+    return us.groupby("T").median()
 
 
 def grouped(points: list[Point], key: Callable[[Point], Hashable]) -> Iterable[list[Point]]:

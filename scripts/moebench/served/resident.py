@@ -44,11 +44,10 @@ class Resident:
 
         arguments = []
         for layer in self.layers:
-            inputs = []
-            for name, spec in specs.items():
-                value = states[name] if name in states else layer[name]
-                inputs.append(first_tokens(value, spec.shape, num_tokens))
-            arguments.append(inputs)
+            inputs = layer | states
+            arguments.append(
+                [first_tokens(inputs[name], specs[name].shape, num_tokens) for name in specs]
+            )
         return arguments
 
     def bound_ms(self, num_tokens: int) -> float:

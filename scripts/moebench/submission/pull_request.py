@@ -18,9 +18,14 @@ from moebench.core.errors import CannotRun, UserError
 from moebench.operators import catalogue
 from moebench.packing import solution_files
 from moebench.packing.manifest import folder_name
-from moebench.reports.table import Table
+from moebench.reports.table import Row, Table
 from moebench.submission import runs
-from moebench.submission.data_set import Layer, check_folder, layer_in, repository_path
+from moebench.submission.data_set import (
+    DataSetDefinition,
+    check_folder,
+    definition_in,
+    repository_path,
+)
 
 # The author of what FIB compares a definition's other solutions with; a definition has one at most.
 BASELINE = "baseline"
@@ -38,15 +43,15 @@ NOT_MEASURED = (
 class PullRequest:
     """What is written to a data set for one definition.
 
-    contents: by path. run_lines: rows of the table of runs, by column. baselines: names of the
-    definition's baseline solutions.
+    contents: of the files to write, by path. run_rows: of the table of runs, `runs.table_rows`.
+    baselines: names of the definition's baseline solutions.
     """
 
     solution: Solution
     into: Path
-    layer: Layer
+    definition: DataSetDefinition
     contents: dict[Path, bytes | str] = field(default_factory=dict)
-    run_lines: list[dict] = field(default_factory=list)
+    run_rows: list[Row] = field(default_factory=list)
     baselines: set[str] = field(default_factory=set)
 
     def add(self, solution: Solution, traces: list[Path]) -> None:
@@ -61,7 +66,7 @@ class PullRequest:
         if has_traces:
             traces = [*traces, trace_file]
 
-        rows = runs.measured(solution, traces, self.layer)
+        rows = runs.runs_on(self.definition, solution, traces)
         if solution is self.solution:
             check_measured(solution, rows)
         check_place(solution, place, self.into)
@@ -74,8 +79,8 @@ class PullRequest:
         if has_traces or trace_lines:
             self.contents[trace_file] = "".join(f"{line}\n" for line in trace_lines)
 
-        workload_count = len(self.layer.workloads)
-        self.run_lines += runs.lines(solution, rows, workload_count)
+        workload_count = len(self.definition.workloads)
+        self.run_rows += runs.table_rows(solution, rows, workload_count)
 
 
 def plan(
@@ -89,8 +94,8 @@ def plan(
     """
     check_folder(into)
     definition = solution.definition
-    planned = PullRequest(solution, into, layer_in(into, definition))
-    for path in planned.layer.files:
+    planned = PullRequest(solution, into, definition_in(into, definition))
+    for path in planned.definition.files:
         planned.contents[into / repository_path(path)] = path.read_bytes()
     planned.add(solution, traces)
 
@@ -110,7 +115,7 @@ def write(planned: PullRequest) -> bool:
         write_atomically(path, content)
 
     checks = "layout,solution,trace,baseline"
-    if planned.layer.files:
+    if planned.definition.files:
         checks += ",definition,workload"
     report = validate(planned.into, planned.solution.definition, checks)
 
@@ -182,8 +187,8 @@ def description(planned: PullRequest, report: str) -> str:
     """Return the text of the pull request: what was run, what is written, what FIB says of it."""
     baselines = ", ".join(sorted(planned.baselines))
     points = [f"baseline: {baselines or 'none'}"]
-    if planned.layer.differences:
-        differences = ", ".join(planned.layer.differences)
+    if planned.definition.differences:
+        differences = ", ".join(planned.definition.differences)
         points.append(f"the definition of the measurement has another text: {differences}")
 
     written = {}
@@ -194,11 +199,11 @@ def description(planned: PullRequest, report: str) -> str:
 
     points_text = "\n".join(f"- {point}" for point in points)
     validated = f"FlashInfer-Bench's `validate`:\n\n```\n{report}\n```\n"
-    rows = []
-    for line in planned.run_lines:
-        rows.append([line.get(column) for column in runs.COLUMNS])
-
-    words = len(runs.COLUMNS) - len(runs.COUNTS)
-    title = planned.solution.definition
-    table = Table(runs.COLUMNS, [rows], title=title, words=words, notes=[points_text, validated])
+    table = Table(
+        head=runs.HEAD,
+        sections=[planned.run_rows],
+        title=planned.solution.definition,
+        words=runs.WORDS,
+        notes=[points_text, validated],
+    )
     return table.markdown(titled=True)

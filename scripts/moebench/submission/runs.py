@@ -8,19 +8,17 @@ from flashinfer_bench import Solution
 from moebench.core.printable import printable
 from moebench.core.provenance import of_trace
 from moebench.packing.manifest import folder_name
+from moebench.reports.table import Row
 from moebench.results import staleness, trace_files
 from moebench.results.bounds import DATA_SET_TENSORS
 from moebench.results.summary import shown_tolerance
 from moebench.results.trace_rows import rows_from
-from moebench.submission.data_set import Layer
+from moebench.submission.data_set import DataSetDefinition
 
-# Columns of the table of runs, of which the last hold numbers.
-COUNTS = ["passed", "failed", "not run"]
-COLUMNS = [
-    *("solution", "machine", "tolerance", "source", "traces", "tensors"),
-    *("date", "protocol", "versions"),
-    *COUNTS,
-]
+# The table of runs; the last three columns hold numbers of workloads.
+HEAD = ["solution", "machine", "tolerance", "source", "traces", "tensors"]
+HEAD += ["date", "protocol", "versions", "passed", "failed", "not run"]
+WORDS = len(HEAD) - 3
 
 
 def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
@@ -47,24 +45,24 @@ def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
     return of_solution.sort_values("timestamp", ascending=False, kind="stable")
 
 
-def measured(solution: Solution, traces: list[Path], layer: Layer) -> pd.DataFrame:
-    """Return the rows of a solution on a layer's workloads, and which of their traces are
-    `submitted`.
+def runs_on(definition: DataSetDefinition, solution: Solution, traces: list[Path]) -> pd.DataFrame:
+    """Return `load_solution`'s runs on the workloads of a data set's definition, of those of one
+    machine, tolerance, source and workload one run; has_their_tensors: it ran on the data set's.
 
-    Submitted are traces of the current source, timed unless they failed: one for each workload and
-    machine, the run with the median time, as FIB takes the fastest of several whatever their
-    tolerance. Of workloads whose tensors are not this repository's only traces measured with the
-    data set's tensors count.
+    submitted: its trace goes along. These are traces of the current source, timed unless they
+    failed: one for each workload and machine, the run with the median time, as FIB takes the
+    fastest of several whatever their tolerance. Of workloads whose tensors are not this
+    repository's only traces measured with the data set's tensors go along.
     """
     rows = load_solution(solution, traces)
-    uuids = [workload.uuid for workload in layer.workloads]
+    uuids = [workload.uuid for workload in definition.workloads]
     rows = rows[rows.uuid.isin(uuids)]
     rows = rows[rows.clock == "events"].copy()
     rows["submitted"] = False
     rows["has_their_tensors"] = rows.protocol.astype(str).str.contains(DATA_SET_TENSORS)
 
     has_result = ~rows.passed | rows.ms.notna()
-    has_tensors = rows.has_their_tensors | rows.uuid.isin(layer.generated)
+    has_tensors = rows.has_their_tensors | rows.uuid.isin(definition.generated)
     is_current = rows.source == "current"
     usable = rows[is_current & has_result & has_tensors]
     for _, of_machine in usable.groupby("hardware"):
@@ -89,41 +87,28 @@ def median_runs(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     return rows.loc[chosen]
 
 
-def lines(solution: Solution, rows: pd.DataFrame, workload_count: int) -> list[dict]:
-    """Return a line for each machine, tolerance and state of the source, or one that there is none.
+def table_rows(solution: Solution, runs: pd.DataFrame, workload_count: int) -> list[Row]:
+    """Return a row below HEAD for each machine, tolerance and state of the source, or one that says
+    there is none.
 
-    rows: of `measured`. The keys are among COLUMNS.
+    runs: of `runs_on`. workload_count: how many the definition has.
     """
-    run_lines = []
-    for (machine, _, source), run in rows.groupby(["hardware", "tolerance", "source"]):
+    rows = []
+    for (machine, _, source), run in runs.groupby(["hardware", "tolerance", "source"]):
+        tolerance = distinct(run.tolerance_text)
+        traces = "submitted" if run.submitted.any() else "left out"
         tensors = run.has_their_tensors.map({True: "the data set's", False: "generated"})
-        line = {
-            "solution": solution.name,
-            "machine": machine,
-            "tolerance": distinct(run.tolerance_text),
-            "source": source,
-            "traces": "submitted" if run.submitted.any() else "left out",
-            "tensors": distinct(tensors),
-            "date": distinct(run.timestamp.str[:10]),
-            "protocol": distinct(run.protocol),
-            "versions": distinct(run.versions),
-        }
-        run_lines.append(line | counts(run.passed, workload_count))
+        row = [solution.name, machine, tolerance, source, traces, distinct(tensors)]
+        row += [distinct(run.timestamp.str[:10]), distinct(run.protocol), distinct(run.versions)]
 
-    if run_lines:
-        return run_lines
-    nothing = counts(pd.Series(dtype=bool), workload_count)
-    return [{"solution": solution.name, "traces": "none"} | nothing]
+        passed = int(run.passed.sum())
+        row += [passed, len(run) - passed, workload_count - len(run)]
+        rows.append(row)
 
-
-def counts(passed: pd.Series, workload_count: int) -> dict[str, int]:
-    """Return COUNTS of a run. passed: of each workload that was run."""
-    passes = int(passed.sum())
-    return {
-        "passed": passes,
-        "failed": len(passed) - passes,
-        "not run": workload_count - len(passed),
-    }
+    if rows:
+        return rows
+    unknown = [None] * 3
+    return [[solution.name, *unknown, "none", None, *unknown, 0, 0, workload_count]]
 
 
 def distinct(column: pd.Series) -> str:

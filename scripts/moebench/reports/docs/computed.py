@@ -1,6 +1,8 @@
-"""What figures in sentences are computed from: traces and records. docs/figures.toml names these
-functions, beside what they are called with. Each returns the texts of a sentence's figures, and
-raises LookupError where what it reads is not there.
+"""What figures in sentences are computed from: traces and records.
+
+docs/figures.toml names these functions, beside what they are called with: the sentence "costs {} us
+inside the launch" is `all_reduce(gpu="NVIDIA H200", ranks=4, ...)`. Each returns the texts of a
+sentence's figures, ["3.1"], and raises LookupError where what it reads is not there.
 """
 
 import json
@@ -17,6 +19,7 @@ from moebench.operators.workloads import recorded
 from moebench.profiling.record import WorkloadProfile
 from moebench.reports import layer_times, served
 from moebench.reports.docs import pages
+from moebench.reports.table import decimal
 from moebench.results import measurements
 from moebench.results.summary import counted
 
@@ -35,11 +38,8 @@ def named(function: Callable[..., list[str]]) -> Callable[..., list[str]]:
 
 
 def percent(share: float, digits: int = 0) -> str:
+    """Return "12" for 0.12."""
     return decimal(100 * share, digits)
-
-
-def decimal(value: float, digits: int = 1) -> str:
-    return f"{value:.{digits}f}"
 
 
 # Engines
@@ -99,7 +99,7 @@ def beyond_layer(gpu: str, ranks: int, tokens: int) -> dict[str, float]:
 def all_reduce(gpu: str, ranks: int, tokens: int, ways: list[str]) -> list[str]:
     """Return us beyond the layer alone of these ways to sum."""
     us = beyond_layer(gpu, ranks, tokens)
-    return [decimal(us[way]) for way in ways]
+    return [decimal(us[way], 1) for way in ways]
 
 
 @named
@@ -108,7 +108,7 @@ def all_reduce_and_others(gpu: str, ranks: int, tokens: int) -> list[str]:
     us = beyond_layer(gpu, ranks, tokens)
     ours = us.pop("run_allreduce")
     others = us.values()
-    return [decimal(ours), decimal(min(others)), decimal(max(others))]
+    return [decimal(value, 1) for value in (ours, min(others), max(others))]
 
 
 @named
@@ -128,14 +128,11 @@ def mxfp4_over(solution: str, peers: list[str], most_tokens: int) -> list[str]:
     """Return how many times as fast as the faster peer a solution is with MXFP4 experts, at the
     least and at the most of the token counts up to `most_tokens`.
     """
-    ratios = []
-    us: dict[int, dict[str, float]] = {}
-    for point in layer_times.peer_points():
-        us.setdefault(point.tokens, {})[point.peer] = point.us
-    for tokens, by_peer in us.items():
-        if tokens <= most_tokens:
-            ratios.append(min(by_peer[peer] for peer in peers) / by_peer[solution])
-    return [f"{min(ratios):.2f}", f"{max(ratios):.2f}"]
+    times = layer_times.peer_times(layer_times.peer_points())
+    few_tokens = times[times.index <= most_tokens]
+    faster_peer = few_tokens[peers].min(axis="columns", skipna=False)
+    ratio = faster_peer / few_tokens[solution]
+    return [decimal(ratio.min(skipna=False), 2), decimal(ratio.max(), 2)]
 
 
 # Comparisons
@@ -237,7 +234,7 @@ def over_bound(gpu: str, solution: str) -> list[str]:
     middle = over.loc[14:901]
     beyond = over.loc[902:]
     values = [middle.min(), middle.max(), over[1], beyond.max()]
-    return list(map(decimal, values))
+    return [decimal(value, 1) for value in values]
 
 
 # Sizes
@@ -257,7 +254,7 @@ def gigabytes_of_inputs() -> list[str]:
     """Return GB of the inputs of the main definition's largest workload."""
     full = catalogue.definition("full")
     sizes = [size_of_inputs(full, workload) for workload in recorded("full")]
-    return [decimal(max(sizes) / 1e9)]
+    return [decimal(max(sizes) / 1e9, 1)]
 
 
 # Profiles, served records, Ray
@@ -299,7 +296,7 @@ def served_savings(solution: str, others: list[str], tokens: list[int]) -> list[
     texts = []
     for count in tokens:
         ms = {point.solution: point.ms for point in first.points_at(count)}
-        texts += [decimal(ms[other] - ms[solution]) for other in others]
+        texts += [decimal(ms[other] - ms[solution], 1) for other in others]
     return texts
 
 
