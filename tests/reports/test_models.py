@@ -78,4 +78,4 @@ def test_a_layer_with_whole_experts_is_no_tensor_parallel_rank(tmp_path):
 def test_solutions_of_earlier_code_are_named_below_the_table(tmp_path):
     traces = [*everywhere("fast", 1.0, earlier_code="before X"), *everywhere("slow", 2.0)]
     rows = rows_of(tmp_path, traces)
-    assert versions.provenance(rows).endswith("; fast: of earlier code: before X")
+    assert versions.in_full(rows).endswith("; fast: of earlier code: before X")

@@ -46,7 +46,7 @@ def definitions_table() -> Table:
     rows = []
     for key, sizes in layer_sizes().items():
         tokens = [workload.axes["seq_len"] for workload in workloads.recorded(key)]
-        span = f"{min(tokens, default='-')} to {max(tokens, default='-')}"
+        span = f"{min(tokens)} to {max(tokens)}" if tokens else "-"
         parts = [f"{short} {sizes[name]}" for name, short in SIZES.items() if name in sizes]
         rows.append([key, definition_name(key), ", ".join(parts), span, len(tokens)])
     return Table(["key", "definition", "sizes", "T", "workloads"], [rows], words=4)
@@ -66,6 +66,7 @@ def workloads_table(key: str) -> Table:
 
 
 def bound_cells(bound: Bound) -> list[Entry]:
+    """Return rows, active experts, MB, GFLOP, which of both limits, and the bound in ms."""
     limit = "bytes" if bound.memory_ms >= bound.compute_ms else "FLOPs"
     megabytes = f"{bound.bytes / 1e6:.1f}"
     gigaflops = f"{bound.flops / 1e9:.1f}"

@@ -1,4 +1,8 @@
-"""The tables of `moebench compare` with a row for each solution, and what their cells say."""
+"""The tables of `moebench compare` and of the pages with a row for each solution: times, passes at
+each tolerance, how far runs lie apart; and what their cells say.
+
+They are drawn from rows of `measurements.load`.
+"""
 
 import re
 
@@ -7,7 +11,7 @@ import pandas as pd
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import read_manifest, solution_names
-from moebench.reports.table import Cell, Entry, Table, decimal, token_heads
+from moebench.reports.table import Cell, Row, Table, decimal, token_heads
 from moebench.reports.versions import clock_text
 from moebench.results.spread import ALIKE, SEVERAL_RUNS, nearest_tokens
 from moebench.results.summary import by_solution, counted, shown_tolerance
@@ -32,10 +36,6 @@ def gpus(rows: pd.DataFrame) -> list[str]:
     return sorted(most_first.index, key=lambda gpu: gpu != MEASURED_ON)
 
 
-def percent(share: float) -> str:
-    return f"{share:.1%}"
-
-
 def solutions(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> Table:
     """Return a row for each solution, the best first.
 
@@ -49,18 +49,19 @@ def solutions(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> Table
 
     table_rows = []
     for name, means in by_solution(rows, verdicts).iterrows():
-        score = decimal(means.score, 1, "x") if means.complete else None
-        times_of_solution = [times.get((name, count)) for count in tokens]
-        passed = [passes(means, each) for each in tolerances]
-        figures = [*times_of_solution, score, *passed]
-        table_rows.append([name, ratio_cell(means), *figures, batch_invariant(name)])
+        row: Row = [name, ratio_cell(means)]
+        row += [times.get((name, count)) for count in tokens]
+        row.append(decimal(means.score, 1, "x") if means.complete else None)
+        row += [passes(means, each) for each in tolerances]
+        row.append(batch_invariant(name))
+        table_rows.append(row)
 
-    words = f"{tolerance} tolerance" if tolerance in TOLERANCES else tolerance
-    where = f"{rows.hardware.iloc[0]}, {words}, ms{clock_text(rows)}"
-    columns = [*token_heads(tokens), "score", *tolerances]
+    named = f"{tolerance} tolerance" if tolerance in TOLERANCES else tolerance
+    where = f"{rows.hardware.iloc[0]}, {named}, ms{clock_text(rows)}"
+    times_head = token_heads(tokens)
     return Table(
         title=f"{rows.definition.iloc[0]}\n{where}",
-        head=["solution", "ratio", *columns, "batch-invariant"],
+        head=["solution", "ratio", *times_head, "score", *tolerances, "batch-invariant"],
         sections=[table_rows],
         caption=SOLUTIONS_CAPTION,
         important=(tolerance,),
@@ -158,7 +159,7 @@ def exactness(rows: pd.DataFrame) -> Table:
     """Return a row for each solution: passes at each tolerance, and the least share inside it."""
     table_rows = []
     for name, means in by_solution(rows).sort_index().iterrows():
-        row: list[Entry] = [name]
+        row: Row = [name]
         for tolerance in STRICT_FIRST:
             passed = passes(means, tolerance).text
             matched = decimal(means[f"matched_{tolerance}"], 3)
@@ -179,8 +180,8 @@ def ranges(rows: pd.DataFrame) -> Table:
     table_rows = []
     for key, cells in repeated.groupby([*ALIKE, "tokens"]):
         runs = decimal(cells.runs.median(), 0)
-        median = percent(cells.width.median())
-        widest = percent(cells.width.max())
+        median = f"{cells.width.median():.1%}"
+        widest = f"{cells.width.max():.1%}"
         table_rows.append([*key, len(cells), runs, median, widest])
     head = ["GPU", "clock", "protocol", "T", "cells", "runs", "median range", "widest"]
     return Table(head, [table_rows], words=3)

@@ -31,12 +31,16 @@ def compare(before: list[Path], after: list[Path]) -> tuple[pd.DataFrame, list[s
     """
     old, old_warnings = one_side(before)
     new, new_warnings = one_side(after)
-    both = pd.concat([old, new], ignore_index=True)
+    both = pd.concat({"before": old, "after": new})
     compared = spread.with_ranges(both)[[*KEY, *COMPARED]]
 
-    first = compared[: len(old)]
-    second = compared[len(old) :]
-    rows = first.merge(second, "outer", KEY, suffixes=("_before", "_after"), indicator="side")
+    rows = compared.loc["before"].merge(
+        compared.loc["after"],
+        how="outer",
+        on=KEY,
+        suffixes=("_before", "_after"),
+        indicator="side",
+    )
     rows["side"] = rows.side.map(SIDES).astype(str)
     rows["change"] = rows.ms_after / rows.ms_before - 1
     rows["mark"] = marks(rows)

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from moebench.reports.figures import style
-from moebench.reports.versions import TIMED, provenance
+from moebench.reports.versions import TIMED, in_full
 from moebench.results.summary import SHOWN_TOLERANCE, counted
 
 SMALL_PRINT = 160  # characters in a line
@@ -20,7 +20,7 @@ def figure(rows: pd.DataFrame) -> Figure:
     gpu = rows.hardware.iloc[0]
     timed = TIMED[rows.clock.iloc[0]]
     title = f"How many times the roofline bound: {gpu}, {SHOWN_TOLERANCE} tolerance, {timed}"
-    origin = f"{rows.definition.iloc[0]}; {provenance(rows)}"
+    origin = f"{rows.definition.iloc[0]}; {in_full(rows)}"
     drawn = style.new(title, 5.0, textwrap.fill(origin, SMALL_PRINT))
 
     axes = drawn.subplots()
