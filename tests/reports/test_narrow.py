@@ -49,7 +49,7 @@ def test_data_shows_the_bound_of_every_workload(narrow):
 
 def test_a_served_record_and_a_profile_name_their_protocol():
     record = served.recorded()[0]
-    title = served_command.titled_table(record.head, record.points).title
+    title = served_command.titled_table(record).title
     for text in (record.head.provenance.protocol, record.head.provenance.tolerance):
         assert text in title
 
@@ -61,7 +61,7 @@ def test_a_served_record_and_a_profile_name_their_protocol():
 
 def test_every_solution_of_a_served_record():
     for record in served.recorded():
-        lines = shown(served.table(record.head, record.points), WIDTH)
+        lines = shown(served.table(record), WIDTH)
         check(lines)
         tokens = [str(count) for count in record.tokens]
         assert [row[0] for row in rows_of(lines)][: len(tokens)] == tokens

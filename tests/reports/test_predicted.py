@@ -7,7 +7,7 @@ from moebench.models.layer import layer_of
 from moebench.reports import predicted, served
 
 RECORDS = [record for record in served.recorded() if record.has_bound]
-BY_KEY = {predicted.layer_key(record): record for record in RECORDS}
+BY_KEY = {predicted.recorded_layer(record).key: record for record in RECORDS}
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def table_of(monkeypatch):
 
     def table(*keys):
         monkeypatch.setattr(predicted, "layers", lambda: [layer_of(key) for key in keys])
-        return predicted.predicted(RECORDS)
+        return predicted.table(RECORDS)
 
     return table
 
@@ -71,7 +71,7 @@ def test_the_error_is_that_of_predicting_each_record_from_the_others(monkeypatch
     two = [BY_KEY["qwen3-30b"], BY_KEY["minimax-m2"]]
     errors = []
     for record, other in (two, two[::-1]):
-        layer = layer_of(predicted.layer_key(record))
+        layer = predicted.recorded_layer(record)
         guess = predicted.predicted_ms(layer, other, 8)
         errors.append(abs(guess / predicted.predicted_ms(layer, record, 8) - 1))
     text = predicted.accuracy(two)

@@ -1,7 +1,8 @@
-"""Every model's layer in one table: which solution to use, and how far from the bound it is.
-
-From traces of one layer, and from served records of all layers.
+"""The tables with a row for each model: which solution to use, and how many times the roofline
+bound it takes, from traces of one layer and from served records of all layers.
 """
+
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -33,38 +34,42 @@ SPEEDS_CAPTION = (
 )
 
 
-def measured(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
-    """Return the layers that have rows on the GPU whose bound is known, each with its rows.
+@dataclass(frozen=True)
+class MeasuredLayer:
+    """A model's layer, and its rows of `measurements.load`, by one clock, on MEASURED_ON."""
 
-    rows: of every definition, by one clock, as in all that is below.
+    layer: Layer
+    rows: pd.DataFrame
+
+
+def measured_layers(rows: pd.DataFrame) -> list[MeasuredLayer]:
+    """Return the layers that have rows on the GPU whose bound is known.
+
+    rows: of every definition, by one clock.
     """
     on_gpu = rows[rows.hardware == MEASURED_ON]
-    measured_layers = []
+    measured = []
     for layer in layers():
         of_layer = on_gpu[on_gpu.definition == layer.definition]
         if len(of_layer):
-            measured_layers.append((layer, of_layer))
-    return measured_layers
+            measured.append(MeasuredLayer(layer, of_layer))
+    return measured
 
 
-def measured_shards(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
-    """Return those of `measured` that are ranks of tensor parallelism."""
-    shards = []
-    for layer, of_layer in measured(rows):
-        if layer.split.tensor > 1:
-            shards.append((layer, of_layer))
-    return shards
+def measured_shards(rows: pd.DataFrame) -> list[MeasuredLayer]:
+    """Return those of `measured_layers` that are ranks of tensor parallelism."""
+    return [each for each in measured_layers(rows) if each.layer.split.tensor > 1]
 
 
-def recommended(rows: pd.DataFrame) -> Table:
-    """Return which solution to use for each measured layer."""
+def recommended(measured: list[MeasuredLayer]) -> Table:
+    """Return which solution to use for each layer."""
     table_rows = []
-    for layer, of_layer in measured(rows):
-        name = layer.name
-        gigabytes = weight_bytes(layer) * layer.count / 1e9
+    for each in measured:
+        name = each.layer.name
+        gigabytes = weight_bytes(each.layer) * each.layer.count / 1e9
         if gigabytes > GPU_GB:
             name += f" {TOO_LARGE}"
-        table_rows.append([name, *recommended_cells(of_layer)])
+        table_rows.append([name, *recommended_cells(each.rows)])
     head = ["model", f"at {SHOWN_TOLERANCE}", "at default", "ms/bound", "over the next"]
     return Table(head, [table_rows], words=3)
 
@@ -84,11 +89,11 @@ def recommended_cells(rows: pd.DataFrame) -> Row:
     return [Cell(best, "best"), at_default, over_bound, over_next]
 
 
-def speeds(rows: pd.DataFrame) -> Table:
-    """Return for each measured layer the solution to use, times the bound, at TOKENS."""
+def speeds(measured: list[MeasuredLayer]) -> Table:
+    """Return for each layer the solution to use, times the bound, at TOKENS."""
     table_rows = []
-    for layer, of_layer in measured(rows):
-        table_rows.append([layer.name, *speed_texts(of_layer, layer.key)])
+    for each in measured:
+        table_rows.append([each.layer.name, *speed_texts(each.rows, each.layer.key)])
     return Table(["model", *token_heads(TOKENS)], [table_rows], caption=SPEEDS_CAPTION)
 
 
@@ -115,13 +120,11 @@ def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
     return texts
 
 
-def shards(rows: pd.DataFrame) -> Table:
-    """Return for each measured tensor-parallel rank its bound and a row for each solution, in ms at
+def shards(measured: list[MeasuredLayer]) -> Table:
+    """Return for each tensor-parallel rank its bound and a row for each solution, in ms at
     SHARD_TOKENS.
     """
-    sections = []
-    for layer, of_layer in measured_shards(rows):
-        sections.append(shard_rows(layer.name, of_layer))
+    sections = [shard_rows(each.layer.name, each.rows) for each in measured]
     head = ["model", "solution", *token_heads(SHARD_TOKENS)]
     return Table(head, sections, words=2, keys=2)
 

@@ -1,6 +1,6 @@
 """What a table was measured with, in words: `caption` in one line below a table of a page, as
 
-    torch 2.11.0+cu130; triton 3.6.0; warmup=10 iterations=50 trials=3; 2026-11-26; medians of 3 runs
+    torch 2.11.0+cu130; triton 3.6.0; warmup=10 trials=3; 2026-11-26; medians of 3 runs
 
 `in_full` with every version and each solution's packages in the section that PAGE links to, and
 `conditions` above a table in a terminal.

@@ -1,4 +1,4 @@
-"""A submission to the contest: a folder with config.toml, solution/<language>/ and solution.json, as
+"""A submission to the contest: config.toml, solution/<language>/ and solution.json in a folder, as
 the public starter kit has them.
 
 The kit packs the sources that lie directly in solution/<language>/, without folders and data. So

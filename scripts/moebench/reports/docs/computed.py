@@ -17,7 +17,7 @@ from moebench.operators import catalogue
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.operators.workloads import recorded
 from moebench.profiling.record import WorkloadProfile
-from moebench.reports import layer_times, served
+from moebench.reports import layer_times, profiles, served
 from moebench.reports.docs import pages
 from moebench.reports.table import decimal
 from moebench.results import measurements
@@ -262,7 +262,7 @@ def gigabytes_of_inputs() -> list[str]:
 
 def profiles_of(solution: str) -> list[WorkloadProfile]:
     """Return a solution's profiles. Raises LookupError where there are none."""
-    for record in pages.profile_records():
+    for record in profiles.recorded():
         if record.solution == solution:
             return record.workloads
     raise LookupError(f"records/profile: nothing of {solution}")
