@@ -17,10 +17,10 @@ OTHER_LAYER = {"axes", "inputs", "outputs"}  # fields of a definition that make 
 class DataSetDefinition:
     """A definition in a data set, once the pull request is written.
 
-    files: this repository's that are, or will be, in the data set unchanged. workloads: its own,
-    or this repository's if their tensors are among `files`. generated: uuids of the workloads whose
-    tensors are this repository's. differences: parts in which this repository's definition of that
-    name is another.
+    files: of this repository, which the data set has, or will get, unchanged. workloads: the data
+    set's own, or this repository's if their tensors are among `files`. generated: uuids of the
+    workloads whose tensors are this repository's. differences: fields in which this repository's
+    definition of that name is another, ["description"].
     """
 
     files: list[Path]

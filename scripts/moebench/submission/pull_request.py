@@ -1,5 +1,9 @@
-"""A pull request to a FIB data set: a solution, its current traces, what the data set lacks, and
-what was run where.
+"""A pull request to a FIB data set, for one solution and definition:
+
+definitions/, workloads/, blob/                     files that the data set lacks
+solutions/AUTHOR/moe/DEFINITION/SOLUTION.json       the solution, and a baseline if there is none
+traces/AUTHOR/moe/DEFINITION.jsonl                  their current traces
+SOLUTION.pull_request.md                            what was run where, and what FIB says of it
 """
 
 import os
@@ -29,10 +33,7 @@ from moebench.submission.data_set import (
 
 # The author of what FIB compares a definition's other solutions with; a definition has one at most.
 BASELINE = "baseline"
-VALIDATE = [
-    *(sys.executable, "-c", "from flashinfer_bench.cli.main import cli; cli()"),
-    *("validate", "--disable-gpu"),
-]
+FIB_PROGRAM = "from flashinfer_bench.cli.main import cli; cli()"
 NOT_MEASURED = (
     "{name} is not submitted: it has no timed PASSED trace of its source as it is now; "
     "record some on a CUDA GPU: moebench run --solutions {folder} --definition {key} --save"
@@ -41,15 +42,16 @@ NOT_MEASURED = (
 
 @dataclass
 class PullRequest:
-    """What is written to a data set for one definition.
+    """What is written to the data set in the folder `into`.
 
-    contents: of the files to write, by path. run_rows: of the table of runs, `runs.table_rows`.
-    baselines: names of the definition's baseline solutions.
+    solution: the one that is submitted. contents: of the files to write, by path. run_rows: of the
+    table of runs, as `runs.table_rows` makes them. baselines: names of the definition's baseline
+    solutions.
     """
 
     solution: Solution
     into: Path
-    definition: DataSetDefinition
+    target: DataSetDefinition
     contents: dict[Path, bytes | str] = field(default_factory=dict)
     run_rows: list[Row] = field(default_factory=list)
     baselines: set[str] = field(default_factory=set)
@@ -60,27 +62,24 @@ class PullRequest:
         Raises as `check_measured` and `check_place` do.
         """
         folder = paths.author_folder(solution.author, solution.definition)
-        place = self.into / "solutions" / folder / f"{solution.name}.json"
+        solution_file = self.into / "solutions" / folder / f"{solution.name}.json"
         trace_file = self.into / "traces" / f"{folder}.jsonl"
         has_traces = trace_file.exists() and trace_file.stat().st_size > 0
         if has_traces:
             traces = [*traces, trace_file]
 
-        rows = runs.runs_on(self.definition, solution, traces)
+        rows = runs.runs_on(self.target, solution, traces)
         if solution is self.solution:
             check_measured(solution, rows)
-        check_place(solution, place, self.into)
+        check_place(solution, solution_file, self.into)
+        self.run_rows += runs.table_rows(solution, rows, len(self.target.workloads))
 
         text = solution.model_dump_json(indent=2)
-        self.contents[place] = f"{text}\n"
+        self.contents[solution_file] = f"{text}\n"
         trace_lines = lines_of_others(solution, trace_file)
-        for trace in rows.trace[rows.submitted]:
-            trace_lines.append(trace.model_dump_json())
+        trace_lines += [trace.model_dump_json() for trace in rows.trace[rows.submitted]]
         if has_traces or trace_lines:
             self.contents[trace_file] = "".join(f"{line}\n" for line in trace_lines)
-
-        workload_count = len(self.definition.workloads)
-        self.run_rows += runs.table_rows(solution, rows, workload_count)
 
 
 def plan(
@@ -95,7 +94,7 @@ def plan(
     check_folder(into)
     definition = solution.definition
     planned = PullRequest(solution, into, definition_in(into, definition))
-    for path in planned.definition.files:
+    for path in planned.target.files:
         planned.contents[into / repository_path(path)] = path.read_bytes()
     planned.add(solution, traces)
 
@@ -115,7 +114,7 @@ def write(planned: PullRequest) -> bool:
         write_atomically(path, content)
 
     checks = "layout,solution,trace,baseline"
-    if planned.definition.files:
+    if planned.target.files:
         checks += ",definition,workload"
     report = validate(planned.into, planned.solution.definition, checks)
 
@@ -138,15 +137,16 @@ def check_measured(solution: Solution, rows: pd.DataFrame) -> None:
         raise CannotRun(NOT_MEASURED.format(name=solution.name, folder=folder, key=key))
 
 
-def check_place(solution: Solution, place: Path, into: Path) -> None:
-    """Raise UserError where another author's solution is in this place or has this name, of which
-    FIB wants one in a data set.
+def check_place(solution: Solution, solution_file: Path, into: Path) -> None:
+    """Raise UserError where the file is another author's solution, or another solution has this
+    name, of which FIB wants one in a data set.
     """
     files = sorted((into / "solutions").rglob("*.json"))
     present, _ = solution_files.read(files)
     for path, other in present.items():
-        is_earlier = path == place and other.author == solution.author
-        is_in_the_way = path == place or other.name == solution.name
+        is_there = path == solution_file
+        is_earlier = is_there and other.author == solution.author
+        is_in_the_way = is_there or other.name == solution.name
         if is_in_the_way and not is_earlier:
             raise UserError(f"--into: another solution is called {solution.name}: {path}")
 
@@ -171,7 +171,8 @@ def validate(into: Path, definition: str, checks: str) -> str:
 
     FIB_MAIN: an environment variable, a checkout of FIB that has `validate`.
     """
-    command = [*VALIDATE, "--dataset", into, "--definitions", definition]
+    command = [sys.executable, "-c", FIB_PROGRAM, "validate", "--disable-gpu"]
+    command += ["--dataset", into, "--definitions", definition]
     command += ["--checks", checks, "--outputs", "stdout"]
 
     search_path = [os.environ.get("FIB_MAIN", ""), os.environ.get("PYTHONPATH", "")]
@@ -187,8 +188,8 @@ def description(planned: PullRequest, report: str) -> str:
     """Return the text of the pull request: what was run, what is written, what FIB says of it."""
     baselines = ", ".join(sorted(planned.baselines))
     points = [f"baseline: {baselines or 'none'}"]
-    if planned.definition.differences:
-        differences = ", ".join(planned.definition.differences)
+    if planned.target.differences:
+        differences = ", ".join(planned.target.differences)
         points.append(f"the definition of the measurement has another text: {differences}")
 
     written = {}

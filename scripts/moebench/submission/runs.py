@@ -45,7 +45,7 @@ def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
     return of_solution.sort_values("timestamp", ascending=False, kind="stable")
 
 
-def runs_on(definition: DataSetDefinition, solution: Solution, traces: list[Path]) -> pd.DataFrame:
+def runs_on(target: DataSetDefinition, solution: Solution, traces: list[Path]) -> pd.DataFrame:
     """Return `load_solution`'s runs on the workloads of a data set's definition, of those of one
     machine, tolerance, source and workload one run; has_their_tensors: it ran on the data set's.
 
@@ -55,14 +55,14 @@ def runs_on(definition: DataSetDefinition, solution: Solution, traces: list[Path
     repository's only traces measured with the data set's tensors go along.
     """
     rows = load_solution(solution, traces)
-    uuids = [workload.uuid for workload in definition.workloads]
+    uuids = [workload.uuid for workload in target.workloads]
     rows = rows[rows.uuid.isin(uuids)]
     rows = rows[rows.clock == "events"].copy()
     rows["submitted"] = False
     rows["has_their_tensors"] = rows.protocol.astype(str).str.contains(DATA_SET_TENSORS)
 
     has_result = ~rows.passed | rows.ms.notna()
-    has_tensors = rows.has_their_tensors | rows.uuid.isin(definition.generated)
+    has_tensors = rows.has_their_tensors | rows.uuid.isin(target.generated)
     is_current = rows.source == "current"
     usable = rows[is_current & has_result & has_tensors]
     for _, of_machine in usable.groupby("hardware"):
