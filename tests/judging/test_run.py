@@ -18,6 +18,7 @@ from moebench.operators import catalogue
 from moebench.operators.catalogue import definition_name
 from moebench.packing import eligibility
 from moebench.reports import run_table
+from moebench.reports.terminal import InTerminal
 from moebench.results import staleness, trace_files
 from plain_solution import INPUTS, RIGHT, solution
 from rich.console import Console
@@ -391,7 +392,7 @@ def test_the_table_has_one_row_a_solution(folder, timed, capsys):
     assert notes.count("b: INCORRECT_NUMERICAL") == 1
     assert second.label in notes
 
-    Console(width=300).print(table.terminal())
+    Console(width=300).print(InTerminal(table))
     shown = capsys.readouterr().out.splitlines()
     assert max(map(len, shown)) <= 120
 

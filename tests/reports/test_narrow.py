@@ -9,7 +9,8 @@ from moebench.commands import served as served_command
 from moebench.core import paths
 from moebench.packing.manifest import solution_names
 from moebench.profiling.record import read_records
-from moebench.reports import profiles, served, table
+from moebench.reports import profiles, served
+from moebench.reports import terminal as reports_terminal
 from recorded import NAME
 from rich.cells import cell_len
 from terminal import rows_of, shown
@@ -20,7 +21,7 @@ WIDTH = 80
 @pytest.fixture
 def narrow(monkeypatch, capsys):
     """A command's table lines, as a terminal shows them."""
-    monkeypatch.setattr(table, "UNLIMITED", WIDTH)
+    monkeypatch.setattr(reports_terminal, "UNLIMITED", WIDTH)
 
     def run(*args):
         assert cli.main(list(args)) == 0

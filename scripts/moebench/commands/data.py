@@ -11,7 +11,8 @@ from moebench.models.add_model import write
 from moebench.operators import workloads
 from moebench.operators.catalogue import definition_name, layer_key_named, layer_sizes
 from moebench.operators.roofline import MEASURED_ON, Bound
-from moebench.reports.table import Entry, Table, console, decimal
+from moebench.reports.table import Entry, Table, decimal
+from moebench.reports.terminal import InTerminal, console
 
 SIZES = {"num_experts": "E", "hidden_size": "H", "intermediate_size": "I", "n": "N", "k": "K"}
 
@@ -37,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
     tables = [workloads_table(key) for key in args.definition] or [definitions_table()]
     screen = console()
     for table in tables:
-        screen.print(table.terminal())
+        screen.print(InTerminal(table))
     return 0
 
 
@@ -49,7 +50,7 @@ def definitions_table() -> Table:
         span = f"{min(tokens)} to {max(tokens)}" if tokens else "-"
         parts = [f"{short} {sizes[name]}" for name, short in SIZES.items() if name in sizes]
         rows.append([key, definition_name(key), ", ".join(parts), span, len(tokens)])
-    return Table(["key", "definition", "sizes", "T", "workloads"], [rows], words=4)
+    return Table(["key", "definition", "sizes", "T", "workloads"], [rows], word_columns=4)
 
 
 def workloads_table(key: str) -> Table:
@@ -62,7 +63,7 @@ def workloads_table(key: str) -> Table:
         cells = bound_cells(bound) if bound else [None] * 6
         rows.append([label, workload.axes["seq_len"], *cells])
     head = ["name", "T", "rows", "active", "MB", "GFLOP", "by", "bound ms"]
-    return Table(head, [rows], title=f"{name}, {MEASURED_ON}", words=1)
+    return Table(head, [rows], title=f"{name}, {MEASURED_ON}", word_columns=1)
 
 
 def bound_cells(bound: Bound) -> list[Entry]:

@@ -27,7 +27,7 @@ from moebench.judging.request import EVERY, RunRequest
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.routing.kinds import KINDS
 from moebench.reports import run_table
-from moebench.reports.table import console
+from moebench.reports.terminal import console
 from moebench.results import staleness, trace_files
 
 

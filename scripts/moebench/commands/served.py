@@ -28,7 +28,8 @@ from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.packing.fingerprint import fingerprint
 from moebench.reports.predicted import predicted_notes
 from moebench.reports.served import table
-from moebench.reports.table import Table, console
+from moebench.reports.table import Table
+from moebench.reports.terminal import InTerminal, console
 from moebench.served import resident, rounds
 from moebench.served.record import Head, Point, ServedRecord
 
@@ -130,7 +131,7 @@ def measure(
                 screen.print(f"[{number}/{len(head.tokens)}] {progress_line(point)}")
     finally:  # after Ctrl-C, too
         if record.points:
-            screen.print(titled_table(record).terminal())
+            screen.print(InTerminal(titled_table(record)))
 
 
 def points_at_each_count(

@@ -38,7 +38,7 @@ def times(rows: pd.DataFrame) -> Table:
         head=["T", "bound", *solutions],
         sections=[table_rows],
         caption=TIMES_CAPTION if is_ranked(rows).any() else ONE_CALL_CAPTION,
-        words=0,
+        word_columns=0,
     )
 
 
@@ -51,7 +51,7 @@ def rates(rows: pd.DataFrame) -> Table:
         head=["T", *solutions],
         sections=[workload_rows(rows, solutions, rate_cell)],
         caption=RATES_CAPTION,
-        words=0,
+        word_columns=0,
     )
 
 

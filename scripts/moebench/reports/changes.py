@@ -32,8 +32,8 @@ def changes(rows: pd.DataFrame) -> Table:
         head=HEAD,
         sections=[table_rows],
         notes=notes,
-        words=2,
-        keys=3,
+        word_columns=2,
+        key_columns=3,
         important=("change", "mark"),
     )
 

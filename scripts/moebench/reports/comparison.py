@@ -184,4 +184,4 @@ def ranges(rows: pd.DataFrame) -> Table:
         widest = f"{cells.width.max():.1%}"
         table_rows.append([*key, len(cells), runs, median, widest])
     head = ["GPU", "clock", "protocol", "T", "cells", "runs", "median range", "widest"]
-    return Table(head, [table_rows], words=3)
+    return Table(head, [table_rows], word_columns=3)

@@ -140,7 +140,7 @@ def times_table(times: pd.DataFrame, digits: int, title: str) -> Table:
             is_fastest = time == least and way != ALONE
             row.append(Cell(decimal(time, digits), "best" if is_fastest else ""))
         rows.append(row)
-    return Table(["T", *times.columns], [rows], title=title, words=0)
+    return Table(["T", *times.columns], [rows], title=title, word_columns=0)
 
 
 def markdown(tables: list[Table]) -> str:

@@ -71,7 +71,7 @@ def recommended(measured: list[MeasuredLayer]) -> Table:
             name += f" {TOO_LARGE}"
         table_rows.append([name, *recommended_cells(each.rows)])
     head = ["model", f"at {SHOWN_TOLERANCE}", "at default", "ms/bound", "over the next"]
-    return Table(head, [table_rows], words=3)
+    return Table(head, [table_rows], word_columns=3)
 
 
 def recommended_cells(rows: pd.DataFrame) -> Row:
@@ -126,7 +126,7 @@ def shards(measured: list[MeasuredLayer]) -> Table:
     """
     sections = [shard_rows(each.layer.name, each.rows) for each in measured]
     head = ["model", "solution", *token_heads(SHARD_TOKENS)]
-    return Table(head, sections, words=2, keys=2)
+    return Table(head, sections, word_columns=2, key_columns=2)
 
 
 def shard_rows(name: str, rows: pd.DataFrame) -> list[Row]:

@@ -44,7 +44,7 @@ def table(records: list[ServedRecord]) -> Table:
         rows.append(table_row(layer, record))
 
     head = ["model", "predicted from", *token_heads(SERVED_TOKENS)]
-    return Table(head, [rows], caption=f"{CAPTION} {accuracy(sources)}", words=2)
+    return Table(head, [rows], caption=f"{CAPTION} {accuracy(sources)}", word_columns=2)
 
 
 def recorded_layer(record: ServedRecord) -> Layer | None:

@@ -60,10 +60,10 @@ def table(records: list[ProfileRecord]) -> Table:
         head=["solution", "stage", *labels.values()],
         sections=[section(record, labels) for record in records],
         title=f"{records[0].provenance.hardware}, us",
-        words=2,
+        word_columns=2,
         caption=CAPTION,
         notes=warnings,
-        keys=2,
+        key_columns=2,
     )
 
 

@@ -28,6 +28,7 @@ from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.table import Cell, Row, Table, decimal
+from moebench.reports.terminal import InTerminal
 from moebench.reports.versions import conditions
 from moebench.results.measurements import cells, timed_calls
 from moebench.results.spread import tied_with_fastest, with_ranges
@@ -142,7 +143,7 @@ def show_tables(plan: Plan, outcomes: list[Outcome], console: Console) -> None:
         of_part = [outcome for outcome in outcomes if outcome.task.definition == part.full.name]
         for table in tables(plan, part, of_part):
             print_line(console, table.title)
-            console.print(replace(table, title="").terminal())
+            console.print(InTerminal(replace(table, title="")))
 
         saved = 0
         for outcome in of_part:

@@ -83,7 +83,7 @@ def table(record: ServedRecord) -> Table:
         head=["T", "bound", *record.solutions],
         sections=[rows, scratch_rows(record)],
         title=title(record.head),
-        words=0,
+        word_columns=0,
         caption=CAPTION,
         notes=[*not_captured(record.points), *failures(record.points)],
     )

@@ -204,7 +204,7 @@ def description(planned: PullRequest, report: str) -> str:
         head=runs.HEAD,
         sections=[planned.run_rows],
         title=planned.solution.definition,
-        words=runs.WORDS,
+        word_columns=runs.WORD_COLUMNS,
         notes=[points_text, validated],
     )
     return table.markdown(titled=True)

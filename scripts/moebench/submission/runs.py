@@ -18,7 +18,7 @@ from moebench.submission.data_set import DataSetDefinition
 # The table of runs; the last three columns hold numbers of workloads.
 HEAD = ["solution", "machine", "tolerance", "source", "traces", "tensors"]
 HEAD += ["date", "protocol", "versions", "passed", "failed", "not run"]
-WORDS = len(HEAD) - 3
+WORD_COLUMNS = len(HEAD) - 3
 
 
 def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
