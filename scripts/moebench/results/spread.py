@@ -61,6 +61,7 @@ def alike_with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
     widths = repeated.ms_high / repeated.ms_low
     widest = widths.groupby(repeated.tokens).max()
 
+    # Of a single run, by what is known of others like it, or of its trials.
     trials = cells.trials_ms.map(width_of_trials, na_action="ignore").astype(float)
     if len(widest):
         nearest = [nearest_tokens(tokens, widest.index) for tokens in cells.tokens]
@@ -70,9 +71,9 @@ def alike_with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
         width = trials.fillna(ASSUMED)
         range_from = trials.notna().map({True: TRIALS, False: NOT_KNOWN})
 
-    half = width**0.5
-    low = cells.ms / half
-    high = cells.ms * half
+    # By the same factor above the time and below it.
+    low = cells.ms / width**0.5
+    high = cells.ms * width**0.5
     return cells.assign(
         ms_low=cells.ms_low.where(is_repeated, low),
         ms_high=cells.ms_high.where(is_repeated, high),
