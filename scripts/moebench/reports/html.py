@@ -17,7 +17,7 @@ from plotly.offline import get_plotlyjs
 
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.comparison import TIED_WORDS, gpus
-from moebench.reports.figures.style import PALETTE, place
+from moebench.reports.figures.style import PALETTE, look_number
 from moebench.reports.table import one_line
 from moebench.reports.versions import conditions
 from moebench.results.spread import SEVERAL_RUNS
@@ -162,7 +162,7 @@ def plain(value: object) -> object:
 
 def look(solution: str) -> dict[str, object]:
     """Return a solution's colours, on a light ground and on a dark one, and its mark."""
-    number = place(solution)
+    number = look_number(solution)
     colours = PALETTE[number % len(PALETTE)]
     symbol = SYMBOLS[number % len(SYMBOLS)]
     return {"colours": colours, "symbol": symbol}

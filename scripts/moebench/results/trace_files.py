@@ -99,7 +99,7 @@ def data_set_of(file: Path) -> Path | None:
 
 
 def load(path: Path) -> list[AnyTrace]:
-    """Return a file's traces in its order, none where there is no file.
+    """Return the traces in a file of this project's runs, none where there is no file.
 
     Raises ValueError for a line that is no trace, and for a workload without an evaluation.
     """

@@ -55,10 +55,9 @@ def settings() -> AbstractContextManager:
     return matplotlib.style.context(SHEET, after_reset=True)
 
 
-def place(solution: str) -> int:
-    """Return the number that chooses a solution's colour and mark, the same in every figure.
-
-    It is the solution's place among those of its operator.
+def look_number(solution: str) -> int:
+    """Return the number that chooses a solution's colour and mark, the same in every figure: its
+    place among the solutions of its operator, and for others' solutions any number.
     """
     if solution not in solution_names():
         return crc32(solution.encode())
@@ -69,7 +68,7 @@ def place(solution: str) -> int:
 
 def look(solution: str, size: float = 5) -> dict:
     """Return Line2D's properties for a solution. size: of its mark, in points."""
-    number = place(solution)
+    number = look_number(solution)
     light, _ = PALETTE[number % len(PALETTE)]
     return {
         "color": light,
