@@ -69,32 +69,37 @@ def main(args: argparse.Namespace) -> int:
 
     tokens = sorted(set(args.tokens or (TOKENS if on_gpu else CPU_TOKENS)))
     solutions = select(args.solutions, layer_key, console().print)
-    model = layer_of(layer_key)
-    layers_of_model = model.count if model else None
     layers = args.layers or CPU_LAYERS
     if on_gpu:
-        wanted_layers = args.layers or layers_of_model or CPU_LAYERS
+        wanted_layers = args.layers or layers_of_model(layer_key) or CPU_LAYERS
         layers = layers_that_fit(wanted_layers, layer_key, tokens[-1], len(solutions))
 
+    measured_by = provenance.here(
+        device_here(),
+        tolerance=str(TOLERANCE),
+        protocol=f"{args.rounds} rounds, each the median of 3 to 20 replays",
+        command=args.command_line,
+    )
     head = Head(
         definition=definition_name(layer_key),
         layers=layers,
-        of_model=layers_of_model,
+        of_model=layers_of_model(layer_key),
         tokens=tokens,
         sources={name: packed.hash() for name, packed in solutions.items()},
         fingerprints={name: fingerprint(packed) for name, packed in solutions.items()},
         ceilings=CEILINGS[MEASURED_ON],
-        provenance=provenance.here(
-            device_here(),
-            tolerance=str(TOLERANCE),
-            protocol=f"{args.rounds} rounds, each the median of 3 to 20 replays",
-            command=args.command_line,
-        ),
+        provenance=measured_by,
     )
     record = ServedRecord(head, [])
     measure(record, solutions, layer_key, args.rounds, args.output)
     has_failed = any(point.error for point in record.points)
     return 1 if has_failed else 0
+
+
+def layers_of_model(layer_key: str) -> int | None:
+    """Return how many such layers the model has, None where the definition is of no model."""
+    model = layer_of(layer_key)
+    return model.count if model else None
 
 
 def layers_that_fit(
