@@ -69,11 +69,6 @@ def main(args: argparse.Namespace) -> int:
 
     tokens = sorted(set(args.tokens or (TOKENS if on_gpu else CPU_TOKENS)))
     solutions = select(args.solutions, layer_key, console().print)
-    layers = args.layers or CPU_LAYERS
-    if on_gpu:
-        wanted_layers = args.layers or layers_of_model(layer_key) or CPU_LAYERS
-        layers = layers_that_fit(wanted_layers, layer_key, tokens[-1], len(solutions))
-
     measured_by = provenance.here(
         device_here(),
         tolerance=str(TOLERANCE),
@@ -82,7 +77,7 @@ def main(args: argparse.Namespace) -> int:
     )
     head = Head(
         definition=definition_name(layer_key),
-        layers=layers,
+        layers=resident_layers(args.layers, layer_key, tokens[-1], len(solutions)),
         of_model=layers_of_model(layer_key),
         tokens=tokens,
         sources={name: packed.hash() for name, packed in solutions.items()},
@@ -102,14 +97,20 @@ def layers_of_model(layer_key: str) -> int | None:
     return model.count if model else None
 
 
-def layers_that_fit(
-    wanted_layers: int, layer_key: str, num_tokens: int, solution_count: int
+def resident_layers(
+    asked_for: int | None, layer_key: str, num_tokens: int, solution_count: int
 ) -> int:
-    """Return how many of the wanted layers fit into GPU memory, and say so where not all do."""
+    """Return how many layers are measured: those that fit into GPU memory of the ones asked for, or
+    of the model's, and say so where not all do.
+    """
+    if not torch.cuda.is_available():
+        return asked_for or CPU_LAYERS
+
+    wanted = asked_for or layers_of_model(layer_key) or CPU_LAYERS
     free_bytes, _ = torch.cuda.mem_get_info()
-    layers = resident.fitting(wanted_layers, layer_key, num_tokens, solution_count, free_bytes)
-    if layers < wanted_layers:
-        console().print(f"{layers} of {wanted_layers} layers fit into free memory")
+    layers = resident.fitting(wanted, layer_key, num_tokens, solution_count, free_bytes)
+    if layers < wanted:
+        console().print(f"{layers} of {wanted} layers fit into free memory")
     return layers
 
 
