@@ -103,7 +103,7 @@ def test_what_a_figure_is_computed_from_may_be_gone(root, compute):
     ],
 )
 def test_what_a_figure_is(text, figures):
-    assert [match[0] for match in sentences.FIGURE.finditer(text)] == figures
+    assert [match[0] for match in sentences.QUANTITY.finditer(text)] == figures
 
 
 def test_every_listed_sentence_is_computed_by_a_function_or_is_no_measurement():

@@ -63,10 +63,11 @@ def one_row_per_cell(rows: pd.DataFrame) -> pd.DataFrame:
     rows["fresh"] = rows.source != "stale"
     rows["comparable"] = has_usual_condition(rows)
 
+    # Those runs are merged that agree with the best run of their cell in these columns.
+    merged_by = ["fresh", "code", *CONDITION]
     best_last = rows.sort_values(["fresh", "comparable", "timestamp"], kind="stable")
-    decisive = ["fresh", "code", *CONDITION]
-    best = best_last.groupby(CELL)[decisive].transform("last")
-    is_chosen = (rows[decisive] == best.sort_index()).all(axis=1)
+    best = best_last.groupby(CELL)[merged_by].transform("last")
+    is_chosen = (rows[merged_by] == best.sort_index()).all(axis=1)
 
     merged = cells(rows[is_chosen], CELL).drop(columns=["fresh", "code"])
     return merged.sort_values([*GROUP, "tokens", "uuid"])
@@ -75,7 +76,7 @@ def one_row_per_cell(rows: pd.DataFrame) -> pd.DataFrame:
 def has_usual_condition(rows: pd.DataFrame) -> pd.Series:
     """Return whether a row's CONDITION is that of most cells of its GROUP, stale ones left out."""
     cell = rows.solution + rows.uuid
-    rows = rows.assign(fresh_cell=cell.where(rows.fresh))
+    rows = rows.assign(fresh_cell=cell.where(rows.fresh))  # NaN, which nunique leaves out
     of_condition = rows.groupby([*GROUP, *CONDITION])
     rows["cells"] = of_condition.fresh_cell.transform("nunique")
     most = rows.groupby(GROUP).cells.transform("max")

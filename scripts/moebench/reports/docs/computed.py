@@ -1,8 +1,8 @@
-"""What figures in sentences are computed from: traces and records.
+"""What numbers in sentences are computed from: traces and records.
 
 docs/figures.toml names these functions, beside what they are called with: the sentence "costs {} us
 inside the launch" is `all_reduce(gpu="NVIDIA H200", ranks=4, ...)`. Each returns the texts of a
-sentence's figures, ["3.1"], and raises LookupError where what it reads is not there.
+sentence's numbers, ["3.1"], and raises LookupError where what it reads is not there.
 """
 
 import json
