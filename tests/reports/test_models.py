@@ -1,7 +1,7 @@
 """Which solution to use for each model, as the README and docs/models.md show it."""
 
 from moebench.operators.catalogue import definition_name
-from moebench.reports import models, versions
+from moebench.reports import measured_with, models
 from moebench.reports.table import Cell
 from moebench.results import measurements
 from recorded import DEFAULT, everywhere, trace, write
@@ -88,4 +88,4 @@ def test_a_layer_with_whole_experts_is_no_tensor_parallel_rank(tmp_path):
 def test_solutions_of_earlier_code_are_named_below_the_table(tmp_path):
     traces = [*everywhere("fast", 1.0, earlier_code="before X"), *everywhere("slow", 2.0)]
     rows = rows_of(tmp_path, traces)
-    assert versions.in_full(rows).endswith("; fast: of earlier code: before X")
+    assert measured_with.in_full(rows).endswith("; fast: of earlier code: before X")

@@ -23,9 +23,9 @@ from moebench.core.provenance import CLOCKS
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
 from moebench.reports import by_workload, changes, comparison, files, html
+from moebench.reports.measured_with import conditions_of
 from moebench.reports.table import Table, one_line
 from moebench.reports.terminal import InTerminal, console
-from moebench.reports.versions import conditions_of
 from moebench.results import against, measurements, trace_files
 from moebench.results.summary import shown_tolerance
 

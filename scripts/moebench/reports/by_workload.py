@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pandas as pd
 
 from moebench.reports.comparison import TIED_WORDS, ms_text
+from moebench.reports.measured_with import clock_text
 from moebench.reports.table import Cell, Row, Table, decimal
-from moebench.reports.versions import clock_text
 from moebench.results.measurements import is_ranked
 from moebench.results.summary import by_solution
 

@@ -6,8 +6,8 @@ It is drawn from rows of `against.compare`, one for each cell of either side.
 import pandas as pd
 
 from moebench.operators import catalogue
+from moebench.reports.measured_with import ranges_text
 from moebench.reports.table import Cell, Row, Table
-from moebench.reports.versions import ranges_text
 from moebench.results.against import WORSE
 
 HEAD = ["solution", "where", "T", "before, ms", "after, ms", "change", "mark"]

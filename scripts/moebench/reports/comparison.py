@@ -11,8 +11,8 @@ import pandas as pd
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import read_manifest, solution_names
+from moebench.reports.measured_with import clock_text
 from moebench.reports.table import Cell, Row, Table, decimal, token_heads
-from moebench.reports.versions import clock_text
 from moebench.results.spread import ALIKE, SEVERAL_RUNS, nearest_tokens
 from moebench.results.summary import by_solution, counted, shown_tolerance
 

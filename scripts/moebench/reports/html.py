@@ -18,8 +18,8 @@ from plotly.offline import get_plotlyjs
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.comparison import TIED_WORDS, gpus
 from moebench.reports.figures.style import PALETTE, look_number
+from moebench.reports.measured_with import conditions
 from moebench.reports.table import one_line
-from moebench.reports.versions import conditions
 from moebench.results.spread import SEVERAL_RUNS
 from moebench.results.summary import SHOWN_TOLERANCE
 

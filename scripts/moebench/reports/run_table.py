@@ -27,9 +27,9 @@ from moebench.core.printable import printable
 from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
+from moebench.reports.measured_with import conditions
 from moebench.reports.table import Cell, Row, Table, decimal
 from moebench.reports.terminal import InTerminal
-from moebench.reports.versions import conditions
 from moebench.results.measurements import cells, timed_calls
 from moebench.results.spread import tied_with_fastest, with_ranges
 from moebench.results.trace_rows import rows_from

@@ -13,17 +13,17 @@ from moebench.operators.workloads import recorded_counts
 from moebench.reports import (
     comparison,
     layer_times,
+    measured_with,
     models,
     predicted,
     profiles,
     served,
-    versions,
 )
 from moebench.reports.docs.generated import Figures, Tables
 from moebench.reports.figures import speed, stages
+from moebench.reports.measured_with import TIMED
 from moebench.reports.models import MeasuredLayer
 from moebench.reports.table import Table
-from moebench.reports.versions import TIMED
 from moebench.results import measurements
 from moebench.results.bounds import BOUNDS
 from moebench.results.summary import by_solution
@@ -79,7 +79,7 @@ def headline_clock() -> str:
 
 def with_provenance(table: Table, measured: pd.DataFrame) -> str:
     """Return a table with the line below it that says what its rows were measured with."""
-    return f"{table.markdown()}\n\n{versions.caption(measured)}"
+    return f"{table.markdown()}\n\n{measured_with.caption(measured)}"
 
 
 def rows_of_all(measured: list[MeasuredLayer]) -> pd.DataFrame:
@@ -99,7 +99,7 @@ def versions_block() -> str:
     measured[f"All models on {MEASURED_ON}, {TIMED['events']}"] = all_models
     shards = rows_of_all(models.measured_shards(rows("gpu")))
     measured[f"Tensor-parallel ranks on {MEASURED_ON}, {TIMED['gpu']}"] = shards
-    return versions.block(measured)
+    return measured_with.block(measured)
 
 
 def solutions_block(clock: str, gpu: str = MEASURED_ON) -> str:

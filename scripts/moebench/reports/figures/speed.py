@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from moebench.reports.figures import style
-from moebench.reports.versions import TIMED, in_full
+from moebench.reports.measured_with import TIMED, in_full
 from moebench.results.summary import SHOWN_TOLERANCE, counted
 
 SMALL_PRINT = 160  # characters in a line
