@@ -26,7 +26,7 @@ from moebench.results.summary import SHOWN_TOLERANCE
 FOLDER = Path(__file__).parent
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon")
 
-# Column of the table -> its heading. A narrow window shows the first FEW of them.
+# Column of the table -> its heading. A narrow window shows the first SHOWN_IF_NARROW.
 HEADINGS = {
     "tokens": "T",
     "solution": "solution",
@@ -42,7 +42,7 @@ HEADINGS = {
     "source": "source",
     "timestamp": "date",
 }
-FEW = 4
+SHOWN_IF_NARROW = 4
 WORDS = ("solution", "status", "source", "timestamp")  # the others hold numbers
 
 # What a view is chosen by, and what is said of a row outside the table.
@@ -90,7 +90,7 @@ def page(rows: pd.DataFrame) -> str:
         tied=escape(TIED_WORDS),
         heads="".join(headings()),
         plotly=compressed(get_plotlyjs()),
-        results=compressed(results(rows)),
+        results=compressed(results_json(rows)),
         script=(FOLDER / "page.js").read_text(encoding="utf-8"),
     )
 
@@ -100,7 +100,7 @@ def headings() -> list[str]:
     heads = []
     for at, (column, heading) in enumerate(HEADINGS.items()):
         kinds = "" if column in WORDS else "number"
-        if at >= FEW:
+        if at >= SHOWN_IF_NARROW:
             kinds += " more"
         kinds = kinds.strip()
         button = f"<button>{escape(heading)}</button>"
@@ -114,7 +114,7 @@ def compressed(text: str) -> str:
     return base64.b64encode(packed).decode()
 
 
-def results(rows: pd.DataFrame) -> str:
+def results_json(rows: pd.DataFrame) -> str:
     """Return the JSON that page.js draws.
 
     columns: the rows' columns by name; rows: a list of values each, the fastest first; orders: the

@@ -116,7 +116,7 @@ def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resi
     shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True))
     generator = torch.Generator(device).manual_seed(0)
     first_expert = offset_of(layer_key)
-    shared = {
+    common_inputs = {
         "hidden_states": random_fp8(shapes["hidden_states"], device, generator),
         "hidden_states_scale": scales(shapes["hidden_states_scale"], STATE_SCALE, generator),
         "local_expert_offset": first_expert,
@@ -128,19 +128,24 @@ def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resi
     for number in range(layer_count):
         routed = routing(f"served/{number}", layer_key, num_tokens, generator)
         local_experts.append(routed.experts - first_expert)
-        layers.append(shared | routed.inputs | weights(layer_key, shapes, generator))
+        layers.append(common_inputs | routed.inputs | weights(layer_key, shapes, generator))
     return Resident(layer_key, layers, local_experts)
 
 
 def weights(
     layer_key: str, shapes: dict[str, tuple[int, ...]], generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """Return a layer's weights and their scales, with which products keep their size."""
+    """Return a layer's weights and their scales, of which 1 / sqrt(K) is the mean: so a product,
+    a sum over K numbers, is as large as what went in.
+    """
     sizes = catalogue.layer_sizes()[layer_key]
-    widths = {"gemm1_weights": "hidden_size", "gemm2_weights": "intermediate_size"}
+    k_sizes = {
+        "gemm1_weights": sizes["hidden_size"],
+        "gemm2_weights": sizes["intermediate_size"],
+    }
     tensors = {}
-    for name, width in widths.items():
-        mean = sizes[width] ** -0.5
+    for name, k in k_sizes.items():
+        mean = k**-0.5
         scale = f"{name}_scale"
         if layer_key in catalogue.mxfp4():
             tensors[name] = integers(-128, 128, shapes[name], generator)  # any two weights a byte
@@ -182,10 +187,10 @@ class Routing:
 
 
 def routing(seed: str, layer_key: str, num_tokens: int, generator: torch.Generator) -> Routing:
-    """Return a layer's routing by the workloads' model of popularity.
+    """Return a layer's routing, drawn as that of the workloads is: experts differ in popularity,
+    which the seed decides, and tokens by noise, which is drawn on the device, where it is quick.
 
-    Noise is drawn on the device, where it is quick. Where top-k is given, the reference's router
-    has chosen.
+    Where a definition takes top-k, the reference's router has chosen.
     """
     sizes = router_sizes(layer_key)
     device = generator.device
