@@ -140,14 +140,14 @@ def test_of_several_runs_of_the_current_source_the_median_counts(tmp_path):
 )
 def test_the_run_that_stands_for_all_is_one_of_them(times, median):
     rows = rows_from([*runs("fast", 1, *times), *runs("fast", 7, 9.0)])
-    chosen = median_runs(rows, ["tokens"]).set_index("tokens").ms
+    chosen = median_runs(rows).set_index("tokens").ms
     assert chosen.to_dict() == {1: median, 7: 9.0}
 
 
 def test_a_run_that_failed_stands_for_all():
     failure = trace("fast", 1, status="RUNTIME_ERROR")
     rows = rows_from([*runs("fast", 1, 1.0, 2.0), failure])
-    assert median_runs(rows, ["tokens"]).status.item() == "RUNTIME_ERROR"
+    assert median_runs(rows).status.item() == "RUNTIME_ERROR"
 
 
 @pytest.mark.parametrize(

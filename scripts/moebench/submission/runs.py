@@ -46,41 +46,49 @@ def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
 
 
 def runs_on(target: DataSetDefinition, solution: Solution, traces: list[Path]) -> pd.DataFrame:
-    """Return `load_solution`'s runs on the workloads of a data set's definition, of those of one
-    machine, tolerance, source and workload one run; has_their_tensors: it ran on the data set's.
+    """Return `load_solution`'s runs on the workloads of a data set's definition, one for each
+    machine, tolerance, state of the source and workload.
 
-    submitted: its trace goes along. These are traces of the current source, timed unless they
-    failed: one for each workload and machine, the run with the median time, as FIB takes the
-    fastest of several whatever their tolerance. Of workloads whose tensors are not this
-    repository's only traces measured with the data set's tensors go along.
+    Two more columns are has_their_tensors, whether it ran on the data set's, and submitted, whether
+    its trace goes along.
     """
     rows = load_solution(solution, traces)
     uuids = [workload.uuid for workload in target.workloads]
     rows = rows[rows.uuid.isin(uuids)]
     rows = rows[rows.clock == "events"].copy()
-    rows["submitted"] = False
+
     rows["has_their_tensors"] = rows.protocol.astype(str).str.contains(DATA_SET_TENSORS)
-
-    has_result = ~rows.passed | rows.ms.notna()
-    has_tensors = rows.has_their_tensors | rows.uuid.isin(target.generated)
-    is_current = rows.source == "current"
-    usable = rows[is_current & has_result & has_tensors]
-    for _, of_machine in usable.groupby("hardware"):
-        shown = of_machine[of_machine.tolerance == shown_tolerance(of_machine)]
-        submitted = median_runs(shown, ["uuid"])
-        rows.loc[submitted.index, "submitted"] = True
-
+    rows["submitted"] = rows.index.isin(submitted_runs(rows, target))
     submitted_first = rows.sort_values("submitted", ascending=False, kind="stable")
     return submitted_first.drop_duplicates(["hardware", "tolerance", "source", "uuid"])
 
 
-def median_runs(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """Return of the runs that agree in the columns of the key the one that stands for all.
+def submitted_runs(rows: pd.DataFrame, target: DataSetDefinition) -> list[int]:
+    """Return the index of the runs whose traces go along: of the current source, and timed unless
+    they failed, one for each workload and machine.
 
-    It is one that failed, or the one with the median time, of two the slower.
+    That is the run with the median time at one tolerance, as FIB takes the fastest of several
+    whatever their tolerance. Of workloads whose tensors are not this repository's only runs on the
+    data set's tensors go along.
+    """
+    is_current = rows.source == "current"
+    has_result = ~rows.passed | rows.ms.notna()
+    has_tensors = rows.has_their_tensors | rows.uuid.isin(target.generated)
+    usable = rows[is_current & has_result & has_tensors]
+
+    index = []
+    for _, of_machine in usable.groupby("hardware"):
+        shown = of_machine[of_machine.tolerance == shown_tolerance(of_machine)]
+        index += list(median_runs(shown).index)
+    return index
+
+
+def median_runs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return of each workload's runs the one that stands for all: one that failed, or the one with
+    the median time, of two the slower.
     """
     chosen = []
-    for _, runs in rows.groupby(key):
+    for _, runs in rows.groupby("uuid"):
         slowest_last = runs.sort_values(["passed", "ms"], kind="stable")
         place = len(runs) // 2 if runs.passed.all() else 0
         chosen.append(slowest_last.index[place])
