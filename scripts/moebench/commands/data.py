@@ -10,6 +10,7 @@ from moebench.core import paths
 from moebench.models.add_model import write
 from moebench.operators import workloads
 from moebench.operators.catalogue import definition_name, layer_key_named, layer_sizes
+from moebench.operators.layers import Sizes
 from moebench.operators.roofline import MEASURED_ON, Bound
 from moebench.reports.table import Entry, Table, decimal
 from moebench.reports.terminal import InTerminal, console
@@ -48,9 +49,17 @@ def definitions_table() -> Table:
     for key, sizes in layer_sizes().items():
         tokens = [workload.axes["seq_len"] for workload in workloads.recorded(key)]
         span = f"{min(tokens)} to {max(tokens)}" if tokens else "-"
-        parts = [f"{short} {sizes[name]}" for name, short in SIZES.items() if name in sizes]
-        rows.append([key, definition_name(key), ", ".join(parts), span, len(tokens)])
+        rows.append([key, definition_name(key), sizes_text(sizes), span, len(tokens)])
     return Table(["key", "definition", "sizes", "T", "workloads"], [rows], word_columns=4)
+
+
+def sizes_text(sizes: Sizes) -> str:
+    """Return "E 256, H 7168, I 2048"."""
+    parts = []
+    for name, short in SIZES.items():
+        if name in sizes:
+            parts.append(f"{short} {sizes[name]}")
+    return ", ".join(parts)
 
 
 def workloads_table(key: str) -> Table:

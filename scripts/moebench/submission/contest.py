@@ -182,7 +182,7 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
     None where all have; that is printed.
     """
     passed = contest_passes(solution, traces)
-    machine = next(iter(passed.hardware.mode()), None)
+    machine = passed.hardware.mode()[0] if len(passed) else None
     proven = set(passed.uuid[passed.hardware == machine])
 
     key = catalogue.by_name()[solution.definition]

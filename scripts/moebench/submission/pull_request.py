@@ -64,11 +64,8 @@ class PullRequest:
         folder = paths.author_folder(solution.author, solution.definition)
         solution_file = self.into / "solutions" / folder / f"{solution.name}.json"
         trace_file = self.into / "traces" / f"{folder}.jsonl"
-        has_traces = trace_file.exists() and trace_file.stat().st_size > 0
-        if has_traces:
-            traces = [*traces, trace_file]
-
-        rows = runs.runs_on(self.target, solution, traces)
+        earlier = [trace_file] if is_filled(trace_file) else []
+        rows = runs.runs_on(self.target, solution, [*traces, *earlier])
         if solution is self.solution:
             check_measured(solution, rows)
         check_place(solution, solution_file, self.into)
@@ -78,8 +75,13 @@ class PullRequest:
         self.contents[solution_file] = f"{text}\n"
         trace_lines = lines_of_others(solution, trace_file)
         trace_lines += [trace.model_dump_json() for trace in rows.trace[rows.submitted]]
-        if has_traces or trace_lines:
+        if earlier or trace_lines:
             self.contents[trace_file] = "".join(f"{line}\n" for line in trace_lines)
+
+
+def is_filled(path: Path) -> bool:
+    """Return whether there is a file in this place that is not empty."""
+    return path.exists() and path.stat().st_size > 0
 
 
 def plan(
