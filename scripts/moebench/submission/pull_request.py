@@ -44,9 +44,9 @@ NOT_MEASURED = (
 class PullRequest:
     """What is written to the data set in the folder `into`.
 
-    solution: the one that is submitted. contents: of the files to write, by path. run_rows: of the
-    table of runs, as `runs.table_rows` makes them. baselines: names of the definition's baseline
-    solutions.
+    solution: the one that is submitted. target: its definition there. contents: of the files to
+    write, by path. run_rows: of the table of runs, as `runs.table_rows` makes them. baselines:
+    names of the definition's baseline solutions.
     """
 
     solution: Solution
