@@ -36,13 +36,7 @@ def test_the_fastest_of_the_model_and_how_far_ahead_it_is(tmp_path):
 
 def test_no_solution_that_failed_somewhere_is_recommended(tmp_path):
     rows = rows_of(tmp_path, [trace("fast", 1)])
-    assert texts(recommended(rows)) == [
-        LAYER,
-        "none passed",
-        None,
-        None,
-        None,
-    ]
+    assert texts(recommended(rows)) == [LAYER, "none passed", None, None, None]
 
 
 def test_a_gpu_without_a_known_bound_is_no_row(tmp_path):

@@ -47,10 +47,7 @@ def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest(read_lines):
     shown = {}
     for tokens, *cells in rows:
         shown[tokens] = [(cell.text, cell.mark) for cell in cells]
-    assert shown == {
-        1: [("-", ""), ("0.040", "best")],
-        8: [("0.250", ""), ("0.205", "best")],
-    }
+    assert shown == {1: [("-", ""), ("0.040", "best")], 8: [("0.250", ""), ("0.205", "best")]}
 
 
 def test_definitions_have_tables_of_their_own(read_lines):

@@ -5,13 +5,7 @@ from statistics import fmean
 
 from moebench.core import paths
 from moebench.operators.roofline import MEASURED_ON
-from moebench.profiling.record import (
-    Counters,
-    Kernel,
-    ProfileRecord,
-    WorkloadProfile,
-    read_records,
-)
+from moebench.profiling.record import Counters, Kernel, ProfileRecord, WorkloadProfile, read_records
 from moebench.reports.table import Row, Table, decimal
 from moebench.results import staleness
 from moebench.results.bounds import by_ceilings_of_today

@@ -35,11 +35,7 @@ def compare(before: list[Path], after: list[Path]) -> tuple[pd.DataFrame, list[s
     compared = spread.with_ranges(both)[[*KEY, *COMPARED]]
 
     rows = compared.loc["before"].merge(
-        compared.loc["after"],
-        how="outer",
-        on=KEY,
-        suffixes=("_before", "_after"),
-        indicator="side",
+        compared.loc["after"], how="outer", on=KEY, suffixes=("_before", "_after"), indicator="side"
     )
     rows["side"] = rows.side.map(SIDES).astype(str)
     rows["change"] = rows.ms_after / rows.ms_before - 1

@@ -139,10 +139,7 @@ def weights(
     a sum over K numbers, is as large as what went in.
     """
     sizes = catalogue.layer_sizes()[layer_key]
-    k_sizes = {
-        "gemm1_weights": sizes["hidden_size"],
-        "gemm2_weights": sizes["intermediate_size"],
-    }
+    k_sizes = {"gemm1_weights": sizes["hidden_size"], "gemm2_weights": sizes["intermediate_size"]}
     tensors = {}
     for name, k in k_sizes.items():
         mean = k**-0.5
