@@ -84,11 +84,11 @@ def main(args: argparse.Namespace) -> int:
     if args.check_scales:
         return check_scales(args)
 
-    layer = layer_of(args)
+    layer = rank_layer(args)
     if args.add:
         paths.require_clone("moebench model --add")
         print("\n".join(add_model.add(args.add, layer.checkpoint, layer.sizes)))
-        layer = layer_of(args)  # which has a definition now
+        layer = rank_layer(args)  # which has a definition now
 
     servings = servings_of(layer)
     if not args.add:
@@ -120,7 +120,7 @@ def checkpoint_of(args: argparse.Namespace, assumed: Assumptions) -> Checkpoint:
         raise UserError(f"{error.filename}: {error.strerror}, want a config.json") from error
 
 
-def layer_of(args: argparse.Namespace) -> RankLayer:
+def rank_layer(args: argparse.Namespace) -> RankLayer:
     """Return the checkpoint's layer on one rank. Raises UserError for ranks that cannot be."""
     assumed = Assumptions(args.fp8, args.fp8_activations, args.limit)
     checkpoint = checkpoint_of(args, assumed)
