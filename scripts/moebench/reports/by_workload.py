@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from moebench.reports.comparison import TIED_WORDS, ms_text
-from moebench.reports.measured_with import clock_text
+from moebench.reports.comparison import TIED_WORDS, ms_text, title
 from moebench.reports.table import Cell, Row, Table, decimal
 from moebench.results.measurements import is_ranked
 from moebench.results.summary import by_solution
@@ -32,9 +31,8 @@ def times(rows: pd.DataFrame) -> Table:
     for row, bound in zip(table_rows, bounds, strict=True):
         row.insert(1, decimal(bound, 3))
 
-    where = f"{rows.hardware.iloc[0]}, {rows.tolerance_text.iloc[0]}"
     return Table(
-        title=f"{rows.definition.iloc[0]}\n{where}, ms (times the bound){clock_text(rows)}",
+        title=title(rows, rows.tolerance_text.iloc[0], "ms (times the bound)"),
         head=["T", "bound", *solutions],
         sections=[table_rows],
         caption=TIMES_CAPTION if is_ranked(rows).any() else ONE_CALL_CAPTION,
@@ -45,9 +43,8 @@ def times(rows: pd.DataFrame) -> Table:
 def rates(rows: pd.DataFrame) -> Table:
     """Return TFLOP/s and TB/s."""
     solutions = list(by_solution(rows).index)
-    where = f"{rows.hardware.iloc[0]}, TFLOP/s / TB/s{clock_text(rows)}"
     return Table(
-        title=f"{rows.definition.iloc[0]}\n{where}",
+        title=title(rows, "TFLOP/s / TB/s"),
         head=["T", *solutions],
         sections=[workload_rows(rows, solutions, rate_cell)],
         caption=RATES_CAPTION,

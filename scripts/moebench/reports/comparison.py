@@ -11,7 +11,6 @@ import pandas as pd
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import read_manifest, solution_names
-from moebench.reports.measured_with import clock_text
 from moebench.reports.table import Cell, Row, Table, decimal, token_heads
 from moebench.results.spread import ALIKE, SEVERAL_RUNS, nearest_tokens
 from moebench.results.summary import by_solution, counted, shown_tolerance
@@ -40,7 +39,7 @@ def solutions(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> Table
     """Return a row for each solution, the best first.
 
     rows: of one definition, GPU and clock. verdicts: rows of every clock, whose passes are counted;
-    else these rows' are.
+    without them those of `rows` are.
     """
     tolerance = shown_tolerance(rows)
     tolerances = STRICT_FIRST if tolerance in TOLERANCES else [tolerance]
@@ -57,15 +56,24 @@ def solutions(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> Table
         table_rows.append(row)
 
     named = f"{tolerance} tolerance" if tolerance in TOLERANCES else tolerance
-    where = f"{rows.hardware.iloc[0]}, {named}, ms{clock_text(rows)}"
     times_head = token_heads(tokens)
     return Table(
-        title=f"{rows.definition.iloc[0]}\n{where}",
+        title=title(rows, named, "ms"),
         head=["solution", "ratio", *times_head, "score", *tolerances, "batch-invariant"],
         sections=[table_rows],
         caption=SOLUTIONS_CAPTION,
         important=(tolerance,),
     )
+
+
+def title(rows: pd.DataFrame, *contents: str) -> str:
+    """Return the definition of rows, and below it the GPU, what the cells hold, and the clock if it
+    is not that of CUDA events.
+    """
+    parts = [rows.hardware.iloc[0], *contents]
+    if rows.clock.iloc[0] == "gpu":
+        parts.append("by the GPU's clock")
+    return f"{rows.definition.iloc[0]}\n{', '.join(parts)}"
 
 
 def shown_tokens(rows: pd.DataFrame) -> list[int]:

@@ -140,8 +140,3 @@ def conditions_of(rows: pd.DataFrame) -> str:
     columns = shown[["tolerance_text", "protocol", "clock"]].drop_duplicates()
     texts = [conditions(*values) for values in columns.values.tolist()]
     return joined(texts)
-
-
-def clock_text(rows: pd.DataFrame) -> str:
-    """Return what a title says of the clock, nothing for CUDA events."""
-    return ", by the GPU's clock" if rows.clock.iloc[0] == "gpu" else ""
