@@ -18,6 +18,7 @@ from moebench.operators import catalogue
 from moebench.operators.catalogue import definition_name
 from moebench.packing import eligibility
 from moebench.reports import run_table
+from moebench.reports.terminal import InTerminal
 from moebench.results import staleness, trace_files
 from plain_solution import INPUTS, RIGHT, solution
 from rich.console import Console
@@ -101,7 +102,7 @@ def test_a_trace_says_what_it_measured(folder):
 
     assert evaluated.passed and not evaluated.trace.evaluation.log
     assert evaluated.trace.solution == packed.name
-    assert {recorded.source_sha1, recorded.source_fingerprint} == staleness.hashes([packed])
+    assert {recorded.source_sha1, recorded.source_fingerprint} == staleness.hashes(packed)
     assert recorded.command == "moebench run --x"
     assert recorded.tolerance == str(TOLERANCES["relaxed"])
     assert recorded.protocol.startswith("trials=1 ")
@@ -180,7 +181,7 @@ def test_a_reference_that_does_not_run_fails_the_run(monkeypatch, passed, no_gpu
     command = "run --solutions triton_fused_v2 --workloads 0 16 --no-save"
     assert cli.main(command.split()) == 1
     shown = capsys.readouterr().out
-    assert shown.count("NOT JUDGED") == 2
+    assert shown.count("not evaluated") == 2
     assert "CUDA out of memory" in shown
     assert "1/2" in shown.partition("━")[2]
 
@@ -343,7 +344,7 @@ def test_what_is_stale_or_of_other_conditions_is_evaluated_again(changed, passed
         old = with_hardware(old, "NVIDIA H100")
 
     part = plan.parts[NAME]
-    left = part.without(staleness.current(plan, part, [old]))
+    left = part.without(staleness.reusable(plan, part, [old]))
     if changed == "nothing":
         assert not left.tasks and left.kept == (old,)
     else:
@@ -401,7 +402,7 @@ def test_the_table_has_one_row_a_solution(folder, timed, capsys):
     assert notes.count("b: INCORRECT_NUMERICAL") == 1
     assert second.label in notes
 
-    Console(width=300).print(table.terminal())
+    Console(width=300).print(InTerminal(table))
     shown = capsys.readouterr().out.splitlines()
     assert max(map(len, shown)) <= 120
 

@@ -16,8 +16,9 @@ from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.operators.routing import trained_router
 from moebench.packing import pack
-from moebench.reports import bounds, served
+from moebench.reports import served
 from moebench.reports.docs import pages
+from moebench.results import bounds
 from moebench.served import record, resident, rounds
 
 RELAXED = TOLERANCES["relaxed"]

@@ -1,7 +1,7 @@
 """Which solution to use for each model, as the README and docs/models.md show it."""
 
 from moebench.operators.catalogue import definition_name
-from moebench.reports import models, versions
+from moebench.reports import measured_with, models
 from moebench.reports.table import Cell
 from moebench.results import measurements
 from recorded import DEFAULT, everywhere, trace, write
@@ -12,6 +12,10 @@ LAYER = "DeepSeek-V3 EP8"
 def rows_of(tmp_path, traces):
     rows, _ = measurements.load([write(tmp_path / "t.jsonl", traces)])
     return rows
+
+
+def recommended(rows):
+    return models.recommended(models.measured_layers(rows))
 
 
 def texts(table):
@@ -27,23 +31,23 @@ def test_the_fastest_of_the_model_and_how_far_ahead_it_is(tmp_path):
     fast = rows[(rows.solution == "fast") & rows.over_bound.notna()]
     over_bound = fast.over_bound.prod() ** (1 / len(fast))
     expected = [LAYER, "fast", "slow", f"{over_bound:.2f}", "2.00"]
-    assert texts(models.recommended(rows)) == expected
+    assert texts(recommended(rows)) == expected
 
 
 def test_no_solution_that_failed_somewhere_is_recommended(tmp_path):
     rows = rows_of(tmp_path, [trace("fast", 1)])
-    assert texts(models.recommended(rows)) == [LAYER, "none passed", None, None, None]
+    assert texts(recommended(rows)) == [LAYER, "none passed", None, None, None]
 
 
 def test_a_gpu_without_a_known_bound_is_no_row(tmp_path):
     rows = rows_of(tmp_path, everywhere("fast", 1.0, hardware="another"))
-    assert models.recommended(rows).sections == [[]]
+    assert recommended(rows).sections == [[]]
 
 
 def test_the_speed_at_a_token_count_that_was_not_run_is_that_of_the_nearest(tmp_path):
     rows = rows_of(tmp_path, everywhere("fast", 1.0))
     over_bound = rows.set_index("tokens").over_bound
-    assert texts(models.speeds(rows)) == [
+    assert texts(models.speeds(models.measured_layers(rows))) == [
         LAYER,
         f"{over_bound[1]:.2f}, 1 active",
         f"{over_bound[32]:.2f}",
@@ -62,7 +66,7 @@ def test_every_solutions_times_on_a_tensor_parallel_rank(tmp_path):
         trace("slow", 8, status="RUNTIME_ERROR", **shard),
     ]
     rows = rows_of(tmp_path, traces)
-    bound, fast, slow = models.shards(rows).rows
+    bound, fast, slow = models.shards(models.measured_shards(rows)).rows
 
     assert bound[:2] == ["DeepSeek-V3 TP8", "bound"]
     assert bound[2] == f"{rows.bound_ms[rows.tokens == 1].iloc[0]:.3f}"
@@ -72,10 +76,10 @@ def test_every_solutions_times_on_a_tensor_parallel_rank(tmp_path):
 
 def test_a_layer_with_whole_experts_is_no_tensor_parallel_rank(tmp_path):
     rows = rows_of(tmp_path, everywhere("fast", 1.0))
-    assert models.shards(rows).sections == []
+    assert models.shards(models.measured_shards(rows)).sections == []
 
 
 def test_solutions_of_earlier_code_are_named_below_the_table(tmp_path):
     traces = [*everywhere("fast", 1.0, earlier_code="before X"), *everywhere("slow", 2.0)]
     rows = rows_of(tmp_path, traces)
-    assert versions.provenance(rows).endswith("; fast: of earlier code: before X")
+    assert measured_with.in_full(rows).endswith("; fast: of earlier code: before X")

@@ -5,7 +5,7 @@ import json
 import pytest
 from moebench.core import schema
 from moebench.core.errors import UserError
-from moebench.reports import multi_gpu
+from moebench.reports import layer_times
 
 LINE = {
     "gpu": "NVIDIA H200",
@@ -31,14 +31,14 @@ def read_lines(tmp_path):
     def read(*lines):
         file = tmp_path / "record.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return schema.read_lines(file, multi_gpu.Point)
+        return schema.read_lines(file, layer_times.AllReducePoint)
 
     return read
 
 
 def test_a_table_has_a_row_for_each_token_count_and_marks_the_fastest_sum(read_lines):
     points = read_lines(LINE, LINE | {"tokens": 1})
-    (table,) = multi_gpu.tables(points)
+    (table,) = layer_times.all_reduce_tables(points)
     assert table.head == ["T", "the layer alone", "group's all-reduce", "run_allreduce"]
     (rows,) = table.sections
     assert [row[0] for row in rows] == [1, 8]
@@ -52,7 +52,7 @@ def test_a_table_has_a_row_for_each_token_count_and_marks_the_fastest_sum(read_l
 def test_runs_have_tables_of_their_own_and_most_ranks_stand_first(read_lines):
     by_experts = LINE | {"split": "experts"}
     on_two = LINE | {"ranks": 2}
-    tables = multi_gpu.tables(read_lines(on_two, by_experts, LINE))
+    tables = layer_times.all_reduce_tables(read_lines(on_two, by_experts, LINE))
     titles = [table.title for table in tables]
     assert titles == [point.title for point in read_lines(LINE, by_experts, on_two)]
 
@@ -64,7 +64,7 @@ def test_a_line_that_is_none_is_named(read_lines, wrong):
 
 
 def test_every_recorded_run_has_a_table():
-    points = multi_gpu.recorded()
-    rows = [row for table in multi_gpu.tables(points) for row in table.sections[0]]
+    points = layer_times.all_reduce_points()
+    rows = [row for table in layer_times.all_reduce_tables(points) for row in table.sections[0]]
     assert len(rows) == len(points)
     assert len({(point.table_key, point.tokens) for point in points}) == len(points)

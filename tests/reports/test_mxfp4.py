@@ -1,6 +1,11 @@
 """The tables of layers with MXFP4 experts."""
 
-from moebench.reports import mxfp4
+import json
+
+import pytest
+from moebench.core import schema
+from moebench.core.errors import UserError
+from moebench.reports import layer_times
 
 LINE = {
     "gpu": "NVIDIA H200",
@@ -18,27 +23,37 @@ LINE = {
 }
 
 
-def points_of(*lines):
-    return [mxfp4.Point.model_validate(line) for line in lines]
+@pytest.fixture
+def read_lines(tmp_path):
+    """A function: lines of a record -> its points."""
+
+    def read(*lines):
+        file = tmp_path / "record.jsonl"
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return schema.read_lines(file, layer_times.PeerPoint)
+
+    return read
 
 
-def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest():
+def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest(read_lines):
     theirs = LINE | {"peer": "theirs", "us": 250.0}
     again = LINE | {"card": 2, "us": 210.0}
     one_token = LINE | {"tokens": 1, "us": 40.0}
-    (table,) = mxfp4.tables(points_of(theirs, LINE, again, one_token))
+    (table,) = layer_times.peer_tables(read_lines(theirs, LINE, again, one_token))
     assert table.head == ["T", "theirs", "ours"]
 
     (rows,) = table.sections
     shown = {}
     for tokens, *cells in rows:
         shown[tokens] = [(cell.text, cell.mark) for cell in cells]
-    assert shown == {
-        1: [("-", ""), ("0.040", "best")],
-        8: [("0.250", ""), ("0.205", "best")],
-    }
+    assert shown == {1: [("-", ""), ("0.040", "best")], 8: [("0.250", ""), ("0.205", "best")]}
 
 
-def test_definitions_have_tables_of_their_own():
+def test_definitions_have_tables_of_their_own(read_lines):
     other = LINE | {"definition": "another-mxfp4"}
-    assert len(mxfp4.tables(points_of(LINE, other))) == 2
+    assert len(layer_times.peer_tables(read_lines(LINE, other))) == 2
+
+
+def test_a_line_that_is_no_point_is_named(read_lines):
+    with pytest.raises(UserError, match="record.jsonl:2"):
+        read_lines(LINE, LINE | {"us": "fast"})

@@ -9,7 +9,8 @@ from moebench.commands import served as served_command
 from moebench.core import paths
 from moebench.packing.manifest import solution_names
 from moebench.profiling.record import read_records
-from moebench.reports import profiles, served, table
+from moebench.reports import profiles, served
+from moebench.reports import terminal as reports_terminal
 from recorded import NAME
 from rich.cells import cell_len
 from terminal import rows_of, shown
@@ -20,7 +21,7 @@ WIDTH = 80
 @pytest.fixture
 def narrow(monkeypatch, capsys):
     """A command's table lines, as a terminal shows them."""
-    monkeypatch.setattr(table, "UNLIMITED", WIDTH)
+    monkeypatch.setattr(reports_terminal, "UNLIMITED", WIDTH)
 
     def run(*args):
         assert cli.main(list(args)) == 0
@@ -49,7 +50,7 @@ def test_data_shows_the_bound_of_every_workload(narrow):
 
 def test_a_served_record_and_a_profile_name_their_protocol():
     record = served.recorded()[0]
-    title = served_command.titled_table(record.head, record.points).title
+    title = served_command.titled_table(record).title
     for text in (record.head.provenance.protocol, record.head.provenance.tolerance):
         assert text in title
 
@@ -61,7 +62,7 @@ def test_a_served_record_and_a_profile_name_their_protocol():
 
 def test_every_solution_of_a_served_record():
     for record in served.recorded():
-        lines = shown(served.table(record.head, record.points), WIDTH)
+        lines = shown(served.table(record), WIDTH)
         check(lines)
         tokens = [str(count) for count in record.tokens]
         assert [row[0] for row in rows_of(lines)][: len(tokens)] == tokens

@@ -3,12 +3,11 @@
 import re
 
 import pytest
-from moebench.commands.served import predicted_notes
 from moebench.models.layer import layer_of
 from moebench.reports import predicted, served
 
 RECORDS = [record for record in served.recorded() if record.has_bound]
-BY_KEY = {predicted.layer_key(record): record for record in RECORDS}
+BY_KEY = {predicted.recorded_layer(record).key: record for record in RECORDS}
 
 
 @pytest.fixture
@@ -18,7 +17,7 @@ def table_of(monkeypatch):
 
     def table(*keys):
         monkeypatch.setattr(predicted, "layers", lambda: [layer_of(key) for key in keys])
-        return predicted.predicted(RECORDS)
+        return predicted.table(RECORDS)
 
     return table
 
@@ -44,14 +43,14 @@ def test_layers_that_did_not_fit_take_as_long_as_those_that_did(table_of):
 
 def test_the_terminal_predicts_the_layers_that_did_not_fit_and_says_so():
     record = BY_KEY["minimax-m2"]
-    (note,) = predicted_notes(record.head, record.points)
+    (note,) = predicted.predicted_notes(record)
     assert note.startswith("Predicted, not measured")
     ms = float(re.search(r"\bT=8 ([\d.]+)", note)[1])
     scaled = least_ms(record, 8) / record.head.layers * record.head.of_model
     assert ms == pytest.approx(scaled, abs=0.0005)
 
     whole = BY_KEY["qwen3-30b"]
-    assert predicted_notes(whole.head, whole.points) == []
+    assert predicted.predicted_notes(whole) == []
 
 
 def test_another_layer_takes_as_many_times_its_bound_as_the_nearest(table_of):
@@ -72,7 +71,7 @@ def test_the_error_is_that_of_predicting_each_record_from_the_others(monkeypatch
     two = [BY_KEY["qwen3-30b"], BY_KEY["minimax-m2"]]
     errors = []
     for record, other in (two, two[::-1]):
-        layer = layer_of(predicted.layer_key(record))
+        layer = predicted.recorded_layer(record)
         guess = predicted.predicted_ms(layer, other, 8)
         errors.append(abs(guess / predicted.predicted_ms(layer, record, 8) - 1))
     text = predicted.accuracy(two)

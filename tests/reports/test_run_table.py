@@ -8,7 +8,7 @@ from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.plan import Task
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports import run_table
-from moebench.results.measurements import rows_from
+from moebench.results.trace_rows import rows_from
 from recorded import NAME, trace, workload
 
 
@@ -58,7 +58,7 @@ def test_a_verdict_is_a_line_and_its_reasons_are_indented():
 
 def test_an_empty_run_has_a_table_without_figures():
     part = SimpleNamespace(solutions={})
-    rows = run_table.measured(part, [])
+    rows = run_table.rows_of_part(part, [])
     assert isinstance(rows, pd.DataFrame)
     columns = run_table.columns_of(plan_of("iterations=50 trials=3"), rows)
     assert run_table.column_figures(columns, rows) == ["-", "-", 0]

@@ -2,7 +2,7 @@
 
 import pytest
 from moebench.reports.docs import sentences
-from moebench.reports.docs.stated import FUNCTIONS as FUNCTIONS_OF_PAGES
+from moebench.reports.docs.computed import FUNCTIONS as FUNCTIONS_OF_PAGES
 
 PAGE = """# A
 
@@ -117,7 +117,7 @@ def test_what_a_figure_is_computed_from_may_be_gone(root, figures):
     ],
 )
 def test_what_a_figure_is(text, figures):
-    assert [match[0] for match in sentences.FIGURE.finditer(text)] == figures
+    assert [match[0] for match in sentences.QUANTITY.finditer(text)] == figures
 
 
 def test_every_listed_sentence_is_computed_by_a_function_or_is_no_measurement():

@@ -46,7 +46,7 @@ def test_an_important_column_stays_before_the_others():
 
 def test_all_columns_that_tell_rows_apart_stay():
     rows = [["mine", "NVIDIA H200, relaxed", "14107", "1.5"], ["mine", "another GPU", "1", "2.5"]]
-    table = Table(["solution", "where", "T", "ms"], [rows], words=2, keys=3)
+    table = Table(["solution", "where", "T", "ms"], [rows], word_columns=2, key_columns=3)
     lines = shown(table, 43)
     assert rows_of(lines)[0] == ["mine", "NVIDIA H200, relaxed", "14107"]
 
@@ -65,7 +65,7 @@ def test_a_long_name_leaves_room_for_a_figure():
 
 def test_a_sentence_is_broken_into_lines():
     sentence = "router: has sigmoid-bias, takes listed definitions alone"
-    table = Table(["solution", "why not"], [[["mine", sentence]]], words=2)
+    table = Table(["solution", "why not"], [[["mine", sentence]]], word_columns=2)
     lines = shown(table, 50)
     assert " ".join(row[1] for row in rows_of(lines)) == sentence
 

@@ -8,6 +8,8 @@ from moebench.core import paths
 from moebench.operators.workloads import recorded_bound
 from moebench.packing.fingerprint import fingerprint
 from moebench.results import measurements
+from moebench.results.trace_rows import rows_from
+from moebench.submission.runs import median_runs
 from recorded import DEFAULT, NAME, solution, trace, trace_set, workload, write
 
 FAST = {1: 0.5, 7: 1.0, 80: 4.0, 901: 10.0, 14107: 16.0}
@@ -137,15 +139,15 @@ def test_of_several_runs_of_the_current_source_the_median_counts(tmp_path):
     ("times", "median"), [((3.0,), 3.0), ((3.0, 1.0), 3.0), ((3.0, 1.0, 2.0), 2.0)]
 )
 def test_the_run_that_stands_for_all_is_one_of_them(times, median):
-    rows = measurements.rows_from([*runs("fast", 1, *times), *runs("fast", 7, 9.0)])
-    chosen = measurements.median_runs(rows, ["tokens"]).set_index("tokens").ms
+    rows = rows_from([*runs("fast", 1, *times), *runs("fast", 7, 9.0)])
+    chosen = median_runs(rows).set_index("tokens").ms
     assert chosen.to_dict() == {1: median, 7: 9.0}
 
 
 def test_a_run_that_failed_stands_for_all():
     failure = trace("fast", 1, status="RUNTIME_ERROR")
-    rows = measurements.rows_from([*runs("fast", 1, 1.0, 2.0), failure])
-    assert measurements.median_runs(rows, ["tokens"]).status.item() == "RUNTIME_ERROR"
+    rows = rows_from([*runs("fast", 1, 1.0, 2.0), failure])
+    assert median_runs(rows).status.item() == "RUNTIME_ERROR"
 
 
 @pytest.mark.parametrize(
@@ -259,34 +261,33 @@ def of_a_newer_fib(record):
     record["evaluation"]["performance"]["stdev_ms"] = 0.5
 
 
-def of_an_older_fib(record):
-    """Make a trace as JSON what FIB wrote once: no uuid, a device and no tolerance."""
-    environment = record["evaluation"]["environment"]
-    environment["device"] = environment.pop("hardware") + " NVL"
-    del environment["libs"]["tolerance"]
-    del record["workload"]["uuid"]
-
-
-def test_traces_of_any_version_are_read_and_keep_what_is_unknown(tmp_path):
+def test_traces_of_a_newer_fib_are_read_and_keep_what_is_unknown(tmp_path):
     """The public data set's traces lie in folders by author; some are a workload alone."""
     new = json.loads(trace("fast", 1).model_dump_json())
     of_a_newer_fib(new)
-    old = json.loads(trace("slow", 7, 2.0).model_dump_json())
-    of_an_older_fib(old)
-    workload_alone = old | {"solution": "", "evaluation": {}}
+    workload_alone = new | {"solution": None, "evaluation": None}
 
     root = trace_set(tmp_path, [])
     file = write(root / "traces" / "alice" / "moe" / f"{NAME}.jsonl", [])
-    file.write_text("\n".join(map(json.dumps, (new, old, workload_alone))))
+    file.write_text("\n".join(map(json.dumps, (new, workload_alone))))
     rows, warnings = measurements.load([root])
     assert warnings == []
-    assert len(rows) == 2
 
     newer = row_at(rows, "fast", 1)
     assert (newer.status, newer.others) == ("REFUSED", {"judge": 2, "stdev_ms": 0.5})
-    older = row_at(rows, "slow", 7)
-    assert older.hardware == "NVIDIA H200 NVL"
-    assert isinstance(older.uuid, str)
+
+
+def test_a_trace_of_another_format_is_left_out_and_named(tmp_path):
+    """As FIB once wrote them, with a device in place of the hardware."""
+    old = json.loads(trace("slow", 7, 2.0).model_dump_json())
+    environment = old["evaluation"]["environment"]
+    environment["device"] = environment.pop("hardware")
+
+    root = trace_set(tmp_path, [trace("fast", 1)])
+    write(root / "traces" / "old.jsonl", []).write_text(json.dumps(old))
+    rows, (warning,) = measurements.load([root])
+    assert len(rows) == 1
+    assert "old.jsonl:1" in warning and "hardware" in warning
 
 
 def test_every_figure_is_tied_to_a_source():

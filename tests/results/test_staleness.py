@@ -40,7 +40,7 @@ def test_a_source_that_is_not_there_is_gone_or_not_known(complete, state):
 
 def test_both_hashes_of_a_solution_count():
     packed = solution("fast")
-    hashes = staleness.hashes([packed])
+    hashes = staleness.hashes(packed)
     assert packed.hash() in hashes
     assert len(hashes) == 2
 

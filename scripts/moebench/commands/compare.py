@@ -23,8 +23,9 @@ from moebench.core.provenance import CLOCKS
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
 from moebench.reports import by_workload, changes, comparison, files, html
-from moebench.reports.table import Table, console, one_line
-from moebench.reports.versions import conditions_of
+from moebench.reports.measured_with import conditions_of
+from moebench.reports.table import Table, one_line
+from moebench.reports.terminal import InTerminal, console
 from moebench.results import against, measurements, trace_files
 from moebench.results.summary import shown_tolerance
 
@@ -210,7 +211,7 @@ def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:
 
 def show(drawn: list[Table]) -> None:
     for table in drawn:
-        console().print(table.terminal())
+        console().print(InTerminal(table))
 
 
 def show_other_definitions(rows: pd.DataFrame, shown: str) -> None:

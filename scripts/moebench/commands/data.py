@@ -10,8 +10,10 @@ from moebench.core import paths
 from moebench.models.add_model import write
 from moebench.operators import workloads
 from moebench.operators.catalogue import definition_name, layer_key_named, layer_sizes
+from moebench.operators.layers import Sizes
 from moebench.operators.roofline import MEASURED_ON, Bound
-from moebench.reports.table import Entry, Table, console, decimal
+from moebench.reports.table import Entry, Table, decimal
+from moebench.reports.terminal import InTerminal, console
 
 SIZES = {"num_experts": "E", "hidden_size": "H", "intermediate_size": "I", "n": "N", "k": "K"}
 
@@ -37,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
     tables = [workloads_table(key) for key in args.definition] or [definitions_table()]
     screen = console()
     for table in tables:
-        screen.print(table.terminal())
+        screen.print(InTerminal(table))
     return 0
 
 
@@ -46,10 +48,18 @@ def definitions_table() -> Table:
     rows = []
     for key, sizes in layer_sizes().items():
         tokens = [workload.axes["seq_len"] for workload in workloads.recorded(key)]
-        span = f"{min(tokens, default='-')} to {max(tokens, default='-')}"
-        parts = [f"{short} {sizes[name]}" for name, short in SIZES.items() if name in sizes]
-        rows.append([key, definition_name(key), ", ".join(parts), span, len(tokens)])
-    return Table(["key", "definition", "sizes", "T", "workloads"], [rows], words=4)
+        span = f"{min(tokens)} to {max(tokens)}" if tokens else "-"
+        rows.append([key, definition_name(key), sizes_text(sizes), span, len(tokens)])
+    return Table(["key", "definition", "sizes", "T", "workloads"], [rows], word_columns=4)
+
+
+def sizes_text(sizes: Sizes) -> str:
+    """Return "E 256, H 7168, I 2048"."""
+    parts = []
+    for name, short in SIZES.items():
+        if name in sizes:
+            parts.append(f"{short} {sizes[name]}")
+    return ", ".join(parts)
 
 
 def workloads_table(key: str) -> Table:
@@ -62,10 +72,11 @@ def workloads_table(key: str) -> Table:
         cells = bound_cells(bound) if bound else [None] * 6
         rows.append([label, workload.axes["seq_len"], *cells])
     head = ["name", "T", "rows", "active", "MB", "GFLOP", "by", "bound ms"]
-    return Table(head, [rows], title=f"{name}, {MEASURED_ON}", words=1)
+    return Table(head, [rows], title=f"{name}, {MEASURED_ON}", word_columns=1)
 
 
 def bound_cells(bound: Bound) -> list[Entry]:
+    """Return rows, active experts, MB, GFLOP, which of both limits, and the bound in ms."""
     limit = "bytes" if bound.memory_ms >= bound.compute_ms else "FLOPs"
     megabytes = f"{bound.bytes / 1e6:.1f}"
     gigaflops = f"{bound.flops / 1e9:.1f}"

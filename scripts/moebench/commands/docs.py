@@ -1,8 +1,8 @@
-"""Write the generated tables and figures of README.md and docs/, and the figures in sentences, from
+"""Write the generated tables and figures of README.md and docs/, and the numbers in sentences, from
 traces/ and records/.
 
 --check writes nothing and says what is out of date. Exit status: 0, or 1 when something is out of
-date or could not be made, or a figure stands in a sentence that no trace or record gives.
+date or could not be made, or a number stands in a sentence that no trace or record gives.
 """
 
 import argparse
@@ -10,8 +10,8 @@ import sys
 
 from moebench.core import paths
 from moebench.reports.docs import generated, sentences
+from moebench.reports.docs.computed import FUNCTIONS
 from moebench.reports.docs.pages import FIGURES, TABLES
-from moebench.reports.docs.stated import FUNCTIONS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -152,15 +152,15 @@ def owner_of(name: str) -> str | None:
 def check_definitions(keys: list[str], original: Original) -> None:
     """Raise UserError for a layer that a copy of the original cannot serve."""
     if original.is_start:
-        able = catalogue.fp8_moe()
+        served = {*catalogue.fp8_moe()}
     else:
         first = read_manifest(original.name).definitions[0]
-        able = tuple(operator(first).layer_sizes())
-        if form(first):
-            able = (*catalogue.fp8_moe(), *catalogue.routed())
+        served = {*operator(first).layer_sizes()}
+        if form(first):  # an FP8 layer: with the router inside or before it
+            served = {*catalogue.fp8_moe(), *catalogue.routed()}
 
     for key in keys:
-        if key not in able:
+        if key not in served:
             raise UserError(
                 f"--definition: got {key}, want what {original.name} can serve, or another --from"
             )

@@ -23,7 +23,8 @@ from moebench.profiling.calls import choose
 from moebench.profiling.profile import Job, profile_all
 from moebench.profiling.record import ProfileRecord
 from moebench.reports.profiles import table
-from moebench.reports.table import Table, console
+from moebench.reports.table import Table
+from moebench.reports.terminal import InTerminal, console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +84,7 @@ def main(args: argparse.Namespace) -> int:
                 write_atomically(args.records / f"{record.solution}.json", f"{text}\n")
     finally:  # after Ctrl-C, too
         if records:
-            console().print(titled_table(records).terminal())
+            console().print(InTerminal(titled_table(records)))
 
     is_doubtful = any(workload.warnings for record in records for workload in record.workloads)
     return 1 if progress.has_failed or is_doubtful else 0

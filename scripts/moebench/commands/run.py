@@ -27,7 +27,7 @@ from moebench.judging.request import EVERY, RunRequest
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.routing.kinds import KINDS
 from moebench.reports import run_table
-from moebench.reports.table import console
+from moebench.reports.terminal import console
 from moebench.results import staleness, trace_files
 
 
@@ -156,7 +156,7 @@ def main(args: argparse.Namespace) -> int:
         if not device.on_gpu:
             screen.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
 
-        plan = staleness.checked(plan_run(request, device), request.resume)
+        plan = staleness.left_to_run(plan_run(request, device), request.resume)
         passed = plan.kept_have_passed
         with run_table.shown(plan, place.text, screen) as show:
             for outcome in place.outcomes(plan, screen.print):

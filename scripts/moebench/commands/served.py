@@ -26,11 +26,12 @@ from moebench.models.layer import layer_of
 from moebench.operators.catalogue import definition_name, form, layer_key_named
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.packing.fingerprint import fingerprint
-from moebench.reports import predicted
-from moebench.reports.served import ServedRecord, table
-from moebench.reports.table import Table, console
+from moebench.reports.predicted import predicted_notes
+from moebench.reports.served import table
+from moebench.reports.table import Table
+from moebench.reports.terminal import InTerminal, console
 from moebench.served import resident, rounds
-from moebench.served.record import Head, Point
+from moebench.served.record import Head, Point, ServedRecord
 
 TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 2048, 4096, 8192, 16384]
 CPU_TOKENS = [1, 4]
@@ -61,109 +62,86 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    screen = console()
     on_gpu = torch.cuda.is_available()
     layer_key = choose_layer(args.definition, on_gpu, args.solutions)
     if not form(layer_key):
         raise UserError(f"--definition: got {layer_key}, want an FP8 MoE layer")
 
     tokens = sorted(set(args.tokens or (TOKENS if on_gpu else CPU_TOKENS)))
-    solutions = select(args.solutions, layer_key, screen.print)
-    model = layer_of(layer_key)
-    of_model = model.count if model else None
-    layers = args.layers or CPU_LAYERS
-    if on_gpu:
-        layers = layers_on_gpu(args.layers or of_model, layer_key, tokens[-1], len(solutions))
-
+    solutions = select(args.solutions, layer_key, console().print)
+    measured_by = provenance.here(
+        device_here(),
+        tolerance=str(TOLERANCE),
+        protocol=f"{args.rounds} rounds, each the median of 3 to 20 replays",
+        command=args.command_line,
+    )
     head = Head(
         definition=definition_name(layer_key),
-        layers=layers,
-        of_model=of_model,
+        layers=resident_layers(args.layers, layer_key, tokens[-1], len(solutions)),
+        of_model=layers_of_model(layer_key),
         tokens=tokens,
         sources={name: packed.hash() for name, packed in solutions.items()},
         fingerprints={name: fingerprint(packed) for name, packed in solutions.items()},
         ceilings=CEILINGS[MEASURED_ON],
-        provenance=provenance.here(
-            device_here(),
-            tolerance=str(TOLERANCE),
-            protocol=f"{args.rounds} rounds, each the median of 3 to 20 replays",
-            command=args.command_line,
-        ),
+        provenance=measured_by,
     )
-    return measure(head, layer_key, solutions, args.rounds, args.output)
+    record = ServedRecord(head, [])
+    measure(record, solutions, layer_key, args.rounds, args.output)
+    has_failed = any(point.error for point in record.points)
+    return 1 if has_failed else 0
 
 
-def layers_on_gpu(
-    wanted_layers: int | None, layer_key: str, num_tokens: int, solution_count: int
+def layers_of_model(layer_key: str) -> int | None:
+    """Return how many such layers the model has, None where the definition is of no model."""
+    model = layer_of(layer_key)
+    return model.count if model else None
+
+
+def resident_layers(
+    asked_for: int | None, layer_key: str, num_tokens: int, solution_count: int
 ) -> int:
-    """Return how many of the wanted layers fit, and say so where not all do. None: of no model."""
-    wanted_layers = wanted_layers or CPU_LAYERS
-    free, _ = torch.cuda.mem_get_info()
-    layers = resident.fitting(wanted_layers, layer_key, num_tokens, solution_count, free)
-    if layers < wanted_layers:
-        console().print(f"{layers} of {wanted_layers} layers fit into free memory")
+    """Return how many layers are measured: those that fit into GPU memory of the ones asked for, or
+    of the model's, and say so where not all do.
+    """
+    if not torch.cuda.is_available():
+        return asked_for or CPU_LAYERS
+
+    wanted = asked_for or layers_of_model(layer_key) or CPU_LAYERS
+    free_bytes, _ = torch.cuda.mem_get_info()
+    layers = resident.fitting(wanted, layer_key, num_tokens, solution_count, free_bytes)
+    if layers < wanted:
+        console().print(f"{layers} of {wanted} layers fit into free memory")
     return layers
 
 
 def measure(
-    head: Head,
-    layer_key: str,
+    record: ServedRecord,
     solutions: dict[str, Solution],
+    layer_key: str,
     round_count: int,
     output: Path | None,
-) -> int:
-    """Measure, record and show what the head says; return the exit status.
+) -> None:
+    """Add the points that the record's head asks for to the record, write it and show it.
 
-    The record is written whole each time, so an earlier one stays until there is a point.
+    The file is written whole each time, so an earlier one stays until there is a point.
     """
     screen = console()
-    points: list[Point] = []
+    head = record.head
+    points_by_tokens = points_at_each_count(head, solutions, layer_key, round_count)
     try:
-        for number, new_points in enumerate(measured(head, layer_key, solutions, round_count), 1):
-            points += new_points
+        for number, points in enumerate(points_by_tokens, 1):
+            record.points.extend(points)
             if output:
-                write_record(output, [head, *points])
-            for point in new_points:
+                write_record(output, [head, *record.points])
+            for point in points:
                 screen.print(f"[{number}/{len(head.tokens)}] {progress_line(point)}")
     finally:  # after Ctrl-C, too
-        if points:
-            screen.print(titled_table(head, points).terminal())
-    has_failed = any(point.error for point in points)
-    return 1 if has_failed else 0
+        if record.points:
+            screen.print(InTerminal(titled_table(record)))
 
 
-def titled_table(head: Head, points: list[Point]) -> Table:
-    """Return the table of the points, whose title says what they were measured on and how.
-
-    Where only a part of the model's layers fit, a note has the predicted times of all of them.
-    """
-    drawn = table(head, points)
-    by = head.provenance
-    title = f"{drawn.title}\n{by.hardware}\n{by.tolerance}; {by.protocol}"
-    return replace(drawn, title=title, notes=[*drawn.notes, *predicted_notes(head, points)])
-
-
-def predicted_notes(head: Head, points: list[Point]) -> list[str]:
-    """Return a note with what all layers of the model would take, none where all were measured."""
-    on_gpu = any(point.graph for point in points)
-    if not on_gpu or not head.of_model or head.layers >= head.of_model:
-        return []
-
-    record = ServedRecord(head, points)
-    layer = layer_of(predicted.layer_key(record))
-    texts = []
-    for tokens in record.tokens:
-        ms = predicted.predicted_ms(layer, record, tokens)
-        if ms is not None:
-            texts.append(f"T={tokens} {ms:.3f}")
-    return [
-        f"Predicted, not measured: ms of all {head.of_model} layers by the fastest solution, from "
-        f"these {head.layers}: {', '.join(texts)}"
-    ]
-
-
-def measured(
-    head: Head, layer_key: str, solutions: dict[str, Solution], round_count: int
+def points_at_each_count(
+    head: Head, solutions: dict[str, Solution], layer_key: str, round_count: int
 ) -> Iterator[list[Point]]:
     """Yield the points of all solutions at each token count.
 
@@ -189,3 +167,16 @@ def progress_line(point: Point) -> str:
         if point.not_captured:
             result += f", {point.not_captured}"
     return f"T={point.tokens}  {point.solution}  {result}"
+
+
+def titled_table(record: ServedRecord) -> Table:
+    """Return the table of the record, whose title says what it was measured on and how.
+
+    Where only a part of the model's layers fit, a note has the predicted times of all of them.
+    """
+    drawn = table(record)
+    measured_by = record.head.provenance
+    title = (
+        f"{drawn.title}\n{measured_by.hardware}\n{measured_by.tolerance}; {measured_by.protocol}"
+    )
+    return replace(drawn, title=title, notes=[*drawn.notes, *predicted_notes(record)])

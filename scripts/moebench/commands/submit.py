@@ -68,7 +68,8 @@ def main(args: argparse.Namespace) -> int:
     traces = args.traces or recorded_traces(args.definition, CLOCKS)
     pull_requests = []
     for key in args.definition:
-        submitted, *baselines = [solutions[key] for solutions in packed.values()]
+        submitted = packed[args.name][key]
+        baselines = [packed[args.baseline][key]] if args.baseline else []
         pull_requests.append(pull_request.plan(submitted, baselines, args.into, traces))
 
     is_valid = True

@@ -8,10 +8,9 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from moebench.reports.comparison import TIED_WORDS, ms_text
+from moebench.reports.comparison import TIED_WORDS, ms_text, title
 from moebench.reports.table import Cell, Row, Table, decimal
-from moebench.reports.versions import clock_text
-from moebench.results.measurements import ranked
+from moebench.results.measurements import is_ranked
 from moebench.results.summary import by_solution
 
 TIMES_CAPTION = f"Bold: {TIED_WORDS}."
@@ -26,33 +25,30 @@ RATES_CAPTION = (
 def times(rows: pd.DataFrame) -> Table:
     """Return ms, in brackets times the bound, which stands beside T."""
     solutions = list(by_solution(rows).index)
-    is_ranked = ranked(rows.protocol).any()
     bounds = rows.groupby(["tokens", "uuid"]).bound_ms.max()
 
     table_rows = workload_rows(rows, solutions, time_cell)
     for row, bound in zip(table_rows, bounds, strict=True):
         row.insert(1, decimal(bound, 3))
 
-    where = f"{rows.hardware.iloc[0]}, {rows.tolerance_text.iloc[0]}"
     return Table(
-        title=f"{rows.definition.iloc[0]}\n{where}, ms (times the bound){clock_text(rows)}",
+        title=title(rows, rows.tolerance_text.iloc[0], "ms (times the bound)"),
         head=["T", "bound", *solutions],
         sections=[table_rows],
-        caption=TIMES_CAPTION if is_ranked else ONE_CALL_CAPTION,
-        words=0,
+        caption=TIMES_CAPTION if is_ranked(rows).any() else ONE_CALL_CAPTION,
+        word_columns=0,
     )
 
 
 def rates(rows: pd.DataFrame) -> Table:
     """Return TFLOP/s and TB/s."""
     solutions = list(by_solution(rows).index)
-    where = f"{rows.hardware.iloc[0]}, TFLOP/s / TB/s{clock_text(rows)}"
     return Table(
-        title=f"{rows.definition.iloc[0]}\n{where}",
+        title=title(rows, "TFLOP/s / TB/s"),
         head=["T", *solutions],
         sections=[workload_rows(rows, solutions, rate_cell)],
         caption=RATES_CAPTION,
-        words=0,
+        word_columns=0,
     )
 
 

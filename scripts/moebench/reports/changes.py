@@ -1,14 +1,17 @@
-"""The table of `moebench compare --against`: what a change made slower, faster or wrong."""
+"""The table of `moebench compare --against`: what a change made slower, faster or wrong.
+
+It is drawn from rows of `against.compare`, one for each cell of either side.
+"""
 
 import pandas as pd
 
 from moebench.operators import catalogue
+from moebench.reports.measured_with import ranges_text
 from moebench.reports.table import Cell, Row, Table
-from moebench.reports.versions import ranges_text
 from moebench.results.against import WORSE
 
 HEAD = ["solution", "where", "T", "before, ms", "after, ms", "change", "mark"]
-MARKS = {"slower": "slower", "failing": "newly failing", "faster": "faster"}
+MARKS = {"slower": "slower", "failing": "newly failing", "faster": "faster"}  # mark -> in the title
 
 
 def changes(rows: pd.DataFrame) -> Table:
@@ -16,11 +19,7 @@ def changes(rows: pd.DataFrame) -> Table:
     both = rows[rows.side == "both"]
     marked = both[both.mark != ""]
     several_definitions = both.definition.nunique() > 1
-
-    parts = []
-    for mark, text in MARKS.items():
-        count = (marked.mark == mark).sum()
-        parts.append(f"{count} {text}")
+    counts = [f"{(marked.mark == mark).sum()} {text}" for mark, text in MARKS.items()]
 
     notes = [f"A change: the ranges of both sides' runs do not overlap; {ranges_of_both(both)}"]
     for side, count in rows.side.value_counts().items():
@@ -29,12 +28,12 @@ def changes(rows: pd.DataFrame) -> Table:
 
     table_rows = [change_row(row, several_definitions) for row in marked.itertuples()]
     return Table(
-        title=f"{', '.join(parts)}, of {len(both)} compared",
+        title=f"{', '.join(counts)}, of {len(both)} compared",
         head=HEAD,
         sections=[table_rows],
         notes=notes,
-        words=2,
-        keys=3,
+        word_columns=2,
+        key_columns=3,
         important=("change", "mark"),
     )
 

@@ -1,4 +1,8 @@
-"""The tables of `moebench compare` with a row for each solution, and what their cells say."""
+"""The tables of `moebench compare` and of the pages with a row for each solution: times, passes at
+each tolerance, how far runs lie apart; and what their cells say.
+
+They are drawn from rows of `measurements.load`.
+"""
 
 import re
 
@@ -7,9 +11,8 @@ import pandas as pd
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import read_manifest, solution_names
-from moebench.reports.table import Cell, Entry, Table, decimal, token_heads
-from moebench.reports.versions import clock_text
-from moebench.results.spread import ALIKE, OWN_RUNS, nearest
+from moebench.reports.table import Cell, Row, Table, decimal, token_heads
+from moebench.results.spread import ALIKE, SEVERAL_RUNS, nearest_tokens
 from moebench.results.summary import by_solution, counted, shown_tolerance
 
 # Of the main definition; of others the workloads nearest to these.
@@ -32,15 +35,11 @@ def gpus(rows: pd.DataFrame) -> list[str]:
     return sorted(most_first.index, key=lambda gpu: gpu != MEASURED_ON)
 
 
-def percent(share: float) -> str:
-    return f"{share:.1%}"
-
-
 def solutions(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> Table:
     """Return a row for each solution, the best first.
 
     rows: of one definition, GPU and clock. verdicts: rows of every clock, whose passes are counted;
-    else these rows' are.
+    without them those of `rows` are.
     """
     tolerance = shown_tolerance(rows)
     tolerances = STRICT_FIRST if tolerance in TOLERANCES else [tolerance]
@@ -49,28 +48,38 @@ def solutions(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> Table
 
     table_rows = []
     for name, means in by_solution(rows, verdicts).iterrows():
-        score = decimal(means.score, 1, "x") if means.complete else None
-        times_of_solution = [times.get((name, count)) for count in tokens]
-        passed = [passes(means, each) for each in tolerances]
-        figures = [*times_of_solution, score, *passed]
-        table_rows.append([name, ratio_cell(means), *figures, batch_invariant(name)])
+        row: Row = [name, ratio_cell(means)]
+        row += [times.get((name, count)) for count in tokens]
+        row.append(decimal(means.score, 1, "x") if means.complete else None)
+        row += [passes(means, each) for each in tolerances]
+        row.append(batch_invariant(name))
+        table_rows.append(row)
 
-    words = f"{tolerance} tolerance" if tolerance in TOLERANCES else tolerance
-    where = f"{rows.hardware.iloc[0]}, {words}, ms{clock_text(rows)}"
-    columns = [*token_heads(tokens), "score", *tolerances]
+    named = f"{tolerance} tolerance" if tolerance in TOLERANCES else tolerance
+    times_head = token_heads(tokens)
     return Table(
-        title=f"{rows.definition.iloc[0]}\n{where}",
-        head=["solution", "ratio", *columns, "batch-invariant"],
+        title=title(rows, named, "ms"),
+        head=["solution", "ratio", *times_head, "score", *tolerances, "batch-invariant"],
         sections=[table_rows],
         caption=SOLUTIONS_CAPTION,
         important=(tolerance,),
     )
 
 
+def title(rows: pd.DataFrame, *contents: str) -> str:
+    """Return the definition of rows, and below it the GPU, what the cells hold, and the clock if it
+    is not that of CUDA events.
+    """
+    parts = [rows.hardware.iloc[0], *contents]
+    if rows.clock.iloc[0] == "gpu":
+        parts.append("by the GPU's clock")
+    return f"{rows.definition.iloc[0]}\n{', '.join(parts)}"
+
+
 def shown_tokens(rows: pd.DataFrame) -> list[int]:
     """Return the recorded token counts nearest to SHOWN_TOKENS, each once."""
     recorded = set(rows.tokens)
-    shown = [nearest(count, recorded) for count in SHOWN_TOKENS]
+    shown = [nearest_tokens(count, recorded) for count in SHOWN_TOKENS]
     return list(dict.fromkeys(shown))
 
 
@@ -110,7 +119,7 @@ def ms_text(row) -> str:
 
     row: of a DataFrame's itertuples.
     """
-    if row.range_from != OWN_RUNS:
+    if row.range_from != SEVERAL_RUNS:
         return f"{row.ms:.3f}"
     return with_range(row.ms, row.ms_low, row.ms_high, 3)
 
@@ -158,7 +167,7 @@ def exactness(rows: pd.DataFrame) -> Table:
     """Return a row for each solution: passes at each tolerance, and the least share inside it."""
     table_rows = []
     for name, means in by_solution(rows).sort_index().iterrows():
-        row: list[Entry] = [name]
+        row: Row = [name]
         for tolerance in STRICT_FIRST:
             passed = passes(means, tolerance).text
             matched = decimal(means[f"matched_{tolerance}"], 3)
@@ -176,17 +185,18 @@ def ranges(rows: pd.DataFrame, between_cards: pd.Series) -> Table:
 
     between_cards: of repeats.py; for MEASURED_ON by the GPU's clock.
     """
-    repeated = rows[(rows.range_from == OWN_RUNS) & rows.counts]
+    repeated = rows[(rows.range_from == SEVERAL_RUNS) & rows.counts]
     repeated = repeated.assign(width=repeated.ms_high / repeated.ms_low - 1)
 
     table_rows = []
     for key, cells in repeated.groupby([*ALIKE, "tokens"]):
         runs = decimal(cells.runs.median(), 0)
-        median = percent(cells.width.median())
-        widest = percent(cells.width.max())
+        median = f"{cells.width.median():.1%}"
+        widest = f"{cells.width.max():.1%}"
+        other_card = None
         hardware, clock, _, tokens = key
-        is_compared = (hardware, clock) == (MEASURED_ON, "gpu")
-        other_card = percent(between_cards.get(tokens)) if is_compared else None
+        if (hardware, clock) == (MEASURED_ON, "gpu") and tokens in between_cards:
+            other_card = f"{between_cards[tokens]:.1%}"
         table_rows.append([*key, len(cells), runs, median, widest, other_card])
     head = ["GPU", "clock", "protocol", "T", "cells", "runs", "median range", "widest"]
-    return Table([*head, "another card"], [table_rows], words=3)
+    return Table([*head, "another card"], [table_rows], word_columns=3)

@@ -17,16 +17,16 @@ from plotly.offline import get_plotlyjs
 
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.comparison import TIED_WORDS, gpus
-from moebench.reports.figures.style import PALETTE, place
+from moebench.reports.figures.style import PALETTE, look_number
+from moebench.reports.measured_with import conditions
 from moebench.reports.table import one_line
-from moebench.reports.versions import conditions
-from moebench.results.spread import OWN_RUNS
-from moebench.results.summary import SHOWN
+from moebench.results.spread import SEVERAL_RUNS
+from moebench.results.summary import SHOWN_TOLERANCE
 
 FOLDER = Path(__file__).parent
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon")
 
-# Column of the table -> its heading. A narrow window shows the first FEW of them.
+# Column of the table -> its heading. A narrow window shows the first SHOWN_IF_NARROW.
 HEADINGS = {
     "tokens": "T",
     "solution": "solution",
@@ -42,7 +42,7 @@ HEADINGS = {
     "source": "source",
     "timestamp": "date",
 }
-FEW = 4
+SHOWN_IF_NARROW = 4
 WORDS = ("solution", "status", "source", "timestamp")  # the others hold numbers
 
 # What a view is chosen by, and what is said of a row outside the table.
@@ -90,7 +90,7 @@ def page(rows: pd.DataFrame) -> str:
         tied=escape(TIED_WORDS),
         heads="".join(headings()),
         plotly=compressed(get_plotlyjs()),
-        results=compressed(results(rows)),
+        results=compressed(results_json(rows)),
         script=(FOLDER / "page.js").read_text(encoding="utf-8"),
     )
 
@@ -100,7 +100,7 @@ def headings() -> list[str]:
     heads = []
     for at, (column, heading) in enumerate(HEADINGS.items()):
         kinds = "" if column in WORDS else "number"
-        if at >= FEW:
+        if at >= SHOWN_IF_NARROW:
             kinds += " more"
         kinds = kinds.strip()
         button = f"<button>{escape(heading)}</button>"
@@ -114,14 +114,14 @@ def compressed(text: str) -> str:
     return base64.b64encode(packed).decode()
 
 
-def results(rows: pd.DataFrame) -> str:
+def results_json(rows: pd.DataFrame) -> str:
     """Return the JSON that page.js draws.
 
     columns: the rows' columns by name; rows: a list of values each, the fastest first; orders: the
     definitions, GPUs and tolerances in the order in which they are offered; looks: solution ->
     colours and mark.
     """
-    has_several_runs = rows.range_from == OWN_RUNS
+    has_several_runs = rows.range_from == SEVERAL_RUNS
     measured_by = rows[["tolerance_text", "protocol", "clock"]].values.tolist()
     named = rows.assign(
         definition=rows.geometry.fillna(rows.definition),
@@ -135,7 +135,7 @@ def results(rows: pd.DataFrame) -> str:
     orders = {
         "definition": distinct(named.definition),
         "hardware": distinct(gpus(rows)),
-        "tolerance": distinct([SHOWN, *TOLERANCES, *rows.tolerance]),
+        "tolerance": distinct([SHOWN_TOLERANCE, *TOLERANCES, *rows.tolerance]),
     }
     content = {
         "columns": columns,
@@ -162,7 +162,7 @@ def plain(value: object) -> object:
 
 def look(solution: str) -> dict[str, object]:
     """Return a solution's colours, on a light ground and on a dark one, and its mark."""
-    number = place(solution)
+    number = look_number(solution)
     colours = PALETTE[number % len(PALETTE)]
     symbol = SYMBOLS[number % len(SYMBOLS)]
     return {"colours": colours, "symbol": symbol}

@@ -1,7 +1,8 @@
-"""Every model's layer in one table: which solution to use, and how far from the bound it is.
-
-From traces of one layer, and from served records of all layers.
+"""The tables with a row for each model: which solution to use, and how many times the roofline
+bound it takes, from traces of one layer and from served records of all layers.
 """
+
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -9,18 +10,18 @@ from moebench.models.layer import Layer, layers, weight_bytes
 from moebench.operators.roofline import MEASURED_ON
 from moebench.operators.workloads import recorded_counts
 from moebench.reports.comparison import times_by_tokens
-from moebench.reports.served import ServedRecord, title
+from moebench.reports.served import title
 from moebench.reports.table import Cell, Row, Table, decimal, token_heads
-from moebench.results.spread import nearest
+from moebench.results.spread import nearest_tokens
 from moebench.results.summary import (
-    SHOWN,
+    SHOWN_TOLERANCE,
     base_of,
     best_solution,
     by_solution,
     counted,
     speedup_over_others,
 )
-from moebench.served.record import Point
+from moebench.served.record import Point, ServedRecord
 
 TOKENS = (1, 32, 1024, 8192)  # of one layer
 SERVED_TOKENS = (1, 8, 32, 128, 1024)  # of all layers
@@ -33,40 +34,44 @@ SPEEDS_CAPTION = (
 )
 
 
-def measured(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
-    """Return the layers that have rows on the GPU whose bound is known, each with its rows.
+@dataclass(frozen=True)
+class MeasuredLayer:
+    """A model's layer, and its rows of `measurements.load`, by one clock, on MEASURED_ON."""
 
-    rows: of every definition, by one clock, as in all that is below.
+    layer: Layer
+    rows: pd.DataFrame
+
+
+def measured_layers(rows: pd.DataFrame) -> list[MeasuredLayer]:
+    """Return the layers that have rows on the GPU whose bound is known.
+
+    rows: of every definition, by one clock.
     """
     on_gpu = rows[rows.hardware == MEASURED_ON]
-    measured_layers = []
+    measured = []
     for layer in layers():
         of_layer = on_gpu[on_gpu.definition == layer.definition]
         if len(of_layer):
-            measured_layers.append((layer, of_layer))
-    return measured_layers
+            measured.append(MeasuredLayer(layer, of_layer))
+    return measured
 
 
-def measured_shards(rows: pd.DataFrame) -> list[tuple[Layer, pd.DataFrame]]:
-    """Return those of `measured` that are ranks of tensor parallelism."""
-    shards = []
-    for layer, of_layer in measured(rows):
-        if layer.split.tensor > 1:
-            shards.append((layer, of_layer))
-    return shards
+def measured_shards(rows: pd.DataFrame) -> list[MeasuredLayer]:
+    """Return those of `measured_layers` that are ranks of tensor parallelism."""
+    return [each for each in measured_layers(rows) if each.layer.split.tensor > 1]
 
 
-def recommended(rows: pd.DataFrame) -> Table:
-    """Return which solution to use for each measured layer."""
+def recommended(measured: list[MeasuredLayer]) -> Table:
+    """Return which solution to use for each layer."""
     table_rows = []
-    for layer, of_layer in measured(rows):
-        name = layer.name
-        gigabytes = weight_bytes(layer) * layer.count / 1e9
+    for each in measured:
+        name = each.layer.name
+        gigabytes = weight_bytes(each.layer) * each.layer.count / 1e9
         if gigabytes > GPU_GB:
             name += f" {TOO_LARGE}"
-        table_rows.append([name, *recommended_cells(of_layer)])
-    head = ["model", f"at {SHOWN}", "at default", "ms/bound", "over the next"]
-    return Table(head, [table_rows], words=3)
+        table_rows.append([name, *recommended_cells(each.rows)])
+    head = ["model", f"at {SHOWN_TOLERANCE}", "at default", "ms/bound", "over the next"]
+    return Table(head, [table_rows], word_columns=3)
 
 
 def recommended_cells(rows: pd.DataFrame) -> Row:
@@ -84,11 +89,11 @@ def recommended_cells(rows: pd.DataFrame) -> Row:
     return [Cell(best, "best"), at_default, over_bound, over_next]
 
 
-def speeds(rows: pd.DataFrame) -> Table:
-    """Return for each measured layer the solution to use, times the bound, at TOKENS."""
+def speeds(measured: list[MeasuredLayer]) -> Table:
+    """Return for each layer the solution to use, times the bound, at TOKENS."""
     table_rows = []
-    for layer, of_layer in measured(rows):
-        table_rows.append([layer.name, *speed_texts(of_layer, layer.key)])
+    for each in measured:
+        table_rows.append([each.layer.name, *speed_texts(each.rows, each.layer.key)])
     return Table(["model", *token_heads(TOKENS)], [table_rows], caption=SPEEDS_CAPTION)
 
 
@@ -103,7 +108,7 @@ def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
 
     texts = []
     for tokens in TOKENS:
-        measured_tokens = nearest(tokens, of_best.index)
+        measured_tokens = nearest_tokens(tokens, of_best.index)
         text = f"{of_best.over_bound[measured_tokens]:.2f}"
         if measured_tokens != tokens:
             text += f" ({measured_tokens})"
@@ -115,15 +120,13 @@ def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
     return texts
 
 
-def shards(rows: pd.DataFrame) -> Table:
-    """Return for each measured tensor-parallel rank its bound and a row for each solution, in ms at
+def shards(measured: list[MeasuredLayer]) -> Table:
+    """Return for each tensor-parallel rank its bound and a row for each solution, in ms at
     SHARD_TOKENS.
     """
-    sections = []
-    for layer, of_layer in measured_shards(rows):
-        sections.append(shard_rows(layer.name, of_layer))
+    sections = [shard_rows(each.layer.name, each.rows) for each in measured]
     head = ["model", "solution", *token_heads(SHARD_TOKENS)]
-    return Table(head, sections, words=2, keys=2)
+    return Table(head, sections, word_columns=2, key_columns=2)
 
 
 def shard_rows(name: str, rows: pd.DataFrame) -> list[Row]:
@@ -146,26 +149,25 @@ def served(records: list[ServedRecord]) -> Table:
     table_rows = []
     for record in records:
         if record.has_bound:
-            texts = [served_text(record.points_at(tokens)) for tokens in SERVED_TOKENS]
+            texts = [served_text(record.timed_points(tokens)) for tokens in SERVED_TOKENS]
             table_rows.append([title(record.head), *texts])
     return Table(["model", *token_heads(SERVED_TOKENS)], [table_rows])
 
 
-def served_text(points: list[Point]) -> str | None:
+def served_text(timed: list[Point]) -> str | None:
     """Return "1.25 (1.20)": the fastest, times the bound, and times as fast as the next source.
 
-    None where no solution of another source was timed.
+    None where no solution of another source was timed. timed: the fastest first.
     """
-    timed = [point for point in points if point.ms]
     if not timed:
         return None
 
-    fastest = min(timed, key=lambda point: point.ms)
+    fastest = timed[0]
     base = base_of(fastest.solution)
     others = [point.ms for point in timed if base_of(point.solution) != base]
     if not others:
         return None
 
     over_bound = fastest.ms / fastest.bound_ms
-    over_next = min(others) / fastest.ms
+    over_next = others[0] / fastest.ms
     return f"{over_bound:.2f} ({over_next:.2f})"

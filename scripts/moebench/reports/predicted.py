@@ -1,4 +1,5 @@
-"""What all MoE layers of a model would take in a CUDA graph, where that was not recorded.
+"""What all MoE layers of a model would take in a CUDA graph, where `moebench served` has recorded
+none or not all of them.
 
 A layer takes as many times its roofline bound as the nearest recorded layer does, at the same
 number of tokens. Nearest is the layer whose bound is nearest, over all numbers of tokens: what a
@@ -14,8 +15,8 @@ from moebench.models.layer import Layer, layer_of, layers
 from moebench.operators.catalogue import by_name
 from moebench.operators.layers import cached
 from moebench.reports.models import SERVED_TOKENS
-from moebench.reports.served import ServedRecord
 from moebench.reports.table import Row, Table, token_heads
+from moebench.served.record import ServedRecord
 
 CAPTION = (
     "Predicted, not measured: ms of a pass over all MoE layers of the model by the fastest "
@@ -24,59 +25,82 @@ CAPTION = (
 )
 
 
-def predicted(records: list[ServedRecord]) -> Table:
+def table(records: list[ServedRecord]) -> Table:
     """Return a row for each model's layer of which not all layers were recorded."""
-    with_bound = [record for record in records if record.has_bound]
-    record_of_layer = {layer_key(record): record for record in with_bound}
+    record_of_layer = {}
+    for record in records:
+        layer = recorded_layer(record)
+        if record.has_bound and layer is not None:
+            record_of_layer[layer.key] = record
+    sources = list(record_of_layer.values())
+
     rows = []
     for layer in layers():
         record = record_of_layer.get(layer.key)
         if record is None:
-            record = nearest(layer, list(record_of_layer.values()))
+            record = nearest_record(layer, sources)
         elif record.head.layers >= layer.count:
             continue
-        rows.append(row(layer, record))
+        rows.append(table_row(layer, record))
 
-    caption = f"{CAPTION} {accuracy(list(record_of_layer.values()))}"
     head = ["model", "predicted from", *token_heads(SERVED_TOKENS)]
-    return Table(head, [rows], caption=caption, words=2)
+    return Table(head, [rows], caption=f"{CAPTION} {accuracy(sources)}", word_columns=2)
 
 
-def layer_key(record: ServedRecord) -> str:
-    """Return the key in `layers` of a record's layer."""
-    key = by_name()[record.head.definition]
-    layer = layer_of(key)
-    return layer.key if layer else key
+def recorded_layer(record: ServedRecord) -> Layer | None:
+    """Return the model's layer that a record is of, None where it is of no model."""
+    return layer_of(by_name()[record.head.definition])
 
 
-def row(layer: Layer, record: ServedRecord) -> Row:
+def table_row(layer: Layer, record: ServedRecord) -> Row:
     """Return a row of the table: the layer, what it is predicted from, and ms."""
-    source = layer_of(layer_key(record))
+    source = recorded_layer(record)
     name = source.name
     if source.key == layer.key:
         name += f", {record.head.layers} of {layer.count} layers"
 
-    texts: Row = [layer.name, name]
+    row: Row = [layer.name, name]
     for tokens in SERVED_TOKENS:
         ms = predicted_ms(layer, record, tokens)
-        texts.append(None if ms is None else f"{ms:.2f}")
-    return texts
+        row.append(None if ms is None else f"{ms:.2f}")
+    return row
 
 
 def predicted_ms(layer: Layer, record: ServedRecord, tokens: int) -> float | None:
     """Return the time of a pass over all layers of a model, from a record of the layer itself or of
     another; None where the record has none.
     """
-    timed = [point for point in record.points_at(tokens) if point.ms]
+    timed = record.timed_points(tokens)
     if not timed:
         return None
 
-    fastest = min(timed, key=lambda point: point.ms)
-    if layer_key(record) == layer.key:
+    fastest = timed[0]
+    if recorded_layer(record).key == layer.key:
         ms_of_layer = fastest.ms / record.head.layers
         return ms_of_layer * layer.count
     over_bound = fastest.ms / fastest.bound_ms
     return over_bound * mean_bound(layer.key, tokens) * layer.count
+
+
+def predicted_notes(record: ServedRecord) -> list[str]:
+    """Return a note with what all layers of the model would take, none where all were measured, or
+    nothing on a GPU.
+    """
+    head = record.head
+    on_gpu = any(point.graph for point in record.points)
+    if not on_gpu or not head.of_model or head.layers >= head.of_model:
+        return []
+
+    layer = recorded_layer(record)
+    texts = []
+    for tokens in record.tokens:
+        ms = predicted_ms(layer, record, tokens)
+        if ms is not None:
+            texts.append(f"T={tokens} {ms:.3f}")
+    return [
+        f"Predicted, not measured: ms of all {head.of_model} layers by the fastest solution, from "
+        f"these {head.layers}: {', '.join(texts)}"
+    ]
 
 
 @cached
@@ -86,14 +110,14 @@ def mean_bound(key: str, tokens: int) -> float:
     return expected_bound(tokens, layer.sizes).ms
 
 
-def nearest(layer: Layer, records: list[ServedRecord]) -> ServedRecord:
+def nearest_record(layer: Layer, records: list[ServedRecord]) -> ServedRecord:
     """Return the record of the layer whose bound is nearest."""
     return min(records, key=lambda record: distance(layer, record))
 
 
 def distance(layer: Layer, record: ServedRecord) -> float:
     """Return how far apart the bounds of two layers are: factors of e, summed over token counts."""
-    recorded = layer_of(layer_key(record))
+    recorded = recorded_layer(record)
     total = 0.0
     for tokens in SERVED_TOKENS:
         factor = mean_bound(layer.key, tokens) / mean_bound(recorded.key, tokens)
@@ -110,9 +134,9 @@ def accuracy(records: list[ServedRecord]) -> str:
 
     errors = []
     for record in records:
-        layer = layer_of(layer_key(record))
+        layer = recorded_layer(record)
         others = [each for each in records if each is not record]
-        source = nearest(layer, others)
+        source = nearest_record(layer, others)
         for tokens in SERVED_TOKENS:
             guess = predicted_ms(layer, source, tokens)
             actual = predicted_ms(layer, record, tokens)

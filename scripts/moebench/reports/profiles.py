@@ -3,10 +3,12 @@
 from collections.abc import Iterable
 from statistics import fmean
 
+from moebench.core import paths
 from moebench.operators.roofline import MEASURED_ON
-from moebench.profiling.record import Counters, Kernel, ProfileRecord, WorkloadProfile
+from moebench.profiling.record import Counters, Kernel, ProfileRecord, WorkloadProfile, read_records
 from moebench.reports.table import Row, Table, decimal
 from moebench.results import staleness
+from moebench.results.bounds import by_ceilings_of_today
 
 CAPTION = (
     "us of one call. In brackets, under ncu: % of DRAM's peak, and % of the cycles in which "
@@ -14,6 +16,26 @@ CAPTION = (
     "overlap. Wall: a call as FIB times it."
 )
 CALL_ROWS = ("busy", "host and gaps", "wall", "wall / bound")
+
+
+def recorded() -> list[ProfileRecord]:
+    """Return the records below paths.PROFILES, with bounds by today's ceilings.
+
+    Raises UserError for a file that is no such record.
+    """
+    records = []
+    for record in read_records(paths.PROFILES):
+        profiles = [with_bound_of_today(record, profile) for profile in record.workloads]
+        records.append(record.model_copy(update={"workloads": profiles}))
+    return records
+
+
+def with_bound_of_today(record: ProfileRecord, profile: WorkloadProfile) -> WorkloadProfile:
+    """Return a record's profile, whose bound, if it has one, divides by today's ceilings."""
+    if not profile.bound_us:
+        return profile
+    bound_us = by_ceilings_of_today(profile.bound_us, record.ceilings, record.definition, profile.T)
+    return profile.model_copy(update={"bound_us": bound_us})
 
 
 def table(records: list[ProfileRecord]) -> Table:
@@ -32,10 +54,10 @@ def table(records: list[ProfileRecord]) -> Table:
         head=["solution", "stage", *labels.values()],
         sections=[section(record, labels) for record in records],
         title=f"{records[0].provenance.hardware}, us",
-        words=2,
+        word_columns=2,
         caption=CAPTION,
         notes=warnings,
-        keys=2,
+        key_columns=2,
     )
 
 

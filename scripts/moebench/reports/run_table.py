@@ -1,13 +1,14 @@
-"""What a run prints: a line for each result as it comes, and at the end a table for each
-definition, a row for each solution.
+"""What `moebench run` prints: a line for each result as it comes,
 
-The tables are drawn from the traces' DataFrame, `measurements.rows_from`.
+    [3/38] T=57 offset=96  NAME  PASSED    0.3120 ms    58.1x  matched 0.9990
+
+and at the end a table for each definition, a row for each solution.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 from flashinfer_bench import Trace
@@ -16,6 +17,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -25,14 +27,15 @@ from moebench.core.printable import printable
 from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
+from moebench.reports.measured_with import conditions
 from moebench.reports.table import Cell, Row, Table, decimal
-from moebench.reports.versions import conditions
-from moebench.results.measurements import NUMBERS, cells, rows_from, timed_calls
+from moebench.reports.terminal import InTerminal
+from moebench.results.measurements import cells, timed_calls
 from moebench.results.spread import tied_with_fastest, with_ranges
+from moebench.results.trace_rows import rows_from
 
 FASTEST_CAPTION = "fastest: on how many workloads it is, or tied, as the ranges of runs overlap"
 INDENT = "    "
-NO_ROWS = ["solution", "uuid", "tokens", "status", "passed", *NUMBERS, "tied"]
 BAR_COLUMNS = (
     BarColumn(),
     MofNCompleteColumn(),
@@ -55,48 +58,46 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
     outcomes: list[Outcome] = []
     try:
         with Progress(*BAR_COLUMNS, console=console, transient=True) as bar:
-            results = ResultLines(plan, place, console, bar, outcomes)
+            results = Results(plan, place, console, bar, outcomes)
             yield results.show
     finally:
         show_tables(plan, outcomes, console)
 
 
-class ResultLines:
+@dataclass
+class Results:
     """Prints the results of a run as they come, each with its number, and moves the bar.
 
-    outcomes: takes what was shown.
+    outcomes: takes what was shown. shown_count: results that were printed, of `total`.
     """
 
-    def __init__(
-        self, plan: Plan, place: str, console: Console, bar: Progress, outcomes: list[Outcome]
-    ):
-        self.plan = plan
-        self.place = place
-        self.console = console
-        self.bar = bar
-        self.outcomes = outcomes
-        self.total = sum(len(task.names) for task in plan)
-        self.done = 0
-        self.task = bar.add_task(place, total=self.total)
+    plan: Plan
+    place: str
+    console: Console
+    bar: Progress
+    outcomes: list[Outcome]
+    shown_count: int = 0
+    total: int = field(init=False)
+    bar_task: TaskID = field(init=False)
+
+    def __post_init__(self):
+        self.total = sum(len(task.names) for task in self.plan)
+        self.bar_task = self.bar.add_task(self.place, total=self.total)
 
     def show(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         for line in lines(outcome, self.plan.device.on_gpu):
             if not line.startswith(INDENT):
-                self.done += 1
-                line = f"[{self.done}/{self.total}] {line}"
+                self.shown_count += 1
+                line = f"[{self.shown_count}/{self.total}] {line}"
             print_line(self.console, line)
 
         if self.plan.verbose:
-            self.show_logs(outcome)
+            for name, result in outcome.evaluated.items():
+                if result.log:
+                    print_line(self.console, f"the log of {name}:\n{result.log}")
         description = self.place or printable(outcome.task.label)
-        self.bar.update(self.task, completed=self.done, description=description)
-
-    def show_logs(self, outcome: Outcome) -> None:
-        """Print what the solutions have printed."""
-        for name, result in outcome.evaluated.items():
-            if result.log:
-                print_line(self.console, f"the log of {name}:\n{result.log}")
+        self.bar.update(self.bar_task, completed=self.shown_count, description=description)
 
 
 def print_line(console: Console, text: str) -> None:
@@ -104,33 +105,16 @@ def print_line(console: Console, text: str) -> None:
     console.print(printable(text), soft_wrap=True)
 
 
-def show_tables(plan: Plan, outcomes: list[Outcome], console: Console) -> None:
-    """Print the tables of each definition, and where its traces are."""
-    for part in plan.parts.values():
-        of_part = [
-            outcome for outcome in outcomes if outcome.task.definition == part.definition.name
-        ]
-        for table in tables(plan, part, of_part):
-            print_line(console, table.title)
-            console.print(replace(table, title="").terminal())
-
-        saved = 0
-        for outcome in of_part:
-            if part.keeps(outcome.task):
-                saved += len(outcome.evaluated)
-        if saved:
-            print_line(console, f"{saved} traces saved in {part.path}")
-
-
 def lines(outcome: Outcome, timed: bool) -> Iterator[str]:
-    """Yield a line for each solution that was judged, or was to be, and below it the reasons.
+    """Yield a line for each solution that was evaluated, or was to be, and below it the reasons,
+    indented.
 
     The line has the status, the share that matched, and of a solution that was timed and passed ms
-    and speed-up. The reasons are indented.
+    and speed-up.
     """
     label = outcome.task.label
     for name, reason in outcome.lost.items():
-        yield f"{label}  {name}  NOT JUDGED: {reason}"
+        yield f"{label}  {name}  not evaluated: {reason}"
 
     for name, result in outcome.evaluated.items():
         yield f"{label}  {name}  {result_text(result, timed)}"
@@ -151,6 +135,23 @@ def result_text(result: EvaluatedSolution, timed: bool) -> str:
     if extra and "matched_ratio" in extra:
         parts.append(f"matched {extra['matched_ratio']:.4f}")
     return "  ".join(parts)
+
+
+def show_tables(plan: Plan, outcomes: list[Outcome], console: Console) -> None:
+    """Print the tables of each definition, and where its traces are."""
+    for part in plan.parts.values():
+        name = part.definition.name
+        of_part = [outcome for outcome in outcomes if outcome.task.definition == name]
+        for table in tables(plan, part, of_part):
+            print_line(console, table.title)
+            console.print(InTerminal(replace(table, title="")))
+
+        saved = 0
+        for outcome in of_part:
+            if part.keeps(outcome.task):
+                saved += len(outcome.evaluated)
+        if saved:
+            print_line(console, f"{saved} traces saved in {part.path}")
 
 
 def tables(plan: Plan, part: Part, outcomes: list[Outcome]) -> Iterator[Table]:
@@ -179,20 +180,20 @@ def table(
 
     Means are arithmetic, over the workloads that passed.
     """
-    rows = measured(part, traces)
+    rows = rows_of_part(part, traces)
     columns = columns_of(plan, rows)
-    lost = lost_by_solution(rows, outcomes)
-    notes = captions(columns)
-    notes += not_judged(outcomes)
-    notes += not_passed(part, rows, outcomes)
-    notes += part.skipped
+    missing = missing_workloads(rows, outcomes)
 
     table_rows = []
     for name in part.solutions:
         of_solution = rows[rows.solution == name]
-        passed = passed_cell(of_solution, lost[name])
+        passed = passed_cell(of_solution, missing[name])
         table_rows.append([name, passed, *column_figures(columns, of_solution)])
 
+    notes = captions(columns)
+    notes += not_evaluated(outcomes)
+    notes += not_passed(part, rows, outcomes)
+    notes += part.skipped
     measured_by = conditions(str(plan.tolerance), plan.protocol, plan.clock)
     return Table(
         title=f"{part.definition.name}\n{hardware}\n{measured_by}",
@@ -202,14 +203,27 @@ def table(
     )
 
 
-def lost_by_solution(rows: pd.DataFrame, outcomes: list[Outcome]) -> Counter:
-    """Return on how many workloads each solution was not judged. rows: of those judged."""
-    judged = set(zip(rows.solution, rows.uuid, strict=True))
+def rows_of_part(part: Part, traces: list[Trace]) -> pd.DataFrame:
+    """Return a row for each solution, by its name in the plan, and workload: of all its runs, as
+    `measurements.cells` merges them. tied: whether it is the fastest, or tied with it.
+    """
+    names = {packed.name: name for name, packed in part.solutions.items()}
+    rows = rows_from(traces)
+    rows["solution"] = [names.get(trace.solution, trace.solution) for trace in traces]
+    rows = with_ranges(cells(rows, ["solution", "uuid"]))
+    rows["tied"] = tied_with_fastest(rows, rows.ms, [rows.uuid])
+    return rows
+
+
+def missing_workloads(rows: pd.DataFrame, outcomes: list[Outcome]) -> Counter:
+    """Return on how many workloads each solution was never evaluated. rows: of `rows_of_part`."""
     lost = set()
     for outcome in outcomes:
         uuid = outcome.task.workload.uuid
         lost.update((name, uuid) for name in outcome.lost)
-    return Counter(name for name, _ in lost - judged)
+
+    evaluated = set(zip(rows.solution, rows.uuid, strict=True))
+    return Counter(name for name, _ in lost - evaluated)
 
 
 def columns_of(plan: Plan, rows: pd.DataFrame) -> list[str]:
@@ -223,6 +237,13 @@ def columns_of(plan: Plan, rows: pd.DataFrame) -> list[str]:
         if rows[f"matched_{name}"].notna().any():
             columns.append(name)
     return columns
+
+
+def passed_cell(rows: pd.DataFrame, missing: int) -> Cell:
+    """Return "17/19": how many of a solution's workloads it passed. rows: of those evaluated."""
+    passed = int(rows.passed.sum())
+    asked = len(rows) + missing
+    return Cell(f"{passed}/{asked}", "good" if passed == asked else "failed")
 
 
 def column_figures(columns: Collection[str], rows: pd.DataFrame) -> Row:
@@ -251,42 +272,19 @@ def captions(columns: Collection[str]) -> list[str]:
     return texts
 
 
-def measured(part: Part, traces: list[Trace]) -> pd.DataFrame:
-    """Return a row for each solution and workload, by the solutions' names in the plan, whose
-    numbers are of all its runs, and whether it is tied with the fastest.
-    """
-    if not traces:
-        return pd.DataFrame(columns=NO_ROWS)
-
-    names = {packed.name: name for name, packed in part.solutions.items()}
-    rows = rows_from(traces)
-    rows["solution"] = [names.get(trace.solution, trace.solution) for trace in traces]
-    rows = with_ranges(cells(rows, ["solution", "uuid"]))
-    rows["passed"] = rows.passed.astype(bool)
-    rows["tied"] = tied_with_fastest(rows, rows.ms, [rows.uuid])
-    return rows
-
-
-def passed_cell(rows: pd.DataFrame, not_judged: int) -> Cell:
-    """Return "17/19": how many of a solution's workloads it passed. rows: of those judged."""
-    passed = int(rows.passed.sum())
-    asked = len(rows) + not_judged
-    return Cell(f"{passed}/{asked}", "good" if passed == asked else "failed")
-
-
-def not_judged(outcomes: list[Outcome]) -> list[str]:
-    """Return a line for each solution and workload that was not judged, with the reason."""
+def not_evaluated(outcomes: list[Outcome]) -> list[str]:
+    """Return a line for each solution and workload that was not evaluated, with the reason."""
     notes = []
     for outcome in outcomes:
         for name, reason in outcome.lost.items():
-            notes.append(f"NOT JUDGED: {name} on {outcome.task.label}: {reason}")
+            notes.append(f"not evaluated: {name} on {outcome.task.label}: {reason}")
     return notes
 
 
 def not_passed(part: Part, rows: pd.DataFrame, outcomes: list[Outcome]) -> list[str]:
     """Return a line for each solution and status other than PASSED, with the workloads."""
     labels = {outcome.task.workload.uuid: outcome.task.label for outcome in outcomes}
-    failed = rows[~rows.passed.astype(bool)]
+    failed = rows[~rows.passed]
     notes = []
     for name in part.solutions:
         of_solution = failed[failed.solution == name]

@@ -1,17 +1,15 @@
 """A record of `moebench served` as a table: ms for all layers, by token count and solution."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from moebench.core import paths
-from moebench.core.schema import read_record
 from moebench.models.layer import layer_of
 from moebench.operators import catalogue
-from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import folder_name
-from moebench.reports import bounds
 from moebench.reports.table import Cell, Row, Table
 from moebench.results import staleness
-from moebench.served.record import Head, Point
+from moebench.results.bounds import by_ceilings_of_today
+from moebench.served.record import Head, Point, ServedRecord, read_served
 
 CAPTION = (
     "ms a pass, the median of the rounds, and in brackets times the sum of the layers' roofline "
@@ -20,56 +18,24 @@ CAPTION = (
 )
 
 
-@dataclass(frozen=True)
-class ServedRecord:
-    """What was run, and a point for each solution and token count."""
-
-    head: Head
-    points: list[Point]
-
-    def points_at(self, tokens: int) -> list[Point]:
-        return [point for point in self.points if point.tokens == tokens]
-
-    def points_in_order(self, tokens: int) -> list[Point | None]:
-        """Return the points at a token count in the order of `solutions`, None where one is not."""
-        by_solution = {point.solution: point for point in self.points_at(tokens)}
-        return [by_solution.get(name) for name in self.solutions]
-
-    @property
-    def tokens(self) -> list[int]:
-        """Return the token counts that there are points of, the least first."""
-        return sorted({point.tokens for point in self.points})
-
-    @property
-    def solutions(self) -> list[str]:
-        """Return the solutions that there are points of, in the order of the run."""
-        first = {point.solution for point in self.points_at(self.tokens[0])}
-        return [name for name in self.head.sources if name in first]
-
-    @property
-    def has_bound(self) -> bool:
-        """Return whether the bound's ceilings, which are one machine's, are this record's."""
-        return self.head.provenance.hardware == MEASURED_ON
-
-
 def recorded() -> list[ServedRecord]:
-    """Return the records below paths.SERVED that hold points. Raises UserError for any other."""
+    """Return the records below paths.SERVED that hold points, with bounds by today's ceilings.
+
+    Raises UserError for a file that is no such record.
+    """
     records = []
     for path in sorted(paths.SERVED.glob("*.jsonl")):
-        head, points = read_record(path, Head, Point, "served")
-        if points:
-            records.append(ServedRecord(head, with_bounds_of_today(head, points)))
+        record = read_served(path)
+        if record.points:
+            points = [with_bound_of_today(record.head, point) for point in record.points]
+            records.append(replace(record, points=points))
     return records
 
 
-def with_bounds_of_today(head: Head, points: list[Point]) -> list[Point]:
-    """Return the points of a record, whose bounds divide by today's ceilings."""
-    renewed = []
-    for point in points:
-        bound_ms = point.bound_ms
-        bound_ms = bounds.of_today(bound_ms, head.ceilings, head.definition, point.tokens)
-        renewed.append(point.model_copy(update={"bound_ms": bound_ms}))
-    return renewed
+def with_bound_of_today(head: Head, point: Point) -> Point:
+    """Return a record's point, whose bound divides by today's ceilings."""
+    bound_ms = by_ceilings_of_today(point.bound_ms, head.ceilings, head.definition, point.tokens)
+    return point.model_copy(update={"bound_ms": bound_ms})
 
 
 def title(head: Head) -> str:
@@ -110,37 +76,35 @@ def is_stale(head: Head, solution: str) -> bool:
     return staleness.judge_record(provenance, folder) == "stale"
 
 
-def table(head: Head, points: list[Point]) -> Table:
+def table(record: ServedRecord) -> Table:
     """Return a row for each token count, and the scratch memory at the greatest one."""
-    record = ServedRecord(head, points)
     rows = [time_row(record, tokens) for tokens in record.tokens]
     return Table(
         head=["T", "bound", *record.solutions],
         sections=[rows, scratch_rows(record)],
-        title=title(head),
-        words=0,
+        title=title(record.head),
+        word_columns=0,
         caption=CAPTION,
-        notes=[*not_captured(points), *failures(points)],
+        notes=[*not_captured(record.points), *failures(record.points)],
     )
 
 
 def time_row(record: ServedRecord, tokens: int) -> Row:
     """Return T, the bound, and each solution's time."""
-    points = record.points_in_order(tokens)
-    timed = [point for point in points if point and point.ms]
-    least = min((point.ms for point in timed), default=0)
-    fastest = [point for point in timed if point.ms == least]
-    highest = max((max(point.rounds) for point in fastest), default=0)
+    timed = record.timed_points(tokens)
+    slowest_round = max(timed[0].rounds) if timed else 0
 
-    bound = f"{points[0].bound_ms:.3f}" if record.has_bound else None
-    cells = [time_cell(point, highest, record.has_bound) for point in points]
-    return [tokens, bound, *cells]
+    bound_ms = record.points_at(tokens)[0].bound_ms
+    row: Row = [tokens, f"{bound_ms:.3f}" if record.has_bound else None]
+    for point in record.points_in_order(tokens):
+        row.append(time_cell(point, slowest_round, record.has_bound))
+    return row
 
 
-def time_cell(point: Point | None, highest: float, has_bound: bool) -> Cell | None:
+def time_cell(point: Point | None, slowest_round: float, has_bound: bool) -> Cell | None:
     """Return "12.500 (1.25)": ms and times the bound, with a star where there is no graph.
 
-    highest: the slowest round of the fastest solution.
+    slowest_round: ms, of the fastest solution; one with a round as fast is tied with it.
     """
     if point is None:
         return None
@@ -153,7 +117,7 @@ def time_cell(point: Point | None, highest: float, has_bound: bool) -> Cell | No
         text += f" ({over_bound:.2f})"
     if not point.graph:
         text += " *"
-    return Cell(text, "best" if min(point.rounds) <= highest else "")
+    return Cell(text, "best" if min(point.rounds) <= slowest_round else "")
 
 
 def scratch_rows(record: ServedRecord) -> list[Row]:

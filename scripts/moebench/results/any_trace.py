@@ -1,11 +1,8 @@
-"""FIB's trace as any version of FIB writes it.
+"""FIB's trace as newer versions of FIB may write it.
 
-FIB's own `Trace` refuses a status that it does not know and a workload without a uuid, and forgets
-fields that it does not know. Traces of others are of versions before and after ours.
+FIB 0.1.2's own `Trace` refuses a status that it does not know, and forgets fields that it does not
+know. Here {"status": "REFUSED"} is read, and {"performance": {"stdev_ms": 0.5, ...}} is kept.
 """
-
-import json
-import uuid
 
 from flashinfer_bench import (
     Correctness,
@@ -15,7 +12,7 @@ from flashinfer_bench import (
     Performance,
     Trace,
 )
-from pydantic import Field, model_validator
+from pydantic import Field
 
 
 class AnyEnvironment(Environment, extra="allow"):
@@ -43,22 +40,6 @@ class AnyEvaluation(Evaluation, extra="allow"):
 class AnyTrace(Trace, extra="allow"):
     evaluation: AnyEvaluation | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def in_the_schema_of_today(cls, raw: object) -> object:
-        """Return raw with a uuid, no evaluation instead of an empty one, and `hardware`.
-
-        Early versions wrote workloads without a uuid, gave a workload alone an empty evaluation and
-        called the machine `device`.
-        """
-        if not isinstance(raw, dict) or not isinstance(raw.get("workload"), dict):
-            return raw
-
-        evaluation = raw.get("evaluation") or None
-        if isinstance(evaluation, dict):
-            evaluation = with_hardware(evaluation)
-        return raw | {"workload": with_uuid(raw["workload"]), "evaluation": evaluation}
-
     def unknown_fields(self) -> dict:
         """Return the fields, wherever in the trace, that FIB's schema does not have."""
         fields = dict(self.model_extra)
@@ -68,17 +49,3 @@ class AnyTrace(Trace, extra="allow"):
             for part in filter(None, (evaluation, *parts)):
                 fields |= part.model_extra
         return fields
-
-
-def with_uuid(workload: dict) -> dict:
-    """Return the workload with a uuid, which depends on its content if it has none."""
-    content = json.dumps(workload, sort_keys=True)
-    return {"uuid": str(uuid.uuid5(uuid.NAMESPACE_OID, content))} | workload
-
-
-def with_hardware(evaluation: dict) -> dict:
-    """Return the evaluation with the machine under `hardware`, where it was called `device`."""
-    environment = evaluation.get("environment")
-    if not isinstance(environment, dict) or "device" not in environment:
-        return evaluation
-    return evaluation | {"environment": {"hardware": environment["device"]} | environment}

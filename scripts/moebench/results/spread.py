@@ -1,7 +1,8 @@
 """How far the times of one cell lie apart, and so which differences are none.
 
-A cell is one solution on one workload, GPU, tolerance, clock and protocol. Its range goes from the
-least to the greatest time of its runs. Two cells are tied where their ranges overlap.
+A cell's range goes from the least to the greatest time of its runs. Where a cell was run once, a
+range is assumed: 0.100 ms becomes 0.098 to 0.102 where other cells like it vary by 4%. Two cells
+are tied where their ranges overlap.
 """
 
 import math
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-# How far apart two runs of a cell are taken to be where no like cell was run twice.
+# The greatest time over the least, taken where no cell like it was run twice.
 ASSUMED = 1.05
 
 # Times of cells that share these columns are taken alike.
@@ -20,15 +21,15 @@ ALIKE = ["hardware", "clock", "protocol"]
 # nearest T. A solution of many launches varies several times as much as one of a single launch.
 ALIKE_RANGES = [*ALIKE, "solution"]
 
-# Whence a range is: the cell's own runs, the solution's cells of the nearest T that were run more
-# often, the trials of its only run, ASSUMED.
-OWN_RUNS = "runs"
+# Whence a range is: the cell's runs; the solution's cells of the nearest T that were run more
+# often; the trials of its only run; ASSUMED.
+SEVERAL_RUNS = "runs"
 OTHER_CELLS = "other cells"
 TRIALS = "trials"
 NOT_KNOWN = "assumed"
 
 
-def nearest(tokens: int, among: Iterable[int]) -> int:
+def nearest_tokens(tokens: int, among: Iterable[int]) -> int:
     """Return the token count nearest to `tokens` on a logarithmic scale, the lesser of two."""
 
     def distance(other: int) -> tuple[float, int]:
@@ -41,8 +42,8 @@ def nearest(tokens: int, among: Iterable[int]) -> int:
 def with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
     """Return the cells with the ranges of those that were run once, and whence each range is.
 
-    cells: of `measurements.cells`. Columns that are set: ms_low, ms_high, and range_from: OWN_RUNS,
-    OTHER_CELLS, TRIALS or NOT_KNOWN.
+    cells: of `measurements.cells`. Columns that are set: ms_low, ms_high, and range_from:
+    SEVERAL_RUNS, OTHER_CELLS, TRIALS or NOT_KNOWN.
     """
     if not len(cells):
         return cells.assign(range_from="")
@@ -60,27 +61,28 @@ def alike_with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
     widths = repeated.ms_high / repeated.ms_low
     widest = widths.groupby(repeated.tokens).max()
 
+    # Of a single run, by what is known of others like it, or of its trials.
     trials = cells.trials_ms.map(width_of_trials, na_action="ignore").astype(float)
     if len(widest):
-        nearest_tokens = [nearest(tokens, widest.index) for tokens in cells.tokens]
-        width = np.fmax(widest[nearest_tokens].values, trials)
+        nearest = [nearest_tokens(tokens, widest.index) for tokens in cells.tokens]
+        width = np.fmax(widest[nearest].values, trials)
         range_from = pd.Series(OTHER_CELLS, cells.index)
     else:
         width = trials.fillna(ASSUMED)
         range_from = trials.notna().map({True: TRIALS, False: NOT_KNOWN})
 
-    half = width**0.5
-    low = cells.ms / half
-    high = cells.ms * half
+    # By the same factor above the time and below it.
+    low = cells.ms / width**0.5
+    high = cells.ms * width**0.5
     return cells.assign(
         ms_low=cells.ms_low.where(is_repeated, low),
         ms_high=cells.ms_high.where(is_repeated, high),
-        range_from=range_from.mask(is_repeated, OWN_RUNS),
+        range_from=range_from.mask(is_repeated, SEVERAL_RUNS),
     )
 
 
 def width_of_trials(text: str) -> float:
-    """Return the greatest time over the least. text: as Provenance.trials_ms."""
+    """Return the greatest time over the least. text: as Provenance.trials_ms, "0.312 0.314"."""
     times = [float(ms) for ms in text.split()]
     return max(times) / min(times)
 

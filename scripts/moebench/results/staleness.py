@@ -1,6 +1,8 @@
 """Whether a measurement is of the source as it is now, and so what a run need not repeat.
 
-`judge` is the one rule, for traces and for records of every kind.
+A measurement names the source that it is of by two hashes, of all bytes and of what runs
+(packing/fingerprint.py). `judge` compares them with those of the source now; it is the one rule,
+for traces and for records of every kind.
 """
 
 from collections import defaultdict
@@ -27,11 +29,15 @@ Sources = dict[tuple[str, str], set[str]]  # (definition, solution) -> its `hash
 
 
 def judge(provenance: Provenance, hashes_now: Collection[str], complete: bool = True) -> State:
-    """Return "current" if a hash in the provenance is one of the source as it is now.
+    """Return the state of what was measured:
 
-    "earlier" if the provenance says that earlier code was measured, and why it is still shown.
-    hashes_now: `hashes` of that source; none where the source is gone. complete: whether none means
-    that it is gone; otherwise the state is unknown then.
+    "current": a hash in the provenance is one of the source now;
+    "earlier": so it is, but the provenance says that earlier code was measured, and why it counts;
+    "stale": none is;
+    "unknown": the provenance has no hash, or there is no source to compare with.
+
+    hashes_now: `hashes` of the source now, none where there is no source. complete: all sources are
+    there, so that one that is not is gone, and what was measured of it stale.
     """
     recorded = {provenance.source_sha1, provenance.source_fingerprint} - {None}
     if not recorded:
@@ -43,12 +49,9 @@ def judge(provenance: Provenance, hashes_now: Collection[str], complete: bool = 
     return "earlier" if provenance.earlier_code else "current"
 
 
-def hashes(solutions: Iterable[Solution]) -> set[str]:
-    """Return of each solution FIB's hash of every byte and the fingerprint of what runs."""
-    both = set()
-    for solution in solutions:
-        both.update(source_hashes(solution).values())
-    return both
+def hashes(solution: Solution) -> set[str]:
+    """Return FIB's hash of every byte and the fingerprint of what runs."""
+    return set(source_hashes(solution).values())
 
 
 def judge_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
@@ -80,8 +83,7 @@ def judge_record(provenance: Provenance, solution: str) -> State:
     """
     hashes_now = set()
     if solution in manifest.solution_names():
-        for hashes_of_packed in hashes_of_solution(paths.SOLUTIONS, solution).values():
-            hashes_now |= hashes_of_packed
+        hashes_now.update(*hashes_of_solution(paths.SOLUTIONS, solution).values())
     return judge(provenance, hashes_now)
 
 
@@ -125,12 +127,12 @@ def hashes_by_key(solutions: Iterable[Solution]) -> Sources:
     """Return the hashes of packed solutions by definition and name."""
     sources_now = {}
     for solution in solutions:
-        sources_now[solution.definition, solution.name] = hashes([solution])
+        sources_now[solution.definition, solution.name] = hashes(solution)
     return sources_now
 
 
-def checked(plan: Plan, resume: bool) -> Plan:
-    """Return the plan, or with `resume` what of it is left to judge.
+def left_to_run(plan: Plan, resume: bool) -> Plan:
+    """Return the plan, or with `resume` what of it is left to evaluate.
 
     Whatever else is in the files that the plan's traces go to stays there. Raises UserError, before
     anything runs, for a file that holds something else than traces.
@@ -139,7 +141,7 @@ def checked(plan: Plan, resume: bool) -> Plan:
     for name, part in plan.parts.items():
         recorded = traces_in_output(part.path) if part.path else []
         if resume:
-            part = part.without(current(plan, part, recorded))
+            part = part.without(reusable(plan, part, recorded))
         parts[name] = part
     return replace(plan, parts=parts)
 
@@ -154,27 +156,26 @@ def traces_in_output(path: Path) -> list[Trace]:
         ) from error
 
 
-def current(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str], list[Trace]]:
-    """Return (workload's uuid, solution) -> the traces that make judging it again needless.
+def reusable(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str], list[Trace]]:
+    """Return (workload's uuid, solution) -> the traces that make evaluating it again needless.
 
     They are of the solution's source as it is now and of the plan's conditions: device, tolerance
     and protocol. A trace that did not pass is one as well: it would fail again.
     """
     traces_to_keep = defaultdict(list)
     for name, packed in part.solutions.items():
-        hashes_now = hashes([packed])
+        hashes_now = hashes(packed)
         for trace in traces:
             if (trace.solution, trace.definition) != (packed.name, part.definition.name):
                 continue
-            if is_current(trace, hashes_now, plan):
+            provenance = of_trace(trace)
+            is_current = judge(provenance, hashes_now) == "current"
+            if is_current and has_conditions_of(plan, provenance):
                 traces_to_keep[trace.workload.uuid, name].append(trace)
     return traces_to_keep
 
 
-def is_current(trace: Trace, hashes_now: set[str], plan: Plan) -> bool:
-    """Return whether a trace is of a source as it is now and of the plan's conditions."""
-    provenance = of_trace(trace)
-    conditions = (provenance.hardware, provenance.tolerance, provenance.protocol)
-    if conditions != (plan.device.hardware, str(plan.tolerance), plan.protocol):
-        return False
-    return judge(provenance, hashes_now) == "current"
+def has_conditions_of(plan: Plan, provenance: Provenance) -> bool:
+    """Return whether something was measured on a plan's device, at its tolerance and protocol."""
+    measured = (provenance.hardware, provenance.tolerance, provenance.protocol)
+    return measured == (plan.device.hardware, str(plan.tolerance), plan.protocol)

@@ -1,35 +1,37 @@
-"""Means over the workloads of one definition on one GPU, a row for each solution."""
+"""Means over the workloads of one definition on one GPU: a row for each solution, which of them is
+the best, and how much faster it is than the others.
+"""
 
 import numpy as np
 import pandas as pd
 
 from moebench.judging.tolerances import TOLERANCES
 from moebench.packing.manifest import read_manifest, solution_names
-from moebench.results.measurements import MATCHED
+from moebench.results.trace_rows import MATCHED
 
 # The tolerance whose times are shown: every solution that was timed passed it.
-SHOWN = "relaxed"
+SHOWN_TOLERANCE = "relaxed"
 
 # Columns whose mean over workloads is a geometric one.
 GEOMETRIC = ["over_fastest", "over_fastest_low", "over_fastest_high", "over_bound"]
 
 
-def geometric_mean(values: pd.Series) -> float:
-    """Return the geometric mean of the values that are not NaN."""
+def geometric_mean(values: pd.Series | pd.DataFrame) -> float | pd.Series:
+    """Return the geometric mean of the values that are not NaN; of a DataFrame by column."""
     return np.exp(np.log(values).mean())
 
 
 def shown_tolerance(rows: pd.DataFrame) -> str:
-    """Return SHOWN, or the tolerance of most rows where none has it.
+    """Return SHOWN_TOLERANCE, or the tolerance of most rows where none has it.
 
     So it is with traces of others, which do not say their tolerance.
     """
-    if (rows.tolerance == SHOWN).any():
-        return SHOWN
+    if (rows.tolerance == SHOWN_TOLERANCE).any():
+        return SHOWN_TOLERANCE
     return rows.tolerance.mode()[0]
 
 
-def counted(rows: pd.DataFrame, tolerance: str = SHOWN) -> pd.DataFrame:
+def counted(rows: pd.DataFrame, tolerance: str = SHOWN_TOLERANCE) -> pd.DataFrame:
     """Return the rows at a tolerance whose times count."""
     return rows[(rows.tolerance == tolerance) & rows.counts]
 
@@ -97,27 +99,28 @@ def passes(rows: pd.DataFrame, shown: str) -> pd.DataFrame:
     """
     rows = rows.assign(is_stale=rows.source == "stale")
     fresh = rows[~rows.is_stale]
-    workload = ["tolerance", "solution", "uuid"]
+    workload = ["solution", "tolerance", "uuid"]
     has_passed = fresh.groupby(workload).passed.all()
     is_stale = rows.groupby(workload).is_stale.all()
 
-    columns = {}
-    for name in dict.fromkeys([*TOLERANCES, shown]):
-        columns[f"passed_{name}"] = counts_by_solution(has_passed, name)
-        stale = counts_by_solution(is_stale, name)
-        columns[f"stale_{name}"] = stale[stale > 0]
-    matched = fresh.groupby("solution")[MATCHED].min()
-    return pd.DataFrame(columns).join(matched, how="outer")
+    tolerances = list(dict.fromkeys([*TOLERANCES, shown]))
+    passed = counts(has_passed, tolerances)
+    stale = counts(is_stale, tolerances)
+    columns = [passed.add_prefix("passed_"), stale[stale > 0].add_prefix("stale_")]
+    columns.append(fresh.groupby("solution")[MATCHED].min())
+    return pd.concat(columns, axis="columns")
 
 
-def counts_by_solution(is_counted: pd.Series, tolerance: str) -> pd.Series:
-    """Return by solution how many workloads are counted. is_counted: by tolerance first."""
-    if tolerance not in is_counted.index.get_level_values("tolerance"):
-        return pd.Series(dtype=float)
-    return is_counted[tolerance].groupby("solution").sum()
+def counts(is_counted: pd.Series, tolerances: list[str]) -> pd.DataFrame:
+    """Return how many workloads are counted: a row for each solution, a column for each tolerance.
+
+    is_counted: by solution, tolerance and uuid.
+    """
+    of_solution = is_counted.groupby(["solution", "tolerance"]).sum()
+    return of_solution.unstack("tolerance").reindex(columns=tolerances)
 
 
-def best_solution(means: pd.DataFrame, tolerance: str = SHOWN) -> str | None:
+def best_solution(means: pd.DataFrame, tolerance: str = SHOWN_TOLERANCE) -> str | None:
     """Return the solution to use at a tolerance, None where none passed it on every workload.
 
     Candidates are complete and passed it. Among those tied with the fastest of them, the one with
@@ -142,12 +145,9 @@ def speedup_over_others(rows: pd.DataFrame, solution: str) -> pd.Series:
     not complete.
     """
     ms = counted(rows).pivot(index="uuid", columns="solution", values="ms")
-    base = base_of(solution)
+    ms = ms.dropna(axis="columns")
 
-    factors = {}
-    for name in ms:
-        is_complete = ms[name].notna().all()
-        if is_complete and base_of(name) != base:
-            ratios = ms[name] / ms[solution]
-            factors[name] = geometric_mean(ratios)
-    return pd.Series(factors, dtype=float).sort_values()
+    base = base_of(solution)
+    others = [name for name in ms if base_of(name) != base]
+    ratios = ms[others].div(ms[solution], axis="index")
+    return geometric_mean(ratios).sort_values()

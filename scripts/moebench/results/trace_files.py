@@ -1,8 +1,8 @@
-"""Read trace files of any origin, and keep the traces of this project's runs in theirs.
+"""Read trace files of any origin, and add the traces of this project's runs to its own.
 
-A trace set is a folder in FlashInfer-Trace's layout; a folder of JSONL files or a single file will
-do too. FIB's `TraceSet.from_path` reads a data set as a whole, without saying from which line a
-trace is, and one broken line is the end of it.
+A user names a data set in FlashInfer-Trace's layout, whose traces are the files below traces/, or a
+folder of JSONL files, or such a file; each line is a trace. FIB's `TraceSet.from_path` reads a data
+set as a whole, without saying from which line a trace is, and one broken line is the end of it.
 """
 
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ def data_set_of(file: Path) -> Path | None:
 
 
 def load(path: Path) -> list[AnyTrace]:
-    """Return a file's traces in its order, none where there is no file.
+    """Return the traces in a file of this project's runs, none where there is no file.
 
     Raises ValueError for a line that is no trace, and for a workload without an evaluation.
     """
@@ -133,32 +133,26 @@ def of_newest_source(traces: list[Trace]) -> list[Trace]:
     source replaces all runs of the source before.
     """
     in_order = sorted(traces, key=lambda trace: trace.evaluation.timestamp)
-    newest_sources = {}
-    for trace in in_order:
-        newest_sources[experiment_of(trace)] = source_hash(trace)
+    newest_source = {experiment_of(trace): source_hash(trace) for trace in in_order}
 
     remaining = []
     for trace in in_order:
-        if source_hash(trace) == newest_sources[experiment_of(trace)]:
+        if source_hash(trace) == newest_source[experiment_of(trace)]:
             remaining.append(trace)
-    return sorted(remaining, key=lambda trace: (*experiment_of(trace), protocol_of(trace)))
+    return sorted(remaining, key=experiment_and_protocol)
 
 
 def experiment_of(trace: Trace) -> tuple:
     """Return what a trace measured: solution, T, workload, machine and tolerance."""
     provenance = of_trace(trace)
+    machine_and_tolerance = (provenance.hardware, provenance.tolerance or "")
     workload = trace.workload
-    return (
-        trace.solution,
-        tokens(workload),
-        workload.uuid,
-        provenance.hardware,
-        provenance.tolerance or "",
-    )
+    return trace.solution, tokens(workload), workload.uuid, *machine_and_tolerance
 
 
-def protocol_of(trace: Trace) -> str:
-    return of_trace(trace).protocol or ""
+def experiment_and_protocol(trace: Trace) -> tuple:
+    """Return what the traces in a file are sorted by."""
+    return *experiment_of(trace), of_trace(trace).protocol or ""
 
 
 def source_hash(trace: Trace) -> str | None:

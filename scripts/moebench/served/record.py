@@ -1,16 +1,22 @@
-"""The record of `served`: JSON Lines, first what was run, then a line for each solution at each
+"""The record of `moebench served`: JSON Lines, first a Head, then a Point for each solution at each
 token count.
+
+    {"definition": "moe_fp8_...", "layers": 58, "tokens": [1, 32], "sources": {"NAME": "ee0c"}, ...}
+    {"solution": "NAME", "tokens": 1, "bound_ms": 1.9, "graph": [3.01, 2.98, 2.99], ...}
 """
 
 import statistics
+from dataclasses import dataclass
+from pathlib import Path
 
 from moebench.core.provenance import Provenance
-from moebench.core.schema import Strict
-from moebench.operators.roofline import EARLIER_CEILINGS
+from moebench.core.schema import Strict, read_record
+from moebench.operators.roofline import EARLIER_CEILINGS, MEASURED_ON
 
 
 class Head(Strict):
-    """layers: resident ones; of_model: those of the model, None if no model has this definition.
+    """layers: how many were in memory; of_model: how many the model has, None if no model has this
+    definition.
 
     ceilings: what the points' bounds divide by, as roofline.CEILINGS. sources, fingerprints:
     solution -> its two hashes, so provenance has none.
@@ -27,7 +33,7 @@ class Head(Strict):
 
 
 class Point(Strict):
-    """One solution at one token count, over all resident layers.
+    """One solution at one token count, over all layers of the head.
 
     bound_ms: sum of the layers' roofline bounds. graph, eager: median ms of a forward pass in each
     round. not_captured: why there is no graph. scratch_mb: peak of torch's allocator in an eager
@@ -47,13 +53,55 @@ class Point(Strict):
 
     @property
     def rounds(self) -> list[float]:
-        """Return the ms of a pass in each round; none if it failed.
-
-        Those are of a graph, or eager where nothing could be captured.
+        """Return the ms of a pass in each round, of a graph or eager where nothing could be
+        captured; none if it failed.
         """
         return [] if self.error is not None else self.graph or self.eager
 
     @property
     def ms(self) -> float | None:
-        """The median of the rounds, None if it failed."""
+        """Return the median of the rounds, None if it failed."""
         return statistics.median(self.rounds) if self.rounds else None
+
+
+@dataclass(frozen=True)
+class ServedRecord:
+    """What was run, and a point for each solution and token count."""
+
+    head: Head
+    points: list[Point]
+
+    def points_at(self, tokens: int) -> list[Point]:
+        return [point for point in self.points if point.tokens == tokens]
+
+    def points_in_order(self, tokens: int) -> list[Point | None]:
+        """Return the points at a token count in the order of `solutions`, None where one is not."""
+        by_solution = {point.solution: point for point in self.points_at(tokens)}
+        return [by_solution.get(name) for name in self.solutions]
+
+    def timed_points(self, tokens: int) -> list[Point]:
+        """Return the points at a token count that did not fail, the fastest first."""
+        timed = [point for point in self.points_at(tokens) if point.ms]
+        return sorted(timed, key=lambda point: point.ms)
+
+    @property
+    def tokens(self) -> list[int]:
+        """Return the token counts that there are points of, the least first."""
+        return sorted({point.tokens for point in self.points})
+
+    @property
+    def solutions(self) -> list[str]:
+        """Return the solutions that there are points of, in the order of the run."""
+        first = {point.solution for point in self.points_at(self.tokens[0])}
+        return [name for name in self.head.sources if name in first]
+
+    @property
+    def has_bound(self) -> bool:
+        """Return whether the bound's ceilings, which are one machine's, are this record's."""
+        return self.head.provenance.hardware == MEASURED_ON
+
+
+def read_served(path: Path) -> ServedRecord:
+    """Return the record in a file. Raises UserError for any other."""
+    head, points = read_record(path, Head, Point, "served")
+    return ServedRecord(head, points)

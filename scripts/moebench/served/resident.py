@@ -1,5 +1,5 @@
-"""A model's MoE layers in device memory, each with weights, scales and routing of its own, shared
-by all solutions.
+"""A model's MoE layers resident in device memory, each with weights, scales and routing of its own;
+all solutions are timed on the same ones.
 """
 
 import math
@@ -17,8 +17,9 @@ from moebench.operators.layers import Sizes, routed_experts
 from moebench.operators.routing import trained_router
 from moebench.operators.routing.kinds import offset_of
 
-STATES = ("hidden_states", "hidden_states_scale")  # which all layers share
+STATES = ("hidden_states", "hidden_states_scale")  # of the tokens, which all layers share
 STATE_SCALE = 2.0  # mean of the tokens' scales
+FP32_BYTES = 4
 CONTEXT_BYTES = 2_000_000_000  # the CUDA context, code and libraries' workspaces; a guess
 
 
@@ -43,11 +44,10 @@ class Resident:
 
         arguments = []
         for layer in self.layers:
-            inputs = []
-            for name, spec in specs.items():
-                value = states[name] if name in states else layer[name]
-                inputs.append(first_tokens(value, spec.shape, num_tokens))
-            arguments.append(inputs)
+            inputs = layer | states
+            arguments.append(
+                [first_tokens(inputs[name], specs[name].shape, num_tokens) for name in specs]
+            )
         return arguments
 
     def bound_ms(self, num_tokens: int) -> float:
@@ -87,31 +87,38 @@ def fitting(
 
 
 def scratch_bytes(sizes: Sizes, num_tokens: int) -> int:
-    """Return what a solution keeps: gemm1's output, h and y in bf16 for each expanded token."""
+    """Return what a solution keeps: for each expanded token, which is a token for one of its
+    experts, gemm1's output, the intermediate and gemm2's output in bf16.
+    """
     expanded_tokens = num_tokens * sizes["top_k"]
     return 2 * expanded_tokens * (sizes["hidden_size"] + 3 * sizes["intermediate_size"])
 
 
 def reference_bytes(sizes: Sizes, num_tokens: int) -> int:
-    """Return what a call of the reference takes beside its inputs: three fp32 copies of the tokens,
-    and of the weights that are dequantised at once.
+    """Return what a call of the reference takes at most beside its inputs.
+
+    It dequantises the weights of some experts at once: three fp32 tensors as large as their gemm1
+    weights, the scales of every element, the values and the product. Of the tokens it has at most
+    six fp32 tensors of each width: x, the output, an expert's tokens and what becomes of them.
     """
     hidden = sizes["hidden_size"]
     intermediate = sizes["intermediate_size"]
-    weights = sizes["experts_at_once"] * intermediate * hidden
+    gemm1_weights = sizes["experts_at_once"] * 2 * intermediate * hidden
     tokens = num_tokens * (hidden + intermediate)
-    return 24 * (weights + tokens)
+    return FP32_BYTES * (3 * gemm1_weights + 6 * tokens)
 
 
 def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resident:
-    """Return the layers; the numbers are the same in every run on one kind of device."""
+    """Return the layers, with inputs for so many tokens. Their numbers are the same in every run on
+    one kind of device.
+    """
     full = definition(layer_key)
     shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True))
-    source = torch.Generator(device).manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)
     first_expert = offset_of(layer_key)
-    shared = {
-        "hidden_states": random_fp8(shapes["hidden_states"], device, source),
-        "hidden_states_scale": scales(shapes["hidden_states_scale"], STATE_SCALE, source),
+    common_inputs = {
+        "hidden_states": random_fp8(shapes["hidden_states"], device, generator),
+        "hidden_states_scale": scales(shapes["hidden_states_scale"], STATE_SCALE, generator),
         "local_expert_offset": first_expert,
         "routed_scaling_factor": router_sizes(layer_key)["routed_scaling_factor"],
     }
@@ -119,52 +126,53 @@ def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resi
     layers = []
     local_experts = []
     for number in range(layer_count):
-        routed = routing(f"served/{number}", layer_key, num_tokens, source)
+        routed = routing(f"served/{number}", layer_key, num_tokens, generator)
         local_experts.append(routed.experts - first_expert)
-        layers.append(shared | routed.inputs | weights(layer_key, shapes, source))
+        layers.append(common_inputs | routed.inputs | weights(layer_key, shapes, generator))
     return Resident(layer_key, layers, local_experts)
 
 
 def weights(
-    layer_key: str, shapes: dict[str, tuple[int, ...]], source: torch.Generator
+    layer_key: str, shapes: dict[str, tuple[int, ...]], generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """Return a layer's weights and their scales, with which products keep their size."""
+    """Return a layer's weights and their scales, of which 1 / sqrt(K) is the mean: so a product,
+    a sum over K numbers, is as large as what went in.
+    """
     sizes = catalogue.layer_sizes()[layer_key]
-    widths = {"gemm1_weights": "hidden_size", "gemm2_weights": "intermediate_size"}
+    k_sizes = {"gemm1_weights": sizes["hidden_size"], "gemm2_weights": sizes["intermediate_size"]}
     tensors = {}
-    for name, width in widths.items():
-        mean = sizes[width] ** -0.5
+    for name, k in k_sizes.items():
+        mean = k**-0.5
         scale = f"{name}_scale"
         if layer_key in catalogue.mxfp4():
-            tensors[name] = random_bytes(shapes[name], source)
-            tensors[scale] = powers_of_two(shapes[scale], mean, source)
+            tensors[name] = integers(-128, 128, shapes[name], generator)  # any two weights a byte
+            tensors[scale] = powers_of_two(shapes[scale], mean, generator)
         else:
-            tensors[name] = random_fp8(shapes[name], source.device, source)
-            tensors[scale] = scales(shapes[scale], mean, source)
+            tensors[name] = random_fp8(shapes[name], generator.device, generator)
+            tensors[scale] = scales(shapes[scale], mean, generator)
     return tensors
 
 
-def scales(shape: tuple[int, ...], mean: float, source: torch.Generator) -> torch.Tensor:
+def scales(shape: tuple[int, ...], mean: float, generator: torch.Generator) -> torch.Tensor:
     """Return scales, uniform from half to one and a half times the mean."""
-    return mean * (0.5 + torch.rand(shape, device=source.device, generator=source))
+    return mean * (0.5 + torch.rand(shape, device=generator.device, generator=generator))
 
 
-def integers(start: int, end: int, shape: tuple[int, ...], source: torch.Generator) -> torch.Tensor:
+def integers(
+    start: int, end: int, shape: tuple[int, ...], generator: torch.Generator
+) -> torch.Tensor:
     """Return int8 from start to below end."""
     return torch.randint(
-        start, end, shape, dtype=torch.int8, device=source.device, generator=source
+        start, end, shape, dtype=torch.int8, device=generator.device, generator=generator
     )
 
 
-def random_bytes(shape: tuple[int, ...], source: torch.Generator) -> torch.Tensor:
-    """Return int8 of any value: two weights of MXFP4 each."""
-    return integers(-128, 128, shape, source)
-
-
-def powers_of_two(shape: tuple[int, ...], mean: float, source: torch.Generator) -> torch.Tensor:
-    """Return scales of MXFP4, int8 for E8M0: a power of two at or below the mean, or its half."""
+def powers_of_two(shape: tuple[int, ...], mean: float, generator: torch.Generator) -> torch.Tensor:
+    """Return scales of MXFP4, int8 that stand for E8M0: a power of two at or below the mean, or the
+    half of it.
+    """
     exponent = SCALE_BIAS + math.floor(math.log2(mean))
-    return exponent - integers(0, 2, shape, source)
+    return exponent - integers(0, 2, shape, generator)
 
 
 @dataclass(frozen=True)
@@ -175,16 +183,16 @@ class Routing:
     experts: torch.Tensor
 
 
-def routing(seed: str, layer_key: str, num_tokens: int, source: torch.Generator) -> Routing:
-    """Return a layer's routing by the workloads' model of popularity.
+def routing(seed: str, layer_key: str, num_tokens: int, generator: torch.Generator) -> Routing:
+    """Return a layer's routing, drawn as that of the workloads is: experts differ in popularity,
+    which the seed decides, and tokens by noise, which is drawn on the device, where it is quick.
 
-    Noise is drawn on the device, where it is quick. Where top-k is given, the reference's router
-    has chosen.
+    Where a definition takes top-k, the reference's router has chosen.
     """
     sizes = router_sizes(layer_key)
-    device = source.device
+    device = generator.device
     popularity, bias = trained_router.experts(seed, sizes)
-    noise = torch.randn(num_tokens, len(popularity), device=device, generator=source)
+    noise = torch.randn(num_tokens, len(popularity), device=device, generator=generator)
     logits = noise + torch.from_numpy(popularity).float().to(device)
 
     if bias is None:

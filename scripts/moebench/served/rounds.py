@@ -1,4 +1,6 @@
-"""Solutions' forward passes at each token count: run, checked, captured, and timed in rounds."""
+"""Solutions' forward passes at each token count: run eagerly, checked, captured as a CUDA graph,
+checked again, and timed in rounds, in each of which every solution has a turn.
+"""
 
 from collections import deque
 from collections.abc import Iterator
@@ -35,10 +37,10 @@ class Request:
 
 @dataclass
 class Candidate:
-    """A packed solution.
+    """A packed solution, over all token counts.
 
-    stream: None on a CPU. Two solutions that are one library would share what it keeps for a
-    stream. kept_bytes: what it has not given back after earlier token counts.
+    stream: of its own, as two solutions that are one library would share what that keeps for a
+    stream; None on a CPU. kept_bytes: memory that it has not given back after earlier token counts.
     """
 
     packed: Solution
@@ -48,9 +50,10 @@ class Candidate:
 
 @dataclass
 class Result:
-    """What becomes of a solution at one token count; the fields are Point's.
+    """What becomes of a solution at one token count; fields that a Point has are explained there.
 
-    timed: what the rounds run, None where there is no right answer. count: passes of a round.
+    timed: what the rounds run, the replay of a graph or an eager pass; None where the answer is not
+    right. count: passes in a round. times_ms: the median of each round.
     """
 
     error: str | None = None

@@ -1,9 +1,9 @@
-"""A submission to the contest: config.toml, solution/<language>/ and solution.json, as the public
-starter kit has them.
+"""A submission to the contest: config.toml, solution/<language>/ and solution.json in a folder, as
+the public starter kit has them.
 
-The kit packs the sources directly in solution/<language>/, no folders and no data. So all files
-move up beside main.py, and imports and includes follow; t.csv becomes t.csv.h, and so does what is
-opened by that name.
+The kit packs the sources that lie directly in solution/<language>/, without folders and data. So
+all files move up beside main.py, and imports and includes follow; t.csv becomes t.csv.h, and so
+does what is opened by that name.
 """
 
 import json
@@ -12,6 +12,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
+import pandas as pd
 from flashinfer_bench import BuildSpec, Solution
 from flashinfer_bench.agents import pack_solution_from_files
 
@@ -21,8 +22,9 @@ from moebench.operators import catalogue
 from moebench.operators.workloads import recorded
 from moebench.packing.flat import flatten
 from moebench.packing.manifest import folder_name
-from moebench.results import measurements
+from moebench.results.measurements import cells
 from moebench.submission import clean_build
+from moebench.submission.runs import load_solution
 
 MARK = "# Written by moebench submit"
 # The evaluation machine, in the public starter kit: EVALUATION.md names the GPU, FAQ.md the file.
@@ -179,12 +181,8 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
 
     None where all have; that is printed.
     """
-    rows = measurements.load_solution(solution, traces)
-    rows = rows[rows.source == "current"]
-    rows = rows[rows.tolerance == "contest"]
-    rows = measurements.cells(rows, ["hardware", "uuid"])  # one failed run is a failure
-    passed = rows[rows.passed.astype(bool)]
-    machine = next(iter(passed.hardware.mode()), None)
+    passed = contest_passes(solution, traces)
+    machine = passed.hardware.mode()[0] if len(passed) else None
     proven = set(passed.uuid[passed.hardware == machine])
 
     key = catalogue.by_name()[solution.definition]
@@ -192,10 +190,20 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
     total = len(workloads)
     missing = [workload for workload in workloads if workload.uuid not in proven]
     if not missing:
-        print(
-            f"PASSED {total} of {total} at contest tolerance on {machine}; evaluation on {hardware}"
-        )
+        done = f"PASSED {total} of {total} at contest tolerance on {machine}"
+        print(f"{done}; evaluation on {hardware}")
         return None
+
     name = folder_name(solution.name, solution.definition)
     tokens = ", ".join(str(workload.axes["seq_len"]) for workload in missing)
     return NOT_PROVEN.format(missing=len(missing), total=total, tokens=tokens, name=name, key=key)
+
+
+def contest_passes(solution: Solution, traces: list[Path]) -> pd.DataFrame:
+    """Return a row for each machine and workload on which every run of the solution as it is now
+    passed at contest tolerance.
+    """
+    rows = load_solution(solution, traces)
+    rows = rows[(rows.source == "current") & (rows.tolerance == "contest")]
+    rows = cells(rows, ["hardware", "uuid"])
+    return rows[rows.passed]

@@ -14,13 +14,13 @@ OTHER_LAYER = {"axes", "inputs", "outputs"}  # fields of a definition that make 
 
 
 @dataclass(frozen=True)
-class Layer:
+class DataSetDefinition:
     """A definition in a data set, once the pull request is written.
 
-    files: this repository's that are, or will be, in the data set unchanged. workloads: its own,
-    or this repository's if their tensors are among `files`. generated: uuids of the workloads whose
-    tensors are this repository's. differences: parts in which this repository's definition of that
-    name is another.
+    files: of this repository, which the data set has, or will get, unchanged. workloads: the data
+    set's own, or this repository's if their tensors are among `files`. generated: uuids of the
+    workloads whose tensors are this repository's. differences: fields in which this repository's
+    definition of that name is another, ["description"].
     """
 
     files: list[Path]
@@ -39,7 +39,7 @@ def check_folder(into: Path) -> None:
         )
 
 
-def layer_in(into: Path, definition: str) -> Layer:
+def definition_in(into: Path, definition: str) -> DataSetDefinition:
     """Return a definition, by name, of a data set.
 
     Raises UserError where the data set's is another layer than this repository's of that name.
@@ -59,7 +59,7 @@ def layer_in(into: Path, definition: str) -> Layer:
     workloads, workload_files = workloads_in(into, definition)
     files += workload_files
     generated = [each.uuid for each in workloads if has_our_tensors(each, files, into)]
-    return Layer(files, workloads, generated, differences)
+    return DataSetDefinition(files, workloads, generated, differences)
 
 
 def workloads_in(into: Path, definition: str) -> tuple[list[Workload], list[Path]]:

@@ -1,5 +1,9 @@
-"""A pull request to a FIB data set: a solution, its current traces, what the data set lacks, and
-what was run where.
+"""A pull request to a FIB data set, for one solution and definition:
+
+definitions/, workloads/, blob/                     files that the data set lacks
+solutions/AUTHOR/moe/DEFINITION/SOLUTION.json       the solution, and a baseline if there is none
+traces/AUTHOR/moe/DEFINITION.jsonl                  their current traces
+SOLUTION.pull_request.md                            what was run where, and what FIB says of it
 """
 
 import os
@@ -18,16 +22,18 @@ from moebench.core.errors import CannotRun, UserError
 from moebench.operators import catalogue
 from moebench.packing import solution_files
 from moebench.packing.manifest import folder_name
-from moebench.reports.table import Table
+from moebench.reports.table import Row, Table
 from moebench.submission import runs
-from moebench.submission.data_set import Layer, check_folder, layer_in, repository_path
+from moebench.submission.data_set import (
+    DataSetDefinition,
+    check_folder,
+    definition_in,
+    repository_path,
+)
 
 # The author of what FIB compares a definition's other solutions with; a definition has one at most.
 BASELINE = "baseline"
-VALIDATE = [
-    *(sys.executable, "-c", "from flashinfer_bench.cli.main import cli; cli()"),
-    *("validate", "--disable-gpu"),
-]
+FIB_PROGRAM = "from flashinfer_bench.cli.main import cli; cli()"
 NOT_MEASURED = (
     "{name} is not submitted: it has no timed PASSED trace of its source as it is now; "
     "record some on a CUDA GPU: moebench run --solutions {folder} --definition {key} --save"
@@ -36,17 +42,19 @@ NOT_MEASURED = (
 
 @dataclass
 class PullRequest:
-    """What is written to a data set for one definition.
+    """What is written to the data set in the folder `into`.
 
-    contents: by path. run_lines: rows of the table of runs, by column. baselines: names of the
-    definition's baseline solutions. clock: of the traces, those of a baseline, too.
+    solution: the one that is submitted. target: its definition there. contents: of the files to
+    write, by path. run_rows: of the table of runs, as `runs.table_rows` makes them. baselines:
+    names of the definition's baseline solutions. clock: of all traces that go along, a baseline's,
+    too; None until the submitted solution says which.
     """
 
     solution: Solution
     into: Path
-    layer: Layer
+    target: DataSetDefinition
     contents: dict[Path, bytes | str] = field(default_factory=dict)
-    run_lines: list[dict] = field(default_factory=list)
+    run_rows: list[Row] = field(default_factory=list)
     baselines: set[str] = field(default_factory=set)
     clock: str | None = None
 
@@ -56,28 +64,27 @@ class PullRequest:
         Raises as `check_measured` and `check_place` do.
         """
         folder = paths.author_folder(solution.author, solution.definition)
-        place = self.into / "solutions" / folder / f"{solution.name}.json"
+        solution_file = self.into / "solutions" / folder / f"{solution.name}.json"
         trace_file = self.into / "traces" / f"{folder}.jsonl"
-        has_traces = trace_file.exists() and trace_file.stat().st_size > 0
-        if has_traces:
-            traces = [*traces, trace_file]
-
-        rows = runs.measured(solution, traces, self.layer, self.clock)
+        earlier = [trace_file] if is_filled(trace_file) else []
+        rows = runs.runs_on(self.target, solution, [*traces, *earlier], self.clock)
         if solution is self.solution:
             check_measured(solution, rows)
             self.clock = rows.clock.iloc[0]
-        check_place(solution, place, self.into)
+        check_place(solution, solution_file, self.into)
+        self.run_rows += runs.table_rows(solution, rows, len(self.target.workloads))
 
         text = solution.model_dump_json(indent=2)
-        self.contents[place] = f"{text}\n"
+        self.contents[solution_file] = f"{text}\n"
         trace_lines = lines_of_others(solution, trace_file)
-        for trace in rows.trace[rows.submitted]:
-            trace_lines.append(trace.model_dump_json())
-        if has_traces or trace_lines:
+        trace_lines += [trace.model_dump_json() for trace in rows.trace[rows.submitted]]
+        if earlier or trace_lines:
             self.contents[trace_file] = "".join(f"{line}\n" for line in trace_lines)
 
-        workload_count = len(self.layer.workloads)
-        self.run_lines += runs.lines(solution, rows, workload_count)
+
+def is_filled(path: Path) -> bool:
+    """Return whether there is a file in this place that is not empty."""
+    return path.exists() and path.stat().st_size > 0
 
 
 def plan(
@@ -91,8 +98,8 @@ def plan(
     """
     check_folder(into)
     definition = solution.definition
-    planned = PullRequest(solution, into, layer_in(into, definition))
-    for path in planned.layer.files:
+    planned = PullRequest(solution, into, definition_in(into, definition))
+    for path in planned.target.files:
         planned.contents[into / repository_path(path)] = path.read_bytes()
     planned.add(solution, traces)
 
@@ -112,7 +119,7 @@ def write(planned: PullRequest) -> bool:
         write_atomically(path, content)
 
     checks = "layout,solution,trace,baseline"
-    if planned.layer.files:
+    if planned.target.files:
         checks += ",definition,workload"
     report = validate(planned.into, planned.solution.definition, checks)
 
@@ -134,15 +141,16 @@ def check_measured(solution: Solution, rows: pd.DataFrame) -> None:
         raise CannotRun(NOT_MEASURED.format(name=solution.name, folder=folder, key=key))
 
 
-def check_place(solution: Solution, place: Path, into: Path) -> None:
-    """Raise UserError where another author's solution is in this place or has this name, of which
-    FIB wants one in a data set.
+def check_place(solution: Solution, solution_file: Path, into: Path) -> None:
+    """Raise UserError where the file is another author's solution, or another solution has this
+    name, of which FIB wants one in a data set.
     """
     files = sorted((into / "solutions").rglob("*.json"))
     present, _ = solution_files.read(files)
     for path, other in present.items():
-        is_earlier = path == place and other.author == solution.author
-        is_in_the_way = path == place or other.name == solution.name
+        is_there = path == solution_file
+        is_earlier = is_there and other.author == solution.author
+        is_in_the_way = is_there or other.name == solution.name
         if is_in_the_way and not is_earlier:
             raise UserError(f"--into: another solution is called {solution.name}: {path}")
 
@@ -167,7 +175,8 @@ def validate(into: Path, definition: str, checks: str) -> str:
 
     FIB_MAIN: an environment variable, a checkout of FIB that has `validate`.
     """
-    command = [*VALIDATE, "--dataset", into, "--definitions", definition]
+    command = [sys.executable, "-c", FIB_PROGRAM, "validate", "--disable-gpu"]
+    command += ["--dataset", into, "--definitions", definition]
     command += ["--checks", checks, "--outputs", "stdout"]
 
     search_path = [os.environ.get("FIB_MAIN", ""), os.environ.get("PYTHONPATH", "")]
@@ -183,8 +192,8 @@ def description(planned: PullRequest, report: str) -> str:
     """Return the text of the pull request: what was run, what is written, what FIB says of it."""
     baselines = ", ".join(sorted(planned.baselines))
     points = [f"baseline: {baselines or 'none'}"]
-    if planned.layer.differences:
-        differences = ", ".join(planned.layer.differences)
+    if planned.target.differences:
+        differences = ", ".join(planned.target.differences)
         points.append(f"the definition of the measurement has another text: {differences}")
 
     written = {}
@@ -195,11 +204,11 @@ def description(planned: PullRequest, report: str) -> str:
 
     points_text = "\n".join(f"- {point}" for point in points)
     validated = f"FlashInfer-Bench's `validate`:\n\n```\n{report}\n```\n"
-    rows = []
-    for line in planned.run_lines:
-        rows.append([line.get(column) for column in runs.COLUMNS])
-
-    words = len(runs.COLUMNS) - len(runs.COUNTS)
-    title = planned.solution.definition
-    table = Table(runs.COLUMNS, [rows], title=title, words=words, notes=[points_text, validated])
+    table = Table(
+        head=runs.HEAD,
+        sections=[planned.run_rows],
+        title=planned.solution.definition,
+        word_columns=runs.WORD_COLUMNS,
+        notes=[points_text, validated],
+    )
     return table.markdown(titled=True)

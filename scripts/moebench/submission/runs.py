@@ -1,55 +1,69 @@
-"""What was run of a solution that goes into a pull request, and which traces go along."""
+"""The recorded runs of a solution that is submitted, and which of their traces go along."""
 
 from pathlib import Path
 
 import pandas as pd
 from flashinfer_bench import Solution
 
-from moebench.core.provenance import CLOCKS
-from moebench.results import measurements
-from moebench.results.measurements import DATA_SET_TENSORS
+from moebench.core.printable import printable
+from moebench.core.provenance import CLOCKS, of_trace
+from moebench.packing.manifest import folder_name
+from moebench.reports.table import Row
+from moebench.results import staleness, trace_files
+from moebench.results.bounds import DATA_SET_TENSORS
 from moebench.results.summary import shown_tolerance
-from moebench.submission.data_set import Layer
+from moebench.results.trace_rows import rows_from
+from moebench.submission.data_set import DataSetDefinition
 
-# Columns of the table of runs, of which the last hold numbers.
-COUNTS = ["passed", "failed", "not run"]
-COLUMNS = [
-    *("solution", "machine", "tolerance", "source", "traces", "tensors"),
-    *("date", "protocol", "versions"),
-    *COUNTS,
-]
+# The table of runs; the last three columns hold numbers of workloads.
+HEAD = ["solution", "machine", "tolerance", "source", "traces", "tensors"]
+HEAD += ["date", "protocol", "versions", "passed", "failed", "not run"]
+WORD_COLUMNS = len(HEAD) - 3
 
 
-def measured(
-    solution: Solution, traces: list[Path], layer: Layer, clock: str | None = None
-) -> pd.DataFrame:
-    """Return the rows of a solution on a layer's workloads, and which of their traces are
-    `submitted`.
+def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
+    """Return a TraceRow for each run of a packed solution below these paths, the newest first.
 
-    clock: which rows count; None: those of the first clock by which a current trace PASSED.
-    Submitted are traces of the current source, timed unless they failed: one for each workload and
-    machine, the run with the median time, as FIB takes the fastest of several whatever their
-    tolerance. Of workloads whose tensors are not this repository's only traces measured with the
-    data set's tensors count.
+    Two more columns are trace, and source: its state by this packed solution. Warnings are printed.
     """
-    rows = measurements.load_solution(solution, traces)
-    uuids = [workload.uuid for workload in layer.workloads]
+    recorded, warnings = trace_files.read(wanted) if wanted else ([], [])
+    for warning in warnings:
+        print(printable(warning))
+
+    traces = []
+    for each in recorded:
+        if each.trace.definition == solution.definition:
+            traces.append(each.trace)
+
+    rows = rows_from(traces)
+    rows["trace"] = traces
+    hashes_now = staleness.hashes(solution)
+    rows["source"] = [staleness.judge(of_trace(trace), hashes_now) for trace in traces]
+
+    name = folder_name(solution.name, solution.definition)
+    of_solution = rows[rows.solution == name]
+    return of_solution.sort_values("timestamp", ascending=False, kind="stable")
+
+
+def runs_on(
+    target: DataSetDefinition, solution: Solution, traces: list[Path], clock: str | None = None
+) -> pd.DataFrame:
+    """Return `load_solution`'s runs on the workloads of a data set's definition, one for each
+    machine, tolerance, state of the source and workload.
+
+    Two more columns are has_their_tensors, whether it ran on the data set's, and submitted, whether
+    its trace goes along.
+
+    clock: which runs count; None: those of the first clock by which a current trace PASSED.
+    """
+    rows = load_solution(solution, traces)
+    uuids = [workload.uuid for workload in target.workloads]
     rows = rows[rows.uuid.isin(uuids)]
     clock = clock or clock_of(rows)
     rows = rows[rows.clock == clock].copy()
-    rows["submitted"] = False
+
     rows["has_their_tensors"] = rows.protocol.astype(str).str.contains(DATA_SET_TENSORS)
-
-    has_failed = ~rows.passed.astype(bool)
-    has_result = has_failed | rows.ms.notna()
-    has_tensors = rows.has_their_tensors | rows.uuid.isin(layer.generated)
-    is_current = rows.source == "current"
-    usable = rows[is_current & has_result & has_tensors]
-    for _, of_machine in usable.groupby("hardware"):
-        shown = of_machine[of_machine.tolerance == shown_tolerance(of_machine)]
-        submitted = measurements.median_runs(shown, ["uuid"])
-        rows.loc[submitted.index, "submitted"] = True
-
+    rows["submitted"] = rows.index.isin(submitted_runs(rows, target))
     submitted_first = rows.sort_values("submitted", ascending=False, kind="stable")
     return submitted_first.drop_duplicates(["hardware", "tolerance", "source", "uuid"])
 
@@ -63,44 +77,63 @@ def clock_of(rows: pd.DataFrame) -> str:
 
 def is_timed_pass(rows: pd.DataFrame) -> pd.Series:
     """Return which rows PASSED with a time."""
-    return rows.passed.astype(bool) & rows.ms.notna()
+    return rows.passed & rows.ms.notna()
 
 
-def lines(solution: Solution, rows: pd.DataFrame, workload_count: int) -> list[dict]:
-    """Return a line for each machine, tolerance and state of the source, or one that there is none.
+def submitted_runs(rows: pd.DataFrame, target: DataSetDefinition) -> list[int]:
+    """Return the index of the runs whose traces go along: of the current source, and timed unless
+    they failed, one for each workload and machine.
 
-    rows: of `measured`. The keys are among COLUMNS.
+    That is the run with the median time at one tolerance, as FIB takes the fastest of several
+    whatever their tolerance. Of workloads whose tensors are not this repository's only runs on the
+    data set's tensors go along.
     """
-    run_lines = []
-    for (machine, _, source), run in rows.groupby(["hardware", "tolerance", "source"]):
+    is_current = rows.source == "current"
+    has_result = ~rows.passed | rows.ms.notna()
+    has_tensors = rows.has_their_tensors | rows.uuid.isin(target.generated)
+    usable = rows[is_current & has_result & has_tensors]
+
+    index = []
+    for _, of_machine in usable.groupby("hardware"):
+        shown = of_machine[of_machine.tolerance == shown_tolerance(of_machine)]
+        index += list(median_runs(shown).index)
+    return index
+
+
+def median_runs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return of each workload's runs the one that stands for all: one that failed, or the one with
+    the median time, of two the slower.
+    """
+    chosen = []
+    for _, runs in rows.groupby("uuid"):
+        slowest_last = runs.sort_values(["passed", "ms"], kind="stable")
+        place = len(runs) // 2 if runs.passed.all() else 0
+        chosen.append(slowest_last.index[place])
+    return rows.loc[chosen]
+
+
+def table_rows(solution: Solution, runs: pd.DataFrame, workload_count: int) -> list[Row]:
+    """Return a row below HEAD for each machine, tolerance and state of the source, or one that says
+    there is none.
+
+    runs: of `runs_on`. workload_count: how many the definition has.
+    """
+    rows = []
+    for (machine, _, source), run in runs.groupby(["hardware", "tolerance", "source"]):
+        tolerance = distinct(run.tolerance_text)
+        traces = "submitted" if run.submitted.any() else "left out"
         tensors = run.has_their_tensors.map({True: "the data set's", False: "generated"})
-        line = {
-            "solution": solution.name,
-            "machine": machine,
-            "tolerance": distinct(run.tolerance_text),
-            "source": source,
-            "traces": "submitted" if run.submitted.any() else "left out",
-            "tensors": distinct(tensors),
-            "date": distinct(run.timestamp.str[:10]),
-            "protocol": distinct(run.protocol),
-            "versions": distinct(run.versions),
-        }
-        run_lines.append(line | counts(run.passed.astype(bool), workload_count))
+        row = [solution.name, machine, tolerance, source, traces, distinct(tensors)]
+        row += [distinct(run.timestamp.str[:10]), distinct(run.protocol), distinct(run.versions)]
 
-    if run_lines:
-        return run_lines
-    nothing = counts(pd.Series(dtype=bool), workload_count)
-    return [{"solution": solution.name, "traces": "none"} | nothing]
+        passed = int(run.passed.sum())
+        row += [passed, len(run) - passed, workload_count - len(run)]
+        rows.append(row)
 
-
-def counts(passed: pd.Series, workload_count: int) -> dict[str, int]:
-    """Return COUNTS of a run. passed: of each workload that was run."""
-    passes = int(passed.sum())
-    return {
-        "passed": passes,
-        "failed": len(passed) - passes,
-        "not run": workload_count - len(passed),
-    }
+    if rows:
+        return rows
+    unknown = [None] * 3
+    return [[solution.name, *unknown, "none", None, *unknown, 0, 0, workload_count]]
 
 
 def distinct(column: pd.Series) -> str:

@@ -2,13 +2,14 @@
 
 import io
 
+from moebench.reports.terminal import InTerminal
 from rich.console import Console
 
 
 def shown(table, width):
     """Return the lines of a table in a terminal, without colours or spaces at the end."""
     screen = Console(width=width, file=io.StringIO(), highlight=False, markup=False)
-    screen.print(table.terminal())
+    screen.print(InTerminal(table))
     return [line.rstrip() for line in screen.file.getvalue().splitlines()]
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
-from moebench.reports.docs.sentences import pages
+from moebench.reports.docs.sentences import pages, replace_spans
 from moebench.reports.figures import style
 
 BLOCK = re.compile(
@@ -47,8 +47,7 @@ def update_page(page: str, path: Path, check: bool, tables: Tables) -> list[str]
     blocks = list(BLOCK.finditer(text))
     problems = missing_blocks(page, blocks, tables)
 
-    parts = []
-    position = 0
+    replacements = {}
     for block in blocks:
         name = block["name"]
         make = tables.get((page, name))
@@ -56,14 +55,13 @@ def update_page(page: str, path: Path, check: bool, tables: Tables) -> list[str]
             problems.append(f"{page}: nothing makes the block {name!r}")
             continue
         content = f"\n\n{make()}\n\n"
-        if check and content != block["content"]:
-            problems.append(f"{page}: block {name!r} is out of date: run `moebench docs`")
-        first, end = block.span("content")
-        parts += [text[position:first], content]
-        position = end
+        if content != block["content"]:
+            replacements[block.span("content")] = content
+            if check:
+                problems.append(f"{page}: block {name!r} is out of date: run `moebench docs`")
 
-    if not check:
-        write_atomically(path, "".join([*parts, text[position:]]))
+    if replacements and not check:
+        write_atomically(path, replace_spans(text, replacements))
     return problems
 
 

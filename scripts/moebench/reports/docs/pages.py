@@ -9,29 +9,30 @@ from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.core.provenance import CLOCKS
 from moebench.operators.roofline import H100, MEASURED_ON
-from moebench.profiling.record import ProfileRecord, WorkloadProfile, read_records
+from moebench.operators.workloads import recorded_counts
 from moebench.reports import (
-    bounds,
     comparison,
+    layer_times,
+    measured_with,
     models,
-    multi_gpu,
-    mxfp4,
     predicted,
     profiles,
     repeats,
     served,
-    versions,
 )
 from moebench.reports.docs.generated import Figures, Tables
 from moebench.reports.figures import speed, stages
-from moebench.reports.versions import TIMED
+from moebench.reports.measured_with import TIMED
+from moebench.reports.models import MeasuredLayer
+from moebench.reports.table import Table
 from moebench.results import measurements
+from moebench.results.bounds import BOUNDS
 from moebench.results.summary import by_solution
 
 
 @cache
 def rows(clock: str = "events") -> pd.DataFrame:
-    """Return this repository's measurements by a clock.
+    """Return this repository's measurements by a clock, a row of `measurements.load` each.
 
     Raises UserError for a trace that cannot be read: no page leaves any of them out.
     """
@@ -39,7 +40,22 @@ def rows(clock: str = "events") -> pd.DataFrame:
     measured, warnings = measurements.load([folder])
     if warnings:
         raise UserError(warnings[0])
-    return measured[measured.clock == clock]
+    return without_local_bounds(measured[measured.clock == clock])
+
+
+def without_local_bounds(measured: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows without the bounds of workloads that no workload file holds.
+
+    Their routing may lie in blob/, where `moebench run --tokens` leaves it and git does not see it:
+    a page must be the same in every clone.
+    """
+    in_files = set()
+    for layer_key in measured.geometry.dropna().unique():
+        in_files.update(recorded_counts(layer_key))
+
+    is_in_file = measured.uuid.isin(in_files)
+    columns = [*BOUNDS, "over_bound"]
+    return measured.assign(**measured[columns].where(is_in_file))
 
 
 def main_definition(clock: str = "events", gpu: str | None = MEASURED_ON) -> pd.DataFrame:
@@ -62,14 +78,14 @@ def headline_clock() -> str:
     return "events"
 
 
-def with_provenance(table: str, measured: pd.DataFrame) -> str:
-    """Return a table with the line below it that says what it was measured with."""
-    return f"{table}\n\n{versions.caption(measured)}"
+def with_provenance(table: Table, measured: pd.DataFrame) -> str:
+    """Return a table with the line below it that says what its rows were measured with."""
+    return f"{table.markdown()}\n\n{measured_with.caption(measured)}"
 
 
-def joined(measured: list[tuple[object, pd.DataFrame]]) -> pd.DataFrame:
-    """Return the rows of all layers. measured: as of `models.measured`."""
-    return pd.concat([of_layer for _, of_layer in measured])
+def rows_of_all(measured: list[MeasuredLayer]) -> pd.DataFrame:
+    """Return the rows of all these layers."""
+    return pd.concat([each.rows for each in measured])
 
 
 def versions_block() -> str:
@@ -80,11 +96,11 @@ def versions_block() -> str:
             table_rows = main_definition(clock, gpu)
             if len(table_rows):
                 measured[f"DeepSeek-V3 EP8 on {gpu}, {TIMED[clock]}"] = table_rows
-    all_models = joined(models.measured(rows()))
+    all_models = rows_of_all(models.measured_layers(rows()))
     measured[f"All models on {MEASURED_ON}, {TIMED['events']}"] = all_models
-    shards = joined(models.measured_shards(rows("gpu")))
+    shards = rows_of_all(models.measured_shards(rows("gpu")))
     measured[f"Tensor-parallel ranks on {MEASURED_ON}, {TIMED['gpu']}"] = shards
-    return versions.block(measured)
+    return measured_with.block(measured)
 
 
 def solutions_block(clock: str, gpu: str = MEASURED_ON) -> str:
@@ -99,24 +115,7 @@ def solutions_block(clock: str, gpu: str = MEASURED_ON) -> str:
 
     verdicts = pd.concat([main_definition(each, gpu) for each in CLOCKS])
     table = replace(comparison.solutions(measured, verdicts), caption="")
-    return with_provenance(table.markdown(), measured)
-
-
-def profile_records() -> list[ProfileRecord]:
-    """Return the recorded profiles, whose bounds divide by today's ceilings."""
-    records = []
-    for record in read_records(paths.PROFILES):
-        renewed = [with_bound_of_today(record, profile) for profile in record.workloads]
-        records.append(record.model_copy(update={"workloads": renewed}))
-    return records
-
-
-def with_bound_of_today(record: ProfileRecord, profile: WorkloadProfile) -> WorkloadProfile:
-    """Return a record's profile, whose bound divides by today's ceilings if there is one."""
-    if not profile.bound_us:
-        return profile
-    bound_us = bounds.of_today(profile.bound_us, record.ceilings, record.definition, profile.T)
-    return profile.model_copy(update={"bound_us": bound_us})
+    return with_provenance(table, measured)
 
 
 def ranges_block() -> str:
@@ -129,8 +128,13 @@ def ranges_block() -> str:
 
 def models_block() -> str:
     """Return a row for each model: which solution to use."""
-    table = models.recommended(rows())
-    return with_provenance(table.markdown(), joined(models.measured(rows())))
+    measured = models.measured_layers(rows())
+    return with_provenance(models.recommended(measured), rows_of_all(measured))
+
+
+def speeds_block() -> str:
+    """Return a row for each model: how many times the bound, by token count."""
+    return models.speeds(models.measured_layers(rows())).markdown()
 
 
 def shards_block() -> str:
@@ -138,7 +142,7 @@ def shards_block() -> str:
     measured = models.measured_shards(rows("gpu"))
     if not measured:
         return "Not measured."
-    return with_provenance(models.shards(rows("gpu")).markdown(), joined(measured))
+    return with_provenance(models.shards(measured), rows_of_all(measured))
 
 
 def served_block() -> str:
@@ -147,7 +151,7 @@ def served_block() -> str:
     if not records:
         return ""
 
-    first = served.table(records[0].head, records[0].points)
+    first = served.table(records[0])
     parts = [first.markdown(titled=True), models.served(records).markdown()]
     for record in records:
         origin = f"<sub>{served.origin(record.head)}.</sub>"
@@ -158,13 +162,23 @@ def served_block() -> str:
 
 def profile_block() -> str:
     """Return the table of all profiles, and how each was made; "" without any."""
-    records = profile_records()
+    records = profiles.recorded()
     if not records:
         return ""
 
     table = profiles.table(records).markdown(titled=True)
     origins = "<br>".join(profiles.origin(record) for record in records)
     return f"{table}\n\n<sub>{origins}</sub>"
+
+
+def mxfp4_block() -> str:
+    """Return the tables of layers with MXFP4 experts."""
+    return layer_times.markdown(layer_times.peer_tables(layer_times.peer_points()))
+
+
+def all_reduce_block() -> str:
+    """Return the tables of a layer over several GPUs."""
+    return layer_times.markdown(layer_times.all_reduce_tables(layer_times.all_reduce_points()))
 
 
 TABLES: Tables = {
@@ -176,17 +190,17 @@ TABLES: Tables = {
     ("docs/compare.md", "h100"): lambda: solutions_block("events", H100),
     ("docs/compare.md", "versions"): versions_block,
     ("docs/models.md", "shards"): shards_block,
-    ("docs/models.md", "mxfp4"): mxfp4.block,
-    ("docs/models.md", "speeds"): lambda: models.speeds(rows()).markdown(),
+    ("docs/models.md", "mxfp4"): mxfp4_block,
+    ("docs/models.md", "speeds"): speeds_block,
     ("docs/tolerances.md", "passes"): lambda: comparison.exactness(main_definition()).markdown(),
     ("docs/served.md", "served"): served_block,
-    ("docs/served.md", "predicted"): lambda: predicted.predicted(served.recorded()).markdown(),
-    ("docs/multi_gpu.md", "all-reduce"): multi_gpu.block,
+    ("docs/served.md", "predicted"): lambda: predicted.table(served.recorded()).markdown(),
+    ("docs/multi_gpu.md", "all-reduce"): all_reduce_block,
     ("docs/profile.md", "profile"): profile_block,
     ("records/repeats.md", "repeats"): lambda: repeats.table().markdown(),
     ("records/repeats.md", "ratios"): lambda: repeats.ratios().markdown(),
 }
 FIGURES: Figures = {
     "speed-nvidia-h200.svg": lambda: speed.figure(main_definition(headline_clock())),
-    "stages-nvidia-h200.svg": lambda: stages.figure(profile_records()),
+    "stages-nvidia-h200.svg": lambda: stages.figure(profiles.recorded()),
 }

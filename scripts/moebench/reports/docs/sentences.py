@@ -1,7 +1,13 @@
-"""Figures in the sentences of README.md and docs/: each is recomputed from traces and records, or
+"""Numbers in the sentences of README.md and docs/: each is recomputed from traces and records, or
 it is said why it is no measurement of ours.
 
-docs/figures.toml lists the sentences. Between the words of one the page may break lines.
+docs/figures.toml lists the sentences, as
+
+    [[sentence]]
+    page = "docs/served.md"
+    text = "saves {} ms a pass"     where {} is the number; the page may break lines between words
+    from = "served_savings"         a function of computed.py
+    with = { tokens = [32] }        what it is called with
 """
 
 import re
@@ -17,11 +23,13 @@ from moebench.core.atomic_file import write_atomically
 from moebench.core.schema import Strict
 
 HOLE = "{}"
+# As a sentence writes one: 12, 1,024, 3.5.
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 UNITS = r"%|x(?!\s?\d)|ms|us|s|seconds?|minutes?|[TGM]B/s|TFLOP/s|[TGMK]i?B|times"
 
-# A number, or several, before a unit. Not within a name, a path or a version; 128 x 128 is a shape.
-FIGURE = re.compile(
+# One number or several before a unit: "3 to 5 ms". Not within a name, a path or a version, and
+# 128 x 128 is a shape.
+QUANTITY = re.compile(
     rf"(?<![\w.`/=-]){NUMBER}(?:(?:\s(?:to|and|or)\s|,\s|\s/\s){NUMBER})*\s?(?:{UNITS})(?!\w)"
 )
 
@@ -36,10 +44,10 @@ Functions = Mapping[str, Callable[..., list[str]]]
 
 
 class Sentence(Strict):
-    """A part of a sentence of a page, with HOLE where a figure stands.
+    """A part of a sentence of a page, with HOLE where a number stands: a table of figures.toml.
 
-    computed_by: the name of the function that returns the figures; arguments: what it is called
-    with. not_measured: in place of both, why the figures in the text are no measurement of ours.
+    computed_by: the name of the function that returns the numbers; arguments: what it is called
+    with. not_measured: in place of both, why the numbers in the text are no measurement of ours.
     """
 
     page: str
@@ -56,25 +64,25 @@ class Sentence(Strict):
         pattern = text.replace(re.escape(HOLE), f"({NUMBER})")
         return re.compile(pattern)
 
-    def figures(self, functions: Functions) -> list[str] | None:
+    def numbers(self, functions: Functions) -> list[str] | None:
         """Return what stands in the holes; [] for a sentence that is not computed; None where its
-        traces or records are missing or stale, or give another number of figures.
+        traces or records are missing or stale, or give more or fewer of them.
         """
         if self.computed_by is None:
             return []
         try:
-            figures = functions[self.computed_by](**self.arguments)
+            numbers = functions[self.computed_by](**self.arguments)
         except (LookupError, ValueError, StopIteration):
             return None
 
-        is_complete = len(figures) == self.text.count(HOLE)
-        are_numbers = all(re.fullmatch(NUMBER, figure) for figure in figures)
-        return figures if is_complete and are_numbers else None
+        is_complete = len(numbers) == self.text.count(HOLE)
+        are_numbers = all(re.fullmatch(NUMBER, number) for number in numbers)
+        return numbers if is_complete and are_numbers else None
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page of which figures are checked. name: its path from the root."""
+    """A page of which numbers are checked. name: its path from the root."""
 
     name: str
     text: str
@@ -83,16 +91,6 @@ class Page:
         """Return "docs/a.md:3" for a position in the text."""
         line = self.text.count("\n", 0, position) + 1
         return f"{self.name}:{line}"
-
-    def with_figures(self, changes: dict[tuple[int, int], str]) -> str:
-        """Return the text with other figures. changes: place in the text -> figure."""
-        parts = []
-        position = 0
-        for first, end in sorted(changes):
-            parts += [self.text[position:first], changes[first, end]]
-            position = end
-        parts.append(self.text[position:])
-        return "".join(parts)
 
 
 def listed(root: Path = paths.ROOT) -> list[Sentence]:
@@ -110,12 +108,25 @@ def pages(root: Path = paths.ROOT) -> dict[str, Path]:
     return {path.relative_to(root).as_posix(): path for path in files}
 
 
+def replace_spans(text: str, replacements: dict[tuple[int, int], str]) -> str:
+    """Return a text in which other words stand at some places. replacements: (first, end) -> words;
+    no two overlap.
+    """
+    parts = []
+    position = 0
+    for first, end in sorted(replacements):
+        parts += [text[position:first], replacements[first, end]]
+        position = end
+    parts.append(text[position:])
+    return "".join(parts)
+
+
 def update(
     check: bool, sentences: list[Sentence], functions: Functions, root: Path = paths.ROOT
 ) -> list[str]:
-    """Write the figures that are recomputed, or only check them, and return problems, a line each.
+    """Write the numbers that are recomputed, or only check them, and return problems, a line each.
 
-    Problems are figures that differ, that no sentence covers, and sentences that are not there.
+    Problems are numbers that differ, that no sentence covers, and sentences that are not there.
     """
     by_page = {name: [] for name in pages(root)}
     problems = []
@@ -139,19 +150,19 @@ def update_page(
 
     changes = {}
     for sentence, match in matches:
-        figures = sentence.figures(functions)
-        if figures is None:
+        numbers = sentence.numbers(functions)
+        if numbers is None:
             where = page.where(match.start())
             problems.append(f"{where}: no current trace or record gives {sentence.text!r}")
             continue
-        for number, figure in enumerate(figures, 1):
-            if match[number] != figure:
-                changes[match.span(number)] = figure
+        for group, number in enumerate(numbers, 1):
+            if match[group] != number:
+                changes[match.span(group)] = number
 
     if check:
         problems += out_of_date(page, changes)
     elif changes:
-        write_atomically(path, page.with_figures(changes))
+        write_atomically(path, replace_spans(page.text, changes))
     covered = [match.span() for _, match in matches]
     return problems + without_source(page, covered)
 
@@ -173,27 +184,27 @@ def located(
 
 
 def out_of_date(page: Page, changes: dict[tuple[int, int], str]) -> list[str]:
-    """Return a line for each figure that is another now. changes: place in the text -> figure."""
+    """Return a line for each number that is another now. changes: place in the text -> number."""
     problems = []
-    for (first, end), figure in changes.items():
-        difference = f"says {page.text[first:end]}, traces and records give {figure}"
+    for (first, end), number in changes.items():
+        difference = f"says {page.text[first:end]}, traces and records give {number}"
         problems.append(f"{page.where(first)}: {difference}: run `moebench docs`")
     return problems
 
 
 def without_source(page: Page, covered: list[tuple[int, int]]) -> list[str]:
-    """Return a line for each figure of a page's sentences that is not covered."""
+    """Return a line for each number of a page's sentences that is not covered."""
     sentences = NO_SENTENCE.sub(blank, page.text)
     problems = []
-    for match in FIGURE.finditer(sentences):
+    for match in QUANTITY.finditer(sentences):
         first, end = match.span()
         is_covered = any(start <= first and end <= stop for start, stop in covered)
         if not is_covered:
-            figure = " ".join(match[0].split())
-            problems.append(f"{page.where(first)}: {figure}: from which trace or record?")
+            number = " ".join(match[0].split())
+            problems.append(f"{page.where(first)}: {number}: from which trace or record?")
     return problems
 
 
 def blank(match: re.Match) -> str:
-    """Return as many characters as matched, on as many lines, that are no figure."""
+    """Return as many characters as matched, on as many lines, that are no number."""
     return re.sub(r"[^\n]", "_", match[0])

@@ -6,8 +6,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from moebench.reports.figures import style
-from moebench.reports.versions import TIMED, provenance
-from moebench.results.summary import SHOWN, counted
+from moebench.reports.measured_with import TIMED, in_full
+from moebench.results.summary import SHOWN_TOLERANCE, counted
 
 SMALL_PRINT = 160  # characters in a line
 LARGEST_MARK = 7.5  # points; each solution's is smaller than that of the one below it
@@ -19,8 +19,8 @@ def figure(rows: pd.DataFrame) -> Figure:
     shown = counted(rows).dropna(subset="over_bound")
     gpu = rows.hardware.iloc[0]
     timed = TIMED[rows.clock.iloc[0]]
-    title = f"How many times the roofline bound: {gpu}, {SHOWN} tolerance, {timed}"
-    origin = f"{rows.definition.iloc[0]}; {provenance(rows)}"
+    title = f"How many times the roofline bound: {gpu}, {SHOWN_TOLERANCE} tolerance, {timed}"
+    origin = f"{rows.definition.iloc[0]}; {in_full(rows)}"
     drawn = style.new(title, 5.0, textwrap.fill(origin, SMALL_PRINT))
 
     axes = drawn.subplots()

@@ -1,9 +1,8 @@
-"""How every figure looks, beside report.mplstyle, and how it becomes a short SVG."""
+"""How every figure looks, beside report.mplstyle, and how it becomes an SVG."""
 
 import hashlib
 import io
 import json
-import re
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -55,10 +54,9 @@ def settings() -> AbstractContextManager:
     return matplotlib.style.context(SHEET, after_reset=True)
 
 
-def place(solution: str) -> int:
-    """Return the number that chooses a solution's colour and mark, the same in every figure.
-
-    It is the solution's place among those of its operator.
+def look_number(solution: str) -> int:
+    """Return the number that chooses a solution's colour and mark, the same in every figure: its
+    place among the solutions of its operator, and for others' solutions any number.
     """
     if solution not in solution_names():
         return crc32(solution.encode())
@@ -69,7 +67,7 @@ def place(solution: str) -> int:
 
 def look(solution: str, size: float = 5) -> dict:
     """Return Line2D's properties for a solution. size: of its mark, in points."""
-    number = place(solution)
+    number = look_number(solution)
     light, _ = PALETTE[number % len(PALETTE)]
     return {
         "color": light,
@@ -149,40 +147,4 @@ def svg(figure: Figure, description: str) -> str:
     """Return the figure as SVG with this description and no date; to be called in `settings`."""
     out = io.StringIO()
     FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Description": description})
-    return shortened(out.getvalue().replace(f"'{FONT}'", VIEWER_FONTS))
-
-
-def shortened(text: str) -> str:
-    """Return the same picture in a third of the bytes.
-
-    Numbers have hundredths of a point, only ids that something refers to are left, and each
-    distinct style attribute is a class.
-    """
-    text = re.sub(r' transform="rotate\(-0 [^"]*"', "", text)
-    text = re.sub(r' (?:d|x|y|transform)="[^"]*"', in_hundredths, text)
-    text = without_unused_ids(text)
-    lines = with_classes(text).splitlines()
-    return "".join(f"{line.strip()}\n" for line in lines)
-
-
-def in_hundredths(attribute: re.Match) -> str:
-    """Return an attribute whose numbers have two decimals at most."""
-    return re.sub(r"(\.\d\d)\d+", r"\1", attribute[0])
-
-
-def without_unused_ids(text: str) -> str:
-    """Return the SVG without the ids that nothing refers to."""
-    used = set(re.findall(r"#(\w+)[\")]", text))
-    for name in set(re.findall(r' id="(\w+)"', text)) - used:
-        text = text.replace(f' id="{name}"', "")
-    return text
-
-
-def with_classes(text: str) -> str:
-    """Return the SVG with a class for each distinct style attribute."""
-    styles = dict.fromkeys(re.findall(r'style="([^"]*)"', text))
-    rules = ""
-    for number, style in enumerate(styles):
-        text = text.replace(f'style="{style}"', f'class="c{number}"')
-        rules += f".c{number}{{{style}}}\n"
-    return text.replace("</style>", f"{rules}</style>", 1)
+    return out.getvalue().replace(f"'{FONT}'", VIEWER_FONTS)

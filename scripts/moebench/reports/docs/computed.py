@@ -1,6 +1,8 @@
-"""What figures in sentences are computed from: traces and records. docs/figures.toml names these
-functions, beside what they are called with. Each returns the texts of a sentence's figures, and
-raises LookupError where what it reads is not there.
+"""What numbers in sentences are computed from: traces and records.
+
+docs/figures.toml names these functions, beside what they are called with: the sentence "costs {} us
+inside the launch" is `all_reduce(gpu="NVIDIA H200", ranks=4, ...)`. Each returns the texts of a
+sentence's numbers, ["3.1"], and raises LookupError where what it reads is not there.
 """
 
 import json
@@ -15,8 +17,9 @@ from moebench.operators import catalogue
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.operators.workloads import recorded
 from moebench.profiling.record import WorkloadProfile
-from moebench.reports import multi_gpu, mxfp4, repeats, served
+from moebench.reports import layer_times, profiles, repeats, served
 from moebench.reports.docs import pages
+from moebench.reports.table import decimal
 from moebench.results import measurements
 from moebench.results.summary import counted
 
@@ -35,11 +38,8 @@ def named(function: Callable[..., list[str]]) -> Callable[..., list[str]]:
 
 
 def percent(share: float, digits: int = 0) -> str:
+    """Return "12" for 0.12."""
     return decimal(100 * share, digits)
-
-
-def decimal(value: float, digits: int = 1) -> str:
-    return f"{value:.{digits}f}"
 
 
 # Engines
@@ -87,10 +87,10 @@ def less_in_sglang(runs: list[str], than: list[str]) -> list[str]:
 def beyond_layer(gpu: str, ranks: int, tokens: int) -> dict[str, float]:
     """Return way to sum -> us beyond the layer alone, which is split by width over the ranks."""
     wanted = (gpu, ranks, "width", ranks, tokens)
-    for point in multi_gpu.recorded():
+    for point in layer_times.all_reduce_points():
         if (point.gpu, point.ranks, point.split, point.shares, point.tokens) == wanted:
             us = dict(point.us)
-            alone = us.pop(multi_gpu.ALONE)
+            alone = us.pop(layer_times.ALONE)
             return {way: time - alone for way, time in us.items()}
     raise LookupError(f"multi_gpu.jsonl: no point of {ranks} {gpu}, T={tokens}")
 
@@ -99,7 +99,7 @@ def beyond_layer(gpu: str, ranks: int, tokens: int) -> dict[str, float]:
 def all_reduce(gpu: str, ranks: int, tokens: int, ways: list[str]) -> list[str]:
     """Return us beyond the layer alone of these ways to sum."""
     us = beyond_layer(gpu, ranks, tokens)
-    return [decimal(us[way]) for way in ways]
+    return [decimal(us[way], 1) for way in ways]
 
 
 @named
@@ -108,7 +108,7 @@ def all_reduce_and_others(gpu: str, ranks: int, tokens: int) -> list[str]:
     us = beyond_layer(gpu, ranks, tokens)
     ours = us.pop("run_allreduce")
     others = us.values()
-    return [decimal(ours), decimal(min(others)), decimal(max(others))]
+    return [decimal(value, 1) for value in (ours, min(others), max(others))]
 
 
 @named
@@ -116,7 +116,7 @@ def all_reduces_apart(tokens: int, ways: list[str]) -> list[str]:
     """Return how far two ways to sum lie apart at most at a token count, layer and sum, in %."""
     first, second = ways
     apart = []
-    for point in multi_gpu.recorded():
+    for point in layer_times.all_reduce_points():
         if point.tokens == tokens:
             ratio = point.us[first] / point.us[second]
             apart.append(abs(ratio - 1))
@@ -124,15 +124,17 @@ def all_reduces_apart(tokens: int, ways: list[str]) -> list[str]:
 
 
 @named
-def mxfp4_over(solution: str, peers: list[str], most_tokens: int) -> list[str]:
-    """Return how many times as fast as the faster peer a solution is with MXFP4 experts, at the
-    least and at the most of the token counts up to `most_tokens`.
+def mxfp4_over(definition: str, solution: str, peers: list[str], most_tokens: int) -> list[str]:
+    """Return how many times as fast as the faster peer a solution is on a definition with MXFP4
+    experts, at the least and at the most of the token counts up to `most_tokens`.
     """
-    points = pd.DataFrame([point.model_dump() for point in mxfp4.recorded()])
-    us = points.pivot_table(index="tokens", columns="peer", values="us", aggfunc="median")
-    few = us.loc[:most_tokens]
-    ratios = few[peers].min(axis="columns", skipna=False) / few[solution]
-    return [decimal(ratios.min(), 2), decimal(ratios.max(), 2)]
+    recorded = layer_times.peer_points()
+    points = [point for point in recorded if point.definition == definition]
+    times = layer_times.peer_times(points)
+    few_tokens = times[times.index <= most_tokens]
+    faster_peer = few_tokens[peers].min(axis="columns", skipna=False)
+    ratio = faster_peer / few_tokens[solution]
+    return [decimal(ratio.min(skipna=False), 2), decimal(ratio.max(), 2)]
 
 
 # Comparisons
@@ -265,7 +267,7 @@ def over_bound(gpu: str, solution: str) -> list[str]:
     middle = over.loc[14:901]
     beyond = over.loc[902:]
     values = [middle.min(), middle.max(), over[1], beyond.max()]
-    return list(map(decimal, values))
+    return [decimal(value, 1) for value in values]
 
 
 # Sizes
@@ -285,7 +287,7 @@ def gigabytes_of_inputs() -> list[str]:
     """Return GB of the inputs of the main definition's largest workload."""
     full = catalogue.definition("full")
     sizes = [size_of_inputs(full, workload) for workload in recorded("full")]
-    return [decimal(max(sizes) / 1e9)]
+    return [decimal(max(sizes) / 1e9, 1)]
 
 
 # Profiles, served records, Ray
@@ -293,7 +295,7 @@ def gigabytes_of_inputs() -> list[str]:
 
 def profiles_of(solution: str) -> list[WorkloadProfile]:
     """Return a solution's profiles. Raises LookupError where there are none."""
-    for record in pages.profile_records():
+    for record in profiles.recorded():
         if record.solution == solution:
             return record.workloads
     raise LookupError(f"records/profile: nothing of {solution}")
@@ -327,7 +329,7 @@ def served_savings(solution: str, others: list[str], tokens: list[int]) -> list[
     texts = []
     for count in tokens:
         ms = {point.solution: point.ms for point in first.points_at(count)}
-        texts += [decimal(ms[other] - ms[solution]) for other in others]
+        texts += [decimal(ms[other] - ms[solution], 1) for other in others]
     return texts
 
 

@@ -1,13 +1,17 @@
-"""What the tables of a page were measured with: in one line below a table, and in full on the page
-whose section PAGE links to.
+"""What a table was measured with, in words: `caption` in one line below a table of a page, as
+
+    torch 2.11.0+cu130; triton 3.6.0; warmup=10 trials=3; 2026-11-26; medians of 3 runs
+
+`in_full` with every version and each solution's packages in the section that PAGE links to, and
+`conditions` above a table in a terminal.
 """
 
 from collections.abc import Iterable
 
 import pandas as pd
 
-from moebench.results.spread import ASSUMED, NOT_KNOWN, OTHER_CELLS, OWN_RUNS, TRIALS
-from moebench.results.summary import SHOWN, base_of
+from moebench.results.spread import ASSUMED, NOT_KNOWN, OTHER_CELLS, SEVERAL_RUNS, TRIALS
+from moebench.results.summary import SHOWN_TOLERANCE, base_of
 
 PAGE = "/docs/compare.md#versions"  # GitHub's link from the root of the repository
 TIMED = {"events": "by CUDA events", "gpu": "by the GPU's clock"}
@@ -32,14 +36,14 @@ def caption(rows: pd.DataFrame) -> str:
     earlier = compared[compared.counts & compared.earlier_code.notna()]
     if len(earlier):
         names = earlier.solution.map(base_of)
-        parts.append(f"of earlier code: {in_order(names, ', ')}")
+        parts.append(f"of earlier code: {joined(names, ', ')}")
     return f"<sub>{'; '.join(parts)}; [in full]({PAGE}).</sub>"
 
 
-def provenance(rows: pd.DataFrame) -> str:
+def in_full(rows: pd.DataFrame) -> str:
     """Return versions, protocol, dates, runs and solutions' packages of the compared rows."""
     compared = compared_rows(rows)
-    parts = [in_order(compared.versions), *circumstances(compared)]
+    parts = [joined(compared.versions), *circumstances(compared)]
 
     for packages, names in solutions_by_value(compared, "packages").items():
         parts.append(f"{names} with {packages}")
@@ -51,29 +55,31 @@ def provenance(rows: pd.DataFrame) -> str:
 
 def block(tables: dict[str, pd.DataFrame]) -> str:
     """Return a line for each table: everything that its rows say. tables: name -> its rows."""
-    lines = [f"- **{name}**: {provenance(rows)}." for name, rows in tables.items()]
+    lines = [f"- **{name}**: {in_full(rows)}." for name, rows in tables.items()]
     return "\n".join(lines)
 
 
 def compared_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows that are compared with each other, all where none is."""
-    compared = rows[rows.comparable & (rows.tolerance == SHOWN)]
+    compared = rows[rows.comparable & (rows.tolerance == SHOWN_TOLERANCE)]
     return compared if len(compared) else rows
 
 
 def circumstances(rows: pd.DataFrame) -> list[str]:
-    """Return protocols, dates, and of what the rows' times are."""
+    """Return protocols, dates, and how many runs the rows' times are of."""
     days = rows.timestamp.str[:10]
-    parts = [in_order(rows.protocol), span(days.min(), days.max())]
+    parts = [joined(rows.protocol), span(days.min(), days.max())]
     if rows.ms.notna().any():
         parts.append(ranges_text(rows))
     return parts
 
 
 def ranges_text(rows: pd.DataFrame) -> str:
-    """Return of how many runs times are, and whence the ranges are that they are compared by."""
+    """Return how many runs times are of, and whence the ranges are that they are compared by:
+    "medians of 3 to 5 runs, ±: half of their range, one run: the range of its trials".
+    """
     timed = rows[rows.ms.notna()]
-    runs = timed.runs[timed.range_from == OWN_RUNS]
+    runs = timed.runs[timed.range_from == SEVERAL_RUNS]
     parts = []
     if len(runs):
         counts = span(runs.min(), runs.max())
@@ -91,7 +97,7 @@ def span(first: object, last: object) -> str:
     return f"{first}" if first == last else f"{first} to {last}"
 
 
-def in_order(texts: Iterable[str], separator: str = " or ") -> str:
+def joined(texts: Iterable[str], separator: str = " or ") -> str:
     """Return the distinct ones of these texts, sorted and joined."""
     return separator.join(sorted(set(texts)))
 
@@ -111,7 +117,7 @@ def main_versions(rows: pd.DataFrame) -> list[str]:
         pattern = rf"(?:^|; ){name} ([^;]+)"
         versions = rows.versions.str.extract(pattern, expand=False).dropna()
         if len(versions):
-            texts.append(f"{name} {in_order(versions)}")
+            texts.append(f"{name} {joined(versions)}")
     return texts
 
 
@@ -133,9 +139,4 @@ def conditions_of(rows: pd.DataFrame) -> str:
     shown = rows[rows.comparable] if rows.comparable.any() else rows
     columns = shown[["tolerance_text", "protocol", "clock"]].drop_duplicates()
     texts = [conditions(*values) for values in columns.values.tolist()]
-    return in_order(texts)
-
-
-def clock_text(rows: pd.DataFrame) -> str:
-    """Return what a title says of the clock, nothing for CUDA events."""
-    return ", by the GPU's clock" if rows.clock.iloc[0] == "gpu" else ""
+    return joined(texts)

@@ -1,0 +1,148 @@
+"""Tables of a layer's time by token count, done in several ways: a column for each way, the fastest
+in bold. They are made from two records:
+
+records/multi_gpu.jsonl, a layer split over the GPUs of a host, by the way in which the ranks'
+outputs are summed; examples/multi_gpu/all_reduce.py has measured it.
+
+records/mxfp4_peers.jsonl, a layer with MXFP4 experts, by the kernels that compute it;
+tools/mxfp4_peers.py and like programs have measured it.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+import pandas as pd
+
+from moebench.core import paths
+from moebench.core.schema import Strict, read_lines
+from moebench.reports.table import Cell, Table, decimal
+
+ALONE = "the layer alone"  # a column of all-reduces without a sum, with which none competes
+SPLITS = {"width": "tensor parallelism", "experts": "expert parallelism"}
+
+
+class AllReducePoint(Strict):
+    """A line of records/multi_gpu.jsonl: us a layer, on the slowest rank, in a graph.
+
+    split: a key of SPLITS. shares: in how many parts the layer is split, of which `ranks` ran.
+    layers_of_weights: how many of the graph's layers have weights of their own. us: way to sum ->
+    time, {"the layer alone": 37.4, "run_allreduce": 40.4}.
+    """
+
+    gpu: str
+    torch: str
+    ranks: int
+    definition: str
+    split: str
+    shares: int
+    solution: str
+    source: str | None
+    layers: int
+    layers_of_weights: int
+    rounds: int
+    tokens: int
+    us: dict[str, float]
+
+    @property
+    def table_key(self) -> tuple:
+        """Return what the points of one table have in common, by which tables are sorted, too: most
+        ranks first.
+        """
+        split = (self.split != "width", -self.shares)
+        return -self.ranks, self.gpu, self.definition, *split, self.solution
+
+    @property
+    def title(self) -> str:
+        """Return "NVIDIA H200: deepseek-v3-ep1, width in 4 (tensor parallelism), 4 of 4 ranks"."""
+        part = f"{self.split} in {self.shares} ({SPLITS[self.split]})"
+        ranks = f"{self.ranks} of {self.shares} ranks"
+        return f"{self.gpu}: {self.definition}, {part}, {ranks}"
+
+
+class PeerPoint(Strict):
+    """A line of records/mxfp4_peers.jsonl: one call of a peer, kernels of this or another project,
+    in a graph, L2 flushed before it, weights prepared ahead.
+
+    card: tells GPUs of one name apart. matched: tolerance -> the share of elements inside it.
+    """
+
+    gpu: str
+    card: int
+    driver: str
+    torch: str
+    triton: str
+    date: str
+    definition: str
+    tokens: int
+    peer: str
+    us: float
+    prepared_ms: float
+    matched: dict[str, float]
+
+
+Point = TypeVar("Point", bound=Strict)
+
+
+def all_reduce_points() -> list[AllReducePoint]:
+    """Return the record's points. Raises UserError that names a line which is none."""
+    return read_lines(paths.MULTI_GPU, AllReducePoint)
+
+
+def peer_points() -> list[PeerPoint]:
+    """Return the record's points. Raises UserError that names a line which is none."""
+    return read_lines(paths.MXFP4_PEERS, PeerPoint)
+
+
+def all_reduce_tables(points: list[AllReducePoint]) -> list[Table]:
+    """Return a table for each GPU, layer, split and number of ranks, most ranks first: us."""
+    in_order = sorted(points, key=lambda point: (*point.table_key, point.tokens))
+    tables = []
+    for group in grouped(in_order, lambda point: point.table_key):
+        tokens = [point.tokens for point in group]
+        times = pd.DataFrame([point.us for point in group], index=tokens)
+        tables.append(times_table(times, 1, group[0].title))
+    return tables
+
+
+def peer_tables(points: list[PeerPoint]) -> list[Table]:
+    """Return a table for each GPU and definition: the median ms of each peer over its points."""
+    tables = []
+    for group in grouped(points, lambda point: (point.gpu, point.definition)):
+        ms = peer_times(group) / 1e3
+        tables.append(times_table(ms, 3, f"{group[0].gpu}: {group[0].definition}, ms"))
+    return tables
+
+
+def peer_times(points: list[PeerPoint]) -> pd.DataFrame:
+    """Return the median us of each peer, a column, at each T; NaN where it was not timed."""
+    us = pd.DataFrame([{"T": point.tokens, point.peer: point.us} for point in points])
+    return us.groupby("T").median()
+
+
+def grouped(points: list[Point], key: Callable[[Point], Hashable]) -> Iterable[list[Point]]:
+    """Return the points that have a key in common, in the order of the first of each."""
+    groups = {}
+    for point in points:
+        groups.setdefault(key(point), []).append(point)
+    return groups.values()
+
+
+def times_table(times: pd.DataFrame, digits: int, title: str) -> Table:
+    """Return a row for each T, the index of `times`, and a column for each way.
+
+    times: NaN where a way was not timed.
+    """
+    fastest = times.drop(columns=ALONE, errors="ignore").min(axis="columns")
+    rows = []
+    for (tokens, of_tokens), least in zip(times.iterrows(), fastest, strict=True):
+        row = [tokens]
+        for way, time in of_tokens.items():
+            is_fastest = time == least and way != ALONE
+            row.append(Cell(decimal(time, digits), "best" if is_fastest else ""))
+        rows.append(row)
+    return Table(["T", *times.columns], [rows], title=title, word_columns=0)
+
+
+def markdown(tables: list[Table]) -> str:
+    """Return all tables, each below its title."""
+    return "\n\n".join(table.markdown(titled=True) for table in tables)

@@ -1,0 +1,112 @@
+"""Roofline bounds of what was measured: of traces, computed from their workloads' routing, and of
+served and profile records, which hold bounds by the ceilings of their day.
+"""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+from flashinfer_bench import Trace
+
+from moebench.core import paths
+from moebench.core.errors import UserError
+from moebench.core.provenance import of_trace
+from moebench.operators import catalogue, roofline
+from moebench.operators.roofline import CEILINGS, MEASURED_ON, Bound, Counts
+from moebench.operators.workloads import of_data_set, recorded_bound
+from moebench.results.trace_files import Recorded
+
+BOUNDS = ["bound_ms", "bytes", "flops"]
+
+# In the protocol of a trace that was not measured on this repository's tensors.
+DATA_SET_TENSORS = "dataset="
+
+
+def bounds(recorded: list[Recorded]) -> pd.DataFrame:
+    """Return a row for each trace: BOUNDS of its workload on its GPU, NaN where they are not known,
+    and workloads: how many the definition has.
+    """
+    uuids = workload_uuids(recorded)
+    bound_of_workload = {}
+    rows = []
+    for each in recorded:
+        trace = each.trace
+        columns = dict.fromkeys(BOUNDS, math.nan)
+        if can_be_bounded(trace):
+            key = (each.root, trace.definition, trace.workload.uuid)
+            if key not in bound_of_workload:
+                bound_of_workload[key] = recorded_bound(trace.definition, trace.workload, each.root)
+            columns |= bound_on(trace.evaluation.environment.hardware, bound_of_workload[key])
+        columns["workloads"] = len(uuids[each.root, trace.definition])
+        rows.append(columns)
+    return pd.DataFrame(rows)
+
+
+def can_be_bounded(trace: Trace) -> bool:
+    """Return whether the ceilings of a trace's GPU and the tensors it ran on are known.
+
+    A run on another data set, whose routing is not that of our workload with the same uuid, is
+    named in the protocol.
+    """
+    protocol = of_trace(trace).protocol or ""
+    is_elsewhere = DATA_SET_TENSORS in protocol
+    return trace.evaluation.environment.hardware in roofline.CEILINGS and not is_elsewhere
+
+
+def bound_on(gpu: str, bound: Bound | None) -> dict[str, float]:
+    """Return BOUNDS on a GPU; nothing where the routing is not known or no expert has a token."""
+    if bound is None or not bound.rows:
+        return {}
+    on_gpu = replace(bound, gpu=gpu)
+    return {"bound_ms": on_gpu.ms, "bytes": bound.bytes, "flops": bound.flops}
+
+
+def workload_uuids(recorded: list[Recorded]) -> dict[tuple[Path | None, str], set[str]]:
+    """Return (data set, definition) -> uuids of its workloads, there and in these traces."""
+    uuids = {}
+    for each in recorded:
+        key = (each.root, each.trace.definition)
+        if key not in uuids:
+            uuids[key] = uuids_of_data_set(*key)
+        uuids[key].add(each.trace.workload.uuid)
+    return uuids
+
+
+def uuids_of_data_set(root: Path | None, definition: str) -> set[str]:
+    """Return the uuids of a data set's workloads; none of one that cannot be read, as those in the
+    traces are enough for a comparison.
+    """
+    try:
+        workloads = of_data_set(definition, root or paths.ROOT)
+    except UserError:
+        return set()
+    return {workload.uuid for workload in workloads}
+
+
+def by_ceilings_of_today(
+    bound: float, ceilings: dict[str, float], definition: str, num_tokens: int
+) -> float:
+    """Return a record's bound on MEASURED_ON, in its unit, by today's ceilings: these only grow, as
+    better readings of the same kind of GPU are added.
+
+    ceilings: those that it was made with.
+    """
+    today = CEILINGS[MEASURED_ON]
+    layer_key = catalogue.by_name().get(definition)
+    if layer_key is None or ceilings == today:
+        return bound
+    rate = expected_limit(layer_key, num_tokens)
+    return bound * ceilings[rate] / today[rate]
+
+
+def expected_limit(layer_key: str, num_tokens: int) -> str:
+    """Return which rate a layer's bound divides by, where its experts are chosen equally often."""
+    sizes = catalogue.layer_sizes()[layer_key]
+    local_experts = sizes["num_local_experts"]
+    share = local_experts / sizes["num_experts"]
+    rows = round(num_tokens * sizes["top_k"] * share)
+
+    active = min(local_experts, rows)
+    counts = Counts(rows=rows, tokens=min(num_tokens, rows), active=active)
+    return catalogue.operator(layer_key).bound(num_tokens, counts, layer_key).limit
