@@ -76,7 +76,7 @@ def table() -> Table:
         rows.append(row(card, other, f"1 to {MOST_TOKENS}", both[~is_many]))
         rows.append(row(card, other, "more", both[is_many]))
     head = ["medians of", "T", "cells", "in the range", "in the stated spread", "within 2%"]
-    return Table([*head, "farthest"], [rows], words=2)
+    return Table([*head, "farthest"], [rows], word_columns=2)
 
 
 def row(card: str, other: str, tokens: str, both: pd.DataFrame) -> list:
