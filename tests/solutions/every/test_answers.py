@@ -78,7 +78,9 @@ QUICK_CASES = {
     "small-shared-routed": ("none-local",),
     "small-renorm-routed": ("no-tokens",),
 }
-SLOW_CASES = ("one-expert-takes-all", "offset-across-groups", "padded-batch", "experts-twice")
+LARGER_CASES = ("one-expert-takes-all", "offset-across-groups", "padded-batch", "experts-twice")
+# small-renorm-routed has the rows of small-renorm and the ids of small-routed
+WITH_LARGER_CASES = [key for key in QUICK_CASES if key != "small-renorm-routed"]
 
 
 def run_cases(layer, layer_key, names, recorded):
@@ -89,15 +91,19 @@ def run_cases(layer, layer_key, names, recorded):
 
 
 @serving(*QUICK_CASES)
-@pytest.mark.parametrize("quick", [True, slow(False)])
-def test_small_workloads_of_the_other_definitions(layer, layer_key, quick, records):
+def test_small_workloads_of_the_other_definitions(layer, layer_key, records):
     """Sizes or a routing of the first definition in what every definition shares.
 
     Behind a router: an empty slot that is computed, ids taken for local numbers, gate and up
     swapped.
     """
-    names = QUICK_CASES[layer_key] if quick else SLOW_CASES
-    run_cases(layer, layer_key, names, records(layer_key))
+    run_cases(layer, layer_key, QUICK_CASES[layer_key], records(layer_key))
+
+
+@pytest.mark.slow
+@serving(*WITH_LARGER_CASES)
+def test_larger_workloads_of_the_other_definitions(layer, layer_key, records):
+    run_cases(layer, layer_key, LARGER_CASES, records(layer_key))
 
 
 def distance_from(num_tokens):
