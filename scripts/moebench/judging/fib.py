@@ -274,6 +274,7 @@ class Worker(PersistentSubprocessWorker):
                 check_finite(definition, expected)
             return handle
         except Exception as error:
+            self._baselines.clear()  # FIB has stored one that is not finite
             self.fault = f"{type(error).__name__}: {error}".splitlines()[0]
             raise
         finally:
