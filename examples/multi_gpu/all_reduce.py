@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from layer import IN_TWO_FORMS, Share, expert_share, tokens_of, weights_of, width_share
+from layer import WITHOUT_SHARED_EXPERTS, Share, expert_share, tokens_of, weights_of, width_share
 from local_layer import REFERENCE, arguments_of, layer_key_of, output_for
 from moebench.core import interpreter  # noqa: F401  before anything imports Triton
 from moebench.core.errors import UserError
@@ -155,7 +155,7 @@ def work() -> bool:
     """Do what every rank does, print the tables, and return whether all checks passed."""
     args = parse_arguments()
     args.definition = layer_key_named(args.definition)
-    device = join(args.definition, IN_TWO_FORMS)
+    device = join(args.definition, WITHOUT_SHARED_EXPERTS)
     args.shares = args.shares or dist.get_world_size()
     check_arguments(args)
 

@@ -15,16 +15,16 @@ def has_bias(layer: str) -> bool:
     return layer_sizes()[layer]["routing"] == "sigmoid-bias"
 
 
-def layers_in_two_forms() -> list[str]:
-    """Return the layers that have two definitions: with the router inside, and behind it. Those
-    with shared experts are left out.
+def layers_without_shared_experts() -> list[str]:
+    """Return the layers without shared experts that have two definitions: with the router inside,
+    and behind it. Those with shared experts have two as well, and are not split here.
     """
     layers = router_inside().values()
     return [layer for layer in layers if not layer_sizes()[layer]["num_shared_experts"]]
 
 
-IN_TWO_FORMS = layers_in_two_forms()
-WITH_BIAS = [layer for layer in IN_TWO_FORMS if has_bias(layer)]
+WITHOUT_SHARED_EXPERTS = layers_without_shared_experts()
+WITH_BIAS = [layer for layer in WITHOUT_SHARED_EXPERTS if has_bias(layer)]
 
 
 @dataclass(frozen=True)

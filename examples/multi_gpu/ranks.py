@@ -43,7 +43,8 @@ def join(layer: str, layers: list[str]) -> str:
 def check_layer(layer: str, layers: list[str], ranks: int) -> None:
     """Raise UserError where a layer is none of `layers`, or does not split."""
     if layer not in layers:
-        raise UserError(f"--definition: got {layer}, want one of {', '.join(layers)}")
+        wanted = f"one of {', '.join(layers)}, all without shared experts"
+        raise UserError(f"--definition: got {layer}, want {wanted}")
     experts = layer_sizes()[layer]["num_experts"]
     if experts % ranks:
         raise UserError(f"ranks: got {ranks}, want a divisor of {experts} experts")

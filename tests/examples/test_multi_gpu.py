@@ -14,6 +14,7 @@ import pytest
 import torch
 from moebench.core import paths
 from moebench.core.errors import UserError
+from moebench.operators.fp8.routed import router_inside
 
 EXAMPLE = paths.ROOT / "examples" / "multi_gpu"
 GLOO = pytest.mark.skipif(torch.cuda.is_available(), reason="over gloo, for machines without a GPU")
@@ -65,6 +66,17 @@ def test_shares_make_up_the_layer(example, split, name):
 
     assert (sum(parts) - whole).norm() < 0.01 * whole.norm()  # bf16
     assert all(part.norm() > 0.1 * whole.norm() for part in parts)
+
+
+def test_a_layer_with_shared_experts_is_refused(example):
+    """For either program, though it has two definitions as well."""
+    layer = example("layer")
+    ranks = example("ranks")
+    assert "small-shared" in router_inside().values()
+    for layers in (layer.WITHOUT_SHARED_EXPERTS, layer.WITH_BIAS):
+        ranks.check_layer("small", layers, 2)
+        with pytest.raises(UserError, match="got small-shared,"):
+            ranks.check_layer("small-shared", layers, 2)
 
 
 @GLOO

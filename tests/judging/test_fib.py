@@ -183,6 +183,10 @@ class Worker(fib.Worker):
         return self._worker_proc.exitcode is None
 
 
+# how often the reference is finite on these workloads
+FINITE_TIMES = {"not finite": 0, "finite once": 1}
+
+
 @pytest.fixture
 def runner(monkeypatch, tmp_path):
     """FIB's runner, with a stand-in for its worker process. built: the workloads that a baseline
@@ -194,7 +198,9 @@ def runner(monkeypatch, tmp_path):
         built.append(workload.uuid)
         if workload.uuid == "too large":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nand more")
-        expected = torch.tensor([1, torch.nan if workload.uuid == "not finite" else 1])
+        times = built.count(workload.uuid)
+        is_finite = times <= FINITE_TIMES.get(workload.uuid, times)
+        expected = torch.tensor([1, 1 if is_finite else torch.nan])
         return SimpleNamespace(
             handle=f"handle {len(built)}",
             definition=None,
@@ -221,6 +227,7 @@ def runner(monkeypatch, tmp_path):
             )
 
         run.built = built
+        run.started = started
         run.worker = started._workers[0]
         yield run
 
@@ -240,6 +247,7 @@ def test_a_worker_that_cannot_start_again_is_no_solutions_fault(runner, monkeypa
     with monkeypatch.context() as patches:
         patches.setattr(Worker, "_start_worker", lambda self: 1 / 0)
         assert set(runner("a", "first", "dies", "second")) == {"first", "dies"}
+    assert runner.started.fault is None
     assert runner("b", "first")["first"].inputs == "b"
 
 
@@ -250,8 +258,38 @@ def test_a_reference_that_fails_for_a_new_worker_is_no_solutions_fault(runner, m
         return run_ref(self, *args)
 
     run_ref = fib.PersistentSubprocessWorker.run_ref
-    monkeypatch.setattr(fib.PersistentSubprocessWorker, "run_ref", fails_again)
-    assert set(runner("a", "first", "dies", "second", "third")) == {"first", "dies"}
+    with monkeypatch.context() as patches:
+        patches.setattr(fib.PersistentSubprocessWorker, "run_ref", fails_again)
+        assert set(runner("a", "first", "dies", "second", "third")) == {"first", "dies"}
+    assert str(runner.started.fault) == "OutOfMemoryError: CUDA out of memory"
+
+    runner("b", "first")
+    assert runner.started.fault is None
+
+
+def test_a_device_on_which_no_reference_runs_is_not_why_another_ones_worker_is_lost(
+    runner, monkeypatch
+):
+    def fails_there(self, *args):
+        if self is broken:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run_ref(self, *args)
+
+    run_ref = fib.PersistentSubprocessWorker.run_ref
+    broken = Worker("another device")
+    runner.started._workers.append(broken)
+    monkeypatch.setattr(fib.PersistentSubprocessWorker, "run_ref", fails_there)
+    monkeypatch.setattr(Worker, "_start_worker", lambda self: 1 / 0)
+    assert set(runner("a", "first", "dies", "second")) == {"first", "dies"}
+    assert broken.fault
+    assert runner.started.fault is None
+
+
+def test_no_solution_runs_on_a_new_workers_reference_that_is_not_finite(runner):
+    """Nor the one after next: FIB leaves out only the next."""
+    assert set(runner("finite once", "first", "dies", "second", "third")) == {"first", "dies"}
+    assert runner.worker._worker_proc.names == []
+    assert str(runner.started.fault).startswith("the reference has 1 values in output, of 2,")
 
 
 def test_the_first_to_pass_after_a_reference_is_evaluated_twice(runner):
@@ -269,7 +307,7 @@ def test_a_reference_that_is_out_of_memory_says_so_and_costs_no_other_workload(r
 
 
 def test_a_reference_that_is_not_finite_is_not_evaluated(runner):
-    with pytest.raises(RuntimeError, match="1 values in output, of 2,"):
+    with pytest.raises(RuntimeError, match="^the reference has 1 values in output, of 2,"):
         runner("not finite", "first")
     assert runner("a", "first")["first"].inputs == "a"
 
@@ -321,7 +359,13 @@ def on_gpu(monkeypatch, passed):
 
 
 class Runners:
-    """Stands in for FIB's runner and for those of isolation; `seen` lists what they are asked."""
+    """Stands in for FIB's runner and for those of isolation; `seen` lists what they are asked.
+
+    left_out: packed names of solutions without a result. fault: as fib.Runner has it.
+    """
+
+    fault = None
+    left_out = ()
 
     def __init__(self, monkeypatch, evaluation):
         self.seen = []
@@ -340,7 +384,8 @@ class Runners:
     def run_workload(self, full, workload, solutions, config, root):
         protocol = (config.warmup_runs, config.iterations, config.num_trials)
         self.seen.append((workload.axes["seq_len"], *protocol))
-        return {each.name: self.evaluation for each in solutions}
+        run = [each.name for each in solutions if each.name not in self.left_out]
+        return dict.fromkeys(run, self.evaluation)
 
     def look(self, part, task, results):
         return {}
@@ -426,6 +471,32 @@ def test_a_worker_that_cannot_start_is_no_fault_of_the_reference(
             evaluator.evaluate(first)
         monkeypatch.setattr(fib, "running", starts)
         assert evaluator.evaluate(second).passed
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (None, evaluate.NOT_RUN),
+        ("OutOfMemoryError: no", "the reference did not run: OutOfMemoryError: no"),
+        ("the reference has 1 values", "the reference has 1 values"),
+    ],
+)
+def test_what_was_not_run_is_not_evaluated_and_says_why(
+    tmp_path, monkeypatch, on_gpu, passed, fault, reason
+):
+    """That the reference failed on a new worker, or that there was no new one."""
+    runners = Runners(monkeypatch, passed)
+    runners.fault = RuntimeError(fault) if fault else None
+    runners.left_out = ["b_h512_i256"]
+    packed = {name: solution(tmp_path, RIGHT, name) for name in ("a", "b")}
+    plan = judged.plan(packed, ["16"], device=judged.GPU)
+    (task,) = plan
+    with closing(evaluate.Evaluator(plan)) as evaluator:
+        outcome = evaluator.evaluate(task)
+
+    assert set(outcome.evaluated) == {"a"}
+    assert outcome.lost == {"b": reason}
+    assert not outcome.passed
 
 
 def test_a_time_out_on_a_gpu_is_not_waited_for_again(tmp_path, monkeypatch, on_gpu):

@@ -49,15 +49,17 @@ class FakeRay:
     """Stands in for Ray: calls are noted, and done one after the other.
 
     dies: labels; an actor that is given one of them dies. broken: actors on which every reference
-    fails. never: no actor starts. Whenever Ray is waited for, each actor that was not ended has a
-    call: it keeps its device until it is ended.
+    fails. breaks: actors that evaluate only the first solution of a task. never: no actor starts.
+    Whenever Ray is waited for, each actor that was not ended has a call: it keeps its device until
+    it is ended.
     """
 
     exceptions = SimpleNamespace(RayError=RayError)
 
-    def __init__(self, dies=(), broken=(), never=False):
+    def __init__(self, dies=(), broken=(), breaks=(), never=False):
         self.dies = dies
         self.broken = broken
+        self.breaks = breaks
         self.never = never
         self.actors = []
         self.calls = []  # (actor, task), of a start None
@@ -101,6 +103,9 @@ class FakeRay:
             raise RayError("it died")
         if number in self.broken:
             return Outcome(task, lost=dict.fromkeys(task.names, "no reference"))
+        if number in self.breaks:
+            first, *rest = task.names
+            return Outcome(task, {first: None}, dict.fromkeys(rest, "no worker"))
         return Outcome(task, dict.fromkeys(task.names))
 
     def kill(self, actor):
@@ -158,6 +163,21 @@ def test_a_gpu_on_which_no_reference_runs_does_not_eat_the_queue(monkeypatch):
     both_broken = handed_out(monkeypatch, TASKS[:1], 1, broken=[0, 1])
     lost = [outcome.lost for outcome in both_broken.outcomes]
     assert lost == [{"x": "no reference", "y": "no reference"}]
+
+
+def test_what_a_gpu_evaluated_before_it_broke_is_kept(monkeypatch):
+    """And the other solutions are tried again, once."""
+    tasks = [task("a", 0, "x", "y", "z")]
+    handed = handed_out(monkeypatch, tasks, 1, breaks=[0])
+    assert handed.by_actor == [[("T=0", "x", "y", "z")], [("T=0", "y", "z")]]
+    assert handed.killed == [0]
+    assert [set(outcome.evaluated) for outcome in handed.outcomes] == [{"x"}, {"y", "z"}]
+    assert not any(outcome.lost for outcome in handed.outcomes)
+
+    handed = handed_out(monkeypatch, tasks, 1, breaks=[0], broken=[1])
+    first, second = handed.outcomes
+    assert (set(first.evaluated), first.lost) == ({"x"}, {})
+    assert second.lost == {"y": "no reference", "z": "no reference"}
 
 
 def test_a_cluster_on_which_nothing_starts_ends_the_run(monkeypatch):

@@ -108,7 +108,7 @@ class Evaluator:
             if name in findings:
                 evaluated[name] = self.evaluated(part, task, name, findings[name])
             else:
-                lost[name] = NOT_RUN
+                lost[name] = why_not_run(self.runners.current)
         return Outcome(task, evaluated, lost)
 
     def findings(self, part: Part, task: Task) -> dict[str, Finding]:
@@ -205,6 +205,11 @@ class Evaluator:
                 command=self.plan.command,
             )
         return self.provenances[key]
+
+
+def why_not_run(runner: fib.Runner) -> str:
+    """Return one line on why a solution was left out. runner: which has just left it out."""
+    return reference_fault(runner.fault) if runner.fault else NOT_RUN
 
 
 def reference_fault(error: Exception) -> str:

@@ -274,7 +274,9 @@ class Worker(PersistentSubprocessWorker):
                 check_finite(definition, expected)
             return handle
         except Exception as error:
-            self.fault = f"{type(error).__name__}: {error}".splitlines()[0]
+            self._baselines.clear()  # FIB has stored one that is not finite
+            line = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.fault = line.removeprefix("RuntimeError: ")  # it is raised as one again
             raise
         finally:
             torch.cuda.empty_cache()
@@ -317,15 +319,21 @@ def ending(code: int) -> str:
 
 
 class Runner(PersistentRunner):
-    """FIB's runner, which says why a reference failed, and blames no solution for a worker."""
+    """FIB's runner, which says why a reference failed, and blames no solution for a worker.
+
+    fault: why, in the last workload, the reference failed on a worker that took another's place.
+    """
+
+    fault: RuntimeError | None = None
 
     def run_workload(self, *args) -> dict[str, Evaluation]:
         """Return packed solution's name -> FIB's evaluation.
 
         A solution that was not run is left out: a worker has ended before it, and no other one, or
         no reference on it, took its place. FIB says RUNTIME_ERROR of such. Raises RuntimeError with
-        the cause where the reference failed.
+        the cause where the reference failed for all.
         """
+        self.fault = None
         self._device_retry_counts.clear()  # FIB gives a device up after three failures in all
         workers = list(self._workers)
         for worker in workers:
@@ -337,7 +345,12 @@ class Runner(PersistentRunner):
         except RuntimeError as error:
             faults = filter(None, [worker.fault for worker in workers])
             raise RuntimeError(next(faults, error)) from error
-        ran = set().union(*[worker.ran for worker in workers])
+
+        ran = set()
+        for worker in workers:
+            ran |= worker.ran
+            if worker.ran and worker.fault:  # FIB goes on without one whose first reference failed
+                self.fault = RuntimeError(worker.fault)
         return {name: evaluation for name, evaluation in results.items() if name in ran}
 
 

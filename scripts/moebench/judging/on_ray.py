@@ -231,14 +231,10 @@ class Run:
                 continue
 
             self.failed_starts = 0
-            if task and outcome.lost and self.try_again(task, next(iter(outcome.lost.values()))):
-                # that the reference did not run may be the state of its GPU
-                self.ray.kill(assignment.actor)
-                continue
-
-            self.idle.append(assignment.actor)
-            if task:
-                yield outcome
+            if task is None:
+                self.idle.append(assignment.actor)
+            else:
+                yield from self.answered(assignment.actor, outcome)
 
     def evaluating(self) -> int:
         """Return how many actors evaluate a task; the others of `assignments` start."""
@@ -262,6 +258,22 @@ class Run:
         for _ in range(wanted):
             actor = self.new_actor.remote(self.plan)
             self.assignments[actor.ready.remote()] = Assignment(actor, None)
+
+    def answered(self, actor: object, outcome: Outcome) -> Iterator[Outcome]:
+        """Have what an actor did not evaluate of its task tried again, and yield what it did. Yield
+        the outcome as it is where all was evaluated, or the rest was tried again before.
+        """
+        rest = replace(outcome.task, names=tuple(outcome.lost))
+        reasons = list(outcome.lost.values())
+        if not reasons or not self.try_again(rest, reasons[0]):
+            self.idle.append(actor)
+            yield outcome
+            return
+
+        # the state of its GPU may be why the reference did not run, or a worker was not replaced
+        self.ray.kill(actor)
+        if outcome.evaluated:
+            yield Outcome(outcome.task, outcome.evaluated)
 
     def died(self, task: Task | None, error: Exception) -> Iterator[Outcome]:
         """Have the task of an actor that died tried again, each of its solutions apart. Yield the
