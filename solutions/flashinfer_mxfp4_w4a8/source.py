@@ -1,15 +1,22 @@
-"""source: what MXFP4 weights with FP8 activations need of FlashInfer's sources."""
+"""source: which kernels of FlashInfer's are compiled for MXFP4 weights with FP8 activations.
+
+build.py reads RUNNER, the file of FlashInfer's that launches them, and what the sources in
+kernels.py are written from: ACTIVATIONS, their C++ type, SCALES, the mode in which the weights'
+scales are applied, and KERNELS. A tile is (rows of the weights, tokens, K).
+"""
 
 from ..flashinfer_mxfp4.kernels import COOPERATIVE, PINGPONG, PREFILL, ROLLING, Kernel
 
 RUNNER = "moe_gemm_kernels_fp8_fp4.cu"
 ACTIVATIONS = "__nv_fp8_e4m3"
 SCALES = "kPreMmaE8M0"
-SINGLE_TOKENS = (8, 16, 32, 40, 64)  # what the tuner tries beside its list, whatever that has
+# Tokens of a tile in kernels of a single warpgroup, PREFILL and ROLLING. FlashInfer's tuner tries
+# all of these, though they are not in its list of candidates.
+SINGLE_TOKENS = (8, 16, 32, 40, 64)
 KERNELS = [
     Kernel((64, 16, 256), PINGPONG),
     Kernel((128, 16, 256), COOPERATIVE),
-    Kernel((128, 64, 256), COOPERATIVE),  # asked for the size of the scratch, too
+    Kernel((128, 64, 256), COOPERATIVE),  # FlashInfer asks this one how much scratch is needed
     Kernel((128, 128, 128), COOPERATIVE),
     *(Kernel((128, tokens, 128), PREFILL) for tokens in SINGLE_TOKENS),
     *(Kernel((128, tokens, 128), ROLLING) for tokens in SINGLE_TOKENS),

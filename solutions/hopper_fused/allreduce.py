@@ -1,8 +1,10 @@
-"""allreduce: a layer's output summed over the GPUs of one host that share its experts, or their
-width.
+"""allreduce: a layer's output summed over the GPUs of one host, each of which has some of the
+layer's experts, or a part of the width of all.
 
-Up to `Peers.launch_tokens` tokens the layer's launch does it. Above, an all-reduce over torch's
-symmetric memory follows the layer, and above `Peers.max_tokens` the group's own.
+Who sums depends on the number of tokens:
+    up to `Peers.launch_tokens`: the layer's launch itself.
+    up to `Peers.max_tokens`: an all-reduce over torch's symmetric memory, after the layer.
+    above: the process group's all-reduce, after the layer.
 """
 
 from functools import partial
@@ -15,11 +17,16 @@ from ..common.host.problem import HIDDEN_SIZE
 from .build import load_kernels
 from .h_split import H_SPLIT
 
-PATIENCE = 2**26  # looks for what another rank sends: about half a minute on an H100
+PATIENCE = 2**26  # polls for another rank's data: about half a minute on an H100
 
 
 class RankMissing(RuntimeError):
-    """Nothing came from rank `missing` in `epoch`. Launches that sum are numbered, from 1 on."""
+    """A launch has waited in vain for another rank.
+
+    Attributes:
+        missing: the rank from which nothing came.
+        epoch: the number of that launch among those that sum, from 1 on.
+    """
 
     def __init__(self, rank, missing, epoch):
         super().__init__(
@@ -35,23 +42,24 @@ class Peers:
 
     All ranks create it together, outside of a graph, and then make the same calls, with the same
     number of tokens, in the same order. Calls with one `Peers` must not run side by side: they are
-    made on one stream, or on streams that wait for each other. Layers of one model share it, and so
-    do graphs.
+    made on one stream, or on streams that wait for each other. One `Peers` serves all layers of a
+    model, and all graphs.
 
-    A rank that looks `patience` times for what another one sends ends with a CUDA error, after
-    which its process can use the GPU no more; `check` then says for whom it waited. So does a rank
-    whose neighbour has died.
+    A rank that has polled `patience` times for the data of another one, which may have died, gives
+    up: its launch ends with a CUDA error, and its process can use the GPU no more. `check` then
+    says for whom it waited.
 
     Attributes:
-        launch_tokens: up to here the layer and the sum are one launch.
-        max_tokens: up to here there is symmetric memory for the sum of another launch.
+        launch_tokens: up to so many tokens the layer and the sum are one launch.
+        max_tokens: up to so many there is symmetric memory for an all-reduce after the layer.
     """
 
     def __init__(self, group=None, max_tokens=1024, patience=PATIENCE, direct_tokens=None):
         """group: a torch process group over GPUs of one host, 8 at most; None for all ranks.
 
-        direct_tokens: up to here a launch's ranks send their sums to all others, and above to the
-        rank that adds them up; None for what is expected to be fastest.
+        direct_tokens: up to so many tokens, in one launch, each rank sends its whole output to all
+        others. Above, each rank adds up a share of the output: it gets that share from all others
+        and sends them the result. None for what is expected to be fastest.
         """
         self.group = group or dist.group.WORLD
         self.rank = dist.get_rank(self.group)
@@ -75,7 +83,7 @@ class Peers:
     def check(self):
         """Raise RankMissing if a launch of this rank has given up waiting for another one."""
         failure = int(self._failure_word[0])
-        if failure:
+        if failure:  # the missing rank plus 1, then the epoch, 32 bits each
             raise RankMissing(self.rank, (failure >> 32) - 1, failure & 0xFFFFFFFF)
 
     def entry_point(self, kernel, interface):
@@ -89,6 +97,7 @@ class Peers:
         return self._entry_points[kernel]
 
     def _run(self, kernel, arguments):
+        """Compute a layer and its sum. arguments: the interface's; the output is the last."""
         self.check()
         *inputs, output = arguments
         tokens = output.shape[0]
@@ -108,7 +117,7 @@ class Peers:
 
     def _set_up_symmetric(self, count, dtype):
         """Return a tensor of zeros that all ranks can reach, and its address on each rank."""
-        # in few versions of torch and on few platforms, and the layer alone does without
+        # imported here: few versions of torch and few platforms have it, and only Peers needs it
         from torch.distributed import _symmetric_memory as symmetric_memory
 
         device = torch.device("cuda", torch.cuda.current_device())

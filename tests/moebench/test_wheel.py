@@ -32,7 +32,7 @@ CONFIG = {
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A folder with what a wheel of this repository installs."""
+    """Return a folder with what a wheel of this repository installs."""
     clone = tmp_path_factory.mktemp("copy") / "clone"
     shutil.copytree(paths.ROOT, clone, ignore=LEFT_OUT)
 
@@ -44,7 +44,10 @@ def installed(tmp_path_factory):
 
 @pytest.fixture
 def python(installed, tmp_path):
-    """Run Python with the installed package in an empty folder: what it printed, and its status."""
+    """Return a function that runs Python with the installed package in an empty folder.
+
+    It returns the CompletedProcess.
+    """
 
     def run(*arguments):
         env = os.environ | {"PYTHONPATH": str(installed), "CUDA_VISIBLE_DEVICES": ""}
@@ -56,12 +59,12 @@ def python(installed, tmp_path):
 
 @pytest.fixture
 def moebench(python):
-    """Run the installed command."""
+    """Return a function that runs the installed command, as `python`."""
     return partial(python, "-m", "moebench")
 
 
-def files(folder):
-    """Return when each file below the folder was written; Python's own cache is left out."""
+def write_times(folder):
+    """Return path -> when it was written, of each file below the folder but Python's own cache."""
     times = {}
     for path in folder.rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -91,7 +94,7 @@ def test_a_model_and_the_definitions_are_shown(moebench, tmp_path):
 def test_a_new_solution_is_judged_and_only_the_users_folder_is_written(
     moebench, installed, tmp_path
 ):
-    before = files(installed)
+    before = write_times(installed)
     done = moebench("new", "mine", "--author", "me")
     assert done.returncode == 0, done.stderr
     done = moebench("run", "--solutions", "mine", "--workloads", "one-token")
@@ -100,14 +103,14 @@ def test_a_new_solution_is_judged_and_only_the_users_folder_is_written(
     assert done.returncode == 0, done.stderr
 
     written = tmp_path / "moebench-files" / "solutions"
-    packed = list(written.glob("packed/*/mine.json"))
-    assert len(packed) == 2
+    packed_files = list(written.glob("packed/*/mine.json"))
+    assert len(packed_files) == 2  # of a layer for GPUs and of the small one
     assert (written / "mine" / "main.py").is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["moebench-files"]
-    assert files(installed) == before
+    assert write_times(installed) == before
 
-    file = str(packed[0].parent.parent)
-    done = moebench("run", file, "--definition", "small", "--workloads", "one-token")
+    packed_folder = str(written / "packed")
+    done = moebench("run", packed_folder, "--definition", "small", "--workloads", "one-token")
     assert done.returncode == 0, done.stderr
 
 
@@ -116,6 +119,7 @@ def test_a_data_set_is_judged_by_its_own_files(moebench, tmp_path):
     for folder in ("definitions", "workloads"):
         shutil.copytree(paths.ROOT / folder, data_set / folder)
     assert moebench("data", "small", "--write").returncode == 0
+    # the workloads' tensors, which the repository does not carry
     shutil.copytree(tmp_path / "moebench-files" / "blob", data_set / "blob")
 
     options = ["--definition", "small", "--workloads", "1"]
@@ -128,7 +132,7 @@ NEED_A_CLONE = [
     ["model", "config.json", "--add", "mine"],
     ["submit", "torch_moe", "--into", "x"],
 ]
-EACH = f"""
+CALL_EACH = f"""
 from moebench import cli
 for command in {NEED_A_CLONE}:
     print(cli.main(command))
@@ -137,7 +141,7 @@ for command in {NEED_A_CLONE}:
 
 def test_what_needs_a_clone_says_so(python, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    done = python("-c", EACH)
+    done = python("-c", CALL_EACH)
     assert done.stdout.split() == ["1", "1", "1"], done.stderr
     lines = done.stderr.splitlines()
     assert len(lines) == 3

@@ -1,7 +1,7 @@
 """Definitions and workloads of a FIB data set on disk: this repository, or another folder.
 
-`root` is the data set's folder; paths.ROOT is this repository, whose definitions are made by the
-catalogue and whose workloads are written when they are first asked for.
+`root` is the data set's folder. It is paths.ROOT for this repository, whose definitions the
+catalogue makes, and whose workloads are written when they are first asked for.
 """
 
 from collections.abc import Collection
@@ -19,7 +19,8 @@ from moebench.operators.workloads import LabelledWorkload
 
 LFS = b"version https://git-lfs"  # how a pointer of Git LFS begins
 LARGEST_POINTER = 1024  # bytes
-EVALUATED = ("axes", "inputs", "outputs", "reference")  # a definition's fields that results hang on
+# a definition's fields that decide what is computed and what is right
+EVALUATED = ("axes", "inputs", "outputs", "reference")
 
 
 def files(root: Path) -> dict[str, Path]:
@@ -34,13 +35,18 @@ def files(root: Path) -> dict[str, Path]:
 
 
 def names(root: Path) -> list[str]:
-    """Return the definitions' names: first those that this repository has, too, in its order.
+    """Return the definitions' names: first those that the catalogue has, too, in its order.
 
     Raises as `files`.
     """
-    ours = catalogue.by_name()
-    there = ours if root == paths.ROOT else files(root)
-    return sorted(there, key=[*ours, *there].index)
+    in_catalogue = list(catalogue.by_name())
+    if root == paths.ROOT:
+        return in_catalogue
+
+    there = files(root)
+    shared = [name for name in in_catalogue if name in there]
+    others = [name for name in there if name not in shared]
+    return shared + others
 
 
 def definition(name: str, root: Path) -> Definition:
@@ -59,9 +65,9 @@ def labelled(
 ) -> list[LabelledWorkload]:
     """Return the workloads of the definition of this name, in the order in which they are run.
 
-    The tensors of this repository's are written below blob/ where they are missing. wanted: what
-    the user calls some of them, as `workloads.named` takes it; without any, all are returned.
-    Raises UserError for a text that means none, and where there are no workloads.
+    If root is this repository, missing tensors are written below blob/. wanted: names that the user
+    gives to some of the workloads, as `workloads.named` takes them; without any, all are returned.
+    Raises UserError for a name that no workload has, and where there are no workloads.
     """
     every_workload = all_labelled(name, root)
     if not every_workload:
@@ -70,13 +76,13 @@ def labelled(
         return every_workload
 
     chosen = []
-    for text in wanted:
-        chosen += workloads.named(text, every_workload)
+    for user_name in wanted:
+        chosen += workloads.named(user_name, every_workload)
     return [each for each in every_workload if each in chosen]
 
 
 def all_labelled(name: str, root: Path) -> list[LabelledWorkload]:
-    """Return what `labelled` returns of all workloads; [] where the data set has none."""
+    """Return all workloads as `labelled` does; [] where the data set has none."""
     labelled_workloads = []
     if root == paths.ROOT:
         layer_key = catalogue.by_name()[name]
@@ -92,16 +98,18 @@ def all_labelled(name: str, root: Path) -> list[LabelledWorkload]:
 
 
 def lacking(definition: Definition, workload: Workload, root: Path) -> str | None:
-    """Return why a workload cannot be loaded, an axis or a file that is missing, or None.
+    """Return which axis or file a workload lacks, so that it cannot be loaded, or None.
 
-    What is there may be wrong all the same: FIB says that.
+    Whether an axis or a file that is there is right, FIB checks.
     """
     for axis in definition.axes:
         if axis not in workload.axes and definition.axes[axis].type == "var":
             return f"axes: {axis} is missing"
 
     for name, spec in workload.inputs.items():
-        fault = file_fault(root / spec.path) if spec.type == "safetensors" else None
+        if spec.type != "safetensors":
+            continue
+        fault = file_fault(root / spec.path)
         if fault:
             return f"{name}: {spec.path} {fault}"
     return None
@@ -118,7 +126,7 @@ def file_fault(path: Path) -> str | None:
 
 def differing(definition: Definition) -> list[str]:
     """Return the EVALUATED fields in which a definition differs from this repository's of the same
-    name, descriptions left out; [] if there is none of that name.
+    name, whatever their descriptions say; [] if the repository has none of that name.
     """
     layer_key = catalogue.by_name().get(definition.name)
     if layer_key is None:
@@ -129,5 +137,5 @@ def differing(definition: Definition) -> list[str]:
 
 def text_of(definition: Definition, field: str) -> str:
     """Return a field of a definition as JSON, without the descriptions in it."""
-    without_descriptions = {field: {"__all__": {"description": True}}}
-    return definition.model_dump_json(include={field}, exclude=without_descriptions)
+    descriptions = {field: {"__all__": {"description": True}}}  # "__all__": of each axis or tensor
+    return definition.model_dump_json(include={field}, exclude=descriptions)

@@ -1,7 +1,7 @@
 """Which runner evaluates a task: one of isolation/, or FIB's own.
 
-A runner's `run_workload` takes a definition, a workload and solutions, and returns what is found
-about each solution by its packed name: a Finding from isolation/, an Evaluation from FIB.
+A runner's `run_workload` takes a definition, a workload and solutions, and returns what it finds
+about each solution, by the packed name: a Finding from isolation/, an Evaluation from FIB.
 """
 
 from contextlib import AbstractContextManager, ExitStack, closing
@@ -14,31 +14,36 @@ from moebench.judging.plan import Part, Task
 
 
 class Runners:
-    """The runner of the task before, which the next one shares if it may. One is open at a time.
+    """One open runner, which a task gets from the task before it, or which is replaced.
 
-    device: as torch calls it. clock: that times are taken by on a GPU.
+    Tasks of one definition share a runner: those of our solutions, and those of each third-party
+    solution. With `Part.renew_worker` none do. device: as torch calls it. clock: one of
+    provenance.CLOCKS, by which times are taken on a GPU.
     """
 
     def __init__(self, device: str, clock: str):
         self.device = device
         self.clock = clock
         self.current: Runner | fib.Runner | None = None
-        self.shared_by: tuple | None = None  # the definition, and a third-party solution alone
-        self.open_runner = ExitStack()
+        # whose tasks may share `current`: a definition, and a third-party solution's name or ()
+        self.shared_by: tuple | None = None
+        self.open_runner = ExitStack()  # closes `current`
 
     def close(self) -> None:
         self.open_runner.close()
 
     def runner_for(self, part: Part, task: Task) -> Runner | fib.Runner:
-        """Return the runner for a task. Raises UserError where none can be started, which is no
-        fault of the reference.
+        """Return the runner for a task, started unless the task before left one that it may share.
+
+        Raises UserError where none can be started: the caller blames any other error on the
+        reference.
         """
         third_party = task.names if part.is_third_party(task) else ()
         sharing = (task.definition, third_party)
         if sharing == self.shared_by and not part.renew_worker:
             return self.current
 
-        self.shared_by = None  # where the next one does not start, this one is closed all the same
+        self.shared_by = None  # nobody's, also where the next one does not start
         self.open_runner.close()
         context = self.new_runner(part, bool(third_party))
         try:
@@ -51,8 +56,8 @@ class Runners:
     def new_runner(self, part: Part, is_third_party: bool) -> AbstractContextManager:
         """Return a runner that closes with its context.
 
-        On a GPU it is FIB's for our solutions, which are trusted, and for outputs that FIB alone
-        can compare.
+        On a CPU it is that of isolation/. On a GPU it is FIB's, which trusts what it runs, for our
+        solutions, and also for outputs that FIB alone can compare.
         """
         if self.device == "cpu":
             return closing(Runner())

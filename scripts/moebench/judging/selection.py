@@ -1,7 +1,7 @@
 """Which layer and which of this repository's solutions run on a device, and why others do not.
 
-A layer is named by its key in the catalogue, as "glm-5-ep8" or "small"; "full" layers are those
-that need a GPU.
+A layer is named by its key in the catalogue, as "glm-5-ep8" or "small". Those in `catalogue.full`
+need a GPU; the others are small ones, for a machine without.
 """
 
 from flashinfer_bench import Solution
@@ -17,10 +17,11 @@ from moebench.packing.serves import why_not
 
 
 def choose_layer(layer_key: str | None, on_gpu: bool, solutions: list[str]) -> str:
-    """Return the layer key that is given, else the first that is for this device: of those that the
-    first of the solutions serves, then of all.
+    """Return the given layer key, or for None the first that is for this device.
 
-    Raises UserError for an unknown solution, CannotRun as `check_device`.
+    solutions: those that will run on it, [] for any. What the first of them serves is looked
+    through before all other layers. Raises UserError for an unknown solution, CannotRun as
+    `check_device`.
     """
     if layer_key is not None:
         check_device(layer_key, on_gpu)
@@ -34,20 +35,20 @@ def choose_layer(layer_key: str | None, on_gpu: bool, solutions: list[str]) -> s
 
 
 def is_for(layer_key: str, on_gpu: bool) -> bool:
-    """Whether a layer's size is for a GPU (on_gpu), or else for a machine without one."""
+    """Whether a layer is for a GPU (on_gpu), or else whether it is for a machine without one."""
     return (layer_key in catalogue.full()) == on_gpu
 
 
 def check_device(layer_key: str, on_gpu: bool) -> None:
     """Raise CannotRun for a layer that is too large for a machine without a GPU."""
-    if not on_gpu and not is_for(layer_key, on_gpu):
+    if not on_gpu and layer_key in catalogue.full():
         raise CannotRun(
             f"{layer_key} needs a CUDA device; without one: --definition {small_like(layer_key)}"
         )
 
 
 def select(names: list[str], layer_key: str, say: Say) -> dict[str, Solution]:
-    """Return `eligible` solutions on this machine; those whose build takes minutes are built.
+    """Return the `eligible` solutions on this machine, and build those that take minutes to build.
 
     Tells the user which are skipped, and why. Raises as `eligible`, and CannotRun if all are.
     """
@@ -67,23 +68,25 @@ def eligible(
     """Return name -> packed solution for a layer, and a line for each solution that is skipped.
 
     names: of the solutions; [] for all that serve a layer of this operator. Raises UserError for a
-    named one that is unknown or cannot be packed, CannotRun for a layer that none serves.
+    named one that is unknown or cannot be packed; without names CannotRun for a layer that no
+    solution serves.
     """
     check_cache()
-    all_packed, left_out = pack.pack_all(names)
-    if not names:
-        if not any(layer_key in packed for packed in all_packed.values()):
-            raise CannotRun(
-                f"no solution serves {layer_key} yet; "
-                f"`moebench new NAME --definition {layer_key}` starts one"
-            )
+    all_packed, errors = pack.pack_all(names)
+    is_served = any(layer_key in packed for packed in all_packed.values())
+    if not names and not is_served:
+        raise CannotRun(
+            f"no solution serves {layer_key} yet; "
+            f"`moebench new NAME --definition {layer_key}` starts one"
+        )
 
     solutions = {}
-    skipped = [line.replace(": ", ": SKIPPED: ", 1) for line in left_out]
+    # "NAME: ERROR" becomes "NAME: SKIPPED: ERROR"
+    skipped = [error.replace(": ", ": SKIPPED: ", 1) for error in errors]
     operator_keys = operator(layer_key).layer_sizes().keys()
     for name, packed in all_packed.items():
         if not names and packed.keys().isdisjoint(operator_keys):
-            continue
+            continue  # it is for another operator, and nobody asked for it
 
         reason = why_not_run(name, packed, layer_key, device)
         if reason:
@@ -100,14 +103,18 @@ def why_not_run(
 
     packed: layer key -> the solution, for each layer that it serves.
     """
-    any_packed, *_ = packed.values()  # hardware and dependencies are the manifest's
+    any_packed, *_ = packed.values()  # all have the manifest's hardware and dependencies
     reason = eligibility.why_skipped(any_packed, device.target)
-    if reason or layer_key in packed:
+    if reason:
         return reason
+    if layer_key in packed:
+        return None
 
     sizes = catalogue.layer_sizes()[layer_key]
     why = why_not(manifest.read_manifest(name).serves, form(layer_key), sizes)
+
+    # a layer that it serves, for the same kind of machine where there is one
     needs_gpu = layer_key in catalogue.full()
-    like_it = [key for key in packed if is_for(key, needs_gpu)]
-    served, *_ = like_it or packed
-    return f"does not serve {layer_key} ({why}), as it does --definition {served}"
+    same_machine = [key for key in packed if is_for(key, needs_gpu)]
+    served, *_ = same_machine or packed
+    return f"does not serve {layer_key} ({why}); it serves --definition {served}"

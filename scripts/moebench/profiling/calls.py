@@ -1,8 +1,8 @@
 """Call a solution as FIB's timing does, on workloads that the user names.
 
 As a program, `python -m moebench.profiling.calls SOLUTION LAYER_KEY WORKLOAD...`, this is what ncu
-profiles. For each workload, after warm-up, it launches a separator and makes one call; the profiler
-is on for these alone.
+profiles. For each workload, after warm-up, it launches a separator, by which ncu.py tells workloads
+apart, and makes one call; the profiler is on for these alone.
 """
 
 import argparse
@@ -31,14 +31,14 @@ FLUSH_BYTES = 256 << 20  # more than any L2
 
 
 def choose(names: list[str], layer_key: str) -> dict[str, Workload]:
-    """Return the workloads that a user names, by uuid; those that are made for it, by KIND:T.
+    """Return the workloads that a user names: uuid -> one of the layer's, KIND:T -> one made here.
 
     names: token counts, uuids, names of cases, or KIND:T as "uniform:300"; [] for four workloads
     from the least T to the greatest. Raises UserError for a name that means nothing.
     """
     kinds = routing_kinds.kinds_of(layer_key)
     recorded = dataset.labelled(definition_name(layer_key))
-    made_up_help = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""
+    or_a_kind = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""  # for the message
 
     chosen: dict[str, Workload] = {}
     for name in names or default_workloads(recorded):
@@ -46,7 +46,7 @@ def choose(names: list[str], layer_key: str) -> dict[str, Workload]:
         if kind in kinds and tokens.isdecimal():
             chosen[name] = routing_kinds.workload(kind, int(tokens), layer_key).workload
         else:
-            for labelled in workloads.named(name, recorded, made_up_help):
+            for labelled in workloads.named(name, recorded, or_a_kind):
                 chosen[labelled.workload.uuid] = labelled.workload
     return chosen
 
@@ -85,8 +85,8 @@ def call_repeatedly(
 ) -> None:
     """Call as FIB does: before each call L2 is flushed, arguments are cloned, the device is idle.
 
-    mark: makes a context in which each call is made and ends. Raises CannotRun for whatever the
-    solution raises.
+    mark: called before each call for a context, which is left when the device has done the call.
+    Raises CannotRun for whatever the solution raises.
     """
     cache = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
     with torch.no_grad():

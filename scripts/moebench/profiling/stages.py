@@ -3,7 +3,7 @@
     [stages]
     "route_*" = "route"
 
-The pattern is of a kernel's plain name, which `plain_name` makes of what profilers call it.
+The pattern is matched with a kernel's plain name, which `plain_name` makes of a profiler's name.
 """
 
 import fnmatch
@@ -29,14 +29,16 @@ def stage_of(kernel: str, table: dict[str, str]) -> str | None:
 
 def plain_name(kernel: str) -> str:
     """Return a kernel's name without return type, namespaces, template and call arguments: "route"
-    of "void moe::(anonymous namespace)::route<8>(int*)". A copy or fill, "Memset (Device)", keeps
-    its.
+    of "void moe::(anonymous namespace)::route<8>(int*)".
+
+    The driver's own copies and fills keep their names, "Memset (Device)".
     """
     for namespace in ANONYMOUS_NAMESPACES:
         kernel = kernel.replace(namespace, "")
     if kernel.startswith(DRIVERS_OWN):
         return kernel
 
-    ends = [kernel.find(bracket) for bracket in "<("]
-    end = min((position for position in ends if position > 0), default=len(kernel))
-    return kernel[:end].split()[-1].rsplit("::", 1)[-1]
+    brackets = [kernel.find(bracket) for bracket in "<("]
+    end = min((position for position in brackets if position > 0), default=len(kernel))
+    qualified_name = kernel[:end].split()[-1]  # behind the return type
+    return qualified_name.rsplit("::", 1)[-1]

@@ -17,7 +17,7 @@ from moebench.operators.layers import Sizes, routed_experts
 from moebench.operators.routing import trained_router
 from moebench.operators.routing.kinds import offset_of
 
-STATES = ("hidden_states", "hidden_states_scale")  # of the tokens, which all layers share
+STATES = ("hidden_states", "hidden_states_scale")  # the tokens, which are the same for all layers
 STATE_SCALE = 2.0  # mean of the tokens' scales
 FP32_BYTES = 4
 CONTEXT_BYTES = 2_000_000_000  # the CUDA context, code and libraries' workspaces; a guess
@@ -25,10 +25,10 @@ CONTEXT_BYTES = 2_000_000_000  # the CUDA context, code and libraries' workspace
 
 @dataclass(frozen=True)
 class Resident:
-    """A model's MoE layers in memory, with inputs for the most tokens that are asked for.
+    """A model's MoE layers in memory, with inputs for as many tokens as will be asked for at most.
 
-    layers: each one's inputs by the definition's names; STATES are the same tensors in all.
-    local_experts: each one's chosen experts [T, top_k], counted from the rank's first one.
+    layers: for each layer, name in the definition -> input; STATES are the same tensors in all.
+    local_experts: for each layer, the tokens' experts [T, top_k], counted from the rank's first.
     """
 
     layer_key: str
@@ -44,7 +44,7 @@ class Resident:
 
         arguments = []
         for layer in self.layers:
-            inputs = layer | states
+            inputs = layer | states  # those of STATES are cut once for all layers
             arguments.append(
                 [first_tokens(inputs[name], specs[name].shape, num_tokens) for name in specs]
             )
@@ -71,13 +71,13 @@ def fitting(
     """
     sizes = catalogue.layer_sizes()[layer_key]
     inputs = input_bytes(definition(layer_key), {"seq_len": num_tokens})
-    layer = sum(size for name, size in inputs.items() if name not in STATES)
+    layer_bytes = sum(size for name, size in inputs.items() if name not in STATES)
 
-    beside = CONTEXT_BYTES + reference_bytes(sizes, num_tokens)
-    beside += solution_count * scratch_bytes(sizes, num_tokens)
-    fit = (free_bytes - beside) // layer
+    other_bytes = CONTEXT_BYTES + reference_bytes(sizes, num_tokens)
+    other_bytes += solution_count * scratch_bytes(sizes, num_tokens)
+    fit = (free_bytes - other_bytes) // layer_bytes
     if fit < 1:
-        needed = f"{(beside + layer) / 1e9:.1f} GB"
+        needed = f"{(other_bytes + layer_bytes) / 1e9:.1f} GB"
         free = f"{free_bytes / 1e9:.1f} GB"
         raise CannotRun(
             f"--tokens: got {num_tokens}, one layer of {layer_key} needs {needed}, "
@@ -87,15 +87,17 @@ def fitting(
 
 
 def scratch_bytes(sizes: Sizes, num_tokens: int) -> int:
-    """Return what a solution keeps: for each expanded token, which is a token for one of its
-    experts, gemm1's output, the intermediate and gemm2's output in bf16.
+    """Return how many bytes a solution's scratch has.
+
+    For each expanded token, a token for one of its experts, that is gemm1's output (two
+    intermediate sizes wide), the intermediate and gemm2's output, all in bf16.
     """
     expanded_tokens = num_tokens * sizes["top_k"]
     return 2 * expanded_tokens * (sizes["hidden_size"] + 3 * sizes["intermediate_size"])
 
 
 def reference_bytes(sizes: Sizes, num_tokens: int) -> int:
-    """Return what a call of the reference takes at most beside its inputs.
+    """Return how many bytes a call of the reference takes at most beside its inputs.
 
     It dequantises the weights of some experts at once: three fp32 tensors as large as their gemm1
     weights, the scales of every element, the values and the product. Of the tokens it has at most
@@ -109,8 +111,9 @@ def reference_bytes(sizes: Sizes, num_tokens: int) -> int:
 
 
 def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resident:
-    """Return the layers, with inputs for so many tokens. Their numbers are the same in every run on
-    one kind of device.
+    """Return the layers, with inputs for so many tokens.
+
+    The values are drawn: the same in every run on one kind of device.
     """
     full = definition(layer_key)
     shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True))
@@ -135,8 +138,10 @@ def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resi
 def weights(
     layer_key: str, shapes: dict[str, tuple[int, ...]], generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """Return a layer's weights and their scales, of which 1 / sqrt(K) is the mean: so a product,
-    a sum over K numbers, is as large as what went in.
+    """Return a layer's weights and their scales.
+
+    The scales' mean is 1 / sqrt(K), so that a GEMM's outputs, sums over K products, are about as
+    large as its inputs.
     """
     sizes = catalogue.layer_sizes()[layer_key]
     k_sizes = {"gemm1_weights": sizes["hidden_size"], "gemm2_weights": sizes["intermediate_size"]}
@@ -145,7 +150,8 @@ def weights(
         mean = k**-0.5
         scale = f"{name}_scale"
         if layer_key in catalogue.mxfp4():
-            tensors[name] = integers(-128, 128, shapes[name], generator)  # any two weights a byte
+            # a byte holds two FP4 weights, and every byte is valid
+            tensors[name] = integers(-128, 128, shapes[name], generator)
             tensors[scale] = powers_of_two(shapes[scale], mean, generator)
         else:
             tensors[name] = random_fp8(shapes[name], generator.device, generator)
@@ -168,8 +174,9 @@ def integers(
 
 
 def powers_of_two(shape: tuple[int, ...], mean: float, generator: torch.Generator) -> torch.Tensor:
-    """Return scales of MXFP4, int8 that stand for E8M0: a power of two at or below the mean, or the
-    half of it.
+    """Return scales of MXFP4: int8 exponents with SCALE_BIAS.
+
+    Each stands for the power of two at or below the mean, or for half of it.
     """
     exponent = SCALE_BIAS + math.floor(math.log2(mean))
     return exponent - integers(0, 2, shape, generator)
@@ -184,10 +191,11 @@ class Routing:
 
 
 def routing(seed: str, layer_key: str, num_tokens: int, generator: torch.Generator) -> Routing:
-    """Return a layer's routing, drawn as that of the workloads is: experts differ in popularity,
-    which the seed decides, and tokens by noise, which is drawn on the device, where it is quick.
+    """Return a layer's routing, drawn like the workloads': a token's logit of an expert is the
+    expert's popularity plus noise.
 
-    Where a definition takes top-k, the reference's router has chosen.
+    The seed decides popularities; the noise is drawn on the device, where that is quick. A
+    definition with top-k among its inputs gets what the reference's router chooses by these logits.
     """
     sizes = router_sizes(layer_key)
     device = generator.device

@@ -27,8 +27,9 @@ CLASSES = ("Linear", "FusedMoE")
 
 # A name of a module of some layer: model.layers.3, with what comes after that
 IN_LAYER = re.compile(r"(?:.*?\.)?layers\.(?P<layer>[0-9]+)(?:\.(?P<inside>.+))?")
-# An expert's weights are called mlp.experts.NUMBER.PROJECTION, without number for all experts. This
-# is any run of these parts but a number alone.
+# An expert's weights are called mlp.experts.NUMBER.PROJECTION, without NUMBER where all experts are
+# in one tensor. This matches that name and any run of its parts ("mlp.experts", "experts.3",
+# "3.w1", "mlp", "w1"), but not a NUMBER alone.
 MLP = "|".join(MLPS)
 PROJECTION = "|".join(PROJECTIONS)
 PART_OF_EXPERT = re.compile(
@@ -51,8 +52,10 @@ def layers_named(entries: Iterable[str], layers: list[int], num_experts: int) ->
 
 
 def layers_of_entry(entry: str, layers: list[int], num_experts: int) -> list[int]:
-    """Return the layers whose experts an entry names. A regular expression has to match the start
-    of an expert's name, a glob the whole of it or of the name of a module around.
+    """Return the layers whose experts an entry names.
+
+    A regular expression has to match the start of an expert's name. A glob has to match a whole
+    name: an expert's, or that of a module around the experts.
     """
     is_glob = False
     if entry.startswith("re:") or is_expression(entry):
@@ -89,7 +92,7 @@ def compiled(pattern: str) -> re.Pattern:
 
 
 def expert_names(layer: int, num_experts: int) -> list[str]:
-    """Return the names that a layer's experts may have, for four of the experts."""
+    """Return the names that a layer's experts may have; for speed of four experts alone."""
     some_experts = {0, 1, num_experts // 2, num_experts - 1}
     names = []
     for mlp in mlp_names(layer):

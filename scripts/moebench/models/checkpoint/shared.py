@@ -1,6 +1,7 @@
 """Read what a config.json says of shared experts, which every token takes beside those it chooses.
 
-A definition can have them as further experts behind the others, if each is as wide as these.
+A checkpoint stores its shared experts as one network. Where that is as wide as a whole number of
+the experts that tokens choose, a definition can append it to them as so many further experts.
 """
 
 from dataclasses import dataclass
@@ -10,11 +11,11 @@ from moebench.models.checkpoint.fields import Fields, without_repeats
 
 @dataclass(frozen=True)
 class SharedExperts:
-    """A checkpoint's shared experts, which it stores as one network.
+    """A checkpoint's shared experts, one network.
 
-    width: its intermediate size. expert_width: that of an expert which a token chooses. has_gate:
-    whether a sigmoid, computed of the token, weighs its result. has_own_clamp: whether its
-    activation is clamped otherwise than the experts'.
+    width: the network's intermediate size. expert_width: that of an expert which a token chooses.
+    has_gate: whether the network's result is multiplied by a sigmoid of a number that is computed
+    from the token. has_own_clamp: whether its activation is clamped otherwise than the experts'.
     """
 
     width: int
@@ -24,7 +25,7 @@ class SharedExperts:
 
     @property
     def why_not_appended(self) -> str | None:
-        """Why it cannot be further experts of the layer, or None where it can."""
+        """Why the network cannot be further experts of the layer, or None where it can."""
         if self.width % self.expert_width:
             return f"its width is no multiple of {self.expert_width}, that of the others"
         if self.has_own_clamp:
@@ -33,14 +34,15 @@ class SharedExperts:
 
     @property
     def count(self) -> int:
-        """How many further experts of the layer it is; 0 where it cannot be any."""
+        """How many further experts of the layer the network is; 0 where it cannot be any."""
         return 0 if self.why_not_appended else self.width // self.expert_width
 
 
 def shared_experts(fields: Fields, expert_width: int) -> SharedExperts | None:
     """Return a checkpoint's shared experts, or None where it has none.
 
-    Qwen's models state their width, others how many experts they are. expert_width: see there.
+    Qwen's models state the network's width, others the number of experts that it holds.
+    expert_width: as in SharedExperts.
     """
     count = whole_or_none(fields, "shared_experts")
     width = whole_or_none(fields, "shared_intermediate_size")
@@ -48,6 +50,7 @@ def shared_experts(fields: Fields, expert_width: int) -> SharedExperts | None:
         return None
     if width is None:
         width = count * expert_width
+
     limits = fields.values.get("swiglu_limits_shared")
     own_clamp = bool(limits) and limits != fields.values.get("swiglu_limits")
     has_gate = fields.implied.get("shared_gate", False)
@@ -55,8 +58,9 @@ def shared_experts(fields: Fields, expert_width: int) -> SharedExperts | None:
 
 
 def whole_or_none(fields: Fields, key: str) -> int | None:
-    """Return a field that is a whole number above 0, or None for anything else: unlike
-    `fields.whole` this refuses nothing.
+    """Return a field that is a whole number above 0, or None for anything else.
+
+    key: the field's in `fields.names`. Unlike `fields.whole` this refuses nothing.
     """
     for name in fields.names[key]:
         value = without_repeats(fields.values.get(name))

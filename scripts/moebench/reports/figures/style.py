@@ -27,7 +27,8 @@ INK = "#222222"
 FAINT = "#6b6b6b"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 
-# On a light ground, on a dark one; each has a contrast of at least 4.5 there.
+# Each colour's shade for a light ground, which figures have, and for a dark one, which the HTML
+# page has, too. Each has a contrast of at least 4.5 on its ground.
 PALETTE = [
     ("#0a63c9", "#6db3ff"),
     ("#bd185f", "#ff92c1"),
@@ -46,7 +47,8 @@ BEYOND = {"color": FAINT, "alpha": 0.14, "linewidth": 0}  # fills what the hardw
 BOUND_TICKS = (1, 1.2, 1.5, 2, 3, 5, 10)
 
 FONT = "DejaVu Sans"
-VIEWER_FONTS = "'DejaVu Sans', Verdana, Arial, sans-serif"  # none wider than the first
+# For a viewer without FONT, by whose widths texts were placed: none is wider.
+VIEWER_FONTS = "'DejaVu Sans', Verdana, Arial, sans-serif"
 
 
 def settings() -> AbstractContextManager:
@@ -55,8 +57,10 @@ def settings() -> AbstractContextManager:
 
 
 def look_number(solution: str) -> int:
-    """Return the number that chooses a solution's colour and mark, the same in every figure: its
-    place among the solutions of its operator, and for others' solutions any number.
+    """Return the number that chooses a solution's colour and marker, the same in every figure.
+
+    It is the solution's place among those of its operator, and a hash of its name where the
+    solution is not of this repository.
     """
     if solution not in solution_names():
         return crc32(solution.encode())
@@ -66,7 +70,7 @@ def look_number(solution: str) -> int:
 
 
 def look(solution: str, size: float = 5) -> dict:
-    """Return Line2D's properties for a solution. size: of its mark, in points."""
+    """Return Line2D's properties for a solution. size: of its marker, in points."""
     number = look_number(solution)
     light, _ = PALETTE[number % len(PALETTE)]
     return {
@@ -92,7 +96,7 @@ def token_axis(axes: Axes, tokens: Iterable[int]) -> dict[int, int]:
     counts = sorted(set(tokens))
     positions = range(len(counts))
 
-    # So small that five digits fit into a place of 19 in WIDTH beside a legend.
+    # so small that 19 counts of five digits fit side by side into WIDTH, beside a legend
     axes.set_xticks(positions, map(str, counts), fontsize=6.5)
     axes.set(xlabel="T, tokens (at equal distances)", xlim=(-0.5, len(counts) - 0.5))
     axes.grid(axis="x", visible=False)
@@ -100,7 +104,7 @@ def token_axis(axes: Axes, tokens: Iterable[int]) -> dict[int, int]:
 
 
 def bound_axis(axes: Axes) -> None:
-    """Make a logarithmic y axis of times the bound, up to 10; below 1 it is grey."""
+    """Make a logarithmic y axis of time / roofline bound, up to 10; below 1 it is grey."""
     axes.set_yscale("log")
     axes.set_yticks(BOUND_TICKS, map(str, BOUND_TICKS))
     axes.minorticks_off()
@@ -139,7 +143,7 @@ def text_shown(text: Text) -> list:
 
 
 def rounded(values: Iterable[float]) -> list[float]:
-    """Return numbers to 4 digits, as far as all machines agree."""
+    """Return the numbers to 4 significant digits, in which all machines agree."""
     return [float(f"{value:.4g}") for value in values]
 
 

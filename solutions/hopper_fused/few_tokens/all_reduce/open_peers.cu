@@ -1,4 +1,4 @@
-// open_peers: the host's list of groups of ranks that add up their outputs in the launch, and what Python asks of it.
+// open_peers: the host's list of Peers, groups of ranks that sum their outputs in the launch, and what Python calls.
 #include "hopper_fused/few_tokens/all_reduce/open_peers.cuh"
 
 #include <mutex>
@@ -10,7 +10,7 @@
 namespace hopper_fused {
 
 static std::mutex lock;
-static auto* opened = new std::vector<const Peers*>;  // never freed, as graphs may be replayed to the end
+static auto* opened = new std::vector<const Peers*>;  // never freed: a graph may be replayed until the process ends
 
 const Peers* peers_of(int64_t handle) {
   if (handle == kNoPeers) return nullptr;
@@ -20,8 +20,8 @@ const Peers* peers_of(int64_t handle) {
   return (*opened)[handle - 1];
 }
 
-// Returns the handle that stands for these ranks. buffers: addresses of all ranks' buffers of peer_buffer_bytes each,
-// in this process; failure: of 8 bytes of the host's memory. Peers has the rest.
+// Adds a Peers to the list and returns its handle, from 1 on. buffers: addresses in this process of all ranks' buffers
+// of peer_buffer_bytes each. failure: the address of 8 bytes of pinned host memory. The rest is said at Peers' fields.
 static int64_t open_peers(ffi::Array<int64_t> buffers, int64_t failure, int64_t rank, int64_t direct_tokens,
                           int64_t patience) {
   const int64_t ranks = buffers.size();
@@ -44,6 +44,9 @@ static int64_t open_peers(ffi::Array<int64_t> buffers, int64_t failure, int64_t 
   opened->push_back(peers);
   return opened->size();
 }
+
+// What Python has to know before it calls open_peers: the size of each rank's buffer; up to how many tokens each rank
+// sends its sums to all others by default; up to how many the layer and the sum are one launch, 0 if they never are.
 
 static int64_t peer_buffer_bytes(int64_t ranks, int64_t direct_tokens) {
   return peer_buffer_bytes_of((int)ranks, (int)direct_tokens);
