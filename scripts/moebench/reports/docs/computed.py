@@ -120,7 +120,7 @@ def all_reduces_apart(tokens: int, ways: list[str]) -> list[str]:
         if point.tokens == tokens:
             ratio = point.us[first] / point.us[second]
             apart.append(abs(ratio - 1))
-    return [percent(max(apart), 1)]
+    return [percent(max(apart), 2)]
 
 
 @named
