@@ -70,6 +70,18 @@ def less_per_token_in_vllm(layers: int, backend: str) -> list[str]:
 
 
 @named
+def less_per_token_side_by_side(layers: int, backend: str) -> list[str]:
+    """Return as `less_per_token_in_vllm`, of the servers of both that were last up together."""
+    runs = pd.json_normalize(json_lines("vllm.jsonl"))
+    runs = runs[runs["model.num_hidden_layers"] == layers]
+    together = runs[runs.date == runs.date.max()]
+
+    tpot = together.pivot(index="concurrency", columns="backend", values="median_tpot_ms")
+    savings = 1 - tpot.solution / tpot[backend]
+    return [percent(savings.min(skipna=False)), percent(savings.max())]
+
+
+@named
 def less_in_sglang(runs: list[str], than: list[str]) -> list[str]:
     """Return the savings of a decode step and of a prefill in %, medians over runs by name."""
     by_name = pd.DataFrame(json_lines("sglang.jsonl")).set_index("run_name")
