@@ -1,13 +1,12 @@
-"""What a language model does, as calls to be timed.
-
-They are prefill of a prompt, a step of decode, and the same as a CUDA graph.
+"""Forward passes of a language model, as calls to be timed: prefill of a prompt, a step of decode,
+and such a step as a CUDA graph.
 """
 
 import torch
 from moebench.served.forward import Forward, capture
 from transformers import DeepseekV3ForCausalLM, StaticCache
 
-SPARE_TOKENS = 8  # of a cache of a fixed size, behind the context
+SPARE_TOKENS = 8  # by which a cache of a fixed size is longer than the context
 
 
 def prompt(model: DeepseekV3ForCausalLM, batch: int, length: int) -> torch.Tensor:
@@ -30,7 +29,7 @@ def prefill(model: DeepseekV3ForCausalLM, batch: int, length: int) -> Forward:
 
 
 def decode(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Forward:
-    """Return a step of every sequence: one token in, the next one out.
+    """Return a step of decode: each sequence of the batch gets one more token.
 
     The cache grows by one at each call.
     """
@@ -49,9 +48,9 @@ def decode(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Forward:
 
 
 def decode_in_place(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Forward:
-    """Return the first step after the context, in a cache of a fixed size.
+    """Return the first step of decode after the context, in a cache of a fixed size.
 
-    It is the same at each call, as a graph wants it.
+    Each call repeats that step on the same tensors, so that a CUDA graph can capture it.
     """
     length = context + SPARE_TOKENS
     cache = StaticCache(config=model.config, max_cache_len=length)
@@ -61,12 +60,12 @@ def decode_in_place(model: DeepseekV3ForCausalLM, batch: int, context: int) -> F
 
     device = ids.device
     position = torch.full((1, 1), context, device=device)
-    # Made here, as the way in which the model makes one cannot be captured.
+    # The model's own code for a mask cannot be captured.
     mask = torch.zeros(batch, 1, 1, length, dtype=model.dtype, device=device)
     mask[..., context + 1 :] = torch.finfo(mask.dtype).min
 
     def step() -> torch.Tensor:
-        # Takes back the token that the call before has added.
+        # Forget the token that the previous call has added.
         for layer in cache.layers:
             layer.cumulative_length.fill_(context)
         output = model(ids, past_key_values=cache, position_ids=position, attention_mask=mask)
@@ -76,10 +75,10 @@ def decode_in_place(model: DeepseekV3ForCausalLM, batch: int, context: int) -> F
 
 
 def decode_graph(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Forward:
-    """Return the replay of one step.
+    """Return the replay of `decode_in_place`'s step as a CUDA graph.
 
-    Raises AssertionError where its logits are not, to 0.1, those of the step that it is captured
-    from. That is checked with plain attention: the default one differs from call to call.
+    Raises AssertionError where the logits of a replay are not, to 0.1, those of the step itself.
+    That is checked with eager attention, as the model's own differs from call to call.
     """
     step = decode_in_place(model, batch, context)
     attention = model.config._attn_implementation
@@ -89,5 +88,5 @@ def decode_graph(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Forw
     torch.testing.assert_close(graph_logits, eager_logits, rtol=0.1, atol=0.1)
 
     model.set_attn_implementation(attention)
-    step()
+    step()  # once with that attention before it is captured
     return capture(step)

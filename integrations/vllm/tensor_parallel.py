@@ -23,10 +23,10 @@ import server
 from server import SOLUTION, SUM, Server, parser_of
 
 MODEL = "qwen3-235b"
-USED = 0.9  # of a GPU's memory, by vLLM
-TOKENS = 128 * (1024 + 128)  # whose keys and values are held
-SPARE = 1.1  # times these, as a block of the cache is rarely full
-RESERVED = 8e9  # bytes: on each GPU for embeddings, activations and graphs, and on the disk
+USED = 0.9  # share of a GPU's memory that vLLM may use
+TOKENS = 128 * (1024 + 128)  # that the cache has room for: 128 prompts of 1024, with 128 new tokens
+SPARE = 1.1  # times as large a cache is asked for, as its blocks are rarely full
+RESERVED = 8e9  # bytes kept free: on each GPU, for embeddings, activations and graphs; on the disk
 
 
 def bytes_of_layer(sizes: dict) -> int:
@@ -50,9 +50,9 @@ def bytes_of_cache(sizes: dict) -> int:
 def layers_that_fit(
     sizes: dict, ranks: int, gpu_bytes: int, disk_bytes: int, servers: int = 1
 ) -> int:
-    """Return how many layers fit into so many GPUs and on the disk, at most those of the model.
+    """Return how many layers fit into the GPUs and on the disk, at most those of the model.
 
-    servers: that are up at once.
+    ranks: GPUs. gpu_bytes: memory of each. servers: how many are up at once, with equal shares.
     """
     weights = bytes_of_layer(sizes)
     cache = bytes_of_cache(sizes)
@@ -73,16 +73,17 @@ def gpu_bytes() -> int:
 
 
 def write_checkpoint(args: argparse.Namespace) -> None:
-    """Write the checkpoint, or use the one that is there.
+    """Write the checkpoint unless the folder has one.
 
     Raises:
-        SystemExit: not one layer fits, or the one that is there has another number.
+        SystemExit: no layer fits, or not as many as --layers says; or the checkpoint in the folder
+            has another number of layers than --layers.
     """
     file = args.model / "config.json"
     if file.exists():
-        there = json.loads(file.read_text())["num_hidden_layers"]
-        if args.layers not in (None, there):
-            sys.exit(f"--layers: got {args.layers}, but {file} has {there}; name another folder")
+        existing = json.loads(file.read_text())["num_hidden_layers"]
+        if args.layers not in (None, existing):
+            sys.exit(f"--layers: got {args.layers}, but {file} has {existing}; name another folder")
         return
 
     most = most_layers(args)
@@ -93,7 +94,10 @@ def write_checkpoint(args: argparse.Namespace) -> None:
 
 
 def most_layers(args: argparse.Namespace) -> int:
-    """Return how many layers fit here."""
+    """Return how many layers fit on this machine.
+
+    With --written a checkpoint has so few layers on the disk that its space does not count.
+    """
     folder = args.model.absolute().parent
     free = sys.maxsize if args.written else shutil.disk_usage(folder).free
     servers = len(set(args.backends)) if args.together else 1
@@ -101,9 +105,9 @@ def most_layers(args: argparse.Namespace) -> int:
 
 
 def measure_together(args: argparse.Namespace) -> bool:
-    """Measure all servers in turns, a repeat after the other, while all of them are up.
+    """Measure all servers while all of them are up: in each repeat one server after another.
 
-    Return whether all came up; the others are measured without those that did not.
+    Return whether all came up. Those that did are measured in any case.
     """
     with ExitStack() as stack:
         servers = []
@@ -121,8 +125,8 @@ def measure_together(args: argparse.Namespace) -> bool:
 
 def start(args: argparse.Namespace, backend: str) -> Server:
     """Start a server that takes its part of each GPU's memory."""
-    # The cache's size is given in bytes: vLLM would else take what other servers allocate meanwhile
-    # for its own.
+    # The cache's size is given in bytes. Else vLLM measures the memory, and what other servers
+    # allocate meanwhile counts as used by this one.
     layers = server.read(args.model)["num_hidden_layers"]
     cache_of_layer = bytes_of_cache(checkpoint.MODELS[MODEL]) / args.ranks
     cache_bytes = int(SPARE * layers * cache_of_layer)
@@ -135,7 +139,7 @@ def start(args: argparse.Namespace, backend: str) -> Server:
 
 
 def records_of_those_up(servers: list[Server], model: Path) -> dict[str, dict]:
-    """Return what the records of each server have in common, by URL; report those not up."""
+    """Return URL -> what the records of a server have in common, and report servers not up."""
     common = {}
     for started in servers:
         try:

@@ -79,7 +79,7 @@ def fault(name="tiny"):
 
 
 def test_fib_reads_builds_and_runs_what_is_packed(folder):
-    pack.pack_here([])
+    pack.write_packed([])
     trace_set = TraceSet.from_path(str(folder.parent))
     solution = trace_set.get_solution("tiny_h512_i256")
     assert trace_set.get_solution("tiny").definition == definition("full").name
@@ -93,7 +93,7 @@ def test_fib_reads_builds_and_runs_what_is_packed(folder):
 def test_packed_folder_has_what_there_is(folder):
     """No solution stays that FIB would still find after it is renamed."""
     based(folder, "variant", "tiny")
-    before = {path.name for path in pack.pack_here([])}
+    before = {path.name for path in pack.write_packed([])}
     (folder / "tiny").rename(folder / "renamed")
     for name in ("renamed", "variant"):
         edit(folder / name / "solution.toml", '"tiny"', '"renamed"')
@@ -109,7 +109,7 @@ def test_packed_folder_has_what_there_is(folder):
 
 def test_a_packed_file_is_ascii_whoever_reads_it(folder):
     edit(folder / "tiny" / "solution.toml", "Writes ones.", "Schreibt lauter Einsen für alle.")
-    for path in pack.pack_here(["tiny"]):
+    for path in pack.write_packed(["tiny"]):
         assert path.read_bytes().isascii()
         assert "für" in TraceSet.from_path(str(folder.parent)).get_solution("tiny").description
 

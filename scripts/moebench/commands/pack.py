@@ -28,20 +28,20 @@ NO_PLUGIN = "no plugin, as its router is inside or it takes no bf16 tokens"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="default: every solution")
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument(
+    output_form = parser.add_mutually_exclusive_group()
+    output_form.add_argument(
         "--package",
         type=output_folder,
         metavar="FOLDER",
         help="write FOLDER/NAME/, which `import` finds",
     )
-    either.add_argument(
+    output_form.add_argument(
         "--trace-apply",
         type=output_folder,
         metavar="FOLDER",
         help="write FOLDER/solutions/, which FlashInfer's Trace Apply reads",
     )
-    either.add_argument(
+    output_form.add_argument(
         "--build", action="store_true", help="also compile the CUDA and C++ sources; needs no GPU"
     )
     parser.add_argument(
@@ -60,6 +60,7 @@ def main(args: argparse.Namespace) -> int:
             "--definition: got it alone, want --package, --trace-apply or --build with it"
         )
 
+    # before anything is written: this raises if a solution that is named cannot be packed
     _, left_out = pack.pack_all(args.names)
     written = write(args)
     print(*written, sep="\n")
@@ -73,15 +74,19 @@ def main(args: argparse.Namespace) -> int:
 
 
 def write(args: argparse.Namespace) -> list[Path]:
-    """Write what can be packed of the solutions, in the form that is asked for."""
+    """Write the solutions that can be packed: as packages, for Trace Apply, or into packed/.
+
+    Return the files or folders that are written.
+    """
     if args.package:
         return python_package.pack_packages(args.names, args.package, args.definition)
     if args.trace_apply:
         return trace_apply.pack_for_trace_apply(args.names, args.trace_apply, args.definition)
-    return pack.pack_here(args.names)
+    return pack.write_packed(args.names)
 
 
 def say_what_has_no_plugin(packages: list[Path]) -> None:
-    bare = [str(path) for path in packages if not (path / "for_vllm.py").exists()]
-    if bare:
-        print(f"{', '.join(bare)}: {NO_PLUGIN}", file=sys.stderr)
+    """Report which of the packages hold no adapter that vLLM finds as a plugin."""
+    without_plugin = [str(path) for path in packages if not (path / "for_vllm.py").exists()]
+    if without_plugin:
+        print(f"{', '.join(without_plugin)}: {NO_PLUGIN}", file=sys.stderr)

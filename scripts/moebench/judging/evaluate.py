@@ -35,7 +35,7 @@ NOT_RUN = "the process that was to run it ended before, and no other one took it
 HEADING = "diagnosis:"  # before the reasons in a trace's log
 MAX_REASON = 300  # characters of a reason
 MAX_LOG = 4000  # characters of a failure's log that a trace keeps, from its end
-# Folders before a file's name, of no use to whoever reads the trace elsewhere
+# Folders before a file's name, which say nothing to whoever reads a trace on another machine
 FOLDERS = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+")
 
 
@@ -76,7 +76,7 @@ class Outcome:
 class Evaluator:
     """Evaluates a plan's tasks on this machine's device, in processes that end when it is closed.
 
-    host: for the traces, if they are to say where each was made.
+    host: this machine, for the traces to say where each was made; None: they do not.
     """
 
     def __init__(self, plan: Plan, host: str | None = None):
@@ -85,8 +85,8 @@ class Evaluator:
         self.device = device_here()
         self.runners = Runners(self.device, plan.clock)
         self.second_look = SecondLook(plan, self.device)
-        self.provenances: dict[str, Provenance] = {}  # by definition and packed solution
-        self.hung: dict[tuple[str, str], str] = {}  # definition and solution -> on which workload
+        self.provenances: dict[str, Provenance] = {}  # by "DEFINITION PACKED_NAME"
+        self.hung: dict[tuple[str, str], str] = {}  # (definition, name) -> workload
 
     def close(self) -> None:
         self.runners.close()
@@ -106,7 +106,7 @@ class Evaluator:
         lost = {}
         for name in task.names:
             if name in findings:
-                evaluated[name] = self.evaluated(part, task, name, findings[name])
+                evaluated[name] = self.evaluated_solution(part, task, name, findings[name])
             else:
                 lost[name] = why_not_run(self.runners.current)
         return Outcome(task, evaluated, lost)
@@ -140,8 +140,9 @@ class Evaluator:
         return Finding(TIMEOUT, log=f"{log}--timeout takes other seconds")
 
     def run(self, part: Part, task: Task, names: list[str]) -> dict[str, Finding]:
-        """Run some of a task's solutions; return what `findings` does, after a second look at what
-        FIB has compared. Raises whatever the runner raises.
+        """Run some of a task's solutions. Return name -> what is found; one not run is left out.
+
+        What FIB's runner finds is checked by a second look. Raises whatever the runner raises.
         """
         runner = self.runners.runner_for(part, task)
         solutions = [part.solutions[name] for name in names]
@@ -152,18 +153,20 @@ class Evaluator:
         for name, packed in zip(names, solutions, strict=True):
             if packed.name in results:
                 by_name[name] = results[packed.name]
-        if isinstance(runner, Runner):
+        if isinstance(runner, Runner):  # not FIB's: these are findings already
             return by_name
 
         findings = {name: Finding.by_fib(evaluation) for name, evaluation in by_name.items()}
         return findings | self.second_look.at(part, task, findings)
 
-    def evaluated(self, part: Part, task: Task, name: str, finding: Finding) -> EvaluatedSolution:
-        """Return what a trace and the user are told of a finding about a solution."""
+    def evaluated_solution(
+        self, part: Part, task: Task, name: str, finding: Finding
+    ) -> EvaluatedSolution:
+        """Return a solution's trace, reasons and log, from what is found about it."""
         packed = part.solutions[name]
         log = readable_log(finding.log)
         reasons = finding.sentences
-        trace_log = []  # lines; a trace that passed keeps nothing printed
+        trace_log = []  # what was printed is kept only for a solution that failed
         if finding.status != PASSED:
             origins = shown_paths(part, name)
             log = frames.with_own_paths(log, origins)
@@ -171,7 +174,7 @@ class Evaluator:
             reasons = reasons or why_failed(finding.status, log, origins)
 
         reasons = tuple(cut_line(printable(reason), MAX_REASON) for reason in reasons)
-        if finding.sentences:
+        if finding.sentences:  # any other reasons are from the log
             trace_log += [HEADING, *reasons]
         trace = self.trace(task, packed, finding, "\n".join(trace_log))
         return EvaluatedSolution(trace, reasons, log.strip())
@@ -208,7 +211,7 @@ class Evaluator:
 
 
 def why_not_run(runner: fib.Runner) -> str:
-    """Return one line on why a solution was left out. runner: which has just left it out."""
+    """Return one line on why a solution was not run. runner: the one that left it out."""
     return reference_fault(runner.fault) if runner.fault else NOT_RUN
 
 
@@ -241,10 +244,10 @@ def why_failed(status: EvaluationStatus, log: str, origins: frames.Origins) -> l
     if status == TIMEOUT:
         return last_line + frames.hung(log, origins)
 
-    printed, ended, how = log.rpartition(fib.ENDED)
-    if ended:
-        _, *places = frames.raised(printed, origins)
-        return [ended + how.strip(), *places]
+    if fib.ENDED in log:
+        printed, _, how = log.rpartition(fib.ENDED)
+        _, *places = frames.raised(printed, origins)  # not the error, but where it was
+        return [fib.ENDED + how.strip(), *places]
     if status in RAISED:
         return frames.raised(log, origins)
     return last_line

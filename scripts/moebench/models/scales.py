@@ -18,13 +18,18 @@ from moebench.models.mxfp4_to_fp8 import BLOCK, GROUP, MOST_SPAN, spans
 
 # What checkpoints call tensors with the scales of one expert, or of all experts of a layer.
 SCALE_NAME = re.compile(r"\.experts\..*(\.scale|weight_scale|proj_scales?)(_inv)?$")
+NOT_CERTAIN = (
+    f"whose scales are further apart than 2^{MOST_SPAN}: exact only if the weights at the ends "
+    "leave room, which moebench.models.mxfp4_to_fp8 says"
+)
 
 
 @dataclass(frozen=True)
 class Scales:
-    """The scales of one matrix of an expert: [R, K / 32] bytes.
+    """The scales of one matrix of an expert.
 
-    name: the tensor's, and behind it the number of the expert where the tensor has several.
+    name: the tensor's, followed by the expert's number if the tensor holds those of several.
+    exponents: [R, K / 32] bytes of E8M0.
     """
 
     name: str
@@ -36,8 +41,8 @@ class Tally:
     """Counts of the blocks of 128 x 128 in a checkpoint's matrices.
 
     exact: blocks that are exact as FP8 whatever their weights. nan: blocks with a scale that is no
-    number. widest: by how many powers of two the scales of a block are apart at most. widest_at: in
-    which block.
+    number. widest: the most powers of two by which the scales of one block are apart. widest_at:
+    the name of that block.
     """
 
     matrices: int = 0
@@ -49,27 +54,26 @@ class Tally:
 
     def add(self, scales: Scales) -> None:
         """Count the blocks of one matrix."""
-        apart = spans(scales.exponents)
-        is_nan = apart < 0
-        is_exact = apart <= MOST_SPAN
-        nan = is_nan.sum().item()
+        block_spans = spans(scales.exponents)
+        is_nan = block_spans < 0
+        is_exact = ~is_nan & (block_spans <= MOST_SPAN)
         self.matrices += 1
-        self.blocks += apart.numel()
-        self.nan += nan
-        self.exact += is_exact.sum().item() - nan
+        self.blocks += block_spans.numel()
+        self.nan += is_nan.sum().item()
+        self.exact += is_exact.sum().item()
 
-        widest = apart.max().item()
+        widest = block_spans.max().item()
         if widest > self.widest:
-            row, column = (apart == widest).nonzero()[0].tolist()
+            row, column = (block_spans == widest).nonzero()[0].tolist()
             self.widest = widest
             self.widest_at = f"{scales.name}, block ({row}, {column})"
 
 
 def check_scales(folder: Path, checkpoint: Checkpoint) -> Tally:
-    """Count the blocks of 128 x 128 of a checkpoint's experts that are exact as FP8.
+    """Return counts of the blocks of 128 x 128 in a checkpoint's experts, and of the exact ones.
 
     Of the .safetensors files in the folder, only headers and scales are read. Raises UserError
-    where there are none of this checkpoint's experts in MXFP4.
+    where the folder has no scales of experts in MXFP4.
     """
     tally = Tally()
     for file in sorted(folder.glob("*.safetensors")):
@@ -117,7 +121,10 @@ def check_shape(file: Path, name: str, shape: list[int], checkpoint: Checkpoint)
 
 
 def matrices_of(name: str, tensor: torch.Tensor) -> Iterator[Scales]:
-    """Yield each matrix of a tensor of scales, which has one, or those of all experts."""
+    """Yield the scales of each matrix in a tensor, which is of one expert or of all of a layer.
+
+    Raises UserError unless the scales are bytes.
+    """
     if tensor.element_size() != 1:
         raise UserError(f"--check-scales: {name} has {tensor.dtype}, want bytes")
     if tensor.ndim == 2:
@@ -127,14 +134,8 @@ def matrices_of(name: str, tensor: torch.Tensor) -> Iterator[Scales]:
         yield Scales(f"{name}, expert {number}", exponents)
 
 
-NOT_CERTAIN = (
-    f"whose scales are further apart than 2^{MOST_SPAN}: exact only if the weights at the ends "
-    "leave room, which moebench.models.mxfp4_to_fp8 says"
-)
-
-
 def rows_of(tally: Tally) -> list[tuple[str, str]]:
-    """Return a tally as rows of a table, each a name and a text."""
+    """Return a tally as rows for the terminal, each a heading and a text."""
     uncertain = tally.blocks - tally.exact - tally.nan
     exact = f"{tally.blocks}, of which {tally.exact} are exact as FP8 whatever their weights"
     rows = [

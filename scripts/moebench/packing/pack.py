@@ -1,8 +1,8 @@
 """Pack solutions: make FIB Solutions of a folder in solutions/, one for each definition served.
 
 solutions/mine/ with definitions = ["glm-5-ep8", "kimi-k2-ep8"] becomes the Solutions `mine`, for
-the first definition, and `mine_e48_...`, for the other. They have the same sources but for those
-that problem.py writes.
+the first definition, and `mine_e48_h7168`, for the other. Their sources differ only in the files
+that problem.py writes, with the sizes of the layer.
 """
 
 import json
@@ -30,20 +30,20 @@ ENTRY_POINT_KEYS = {
 
 
 def pack(name: str) -> dict[str, Solution]:
-    """Return layer key -> Solution, for each that the solution serves.
+    """Return layer key -> Solution, for each layer that the solution serves.
 
-    Raises PackingError for whatever its folder holds.
+    Raises PackingError whatever is wrong with its folder.
     """
     try:
         return pack_manifest(read_manifest(name))
     except UserError:
         raise
-    except Exception as error:  # whatever a folder holds, the other solutions can be packed
+    except Exception as error:  # of a file that cannot be parsed, for instance
         raise PackingError(f"{name}: {type(error).__name__}: {error}".splitlines()[0]) from error
 
 
 def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
-    """Return what `pack` returns. Raises whatever parsing a folder's files raises."""
+    """Return what `pack` returns, of a manifest. Raises whatever parsing the files raises."""
     gathering = Gathering(manifest)
     texts = {}
     for path, file in sorted(gathering.files.items()):
@@ -68,8 +68,9 @@ def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
 def packed_name(name: str, layer_key: str, first: str) -> str:
     """Return the name of a packed solution, unique in a data set, as FIB wants it.
 
-    first: the first layer that the solution serves, for which the name is the solution's own.
-    Others add the parts of their definition's name that the first has not: mine_ng1_kg1_e48.
+    first: key of the first layer that the solution serves, whose packed solution has the solution's
+    name. For another layer the parts of its definition's name are added that the first layer's
+    definition does not have: mine_ng1_kg1_e48.
     """
     first_parts = catalogue.definition_name(first).split("_")
     for part in catalogue.definition_name(layer_key).split("_"):
@@ -104,10 +105,11 @@ def entry_point(manifest: Manifest, layer_key: str, texts: dict[str, str]) -> st
 
 
 def pack_all(names: list[str]) -> tuple[dict[str, dict[str, Solution]], list[str]]:
-    """Return name -> what `pack` returns, of these solutions, or of all where none is named; then
-    with a line for each solution that cannot be packed.
+    """Pack these solutions, or all where none is named.
 
-    Raises UserError for an unknown name, PackingError for one of `names` that cannot be packed.
+    Return name -> what `pack` returns, and the solutions left out, a line on each that says why it
+    cannot be packed. None of `names` is left out: PackingError is raised for one that cannot be
+    packed, and UserError for an unknown name.
     """
     if names:
         return {name: pack(name) for name in manifests.choose(names)}, []
@@ -122,9 +124,10 @@ def pack_all(names: list[str]) -> tuple[dict[str, dict[str, Solution]], list[str
     return packed, left_out
 
 
-def pack_here(names: list[str]) -> list[Path]:
-    """Write packed/<definition>/<name>.json of these solutions, or of all where none is named;
-    then other files in packed/ are removed. Return the files. Raises as `pack_all`.
+def write_packed(names: list[str]) -> list[Path]:
+    """Write packed/<definition>/<name>.json of these solutions, or of all where none is named.
+
+    Return the files. Where none is named, all else in packed/ is removed. Raises as `pack_all`.
     """
     folder = paths.new_solutions() / "packed"
     packed, _ = pack_all(names)
@@ -143,7 +146,7 @@ def pack_here(names: list[str]) -> list[Path]:
 
 
 def remove_others(folder: Path, files: list[Path]) -> None:
-    """Remove what is in packed/ beside these files: of solutions and definitions that are gone."""
+    """Remove all but these files from packed/: those of solutions and definitions now gone."""
     folders = {file.parent for file in files}
     for path in folder.glob("*"):
         if path not in folders:

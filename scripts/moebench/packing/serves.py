@@ -16,8 +16,8 @@ from moebench.core.schema import Strict
 from moebench.operators import catalogue
 from moebench.operators.fp8 import swiglu
 
-# Ways to call the layer: with the router inside, of one of two kinds; with top-k given; and with
-# top-k given and MXFP4 experts.
+# Ways to call the layer: DeepSeek-V3's router is inside; a softmax router is inside; top-k is
+# given; top-k is given and experts are in MXFP4.
 FORMS = ("sigmoid-bias", "renorm", "routed", "mxfp4")
 SIZES = (
     "num_experts",
@@ -32,7 +32,7 @@ SIZES = (
 
 
 class Range(Strict):
-    """The values that a size may have. one_of: only these, where there are any."""
+    """The values that a size may have. one_of: if it is not empty, no others."""
 
     multiple_of: int = Field(1, ge=1)
     at_least: int | None = None
@@ -49,7 +49,7 @@ class Range(Strict):
         return value % self.multiple_of == 0
 
     def __str__(self) -> str:
-        """Return 'multiples of 128 from 512 up to 8192'."""
+        """Return it in words: 'multiples of 128 from 512 up to 8192', or '8, 16' with one_of."""
         if self.one_of:
             return ", ".join(map(str, self.one_of))
 
@@ -94,10 +94,11 @@ class Rule(Strict):
 
 
 def why_not(rules: list[Rule], form: str | None, layer: dict) -> str | None:
-    """Return None where one of the rules takes a layer, else why the last that has its form does
-    not: "hidden_size: has 1000, takes multiples of 512".
+    """Return why no rule takes a layer, "hidden_size: has 1000, takes multiples of 512", or None
+    where one does.
 
-    form: of the layer; None for another operator than the FP8 layer.
+    The reason is by the last of the rules that have the layer's form. form: one of FORMS; None for
+    another operator than the FP8 layer.
     """
     reason = without_rule(rules, form)
     for rule in rules:
@@ -109,7 +110,7 @@ def why_not(rules: list[Rule], form: str | None, layer: dict) -> str | None:
 
 
 def without_rule(rules: list[Rule], form: str | None) -> str:
-    """Return why a layer is not taken where no rule has its form."""
+    """Return why no rule takes a layer if none has its form."""
     if form == "mxfp4":
         return "weights: has MXFP4, takes FP8"
     forms = []

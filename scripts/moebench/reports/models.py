@@ -23,11 +23,13 @@ from moebench.results.summary import (
 )
 from moebench.served.record import Point, ServedRecord
 
-TOKENS = (1, 32, 1024, 8192)  # of one layer
-SERVED_TOKENS = (1, 8, 32, 128, 1024)  # of all layers
-SHARD_TOKENS = (1, 8, 32, 64, 128, 256, 1024, 4096, 16384)  # of a slice of every expert
-GPU_GB = 141  # of MEASURED_ON
-TOO_LARGE = "✗"  # the weights of all its layers exceed the memory
+# T of the columns: in tables of one layer, of all layers, and of ranks with a slice of every expert
+TOKENS = (1, 32, 1024, 8192)
+SERVED_TOKENS = (1, 8, 32, 128, 1024)
+SHARD_TOKENS = (1, 8, 32, 64, 128, 256, 1024, 4096, 16384)
+
+GPU_GB = 141  # memory of MEASURED_ON
+TOO_LARGE = "✗"  # behind a model if the weights of all its layers exceed that memory
 SPEEDS_CAPTION = (
     "Latency over the roofline bound. In brackets: T of the nearest workload, where there is none "
     "of that T. At T=1 with the active experts of that one routing on the rank."
@@ -36,33 +38,33 @@ SPEEDS_CAPTION = (
 
 @dataclass(frozen=True)
 class MeasuredLayer:
-    """A model's layer, and its rows of `measurements.load`, by one clock, on MEASURED_ON."""
+    """A model's layer and its rows of `measurements.load`, on MEASURED_ON, of one clock."""
 
     layer: Layer
     rows: pd.DataFrame
 
 
 def measured_layers(rows: pd.DataFrame) -> list[MeasuredLayer]:
-    """Return the layers that have rows on the GPU whose bound is known.
+    """Return the layers that have rows on MEASURED_ON, the GPU of the roofline bounds.
 
-    rows: of every definition, by one clock.
+    rows: of `measurements.load`, of every definition, of one clock.
     """
     on_gpu = rows[rows.hardware == MEASURED_ON]
     measured = []
     for layer in layers():
-        of_layer = on_gpu[on_gpu.definition == layer.definition]
-        if len(of_layer):
-            measured.append(MeasuredLayer(layer, of_layer))
+        layer_rows = on_gpu[on_gpu.definition == layer.definition]
+        if len(layer_rows):
+            measured.append(MeasuredLayer(layer, layer_rows))
     return measured
 
 
 def measured_shards(rows: pd.DataFrame) -> list[MeasuredLayer]:
-    """Return those of `measured_layers` that are ranks of tensor parallelism."""
+    """Return those of `measured_layers` with a slice of every expert: tensor-parallel ranks."""
     return [each for each in measured_layers(rows) if each.layer.split.tensor > 1]
 
 
 def recommended(measured: list[MeasuredLayer]) -> Table:
-    """Return which solution to use for each layer."""
+    """Return the table of which solution to use for each layer."""
     table_rows = []
     for each in measured:
         name = each.layer.name
@@ -75,8 +77,10 @@ def recommended(measured: list[MeasuredLayer]) -> Table:
 
 
 def recommended_cells(rows: pd.DataFrame) -> Row:
-    """Return the solutions to use at both tolerances, the first one's time over the bound, and how
-    many times as fast it is as the next. rows: of one layer.
+    """Return the solution to use at SHOWN_TOLERANCE and the one at the default tolerance; then of
+    the former its latency over the bound, and how many times as fast as the next one it is.
+
+    rows: of one layer.
     """
     means = by_solution(rows)
     best = best_solution(means)
@@ -90,7 +94,7 @@ def recommended_cells(rows: pd.DataFrame) -> Row:
 
 
 def speeds(measured: list[MeasuredLayer]) -> Table:
-    """Return for each layer the solution to use, times the bound, at TOKENS."""
+    """Return the table of latency over the bound at TOKENS, of each layer's best solution."""
     table_rows = []
     for each in measured:
         table_rows.append([each.layer.name, *speed_texts(each.rows, each.layer.key)])
@@ -98,7 +102,10 @@ def speeds(measured: list[MeasuredLayer]) -> Table:
 
 
 def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
-    """Return times the bound at the workloads nearest to TOKENS. rows: of one layer."""
+    """Return the best solution's latency over the bound at the workloads nearest to TOKENS.
+
+    "1.25 (57)" is that of the workload with T=57. rows: of one layer.
+    """
     shown = counted(rows)
     best = best_solution(by_solution(rows))
     of_best = shown[shown.solution == best]
@@ -114,15 +121,15 @@ def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
             text += f" ({measured_tokens})"
         texts.append(text)
 
-    if 1 in of_best.index:  # the bound of a single routing hangs on how many experts it has here
+    if 1 in of_best.index:  # its bound depends on how many of the token's experts are local
         active = recorded_counts(layer_key)[of_best.uuid[1]].active
         texts[0] += f", {active} active"
     return texts
 
 
 def shards(measured: list[MeasuredLayer]) -> Table:
-    """Return for each tensor-parallel rank its bound and a row for each solution, in ms at
-    SHARD_TOKENS.
+    """Return the table of ms at SHARD_TOKENS: for each tensor-parallel rank its bound, and a row
+    for each solution.
     """
     sections = [shard_rows(each.layer.name, each.rows) for each in measured]
     head = ["model", "solution", *token_heads(SHARD_TOKENS)]
@@ -130,7 +137,7 @@ def shards(measured: list[MeasuredLayer]) -> Table:
 
 
 def shard_rows(name: str, rows: pd.DataFrame) -> list[Row]:
-    """Return the rows of one tensor-parallel rank."""
+    """Return the rows of one tensor-parallel rank, that of the bound first."""
     shown = counted(rows)
     bounds = shown.groupby("tokens").bound_ms.first()
     times = times_by_tokens(shown)
@@ -145,7 +152,7 @@ def shard_rows(name: str, rows: pd.DataFrame) -> list[Row]:
 
 
 def served(records: list[ServedRecord]) -> Table:
-    """Return for each served record the fastest solution, times the bound, at SERVED_TOKENS."""
+    """Return the table of `served_text` at SERVED_TOKENS, a row for each served record."""
     table_rows = []
     for record in records:
         if record.has_bound:
@@ -155,9 +162,10 @@ def served(records: list[ServedRecord]) -> Table:
 
 
 def served_text(timed: list[Point]) -> str | None:
-    """Return "1.25 (1.20)": the fastest, times the bound, and times as fast as the next source.
+    """Return "1.25 (1.20)": the fastest solution's latency over the bound, and in brackets how many
+    times as fast it is as the next one that is no variant of it (`base_of`).
 
-    None where no solution of another source was timed. timed: the fastest first.
+    None where no such other solution was timed. timed: of one T, the fastest first.
     """
     if not timed:
         return None

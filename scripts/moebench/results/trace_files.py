@@ -54,7 +54,10 @@ def read(wanted: list[Path]) -> tuple[list[Recorded], list[str]]:
 
 
 def trace_files_below(wanted: list[Path]) -> list[Path]:
-    """Return the trace files below these paths, each once. Raises UserError for a path without."""
+    """Return the trace files below these paths, each once.
+
+    Raises UserError for a path that has none.
+    """
     by_resolved_path = {}
     for path in wanted:
         files = paths.files_below(path, "traces", "*.jsonl")
@@ -114,23 +117,24 @@ def load(path: Path) -> list[AnyTrace]:
 
 
 def merge(path: Path, traces: list[Trace]) -> None:
-    """Add traces to a file, in which those that `of_newest_source` returns stay.
+    """Add traces to a file, and remove those whose source is not the newest (`of_newest_source`).
 
-    Safe among processes.
+    Several processes may do so at once: each waits for a lock.
     """
     locks = get_fib_cache_path() / "trace_locks"
     locks.mkdir(parents=True, exist_ok=True)
     with FileLock(locks / f"{path.name}.lock"):
         remaining = of_newest_source([*load(path), *traces])
+        # keys of a dict, so that a trace which is already in the file stays there once
         lines = dict.fromkeys(f"{trace.model_dump_json()}\n" for trace in remaining)
         write_atomically(path, "".join(lines))
 
 
 def of_newest_source(traces: list[Trace]) -> list[Trace]:
-    """Return of each experiment all traces of its newest source: every run of every protocol.
+    """Return the traces that are of the newest source of their experiment, sorted for a file.
 
     An experiment is a solution on a workload, on one machine, at one tolerance. A run of an edited
-    source replaces all runs of the source before.
+    source replaces all runs of the source before, of every protocol; runs of one source all stay.
     """
     in_order = sorted(traces, key=lambda trace: trace.evaluation.timestamp)
     newest_source = {experiment_of(trace): source_hash(trace) for trace in in_order}
@@ -145,9 +149,14 @@ def of_newest_source(traces: list[Trace]) -> list[Trace]:
 def experiment_of(trace: Trace) -> tuple:
     """Return what a trace measured: solution, T, workload, machine and tolerance."""
     provenance = of_trace(trace)
-    machine_and_tolerance = (provenance.hardware, provenance.tolerance or "")
     workload = trace.workload
-    return trace.solution, tokens(workload), workload.uuid, *machine_and_tolerance
+    return (
+        trace.solution,
+        tokens(workload),
+        workload.uuid,
+        provenance.hardware,
+        provenance.tolerance or "",
+    )
 
 
 def experiment_and_protocol(trace: Trace) -> tuple:
@@ -156,6 +165,6 @@ def experiment_and_protocol(trace: Trace) -> tuple:
 
 
 def source_hash(trace: Trace) -> str | None:
-    """Return the hash that tells a trace's source apart: the fingerprint, or FIB's hash."""
+    """Return the hash of a trace's source: its fingerprint, or FIB's hash if it has none."""
     provenance = of_trace(trace)
     return provenance.source_fingerprint or provenance.source_sha1

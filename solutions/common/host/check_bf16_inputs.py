@@ -1,7 +1,4 @@
-"""check_bf16_inputs: refuse what the bf16 kernels were not written for.
-
-Nothing has been launched by then.
-"""
+"""check_bf16_inputs: refuse what the bf16 kernels were not written for, before any launch."""
 
 import torch
 
@@ -18,7 +15,8 @@ def check_bf16_inputs(tensors):
 
     Raises:
         ValueError: dtype, rank, size, device, contiguity or 16-byte alignment of an argument is not
-            what the definition says; the message names the argument, what it got and what it wants.
+            one that these kernels take; the message names the argument, what it got and what it
+            wants.
     """
     hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output = tensors
     check_rank("expert_ids", expert_ids, 2)
@@ -44,7 +42,9 @@ def check_bf16_inputs(tensors):
 
 
 def _check_sizes(experts, gemm1_out, hidden, top_k):
-    """Raise ValueError for sizes that no tile divides."""
+    """Raise ValueError for a size that tiles do not divide, a number of experts that is no power of
+    two, or a top_k that is out of range.
+    """
     inter = gemm1_out // 2
     for name, value, block in (("hidden_size", hidden, 256), ("intermediate_size", inter, 128)):
         if value == 0 or value % block or gemm1_out % 2:

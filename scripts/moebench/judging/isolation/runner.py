@@ -23,17 +23,18 @@ from moebench.judging.isolation import ask
 from moebench.judging.isolation.comparison import Finding, Trial, compare, finding_of
 from moebench.judging.isolation.processes import NURSERIES, Ended, SolutionProcess
 
-MEMORY = 4 << 30  # bytes that a solution may take for itself; the layers for CPUs need a fiftieth
-LOOK = "second look"  # before the workload's uuid, in the seed of a fresh input
-INPUTS_NUMBERS = itertools.count(1)  # 0 is that of a process without inputs
+# Bytes that a solution's process may allocate on a CPU; what runs there needs a fiftieth.
+MEMORY = 4 << 30
+LOOK = "second look"  # is put before the workload's uuid, which is the seed, for a fresh input
+INPUTS_NUMBERS = itertools.count(1)  # 0 is for a process that has no inputs yet
 
 
 @dataclass(frozen=True)
 class Job:
     """What solutions are evaluated on, and how.
 
-    reference_ms: mean time of the reference, 0 where nothing is timed. inputs_number: tells the
-    inputs of these trials from all others, as a process is sent them once for all solutions.
+    reference_ms: mean time of the reference, 0 where nothing is timed. inputs_number: another one
+    for each job. A process that has the inputs of this number is not sent them again.
     """
 
     definition: Definition
@@ -46,9 +47,9 @@ class Job:
 class Runner:
     """Evaluates solutions on one device, each in a process that lives as long as it behaves.
 
-    device: as torch calls it. clock: that times are taken by on a GPU. shared: all solutions run in
-    one process, as those may that are trusted. processes: by the solution's packed name; the shared
-    one has the name "".
+    device: as torch calls it. clock: by which times are taken on a GPU. shared: whether all
+    solutions run in one process, for those that are trusted. processes: by the solution's packed
+    name; by "" the shared one.
     """
 
     def __init__(self, device: str = "cpu", clock: str = "events", shared: bool = False):
@@ -56,7 +57,8 @@ class Runner:
         self.clock = clock
         self.shared = shared
         self.processes: dict[str, SolutionProcess] = {}
-        NURSERIES.get()  # it imports torch while this process computes the first reference
+        # starts the process that others are forked from, which imports torch in the meantime
+        NURSERIES.get()
 
     def run_workload(
         self,
@@ -71,7 +73,7 @@ class Runner:
         Inputs are drawn with the workload's uuid as seed. Raises what the reference raises, and
         RuntimeError where its outputs are not finite. root: of the data set with stored inputs.
         """
-        job = self.job(definition, workload, config, root, is_timed=self.device != "cpu")
+        job = self.new_job(definition, workload, config, root, is_timed=self.device != "cpu")
         return {solution.name: self.examine(job, solution) for solution in solutions}
 
     def look(
@@ -82,20 +84,21 @@ class Runner:
         config: BenchmarkConfig,
         root: Path,
     ) -> Iterator[Finding]:
-        """Yield what is found about each solution, in their order, on one fresh input, without
-        times.
+        """Take a second look: yield what is found about each solution, in their order, on one fresh
+        input. Nothing is timed.
 
-        Afterwards no memory of the device is held, as FIB's worker needs it next. Raises as
+        After the last one the device's memory is free, which FIB's worker needs next. Raises as
         `run_workload`.
         """
         fresh = workload.model_copy(update={"uuid": f"{LOOK} {workload.uuid}"})
-        job = self.job(definition, fresh, replace(config, num_trials=1), root, is_timed=False)
+        one_trial = replace(config, num_trials=1)
+        job = self.new_job(definition, fresh, one_trial, root, is_timed=False)
         for solution in solutions:
             yield self.examine(job, solution)
         self.free_inputs(job)
 
     def free_inputs(self, job: Job) -> None:
-        """Have processes drop the inputs that they hold."""
+        """Free the device's memory: processes drop their inputs, and torch what it has cached."""
         no_inputs = replace(job, trials=[], inputs_number=next(INPUTS_NUMBERS))
         for process in list(self.processes.values()):
             process.begin(job.config.timeout_seconds)
@@ -111,7 +114,7 @@ class Runner:
             process.close()
         NURSERIES.clean_up()
 
-    def job(
+    def new_job(
         self,
         definition: Definition,
         workload: Workload,
@@ -119,8 +122,9 @@ class Runner:
         root: Path,
         is_timed: bool,
     ) -> Job:
-        """Return the trials of a workload, with what the reference computes in each, and its time
-        if that is wanted. Raises as `run_workload`.
+        """Run the reference on a workload. Return a job with its outputs in each trial.
+
+        is_timed: whether the job also has the reference's time. Raises as `run_workload`.
         """
         reference = fib.build_reference(definition)
         stored = fib.load_safetensors(definition, workload, root)
@@ -160,7 +164,7 @@ class Runner:
             reason = f"{fib.ENDED}{ended}"
 
         log = f"{process.printed_text()}\n{reason}".strip("\n")
-        # a CUDA context may be of no use any more, to another solution for instance
+        # an error may leave a CUDA context broken, also for the next solution in this process
         may_be_broken = self.device != "cpu" and finding.status == Status.RUNTIME_ERROR
         if reason or may_be_broken or process.fills_its_folder():
             self.end(process)
@@ -201,7 +205,8 @@ class Runner:
         self, finding: Finding, process: SolutionProcess, job: Job, solution: Solution
     ) -> Finding:
         """Return the finding with times. Raises as `examine_in`."""
-        if not job.reference_ms:  # on a CPU, where an interpreter's times say nothing
+        # a second look, or on a CPU, where times of Triton's interpreter say nothing
+        if not job.reference_ms:
             return replace(finding, performance=Performance())
 
         # twice, as calls are slower after a reference; the second result counts

@@ -1,10 +1,14 @@
-"""The arguments of the FP8 layer, form by form: the one place where its interface is written.
+"""The arguments of the FP8 layer: the one place where its interface is written.
 
-A form is a way to call the layer: with DeepSeek-V3's router inside, with softmax routing inside
-(renorm), with top-k given (routed), and with that and MXFP4 experts.
+The layer is called in four forms, each a tuple of arguments here:
 
-The definitions' inputs and outputs are made from these tables here. packing/argument_tables.py
-makes from them what solutions check their arguments by, in Python and in C++.
+    DS_ROUTING      DeepSeek-V3's router is inside
+    RENORM_ROUTING  a softmax router is inside
+    ROUTED          top-k ids and weights are arguments
+    ROUTED_MXFP4    the same, with experts in MXFP4
+
+The definitions' inputs and outputs are made from these tuples. packing/argument_tables.py makes
+from them the tables by which solutions check their arguments, in Python and in C++.
 """
 
 from collections.abc import Iterable
@@ -15,8 +19,8 @@ from flashinfer_bench import AxisConst, AxisVar, TensorSpec
 from moebench.operators.layers import Sizes
 from moebench.operators.operator import const, tensor, var
 
-# Axis of a definition -> its size, in terms of a layer's sizes (operators/layers.py). That of
-# NUM_TOKENS differs from call to call.
+# Axis of a definition -> its size, an expression in the sizes of a layer (operators/layers.py).
+# The axis NUM_TOKENS is not among these: its size differs from call to call.
 AXES = {
     "num_experts": "num_experts",
     "num_local_experts": "num_local_experts",
@@ -38,10 +42,11 @@ NUM_TOKENS = "seq_len"
 
 @dataclass(frozen=True)
 class Argument:
-    """A tensor, or a number where there is no shape.
+    """A tensor, or a number if `shape` is None.
 
-    meaning: its description in definitions. optional: whether it is left out where tokens are
-    bfloat16. at_most: the largest value of an integer, in terms of a layer's sizes; the least is 0.
+    meaning: its description in definitions. optional: whether a call with bfloat16 tokens leaves it
+    out. at_most: of an integer, its largest value, an expression in the sizes of a layer; the least
+    is 0.
     """
 
     name: str
@@ -128,7 +133,7 @@ DS_ROUTING = (
     OUTPUT,
 )
 
-# every expert is local
+# Every expert is local here, hence logits for `num_local_experts`.
 RENORM_ROUTING = (
     Argument("routing_logits", "bfloat16", ("seq_len", "num_local_experts"), "Router output."),
     *TOKENS,
@@ -174,8 +179,8 @@ ROUTED = (
     OUTPUT,
 )
 
-PACKED = "E2M1, two to a byte along K, the first in the low half"
-E8M0 = "E8M0 bits: the byte, read as unsigned, less 127 is the exponent of two; 255 is NaN"
+E2M1_CODES = "E2M1, two to a byte along K, the first in the low half"
+E8M0_BITS = "E8M0 bits: the byte, read as unsigned, less 127 is the exponent of two; 255 is NaN"
 
 ROUTED_MXFP4 = (
     *ROUTED_TOKENS,
@@ -183,25 +188,25 @@ ROUTED_MXFP4 = (
         "gemm1_weights",
         "int8",
         ("num_local_experts", "gemm1_out_size", "hidden_bytes"),
-        f"First projections, rows of `gate`, then rows of `up`: {PACKED}.",
+        f"First projections, rows of `gate`, then rows of `up`: {E2M1_CODES}.",
     ),
     Argument(
         "gemm1_weights_scale",
         "int8",
         ("num_local_experts", "gemm1_out_size", "num_hidden_groups"),
-        f"Scales of groups of 32. {E8M0}.",
+        f"Scales of groups of 32. {E8M0_BITS}.",
     ),
     Argument(
         "gemm2_weights",
         "int8",
         ("num_local_experts", "hidden_size", "intermediate_bytes"),
-        f"Second projection: {PACKED}.",
+        f"Second projection: {E2M1_CODES}.",
     ),
     Argument(
         "gemm2_weights_scale",
         "int8",
         ("num_local_experts", "hidden_size", "num_intermediate_groups"),
-        f"Scales of groups of 32. {E8M0}.",
+        f"Scales of groups of 32. {E8M0_BITS}.",
     ),
     ROUTED_OFFSET,
     OUTPUT,
@@ -226,7 +231,7 @@ def axes(meanings: dict[str, str], sizes: Sizes) -> dict[str, AxisConst | AxisVa
 
 
 def inputs(arguments: Iterable[Argument]) -> dict[str, TensorSpec]:
-    """Return a definition's inputs, in their order."""
+    """Return a definition's inputs, in their order: a form's arguments without `output`."""
     specs = {argument.name: spec(argument) for argument in arguments}
     del specs[OUTPUT.name]
     return specs
@@ -238,5 +243,6 @@ def outputs() -> dict[str, TensorSpec]:
 
 
 def spec(argument: Argument) -> TensorSpec:
+    """Return an argument as FIB writes it in a definition."""
     shape = None if argument.shape is None else " ".join(argument.shape)
     return tensor(shape, argument.dtype, argument.meaning)
