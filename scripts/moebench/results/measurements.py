@@ -106,8 +106,7 @@ def cells(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     )
     merged = failed_last.drop_duplicates(key, keep="last")
     times_and_range = [*TIMES, "ms_low", "ms_high"]
-    merged[times_and_range] = merged[times_and_range].where(merged.passed)
-    return merged
+    return merged.assign(**merged[times_and_range].where(merged.passed))
 
 
 def with_ranks(rows: pd.DataFrame) -> pd.DataFrame:
