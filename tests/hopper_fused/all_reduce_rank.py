@@ -1,4 +1,6 @@
-"""all_reduce_rank: one rank of test_all_reduce.py, by torchrun. It prints what it counted."""
+"""all_reduce_rank: one rank of test_all_reduce.py, started by torchrun. The first rank prints JSON:
+how many sums were wrong on all ranks, or in the mode "missing" which rank it found missing.
+"""
 
 import argparse
 import importlib
@@ -15,14 +17,20 @@ import torch.distributed as dist
 SIZES = (1, 3, 8, 17, 32, 64, 100)  # tokens
 ROUTED_SCALING_FACTOR = 2.5
 REPLAYS = 200
-MOST_CYCLES = 2_000_000  # that a rank is late: a millisecond or so
-DIRECT_TOKENS = {"direct": None, "two_hops": 0}  # how sums travel
-PATIENCE = 2**20  # of ranks that wait for one in vain
-MOST_SECONDS = 60  # that the missing rank waits for the others' end
+MOST_CYCLES = 2_000_000  # by which a rank is late at most: a millisecond or so
+# How sums travel -> Peers' direct_tokens: None lets few tokens go to all ranks at once, with 0 each
+# rank adds up a share and sends it on.
+DIRECT_TOKENS = {"direct": None, "two_hops": 0}
+PATIENCE = 2**20  # polls after which a rank gives up on the missing one
+MOST_SECONDS = 60  # that the missing rank waits for the others to give up
 
 
 class Rank:
-    """A rank's share of a layer of FP8 experts with DeepSeek-V3's routing, and its peers."""
+    """A rank's share of a layer of FP8 experts with DeepSeek-V3's routing, and its peers.
+
+    package: dotted name of the packed hopper_fused. source: of values that differ from rank to
+    rank; common_source: of those that are the same on all.
+    """
 
     def __init__(self, package):
         self.module = importlib.import_module(f"{package}.main")
@@ -34,7 +42,7 @@ class Rank:
         self.weights = self.random_weights()
 
     def join(self, **options):
-        """Join the ranks anew. options: of Peers."""
+        """Create Peers together with the other ranks, in place of the last. options: of Peers."""
         self.peers = self.module.Peers(max_tokens=256, **options)
 
     def random_weights(self):
@@ -55,7 +63,10 @@ class Rank:
         return 0.01 + 0.05 * torch.rand(shape, generator=self.source, device="cuda")
 
     def random_inputs(self, tokens, experts=None):
-        """Return inputs that are the same on all ranks; experts: as many are chosen from."""
+        """Return logits, bias, x and its scale, the same on all ranks.
+
+        experts: only the first so many are chosen, and so only ranks that hold them have rows.
+        """
         hidden = self.problem.HIDDEN_SIZE
         all_experts = self.problem.NUM_EXPERTS
         source = self.common_source
@@ -68,14 +79,17 @@ class Rank:
         return [logits, bias, x, scale]
 
     def arguments(self, inputs, output):
+        """Return the positional arguments of the packed `run` and `run_allreduce`."""
         offset = self.number * self.problem.NUM_LOCAL_EXPERTS
         return [*inputs, *self.weights, offset, ROUTED_SCALING_FACTOR, output]
 
     def empty_output(self, inputs):
+        """Return an output full of NaN."""
         output = torch.empty(inputs[2].shape, dtype=torch.bfloat16, device="cuda")
         return output.fill_(float("nan"))
 
     def summed(self, inputs):
+        """Return the solution's sum over the ranks, which is under test."""
         output = self.empty_output(inputs)
         self.module.run_allreduce(*self.arguments(inputs, output), peers=self.peers)
         return output
@@ -91,6 +105,7 @@ class Rank:
 
 
 def gathered(output):
+    """Return all ranks' outputs, in order of rank."""
     outputs = [torch.empty_like(output) for _ in range(dist.get_world_size())]
     dist.all_gather(outputs, output)
     return outputs
@@ -101,7 +116,9 @@ def same_bits(a, b):
 
 
 def count_wrong(rank):
-    """Return how many calls gave other bits than the ranks' outputs added up."""
+    """Return how many calls gave other bits than the ranks' outputs added up; with more tokens than
+    one launch takes, other bits than on the first rank.
+    """
     wrong = 0
     cases = [rank.random_inputs(tokens) for tokens in SIZES]
     local = rank.problem.NUM_LOCAL_EXPERTS
@@ -111,7 +128,8 @@ def count_wrong(rank):
         for _ in range(2):
             wrong += not same_bits(rank.summed(inputs), expected)
 
-    above = rank.peers.launch_tokens + 1  # another kernel adds up, in an order of its own
+    # with more tokens another kernel adds up, in an order of its own
+    above = rank.peers.launch_tokens + 1
     for tokens in (above, 300):
         outputs = gathered(rank.summed(rank.random_inputs(tokens)))
         wrong += not all(same_bits(output, outputs[0]) for output in outputs)
@@ -120,7 +138,7 @@ def count_wrong(rank):
 
 
 def capture(rank, inputs):
-    """Return a graph of three layers, and their output."""
+    """Return a graph of three calls with the same arguments, and their output."""
     output = rank.empty_output(inputs)
     arguments = rank.arguments(inputs, output)
     rank.module.run_allreduce(*arguments, peers=rank.peers)
@@ -135,7 +153,7 @@ def capture(rank, inputs):
 
 
 def count_wrong_replays(rank):
-    """Return how many replays of graphs in turn went wrong, with ranks late at random."""
+    """Return how many replays went wrong, of graphs in random order, with ranks late at random."""
     inputs = [rank.random_inputs(tokens) for tokens in SIZES]
     expected = [rank.expected(case) for case in inputs]
     graphs = [capture(rank, case) for case in inputs]
@@ -155,7 +173,7 @@ def count_wrong_replays(rank):
 
 
 def count_all_wrong(rank):
-    """Return how many calls and replays went wrong on all ranks, by how sums travel."""
+    """Return how sums travel -> how many calls and replays went wrong, on all ranks together."""
     wrong = {}
     for hops, direct_tokens in DIRECT_TOKENS.items():
         rank.join(direct_tokens=direct_tokens)
@@ -167,9 +185,10 @@ def count_all_wrong(rank):
 
 
 def wait_in_vain(rank, end):
-    """Return for whom, and in which epoch, the first rank has waited; the last one stays away.
+    """Make four calls on all ranks, and a fifth from which the last rank stays away. Return which
+    rank is missing and in which call (epoch), as Peers found it; nothing if it found none.
 
-    end: a file that tells the last rank that the first has given up.
+    end: a file that the first rank makes when it has given up, for the last one to see.
     """
     rank.join(patience=PATIENCE)
     inputs = rank.random_inputs(2)
@@ -196,7 +215,10 @@ def wait_in_vain(rank, end):
 
 
 def outlive_others(end):
-    """Wait until the others have given up: they read this rank's memory until then."""
+    """Wait until the others have given up: they read this rank's memory until then.
+
+    end: as in `wait_in_vain`.
+    """
     last_look = time.monotonic() + MOST_SECONDS
     while not end.exists() and time.monotonic() < last_look:
         time.sleep(0.1)
@@ -222,7 +244,7 @@ def main():
         result = count_all_wrong(rank)
     if rank.number == 0:
         print(json.dumps(result), flush=True)
-    os._exit(0)  # a context that has failed cannot be closed
+    os._exit(0)  # without the usual clean-up: a CUDA context that has failed cannot be closed
 
 
 if __name__ == "__main__":

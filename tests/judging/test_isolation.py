@@ -1,4 +1,6 @@
-"""What passes between the run and a solution's process, and FIB's results looked at again."""
+"""Solutions in processes of their own: messages to and from one, how a process ends, and the second
+look at what FIB found.
+"""
 
 import json
 import os
@@ -33,8 +35,8 @@ PASSED = EvaluationStatus.PASSED
 
 @pytest.fixture
 def ends():
-    """The two ends of a channel."""
-    near, far = (Channel(each) for each in socket.socketpair())
+    """The two ends of a channel: the run's is `near`, the solution's process has `far`."""
+    near, far = (Channel(connection) for connection in socket.socketpair())
     with closing(near), closing(far):
         yield near, far
 
@@ -66,14 +68,14 @@ def as_bytes(tensor):
 
 def test_a_message_that_is_too_long_is_refused(ends):
     near, far = ends
-    near.connection.sendall(struct.pack("<Q", 1 << 40))
+    near.connection.sendall(struct.pack("<Q", 1 << 40))  # the length that comes first
     with pytest.raises(ValueError, match=str(1 << 40)):
         far.receive()
 
 
-def test_a_message_is_waited_for_until_the_deadline(ends):
+def test_a_message_is_waited_for_until_the_deadline_or_the_end_of_the_other_side(ends):
     near, far = ends
-    near.connection.sendall(b"1234")
+    near.connection.sendall(b"1234")  # half of a length
     far.deadline = time.monotonic() + 0.1
     with pytest.raises(TimeoutError):
         far.receive()
@@ -83,7 +85,7 @@ def test_a_message_is_waited_for_until_the_deadline(ends):
         far.receive()
 
 
-NO_ANSWERS = {
+MALFORMED_ANSWERS = {
     "no JSON": b"\xff{]",
     "no object": b"[]",
     "too deep": b"[" * 200_000,
@@ -95,13 +97,14 @@ NO_ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("name", NO_ANSWERS)
-def test_answers_that_are_none_end_the_process_and_nothing_else(ends, name):
+@pytest.mark.parametrize("name", MALFORMED_ANSWERS)
+def test_a_malformed_answer_is_the_end_of_its_process(ends, name):
+    """`Ended` it is, which is the solution's result: no other error, which would end the run."""
     near, far = ends
-    process = object.__new__(processes.SolutionProcess)
+    process = object.__new__(processes.SolutionProcess)  # none is started
     process.channel = far
     process.deadline = time.monotonic() + 10
-    text = NO_ANSWERS[name]
+    text = MALFORMED_ANSWERS[name]
     near.connection.sendall(struct.pack("<Q", len(text)) + text)
 
     trial = ask.Trial([], [torch.zeros(2, 3)])
@@ -113,13 +116,15 @@ def test_answers_that_are_none_end_the_process_and_nothing_else(ends, name):
 @pytest.mark.parametrize(
     "times", ["null", "[]", "[1.0]", "[1.0, -1.0]", "[1.0, NaN]", '["1", "2"]']
 )
-def test_times_that_are_none_end_the_process(times):
+def test_malformed_times_are_refused(times):
+    """Other than two numbers above zero, where two were asked for."""
     with pytest.raises((processes.Ended, ValueError)):
-        ask.mean_ms(timed(times), 2)
-    assert ask.mean_ms(timed("[1.0, 3.0]"), 2) == 2.0
+        ask.mean_ms(answer_with(times), 2)
+    assert ask.mean_ms(answer_with("[1.0, 3.0]"), 2) == 2.0
 
 
-def timed(times):
+def answer_with(times):
+    """Return the answer of a process that was asked for times."""
     text = f'{{"status": "PASSED", "milliseconds": {times}}}'
     return processes.Answer.model_validate_json(text)
 
@@ -135,56 +140,59 @@ def test_the_expected_output_is_never_sent(tmp_path, monkeypatch):
     monkeypatch.setattr(Channel, "send", note)
     assert judged.evaluated(solution(tmp_path, RIGHT)).passed
     kinds = {(tensor.dtype, tuple(tensor.shape)) for tensor in sent}
-    assert (torch.float8_e4m3fn, (16, 512)) in kinds
-    assert (torch.bfloat16, (16, 512)) not in kinds
+    assert (torch.float8_e4m3fn, (16, 512)) in kinds  # hidden_states
+    assert (torch.bfloat16, (16, 512)) not in kinds  # the output
 
 
 # Processes
 
 
 def arguments(plan):
-    """Return what a runner's functions take, for a plan of one task."""
+    """Return the arguments of `Runner.run_workload` and `Runner.look` for a plan of one task."""
     (task,) = plan
     (part,) = plan.parts.values()
     solutions = list(part.solutions.values())
     return part.definition, task.workload, solutions, plan.config, paths.ROOT
 
 
-def test_a_process_ends_with_all_that_it_started_when_its_runner_is_closed(tmp_path):
+def test_closing_a_runner_ends_all_that_a_solution_has_started(tmp_path):
     body = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
     plan = judged.plan({"tiny": solution(tmp_path, f"{RIGHT}\n    {body}")}, ["16"])
-    run = Runner()
-    run.run_workload(*arguments(plan))
-    (process,) = run.processes.values()
-    working_there = [
-        each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == process.folder
-    ]
-    assert any(each.name() == "sleep" for each in working_there)
+    runner = Runner()
+    runner.run_workload(*arguments(plan))
+    (solution_process,) = runner.processes.values()
+    descendants = []
+    for process in psutil.process_iter(["cwd"]):
+        if process.info["cwd"] == solution_process.folder:
+            descendants.append(process)
+    assert any(process.name() == "sleep" for process in descendants)
 
-    run.close()
-    assert not any(each.is_running() for each in working_there)
+    runner.close()
+    assert not any(process.is_running() for process in descendants)
 
 
 def test_a_process_that_fills_its_folder_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "LARGEST_FOLDER", 1 << 20)
     body = "open('f', 'wb').write(bytes(1 << 21))"
     plan = judged.plan({"tiny": solution(tmp_path, f"{RIGHT}\n    {body}")}, ["16"])
-    with closing(Runner()) as run:
-        results = run.run_workload(*arguments(plan))
+    with closing(Runner()) as runner:
+        results = runner.run_workload(*arguments(plan))
         assert [finding.status for finding in results.values()] == [PASSED]
-        assert not run.processes
+        assert not runner.processes
 
 
-def test_a_solution_that_spoils_its_inputs_costs_no_other_one_in_its_process(tmp_path):
+def test_a_solution_that_spoils_its_inputs_does_not_harm_the_next_in_its_process(tmp_path):
     body = f"{RIGHT}\n    gemm1_weights.view(torch.uint8).zero_()"
     packed = {name: solution(tmp_path, body, name) for name in ("first", "second")}
-    with closing(Runner(shared=True)) as run:
-        looks = list(run.look(*arguments(judged.plan(packed, ["16"]))))
-        assert len(run.processes) == 1
+    plan = judged.plan(packed, ["16"])
+    with closing(Runner(shared=True)) as runner:
+        looks = list(runner.look(*arguments(plan)))
+        assert len(runner.processes) == 1
     assert [look.status for look in looks] == [PASSED, PASSED]
 
 
 def test_a_nursery_that_was_killed_is_replaced(tmp_path):
+    """A nursery is the process that forks those of solutions; its descendants have its mark."""
     packed = solution(tmp_path, RIGHT)
     assert judged.evaluated(packed).passed
     nursery = processes.NURSERIES.get()
@@ -198,14 +206,16 @@ def test_a_nursery_that_was_killed_is_replaced(tmp_path):
     assert processes.NURSERIES.get() is not nursery
 
 
-# A second look, at what FIB's worker is made to have found
+# A second look, at findings that are made up here in place of FIB's
 
 
 @pytest.fixture
 def look(tmp_path):
-    """A function: a solution's body, FIB's status -> its result after a second look."""
+    """A function: a solution's body and the status that FIB found -> the finding after a second
+    look.
+    """
 
-    def at(body, status=PASSED, verbose=False):
+    def look_at(body, status=PASSED, verbose=False):
         packed = solution(tmp_path, body)
         plan = judged.plan({"tiny": packed}, ["16"], verbose=verbose)
         (task,) = plan
@@ -215,10 +225,10 @@ def look(tmp_path):
         with closing(SecondLook(plan, "cpu")) as second_look:
             return (findings | second_look.at(part, task, findings))["tiny"]
 
-    return at
+    return look_at
 
 
-def test_a_right_solution_stays_as_it_was(look):
+def test_the_finding_of_a_right_solution_stays_as_it_was(look):
     finding = look(RIGHT)
     assert finding.status == PASSED
     assert finding.performance.latency_ms == 1
@@ -233,7 +243,7 @@ def test_a_right_solution_stays_as_it_was(look):
         ("raise ValueError('no')", "RUNTIME_ERROR"),
     ],
 )
-def test_what_is_wrong_on_a_fresh_input_counts(look, body, status):
+def test_a_solution_that_passed_but_fails_on_a_fresh_input_has_failed(look, body, status):
     finding = look(body)
     assert finding.status.value == status
     assert finding.performance is None
@@ -243,21 +253,21 @@ def test_what_is_wrong_on_a_fresh_input_counts(look, body, status):
 def test_a_wrong_solution_is_diagnosed(look):
     wrong = EvaluationStatus.INCORRECT_NUMERICAL
     assert "1.5" in look(f"{RIGHT}.mul_(1.5)", wrong).sentences[-1]
-    assert len(look(RIGHT, wrong).sentences) == 1
+    assert len(look(RIGHT, wrong).sentences) == 1  # right this time: differs from run to run
     assert "ValueError: no" in look("raise ValueError('no')", wrong).sentences[-1]
 
 
 @pytest.mark.parametrize(("verbose", "looks"), [(False, 1), (True, 2)])
-def test_only_the_first_wrong_output_is_looked_at(tmp_path, verbose, looks):
+def test_a_wrong_solution_is_looked_at_once_or_with_verbose_each_time(tmp_path, verbose, looks):
     plan = judged.plan({"tiny": solution(tmp_path)}, ["16"], verbose=verbose)
     second_look = SecondLook(plan, "cpu")
     wrong = Finding(EvaluationStatus.INCORRECT_SHAPE)
-    looked_at = [second_look.is_wanted("tiny", wrong) for _ in range(2)]
-    assert sum(looked_at) == looks
+    is_wanted = [second_look.is_wanted("tiny", wrong) for _ in range(2)]
+    assert sum(is_wanted) == looks
     assert not second_look.is_wanted("tiny", Finding(EvaluationStatus.TIMEOUT))
 
 
-def test_memory_that_does_not_suffice_for_a_second_look_is_no_fault(look):
+def test_a_second_look_that_runs_out_of_memory_is_no_fault(look):
     finding = look("raise RuntimeError('CUDA out of memory')")
     assert finding.status == PASSED
     assert len(finding.sentences) == 1
@@ -265,7 +275,9 @@ def test_memory_that_does_not_suffice_for_a_second_look_is_no_fault(look):
 
 @pytest.mark.gpu
 def test_on_a_gpu_outputs_are_compared_where_no_solution_runs(tmp_path):
-    """As third-party solutions are: what is right, what is wrong, what breaks its context."""
+    """As third-party solutions are judged: a right one, a wrong one, one that breaks its CUDA
+    context.
+    """
     bodies = {
         "right": RIGHT,
         "wrong": "output.zero_()",
@@ -302,25 +314,28 @@ def test_a_second_look_on_a_gpu(tmp_path):
             assert list(looks["tiny"].sentences) == []
 
 
-# Text of others, and the environment
+# What solutions print, and the environment
 
 
 def test_control_characters_are_written_out():
     assert printable("a\x1b[2J\x07\r\nb\tc\u202e\x9b") == "a\\x1b[2J\\x07\nb\tc\\u202e\\x9b"
 
 
-def test_long_text_is_cut_in_both_directions():
+def test_long_text_is_cut_in_lines_and_in_characters():
+    """A sentence in place of what is left out says how much that is."""
     text = "\n".join(["x" * 50, *map(str, range(100)), "last"])
     rows = cut(text, lines=10, characters=20).splitlines()
     assert len(rows) == 11
-    assert rows[0].startswith("x" * 20) and "30" in rows[0]
-    assert rows[-1] == "last" and "92" in rows[5]
+    assert rows[0].startswith("x" * 20)
+    assert "30" in rows[0]  # characters
+    assert "92" in rows[5]  # lines
+    assert rows[-1] == "last"
     assert cut("short", 10, 20) == "short"
 
 
 @pytest.fixture
 def cache_with_a_space(tmp_path, monkeypatch):
-    """Where the compilers' cache lies instead."""
+    """Set a cache folder with a space for TVM FFI; the folder that caches lie in instead."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.setattr(environment, "ELSEWHERE", str(elsewhere))
@@ -347,7 +362,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(add, add);
     assert library.is_file() and cache_with_a_space in library.parents
 
 
-def test_the_environment_of_a_solution_has_nothing_of_pythons_and_no_locale():
+def test_a_solution_inherits_no_variable_of_python_and_no_locale():
     inherited = {"PYTHONHOME": "/x", "LC_ALL": "C", "HOME": "/h"}
     kept = environment.neutral(inherited)
     assert kept["HOME"] == "/h" and kept["LC_ALL"] == "C.UTF-8"

@@ -1,5 +1,5 @@
-"""The main job on a Ray cluster: what is judged where, what happens to what dies, and what is left
-for `--resume`.
+"""`moebench run --ray`: which process gets which task, what becomes of a task whose process or node
+dies, and what is left for `--resume`.
 
 Most of it needs no Ray. The slow tests start a cluster of two nodes on this machine, one CPU each.
 """
@@ -25,18 +25,20 @@ from moebench.judging.evaluate import Outcome
 from moebench.judging.plan import Task
 from moebench.results import trace_files
 
-SOME = ["16", "19", "24", "33", "37", "70"]  # T of small workloads
+SMALL_WORKLOADS = ["16", "19", "24", "33", "37", "70"]  # by T
 CPU_ONLY = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
 
 
 def on_a_cluster(test):
+    """Mark a slow test of the `cluster` fixture: on CPUs, and all in one xdist worker."""
     return CPU_ONLY(pytest.mark.slow(pytest.mark.xdist_group("ray")(test)))
 
 
 # What needs no Ray
 
 
-def task(definition, tokens, *names):
+def new_task(definition, tokens, *names):
+    """Return a task with the label "T=<tokens>". names: of the solutions to evaluate."""
     workload = SimpleNamespace(uuid=f"{tokens}", axes={"seq_len": tokens})
     return Task(definition, f"T={tokens}", workload, names)
 
@@ -46,24 +48,28 @@ class RayError(Exception):
 
 
 class FakeRay:
-    """Stands in for Ray: calls are noted, and done one after the other.
+    """Stands in for Ray: does calls one after the other, and notes them.
 
-    dies: labels; an actor that is given one of them dies. broken: actors on which every reference
-    fails. breaks: actors that evaluate only the first solution of a task. never: no actor starts.
-    Whenever Ray is waited for, each actor that was not ended has a call: it keeps its device until
-    it is ended.
+    An actor is known by its number, from 0, in the order in which actors are created.
+
+    deadly_labels: an actor that is given a task with one of these labels dies.
+    without_reference: numbers of actors on which the reference of every task fails.
+    first_solution_only: numbers of actors that evaluate only the first solution of a task.
+    nothing_starts: every actor dies before it runs.
     """
 
     exceptions = SimpleNamespace(RayError=RayError)
 
-    def __init__(self, dies=(), broken=(), breaks=(), never=False):
-        self.dies = dies
-        self.broken = broken
-        self.breaks = breaks
-        self.never = never
+    def __init__(
+        self, deadly_labels=(), without_reference=(), first_solution_only=(), nothing_starts=False
+    ):
+        self.deadly_labels = deadly_labels
+        self.without_reference = without_reference
+        self.first_solution_only = first_solution_only
+        self.nothing_starts = nothing_starts
         self.actors = []
-        self.calls = []  # (actor, task), of a start None
-        self.ended = []
+        self.calls = []  # (actor, task); the task is None in the call that waits for its start
+        self.ended = []  # actors that were closed or killed, or died
         self.killed = []
 
     def put(self, plan):
@@ -87,23 +93,28 @@ class FakeRay:
         return actor
 
     def wait(self, results):
-        assert {self.calls[result][0] for result in results} == set(self.actors) - set(self.ended)
+        """Return the first result, and the others.
+
+        No actor may idle while the run waits: each has a call, or was ended and freed its device.
+        """
+        busy = {self.calls[result][0] for result in results}
+        assert busy == set(self.actors) - set(self.ended)
         return results[:1], results[1:]
 
     def get(self, result):
         number, task = self.calls[result]
         if task is None:
-            if self.never:
+            if self.nothing_starts:
                 self.ended.append(number)
                 raise RayError("The actor\nnever ran")
             return None
 
-        if task.label in self.dies:
+        if task.label in self.deadly_labels:
             self.ended.append(number)
             raise RayError("it died")
-        if number in self.broken:
+        if number in self.without_reference:
             return Outcome(task, lost=dict.fromkeys(task.names, "no reference"))
-        if number in self.breaks:
+        if number in self.first_solution_only:
             first, *rest = task.names
             return Outcome(task, {first: None}, dict.fromkeys(rest, "no worker"))
         return Outcome(task, dict.fromkeys(task.names))
@@ -114,92 +125,96 @@ class FakeRay:
 
 
 @dataclass
-class Handed:
-    """by_actor: (label, names) of the tasks that each was given."""
+class Result:
+    """What became of a plan's tasks.
 
-    by_actor: list
-    outcomes: list
-    killed: list
+    by_actor: for each actor, (label, *names of solutions) of each task that it was given.
+    killed: numbers of the actors that the run killed.
+    """
+
+    by_actor: list[list[tuple]]
+    outcomes: list[Outcome]
+    killed: list[int]
 
 
-def handed_out(monkeypatch, tasks, slots, **how):
-    """Return what becomes of tasks on a cluster. how: of FakeRay."""
-    ray = FakeRay(**how)
+def run_tasks(monkeypatch, tasks, slots, **faults):
+    """Run tasks on a fake cluster with so many slots. faults: arguments of FakeRay."""
+    ray = FakeRay(**faults)
     monkeypatch.setitem(sys.modules, "ray", ray)
     outcomes = list(on_ray.Cluster({}, slots, "").outcomes(tasks, lambda text: None))
 
     by_actor = [[] for _ in ray.actors]
-    for number, asked in ray.calls:
-        if asked:
-            by_actor[number].append((asked.label, *asked.names))
-    return Handed(by_actor, outcomes, ray.killed)
+    for number, task in ray.calls:
+        if task:
+            by_actor[number].append((task.label, *task.names))
+    return Result(by_actor, outcomes, ray.killed)
 
 
-TASKS = [task("a", tokens, "x", "y") for tokens in range(9)]
+TASKS = [new_task("a", tokens, "x", "y") for tokens in range(9)]
 
 
-def test_a_workload_goes_to_whoever_is_free(monkeypatch):
-    """The longest first."""
-    handed = handed_out(monkeypatch, TASKS, 2)
-    assert [len(work) for work in handed.by_actor] == [5, 4]
-    assert [work[0][0] for work in handed.by_actor] == ["T=8", "T=7"]
-    assert handed.killed == []
-    evaluated = {outcome.task.label: set(outcome.evaluated) for outcome in handed.outcomes}
+def test_a_free_actor_gets_the_longest_task_that_waits(monkeypatch):
+    result = run_tasks(monkeypatch, TASKS, 2)
+    assert [len(work) for work in result.by_actor] == [5, 4]
+    assert [work[0][0] for work in result.by_actor] == ["T=8", "T=7"]
+    assert result.killed == []
+    evaluated = {outcome.task.label: set(outcome.evaluated) for outcome in result.outcomes}
     assert evaluated == {each.label: {"x", "y"} for each in TASKS}
 
 
-def test_there_are_no_more_actors_than_workloads(monkeypatch):
-    handed = handed_out(monkeypatch, TASKS[:3], 8)
-    assert [len(work) for work in handed.by_actor] == [1, 1, 1]
-    assert handed_out(monkeypatch, [], 2) == Handed([], [], [])
+def test_there_are_no_more_actors_than_tasks(monkeypatch):
+    result = run_tasks(monkeypatch, TASKS[:3], 8)
+    assert [len(work) for work in result.by_actor] == [1, 1, 1]
+    assert run_tasks(monkeypatch, [], 2) == Result([], [], [])
 
 
-def test_a_gpu_on_which_no_reference_runs_does_not_eat_the_queue(monkeypatch):
-    handed = handed_out(monkeypatch, TASKS, 2, broken=[0])
-    assert len(handed.by_actor[0]) == 1
-    assert handed.killed == [0]
-    assert [set(outcome.evaluated) for outcome in handed.outcomes] == [{"x", "y"}] * 9
+def test_an_actor_without_a_reference_is_killed_and_its_task_goes_to_another(monkeypatch):
+    """It fails at once, so it would be free at once, and spoil all tasks that wait."""
+    result = run_tasks(monkeypatch, TASKS, 2, without_reference=[0])
+    assert len(result.by_actor[0]) == 1
+    assert result.killed == [0]
+    assert [set(outcome.evaluated) for outcome in result.outcomes] == [{"x", "y"}] * 9
 
-    both_broken = handed_out(monkeypatch, TASKS[:1], 1, broken=[0, 1])
+    both_broken = run_tasks(monkeypatch, TASKS[:1], 1, without_reference=[0, 1])
     lost = [outcome.lost for outcome in both_broken.outcomes]
     assert lost == [{"x": "no reference", "y": "no reference"}]
 
 
-def test_what_a_gpu_evaluated_before_it_broke_is_kept(monkeypatch):
-    """And the other solutions are tried again, once."""
-    tasks = [task("a", 0, "x", "y", "z")]
-    handed = handed_out(monkeypatch, tasks, 1, breaks=[0])
-    assert handed.by_actor == [[("T=0", "x", "y", "z")], [("T=0", "y", "z")]]
-    assert handed.killed == [0]
-    assert [set(outcome.evaluated) for outcome in handed.outcomes] == [{"x"}, {"y", "z"}]
-    assert not any(outcome.lost for outcome in handed.outcomes)
+def test_only_what_an_actor_did_not_evaluate_of_a_task_is_tried_again(monkeypatch):
+    """Once, on another actor; what was evaluated is kept."""
+    tasks = [new_task("a", 0, "x", "y", "z")]
+    result = run_tasks(monkeypatch, tasks, 1, first_solution_only=[0])
+    assert result.by_actor == [[("T=0", "x", "y", "z")], [("T=0", "y", "z")]]
+    assert result.killed == [0]
+    assert [set(outcome.evaluated) for outcome in result.outcomes] == [{"x"}, {"y", "z"}]
+    assert not any(outcome.lost for outcome in result.outcomes)
 
-    handed = handed_out(monkeypatch, tasks, 1, breaks=[0], broken=[1])
-    first, second = handed.outcomes
+    result = run_tasks(monkeypatch, tasks, 1, first_solution_only=[0], without_reference=[1])
+    first, second = result.outcomes
     assert (set(first.evaluated), first.lost) == ({"x"}, {})
     assert second.lost == {"y": "no reference", "z": "no reference"}
 
 
 def test_a_cluster_on_which_nothing_starts_ends_the_run(monkeypatch):
-    """No task is blamed for it, as on a node that is dead and not known to be."""
+    """No task is blamed: a node may be dead before Ray knows it."""
     with pytest.raises(CannotRun, match="never ran"):
-        handed_out(monkeypatch, TASKS, 2, never=True)
+        run_tasks(monkeypatch, TASKS, 2, nothing_starts=True)
 
 
-def test_what_kills_its_actor_is_tried_again_apart(monkeypatch):
-    handed = handed_out(monkeypatch, TASKS[:6], 1, dies=["T=1"])
-    asked = [each for work in handed.by_actor for each in work]
+def test_solutions_of_a_task_that_kills_its_actor_are_tried_again_one_by_one(monkeypatch):
+    result = run_tasks(monkeypatch, TASKS[:6], 1, deadly_labels=["T=1"])
+    calls = [call for calls_of_actor in result.by_actor for call in calls_of_actor]
     for names in (("x", "y"), ("x",), ("y",)):
-        assert asked.count(("T=1", *names)) == 1
-    lost = [set(outcome.lost) for outcome in handed.outcomes if outcome.lost]
+        assert calls.count(("T=1", *names)) == 1
+    lost = [set(outcome.lost) for outcome in result.outcomes if outcome.lost]
     assert lost == [{"x"}, {"y"}]
-    right = [outcome.task.label for outcome in handed.outcomes if not outcome.lost]
-    assert sorted(right) == ["T=0", "T=2", "T=3", "T=4", "T=5"]
+    evaluated = [outcome.task.label for outcome in result.outcomes if not outcome.lost]
+    assert sorted(evaluated) == ["T=0", "T=2", "T=3", "T=4", "T=5"]
 
 
 @pytest.fixture
 def nodes(monkeypatch):
-    """A function that sets what Ray says of its nodes; there is a dead one beside them."""
+    """A function that has Ray list live nodes with these resources, and one dead node."""
 
     def set_nodes(*resources):
         listed = [{"Alive": True, "Resources": each} for each in resources]
@@ -238,7 +253,7 @@ def test_cpus_are_used_where_there_is_no_gpu(nodes):
 
 
 def test_an_actor_prepares_each_definition_once(monkeypatch):
-    """Tensors and builds, on each node."""
+    """It writes the definition's tensors (`labelled`) and builds its solutions (`build_slow`)."""
     labelled = mock.Mock()
     build_slow = mock.Mock()
     evaluator = mock.Mock(evaluate=lambda task: task.label)
@@ -247,7 +262,7 @@ def test_an_actor_prepares_each_definition_once(monkeypatch):
     monkeypatch.setattr(on_ray, "build_slow", build_slow)
 
     actor = on_ray.Actor(mock.Mock(parts={"a": mock.Mock(), "b": mock.Mock()}))
-    tasks = [task("a", 1), task("a", 2), task("b", 3)]
+    tasks = [new_task("a", 1), new_task("a", 2), new_task("b", 3)]
     assert [actor.evaluate(each) for each in tasks] == ["T=1", "T=2", "T=3"]
     assert [call.args[0] for call in labelled.call_args_list] == ["a", "b"]
     assert build_slow.call_count == 2
@@ -256,14 +271,14 @@ def test_an_actor_prepares_each_definition_once(monkeypatch):
 @pytest.mark.parametrize(
     ("address", "status"), [("nonsense", 2), ("ray://127.0.0.1:1", 2), ("127.0.0.1:1", 1)]
 )
-def test_a_cluster_that_is_not_there_is_one_line(address, status, monkeypatch, refusal):
+def test_an_address_without_a_cluster_is_refused_in_one_line(address, status, monkeypatch, refusal):
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
     returned, line = refusal("run", "--ray", address)
     assert returned == status
     assert "--ray" in line and address in line
 
 
-def test_without_ray_there_is_one_line(monkeypatch, refusal):
+def test_without_ray_the_run_is_refused_in_one_line(monkeypatch, refusal):
     monkeypatch.setitem(sys.modules, "ray", None)
     status, line = refusal("run", "--ray")
     assert status == 1
@@ -289,9 +304,9 @@ def cluster():
 
 @contextmanager
 def started(cluster, output, *arguments):
-    """`moebench run --ray` on some of the workloads, in a process of its own."""
+    """Yield a process of `moebench run --ray` on the small workloads, with more arguments."""
     command = [sys.executable, "-m", "moebench", "run", "--ray", cluster.address]
-    command += ["--solutions", "triton_fused_v2", "--workloads", *SOME]
+    command += ["--solutions", "triton_fused_v2", "--workloads", *SMALL_WORKLOADS]
     command += ["--output", str(output), *arguments]
     with subprocess.Popen(
         command, cwd=paths.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -300,6 +315,7 @@ def started(cluster, output, *arguments):
 
 
 def by_uuid(file):
+    """Return workload's uuid -> trace, of a file."""
     return {trace.workload.uuid: trace for trace in trace_files.load(file)}
 
 
@@ -312,12 +328,16 @@ def wait_for_a_trace(output, process):
 
 
 @on_a_cluster
-def test_a_task_that_fails_at_once_is_one_line(cluster, monkeypatch):
-    """As on a node without this repository."""
-    monkeypatch.setattr(on_ray, "survey", lambda: 1 / 0)
-    with on_ray.connected(cluster.address) as place:
-        with pytest.raises(CannotRun, match="ZeroDivisionError"):
-            place.survey()
+def test_a_node_whose_survey_fails_cannot_run(cluster, monkeypatch):
+    """It is the first that a run does on a node, and fails on one without this repository."""
+
+    def failing_survey():
+        raise RuntimeError("no repository")
+
+    monkeypatch.setattr(on_ray, "survey", failing_survey)
+    with on_ray.connected(cluster.address) as connected_cluster:
+        with pytest.raises(CannotRun, match="RuntimeError"):
+            connected_cluster.survey()
 
 
 @on_a_cluster
@@ -331,24 +351,25 @@ def test_ctrl_c_keeps_what_is_done_and_resume_does_the_rest(cluster, tmp_path):
     kept = by_uuid(output)
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "interrupted"
-    assert 1 <= len(kept) < len(SOME)
+    assert 1 <= len(kept) < len(SMALL_WORKLOADS)
     assert f"{len(kept)}/{len(kept)}" in shown
 
     with started(cluster, output, "--resume") as process:
         shown, errors = process.communicate(timeout=170)
 
-    left = len(SOME) - len(kept)
+    left = len(SMALL_WORKLOADS) - len(kept)
     assert process.returncode == 0, shown + errors
     assert f"[{left}/{left}]" in shown
     traces = by_uuid(output)
     assert traces.keys() > kept.keys()
-    assert len(traces) == len(SOME)
+    assert len(traces) == len(SMALL_WORKLOADS)
 
 
 @on_a_cluster
-def test_a_node_that_is_killed_costs_no_cell(cluster, tmp_path):
-    """Last, since one node is left. The same results as those of a run without Ray, and each says
-    where.
+def test_a_node_that_is_killed_costs_no_trace(cluster, tmp_path):
+    """Results are those of a run without Ray, and each trace names its host.
+
+    The last test on the cluster, as it leaves one node.
     """
     output = tmp_path / "traces.jsonl"
     with started(cluster, output) as process:
@@ -360,18 +381,18 @@ def test_a_node_that_is_killed_costs_no_cell(cluster, tmp_path):
     assert re.search(r"Actor(Died|Unavailable)Error", shown), shown
 
     local = tmp_path / "local"
-    arguments = ["--solutions", "triton_fused_v2", "--workloads", *SOME[:2]]
+    arguments = ["--solutions", "triton_fused_v2", "--workloads", *SMALL_WORKLOADS[:2]]
     status, traces_alone = judged.recorded(local, *arguments)
     assert status == 0
 
     traces = by_uuid(output)
-    assert len(traces) == len(SOME)
+    assert len(traces) == len(SMALL_WORKLOADS)
     for alone in traces_alone:
-        there = traces[alone.workload.uuid]
+        on_cluster = traces[alone.workload.uuid]
         shares = alone.evaluation.correctness.extra
-        assert there.evaluation.status == alone.evaluation.status
-        assert there.evaluation.correctness.extra == pytest.approx(shares, abs=1e-2)
-        assert provenance.of_trace(there).host == provenance.host()
+        assert on_cluster.evaluation.status == alone.evaluation.status
+        assert on_cluster.evaluation.correctness.extra == pytest.approx(shares, abs=1e-2)
+        assert provenance.of_trace(on_cluster).host == provenance.host()
         assert provenance.of_trace(alone).host is None
 
 

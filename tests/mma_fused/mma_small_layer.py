@@ -145,7 +145,7 @@ def wrong_h(layer, arguments, rows, weight, h):
     if not real.any():
         return None
     expected = stage_references.reference_h(layer, arguments, rows, weight)
-    return hopper_faults.differing(h[real], expected[real], H_ERROR, "row that is no padding")
+    return hopper_faults.wrong_blocks(h[real], expected[real], H_ERROR, "row that is no padding")
 
 
 def wrong_scales(h_scale):
@@ -168,7 +168,7 @@ def first_fault(layer, arguments, output, h, h_scale):
 
     y = stage_references.reference_y(arguments, rows, h).float()
     expected = stage_references.combined(y, rows.token_rows)
-    fault = hopper_faults.differing(output, expected, hopper_faults.BF16_ERROR, "token")
+    fault = hopper_faults.wrong_blocks(output, expected, hopper_faults.BF16_ERROR, "token")
     return f"gemm2 + combine: {fault}" if fault else None
 
 

@@ -1,4 +1,6 @@
-"""A forward pass: the resident layers, rounds of passes over them, the record and its table."""
+"""`moebench served`, which times passes over a model's layers: the layers in memory, the rounds,
+the command with its record, and the tables made of records.
+"""
 
 from types import SimpleNamespace
 
@@ -23,7 +25,7 @@ from moebench.served import record, resident, rounds
 
 RELAXED = TOLERANCES["relaxed"]
 GB = 1_000_000_000
-NAMES_OF_EACH_LAYER = (
+INPUTS_OF_EACH_LAYER = (  # not shared by the layers
     "gemm1_weights",
     "gemm2_weights",
     "gemm1_weights_scale",
@@ -34,22 +36,23 @@ NAMES_OF_EACH_LAYER = (
 
 @pytest.fixture(scope="module")
 def small():
+    """Two layers of the small definition, with 8 tokens."""
     return resident.make("small", 2, 8, "cpu")
 
 
 # The layers
 
 
-def test_weights_in_mxfp4_keep_the_size_of_what_they_multiply():
+def test_weights_in_mxfp4_keep_the_magnitude_of_what_they_multiply():
     first, second = resident.make("small-mxfp4", 2, 8, "cpu").layers
     assert not torch.equal(first["gemm1_weights"], second["gemm1_weights"])
     for layer in (first, second):
         values = dequantize_mxfp4(layer["gemm1_weights"][0], layer["gemm1_weights_scale"][0])
-        size = values.norm() / values.shape[0] ** 0.5  # of a row
-        assert 0.5 < size < 4
+        norm_of_row = values.norm() / values.shape[0] ** 0.5
+        assert 0.5 < norm_of_row < 4
 
 
-@pytest.mark.parametrize("name", NAMES_OF_EACH_LAYER)
+@pytest.mark.parametrize("name", INPUTS_OF_EACH_LAYER)
 def test_layers_have_weights_and_routing_of_their_own(small, name):
     """A pass over equal layers would find its weights in L2, and always use the same experts."""
     first, second = (layer[name].float() for layer in small.layers)
@@ -63,7 +66,7 @@ def test_layers_share_the_tokens(small):
 
 
 def chosen_experts(layer, num_tokens, sizes):
-    """Return the experts of the first tokens, by another selection than the one used there."""
+    """Return the first tokens' experts, selected apart from `resident`, which is under test."""
     if "topk_ids" in layer:
         return layer["topk_ids"][:num_tokens].numpy()
     outputs = trained_router.RouterOutputs.of_inputs(layer)
@@ -86,8 +89,8 @@ def test_the_bound_of_a_pass_is_the_sum_over_its_layers(layer_key):
 
 
 @pytest.mark.parametrize("layer_key", ["small", "small-routed", "small-mxfp4"])
-def test_a_pass_of_few_tokens_gets_their_inputs_alone(layer_key):
-    """Scales have the tokens in another axis than the states, and it differs by definition."""
+def test_a_pass_of_fewer_tokens_gets_only_their_inputs(layer_key):
+    """In `hidden_states_scale` the tokens may be the last axis, as the definition says."""
     model = resident.make(layer_key, 2, 8, "cpu")
     full = definition(layer_key)
     shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": 3}), strict=True))
@@ -105,12 +108,17 @@ def test_a_pass_of_few_tokens_gets_their_inputs_alone(layer_key):
         assert torch.equal(inputs["hidden_states_scale"], first_scales)
 
 
-def test_as_many_layers_as_fit():
+def test_as_many_layers_are_made_as_fit_in_memory():
     """58 layers of one of eight ranks on an H200, some on a card of 80 GB, none on one of 24 GB."""
-    assert resident.fitting(58, "full", 16384, 6, 139 * GB) == 58
-    assert 20 < resident.fitting(58, "full", 16384, 6, 79 * GB) < 58
+
+    def fitting_in(free_bytes):
+        """Return how many of 58 layers fit, with 16384 tokens and 6 solutions."""
+        return resident.fitting(58, "full", 16384, 6, free_bytes)
+
+    assert fitting_in(139 * GB) == 58
+    assert 20 < fitting_in(79 * GB) < 58
     with pytest.raises(CannotRun, match="16384"):
-        resident.fitting(58, "full", 16384, 6, 24 * GB)
+        fitting_in(24 * GB)
 
 
 # The rounds
@@ -118,14 +126,18 @@ def test_as_many_layers_as_fit():
 
 @pytest.fixture
 def points_of(monkeypatch, small):
-    """The point of each of some functions that stand in for built solutions, by their names."""
+    """A function: name -> function in place of a built solution; returns name -> its Point, of two
+    small layers with 5 tokens.
+
+    A function takes the definition's inputs, then the output that it writes.
+    """
     registry = rounds.BuilderRegistry.get_instance()
     original_build = registry.build
 
     def points(functions):
         def build(full, packed):
-            if not isinstance(packed, str):
-                return original_build(full, packed)  # the reference
+            if not isinstance(packed, str):  # the reference; the functions are "packed" as names
+                return original_build(full, packed)
 
             def runnable(*arguments):
                 functions[packed](*arguments)
@@ -154,7 +166,7 @@ def right():
     return run
 
 
-def nothing(*arguments):
+def write_nothing(*arguments):
     pass
 
 
@@ -168,14 +180,17 @@ def test_a_right_answer_is_timed(points_of, right, small):
 
 
 def test_an_answer_that_is_wrong_in_the_last_layer_has_no_time(points_of, right, small):
-    def ones(*arguments):
+    place = list(definition("small").inputs).index("gemm1_weights")
+    first_weights = small.layers[0]["gemm1_weights"]
+
+    def write_ones(*arguments):
         arguments[-1].fill_(1)
 
     def first_layer_only(*arguments):
-        if arguments[4].data_ptr() == small.layers[0]["gemm1_weights"].data_ptr():
+        if arguments[place].data_ptr() == first_weights.data_ptr():
             right(*arguments)
 
-    points = points_of({"ones": ones, "first": first_layer_only, "nothing": nothing})
+    points = points_of({"ones": write_ones, "first": first_layer_only, "nothing": write_nothing})
     for point in points.values():
         assert point.matched < RELAXED.ratio
         assert point.error
@@ -183,7 +198,7 @@ def test_an_answer_that_is_wrong_in_the_last_layer_has_no_time(points_of, right,
         assert point.eager == []
 
 
-def test_what_raises_or_exits_does_not_stop_the_others(points_of, right):
+def test_a_solution_that_raises_or_exits_does_not_stop_the_others(points_of, right):
     def broken(*arguments):
         raise ValueError("no\nmore")
 
@@ -197,10 +212,11 @@ def test_what_raises_or_exits_does_not_stop_the_others(points_of, right):
 
 
 def test_another_solution_begins_each_round(monkeypatch):
-    """Who follows an idle moment finds a colder GPU."""
+    """The first one in a round would always have the GPU that is cooler after a pause."""
     order = []
 
     def median_ms(forward, count, device):
+        """Take a letter in place of a forward pass, and note it."""
         order.append(forward)
         return float(count)
 
@@ -208,7 +224,7 @@ def test_another_solution_begins_each_round(monkeypatch):
     results = [rounds.Result(timed=name, count=count) for count, name in enumerate("abc")]
     rounds.run_rounds(results, 3, "cuda:0")
 
-    assert "".join(order) == "abcbcacab"
+    assert "".join(order) == "abc" + "bca" + "cab"
     assert [result.times_ms for result in results] == [[0.0] * 3, [1.0] * 3, [2.0] * 3]
 
 
@@ -216,6 +232,7 @@ def test_another_solution_begins_each_round(monkeypatch):
 
 
 def read(file):
+    """Return the head and the points of a record."""
     return read_record(file, record.Head, record.Point, "served")
 
 
@@ -235,8 +252,10 @@ def test_without_a_gpu_two_small_layers_run_eagerly(tmp_path, no_gpu, capsys):
     assert f"{point.ms:.3f}" in capsys.readouterr().out
 
 
-def test_layers_that_do_not_fit_after_all_leave_the_record(tmp_path, monkeypatch, no_gpu):
-    """Somebody else's job may take the memory meanwhile."""
+def test_layers_that_do_not_fit_after_all_leave_an_earlier_record_as_it_was(
+    tmp_path, monkeypatch, no_gpu
+):
+    """Another process may take the memory after it was seen to be free."""
 
     def out_of_memory(*_):
         raise torch.OutOfMemoryError
@@ -248,7 +267,9 @@ def test_layers_that_do_not_fit_after_all_leave_the_record(tmp_path, monkeypatch
     assert file.read_text() == "before"
 
 
-def test_what_is_done_survives_ctrl_c(tmp_path, monkeypatch, no_gpu, capsys):
+def test_points_measured_before_ctrl_c_are_recorded_and_shown(
+    tmp_path, monkeypatch, no_gpu, capsys
+):
     def interrupted(*_):
         yield [record.Point(solution="triton_fused_v2", tokens=1, bound_ms=1, eager=[2.0])]
         raise KeyboardInterrupt
@@ -267,7 +288,10 @@ def test_what_is_done_survives_ctrl_c(tmp_path, monkeypatch, no_gpu, capsys):
 
 @pytest.fixture
 def recorded(tmp_path, monkeypatch):
-    """Write the only record, of 58 layers at T = 32 and 2048; its points are given by solution."""
+    """A function that writes the only record: of 58 layers at T = 32 and 2048, with these points.
+
+    Its sources are those of triton_fused_v2 as they are, so another solution counts as stale.
+    """
     monkeypatch.setattr(paths, "SERVED", tmp_path)
 
     def write(points, hardware="NVIDIA H200", ceilings=CEILINGS[MEASURED_ON]):
@@ -293,7 +317,9 @@ def recorded(tmp_path, monkeypatch):
 
 
 def graph_points(solution, few, many):
-    """Return points at T = 32 and 2048 with these median times in ms, as CUDA graphs."""
+    """Return points of CUDA graphs at T = 32 and 2048. few, many: their median ms of three
+    rounds.
+    """
     common = {"solution": solution, "bound_ms": 10, "scratch_mb": 1234.56}
     return [
         record.Point(tokens=32, graph=[few + 1, few - 0.1, few], **common),
@@ -302,7 +328,7 @@ def graph_points(solution, few, many):
 
 
 def eager_points(solution, few, many):
-    """Return such points of a solution that cannot be captured."""
+    """Return points as `graph_points` does, of a solution that cannot be captured."""
     common = {"solution": solution, "bound_ms": 10, "not_captured": "RuntimeError: no"}
     return [
         record.Point(tokens=32, eager=[few + 1, few - 0.1, few], **common),
@@ -310,37 +336,39 @@ def eager_points(solution, few, many):
     ]
 
 
-def test_the_median_round_counts_and_what_is_no_graph_or_stale_is_marked(recorded):
+def test_the_table_has_median_rounds_and_marks_what_is_no_graph_or_stale(recorded):
     fused = graph_points("triton_fused_v2", 12.5, 20.0)
     gone = eager_points("gone", 15.0, 25.0)
     recorded([*fused, *gone])
 
     text = pages.served_block()
+    # bound; ms (times the bound), bold for the fastest; a star for no graph
     assert "| 32 | 10.000 | **12.500 (1.25)** | 15.000 (1.50) \\* |" in text
-    assert "| 1,234.6 | - |" in text
+    assert "| 1,234.6 | - |" in text  # MB of scratch
     assert "RuntimeError: no" in text
+    # the fastest, times the bound (times as fast as the next)
     assert "| DeepSeek-V3 EP8, 58 MoE layers | - | - | 1.25 (1.20) | - | - |" in text
 
-    (only,) = served.recorded()
-    assert served.origin(only.head).endswith(": gone")
+    (served_record,) = served.recorded()
+    assert served.origin(served_record.head).endswith(": gone")  # the stale ones
 
 
-def test_a_bound_of_lower_ceilings_is_shown_by_those_of_today(recorded):
+def test_a_bound_by_lower_ceilings_is_converted_to_those_of_today(recorded):
     """At T = 32 the layer is bound by bytes, at 16384 it would be by FLOPs."""
     half = {name: rate / 2 for name, rate in CEILINGS[MEASURED_ON].items()}
     recorded(graph_points("triton_fused_v2", 12.5, 20.0), ceilings=half)
-    (only,) = served.recorded()
-    assert [point.bound_ms for point in only.points] == [5.0, 5.0]
+    (served_record,) = served.recorded()
+    assert [point.bound_ms for point in served_record.points] == [5.0, 5.0]
     assert bounds.expected_limit("full", 32) == "bytes"
     assert bounds.expected_limit("full", 16384) == "fp8"
 
 
-def test_nothing_recorded_is_no_table(tmp_path, monkeypatch):
+def test_without_a_record_there_is_no_table(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "SERVED", tmp_path)
     assert pages.served_block() == ""
 
 
-def test_another_gpu_has_no_bound(recorded):
+def test_a_record_of_another_gpu_is_shown_without_a_bound(recorded):
     recorded(graph_points("triton_fused_v2", 12.5, 20.0), hardware="NVIDIA H100")
     assert "| 32 | - | **12.500** |" in pages.served_block()
 

@@ -8,12 +8,16 @@ from layer_inputs import arguments
 from moebench.operators import catalogue, workloads
 from moebench.operators.fp8 import mxfp4 as family
 
-SMALL = "small-mxfp4"
+SMALL = "small-mxfp4"  # a rank with 16 of 32 experts
+NUM_LOCAL_EXPERTS = 16
+FIRST_EXPERT = 16
+NUM_EXPERTS = 32
+FP8_SPAN = 14  # most powers of two between scales of MXFP4 that a block of FP8 can always hold
 FLASH = "deepseek-v4-flash-mxfp4"
 
 
 def e2m1_by_hand(code):
-    """A value of E2M1 by the format's rule: bias 1, one bit of mantissa, subnormals."""
+    """Return the value of a 4-bit code by E2M1's rule: bias 1, one bit of mantissa, subnormals."""
     sign = -1.0 if code & 8 else 1.0
     exponent = code >> 1 & 3
     mantissa = code & 1
@@ -25,24 +29,25 @@ def e2m1_by_hand(code):
 # ---- the reference ----
 
 
-def test_every_code_at_every_scale():
-    """Halves of a byte exchanged, or a scale that is off by one."""
+def test_every_code_is_dequantised_right_at_every_scale():
+    """Catches halves of a byte exchanged, and a scale that is off by one power."""
     packed = torch.arange(256, dtype=torch.uint8).view(torch.int8)
     low_and_high = [[e2m1_by_hand(byte & 15), e2m1_by_hand(byte >> 4)] for byte in range(256)]
-    codes = torch.tensor(low_and_high, dtype=torch.float64).flatten()
+    codes = torch.tensor(low_and_high, dtype=torch.float64).flatten()  # as values
 
-    bytes_of_scales = torch.arange(256, dtype=torch.uint8).unsqueeze(1)
-    scales = bytes_of_scales.repeat(1, len(codes) // 32).view(torch.int8)
+    # row n has all codes, and the scale byte n in each of its groups of 32
+    scale_bytes = torch.arange(256, dtype=torch.uint8).unsqueeze(1)
+    scales = scale_bytes.repeat(1, len(codes) // 32).view(torch.int8)
     values = family.dequantize_mxfp4(packed.repeat(256, 1), scales)
 
     powers = 2 ** (torch.arange(255, dtype=torch.float64) - 127)
     expected = powers.unsqueeze(1) * codes
     assert torch.equal(values[:255], expected.float())
-    assert values[255].isnan().all()
+    assert values[255].isnan().all()  # the byte that stands for NaN
 
 
-def row_of(x, inputs, expert):
-    """Return an expert's row for one token, straight from the description, in fp64."""
+def expert_output(x, inputs, expert):
+    """Return what an expert makes of one token x [H] by the definition's description, in fp64."""
     matrices = {}
     for name in ("gemm1_weights", "gemm2_weights"):
         scales = inputs[f"{name}_scale"][expert]
@@ -55,16 +60,17 @@ def row_of(x, inputs, expert):
     return matrices["gemm2_weights"] @ h
 
 
-def test_it_computes_what_the_definition_describes():
-    """Gate and up exchanged, a clamp left out, a scale of another group."""
-    inputs = arguments(SMALL, 5, "cpu", offset=16)
+def test_the_reference_computes_what_the_definition_describes():
+    """Catches gate and up exchanged, a clamp left out, and a scale of another group."""
+    inputs = arguments(SMALL, 5, "cpu", offset=FIRST_EXPERT)
     scales = inputs["hidden_states_scale"].double().repeat_interleave(128, 1)
     x = inputs["hidden_states"].double() * scales
 
     expected = torch.zeros_like(x)
-    local = inputs["topk_ids"] - 16
-    for token, slot in ((local >= 0) & (local < 16)).nonzero():
-        row = row_of(x[token], inputs, local[token, slot])
+    local = inputs["topk_ids"] - FIRST_EXPERT
+    is_local = (local >= 0) & (local < NUM_LOCAL_EXPERTS)
+    for token, slot in is_local.nonzero():
+        row = expert_output(x[token], inputs, local[token, slot])
         expected[token] += inputs["topk_weights"][token, slot] * row
 
     assert expected.any()
@@ -74,10 +80,10 @@ def test_it_computes_what_the_definition_describes():
 # ---- sizes ----
 
 
-def test_sizes_are_the_models_and_its_shards():
+def test_definitions_have_the_sizes_of_the_models_and_their_shards():
     prefix = "moe_mxfp4_fp8_block_scale_routed_"
-    sizes = {key: catalogue.definition_name(key).removeprefix(prefix) for key in catalogue.mxfp4()}
-    assert sizes == {
+    names = {key: catalogue.definition_name(key).removeprefix(prefix) for key in catalogue.mxfp4()}
+    assert names == {
         "deepseek-v4-flash-mxfp4": "topk6_e256_h4096_i2048_clamp10",
         "deepseek-v4-flash-ep8-mxfp4": "topk6_e32_h4096_i2048_clamp10",
         "deepseek-v4-flash-tp4-mxfp4": "topk6_e256_h4096_i512_clamp10",
@@ -89,8 +95,8 @@ def test_sizes_are_the_models_and_its_shards():
 # ---- workloads ----
 
 
-def test_typical_scales_lie_in_one_file():
-    """200 MB a workload, or scales that differ from workload to workload."""
+def test_all_workloads_share_one_file_of_typical_scales():
+    """Each would take 200 MB more with a file of its own."""
     recorded = workloads.recorded(FLASH)
     for name in family.SCALES:
         assert len(files_with(name, recorded)) == 1
@@ -116,23 +122,25 @@ def stored(tmp_path_factory):
 
 def test_hard_cases_are_as_hard_as_they_say(stored):
     harsh = stored["harsh-scales"]["gemm1_weights_scale"].view(torch.uint8).int()
-    by_block = harsh.unfold(-1, 4, 4)
+    by_block = harsh.unfold(-1, 4, 4)  # the four groups of 32 in a block of 128
     spans = by_block.amax(-1) - by_block.amin(-1)
-    assert spans.max() > 14
-    assert harsh.min() == 0
+    assert spans.max() > FP8_SPAN
+    assert harsh.min() == 0  # 2^-127
 
     typical = stored["odd-length"]["gemm1_weights_scale"].view(torch.uint8)
-    assert typical.unique().tolist() == [120, 121, 122]
+    assert typical.unique().tolist() == [120, 121, 122]  # 2^-7 to 2^-5
 
     ids = stored["slots-without-expert"]["topk_ids"]
     assert (ids == -1).any()
-    assert (ids == 32).any()
-    assert ids[2, 0] == ids[2, -1]
+    assert (ids == NUM_EXPERTS).any()  # one past the last expert
+    assert ids[2, 0] == ids[2, -1]  # an expert twice
 
 
-def test_bound_is_half_a_byte_and_a_scale_for_each_weight():
+def test_bound_counts_half_a_byte_a_weight_and_a_byte_of_scale_for_32():
     (case,) = [case for case in catalogue.MXFP4.cases(FLASH) if case.seq_len == 64]
     bound = committed_workloads.bound(FLASH, case.uuid)
-    weights = 3 * 2048 * 4096
-    assert bound.bytes == pytest.approx(bound.active * weights * 17 / 32, rel=1e-3)
-    assert bound.flops == 2 * 6 * 64 * weights
+    weights = 3 * 2048 * 4096  # of an expert
+    expert_bytes = weights / 2 + weights / 32
+    pairs = 6 * 64  # of a token and one of its experts
+    assert bound.bytes == pytest.approx(bound.active * expert_bytes, rel=1e-3)
+    assert bound.flops == 2 * pairs * weights

@@ -1,5 +1,5 @@
-"""flashinfer_mxfp4 and its W4A8: their call and their weights fit FlashInfer's, where they cannot
-run.
+"""flashinfer_mxfp4 and flashinfer_mxfp4_w4a8: what they hand to FlashInfer's cutlass_fused_moe is
+our layer, and fits the installed release. Their kernels do not run here.
 """
 
 import inspect
@@ -25,7 +25,8 @@ WEIGHTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weigh
 BOTH = pytest.mark.parametrize("flags", [prepare.FLAGS, prepare_w4a8.FLAGS])
 
 
-def installed():
+def installed_signature():
+    """Return the signature of the installed cutlass_fused_moe."""
     from flashinfer.fused_moe import cutlass_fused_moe
 
     return inspect.signature(cutlass_fused_moe)
@@ -33,29 +34,29 @@ def installed():
 
 @pytest.fixture(autouse=True)
 def as_packed(monkeypatch):
-    """The layer's activation and its tokens' scales, as packing writes them into problem.py and
-    interface.py.
-    """
+    """Set the constants that packing writes into a solution: the clamp, and the scales' order."""
     monkeypatch.setattr(keywords, "SWIGLU_LIMIT", LIMIT)
     monkeypatch.setattr(dequantise, "SCALES_ROW_MAJOR", True)
 
 
 def layer_inputs(num_tokens=11):
+    """Return the arguments of the layer, as attributes."""
     return SimpleNamespace(**arguments(LAYER_KEY, num_tokens, "cpu", offset=FIRST_EXPERT))
 
 
 def weights_of(layer):
+    """Return the layer's packed weights and scales, in the order that `prepare` takes."""
     return [getattr(layer, name) for name in WEIGHTS]
 
 
-def plain(layer):
-    """Return weights as they are before anything is interleaved, `up` first."""
+def plain_weights(layer):
+    """Return Prepared weights before FlashInfer's functions interleave them: `up` comes first."""
     gemm1, gemm1_scale, gemm2, gemm2_scale = layout.as_bytes(weights_of(layer))
     return layout.Prepared(gemm1, gemm2, [gemm1_scale, gemm2_scale])
 
 
 def call_of(layer, prepared, flags=prepare.FLAGS):
-    """Return what the library is handed."""
+    """Return name -> argument of our call of cutlass_fused_moe."""
     experts, weights = keywords.local_routing(
         layer.topk_ids, layer.topk_weights, layer.local_expert_offset, len(prepared.gemm1)
     )
@@ -63,19 +64,19 @@ def call_of(layer, prepared, flags=prepare.FLAGS):
     return keywords.keywords(experts, weights, x, prepared, flags, layer.output)
 
 
-def statement(call):
-    """Return the output that FlashInfer's page describes, of weights that are not interleaved."""
+def described_output(call):
+    """Return the output of a call with plain weights, as FlashInfer's page describes it."""
     x = call["input"].float()
     output = torch.zeros_like(x)
     for expert in range(len(call["fc1_expert_weights"])):
         chosen = call["token_selected_experts"] == expert
         factor = torch.where(chosen, call["token_final_scales"], 0).sum(dim=1)
-        output += factor.unsqueeze(1) * expert_statement(call, expert, x)
+        output += factor.unsqueeze(1) * described_expert(call, expert, x)
     return output
 
 
-def expert_statement(call, expert, x):
-    """Return what an expert makes of all tokens."""
+def described_expert(call, expert, x):
+    """Return what an expert makes of all tokens x [T, H], by that description."""
     gemm1_scale, gemm2_scale = call["quant_scales"]
     w13 = dequantize_mxfp4(call["fc1_expert_weights"][expert], gemm1_scale[expert])
     w2 = dequantize_mxfp4(call["fc2_expert_weights"][expert], gemm2_scale[expert])
@@ -88,43 +89,49 @@ def expert_statement(call, expert, x):
     return h @ w2.t()
 
 
-def test_the_call_says_our_layer():
-    """Gate taken for up, another rank's experts, weights of empty slots, no clamp."""
+def test_the_call_describes_our_layer():
+    """Catches gate taken for up, another rank's experts, weights of slots that are not local, and
+    no clamp.
+    """
     layer = layer_inputs()
     layer.topk_weights[layer.topk_ids < FIRST_EXPERT] = torch.nan
     inputs = {name: value for name, value in vars(layer).items() if name != "output"}
     expected = expected_output(LAYER_KEY, inputs).float()
     assert expected.abs().max() > 1
 
-    output = statement(call_of(layer, plain(layer)))
+    output = described_output(call_of(layer, plain_weights(layer)))
     is_close = torch.isclose(output, expected, rtol=0.05, atol=0.05)
     assert is_close.float().mean() > 0.99
 
 
 @BOTH
-def test_the_call_fits_what_is_installed(flags):
+def test_the_call_fits_the_installed_signature(flags):
     layer = layer_inputs()
-    keywords.check_signature(installed().parameters, flags)
-    bound = installed().bind(**call_of(layer, plain(layer), flags))
+    signature = installed_signature()
+    keywords.check_signature(signature.parameters, flags)
+    bound = signature.bind(**call_of(layer, plain_weights(layer), flags))
     assert flags.items() <= bound.arguments.items()
 
 
 @BOTH
-def test_a_flashinfer_without_these_kernels_is_named(flags):
-    parameters = dict(installed().parameters)
+def test_a_signature_that_our_call_does_not_fit_is_refused(flags):
+    """One without our flag, as of a release without these kernels, and one that wants more."""
+    parameters = dict(installed_signature().parameters)
     flag = list(flags)[-1]
     del parameters[flag]
     with pytest.raises(ImportError, match=flag):
         keywords.check_signature(parameters, flags)
 
-    new = inspect.Parameter("moon_phase", inspect.Parameter.KEYWORD_ONLY)
+    required = inspect.Parameter("moon_phase", inspect.Parameter.KEYWORD_ONLY)
+    more = installed_signature().parameters | {"moon_phase": required}
     with pytest.raises(ImportError, match="moon_phase"):
-        keywords.check_signature(installed().parameters | {"moon_phase": new}, flags)
+        keywords.check_signature(more, flags)
 
 
-def test_the_call_has_the_checked_types():
-    """A refusal in FlashInfer's C++, on the GPU only."""
-    call = call_of(layer_inputs(), plain(layer_inputs()))
+def test_the_call_has_the_types_that_flashinfer_wants():
+    """Its C++ checks them, but only where there is a GPU."""
+    layer = layer_inputs()
+    call = call_of(layer, plain_weights(layer))
     assert call["input"].dtype == torch.bfloat16
     assert call["token_selected_experts"].dtype == torch.int32
     assert call["token_final_scales"].dtype == torch.float32
@@ -134,13 +141,15 @@ def test_the_call_has_the_checked_types():
         assert call[name].shape == (len(call["fc1_expert_weights"]),)
 
 
-def test_without_a_clamp_the_library_has_its_own_silu(monkeypatch):
+def test_a_layer_without_a_clamp_names_no_activation(monkeypatch):
+    """FlashInfer's own is silu(gate) * up."""
     monkeypatch.setattr(keywords, "SWIGLU_LIMIT", 0.0)
     layer = layer_inputs()
-    assert "swiglu_limit" not in call_of(layer, plain(layer))
+    assert "swiglu_limit" not in call_of(layer, plain_weights(layer))
 
 
-def test_slots_without_a_local_expert_are_the_other_ranks():
+def test_slots_without_a_local_expert_get_another_ranks_expert_and_no_weight():
+    """The rank has experts 16 to 31; 16, its number of experts, is the first of the next rank."""
     ids = torch.tensor([[16, 31, 32, 15, -1, -(2**31), 2**31 - 1]], dtype=torch.int32)
     weights = torch.tensor([[1.0, 2.0, *[torch.nan] * 5]])
     experts, factors = keywords.local_routing(ids, weights, 16, 16)
@@ -148,18 +157,18 @@ def test_slots_without_a_local_expert_are_the_other_ranks():
     assert factors.tolist() == [[1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
 
 
-def interleaved(weight, quant_type):
-    """In place of FlashInfer's kernel, which needs a GPU: the bytes stay where they are."""
+def fake_interleave(weight, quant_type):
+    """Stand in for FlashInfer's kernel, which needs a GPU: the bytes stay where they are."""
     assert quant_type == "fp4"
     return weight
 
 
 def test_weights_are_prepared_by_flashinfers_functions(monkeypatch):
-    """Scales folded here as there."""
+    """FlashInfer folds the scales without a GPU, so that is compared; its kernel is a fake."""
     name = "interleave_moe_weights_for_sm90_mixed_gemm"
-    monkeypatch.setattr(prepare.fused_moe, name, interleaved)
+    monkeypatch.setattr(prepare.fused_moe, name, fake_interleave)
     layer = layer_inputs()
-    expected = plain(layer)
+    expected = plain_weights(layer)
     experts = len(expected.gemm1)
 
     prepared = prepare.prepare(weights_of(layer))
@@ -168,6 +177,7 @@ def test_weights_are_prepared_by_flashinfers_functions(monkeypatch):
     assert torch.equal(prepared.gemm2, expected.gemm2)
     first, second = prepared.quant_scales
     assert first.dtype == second.dtype == torch.int32
+    # gemm1 is [768, 640], gemm2 [640, 384]; blocks of 64 rows by 4 groups of 32 columns
     assert first.shape == (experts, 768 // 64, 640 // 128, 16, 4)
     assert second.shape == (experts, 640 // 64, 384 // 128, 16, 4)
     last_of_first_block = first.view(torch.uint8)[0, 0, 0, 15]
@@ -180,19 +190,21 @@ def smallest_scales(scale):
     return scale.float().flatten(1).amin(1)
 
 
-def preprocessed(weight, scale):
-    """In place of FlashInfer's kernel: the weight, its scales in blocks, a factor for each
-    expert.
+def fake_preprocess(weight, scale):
+    """Stand in for FlashInfer's kernel, which takes one expert: return the weight as it is, its
+    scales in blocks, and its smallest scale as the expert's factor.
     """
+    assert len(weight) == 1
     blocks = scale.reshape(1, -1, scale.shape[2] // 4, 16, 16)
     return weight, blocks, smallest_scales(scale)
 
 
 def test_w4a8_weights_are_prepared_expert_by_expert(monkeypatch):
+    """A factor is 64 times FlashInfer's, as its page says."""
     name = "preprocess_moe_weights_for_sm90_mixed_gemm_humming"
-    monkeypatch.setattr(prepare_w4a8.fused_moe, name, preprocessed)
+    monkeypatch.setattr(prepare_w4a8.fused_moe, name, fake_preprocess)
     layer = layer_inputs()
-    expected = plain(layer)
+    expected = plain_weights(layer)
 
     prepared = prepare_w4a8.prepare(weights_of(layer))
 
@@ -206,7 +218,7 @@ def test_w4a8_weights_are_prepared_expert_by_expert(monkeypatch):
 
 
 def test_packed_dequantise_takes_scales_row_by_row(packed_module):
-    """A packed solution that reads them as the other definitions have them."""
+    """Catches a packed solution that reads them column by column, as some definitions have them."""
     packed = packed_module("flashinfer_mxfp4", dequantise.__name__.partition(".")[2], LAYER_KEY)
     values = arguments(LAYER_KEY, 37, DEVICE)
     x = values["hidden_states"]
@@ -215,9 +227,9 @@ def test_packed_dequantise_takes_scales_row_by_row(packed_module):
     output = packed.dequantise(x, x_scale)
 
     # Triton's interpreter cuts bf16 off instead of rounding it.
-    step = 0 if DEVICE == "cuda" else 2**-7
+    tolerance = 0 if DEVICE == "cuda" else 2**-7
     expected = dequantise.dequantise_ref(x, x_scale)
-    torch.testing.assert_close(output, expected, rtol=step, atol=0)
+    torch.testing.assert_close(output, expected, rtol=tolerance, atol=0)
 
 
 def instantiations(text):
@@ -226,16 +238,20 @@ def instantiations(text):
     return set(re.findall(r"Launcher<(.+?)>\(Grouped", without_spaces))
 
 
-@pytest.mark.parametrize("wanted", [source, source_w4a8], ids=["W4A16", "W4A8"])
-def test_what_is_compiled_is_of_the_installed_release(wanted, monkeypatch, tmp_path):
-    """None of it is compiled here."""
+@pytest.mark.parametrize("variant", [source, source_w4a8], ids=["W4A16", "W4A8"])
+def test_our_build_instantiates_some_of_the_installed_releases_kernels(
+    variant, monkeypatch, tmp_path
+):
+    """Each launcher that we would compile is one that FlashInfer's own build generates, and few of
+    its sources are left. Nothing is compiled here.
+    """
     from flashinfer.jit import core, env
 
     monkeypatch.setattr(core.current_compilation_context, "TARGET_CUDA_ARCHS", {(9, "0a")})
     monkeypatch.setattr(env, "FLASHINFER_GEN_SRC_DIR", tmp_path / "generated")
     monkeypatch.setattr(env, "FLASHINFER_JIT_DIR", tmp_path / "jit")
     for name in ("ACTIVATIONS", "KERNELS", "RUNNER", "SCALES"):
-        monkeypatch.setattr(build, name, getattr(wanted, name))
+        monkeypatch.setattr(build, name, getattr(variant, name))
 
     full = build.core.gen_cutlass_fused_moe_sm90_module()
     generated = set()
@@ -244,14 +260,17 @@ def test_what_is_compiled_is_of_the_installed_release(wanted, monkeypatch, tmp_p
             generated |= instantiations(file.read_text())
 
     files = {file.name: file for file in build.choose_spec().sources}
-    compiled = [instantiations(files[f"{each.name}.cu"].read_text()) for each in wanted.KERNELS]
-    assert all(len(each) == 1 and each <= generated for each in compiled)
-    assert {wanted.RUNNER, "candidates.cpp"} <= files.keys()
+    for kernel in variant.KERNELS:
+        launchers = instantiations(files[f"{kernel.name}.cu"].read_text())
+        assert len(launchers) == 1
+        assert launchers <= generated
+    assert {variant.RUNNER, "candidates.cpp"} <= files.keys()
     assert not any(name.endswith((".generated.cu", "cutlass_heuristic.cpp")) for name in files)
     assert len(files) < len(full.sources) / 5
 
 
-def test_a_source_that_is_as_it_should_be_is_not_written_again(tmp_path):
+def test_only_sources_that_differ_are_written_again(tmp_path):
+    """A newer file would be compiled again."""
     arguments = (tmp_path, source.KERNELS, source.ACTIVATIONS, source.SCALES)
     paths = kernels.write_sources(*arguments)
     changed = paths[1]
@@ -260,4 +279,5 @@ def test_a_source_that_is_as_it_should_be_is_not_written_again(tmp_path):
         os.utime(path, (0, 0))
 
     assert kernels.write_sources(*arguments) == paths
-    assert [path for path in paths if path.stat().st_mtime] == [changed]
+    written = [path for path in paths if path.stat().st_mtime != 0]
+    assert written == [changed]

@@ -1,4 +1,6 @@
-"""tools/mxfp4_peers: the FP8 layer that stands beside MXFP4 ones has the same weights."""
+"""tools/mxfp4_peers, which times FP8 solutions beside MXFP4 ones: they get the same weights and the
+same sizes.
+"""
 
 import importlib.util
 
@@ -19,34 +21,37 @@ SMALL = "small-mxfp4"
 
 
 def inputs_of(case):
+    """Return name -> input of a case, with the weights' scales, whichever case's file has them."""
     stored = catalogue.MXFP4.tensors(case)
     with_scales = catalogue.MXFP4.case_with_scales(case)
     stored |= mxfp4.weight_scales(with_scales)
     full = catalogue.definition(SMALL)
-    (values,) = seeded_inputs(full, catalogue.MXFP4.record(case).workload, 1, "cpu", stored)
+    workload = catalogue.MXFP4.record(case).workload
+    (values,) = seeded_inputs(full, workload, 1, "cpu", stored)
     return dict(zip(full.inputs, values, strict=True))
 
 
-def test_weights_of_the_workloads_are_exact_in_fp8():
+def test_weights_with_typical_scales_are_exact_in_fp8():
     case = next(each for each in catalogue.MXFP4.cases(SMALL) if each.name == "odd-length")
     inputs = inputs_of(case)
     converted = peers.as_fp8(inputs)
 
-    mxfp4 = reference(SMALL)
+    dequantize_mxfp4 = reference(SMALL).dequantize_mxfp4
     for gemm in ("gemm1_weights", "gemm2_weights"):
         values = dequantize(converted[gemm], converted[f"{gemm}_scale"], row_block=128)
         for expert in range(len(values)):
             scales = inputs[f"{gemm}_scale"][expert]
-            assert torch.equal(values[expert], mxfp4.dequantize_mxfp4(inputs[gemm][expert], scales))
+            expected = dequantize_mxfp4(inputs[gemm][expert], scales)
+            assert torch.equal(values[expert], expected)
 
 
-def test_scales_that_no_fp8_block_holds_are_refused():
+def test_scales_too_far_apart_for_an_fp8_block_are_refused():
     case = next(each for each in catalogue.MXFP4.cases(SMALL) if each.scales == "harsh")
     with pytest.raises(ValueError, match="expert 0, gemm1_weights: block"):
         peers.as_fp8(inputs_of(case))
 
 
-def test_the_fp8_layer_has_the_same_sizes():
+def test_the_fp8_layer_is_the_one_of_the_same_sizes_if_there_is_one():
     assert peers.fp8_key_of("deepseek-v4-flash-mxfp4") == "deepseek-v4-flash-routed"
     assert peers.fp8_key_of("deepseek-v4-pro-ep8-mxfp4") == "deepseek-v4-pro-ep8-routed"
     assert peers.fp8_key_of("deepseek-v4-flash-tp4-mxfp4") is None

@@ -1,4 +1,7 @@
-"""Every solution on a GPU: streams, CUDA graphs, scratch memory, a second device."""
+"""Every solution on a GPU: the current stream, CUDA graphs, scratch memory, a second device.
+
+`layer` is a built solution, `layer_key` names a definition that it serves (`serving`).
+"""
 
 import pytest
 import torch
@@ -14,7 +17,9 @@ LAYERS = ("full", "deepseek-v3-ep8-routed", "bf16")
 
 @serving(*LAYERS)
 def test_runs_on_the_current_stream(layer, layer_key):
-    """Kernels that start before their inputs, made on a stream, are there."""
+    """Catches kernels on another stream, which do not wait for inputs that are written on this
+    one.
+    """
     arguments = layer_arguments(layer_key, 80)
     other = layer_arguments(layer_key, 80, seed=1)["hidden_states"]
     expected = run(layer, arguments | {"hidden_states": other})
@@ -23,7 +28,8 @@ def test_runs_on_the_current_stream(layer, layer_key):
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(100_000_000)  # some 50 ms: who does not wait reads the old tokens
+        # some 50 ms: a kernel that does not wait reads the old tokens
+        torch.cuda._sleep(100_000_000)
         arguments["hidden_states"].copy_(other)
         layer(*(arguments | {OUTPUT: output}).values())
     stream.synchronize()
@@ -42,8 +48,10 @@ def token_inputs(layer_key):
 
 @serving(*LAYERS)
 @pytest.mark.parametrize("num_tokens", [7, 80, 300, 1100])
-def test_cuda_graph(layer, layer_key, num_tokens):
-    """A serving engine that captures its model cannot capture a layer that waits."""
+def test_replays_of_a_cuda_graph_follow_their_inputs(layer, layer_key, num_tokens):
+    """Catches a layer that cannot be captured, as it waits for the GPU, and one whose launches
+    depend on the tokens that it was captured with.
+    """
     arguments = layer_arguments(layer_key, num_tokens)
     output = torch.full_like(arguments[OUTPUT], torch.nan)
     run(layer, arguments)
@@ -60,7 +68,7 @@ def test_cuda_graph(layer, layer_key, num_tokens):
         assert_same_bits(output, run(layer, arguments), f"replay {seed}")
 
 
-MOST_SCRATCH = 1.5e9  # bytes beside a model that fills the device
+MOST_SCRATCH = 1.5e9  # bytes that a model which fills the device leaves free
 
 
 @serving(
@@ -70,8 +78,8 @@ MOST_SCRATCH = 1.5e9  # bytes beside a model that fills the device
     deepgemm="its GEMMs want all rows in one operand, T x 8 of them in the worst case: y alone "
     "takes 1.6 GB",
 )
-def test_scratch_of_the_largest_workload(layer, layer_key, records):
-    """Out of memory next to a model that fills the device."""
+def test_scratch_of_the_largest_workload_is_small(layer, layer_key, records):
+    """Catches a solution that runs out of memory next to a model that fills the device."""
     recorded = records(layer_key)
     workload = max(recorded.workloads, key=lambda workload: workload.axes["seq_len"])
     definition = catalogue.definition(layer_key)
@@ -92,8 +100,8 @@ def test_scratch_of_the_largest_workload(layer, layer_key, records):
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 @serving("full")
-def test_second_device(layer, layer_key):
-    """Tensors of one GPU handed to kernels on another."""
+def test_runs_on_the_device_of_its_inputs(layer, layer_key):
+    """Catches kernels that are launched on the current device, where the inputs are not."""
     arguments = layer_arguments(layer_key, 80, "cuda:0")
     expected = run(layer, arguments)
     elsewhere = {}

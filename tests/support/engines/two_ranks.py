@@ -1,4 +1,6 @@
-"""A layer that two ranks share: its weights as in a checkpoint, and what the ranks' sum must be."""
+"""A layer that two ranks share: each rank's arguments, the weights as in a checkpoint, and the
+output that the ranks' outputs must add up to.
+"""
 
 from dataclasses import dataclass
 
@@ -15,12 +17,16 @@ SCALES = ("gemm1_weights_scale", "gemm2_weights_scale")
 
 @dataclass(frozen=True)
 class TwoRanks:
-    """ranks: the arguments of each, which have the same tokens and routing.
+    """A definition's layer on each of two ranks.
 
-    Where the definition has all experts, each rank has a slice of every one, else half of them.
+    Where the definition has all experts, each rank has a slice of every expert's intermediate size;
+    else each has half of the experts.
+
+    ranks: for each rank, name -> argument of the definition. Experts and weights of the tokens are
+    the same on both. x takes the place of `hidden_states`: engines quantise tokens themselves.
     """
 
-    layer_key: str
+    layer_key: str  # of the layer on one rank
     x: torch.Tensor  # [T, H] bf16
     ranks: list[dict]
 
@@ -34,7 +40,7 @@ class TwoRanks:
 
     @property
     def layer(self) -> dict:
-        """Return the whole layer's sizes by the names that engines have."""
+        """Return the sizes of the layer before it was shared, by the names that engines use."""
         names = ("num_experts", "top_k", "hidden_size", "intermediate_size")
         layer = {name: self.sizes[name] for name in names}
         if self.has_slices:
@@ -44,22 +50,22 @@ class TwoRanks:
         return layer
 
     def checkpoint(self) -> dict[str, torch.Tensor]:
-        """Return all experts' weights and scales, by the definition's names."""
+        """Return weights and scales before they were shared, by the definition's names."""
         tensors = {}
         for name in (*WEIGHTS, *SCALES):
             parts = [rank[name] for rank in self.ranks]
             if not self.has_slices:
-                tensors[name] = joined(parts, 0)
+                tensors[name] = concatenated(parts, 0)
             elif name.startswith("gemm2"):
-                tensors[name] = joined(parts, 2)
-            else:
+                tensors[name] = concatenated(parts, 2)
+            else:  # rows of gate and then of up; a rank has a slice of either
                 gates = [part.chunk(2, 1)[0] for part in parts]
                 ups = [part.chunk(2, 1)[1] for part in parts]
-                tensors[name] = joined(gates + ups, 1)
+                tensors[name] = concatenated(gates + ups, 1)
         return tensors
 
     def expected(self) -> torch.Tensor:
-        """Return the sum of the ranks' references in fp32, of tokens that are not quantised."""
+        """Return the sum of the references' outputs on both ranks, fp32 [T, H], for x as it is."""
         total = torch.zeros(self.x.shape)
         for rank in self.ranks:
             scale = torch.ones(TOKENS, self.sizes["hidden_size"] // 128)
@@ -72,29 +78,29 @@ class TwoRanks:
         return relative_error(output, self.expected())
 
 
-def joined(parts, dimension):
-    """Return tensors of a dtype that torch may not concatenate, concatenated."""
+def concatenated(parts, dimension):
+    """Return `torch.cat` of tensors of any dtype."""
     dtype = parts[0].dtype
-    if dtype.itemsize == 1:
+    if dtype.itemsize == 1:  # torch does not concatenate FP8 everywhere
         parts = [part.view(torch.uint8) for part in parts]
     return torch.cat(parts, dimension).view(dtype)
 
 
 def two_ranks(layer_key) -> TwoRanks:
-    """Return a layer of random weights, the same at each call."""
+    """Return a layer with random weights, tokens and routing, the same at each call."""
     sizes = catalogue.layer_sizes()[layer_key]
-    local = sizes["num_local_experts"]
+    num_local = sizes["num_local_experts"]
     ranks = []
     for rank in range(RANKS):
-        first = rank * local if local < sizes["num_experts"] else 0
-        values = arguments(layer_key, TOKENS, "cpu", seed=rank, offset=first)
+        first_expert = rank * num_local if num_local < sizes["num_experts"] else 0
+        values = arguments(layer_key, TOKENS, "cpu", seed=rank, offset=first_expert)
         for name in SCALES:
-            if values[name].dtype == torch.float32:
+            if values[name].dtype == torch.float32:  # of FP8 weights: positive and small
                 values[name] = 0.02 * (0.5 + values[name].abs())
         ranks.append(values)
 
     generator = torch.Generator().manual_seed(0)
-    # every id is an expert's: SGLang takes -1 for the last one
+    # no slot is empty: SGLang on a CPU takes the id -1 for the last expert
     order = torch.rand(TOKENS, sizes["num_experts"], generator=generator).argsort(1)
     for values in ranks:
         values["topk_ids"] = order[:, : sizes["top_k"]].int()

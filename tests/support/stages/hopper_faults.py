@@ -1,4 +1,8 @@
-"""The first stage of hopper_fused whose result is not what the results before it ask for."""
+"""Find the first stage of hopper_fused that goes wrong.
+
+Each stage is held against its reference on what the kernels' stages before it have really written,
+so that an error counts where it arises. A `wrong_*` returns a sentence on what is wrong, or None.
+"""
 
 import torch
 from hopper_read_out import Scratch, few, few_choice, many, many_choice
@@ -11,9 +15,11 @@ H_ERROR = {1: 0.05, 2: 0.01}
 BF16_ERROR = 5e-3
 
 
-def differing(output, expected, limit, what):
-    """Return what differs by more than `limit` of its norm, in blocks of 128 columns of [...,
-    columns]; None if nothing does.
+def wrong_blocks(output, expected, limit, index_name):
+    """Compare [..., columns] in blocks of 128 columns; a block is wrong if it differs by more than
+    `limit` times its norm.
+
+    index_name: what the dimensions before the columns are, for the sentence.
     """
     output = output.float().unflatten(-1, (-1, BLOCK))
     expected = expected.float().unflatten(-1, (-1, BLOCK))
@@ -27,11 +33,12 @@ def differing(output, expected, limit, what):
     largest = error[wrong].nan_to_num(torch.inf).max().item()
     return (
         f"{len(places)} blocks of 128 columns off by up to {largest:.3g}, want {limit}; "
-        f"[{what}, block]: {places[:6].tolist()}"
+        f"[{index_name}, block]: {places[:6].tolist()}"
     )
 
 
 def wrong_route(layer, arguments, choice):
+    """Compare chosen experts and their weights with the reference's."""
     expected, expected_weight = reference_choice(layer, arguments)
     other_experts = (choice.chosen != expected).any(1)
     if other_experts.any():
@@ -46,6 +53,7 @@ def wrong_route(layer, arguments, choice):
 
 
 def wrong_layout(layout):
+    """Compare arrays of `permute`, a list of Compared, with what the chosen experts ask for."""
     for compared in layout:
         output = compared.output
         expected = compared.expected
@@ -60,35 +68,39 @@ def wrong_layout(layout):
 
 
 def wrong_h(layer, arguments, read_out):
+    """Compare h with the reference's, in rows that are no padding."""
     real = read_out.rows.real
     expected = reference_h(layer, arguments, read_out.rows, read_out.choice.weight)
     limit = H_ERROR[read_out.h_split]
-    return differing(read_out.h[real], expected[real], limit, "row that is no padding")
+    return wrong_blocks(read_out.h[real], expected[real], limit, "row that is no padding")
 
 
 def wrong_y(y, read_out):
-    """Return what differs of y, with many tokens."""
+    """Compare y with the expected one; few tokens leave none in the scratch."""
     if read_out.y is None:
         return None
     real = read_out.rows.real
-    return differing(read_out.y[real], y[real], BF16_ERROR, "row that is no padding")
+    return wrong_blocks(read_out.y[real], y[real], BF16_ERROR, "row that is no padding")
 
 
 def wrong_partial(y, read_out):
-    """Return what differs of each CTA's sums from those of its m_blocks, every `splits`-th."""
+    """Compare each CTA's partial sums with the sums over the rows of its m_blocks.
+
+    Of n CTAs that share output columns each has every n-th m_block.
+    """
     if read_out.partial is None:
         return None
     rows = read_out.rows
     m_block = (rows.first == rows.number).cumsum(0) - 1
-    split = m_block % len(read_out.partial)
-    places = (split[rows.real], rows.token[rows.real])
+    cta = m_block % len(read_out.partial)
+    places = (cta[rows.real], rows.token[rows.real])
     expected = torch.zeros_like(read_out.partial)
     expected.index_put_(places, y[rows.real].float(), accumulate=True)
-    return differing(read_out.partial, expected, BF16_ERROR, "CTA, token")
+    return wrong_blocks(read_out.partial, expected, BF16_ERROR, "CTA, token")
 
 
 def wrong_output(y, read_out, output):
-    """Return the stage that writes the output, and what differs."""
+    """Return the name of the stage that writes the output, and what is wrong with it or None."""
     token_rows = read_out.rows.token_rows
     if read_out.partial is not None:
         stage = "combine"
@@ -99,16 +111,17 @@ def wrong_output(y, read_out, output):
     else:
         stage = "gemm2 + combine"
         expected = combined(y, token_rows)
-    return stage, differing(output, expected, BF16_ERROR, "token")
+    return stage, wrong_blocks(output, expected, BF16_ERROR, "token")
 
 
 def first_fault(arrays, numbers, layer, arguments, output):
     """Return the first stage whose result is wrong, and where; None if all are right.
 
-    arrays: name -> bytes that a test build hands out, as numbers. output [T, H]: the layer's.
+    arrays, numbers: what a test build hands out, by name: bytes of its scratch, and integers.
+    layer: its sizes and forms. output [T, H]: what the layer returned.
     """
     scratch = Scratch(arrays, numbers, layer, arguments)
-    is_few = "mask" in arrays
+    is_few = "mask" in arrays  # the one launch for few tokens, not the four kernels for many
     choice = few_choice(scratch, len(output)) if is_few else many_choice(scratch, len(output))
     fault = wrong_route(layer, arguments, choice)
     if fault:
