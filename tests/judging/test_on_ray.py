@@ -50,7 +50,8 @@ class RayError(Exception):
 class FakeRay:
     """Stands in for Ray: does calls one after the other, and notes them.
 
-    An actor is known by its number, from 0, in the order in which actors are created.
+    An actor is known by its number, from 0, in the order in which actors are created; Ray's
+    reference to a result is the number of its call.
 
     deadly_labels: an actor that is given a task with one of these labels dies.
     without_reference: numbers of actors on which the reference of every task fails.
@@ -155,8 +156,9 @@ TASKS = [new_task("a", tokens, "x", "y") for tokens in range(9)]
 
 def test_a_free_actor_gets_the_longest_task_that_waits(monkeypatch):
     result = run_tasks(monkeypatch, TASKS, 2)
-    assert [len(work) for work in result.by_actor] == [5, 4]
-    assert [work[0][0] for work in result.by_actor] == ["T=8", "T=7"]
+    assert [len(tasks) for tasks in result.by_actor] == [5, 4]
+    first_labels = [tasks[0][0] for tasks in result.by_actor]
+    assert first_labels == ["T=8", "T=7"]
     assert result.killed == []
     evaluated = {outcome.task.label: set(outcome.evaluated) for outcome in result.outcomes}
     assert evaluated == {each.label: {"x", "y"} for each in TASKS}
@@ -164,19 +166,19 @@ def test_a_free_actor_gets_the_longest_task_that_waits(monkeypatch):
 
 def test_there_are_no_more_actors_than_tasks(monkeypatch):
     result = run_tasks(monkeypatch, TASKS[:3], 8)
-    assert [len(work) for work in result.by_actor] == [1, 1, 1]
+    assert [len(tasks) for tasks in result.by_actor] == [1, 1, 1]
     assert run_tasks(monkeypatch, [], 2) == Result([], [], [])
 
 
 def test_an_actor_without_a_reference_is_killed_and_its_task_goes_to_another(monkeypatch):
-    """It fails at once, so it would be free at once, and spoil all tasks that wait."""
+    """It fails at once, and would soon have been given all tasks that wait."""
     result = run_tasks(monkeypatch, TASKS, 2, without_reference=[0])
     assert len(result.by_actor[0]) == 1
     assert result.killed == [0]
     assert [set(outcome.evaluated) for outcome in result.outcomes] == [{"x", "y"}] * 9
 
-    both_broken = run_tasks(monkeypatch, TASKS[:1], 1, without_reference=[0, 1])
-    lost = [outcome.lost for outcome in both_broken.outcomes]
+    result = run_tasks(monkeypatch, TASKS[:1], 1, without_reference=[0, 1])
+    lost = [outcome.lost for outcome in result.outcomes]
     assert lost == [{"x": "no reference", "y": "no reference"}]
 
 
@@ -352,7 +354,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_does_the_rest(cluster, tmp_path):
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "interrupted"
     assert 1 <= len(kept) < len(SMALL_WORKLOADS)
-    assert f"{len(kept)}/{len(kept)}" in shown
+    assert f"{len(kept)}/{len(kept)}" in shown  # the table: passed of those that were evaluated
 
     with started(cluster, output, "--resume") as process:
         shown, errors = process.communicate(timeout=170)
