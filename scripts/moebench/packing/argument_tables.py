@@ -12,7 +12,7 @@ definition.
 
 import re
 
-from moebench.operators.fp8.arguments import ARGUMENTS, AXES, NUM_TOKENS, Argument
+from moebench.operators.fp8.arguments import ARGUMENTS, AXIS_SIZES, NUM_TOKENS, Argument
 
 PYTHON_FILE = "common/host/argument_table.py"
 CPP_FILE = "common/cuda/host/argument_table.cuh"
@@ -156,7 +156,7 @@ def shape(argument: Argument, names: dict[str, str], num_tokens: str) -> list[st
         if axis == NUM_TOKENS:
             sizes.append(num_tokens)
         else:
-            sizes.append(with_sizes(AXES[axis], names))
+            sizes.append(with_sizes(AXIS_SIZES[axis], names))
     return sizes
 
 

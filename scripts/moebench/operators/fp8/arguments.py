@@ -21,7 +21,7 @@ from moebench.operators.operator import const, tensor, var
 
 # Axis of a definition -> its size, an expression in the sizes of a layer (operators/layers.py).
 # The axis NUM_TOKENS is not among these: its size differs from call to call.
-AXES = {
+AXIS_SIZES = {
     "num_experts": "num_experts",
     "num_local_experts": "num_local_experts",
     "num_shared_experts": "num_shared_experts",
@@ -225,7 +225,7 @@ def axes(meanings: dict[str, str], sizes: Sizes) -> dict[str, AxisConst | AxisVa
     """Return a definition's axes, for a layer of these sizes. meanings: axis -> description."""
     specs = {NUM_TOKENS: var("Tokens in the batch; 0 is legal.")}
     for axis, meaning in meanings.items():
-        size = eval(AXES[axis], {}, sizes)
+        size = eval(AXIS_SIZES[axis], {}, sizes)
         specs[axis] = const(size, meaning)
     return specs
 

@@ -28,7 +28,7 @@ CONSTRAINTS = [
     f"gemm1_out_size == {BLOCK} * num_gemm1_out_blocks",
 ]
 # Axis of a definition -> its description
-AXES = {
+AXIS_MEANINGS = {
     "num_local_experts": "Experts that this rank holds.",
     "hidden_size": "Model width.",
     "intermediate_size": "Width inside an expert.",
@@ -59,7 +59,7 @@ class Fp8Layer(Operator):
     case = MoeCase
     tokens = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192)
     constraints = CONSTRAINTS
-    meanings = AXES  # axis -> its description
+    meanings = AXIS_MEANINGS  # axis -> its description
     quantization = "fp8_block_scale"
     routing_inputs: tuple[str, ...]  # names of the inputs with the routing, which are stored
     reference_sizes = ("experts_at_once",)  # sizes that are constants of the reference

@@ -26,7 +26,7 @@ from moebench.operators import layers
 from moebench.operators.fp8 import swiglu as activations
 from moebench.operators.fp8.arguments import ROUTED, inputs
 from moebench.operators.fp8.layer import (
-    AXES,
+    AXIS_MEANINGS,
     SCALE_NAMES,
     Fp8Layer,
     MoeCase,
@@ -188,7 +188,7 @@ class Routed(TopKGiven):
     form = "routed"
     case = RoutedCase
     reference_functions = (dequantize, run)
-    meanings = AXES | {
+    meanings = AXIS_MEANINGS | {
         "gemm1_out_size": "GEMM1's output: gate, then up.",
         "top_k": "Experts of a token.",
     }

@@ -12,7 +12,13 @@ import torch
 
 from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.arguments import DS_ROUTING, inputs
-from moebench.operators.fp8.layer import AXES, CONSTRAINTS, Fp8Layer, MoeCase, slice_sentence
+from moebench.operators.fp8.layer import (
+    AXIS_MEANINGS,
+    CONSTRAINTS,
+    Fp8Layer,
+    MoeCase,
+    slice_sentence,
+)
 from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.layers import (
     Sizes,
@@ -91,7 +97,7 @@ class SigmoidBias(Fp8Layer):
     reference_sizes = (*router_sizes, "experts_at_once")
     reference_functions = (dequantize, route, local_experts, run)
     constraints = [*CONSTRAINTS, "num_local_experts <= num_experts"]
-    meanings = {"num_experts": "Experts of the whole layer.", **AXES}
+    meanings = {"num_experts": "Experts of the whole layer.", **AXIS_MEANINGS}
     inputs = inputs(DS_ROUTING)
 
     def layer_sizes(self) -> dict[str, Sizes]:
