@@ -30,9 +30,7 @@ from moebench.judging.evaluate import Evaluator, Outcome
 from moebench.judging.plan import Plan, Task
 from moebench.operators import workloads
 
-FAILED_STARTS = (
-    3  # of actors one after another, times the cluster's slots: then the run is given up
-)
+FAILED_STARTS = 3  # in a row, times the cluster's slots: then the run is given up
 SECONDS = 10  # to reach a cluster's head; Ray itself tries for minutes
 ACCELERATOR = "accelerator_type:"  # before the kind of GPU, as in "accelerator_type:H200": 1.0
 NOT_INSTALLED = "--ray: Ray is not installed: run `make setup-fleet`, or pip install '.[fleet]'"

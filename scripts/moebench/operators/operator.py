@@ -8,6 +8,7 @@ operators.
 
 import inspect
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,8 @@ class Case:
     seq_len: int
 
 
-class Operator:
-    """An operator. What raises NotImplementedError here, every operator has in its own way.
+class Operator(ABC):
+    """An operator.
 
     `key` is a layer's key, and `sizes` are what `layer_sizes` has under it.
     """
@@ -49,57 +50,59 @@ class Operator:
 
     # What differs from operator to operator
 
+    @abstractmethod
     def layer_sizes(self) -> dict[str, dict]:
         """Return layer key -> sizes. The layer whose definition has the plainest name is first."""
-        raise NotImplementedError
 
+    @abstractmethod
     def definition_name_of(self, sizes: dict) -> str:
         """Return the name of the FIB Definition of a layer of these sizes."""
-        raise NotImplementedError
 
-    # four parts of the FIB Definition of a layer of these sizes
-
+    @abstractmethod
     def description(self, sizes: dict) -> str:
-        raise NotImplementedError
+        """Return what the definition of a layer of these sizes says of itself."""
 
+    @abstractmethod
     def tags(self, sizes: dict) -> list[str]:
-        raise NotImplementedError
+        """Return the definition's tags."""
 
+    @abstractmethod
     def axes(self, sizes: dict) -> dict[str, AxisConst | AxisVar]:
-        raise NotImplementedError
+        """Return the definition's axes by name."""
 
+    @abstractmethod
     def outputs(self, sizes: dict) -> dict[str, TensorSpec]:
-        raise NotImplementedError
+        """Return the definition's outputs by name."""
 
+    @abstractmethod
     def reference_source(self, key: str) -> str:
         """Return the definition's `reference`: Python source with a function `run`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def hard_cases(self, key: str) -> list[Case]:
         """Return the workloads of a layer for machines without a GPU. Each is there for something
         that implementations get wrong.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def tensors(self, case: Case) -> dict[str, torch.Tensor]:
         """Return the inputs of a workload that are stored, as its safetensors file has them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def record(self, case: Case) -> Trace:
         """Return the workload as FIB writes it down: a trace without a solution."""
-        raise NotImplementedError
 
+    @abstractmethod
     def counts(
         self, workload: Workload, stored: Mapping[str, torch.Tensor], key: str
     ) -> Counts | None:
         """Return how many rows and experts a workload has, or None where its stored inputs lack the
         routing. Raises ValueError for tensors of another shape.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def bound(self, seq_len: int, counts: Counts, key: str) -> Bound:
         """Return the roofline bound of a workload."""
-        raise NotImplementedError
 
     # What all have in the same way
 

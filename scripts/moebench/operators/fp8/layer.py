@@ -1,6 +1,7 @@
 """What all forms of the FP8 block-scale layer share: parts of definitions, workloads, bounds."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -65,13 +66,13 @@ class Fp8Layer(Operator):
     reference_sizes = ("experts_at_once",)  # sizes that are constants of the reference
     reference_functions: tuple[Callable, ...]  # of which the reference is put together
 
+    @abstractmethod
     def name_prefix(self, sizes: Sizes) -> str:
         """Return how a definition's name begins, before its sizes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
         """Return the bytes of a workload's routing inputs."""
-        raise NotImplementedError
 
     def definition_name_of(self, sizes: Sizes) -> str:
         experts = f"e{sizes['num_local_experts']}"

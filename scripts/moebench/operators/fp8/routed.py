@@ -214,18 +214,23 @@ class Routed(TopKGiven):
         )
 
     def cases(self, key: str) -> list[RoutedCase]:
-        inside = router_inside().get(key)
-        if inside is None:
+        if key in self.small() or key not in router_inside():
             return super().cases(key)
+        return self.cases_like_inside(key)
 
-        likes = form_inside(inside).cases(inside)
-        cases = [self.case_like(key, like.name, like) for like in likes]
-        if key in self.small():
-            (harsh,) = [like for like in likes if like.name == "harsh-scales"]
-            for name in SPOILT:
-                spoilt = self.case_like(key, name, harsh)
-                cases.append(replace(spoilt, ids=name, scales="random"))
+    def hard_cases(self, key: str) -> list[RoutedCase]:
+        cases = self.cases_like_inside(key)
+        (harsh,) = [case.like for case in cases if case.name == "harsh-scales"]
+        for name in SPOILT:
+            spoilt = self.case_like(key, name, harsh)
+            cases.append(replace(spoilt, ids=name, scales="random"))
         return cases
+
+    def cases_like_inside(self, key: str) -> list[RoutedCase]:
+        """Return a case like each of the layer's form with the router inside."""
+        inside = router_inside()[key]
+        likes = form_inside(inside).cases(inside)
+        return [self.case_like(key, like.name, like) for like in likes]
 
     def case_like(self, key: str, name: str, like: MoeCase) -> RoutedCase:
         """Return a case of this name with the tokens, rank, routing and scales of another one."""
