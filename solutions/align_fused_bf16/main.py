@@ -1,9 +1,7 @@
-"""align_fused_bf16: the layer in five or six Triton kernels.
+"""align_fused_bf16: Qwen3-30B's bf16 MoE layer in five or six Triton kernels.
 
-Read `run` downhill, then a file a stage.
-
-Every expert's rows are aligned to whole row tiles, padding between experts; results stay in expert
-order until each token gathers its own.
+`run` is the entry point, and each stage that it calls is a file. Every expert's rows are padded to
+whole row tiles; results stay in expert order until each token gathers its own.
 """
 
 import torch
@@ -31,10 +29,14 @@ launch_quickly(
 
 @replayed
 def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output):
-    """Write `output` [T, H] bf16: a bf16 MoE layer with given experts.
+    """Write `output` [T, H] bf16: the layer, without a router.
 
-    Shapes and dtypes are the definition's; see check_bf16_inputs. Launches on the current stream
-    and never waits for the device.
+    Args:
+        hidden_states: [T, H] bfloat16.
+        expert_ids: [T, top_k] int32; expert_weights: [T, top_k] float32.
+        gemm1_weights: [E, 2I, H] bfloat16, `gate` rows first; gemm2_weights: [E, H, I] bfloat16.
+
+    Launches on the current stream and never waits for the device.
 
     Raises:
         ValueError: an argument is not what the definition says, or the architecture has no tile

@@ -1,7 +1,7 @@
-"""silu_mul: silu(gate) * up of every row of a used tile, in fp32, rounded to bf16.
+"""silu_mul: h = silu(gate) * up, computed in fp32 and rounded to bf16, between the two GEMMs.
 
-Map of the kernel: programs stride over row tiles of block_m rows, as many as there are on the
-device; a program takes BLOCK columns of four rows at a time.
+Map of the kernel: programs stride over the rows of used tiles, whose number is read on the device;
+a program takes BLOCK columns of four rows at a time.
 """
 
 import torch
@@ -12,7 +12,7 @@ import triton.language as tl
 @triton.jit
 def silu_mul_kernel(
     g_ptr,  # [max_rows, 2 I] bf16
-    num_tiles_ptr,  # one int32
+    num_tiles_ptr,  # [1] int32
     h_ptr,  # [max_rows, I] bf16, written
     I: tl.constexpr,  # noqa: E741
     BLOCK_M: tl.constexpr,
@@ -30,10 +30,11 @@ def silu_mul_kernel(
 
 
 def silu_mul(g, rows, block_m, programs):
-    """Return the activation of the rows of used tiles.
+    """Return the activation h of the rows of used tiles.
 
     Args:
-        g: [rows, 2I] bfloat16, `gate` columns first; rows: `permute`'s result for block_m, padded.
+        g: [rows, 2I] bfloat16, `gate` columns first.
+        rows: `permute`'s result for block_m, padded.
         programs: most programs to launch.
 
     Returns:
@@ -50,7 +51,7 @@ def silu_mul(g, rows, block_m, programs):
 
 
 def silu_mul_ref(g):
-    """Plain statement of `silu_mul`."""
+    """Compute `silu_mul` in plain torch, for tests."""
     gate, up = g.float().chunk(2, 1)
     h = torch.nn.functional.silu(gate) * up
     return h.bfloat16()

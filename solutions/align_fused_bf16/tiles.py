@@ -1,11 +1,11 @@
 """tiles: which tiles the two GEMMs use, by architecture and rows per expert.
 
-Both have one BLOCK_M, because rows are padded to it once.
+Both tiles of an entry have the same block_m, to which rows are padded once.
 """
 
 from ..common.triton.gemms.expert_tiles import Tile, tile_chooser
 
-# architecture -> rows: (largest mean of rows per expert it is for, gemm1's tile, gemm2's tile)
+# architecture -> entries: (largest mean of rows per expert, gemm1's tile, gemm2's tile)
 TABLE = {
     "sm_90": (
         (12, Tile(16, 128, 128, 8, 2, 4, 3), Tile(16, 128, 128, 8, 2, 4, 3)),
@@ -16,7 +16,7 @@ TABLE = {
         (384, Tile(128, 256, 64, 8, 1, 8, 4), Tile(128, 128, 64, 8, 2, 8, 3)),
         (None, Tile(128, 256, 64, 8, 1, 8, 4), Tile(128, 128, 64, 8, 2, 4, 3)),
     ),
-    # compiled ahead of time only; never run by us on SM100
+    # compiled by us for SM100, but never run on one
     "sm_100": (
         (8, Tile(16, 128, 128, 8, 2, 4, 3), Tile(16, 128, 128, 8, 2, 4, 3)),
         (32, Tile(32, 128, 128, 8, 2, 4, 2), Tile(32, 128, 128, 8, 2, 4, 2)),

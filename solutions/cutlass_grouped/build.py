@@ -1,4 +1,8 @@
-"""build: the libraries of the CUDA sources, compiled for one architecture on first use."""
+"""build: compile the CUDA sources, on first use, into two libraries: the GEMMs, and the layer.
+
+No size of a definition enters the GEMMs, which take minutes to compile, so all definitions share
+that library. main.py calls `load_kernels`.
+"""
 
 import importlib.util
 from functools import lru_cache
@@ -9,31 +13,33 @@ from ..common.host.build_library import build_library, load_library, read_source
 
 
 class Target(NamedTuple):
-    """How the libraries are compiled for an architecture."""
+    """How both libraries are compiled for an architecture."""
 
     architecture: str  # nvcc's name
     prefix: str  # what the architecture's own files in gemms/ begin with
     flags: tuple[str, ...]
 
 
-# Without NDEBUG an assertion in the products' main loop counts as a function call, and ptxas makes
-# them wait there.
+# Without NDEBUG an assertion in the GEMMs' main loop is a function call, before which ptxas makes
+# every wgmma wait.
 _FLAGS = ("-O3", "-DNDEBUG", "--expt-relaxed-constexpr")
 TARGETS = {
     "sm_90": Target("9.0a", "sm90_", (*_FLAGS, "-DCUTLASS_ENABLE_GDC_FOR_SM90=1")),
     "sm_100": Target("10.0a", "sm100_", (*_FLAGS, "-DCUTLASS_ENABLE_GDC_FOR_SM100=1")),
 }
 
-# By name alone, as a submission has a single folder.
-GEMMS = ("find_tile", "grouped_gemm")  # files of the GEMMs' library, whatever the architecture
-SHARED = ("grouped_gemm.cuh", "pdl.cuh")  # files that both libraries have
+# Files are told apart by their names alone, because a contest submission has a single folder.
+GEMMS = ("find_tile", "grouped_gemm")  # how the GEMMs' files begin, for any architecture
+SHARED = ("grouped_gemm.cuh", "pdl.cuh")  # files that both libraries include
 
 
 def cutlass_folders():
-    """Return include folders of the CUTLASS in flashinfer-python, without importing it.
+    """Return the include folders of the CUTLASS that comes with flashinfer-python.
+
+    The package is not imported.
 
     Raises:
-        RuntimeError: flashinfer-python is not installed, or came without them.
+        RuntimeError: flashinfer-python is not installed, or came without CUTLASS.
     """
     spec = importlib.util.find_spec("flashinfer")
     if spec is None:
@@ -49,11 +55,7 @@ def cutlass_folders():
 
 
 def sources(hardware):
-    """Return name -> path -> text of two libraries for a key of TARGETS.
-
-    They are the GEMMs, and the layer that launches them. No size decides the GEMMs, which take
-    minutes to compile: definitions share them.
-    """
+    """Return name of a library -> path -> text of its sources. hardware: a key of TARGETS."""
     prefix = TARGETS[hardware].prefix
     prefixes = tuple(target.prefix for target in TARGETS.values())
     gemms = {}
@@ -69,7 +71,9 @@ def sources(hardware):
 
 
 def build(hardware):
-    """Return the paths of the two libraries for a key of TARGETS, compiled if they are not there.
+    """Return the paths of both libraries, compiled unless they are there.
+
+    hardware: a key of TARGETS.
 
     Raises:
         RuntimeError: there is no CUTLASS, or as `build_library` does.

@@ -1,7 +1,7 @@
-"""cutlass_grouped: CUTLASS's grouped FP8 GEMMs between our own kernels.
+"""cutlass_grouped: the FP8 layer with CUTLASS's grouped GEMMs between our own kernels.
 
-One C++ call launches all of them. layer.cu is the map; every other CUDA file is one stage or one
-tile. NOTES.md has measurements.
+One C++ function launches all of them (layer.cu, which says what runs when); every other CUDA file
+is a stage, or a tile of the GEMMs. NOTES.md has measurements.
 """
 
 from functools import lru_cache
@@ -16,7 +16,7 @@ _gemms, _layer = load_kernels()
 
 @lru_cache(maxsize=4096)
 def _tiles(num_tokens):
-    """Return handles of gemm1's and gemm2's compiled tile."""
+    """Return C++ handles of the compiled tiles for gemm1 and gemm2."""
     gemm1, gemm2 = choose_tiles(num_tokens)
     return _gemms.find_tile(gemm1), _gemms.find_tile(gemm2)
 

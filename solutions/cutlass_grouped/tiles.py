@@ -1,15 +1,15 @@
 """tiles: which compiled tile each GEMM uses, by the rows that an expert has on average.
 
-The host knows no more.
+The host does not know how many rows each single expert has.
 """
 
 from bisect import bisect_left
 
 from ..common.host.problem import NUM_EXPERTS, TOP_K
 
-# Up to so many rows of an expert on average: the tiles of gemm1 and of gemm2, named as their files.
-# Limits were measured with 8 of 256 experts a token, where they are 256, 640 and 1536 tokens
-# (NOTES.md).
+# (largest mean of rows per expert, gemm1's tile, gemm2's tile); a tile is named after its file in
+# gemms/. The limits were measured with 8 of 256 experts a token, where they are 256, 640 and 1536
+# tokens (NOTES.md).
 TABLE = (
     (8, "pingpong_swap_ab_16", "pingpong_swap_ab_16"),
     (20, "pingpong_swap_ab_32", "pingpong_swap_ab_32"),

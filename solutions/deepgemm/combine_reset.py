@@ -1,7 +1,9 @@
-"""combine_reset: the shared combine, over all columns; then the experts' counters become zero.
+"""combine_reset: the last stage: the shared combine (common/triton/rows), and zeroing the counters.
 
-Nobody reads the counters any more, and zeroing them ahead of the next call would be a launch of its
-own: program 0 does it. The plain statement is combine_ref.
+The counters of rows per expert (counters.py) have to be zero when the next call begins. Nothing
+reads them after this stage, so its program 0 zeroes them, which saves a launch.
+
+Map of the kernel: as combine_kernel, one program a (token, BLOCK columns).
 """
 
 import triton
@@ -45,9 +47,9 @@ def combine_reset_kernel(
 
 
 def combine_reset(scratch, output):
-    """Sum each token's weighed rows of y into output [T, H] bfloat16, and zero the counts.
+    """Write the sum of each token's weighed rows of y into output [T, H] bfloat16; zero the counts.
 
-    scratch: `scratch_of`'s.
+    scratch: what `scratch_of` returned for the call.
     """
     num_tokens = len(output)
     pdl = output.device.type != "cpu"

@@ -1,11 +1,11 @@
-"""counters: how many rows each local expert has, zero between calls; beside them, where its rows
-end.
+"""counters: tensors for the number of rows of each local expert, and for where its rows end.
 
-Zeroing them ahead of the first kernel would be one launch more, so the last kernel of a call leaves
-zeros. Calls of one host thread on one stream run in order and share the counters, which are made at
-the first of them; those of two threads interleave. A graph may be replayed while its stream runs,
-so the calls of a capture share others, from the graph's memory pool, which the graph zeroes before
-the first of them.
+scratch.py takes them for each call. The numbers have to be zero when a call begins. Zeroing them
+then would be one launch more, so the last kernel of each call (combine_reset.py) leaves zeros.
+Calls of one host thread on one stream run in order and share counters, which are allocated at the
+first call; calls of two threads may interleave, so each thread has its own. A CUDA graph may be
+replayed while its stream runs other calls, so the calls in a capture share another pair, allocated
+from the graph's memory pool and zeroed by the graph before its first call.
 """
 
 import ctypes
@@ -16,6 +16,7 @@ import torch
 
 from ..common.host.problem import NUM_LOCAL_EXPERTS
 
+# A caller is (device, stream, thread); counters are (counts, ends).
 _kept = {}  # caller -> counters
 _captured = {}  # caller -> (number of its last capture, counters)
 
@@ -37,9 +38,9 @@ def counters(device, stream):
 
 
 def forget_counters(device, stream):
-    """Have the next call get new counters.
+    """Make the next call of this caller get new counters, which are zero.
 
-    A call that failed between its kernels has left counts in the old ones.
+    It is for a call that failed between its kernels, and so did not leave zeros.
     """
     caller = device, stream, threading.get_ident()
     _kept.pop(caller, None)
@@ -54,10 +55,7 @@ def _new(device):
 
 
 def _capture_number(stream):
-    """Return the CUDA driver's number of the capture that a stream is in.
-
-    No two captures of a process have the same.
-    """
+    """Return the CUDA driver's number of the capture that a stream is in, unique in the process."""
     status = ctypes.c_int()
     number = ctypes.c_uint64()
     error = _driver().cuStreamGetCaptureInfo(
@@ -70,4 +68,5 @@ def _capture_number(stream):
 
 @cache
 def _driver():
+    """Return the CUDA driver's library."""
     return ctypes.CDLL("libcuda.so.1")

@@ -1,16 +1,19 @@
-"""gather: choose each token's experts and copy its values and scales to where DeepGEMM takes them.
+"""gather: the first stage: choose each token's experts, and copy it to its rows in the operand x.
 
-A row's rank within its expert comes from an atomic counter, so the order of an expert's rows
-differs between runs, and no kernel has to sort pairs first, as the shared permute does. The layer's
-result does not differ: a row of a GEMM depends on no other, and `combine` adds a token's rows in
-routing's order.
+A row's rank among its expert's rows comes from an atomic counter, so no kernel has to sort pairs
+first, as the shared permute does. The order of an expert's rows differs between runs, but not the
+layer's result: a row of a GEMM depends on no other, and `combine` adds a token's rows in the order
+of its routing.
 
-Map of the kernels, one warp a token in each:
+Map of the kernels, one warp a token in each. rows.py explains masked, contiguous and `room`:
     masked       route_gather   route, count, copy the token to row expert * room + rank
-    contiguous   route_count    route, count, keep the rank
-                 gather         first rows of the experts from the counts, copy the token
-Scales of x lie as DeepGEMM loads them by TMA: neighbouring rows are neighbours, blocks of 128
-columns `room` apart.
+    contiguous   route_count    route, count, store the rank
+                 gather         compute the experts' first rows from the counts, copy the token
+A tl.debug_barrier stands between the store of experts or rows and their load by other threads of
+the same warp. Every kernel waits for the preceding one first (pdl_wait).
+
+The scales of x are stored as DeepGEMM loads them by TMA: those of neighbouring rows adjacent,
+blocks of 128 columns `room` apart.
 """
 
 import triton
@@ -22,7 +25,7 @@ from ..common.triton.rows.route import SLOTS, TOP_K, route_kernel
 from .pairs import pointers
 from .rows import TILE
 
-# of the definition, for the kernels
+# the definition's sizes, as constants that kernels may read
 E_LOCAL = tl.constexpr(problem.NUM_LOCAL_EXPERTS)
 BINS = tl.constexpr(triton.next_power_of_2(max(problem.NUM_LOCAL_EXPERTS, 2)))
 H = tl.constexpr(problem.HIDDEN_SIZE)
@@ -35,18 +38,18 @@ ROW_MAJOR = tl.constexpr(interface.SCALES_ROW_MAJOR)
 
 @triton.jit
 def route_token(
-    logits_ptr,
-    bias_ptr,
-    pair_ptr,
+    logits_ptr,  # [T, E] fp32 or bf16; where ROUTED, ids [T, TOP_K] int32
+    bias_ptr,  # [E] bf16; where ROUTED, weights [T, TOP_K] fp32
+    pair_ptr,  # [4, T, TOP_K] int32 (pairs.py); experts and weights are written
     count_ptr,  # [E_LOCAL] int32, added to
     local_expert_offset,
     routed_scaling_factor,
     num_tokens,
 ):
-    """Choose this program's token's experts and count it.
+    """Choose the experts of this program's token, and add it to their counts.
 
-    Return its local experts, -1 elsewhere, and its ranks, [SLOTS]. Where the caller gives ids and
-    weights, `logits` and `bias` are these.
+    Return, both [SLOTS] int32, the local experts, -1 for those of other ranks, and the token's rank
+    among each one's rows.
     """
     expert_ptr, weight_ptr, _, _ = pointers(pair_ptr, num_tokens * TOP_K)
     slot = tl.arange(0, SLOTS)
@@ -57,8 +60,8 @@ def route_token(
         expert = tl.where(local, given - local_expert_offset, -1)
         tl.store(expert_ptr + at, expert, mask=slot < TOP_K)
         tl.store(weight_ptr + at, tl.load(bias_ptr + at, mask=slot < TOP_K), mask=slot < TOP_K)
-        # An expert may be given twice: its slots share a row, as an expert has room for each token
-        # once.
+        # A caller may name an expert twice for a token. Both slots share a row, as there is room
+        # for each token only once.
         same = (expert[:, None] == expert[None, :]) & (slot[:, None] <= slot[None, :])
         first = tl.min(tl.where(same, slot[:, None], SLOTS), 0)
         counted = (expert >= 0) & (first == slot)
@@ -82,7 +85,7 @@ def route_token(
 
 @triton.jit
 def load_token(x_ptr, x_scale_ptr, num_tokens):
-    """Return this program's token, [WIDTH] fp8, and its scales [BLOCKS]."""
+    """Return the values of this program's token, [WIDTH] fp8, and its scales, [BLOCKS] fp32."""
     token = tl.program_id(0)
     column = tl.arange(0, WIDTH)
     block = tl.arange(0, BLOCKS)
@@ -97,10 +100,10 @@ def store_token(
     scales,
     out_ptr,
     out_scale_ptr,
-    row_ptr,  # [T, TOP_K] int32; those of this token were stored by other threads of this program
+    row_ptr,  # [T, TOP_K] int32; this token's rows were stored by other threads of this program
     room,
 ):
-    """Write what `load_token` read to every row of this program's token."""
+    """Write this program's token, as `load_token` returned it, to each of its rows."""
     tl.debug_barrier()
     column = tl.arange(0, WIDTH)
     block = tl.arange(0, BLOCKS)
@@ -116,8 +119,8 @@ def store_token(
     do_not_specialize=["local_expert_offset", "routed_scaling_factor", "num_tokens", "room"]
 )
 def route_gather_kernel(
-    logits_ptr,  # [T, E] fp32; bf16 with renorm routing; ids [T, TOP_K] int32 where given
-    bias_ptr,  # [E] bf16; not read with renorm routing; weights [T, TOP_K] fp32 where given
+    logits_ptr,  # [T, E] fp32; bf16 with renorm routing; where ROUTED, ids [T, TOP_K] int32
+    bias_ptr,  # [E] bf16; not read with renorm routing; where ROUTED, weights [T, TOP_K] fp32
     count_ptr,  # [E_LOCAL] int32, zeros before
     pair_ptr,  # [4, T, TOP_K] int32, all but the ranks written
     x_ptr,  # [T, H] fp8
@@ -150,9 +153,9 @@ def route_gather_kernel(
 
 @triton.jit(do_not_specialize=["local_expert_offset", "routed_scaling_factor"])
 def route_count_kernel(
-    logits_ptr,  # as above
-    bias_ptr,
-    count_ptr,
+    logits_ptr,  # as in route_gather_kernel
+    bias_ptr,  # likewise
+    count_ptr,  # likewise
     pair_ptr,  # [4, T, TOP_K] int32, all but the rows written
     local_expert_offset,
     routed_scaling_factor,
@@ -214,11 +217,12 @@ def gather(given, scratch, rows):
     """Route all tokens and copy them into the first GEMM's operand.
 
     Args:
-        given: what `check_arguments` returns; its experts and weights are taken where it has them.
-        scratch: `scratch_of`'s. Afterwards its counts are the experts' numbers of rows; its ends
-            are where each one's rows end, unless masked; of its pairs experts, weights and rows are
-            written; x and x_scale are, but for rows that belong to no pair.
-        rows: `arrange`'s, for T.
+        given: the call's arguments, as `check_arguments` returns them. In a routed layer topk_ids
+            and topk_weights are used, and nothing is routed.
+        scratch: what `scratch_of` returned. Written are counts, the number of rows of each expert;
+            ends, where each one's rows end, unless masked; of views.pairs experts, weights and
+            rows; views.x and views.x_scale, except in rows without a pair.
+        rows: what `arrange` returned for T.
     """
     x = given.hidden_states
     x_scale = given.hidden_states_scale
@@ -230,7 +234,7 @@ def gather(given, scratch, rows):
     else:
         routing = (given.routing_logits, given.routing_bias)
 
-    # an int is another kernel
+    # float: Triton would compile another kernel for an int
     numbers = (given.local_expert_offset, float(given.routed_scaling_factor))
     grid = (num_tokens,)
     pdl = x.device.type != "cpu"

@@ -1,8 +1,8 @@
-"""grouped_gemm: one of DeepGEMM's FP8 grouped GEMMs, masked or contiguous.
+"""grouped_gemm: call one of DeepGEMM's FP8 grouped GEMMs, for masked or contiguous rows (rows.py).
 
-DeepGEMM compiles a kernel when it first meets its tile, which it chooses by the sizes and by
-`expected`: by T, never by what routing gives. Its SM90 kernels wait for their predecessor
-themselves, so they may be launched early.
+DeepGEMM chooses a tile by the sizes and by `expected`, which depends on T and not on the routing,
+and compiles a kernel when it first needs that tile. Its SM90 kernels wait for the preceding kernel
+themselves, so they may be launched before it has ended (set_pdl).
 """
 
 # pyright: reportMissingImports=false
@@ -20,20 +20,20 @@ except (ImportError, OSError) as error:  # its library is linked against one rel
     ) from error
 
 deep_gemm.set_pdl(True)
-# its calls let Python's lock go, and its table of compiled kernels has none
+# deep_gemm's functions release the GIL, and its table of compiled kernels has no lock
 _calling = threading.Lock()
 
 
 def grouped_gemm(a, b, out, layout, rows):
-    """Write out: each expert's rows of a times its weights, transposed.
+    """Write into out, for each expert, its rows of a times its weights, transposed.
 
     Args:
-        a: values [..., K] float8_e4m3fn and scales [..., K / 128] float32, of which neighbours in a
-            column are neighbours, as DeepGEMM loads them by TMA. `...` is rows.shape.
-        b: [E_local, N, K] float8_e4m3fn and [E_local, N / 128, K / 128] float32.
-        out: [..., N] bfloat16; rows of no pair stay undefined.
+        a: (values [..., K] float8_e4m3fn, scales [..., K / 128] float32); `...` is rows.shape. The
+            scales of neighbouring rows are adjacent, as DeepGEMM loads them by TMA.
+        b: (weights [E_local, N, K] float8_e4m3fn, scales [E_local, N / 128, K / 128] float32).
+        out: [..., N] bfloat16; rows without a pair stay undefined.
         layout: [E_local] int32: rows of each expert where masked, else where each one's rows end.
-        rows: `arrange`'s.
+        rows: what `arrange` returned for the call.
 
     Raises:
         RuntimeError: DeepGEMM refuses the operands, or cannot compile its kernel.
@@ -48,6 +48,6 @@ def grouped_gemm(a, b, out, layout, rows):
                 out,
                 layout,
                 use_psum_layout=True,
-                ensure_zero_padding=False,  # nobody reads rows of no pair
+                ensure_zero_padding=False,  # rows without a pair are never read
                 expected_m_for_psum_layout=rows.expected,
             )

@@ -1,9 +1,11 @@
-"""deepgemm: DeepGEMM's FP8 grouped GEMMs, from an installed `deep_gemm`, between Triton kernels.
+"""deepgemm: the FP8 layer with DeepGEMM's grouped GEMMs, from an installed `deep_gemm`, between our
+Triton kernels.
 
-Read `layer` downhill. Rows of experts of other ranks are never made. How rows lie is decided by T
-alone (rows.py), so the host never waits for the device. Every kernel may start before its
-predecessor ends (programmatic dependent launch) and waits for it. Scratch is kept from call to call
-(scratch.py), and after the first call of a kind C++ launches its kernels (record.py).
+`layer` has the five stages in order, each a file. There are no rows for experts of other ranks. How
+rows are laid out depends on T alone (rows.py), so the host never waits for the device. Every kernel
+may start before the preceding one has ended (programmatic dependent launch) and then waits for it.
+Scratch is kept from call to call (scratch.py), and after the first call with certain sizes C++
+launches the kernels (record.py).
 """
 
 from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED
@@ -48,7 +50,8 @@ def run_renorm(given, scratch):
 def run_routed(given, scratch):
     """As `run`, for routed definitions.
 
-    Experts and weights are given, gate comes first, scales are row-major.
+    The caller passes experts and their weights; `gate` rows of gemm1_weights come first; the scales
+    of tokens are [T, H / 128].
     """
     layer(given, scratch)
 
@@ -56,7 +59,8 @@ def run_routed(given, scratch):
 def layer(given, scratch):
     """Launch the layer on the current stream.
 
-    given: what `check_arguments` returns. scratch: `scratch_of`'s.
+    given: the call's arguments, as `check_arguments` returns them. scratch: what `scratch_of`
+    returned for the call.
     """
     rows = arrange(len(given.hidden_states))
     views = scratch.views

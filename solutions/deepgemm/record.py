@@ -1,15 +1,17 @@
 """record: after the first call of its kind, a layer's kernels start from one call into C++.
 
-launches.cuh is the C++. DeepGEMM's host code - checks, choice of a tile, the source of its kernel
-as a key, four tensor maps - takes longer than a GEMM of few tokens, and so do launches from Python.
-All of it depends on shapes, dtypes and alignment of the tensors and on the numbers among the
-arguments, never on what the tensors hold or where they lie. So the first call of a kind is made
-twice: executed, then captured as a CUDA graph, from which C++ reads the launches. Later calls of
-the kind are launched from there with their own tensors.
+main.py puts `@recorded` above its entry points; launches.cuh is the C++.
+
+DeepGEMM's host code - checks, choice of a tile, the source of its kernel as a key, four tensor maps
+- takes longer than a GEMM of few tokens, and so do launches from Python. All of it depends on
+shapes, dtypes and alignment of the tensors and on the numbers among the arguments, never on what
+the tensors hold or where they are. Calls that agree in all of these are of one kind. The first call
+of a kind is made twice: executed, then captured as a CUDA graph, from which C++ reads the launches.
+C++ makes the same launches for later calls of the kind, with the pointers of their own tensors.
 
     call -- of a known kind? -- yes -- launches.cuh
-                +- no -- Python's way, then recorded -- all accounted for? -- yes -- keep
-                                                              +- no -- remember to take Python's way
+                +- no -- in Python, then recorded -- every pointer understood? -- yes -- keep
+                                                        +- no -- this kind always runs in Python
 """
 
 import sys
@@ -24,7 +26,8 @@ from ..common.host import launch
 from ..common.host.arguments import check_arguments, takes
 from .scratch import forget_scratch, places, scratch_of
 
-# What launches.cuh's `replay` answers, as in recorded_call.h.
+# What launches.cuh's `replay` answers, as in recorded_call.h: the call's kind is new; all was
+# launched; calls of this kind run in Python.
 UNKNOWN = 0
 DONE = 1
 ORDINARY = 2
@@ -32,10 +35,11 @@ FUNCTIONS = ("replay", "begin", "end", "keep", "lend")
 
 
 def recorded(interface):
-    """Return a decorator of f(given, scratch), which makes it an entry point of the layer.
+    """Return a decorator that makes an entry point, called with an interface's arguments, of f.
 
-    f launches kernels on the current stream, all with programmatic dependent launch, and allocates
-    nothing. given: what `check_arguments` returns, of one token or more; scratch: `scratch_of`'s.
+    f(given, scratch) launches kernels on the current stream, all with programmatic dependent
+    launch, and allocates nothing. given: the arguments, as `check_arguments` returns them, with one
+    token or more; scratch: as `scratch_of` returns it.
     """
 
     library = launches()  # compiled on import, when the solution is built, not at its first call
@@ -45,7 +49,7 @@ def recorded(interface):
         @wraps(function)
         def call(arguments):
             answer = ORDINARY
-            # a profiler that wants to hear of each launch gets the ordinary ones
+            # hooked: a profiler wants to hear of each launch, which C++ does not tell it
             if library and not launch.hooked():
                 answer = _replay(library, arguments)
             if answer == DONE:
@@ -73,7 +77,7 @@ def recorded(interface):
 
 
 def _replay(library, arguments):
-    """Return C++'s answer to a call. Raises RuntimeError where it fails while it launches."""
+    """Return UNKNOWN, DONE or ORDINARY. Raises RuntimeError where C++ fails while it launches."""
     try:
         return library.replay(*arguments)
     except Exception as error:
@@ -81,12 +85,12 @@ def _replay(library, arguments):
             device = next(value.device for value in arguments if isinstance(value, torch.Tensor))
             _forget(device, torch._C._cuda_getCurrentRawStream(device.index))
             raise
-        # a tensor that C++ cannot be given: checks refuse it by name, or it is no matter
+        # C++ cannot take one of the tensors: check_arguments names it, or allows it
         return ORDINARY
 
 
 def _execute(function, given, stream):
-    """Launch the layer from Python. Return its scratch, which is not used again where it fails."""
+    """Launch the layer from Python, and return its scratch, which is dropped after a failure."""
     device = given.hidden_states.device
     try:
         scratch = scratch_of(device, stream, len(given.hidden_states))
@@ -98,7 +102,7 @@ def _execute(function, given, stream):
 
 
 def _forget(device, stream):
-    """Have neither Python nor C++ use a caller's scratch again."""
+    """Make Python and C++ drop the scratch of this thread's calls on a stream."""
     forget_scratch(device, stream)
     library = launches()
     if library:
@@ -106,16 +110,18 @@ def _forget(device, stream):
 
 
 def _extents(scratch, num_bytes):
-    """Return address and size of each part, the block's being num_bytes."""
+    """Return [address, bytes] of counts, ends and block, one after another; the block's are
+    num_bytes.
+    """
     counts = [scratch.counts.data_ptr(), scratch.counts.nbytes]
     ends = [scratch.ends.data_ptr(), scratch.ends.nbytes]
     return [*counts, *ends, scratch.block.data_ptr(), num_bytes]
 
 
 def _record(function, given, scratch, arguments):
-    """Have calls like this one launched from C++. Executes nothing.
+    """Capture the launches of a call, and make C++ launch later calls of its kind.
 
-    Return why they are not, or an empty string.
+    Nothing is executed. Return an empty string, or the reason why C++ cannot.
     """
     library = launches()
     device = given.hidden_states.device
@@ -137,15 +143,15 @@ def _record(function, given, scratch, arguments):
 
 @cache
 def launches():
-    """Return the functions of launches.cuh by name.
+    """Return a namespace with the FUNCTIONS of launches.cuh.
 
-    None where they are not supported, which is said once.
+    None without a GPU, or where launches.cuh does not compile (a line on standard error says so).
     """
     if not torch.cuda.is_available():
         return None
     try:
         functions = _compiled_functions()
-    except Exception as error:  # whatever a compiler, or its absence, comes up with
+    except Exception as error:  # any: a solution without launches.cuh is slower, not broken
         message = f"deepgemm: launching from Python, as the C++ part does not build: {error}"
         print(message, file=sys.stderr)
         return None

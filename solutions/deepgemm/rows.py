@@ -1,12 +1,12 @@
-"""rows: where routed rows lie in the operands of DeepGEMM's two grouped GEMMs, decided by T alone.
+"""rows: how the rows of DeepGEMM's two grouped GEMMs are laid out in memory, decided by T alone.
 
-masked: each local expert has room for all T tokens, of which its first `counts` are multiplied. A
-row's place is known as soon as its rank in its expert is, so one launch routes and gathers. Scratch
-grows with T x local experts.
+masked: each local expert has room for all T tokens; DeepGEMM multiplies the first `counts` of them.
+A row's place is known as soon as its rank among its expert's rows is, so one launch routes and
+gathers. Scratch grows with T x local experts, so this is for few tokens.
 
-contiguous: experts lie one after another, each from a multiple of 128 rows on, and end where `ends`
-says (DeepGEMM's psum layout). A place depends on the numbers of rows of all experts before, so
-gathering is a launch of its own.
+contiguous: the experts' rows lie one after another, each expert's from a multiple of 128 rows on,
+up to where `ends` says (DeepGEMM's psum layout). A row's place depends on the number of rows of all
+experts before, so gathering is a launch of its own.
 """
 
 from functools import lru_cache
@@ -21,22 +21,25 @@ from ..common.host.problem import (
 )
 from ..common.triton.rows.permute import max_tiles
 
-# rows: of contiguous tiles; masked ones have 64 or 128, and a store of one must not reach the next
-# expert
+# rows in a tile of contiguous rows; masked tiles have 64 or 128, and the store of a tile must not
+# reach the next expert's rows
 TILE = 128
 MOST_MASKED_TOKENS = 1024
 MOST_MASKED_BYTES = 2_000_000_000  # of scratch
-# of h and its scales, and of x, its scales and g, in whose place y lies later (scratch.py)
+# bytes of a row of h and its scales, and of x, its scales and g, whose memory y takes over later
+# (scratch.py)
 BYTES_PER_ROW = INTERMEDIATE_SIZE + INTERMEDIATE_SIZE // 32
 BYTES_PER_ROW += max(HIDDEN_SIZE + HIDDEN_SIZE // 32 + 4 * INTERMEDIATE_SIZE, 2 * HIDDEN_SIZE)
 
 
 class Rows(NamedTuple):
     masked: bool
-    room: int  # rows of an expert where masked, else of all; neighbours in a column of scales
+    # rows for an expert where masked, else for all: the distance in memory, in elements, between
+    # the scales of neighbouring blocks of a row
+    room: int
     total: int  # rows of each operand
-    shape: tuple  # of these rows for DeepGEMM: (E_local, room) where masked, else (total,)
-    expected: int  # rows of an expert if routing were even: DeepGEMM chooses its tile by it
+    shape: tuple  # how DeepGEMM sees the rows: (E_local, room) where masked, else (total,)
+    expected: int  # rows of an expert if routing were even; DeepGEMM chooses its tile by this
 
 
 @lru_cache(maxsize=4096)

@@ -1,13 +1,13 @@
-"""scratch: what a call needs besides its arguments, kept from one call to the next.
+"""scratch: the device memory that a call needs besides its arguments, kept from call to call.
 
 Allocating costs the host microseconds, so the calls of one host thread on one stream, which run in
 order, share one block of memory, as large as the largest of them needs. No value in it outlives a
-call, but for the zeros in the counters (counters.py). A graph may be replayed while its stream
-runs, so a capture allocates from the graph's pool.
+call, except the zeros in the counters, which have memory of their own (counters.py). A CUDA graph
+may be replayed while its stream runs other calls, so a capture allocates from the graph's pool.
 
     offset 0 | pairs | h scales | h | x scales | x | g
                                     | y
-y is written once gemm1 and SwiGLU are done with what lies there.
+y takes the memory of x's scales, x and g, which nothing reads after gemm1 and SwiGLU.
 """
 
 import threading
@@ -22,15 +22,15 @@ from .counters import counters, forget_counters
 from .rows import arrange
 
 ALIGNMENT = 256  # bytes; torch's own for allocations is 512, TMA's for operands 16
-MOST_VIEWED = 256  # token counts of which a block's views are kept
+MOST_VIEWED = 256  # numbers of tokens for which a block's views are kept
 
-_kept = {}  # caller -> (block, T -> views)
+_kept = {}  # caller, (device, stream, thread) -> (block, dict of T -> Views)
 
 
 class Views(NamedTuple):
     """Tensors in a block. `...` is Rows.shape.
 
-    Of scales, neighbours in a column are neighbours, as TMA loads them.
+    The scales of neighbouring rows are adjacent in memory, as TMA loads them.
     """
 
     pairs: torch.Tensor  # [4, T, TOP_K] int32 (pairs.py)
@@ -43,6 +43,8 @@ class Views(NamedTuple):
 
 
 class Scratch(NamedTuple):
+    """All scratch of a call."""
+
     counts: torch.Tensor  # [E_local] int32, zeros before and after a call
     ends: torch.Tensor  # [E_local] int32
     block: torch.Tensor  # bytes
@@ -50,7 +52,7 @@ class Scratch(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where in a block a field of `Views` is, and as what."""
+    """Offset, shape, strides and dtype of a field of `Views` in a block."""
 
     offset: int  # bytes
     shape: tuple
@@ -60,7 +62,7 @@ class Place(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def places(num_tokens):
-    """Return the `Place` of each field of `Views`, and the bytes of all."""
+    """Return field of `Views` -> Place for T tokens, and the bytes of a block for them."""
     rows = arrange(num_tokens)
     forms = {
         "pairs": ((4, num_tokens, TOP_K), (num_tokens * TOP_K, TOP_K, 1), torch.int32),
@@ -85,14 +87,14 @@ def places(num_tokens):
 
 
 def _values(rows, columns, dtype):
-    """Return shape, strides and dtype of rows of values."""
+    """Return shape, strides and dtype of `columns` values for each row. rows: a `Rows`."""
     shape = (*rows.shape, columns)
     strides = (rows.room * columns, columns, 1)
     return shape, strides[-len(shape) :], dtype
 
 
 def _scales(rows, columns):
-    """Return shape, strides and dtype of the scales of rows, one for each 128 columns."""
+    """Return shape, strides and dtype of scales, one for each row and 128 columns."""
     blocks = columns // 128
     strides = (1, rows.room)
     if rows.masked:
@@ -121,11 +123,11 @@ def scratch_of(device, stream, num_tokens):
 
 
 def _kept_block(device, stream, num_bytes):
-    """Return the caller's block, made anew where it is too small, and T -> its `Views`."""
+    """Return this thread's block for a stream, of num_bytes or more, and its dict of T -> Views."""
     caller = device, stream, threading.get_ident()
     block, views = _kept.get(caller, (None, None))
     if block is None or len(block) < num_bytes:
-        # lets the smaller block go, which its views hold, too, before the new one is allocated
+        # drops all references to the smaller block, its views' too, before allocating the new one
         block = None
         views = {}
         _kept.pop(caller, None)
@@ -135,7 +137,7 @@ def _kept_block(device, stream, num_bytes):
 
 
 def forget_scratch(device, stream):
-    """Have the next call get new scratch, as a call failed between its kernels."""
+    """Make the next call of this caller get new scratch. For a call that failed between kernels."""
     forget_counters(device, stream)
     _kept.pop((device, stream, threading.get_ident()), None)
 

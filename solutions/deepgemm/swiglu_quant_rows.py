@@ -1,12 +1,13 @@
-"""swiglu_quant_rows: the shared swiglu_quant, for rows where DeepGEMM's GEMMs have them.
+"""swiglu_quant_rows: h = swiglu(g) in FP8 with its scales, between the two GEMMs.
 
-The plain statement is that of swiglu_quant.
+It computes what the shared swiglu_quant (common/triton/rows) does, for rows laid out as rows.py
+says.
 
-Map of the kernel: programs stride over pairs, one or a token's at a time, and skip those without a
-row; padding rows are never touched. Scales are stored as DeepGEMM loads them by TMA: neighbouring
-rows are neighbours. A program takes up to 8 blocks of 128 columns, so amax and scale are reductions
-inside it. Columns of `up` come first, or those of `gate`, as the weights' rows do. Launched before
-gemm1 has ended, it waits.
+Map of the kernel: programs stride over pairs, one at a time or a token's TOP_K, and skip those
+without a row; padding rows are never touched. The scales of neighbouring rows are stored adjacent,
+as DeepGEMM loads them by TMA. A program takes up to 8 blocks of 128 columns, so amax and scale are
+reductions inside it. Columns of `up` come first, or those of `gate`, in the order of the weights'
+rows. Launched before gemm1 has ended, the kernel waits for it (pdl_wait).
 """
 
 from functools import cache
@@ -35,7 +36,7 @@ def swiglu_quant_rows_kernel(
     room,
     I: tl.constexpr,  # noqa: E741
     GROUPS: tl.constexpr,
-    PAIRS: tl.constexpr,  # at a time
+    PAIRS: tl.constexpr,  # of a program at a time
     PDL: tl.constexpr,
 ):
     BLOCK: tl.constexpr = 128
@@ -59,9 +60,9 @@ def swiglu_quant_rows_kernel(
 
 
 def swiglu_quant_rows(scratch, rows):
-    """Write h and h_scale of the rows of pairs from their g, in `scratch_of`'s scratch.
+    """Write views.h and views.h_scale of a `Scratch` from its views.g.
 
-    Rows of no pair stay undefined. I is a multiple of 128.
+    Rows without a pair stay undefined. I is a multiple of 128. rows: what `arrange` returned.
     """
     views = scratch.views
     device = views.g.device

@@ -1,11 +1,11 @@
-"""build: compile the one runner that is needed out of FlashInfer's module of Hopper MoE kernels.
+"""build: compile what this solution needs of FlashInfer's module of TensorRT-LLM's Hopper kernels.
 
-They are TensorRT-LLM's.
-FlashInfer's own just-in-time build makes every pair of types, which takes about a quarter of an
-hour on 16 cores. bf16 activations with FP8 weights need neither the runners of other types nor the
-generated kernels, so the same JitSpec with fewer sources does: calls to what is left out stay
-unresolved, and are never made here. A full module that is already compiled, or was installed with
-FlashInfer, is taken as it is.
+main.py calls `load_runner` on import. FlashInfer's own just-in-time build compiles a runner for
+every pair of types, which takes about a quarter of an hour on 16 cores. bf16 activations with FP8
+weights need neither the runners of other types nor the generated kernels, so this file drops those
+sources from FlashInfer's JitSpec. Functions that are left out stay unresolved symbols, which no
+call from here reaches. A full module that is already compiled, or was installed with FlashInfer, is
+used as it is.
 """
 
 import dataclasses
@@ -22,15 +22,13 @@ SECONDS_BETWEEN_LINES = 30
 
 
 def is_needed(source_name):
-    """Return whether a source of the full module (a file's name) takes part in bf16-by-FP8."""
+    """Return whether bf16 x FP8 needs a source of the full module. source_name: its file name."""
     other_runner = source_name.startswith("moe_gemm_kernels_") and source_name != RUNNER
     return not other_runner and not source_name.endswith(".generated.cu")
 
 
 def choose_spec():
-    """Return FlashInfer's JitSpec of its SM90 module.
-
-    Unless that is compiled already, it has the needed sources alone.
+    """Return the JitSpec to compile: FlashInfer's own if that is compiled, else a smaller one.
 
     Raises:
         RuntimeError: FlashInfer's sources are not named as expected.
@@ -42,7 +40,7 @@ def choose_spec():
     sources = [source for source in full.sources if is_needed(source.name)]
     if RUNNER not in {source.name for source in sources}:
         raise RuntimeError(f"flashinfer_cutlass: this version of FlashInfer has no source {RUNNER}")
-    # "lazy": some linkers resolve every function when the library is loaded
+    # lazy: else some linkers would look for the missing functions when the library is loaded
     flags = [*(full.extra_ldflags or []), "-Wl,-z,lazy"]
     name = f"{full.name}_bf16_fp8"
     return dataclasses.replace(full, name=name, sources=sources, extra_ldflags=flags)
@@ -69,7 +67,7 @@ def load_runner():
 
 @contextmanager
 def progress(spec):
-    """Say on standard error what is compiled, each half minute how far it is, and the end."""
+    """Print to standard error that compiling starts, its progress each half minute, and its end."""
     start = time.monotonic()
     done = threading.Event()
     total = len(spec.sources)

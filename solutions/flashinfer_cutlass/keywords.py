@@ -1,8 +1,9 @@
-"""keywords: what is handed to FlashInfer's cutlass_fused_moe.
+"""keywords: the arguments for FlashInfer's cutlass_fused_moe, by name.
 
-All go by name, since positions differ between versions. Layouts need no conversion: weights are
-[experts, rows, columns], scales [experts, rows / 128, columns / 128], and gemm1's first half of
-rows is `up`, its second half `gate`, here and there.
+main.py calls both functions. Positions of arguments differ between versions, hence the names.
+Layouts need no conversion: in our definitions and in FlashInfer weights are [experts, rows,
+columns], scales [experts, rows / 128, columns / 128], and of gemm1's rows the first half is `up`,
+the second `gate`.
 """
 
 import torch
@@ -23,9 +24,9 @@ _ALWAYS = {
 
 
 def check_signature(parameters):
-    """Raise ImportError unless a call with our keywords can fit a signature.
+    """Raise ImportError unless the installed function can be called with the names in _ALWAYS.
 
-    parameters: of inspect.Signature.
+    parameters: name -> inspect.Parameter of it.
     """
     required = {name for name, p in parameters.items() if p.default is p.empty}
     unknown = sorted(required - _ALWAYS)
@@ -40,22 +41,19 @@ def check_signature(parameters):
 
 
 def keywords(parameters, expert, weight, activations, num_experts, gemm1, gemm2, output):
-    """Return the keywords of one call.
+    """Return name -> value of the arguments of a call.
 
-    Experts are numbered from this rank's first, which makes this rank 0 for any
-    local_expert_offset; -1 lies outside of every rank's range and so costs nothing.
+    Experts are numbered from this rank's first, so for FlashInfer this is rank 0, whatever
+    local_expert_offset is. -1 is in no rank's range, so nothing is computed for it.
 
     Args:
         parameters: name -> inspect.Parameter of the installed function.
         expert: [T, top_k] int32, local expert number or -1.
         weight: [T, top_k] float32.
         activations: [T, H] bfloat16.
-        num_experts: of all ranks, a multiple of the local ones.
+        num_experts: the experts of all ranks, a multiple of the local ones.
         gemm1, gemm2: (weights, scales) of this rank's experts, as in the definition.
         output: [T, H] bfloat16, written.
-
-    Returns:
-        name -> value.
     """
     values = {
         "input": activations,
@@ -70,7 +68,7 @@ def keywords(parameters, expert, weight, activations, num_experts, gemm1, gemm2,
         "output": output,
         "use_deepseek_fp8_block_scale": True,
     }
-    # block scales have one tactic, so the tuner need not be asked twice a call
+    # there is one tactic for block scales, so FlashInfer need not ask its tuner for both GEMMs
     if "profile_ids" in parameters:
         values["profile_ids"] = [-1, -1]
     return values

@@ -1,8 +1,10 @@
-"""flashinfer_cutlass: TensorRT-LLM's Hopper path, through FlashInfer's cutlass_fused_moe.
+"""flashinfer_cutlass: the FP8 layer by TensorRT-LLM's Hopper kernels, through FlashInfer's
+cutlass_fused_moe.
 
-It takes DeepSeek's block scales and bf16 activations, which it quantises again before each product:
-less exact than solutions that read the FP8 activations as they come. Ours are the routing and the
-way to bf16 (route.py and dequantise.py in common/triton/rows).
+That function takes weights with DeepSeek's block scales, and bf16 activations, which it quantises
+before each GEMM. So the FP8 activations are dequantised first and then quantised again, which is
+less exact than reading them as they are. Routing and dequantising are our kernels (route.py and
+dequantise.py in common/triton/rows).
 """
 
 import inspect
@@ -47,7 +49,10 @@ def run_renorm(given):
 
 
 def layer(given):
-    """Route, then call the library."""
+    """Route, dequantise, then call FlashInfer.
+
+    given: the call's arguments, as `check_arguments` returns them.
+    """
     x = given.hidden_states
     if len(x) == 0:
         return

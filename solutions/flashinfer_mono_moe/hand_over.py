@@ -1,13 +1,12 @@
-"""hand_over: the definition's tokens and first weights as FlashInfer's mono_moe takes them.
+"""hand_over: convert tokens and gemm1's weights to what FlashInfer's mono_moe takes, in one kernel.
 
-One kernel makes them. mono_moe takes bf16 tokens, and first weights with gate ahead of up, eight
-rows of either in turn. An engine would prepare its weights once; every call here may bring new
-ones, so they are prepared in the call, but only those of experts that a token goes to: the kernel
-finds them by mono_moe's rule, which counts infinite and NaN logits as lowest and takes the lower
-expert of two that are equal.
+mono_moe takes bf16 tokens, and gemm1's weights as eight rows of gate, eight rows of up, and so on.
+A server would reorder its weights once. Here every call may bring other weights, so each call
+reorders those of the experts that a token goes to. The kernel finds these experts by mono_moe's
+rule: infinite and NaN logits are the lowest, and of two equal ones the lower expert comes first.
 
-Map of the kernel: a program takes ROWS rows of one expert, if it is chosen, and the first ones a
-token's block of 128.
+Map of the kernel: a program has one expert and ROWS of its rows, which it reorders if the expert is
+chosen. The first T x H / 128 programs also convert one block of 128 columns of a token each.
 """
 
 import torch
@@ -17,11 +16,11 @@ import triton.language as tl
 BLOCK = 128
 MOST_TOKENS = 8
 ROWS = 64
-WORDS = 128  # of 4 bytes, copied at a time from each of the rows
+WORDS = 128  # 4-byte words that a program copies at a time from each of its rows
 
 
 def hand_over_ref(hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale):
-    """Plain statement of `hand_over`, for all experts, on any device."""
+    """Compute `hand_over` in plain torch, for tests, for all experts, on any device."""
     scale = hidden_states_scale.t().repeat_interleave(BLOCK, dim=1)
     x = hidden_states.float() * scale
 
@@ -94,7 +93,7 @@ def hand_over_kernel(
 def hand_over(
     routing_logits, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, top_k
 ):
-    """Return what mono_moe takes for the first GEMM.
+    """Return bf16 tokens, and gemm1's weights and scales in mono_moe's order.
 
     Args:
         routing_logits: [T, E] bfloat16; 1 <= T <= MOST_TOKENS, E a power of two.
@@ -105,8 +104,8 @@ def hand_over(
         top_k: experts of a token.
 
     Returns:
-        Tokens [T, H] bfloat16; weights and scales as given, but in mono_moe's order. Of experts
-            that no token goes to they hold anything.
+        Tokens [T, H] bfloat16; weights and scales with shape and dtype of the arguments, undefined
+            for experts that no token goes to.
     """
     num_tokens, hidden = hidden_states.shape
     experts, rows, _ = gemm1_weights.shape

@@ -1,8 +1,8 @@
-"""flashinfer_mono_moe: FlashInfer's mono_moe, the layer in one launch for up to 8 tokens.
+"""flashinfer_mono_moe: FlashInfer's mono_moe, which is the layer in one launch for up to 8 tokens.
 
-It is for one model's sizes. Ours is what stands before it (hand_over.py). mono_moe quantises the
-bf16 tokens again: the bytes are those that were given wherever a block's largest value is 448 in
-FP8, as quantisers make it.
+mono_moe is compiled for one model's sizes. Our kernel converts its inputs first (hand_over.py).
+mono_moe quantises the bf16 tokens again, to the same FP8 bytes that the caller passed wherever the
+largest value of a block is 448, which quantisers scale it to.
 """
 
 import flashinfer

@@ -1,9 +1,9 @@
-"""scratchpad: the memory in which mono_moe's CTAs tell each other what is ready.
+"""scratchpad: device memory through which mono_moe's CTAs synchronise, one for each stream.
 
-A count of the launches lies there, too. It is zero before the first launch, after which the kernel
-keeps it; launches that may run at the same time want one each. A stream's first call is often
-captured, when memory cannot be cleared ahead of the graph, hence one allocation for all streams,
-cleared when the solution is built.
+It has to be zero before the first launch that uses it; later the kernel maintains it, a count of
+launches included. Launches that may run at the same time need different scratchpads. A stream's
+first call is often captured, when memory cannot be cleared ahead of the graph, so scratchpads for
+STREAMS streams are allocated and cleared when the solution is built.
 """
 
 from functools import cache
@@ -18,7 +18,9 @@ _of_stream = {}
 
 @cache
 def spare(device):
-    """Return an iterator over the cleared scratchpads of a device (its number), 1-D uint8.
+    """Return an iterator over the unused scratchpads of a device, each [bytes] uint8, zeros.
+
+    device: its number. The same iterator is returned each time.
 
     Raises:
         RuntimeError: the device was never used before, and the stream is being captured.
@@ -27,12 +29,12 @@ def spare(device):
         raise RuntimeError("flashinfer_mono_moe: the first call on a device cannot be captured")
     size = -(-get_scratchpad_size_bytes() // ALIGNMENT) * ALIGNMENT
     zeros = torch.zeros(STREAMS, size, dtype=torch.uint8)
-    pads = zeros.to(device=device)  # a copy, as that is done before it returns
+    pads = zeros.to(device=device)  # a copy from the host is complete when it returns
     return iter(pads.unbind())
 
 
 def scratchpad(device):
-    """Return the scratchpad of the current stream of a device (its number).
+    """Return the scratchpad of a device's current stream. device: its number.
 
     Raises:
         RuntimeError: more than STREAMS streams of the device have called, or as `spare`.

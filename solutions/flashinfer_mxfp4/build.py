@@ -1,9 +1,10 @@
-"""build: compile what MXFP4 needs out of FlashInfer's module of Hopper MoE kernels.
+"""build: compile what MXFP4 weights need of FlashInfer's module of Hopper MoE kernels.
 
-FlashInfer's own just-in-time build makes every pair of types, about a quarter of an hour on 16
-cores. The same JitSpec with fewer sources does, and with those of kernels.py in place of generated
-ones: calls to what is left out stay unresolved, and are never made here. A full module that is
-already compiled, or was installed with FlashInfer, is taken as it is.
+main.py calls `load_runner` on import. FlashInfer's own just-in-time build compiles every pair of
+types, about a quarter of an hour on 16 cores. This file drops the sources of other types from
+FlashInfer's JitSpec, and replaces the generated kernels by those of kernels.py. Functions that are
+left out stay unresolved symbols, which no call from here reaches. A full module that is already
+compiled, or was installed with FlashInfer, is used as it is.
 """
 
 import dataclasses
@@ -17,16 +18,14 @@ from .source import ACTIVATIONS, KERNELS, RUNNER, SCALES
 
 
 def is_needed(source_name):
-    """Return whether a source of the full module (a file's name) takes part as it is."""
+    """Return whether a source of the full module is compiled unchanged. source_name: file name."""
     if source_name.startswith("moe_gemm_kernels_"):
         return source_name == RUNNER
     return not source_name.endswith((".generated.cu", "cutlass_heuristic.cpp"))
 
 
 def choose_spec():
-    """Return FlashInfer's JitSpec of its SM90 module.
-
-    Unless that is compiled already, it has the needed sources alone.
+    """Return the JitSpec to compile: FlashInfer's own if that is compiled, else a smaller one.
 
     Raises:
         RuntimeError: FlashInfer's sources are not named as expected.
@@ -42,7 +41,7 @@ def choose_spec():
     name = f"{full.name}_{RUNNER.removesuffix('.cu')}"
     folder = full.build_dir.parent / name / "sources"
     sources += write_sources(folder, KERNELS, ACTIVATIONS, SCALES)
-    # "lazy": some linkers resolve every function when the library is loaded
+    # lazy: else some linkers would look for the missing functions when the library is loaded
     flags = [*(full.extra_ldflags or []), "-Wl,-z,lazy"]
     return dataclasses.replace(full, name=name, sources=sources, extra_ldflags=flags)
 

@@ -1,16 +1,16 @@
-"""kernels: sources of the CUTLASS kernels that are compiled for MXFP4 weights, and of the list that
+"""kernels: write C++ sources of the CUTLASS kernels for MXFP4 weights, and of the list of them that
 FlashInfer's tuner chooses from.
 
-FlashInfer generates sources of eight kernels each, for 29 tiles and four shapes of cluster. Here
-each kernel is a source of its own, so that they compile at the same time, and the list has these
-alone: a call of another one would end the process.
+build.py calls `write_sources`. FlashInfer generates sources with eight kernels each, for 29 tiles
+and four cluster shapes. Here each kernel is a source of its own, so that they compile in parallel.
+The list has only these kernels, because launching one that is not compiled would end the process.
 """
 
 from dataclasses import dataclass
 
 PINGPONG = "Pingpong"
 COOPERATIVE = "Cooperative"
-# for K up to 384, and beyond; of FP8 activations alone
+# only with FP8 activations: PREFILL for K up to 384, ROLLING beyond
 PREFILL = "SINGLE_WARPGROUP_PREFILL"
 ROLLING = "SINGLE_WARPGROUP_ROLLING"
 
@@ -47,19 +47,23 @@ std::vector<CutlassGemmConfig> get_candidate_configs(
 
 @dataclass(frozen=True)
 class Kernel:
-    """tile: weights' rows, tokens and K of a CTA. schedule: one of the four above."""
+    """A CUTLASS kernel to compile.
+
+    tile: rows of the weights, tokens and K that a CTA multiplies at a time. schedule: PINGPONG,
+    COOPERATIVE, PREFILL or ROLLING.
+    """
 
     tile: tuple[int, int, int]
     schedule: str
 
     @property
     def is_single(self):
-        """Return whether one warpgroup does everything: a launcher of its own, tried by itself."""
+        """Return whether one warpgroup does everything, for which there is another launcher."""
         return self.schedule in (PREFILL, ROLLING)
 
     @property
     def name(self):
-        """Return "128x16x256_Cooperative"."""
+        """Return tile and schedule as text, such as "128x16x256_Cooperative"."""
         tile = "x".join(map(str, self.tile))
         return f"{tile}_{self.schedule}"
 
@@ -67,8 +71,8 @@ class Kernel:
 def launcher(kernel, activations, scales):
     """Return the source of one kernel.
 
-    activations: their C++ type. scales: the mode in which the weights' are applied, "" for the
-    usual one.
+    activations: C++ type of the activations. scales: CUTLASS's mode of applying the weights'
+    scales, "" for the default.
     """
     mainloop = PINGPONG if kernel.is_single else kernel.schedule
     arguments = [
@@ -92,13 +96,13 @@ def launcher(kernel, activations, scales):
 
 
 def shape(sizes):
-    """Return a C++ type of three sizes."""
+    """Return the C++ type cute::Shape of three sizes."""
     numbers = ", ".join(f"cute::Int<{size}>" for size in sizes)
     return f"cute::Shape<{numbers}>"
 
 
 def candidates(kernels):
-    """Return the source of the list of candidates that is cut down to these kernels."""
+    """Return the source of the tuner's list of candidates, reduced to some kernels."""
     tiles = []
     for kernel in kernels:
         if not kernel.is_single:
@@ -108,9 +112,10 @@ def candidates(kernels):
 
 
 def write_sources(folder, kernels, activations, scales):
-    """Write a source of each kernel and of their list, and return the paths.
+    """Write a source for each kernel and one for the list of them, and return their paths.
 
-    A file that is as it should be stays, so that it is not compiled again.
+    A file that has the right content already is left alone, so that it is not compiled again.
+    activations, scales: see `launcher`.
     """
     texts = {"candidates.cpp": candidates(kernels)}
     for kernel in kernels:

@@ -1,12 +1,14 @@
-"""keywords: what is handed to FlashInfer's cutlass_fused_moe, by name, as positions differ between
-versions.
+"""keywords: the arguments for FlashInfer's cutlass_fused_moe, by name.
+
+main.py calls these functions. Positions of arguments differ between versions, hence the names.
 """
 
 import torch
 
 from ..common.host.problem import SWIGLU_ALPHA, SWIGLU_LIMIT, SWIGLU_UP_OFFSET
 
-# Numbered from this rank's first expert, local ones are rank 0's, and others another rank's.
+# What FlashInfer is told: experts are numbered from this rank's first, so the local ones are those
+# of rank 0; all others stand for the first expert of rank 1.
 RANKS = 2
 _ALWAYS = {
     "input",
@@ -26,9 +28,9 @@ MOST_TOKENS_TUNED = 16384
 
 
 def check_signature(parameters, flags):
-    """Raise ImportError unless a call with our keywords can fit a signature.
+    """Raise ImportError unless the installed function can be called with our arguments.
 
-    parameters: of inspect.Signature. flags: names of the keywords that choose the kernels.
+    parameters: name -> inspect.Parameter of it. flags: names of the arguments that choose kernels.
     """
     ours = _ALWAYS | _ACTIVATION | set(flags)
     required = {name for name, p in parameters.items() if p.default is p.empty}
@@ -44,11 +46,10 @@ def check_signature(parameters, flags):
 
 
 def local_routing(topk_ids, topk_weights, first_expert, num_local_experts):
-    """Return experts [T, top_k] int32 and weights [T, top_k] float32 as cutlass_fused_moe takes
-    them.
+    """Return experts [T, top_k] int32 and weights [T, top_k] float32 for cutlass_fused_moe.
 
-    A slot whose expert is not local gets the first one of the other rank, and a weight of 0: what
-    is there need not be a number.
+    A slot whose expert is not local gets the first expert of rank 1, and the weight 0, as the
+    caller's weight may be NaN.
     """
     local = topk_ids.to(torch.int64) - first_expert
     is_local = (local >= 0) & (local < num_local_experts)
@@ -57,7 +58,7 @@ def local_routing(topk_ids, topk_weights, first_expert, num_local_experts):
 
 
 def activation_keywords(num_local_experts, device):
-    """Return the keywords of the layer's activation: none for silu(gate) * up."""
+    """Return name -> value of the arguments that set the activation, none for silu(gate) * up."""
     if not SWIGLU_LIMIT:
         return {}
     values = {
@@ -72,13 +73,13 @@ def activation_keywords(num_local_experts, device):
 
 
 def keywords(experts, weights, activations, prepared, flags, output):
-    """Return name -> value of one call.
+    """Return name -> value of the arguments of a call.
 
     Args:
         experts, weights: as `local_routing` returns them.
         activations: [T, H] bfloat16.
-        prepared: layout.Prepared.
-        flags: keywords that choose the kernels.
+        prepared: a `Prepared` of layout.py.
+        flags: name -> value of the arguments that choose kernels (prepare.py).
         output: [T, H] bfloat16, written.
     """
     values = {

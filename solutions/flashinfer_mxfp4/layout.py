@@ -1,5 +1,6 @@
-"""layout: what FlashInfer's Hopper kernels for 4-bit weights want of them, whatever the
-activations.
+"""layout: those parts of preparing MXFP4 weights that are the same for any activations.
+
+prepare.py of flashinfer_mxfp4 and of flashinfer_mxfp4_w4a8 use it.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,10 @@ import torch
 
 @dataclass(frozen=True)
 class Prepared:
-    """Weights of a rank's experts. quant_scales: as cutlass_fused_moe takes them."""
+    """Weights of a rank's experts, in the byte order of FlashInfer's kernels.
+
+    quant_scales: the list that cutlass_fused_moe takes under this name.
+    """
 
     gemm1: torch.Tensor
     gemm2: torch.Tensor
@@ -17,7 +21,7 @@ class Prepared:
 
 
 def up_first(rows):
-    """Return [E, 2 I, ...] with its halves of rows exchanged: `gate` is first here, `up` there."""
+    """Return rows [E, 2 I, ...] with `up` first, as FlashInfer has them; they come `gate` first."""
     gate, up = rows.chunk(2, dim=1)
     return torch.cat([up, gate], dim=1)
 

@@ -1,7 +1,9 @@
-"""flashinfer_mxfp4: FlashInfer's cutlass_fused_moe with MXFP4 weights, on Hopper.
+"""flashinfer_mxfp4: the layer with MXFP4 experts by FlashInfer's cutlass_fused_moe, on Hopper.
 
-Ours are the way to bf16 (common/triton/rows/dequantise.py) and, in each call, the order of the
-weights (prepare.py), which a server changes once.
+That function takes bf16 activations, to which our kernel converts the FP8 ones
+(common/triton/rows/dequantise.py), and weights in an order of its own, to which each call converts
+them (prepare.py). A server would convert its weights once. flashinfer_mxfp4_w4a8 replaces
+prepare.py and source.py.
 """
 
 import inspect
@@ -24,15 +26,17 @@ if torch.cuda.get_device_capability() != (9, 0):
 check_signature(inspect.signature(cutlass_fused_moe).parameters, FLAGS)
 load_runner()  # compiled here, when the solution is built, not when it is first called
 
-_tuned = False  # in this process: FlashInfer keeps the fastest tiles by numbers of tokens
+# whether FlashInfer has tuned in this process; it keeps the fastest tiles for numbers of tokens
+_tuned = False
 
 
 @as_int8
 @checked(ROUTED_MXFP4)
 def run_mxfp4(given):
-    """Write `output` [T, H] bf16: the layer with MXFP4 experts, of one rank; top-k is given.
+    """Write `output` [T, H] bf16: the layer with MXFP4 experts, of one expert-parallel rank.
 
-    Arguments are ROUTED_MXFP4's (common/host/mxfp4_arguments.py).
+    Arguments are ROUTED_MXFP4's (common/host/argument_table.py); the caller passes experts and
+    their weights.
 
     Raises:
         ValueError: an argument is not what the definition says.
@@ -51,7 +55,11 @@ def run_mxfp4(given):
 
 
 def layer(given, prepared):
-    """Write `output` of the layer with weights that are prepared. given: as in `run_mxfp4`."""
+    """Write given.output [T, H] bf16.
+
+    given: the call's arguments, as `check_arguments` returns them. prepared: the weights, as
+    `prepare` returns them.
+    """
     global _tuned
     num_local_experts = len(prepared.gemm1)
     first_expert = int(given.local_expert_offset)

@@ -1,6 +1,7 @@
-"""prepare: MXFP4 weights in the order in which FlashInfer's kernels for bf16 activations read them.
+"""prepare: convert MXFP4 weights to the order in which FlashInfer's bf16 x FP4 kernels read them.
 
-FlashInfer's own functions interleave bytes and fold scales. A server does this once, after loading.
+main.py calls it in each call; a server does so once, after loading. FlashInfer's own functions
+interleave bytes and fold scales.
 """
 
 import torch
@@ -8,11 +9,11 @@ from flashinfer import fused_moe
 
 from .layout import Prepared, as_bytes
 
-FLAGS = {"use_w4_group_scaling": True}  # of cutlass_fused_moe
+FLAGS = {"use_w4_group_scaling": True}  # arguments of cutlass_fused_moe that choose these kernels
 
 
 def prepare(weights):
-    """Return Prepared weights of all of the rank's experts.
+    """Return the weights of all of the rank's experts as a `Prepared`.
 
     Args:
         weights: as in layout.as_bytes.

@@ -1,10 +1,10 @@
 """source: which kernels of FlashInfer's are compiled for MXFP4 weights with bf16 activations.
 
-build.py reads RUNNER, the file of FlashInfer's that launches them, and what kernels.py writes
-sources from: ACTIVATIONS, their C++ type, SCALES, the mode in which the weights' scales are applied
-("" for the usual one), and KERNELS. A tile is (rows of the weights, tokens, K).
+build.py reads it. RUNNER: FlashInfer's file that launches the kernels. ACTIVATIONS: C++ type of the
+activations. SCALES: CUTLASS's mode of applying the weights' scales, "" for the default. KERNELS:
+those to compile, by tile (rows of the weights, tokens, K) and schedule.
 
-With up to hundreds of tokens in a call an expert has few, for which tiles 16 tokens wide are
+In a call with up to hundreds of tokens an expert has few, for which tiles 16 tokens wide are
 enough; wider ones are for thousands.
 """
 

@@ -1,7 +1,8 @@
-"""prepare: MXFP4 weights in the order in which FlashInfer's FP8 x FP4 kernels read them.
+"""prepare: convert MXFP4 weights to the order in which FlashInfer's FP8 x FP4 kernels read them.
 
-FlashInfer's function for this path also takes from an expert's scales what is common to them. It
-needs several times a matrix's memory, so it goes expert by expert.
+It takes the place of flashinfer_mxfp4's file. FlashInfer's function for these kernels also takes
+the common factor out of an expert's scales. It needs several times a matrix's memory, so it is
+called for one expert at a time.
 """
 
 import torch
@@ -9,12 +10,13 @@ from flashinfer import fused_moe
 
 from ..flashinfer_mxfp4.layout import Prepared, as_bytes
 
-FLAGS = {"use_w4_group_scaling": True, "use_wfp4afp8_humming": True}  # of cutlass_fused_moe
-COMPENSATION = 2.0**6  # what FlashInfer's page says to multiply an expert's factor with
+# arguments of cutlass_fused_moe that choose these kernels
+FLAGS = {"use_w4_group_scaling": True, "use_wfp4afp8_humming": True}
+COMPENSATION = 2.0**6  # FlashInfer's documentation says to multiply an expert's factor with it
 
 
 def prepare(weights):
-    """Return Prepared weights of all of the rank's experts.
+    """Return the weights of all of the rank's experts as a `Prepared`.
 
     Args:
         weights: as in layout.as_bytes.
@@ -32,9 +34,9 @@ def prepare(weights):
 
 
 def prepared_matrix(packed, scales):
-    """Return one GEMM's weights, folded scales as int32, and a factor for each expert.
+    """Return one GEMM's weights, its folded scales as int32, and a factor [E] for each expert.
 
-    packed: [E, N, K / 2], scales: [E, N, K / 32], bytes.
+    packed: [E, N, K / 2] uint8; scales: [E, N, K / 32] uint8.
     """
     preprocess = fused_moe.preprocess_moe_weights_for_sm90_mixed_gemm_humming
     weights = []

@@ -1,12 +1,12 @@
-"""keywords: the definition's inputs as keywords of FlashInfer's trtllm_fp8_block_scale_moe.
+"""keywords: the arguments for FlashInfer's trtllm_fp8_block_scale_moe, by name.
 
-Positions and optional arguments changed between versions, so everything goes by name and is chosen
-by the installed function's signature. Layouts need no conversion: activations' scales are [H / 128,
-T] on both sides, weights are K-major and unshuffled, and gemm1's first half of rows is `up`, its
-second half `gate`, here and there.
+main.py calls these functions. Positions and optional arguments changed between versions, so all are
+passed by name, and the installed function's signature decides which. Layouts need no conversion: in
+our definitions and in FlashInfer the activations' scales are [H / 128, T], weights are K-major and
+unshuffled, and of gemm1's rows the first half is `up`, the second `gate`.
 """
 
-# of RoutingMethodType; the enum's place in the package moved, its values did not
+# values of FlashInfer's enum RoutingMethodType, which has moved within the package
 RENORMALIZE = 1
 DEEPSEEK_V3 = 2
 K_MAJOR = 0  # WeightLayout.MajorK
@@ -38,9 +38,9 @@ _ALWAYS = {
 
 
 def check_signature(parameters):
-    """Raise ImportError unless a call with our keywords can fit a signature.
+    """Raise ImportError unless the installed function can be called with our arguments.
 
-    parameters: of inspect.Signature.
+    parameters: name -> inspect.Parameter of it.
     """
     required = {name for name, p in parameters.items() if p.default is p.empty}
     unknown = sorted(required - _ALWAYS - {"tile_tokens_dim"})
@@ -55,12 +55,12 @@ def check_signature(parameters):
 
 
 def keywords(parameters, problem, given):
-    """Return the keywords of one call.
+    """Return name -> value of the arguments of a call.
 
     Args:
         parameters: name -> inspect.Parameter of the installed function.
-        problem: the module of the definition's sizes and routing.
-        given: what check_arguments returns.
+        problem: the module common/host/problem.py.
+        given: the layer's arguments, as `check_arguments` returns them.
 
     Returns:
         name -> value; `output` only where the function takes it.
@@ -90,8 +90,9 @@ def keywords(parameters, problem, given):
 
 
 def tile_tokens(num_pairs, num_experts):
-    """Return the tokens of a tile, for versions that do not choose themselves: the power of two
-    above the mean of tokens an expert, 8 to 64.
+    """Return the tokens of a tile, for versions of FlashInfer that do not choose it themselves.
+
+    It is the power of two above the mean number of tokens of an expert, 8 to 64.
     """
     mean = num_pairs // num_experts
     return min(max(1 << mean.bit_length(), 8), 64)

@@ -1,7 +1,7 @@
-"""flashinfer_trtllm: TensorRT-LLM's kernels for SM100, the whole layer in one call of FlashInfer.
+"""flashinfer_trtllm: the FP8 layer by TensorRT-LLM's kernels for SM100, one call of FlashInfer.
 
-Not run by us on the hardware that it needs: what a test holds is that the call fits FlashInfer's
-signature and that the layouts and dtypes handed over are the documented ones (keywords.py).
+We have not run it, for lack of such a GPU. Tests check that the call fits FlashInfer's signature
+and that layouts and dtypes of its arguments are those that FlashInfer documents (keywords.py).
 """
 
 import inspect
@@ -44,7 +44,7 @@ def run_renorm(given):
 
 
 def layer(given):
-    """Call the library."""
+    """Call FlashInfer. given: the layer's arguments, as `check_arguments` returns them."""
     output = given.output
     if len(output) == 0:
         return
@@ -53,6 +53,6 @@ def layer(given):
         result = trtllm_fp8_block_scale_moe(**keywords(_PARAMETERS, problem, given))
         if isinstance(result, (list, tuple)):  # announced for 0.8
             result = result[0]
-        # a version that takes no `output`, or does not heed it
+        # in versions that have no parameter `output`, or ignore it
         if result.data_ptr() != output.data_ptr():
             output.copy_(result)

@@ -1,8 +1,8 @@
-"""gather_scatter_bf16: the layer in four or five Triton kernels.
+"""gather_scatter_bf16: Qwen3-30B's bf16 MoE layer in four or five Triton kernels.
 
-Read `run` downhill, then a file a stage.
-Tokens are gathered by the first product's loads and results scattered by the second product's
-stores: no row is ever copied for its own sake, and no row is padding.
+`run` is the entry point, and each stage that it calls is a file. The first GEMM's loads gather
+tokens by index and the second GEMM's stores scatter results to token order: no kernel only copies
+rows, and no row is padding.
 """
 
 import torch
@@ -22,10 +22,14 @@ launch_quickly(count_kernel, place_kernel, gemm1_bf16_kernel, gemm2_bf16_kernel,
 
 @replayed
 def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output):
-    """Write `output` [T, H] bf16: a bf16 MoE layer with given experts.
+    """Write `output` [T, H] bf16: the layer, without a router.
 
-    Shapes and dtypes are the definition's; see check_bf16_inputs. Launches on the current stream
-    and never waits for the device.
+    Args:
+        hidden_states: [T, H] bfloat16.
+        expert_ids: [T, top_k] int32; expert_weights: [T, top_k] float32.
+        gemm1_weights: [E, 2I, H] bfloat16, `gate` rows first; gemm2_weights: [E, H, I] bfloat16.
+
+    Launches on the current stream and never waits for the device.
 
     Raises:
         ValueError: an argument is not what the definition says, or the architecture has no tile

@@ -1,10 +1,11 @@
-"""allreduce: a layer's output summed over the GPUs of one host, each of which has some of the
-layer's experts, or a part of the width of all.
+"""allreduce: the layer with its output summed over the GPUs of one host.
 
-Who sums depends on the number of tokens:
-    up to `Peers.launch_tokens`: the layer's launch itself.
-    up to `Peers.max_tokens`: an all-reduce over torch's symmetric memory, after the layer.
-    above: the process group's all-reduce, after the layer.
+Each rank has some of the layer's experts, or a part of the intermediate size of all. A caller makes
+a `Peers` once and passes it to main.py's run_*_allreduce functions, which `summed` makes. The
+number of tokens decides how outputs are summed:
+    up to `Peers.launch_tokens`: in the layer's own launch.
+    up to `Peers.max_tokens`: by an all-reduce over torch's symmetric memory, after the layer.
+    above: by the process group's all-reduce, after the layer.
 """
 
 from functools import partial
@@ -25,7 +26,7 @@ class RankMissing(RuntimeError):
 
     Attributes:
         missing: the rank from which nothing came.
-        epoch: the number of that launch among those that sum, from 1 on.
+        epoch: the number of that launch among the launches that sum, from 1 on.
     """
 
     def __init__(self, rank, missing, epoch):
@@ -45,21 +46,22 @@ class Peers:
     made on one stream, or on streams that wait for each other. One `Peers` serves all layers of a
     model, and all graphs.
 
-    A rank that has polled `patience` times for the data of another one, which may have died, gives
-    up: its launch ends with a CUDA error, and its process can use the GPU no more. `check` then
-    says for whom it waited.
+    A rank that has polled `patience` times for another one's data gives up, as that one may have
+    died: its launch ends with a CUDA error, and its process can use the GPU no more. `check` then
+    raises an error that names the missing rank.
 
     Attributes:
-        launch_tokens: up to so many tokens the layer and the sum are one launch.
-        max_tokens: up to so many there is symmetric memory for an all-reduce after the layer.
+        launch_tokens: the most tokens for which the layer and the sum are one launch.
+        max_tokens: the most tokens for which the all-reduce uses symmetric memory.
     """
 
     def __init__(self, group=None, max_tokens=1024, patience=PATIENCE, direct_tokens=None):
-        """group: a torch process group over GPUs of one host, 8 at most; None for all ranks.
+        """Allocate the shared memory. All ranks of the group have to call this together.
 
-        direct_tokens: up to so many tokens, in one launch, each rank sends its whole output to all
-        others. Above, each rank adds up a share of the output: it gets that share from all others
-        and sends them the result. None for what is expected to be fastest.
+        group: a torch process group over GPUs of one host, 8 at most; None for all ranks.
+        direct_tokens: the most tokens for which, in one launch, each rank sends its whole output to
+        all others. With more, each rank adds up a share of the output: it gets that share from all
+        others and sends them the result. None for what is expected to be fastest.
         """
         self.group = group or dist.group.WORLD
         self.rank = dist.get_rank(self.group)
@@ -87,7 +89,7 @@ class Peers:
             raise RankMissing(self.rank, (failure >> 32) - 1, failure & 0xFFFFFFFF)
 
     def entry_point(self, kernel, interface):
-        """Return the function of an interface's arguments that computes the layer and its sum.
+        """Return a function, called with an interface's arguments, that computes the summed layer.
 
         kernel: the name of the layer's function in the compiled library.
         """
@@ -97,7 +99,7 @@ class Peers:
         return self._entry_points[kernel]
 
     def _run(self, kernel, arguments):
-        """Compute a layer and its sum. arguments: the interface's; the output is the last."""
+        """Write the output, the last of `arguments`: the layer's, summed over the ranks."""
         self.check()
         *inputs, output = arguments
         tokens = output.shape[0]
@@ -107,7 +109,7 @@ class Peers:
         elif tokens <= self.max_tokens:
             rows = self._rows.view(-1, HIDDEN_SIZE)[:tokens]
             if output.shape != rows.shape or output.dtype != rows.dtype:
-                raise TypeError("output")  # `takes` says what is wrong
+                raise TypeError("output")  # makes `takes` raise an error that says what is wrong
             kernel(*inputs, rows, H_SPLIT)
             sum_rows = torch.ops.symm_mem.two_shot_all_reduce_out
             sum_rows(rows.view(-1), "sum", self.group.group_name, output.view(-1))
@@ -116,7 +118,9 @@ class Peers:
             dist.all_reduce(output, group=self.group)
 
     def _set_up_symmetric(self, count, dtype):
-        """Return a tensor of zeros that all ranks can reach, and its address on each rank."""
+        """Return a tensor of `count` zeros that all ranks can access, and each rank's address of
+        its own one.
+        """
         # imported here: few versions of torch and few platforms have it, and only Peers needs it
         from torch.distributed import _symmetric_memory as symmetric_memory
 

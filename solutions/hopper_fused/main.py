@@ -1,9 +1,10 @@
-"""hopper_fused: CUDA kernels for Hopper, one launch for few tokens and four or six for many.
+"""hopper_fused: the FP8 layer in CUDA for Hopper, one launch for few tokens, four or six for many.
 
 With few tokens, reading the weights from memory bounds the layer, so one kernel streams them
 (few_tokens/). With more, routing, two grouped GEMMs and the combine are kernels of their own
-(many_tokens/). Up to 32 rows per expert h has two FP8 parts, hi and lo, which costs little there;
-above, it has `H_SPLIT`. README.md describes the design.
+(many_tokens/). An element of h, the activation between the GEMMs, is held in two FP8 values, hi and
+lo, up to 32 rows per expert, and in H_SPLIT values above (h_split.py). README.md describes the
+design.
 """
 
 from ..common.host.arguments import (
@@ -25,8 +26,7 @@ _kernels = load_kernels()  # compiled on import, when the solution is built, not
 
 @takes(DS_ROUTING)
 def run(arguments):
-    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H]
-    bf16.
+    """Write `output` [T, H] bf16: DeepSeek-V3's FP8 layer, of one expert-parallel rank.
 
     Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never
     waits for the device.
@@ -42,9 +42,7 @@ def run(arguments):
 
 @takes(DS_ROUTING_BF16)
 def run_bf16(arguments):
-    """As `run`, for hidden_states [T, H] bf16 and no scales: few tokens are quantised in the
-    layer's one launch.
-    """
+    """As `run`, for hidden_states [T, H] bf16 without scales. The kernels quantise them."""
     _kernels.run_layer_bf16(*arguments, H_SPLIT)
 
 
@@ -62,8 +60,10 @@ def run_renorm_bf16(arguments):
 
 @takes(ROUTED)
 def run_routed(arguments):
-    """As `run`, for routed definitions: experts and weights are given, gate comes first, scales are
-    row-major.
+    """As `run`, for routed definitions.
+
+    The caller passes experts and their weights; `gate` rows of gemm1_weights come first; the scales
+    of tokens are [T, H / 128].
     """
     _kernels.run_routed(*arguments, H_SPLIT)
 
@@ -74,9 +74,10 @@ def run_routed_bf16(arguments):
     _kernels.run_routed_bf16(*arguments, H_SPLIT)
 
 
-# As the functions above, with one argument more, by name: peers, the ranks (allreduce.py) over
-# which the output is summed. Each rank has some of the experts, or some of each expert's width.
-# Raises RuntimeError, too, where an earlier call has waited for a rank in vain.
+# As the functions above, with one more argument, which has to be named: peers, a `Peers`
+# (allreduce.py) of the ranks over which the output is summed. Each rank has some of the experts, or
+# some of each expert's intermediate size. They also raise RankMissing, a RuntimeError, where an
+# earlier call has waited for a rank in vain.
 run_allreduce = summed("run_layer", DS_ROUTING)
 run_allreduce_bf16 = summed("run_layer_bf16", DS_ROUTING_BF16)
 run_renorm_allreduce = summed("run_renorm", RENORM_ROUTING)
@@ -88,8 +89,8 @@ run_routed_allreduce_bf16 = summed("run_routed_bf16", ROUTED_BF16)
 @as_int8
 @takes(ROUTED_MXFP4)
 def run_mxfp4(arguments):
-    """As `run_routed`, for experts in MXFP4: bytes of two E2M1, and E8M0 scales for each 32 of K.
+    """As `run_routed`, for experts in MXFP4: bytes of two E2M1, and an E8M0 scale for each 32 of K.
 
-    Weights are converted to FP8 as they are multiplied, exactly, whatever their scales.
+    Kernels convert the weights to FP8, exactly, for any scales.
     """
     _kernels.run_mxfp4(*arguments, H_SPLIT)

@@ -1,5 +1,7 @@
-"""h_split: two FP8 values for each one of h at every token count, hi = fp8(h) and lo = fp8(h -
-hi).
+"""h_split: the number of FP8 values that hold an element of h, in place of hopper_fused's file.
+
+Two, hi = fp8(h) and lo = fp8(h - hi), at every token count, so that a token's result does not
+change with it.
 """
 
 H_SPLIT = 2

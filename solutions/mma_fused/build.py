@@ -1,4 +1,4 @@
-"""build: the CUDA sources' library for the GPU that is here, compiled on first use."""
+"""build: compile the CUDA sources on first use for the current GPU, and load them; for main.py."""
 
 import os
 from functools import lru_cache
@@ -25,7 +25,7 @@ def architecture():
 
 @lru_cache
 def load_kernels():
-    """Return the compiled module, which exports binding.cu's functions.
+    """Return the compiled module, with the functions that common/cuda/host/binding.cu exports.
 
     Raises RuntimeError as `build_library` does, and for an architecture without an entry in
     TARGETS.

@@ -1,7 +1,8 @@
-"""mma_fused: the layer on mma.sync, for every NVIDIA GPU from Ampere to Blackwell.
+"""mma_fused: the FP8 layer with mma.sync, for every NVIDIA GPU from Ampere to Blackwell.
 
-Up to MOST_TOKENS tokens one CUDA kernel does it all, bound by reading the weights (one_launch/);
-above, Triton kernels do, a stage each (many_tokens/). README.md describes the design.
+Up to MOST_TOKENS tokens the whole layer is one CUDA kernel, bound by reading the weights
+(one_launch/). For more it is Triton kernels, one for each stage (many_tokens/). README.md describes
+the design.
 """
 
 import torch
@@ -23,9 +24,9 @@ from .many_tokens.many_tokens import (
     many_tokens_routed,
 )
 
-MOST_TOKENS = 256  # of the one launch, as Config::kMaxTokens in one_launch/config.cuh
-# With MXFP4 experts the one launch runs several times up to so many tokens: Triton's kernels take
-# as long as nine of it at 1024 on an H200.
+MOST_TOKENS = 256  # that the CUDA kernel takes; Config::kMaxTokens in one_launch/config.cuh
+# With MXFP4 experts and up to so many tokens the CUDA kernel is launched several times, for a part
+# of the tokens each: on an H200, the Triton kernels take as long at 1024 tokens as nine launches.
 MOST_MXFP4_TOKENS = 2048
 PER_TOKEN = ("hidden_states", "hidden_states_scale", "topk_ids", "topk_weights", "output")
 
@@ -57,7 +58,8 @@ def run_renorm(arguments):
 def run_routed(arguments):
     """As `run`, for routed definitions.
 
-    Experts and weights are given, gate comes first, scales are row-major.
+    The caller passes experts and their weights; `gate` rows of gemm1_weights come first; the scales
+    of tokens are [T, H / 128].
     """
     _layer(_kernels.run_routed, many_tokens_routed, arguments)
 
@@ -71,17 +73,19 @@ def run_routed_bf16(arguments):
 @as_int8
 @takes(ROUTED_MXFP4)
 def run_mxfp4(arguments):
-    """As `run_routed`, for experts in MXFP4: bytes of two E2M1, and E8M0 scales for each 32 of K.
+    """As `run_routed`, for experts in MXFP4: bytes of two E2M1, and an E8M0 scale for each 32 of K.
 
-    Weights become fp16, or bf16 above MOST_MXFP4_TOKENS tokens, as they are multiplied: exactly,
-    whatever their scales.
+    Kernels convert the weights to fp16, or to bf16 above MOST_MXFP4_TOKENS tokens, exactly, for any
+    scales.
     """
     _layer(_kernels.run_mxfp4, _more_tokens_mxfp4, arguments)
 
 
 def _more_tokens_mxfp4(*arguments):
-    """Launch the layer for more than MOST_TOKENS tokens: by the one launch, for equal shares of
-    them, or by Triton kernels.
+    """Launch the layer with MXFP4 experts for more than MOST_TOKENS tokens.
+
+    Up to MOST_MXFP4_TOKENS the CUDA kernel is launched for equal shares of the tokens; above, the
+    Triton kernels.
     """
     check_arguments(ROUTED_MXFP4, arguments)
     num_tokens = len(arguments[0])
@@ -115,12 +119,12 @@ def _many_tokens_routed_bf16(*arguments):
 
 
 def _layer(one_launch, many, arguments):
-    """Launch the layer by `many` where there are more than MOST_TOKENS tokens, else by the other.
+    """Call `many` if there are more than MOST_TOKENS tokens, else `one_launch`.
 
-    Nothing is checked yet: the first argument is [T, ...], if it is what it should be.
+    The arguments are not checked yet. T is the first one's first size, if it has any.
     """
     first = arguments[0]
     if isinstance(first, torch.Tensor) and first.dim() > 0 and first.shape[0] > MOST_TOKENS:
         many(*arguments)
     else:
-        one_launch(*arguments, 0)  # a CTA on each SM
+        one_launch(*arguments, 0)  # 0: a CTA on each SM

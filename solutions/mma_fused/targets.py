@@ -1,4 +1,4 @@
-"""targets: how the kernel is compiled for each architecture, by compute capability."""
+"""targets: with which macros build.py compiles the CUDA kernel, by compute capability."""
 
 from typing import NamedTuple
 

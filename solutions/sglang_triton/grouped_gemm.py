@@ -1,6 +1,7 @@
-"""grouped_gemm: SGLang's fused_moe_kernel, for the usual tiles.
+"""grouped_gemm: launch SGLang's fused_moe_kernel, by which main.py runs both GEMMs.
 
-Its parameters differ between versions.
+The kernel's parameters differ between versions of SGLang, so arguments are matched by name. It is
+launched for as many tiles as are likely (tiles.py); overflow_gemm.py multiplies any others.
 """
 
 import inspect
@@ -19,13 +20,14 @@ from .overlap import overlap
 _KERNEL = load_kernel()
 _NAMES = set(_KERNEL.arg_names)
 _PARAMETERS = inspect.signature(_KERNEL.fn).parameters.values()
-# a newer version's, left as they are
+# parameters of newer versions, which keep their defaults
 _DEFAULTS = {p.name: p.default for p in _PARAMETERS if p.default is not p.empty}
-# an annotation is a class, or its name
+# an annotation is a class, or the text of its name
 _ORDINARY = [p.name for p in _PARAMETERS if "constexpr" not in str(p.annotation)]
 BLOCK = 128
 
-# What this layer does not use; a version takes those that it knows.
+# Values that turn off what this layer does not use; of these, the parameters that the installed
+# version has are passed.
 _OFF = {
     "bias_ptr": None,
     "add_mask_ptr": None,
@@ -47,10 +49,10 @@ _OFF = {
 }
 _OPTIONAL = _DEFAULTS | {name: value for name, value in _OFF.items() if name in _NAMES}
 
-# Its memory of launches does not tell x by TMA from x by pointer: their top_k, a constexpr, must
-# differ.
+# The key of a launch in launch_quickly does not contain whether a_desc is None. It does contain
+# top_k, a constexpr, which is 1 exactly where a_desc is not None.
 launch_quickly(_KERNEL)
-if "USE_GDC" in _NAMES:  # else it does not wait for its predecessor
+if "USE_GDC" in _NAMES:  # else the kernel does not wait for the preceding one
     overlap(_KERNEL)
 
 
@@ -69,18 +71,19 @@ def grouped_gemm(
     """Return rows of x times their experts' weights, in the order of `permutation`.
 
     Args:
-        x: FP8, [T, K], gathered by pair; or [rows, K] in expert order, read through a TMA
-            descriptor.
-        x_scale: float32; scale_strides: its strides from row to row and from block to block of 128
-            columns. weights [E_local, N, K] FP8 and weights_scale [E_local, N / 128, K / 128]
-            float32, views with unit last stride.
-        permutation: `permute`'s result for config["BLOCK_SIZE_M"], padded with the number of pairs,
-            as SGLang does.
-        config: see tiles.py.
-        tiles: how many SGLang's kernel is launched for; `overflow_gemm` multiplies those beyond, if
-            there may be any.
-        x_in_order: whether x lies in expert order.
-        weights_by_tma: read weights through a TMA descriptor.
+        x: float8_e4m3fn [T, K], gathered by pair; with x_in_order [rows, K] in expert order, read
+            through a TMA descriptor.
+        x_scale: float32, one for each row and 128 columns of x.
+        scale_strides: strides of x_scale from row to row, and from block to block.
+        weights: [E_local, N, K] float8_e4m3fn, a view with unit last stride.
+        weights_scale: [E_local, N / 128, K / 128] float32, likewise.
+        permutation: `permute`'s result for config["BLOCK_SIZE_M"], where the pair of padding rows
+            is the number of pairs, as SGLang has it.
+        config: keywords of SGLang's kernel (tiles.py).
+        tiles: the tiles that SGLang's kernel is launched for; `overflow_gemm` multiplies those
+            beyond, if the permutation can have more.
+        x_in_order: whether the rows of x are in expert order.
+        weights_by_tma: whether weights are read through a TMA descriptor.
 
     Returns:
         [rows, N] bfloat16; padding rows and rows of unused tiles are undefined.
@@ -99,7 +102,7 @@ def grouped_gemm(
     if weights_by_tma:
         w_box = [1, block_n, block_k]
         w_desc = TensorDescriptor(weights, weights.shape, weights.stride(), w_box)
-    # SGLang's own rule
+    # the same rule as in SGLang
     swap_ab = gpu_of(x.device).architecture == "sm_90" and block_m < 64 and block_n >= 64
 
     values = dict(
@@ -138,7 +141,7 @@ def grouped_gemm(
         **_OPTIONAL,
         **config,
     )
-    if "USE_GDC" in _NAMES:  # SGLang's own rule for letting its successor start
+    if "USE_GDC" in _NAMES:  # the same rule as in SGLang for letting the next kernel start
         values["USE_GDC"] = x.device.type != "cpu"
         values["GDC_EARLY"] = permutation.row_of_pair.shape[0] <= 512
 

@@ -1,8 +1,8 @@
-"""load: SGLang's Triton MoE kernel out of an installed `sglang`, without the rest of the package.
+"""load: import SGLang's Triton MoE kernel from an installed `sglang`, without the rest of it.
 
-The module is plain Triton, but it imports helpers that need SGLang's compiled libraries and a
-matching torch. They serve the host code around the kernel, which is not used here, so stand-ins
-take their place while it is loaded.
+grouped_gemm.py calls `load_kernel`. The kernel's module is plain Triton, but it imports helpers
+that need SGLang's compiled libraries and a matching torch. Only host code that is not used here
+calls these helpers, so mocks take their place while the module is imported.
 """
 
 import ast
@@ -35,7 +35,7 @@ def load_kernel():
 
 
 def _module_path(package):
-    """Return where the kernel is in a package's folder. Raises ImportError where it is not."""
+    """Return the path of the kernel's module in sglang's folder, or raise ImportError."""
     for place in _PLACES:
         path = package / place
         if path.is_file():
@@ -45,9 +45,9 @@ def _module_path(package):
 
 
 def _stand_ins(source):
-    """Return name -> stand-in for each module of sglang that a source imports from.
+    """Return name -> mock for each module of sglang that a source text imports from.
 
-    Every helper in a stand-in returns False.
+    Every function of a mock returns False.
     """
     stand_ins = {}
     for node in ast.walk(ast.parse(source)):

@@ -1,7 +1,8 @@
-"""sglang_triton: both GEMMs by SGLang's own Triton kernel.
+"""sglang_triton: the FP8 layer with SGLang's Triton kernel for both GEMMs.
 
-Routing, order of rows, SwiGLU and combine are ours. Rows of experts of other ranks are never made,
-so they cost nothing. The second GEMM reads both operands through TMA, as SGLang does on an H200.
+The other stages, routing, permute, SwiGLU and combine, are our kernels. There are no rows for
+experts of other ranks, so they cost nothing. The second GEMM reads both operands through TMA, as
+SGLang does on an H200.
 """
 
 import torch
@@ -24,7 +25,7 @@ OVERLAPPING = route_one_kernel, overflow_gemm_kernel, swiglu_quant_rows_kernel, 
 launch_quickly(route_kernel, count_kernel, place_kernel, *OVERLAPPING)
 overlap(*OVERLAPPING)
 
-MOST_Y_BYTES = 1_200_000_000  # of the second GEMM; wider ones are made in column slices
+MOST_Y_BYTES = 1_200_000_000  # of the second GEMM's result; a larger one is made in column slices
 
 
 @replayed_or_captured
@@ -49,7 +50,7 @@ def run_renorm(given):
 
 
 def layer(given):
-    """Launch the layer. given: what `check_arguments` returns."""
+    """Launch the layer. given: the call's arguments, as `check_arguments` returns them."""
     x = given.hidden_states
     x_scale = given.hidden_states_scale
     w1 = given.gemm1_weights
@@ -66,7 +67,7 @@ def layer(given):
     with torch.cuda.device_of(x):
         weight, permutation = order_rows(given, block_m)
         most = permutation.tile_expert.shape[0]
-        # rows here for each pair of a token and an expert that its router chooses
+        # expected rows on this rank for each (token, expert) pair that the router chooses
         share = (num_local_experts - NUM_SHARED_EXPERTS) / num_experts
         share *= (TOP_K + NUM_SHARED_EXPERTS) / TOP_K
         tiles = usual_tiles(pairs, share, num_local_experts, block_m, most)
@@ -79,7 +80,7 @@ def layer(given):
 
 
 def order_rows(given, block_m):
-    """Return routing weights, [T, TOP_K] float32, and the `Permutation` for tiles of block_m."""
+    """Route, and return weights [T, TOP_K] float32 and the `Permutation` for tiles of block_m."""
     num_local_experts = len(given.gemm1_weights)
     routing = (
         given.routing_logits,
@@ -97,7 +98,11 @@ def order_rows(given, block_m):
 
 
 def second_gemm(given, h, h_scale, weight, permutation, config, tiles):
-    """Multiply h by the second weights, a slice of columns at a time, and combine it in output."""
+    """Run the second GEMM and combine, for a slice of columns at a time; write given.output.
+
+    h: [rows, I] float8_e4m3fn, with h_scale [rows, I / 128]. weight: [T, TOP_K] float32. config,
+    tiles: as `grouped_gemm` takes them.
+    """
     w2 = given.gemm2_weights
     w2_scale = given.gemm2_weights_scale
     hidden = w2.shape[1]
@@ -108,4 +113,4 @@ def second_gemm(given, h, h_scale, weight, permutation, config, tiles):
         scale_slice = w2_scale[:, first // 128 : (first + width) // 128]
         y = grouped_gemm(h, h_scale, h_scale.stride(), w2_slice, scale_slice, permutation, **form)
         combine(y, permutation.row_of_pair, weight, given.output, first, branch=True, pdl=True)
-        del y  # before the next is made
+        del y  # so that its memory serves the next slice

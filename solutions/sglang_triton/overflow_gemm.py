@@ -1,12 +1,13 @@
-"""overflow_gemm: the tiles beyond the grid that SGLang's kernel is launched with.
+"""overflow_gemm: multiply the tiles for which SGLang's kernel was not launched.
 
-Its grid has a program a tile, and the host knows only how many tiles there may be: under expert
-parallelism several times as many as there are. A program without a tile still takes its turn on an
-SM, so where there may be thousands the grid covers the tiles of twice the usual rows (tiles.py).
-This kernel multiplies those beyond, which exist only if this rank gets more than twice its share. A
-plain kernel, not a tuned one: it most often finds nothing to do.
+That kernel has a program for each tile, and the host knows only the most tiles that there can be,
+under expert parallelism several times as many as there are. A program without a tile still takes
+its turn on an SM. So where thousands may be without, grouped_gemm.py launches programs for twice
+the expected rows (tiles.py), and then this kernel for the rest. It has work only if this rank gets
+more than twice its share of rows, so it is simple and not tuned.
 
-Map of the kernel: a persistent grid over (tile, 128 columns), operands through pointers.
+Map of the kernel: a persistent grid over (tile, 128 columns), operands through pointers; num_stages
+K steps of 128 are in flight. It waits for the preceding kernel first (pdl_wait).
 """
 
 import triton
@@ -29,12 +30,12 @@ BLOCK = 128
 )
 def overflow_gemm_kernel(
     x_ptr,  # [T, K] fp8; [rows, K] with TOP_K 0
-    x_scale_ptr,  # fp32
+    x_scale_ptr,  # fp32, one for each row and 128 columns of x, by the two strides
     w_ptr,  # [E_LOCAL, N, K] fp8, a view
     w_scale_ptr,  # [E_LOCAL, N / 128, K / 128] fp32, a view
     pair_of_row_ptr,  # [rows] int32
     tile_expert_ptr,  # [max_tiles] int32
-    num_rows_ptr,
+    num_rows_ptr,  # [1] int32
     out_ptr,  # [rows, N] bf16, written from tile first_tile on
     first_tile,
     num_pairs,
@@ -92,12 +93,13 @@ def overflow_gemm(
     x_in_order,
     out,
 ):
-    """Write what `grouped_gemm` (grouped_gemm.py) would for the tiles from first_tile on.
+    """Write rows of x times their experts' weights into out, for the tiles from first_tile on.
 
     Args:
-        x, x_scale, scale_strides, weights, weights_scale, permutation, x_in_order: as there.
+        x, x_scale, scale_strides, weights, weights_scale, permutation, x_in_order: those of
+            `grouped_gemm` (grouped_gemm.py).
         block_m: rows of a tile of the permutation.
-        out: its result; rows of these tiles are written, but for padding.
+        out: [rows, N] bfloat16; padding rows are not written.
     """
     _, columns, depth = weights.shape
     programs = 2 * gpu_of(x.device).multiprocessors

@@ -1,8 +1,9 @@
-"""overlap: captured launches that begin before their predecessor ends.
+"""overlap: in CUDA graphs, launch kernels before the preceding kernel has ended.
 
-That is programmatic dependent launch. A kernel so launched waits by itself for what it reads.
-SGLang launches its kernel this way. Where no graph replays a call, `replayed` does, and has plain
-launches: host time counts for more there.
+main.py and grouped_gemm.py call `overlap` on import, and main.py puts `@replayed_or_captured` above
+its entry points. This is programmatic dependent launch, with which SGLang launches its kernel; each
+kernel waits by itself for what it reads. Calls that are not captured into a graph are replayed by
+common/host/replay.py with plain launches, as there host time matters more than the overlap.
 """
 
 from functools import wraps
@@ -15,10 +16,10 @@ from ..common.host.replay import replayed
 
 
 def overlap(*kernels):
-    """Let later captured launches of these kernels overlap their predecessors.
+    """Let launches of these kernels in a capture overlap the preceding kernel.
 
-    They are named to `launch_quickly` first. Of launches of a kind that there was none of outside a
-    capture, the first is a plain one.
+    The kernels have been passed to `launch_quickly` before. A launch whose arguments are of a new
+    kind (launch.py's key) is a plain one, in a capture, too.
     """
     for kernel in kernels:
         if launch.SUPPORTED and isinstance(kernel, triton.JITFunction):
@@ -26,9 +27,10 @@ def overlap(*kernels):
 
 
 def _overlapping_run(kernel, plain_run):
-    """Return `plain_run`, but for captured launches.
+    """Return a `run` method that launches with overlap in a capture, and calls plain_run otherwise.
 
-    It returns the compiled kernel at the first launch of a kind.
+    plain_run: the kernel's `run` from `launch_quickly`, which returns the compiled kernel at the
+    first launch of a kind and None later.
     """
     ordinary, constexprs = launch.parameters_of(kernel)
     integers = launch.specialised(ordinary)
@@ -56,7 +58,7 @@ def _overlapping_run(kernel, plain_run):
 
 
 def replayed_or_captured(run):
-    """Return `run` with its launches replayed; in a capture it is `run`, whose launches overlap."""
+    """Return an entry point that replays `run`, and in a capture calls `run` itself."""
     of_no_graph = replayed(run)
     if of_no_graph is run:  # not supported
         return run

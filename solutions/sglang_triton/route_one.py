@@ -1,7 +1,10 @@
-"""route_one: a single token's experts, weights and order of its rows in one launch, not two.
+"""route_one: route and permute for a single token, in one launch instead of two.
 
-As the shared route and permute one after the other, whose kernels run here in one program of a
-single warp.
+main.py calls it for T = 1. It computes what route.py and permute.py of common/triton/rows do.
+
+Map of the kernel: one program of a single warp calls route_kernel, which stores the experts, and
+after a tl.debug_barrier place_kernel, which loads them. Before, it waits for the preceding kernel
+(pdl_wait).
 """
 
 import torch
@@ -13,7 +16,7 @@ from ..common.triton.pdl import pdl_wait
 from ..common.triton.rows.permute import Permutation, max_tiles, place_kernel
 from ..common.triton.rows.route import TOP_K, route_kernel
 
-GROUP = tl.constexpr(32)  # a pair a lane, at least TOP_K
+GROUP = tl.constexpr(32)  # pairs, one for each lane; TOP_K is at most this
 
 
 @triton.jit(do_not_specialize=["local_expert_offset", "routed_scaling_factor"])
@@ -22,7 +25,7 @@ def route_one_kernel(
     bias_ptr,  # [E] bf16; not read with RENORM
     expert_ptr,  # [1, TOP_K] int32, written
     weight_ptr,  # [1, TOP_K] fp32, written
-    row_of_pair_ptr,  # and the others of a padded `Permutation`, written
+    row_of_pair_ptr,  # this and the next four: fields of a padded `Permutation`, written
     pair_of_row_ptr,
     tile_expert_ptr,
     num_tiles_ptr,
@@ -48,11 +51,11 @@ def route_one_kernel(
     tl.debug_barrier()  # the experts were stored by other threads
     place_kernel(
         expert_ptr,
-        expert_ptr,  # counts of groups: there is one group
+        expert_ptr,  # group_count_ptr, not read, as there is one group
         row_of_pair_ptr,
         pair_of_row_ptr,
         tile_expert_ptr,
-        expert_ptr,  # rows of tiles: they are padded
+        expert_ptr,  # tile_rows_ptr, not written, as tiles are padded
         num_tiles_ptr,
         num_rows_ptr,
         num_pairs=TOP_K,
@@ -79,12 +82,9 @@ def route_one(
     num_local_experts,
     block_m,
 ):
-    """Return a single token's weights and order of rows.
+    """Return a single token's routing weights [1, TOP_K] float32, and its padded `Permutation`.
 
-    Arguments are `route`'s, and `permute`'s block_m.
-
-    Returns:
-        weight [1, TOP_K] float32, as `route` returns it, and the `Permutation`, padded with TOP_K.
+    Arguments are those of `route`, and block_m of `permute`. pair_of_row is TOP_K in padding rows.
     """
     top_k = TOP_K.value
     bins = 1 << (num_local_experts - 1).bit_length()

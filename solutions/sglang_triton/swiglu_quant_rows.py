@@ -1,9 +1,10 @@
-"""swiglu_quant_rows: the shared swiglu_quant (with its plain statement) of the rows that are no
-padding.
+"""swiglu_quant_rows: h = swiglu(g) in FP8 with its scales, between the two GEMMs.
 
-Map of the kernel: programs stride over rows; each loads the next row's pair ahead of need, and
-skips padding, which stays undefined. A program takes up to 8 blocks of 128 columns, so amax and
-scale are reductions inside it. Launched before gemm1 has ended, it waits by itself.
+It computes what the shared swiglu_quant (common/triton/rows) does, but skips padding rows.
+
+Map of the kernel: programs stride over rows; each loads the pair of its next row one step ahead,
+and skips padding, which stays undefined. A program takes up to 8 blocks of 128 columns, so amax and
+scale are reductions inside it. Launched before gemm1 has ended, the kernel waits for it (pdl_wait).
 """
 
 import torch
@@ -15,7 +16,7 @@ from ..common.triton.pdl import pdl_wait
 from ..common.triton.rows.swiglu_quant import swiglu_quant_row
 
 BLOCK = 128
-PROGRAMS = 8  # of a multiprocessor and 8 blocks, at most
+PROGRAMS = 8  # the most programs for each multiprocessor and 8 blocks of columns
 
 
 @triton.jit(do_not_specialize=["num_pairs"])
@@ -24,7 +25,7 @@ def swiglu_quant_rows_kernel(
     h_ptr,  # [rows, I] fp8, written
     h_scale_ptr,  # [rows, I / 128] fp32, written
     pair_of_row_ptr,  # [rows] int32
-    num_rows_ptr,
+    num_rows_ptr,  # [1] int32
     num_pairs,
     I: tl.constexpr,  # noqa: E741
     GROUPS: tl.constexpr,
@@ -46,11 +47,11 @@ def swiglu_quant_rows_kernel(
 
 
 def swiglu_quant_rows(g, permutation):
-    """Return activation and quantisation of the rows that are no padding.
+    """Return the quantised activation of the rows that have a pair.
 
     Args:
         g: [rows, 2I] bfloat16, `up` columns first; I a multiple of 128.
-        permutation: `permute`'s result, padded with the number of pairs.
+        permutation: `permute`'s result, where the pair of padding rows is the number of pairs.
 
     Returns:
         h [rows, I] float8_e4m3fn, h_scale [rows, I/128] float32; undefined for rows without a pair.

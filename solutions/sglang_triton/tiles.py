@@ -1,21 +1,20 @@
-"""tiles: SGLang's configuration of its kernel for this layer on an H200, by rows per expert and K.
+"""tiles: the configuration of SGLang's kernel for this layer on an H200, by rows per expert and K.
 
-Its own tables hold layers cut by columns, not by experts, and not these sizes. Tiles follow its
-H200 tables where an expert gets as many rows: their rows per expert, not their token counts, are
-what carries over. Widths are multiples of 128, so BLOCK_SIZE_N divides every N. K of the second
-GEMM is the intermediate size: its pipeline is as deep as those of the tables up to 2048 wants, and
-shallower where a tile has few steps.
+SGLang's tables are for layers split by columns, not by experts, and do not have these sizes. The
+tiles here are those that SGLang's H200 tables have for the same number of rows per expert, not for
+the same number of tokens. All N are multiples of 128, so BLOCK_SIZE_N divides them. K of the second
+GEMM is the intermediate size; where that gives a tile few steps, its pipeline has fewer stages.
 """
 
-# Tiles without rows that are too many: 8192 programs of gemm1 and 14336 of gemm2, of DeepSeek-V3's
-# layer.
+# So many launched tiles without rows are worth avoiding: in DeepSeek-V3's layer they are 8192
+# programs of gemm1 and 14336 of gemm2.
 MANY_TILES = 256
 
 
 def choose_configs(rows_per_expert, intermediate_size):
     """Return keywords of SGLang's kernel for each GEMM, and whether the first uses TMA for weights.
 
-    The GEMMs share BLOCK_SIZE_M, since they share the order of rows.
+    Both have the same BLOCK_SIZE_M, to which rows are padded once.
 
     rows_per_expert: T * top_k / num_experts, the mean over all experts.
     """
@@ -40,11 +39,13 @@ def choose_configs(rows_per_expert, intermediate_size):
 
 
 def usual_tiles(pairs, share, num_local_experts, block_m, most):
-    """Return the tiles of twice the rows that this rank would get if routing were even.
+    """Return how many tiles SGLang's kernel is launched for.
 
-    Where `most` is not far beyond that, it is returned.
+    It is the tiles of twice the rows that this rank would get if routing were even; or `most`,
+    where that is not MANY_TILES more.
 
-    share: of all experts, those that are local; most: upper bound on the tiles of any routing.
+    pairs: T * top_k. share: expected rows on this rank for each pair. most: the most tiles that any
+    routing can make.
     """
     rows = int(2 * share * pairs)
     usual = rows // block_m + num_local_experts

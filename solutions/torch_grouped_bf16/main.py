@@ -1,8 +1,7 @@
-"""torch_grouped_bf16: the layer as torch alone writes it, around its own grouped matrix product.
+"""torch_grouped_bf16: Qwen3-30B's bf16 MoE layer in torch alone, around torch's `grouped_mm`.
 
-Rows are sorted by expert with torch's sort, copied into that order, multiplied by `grouped_mm`, and
-brought back by the sort's inverse. Nothing waits for the device: where each expert ends is a
-tensor.
+Tokens are copied into the order of experts, multiplied by `grouped_mm`, and brought back to token
+order. Where each expert's rows end is a tensor on the device, so nothing waits for the device.
 """
 
 import torch
@@ -14,9 +13,12 @@ _grouped_mm = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped
 
 
 def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output):
-    """Write `output` [T, H] bf16: a bf16 MoE layer with given experts.
+    """Write `output` [T, H] bf16: the layer, without a router.
 
-    Shapes and dtypes are the definition's; see check_bf16_inputs.
+    Args:
+        hidden_states: [T, H] bfloat16.
+        expert_ids: [T, top_k] int32; expert_weights: [T, top_k] float32.
+        gemm1_weights: [E, 2I, H] bfloat16, `gate` rows first; gemm2_weights: [E, H, I] bfloat16.
 
     Raises:
         ValueError: an argument is not what the definition says.

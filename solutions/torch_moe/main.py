@@ -1,16 +1,17 @@
-"""The layer in plain torch.
+"""The FP8 layer in plain torch, to start a solution from.
 
-`run` and `run_renorm` call its stages in order; replace them one by one.
+`run` and `run_renorm` are the entry points, each for one way of routing. They call the stages, the
+functions above them, in order; replace those one by one.
 """
 
 import torch
 
-from ..common.host.arguments import (  # their names, shapes and dtypes
+from ..common.host.arguments import (  # names, shapes and dtypes of the entry points' arguments
     DS_ROUTING,
     RENORM_ROUTING,
     checked,
 )
-from ..common.host.problem import (  # packing writes the definition's
+from ..common.host.problem import (  # packing writes the values of a definition into this file
     CLAMP_AFTER_SILU,
     KEPT_GROUPS,
     NUM_GROUPS,
@@ -30,7 +31,10 @@ def dequantise(values, scales, rows):
 
 
 def route(logits, bias, factor):
-    """Return each expert's weight for each token, [T, E] fp32, zero but for TOP_K of a token."""
+    """Return the weight of each expert for each token, [T, E] fp32: zero, but for TOP_K of a token.
+
+    logits: [T, E] fp32. bias: [E] bf16. factor: multiplied with the normalised weights.
+    """
     scores = torch.sigmoid(logits)
     biased = scores + bias.float()  # the bias selects, but is not part of the weight
 
@@ -49,7 +53,10 @@ def route(logits, bias, factor):
 
 
 def route_renorm(logits):
-    """As `route`, without groups and bias: weights are a softmax over the chosen logits."""
+    """As `route`, for renorm routing: weights are a softmax over the logits of the chosen experts.
+
+    logits: [T, E] bf16.
+    """
     chosen, expert = logits.float().topk(TOP_K)
     zeros = torch.zeros(logits.shape, device=logits.device)
     return zeros.scatter(1, expert, chosen.softmax(1))
@@ -61,9 +68,10 @@ def gemm(x, weights, scales):
 
 
 def swiglu(g):
-    """Return s * (up + offset), where s = gate * sigmoid(alpha * gate), of g's halves.
+    """Return h [T, I] fp32 of g [T, 2 I] fp32, whose halves are `up` and `gate`.
 
-    up, and gate or s, are clamped where there is a limit.
+    h = s * (up + offset), where s = gate * sigmoid(alpha * gate). Where the definition has a limit,
+    up is clamped to it, and gate, or s with CLAMP_AFTER_SILU.
     """
     up, gate = g.chunk(2, dim=1)
     limit = SWIGLU_LIMIT or torch.inf
@@ -76,10 +84,11 @@ def swiglu(g):
 
 
 def experts(weight, given):
-    """Write the local experts' sum into output.
+    """Write the weighed sum of the local experts' results into given.output.
 
-    weight: [T, E_local] fp32, zero where an expert is not chosen. Every token goes through every
-    local expert: correct, not fast.
+    weight: [T, E_local] fp32, zero where a token did not choose an expert. given: the call's
+    arguments, as `check_arguments` returns them. Every token goes through every local expert, which
+    is correct but not fast.
     """
     x = dequantise(given.hidden_states, given.hidden_states_scale.t(), 1)
     y = torch.zeros_like(x)

@@ -1,7 +1,7 @@
-"""torch_mxfp8_emulated: the layer in plain torch, by one bf16 product.
+"""torch_mxfp8_emulated: the MXFP8 linear layer in plain torch, by one bf16 product.
 
-It quantises, and expands both operands to bf16, which holds a code times its scale exactly. That is
-what a user without block-scaled tensor cores writes first.
+It quantises x, and expands both operands to bf16, which holds a code times its scale exactly. This
+is what a user without block-scaled tensor cores writes first.
 """
 
 import torch
@@ -31,7 +31,7 @@ def multiply(codes, scales, weight, weight_scale, output):
 def run(x, weight, weight_scale, output):
     """Write x . weight^T into output [M, N] bfloat16 or float16.
 
-    x: [M, K] bfloat16. weight: [N, K] float8_e4m3fn. weight_scale: [N, K/32] int8 (E8M0).
+    x: [M, K] bfloat16. weight: [N, K] float8_e4m3fn. weight_scale: [N, K/32] int8, bits of E8M0.
     """
     codes, scales = quantise(x)
     multiply(codes, scales, weight, weight_scale, output)

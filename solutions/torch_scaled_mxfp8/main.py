@@ -1,6 +1,6 @@
-"""torch_scaled_mxfp8: torch's own block-scaled product, which it has for SM100 alone.
+"""torch_scaled_mxfp8: the MXFP8 linear layer by torch._scaled_mm, which has MXFP8 on SM100 only.
 
-Quantised in plain torch.
+x is quantised in plain torch. We have not run it, for lack of such a GPU.
 """
 
 import torch
@@ -9,10 +9,10 @@ from ..common.host.quantise import quantise
 
 
 def swizzled(scales):
-    """Return scales [R, K/32] uint8 as float8_e8m0fnu in torch's order.
+    """Return scales [R, K/32] uint8 as float8_e8m0fnu in the order that torch._scaled_mm takes.
 
-    They are in tiles of 128 rows by 4 groups, zero-padded. In a tile, row 32 a + b and group c lie
-    at 16 b + 4 a + c.
+    That is in tiles of 128 rows by 4 scales, zero-padded. In a tile, the scale of row 32 a + b and
+    column c is at index 16 b + 4 a + c.
     """
     rows, groups = scales.shape
     padded = torch.nn.functional.pad(scales, (0, -groups % 4, 0, -rows % 128))
@@ -38,7 +38,7 @@ def multiply(codes, scales, weight, weight_scale, output):
 def run(x, weight, weight_scale, output):
     """Write x . weight^T into output [M, N] bfloat16 or float16.
 
-    x: [M, K] bfloat16. weight: [N, K] float8_e4m3fn. weight_scale: [N, K/32] int8 (E8M0).
+    x: [M, K] bfloat16. weight: [N, K] float8_e4m3fn. weight_scale: [N, K/32] int8, bits of E8M0.
     """
     if x.shape[0]:
         codes, scales = quantise(x)

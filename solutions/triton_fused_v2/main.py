@@ -1,5 +1,7 @@
-"""triton_fused_v2: the layer in four to seven Triton kernels; read common/triton/layer.py, then a
-stage a file.
+"""triton_fused_v2: the FP8 layer in four to seven Triton kernels.
+
+This file has the entry points. common/triton/layer.py launches the stages, each of which is a file
+in common/triton.
 """
 
 import torch
@@ -21,8 +23,7 @@ launch_quickly(quantise_tokens_kernel)
 @replayed
 @checked(DS_ROUTING)
 def run(given):
-    """DeepSeek-V3 FP8 block-scale MoE layer of one expert-parallel rank; writes `output` [T, H]
-    bf16.
+    """Write `output` [T, H] bf16: DeepSeek-V3's FP8 layer, of one expert-parallel rank.
 
     Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never
     waits for the device.
@@ -43,8 +44,10 @@ def run_renorm(given):
 @replayed
 @checked(ROUTED)
 def run_routed(given):
-    """As `run`, for routed definitions: experts and weights are given, gate comes first, scales are
-    row-major.
+    """As `run`, for routed definitions.
+
+    The caller passes experts and their weights; `gate` rows of gemm1_weights come first; the scales
+    of tokens are [T, H / 128].
     """
     layer(given)
 
@@ -59,7 +62,7 @@ def run_routed_bf16(given):
 @as_int8
 @checked(ROUTED_MXFP4)
 def run_mxfp4(given):
-    """As `run_routed`, for MXFP4 experts: bytes of two E2M1, and E8M0 scales for each 32 of K."""
+    """As `run_routed`, for MXFP4 experts: bytes of two E2M1, and an E8M0 scale for each 32 of K."""
     x = given.hidden_states
     if len(x) == 0:
         return
@@ -70,7 +73,10 @@ def run_mxfp4(given):
 
 
 def layer(given):
-    """Launch the layer: the router and the quantisation only where the caller leaves them to us."""
+    """Launch the layer, after quantising the tokens if they are bf16.
+
+    given: the call's arguments, as `check_arguments` returns them.
+    """
     x = given.hidden_states
     x_scale = given.hidden_states_scale
     num_tokens = len(x)

@@ -1,17 +1,19 @@
 """block_scaled_matmul: x . w^T of MXFP8 operands: E4M3 codes with one E8M0 scale for each 32 of K.
 
-Routes:
+main.py calls it, with a tile of tiles.py, which also names one of four ways to multiply (a route):
     native   tl.dot_scaled: SM100's tensor cores apply the scales themselves.
-    bf16     codes times scales in bf16, which has room for them (see expand.py), on bf16 tensor
-             cores: half the FP8 rate. w is expanded in registers on its way to them, x before, or
-             likewise where it is small.
-    library  both operands expanded in passes of their own, then torch's bf16 product.
-    fp8      one FP8 product for each 32 of K, promoted to fp32 with the two scales: twice the bf16
-             rate, but two fp32 operations an element for each 32 of K, and Hopper sums FP8 products
-             in about 14 bits.
+    bf16     codes times scales in bf16, which holds them exactly (see expand.py), on bf16 tensor
+             cores: half the FP8 rate. w is expanded in registers; x is rounded in a kernel before,
+             or in registers, too, where it is small.
+    library  both operands expanded by kernels of their own, then torch's bf16 product.
+    fp8      one FP8 product for each 32 of K, multiplied with both scales and added in fp32: twice
+             the bf16 rate, but two fp32 operations an element for each 32 of K, and Hopper sums FP8
+             products in about 14 bits.
 
 Map of the kernel, which computes w[BLOCK_N, K] . x[BLOCK_M, K]^T: a program has one tile of the
-result and one of SPLITS shares of K; both operands come through TMA, and scales a step ahead.
+result and one of SPLITS shares of K. Both operands come through TMA, num_stages steps in flight;
+scales are loaded one step ahead, into registers. sum_splits_kernel adds up the shares: a program
+takes BLOCK elements of the result.
 """
 
 import torch
@@ -42,7 +44,7 @@ def expand_tile(codes, scales, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def round_tile(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return x [ROWS, COLUMNS] bf16 rounded to MXFP8, in bf16: group_round in registers."""
+    """Return x [ROWS, COLUMNS] bf16 rounded to MXFP8 values, in bf16, as `group_round` does."""
     groups = tl.reshape(x.to(tl.int16, bitcast=True), [ROWS * COLUMNS // 32, 32])
     codes, scale = quantise_groups(groups)
     return tl.reshape(codes.to(tl.float32) * scale_value(scale)[:, None], [ROWS, COLUMNS]).to(
@@ -56,7 +58,7 @@ def block_scaled_matmul_kernel(
     x_scales_ptr,  # [M, K / 32] uint8; read with X "codes" only
     w_desc,  # [N, K] fp8, block [BLOCK_N, BLOCK_K]
     w_scales_ptr,  # [N, K / 32] uint8
-    out_ptr,  # [M, N], or fp32 [SPLITS, M, N] when K is shared out; written
+    out_ptr,  # [M, N] of type OUT, or fp32 [SPLITS, M, N] with SPLITS > 1; written
     M,
     N,
     num_k,  # K / BLOCK_K
@@ -66,8 +68,8 @@ def block_scaled_matmul_kernel(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     SPLITS: tl.constexpr,
-    ROUTE: tl.constexpr,
-    X: tl.constexpr,
+    ROUTE: tl.constexpr,  # "native", "bf16" or "fp8"
+    X: tl.constexpr,  # what x is: "codes", "values" already rounded, or "raw" to be rounded here
     OUT: tl.constexpr,
 ):
     GROUPS: tl.constexpr = BLOCK_K // 32
@@ -137,9 +139,9 @@ def block_scaled_matmul(x, x_scales, w_codes, w_scales, out, tile):
     """Write (x times its scales) . (w times its scales)^T into out, summed in fp32.
 
     Args:
-        x: [M, K] float8_e4m3fn. With x_scales None bfloat16, on the bf16 and library routes: its
-            own values where tile.x is "values" (from `group_round`), to be quantised on the way
-            where it is "raw".
+        x: [M, K] float8_e4m3fn codes. With x_scales None it is bfloat16, on the bf16 and library
+            routes only: MXFP8 values from `group_round` where tile.x is "values", or values that
+            the kernel has to round to MXFP8 where it is "raw".
         x_scales: [M, K/32] uint8 (E8M0 bits), or None.
         w_codes: [N, K] float8_e4m3fn; w_scales: [N, K/32] uint8. N a multiple of tile.block_n, K of
             tile.block_k.
@@ -215,7 +217,7 @@ def _library_product(x, w, out):
 
 
 def block_scaled_matmul_ref(x_codes, x_scales, w_codes, w_scales, dtype):
-    """Plain statement: both operands as float32, multiplied in float32, cast once to dtype."""
+    """Return the product in plain torch, for tests: multiplied in float32, cast once to dtype."""
     x = expand_ref(x_codes, x_scales, torch.float32)
     w = expand_ref(w_codes, w_scales, torch.float32)
     return (x @ w.t()).to(dtype)

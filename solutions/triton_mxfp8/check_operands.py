@@ -1,4 +1,7 @@
-"""check_operands: refuse what the kernels were not written for, before anything is launched."""
+"""check_operands: the argument check of main.py's `run`.
+
+It refuses what the kernels were not written for, before anything is launched.
+"""
 
 import torch
 
@@ -8,11 +11,11 @@ from .tiles import BLOCK
 
 
 def check_operands(x, weight, weight_scale, output):
-    """Check one call of the layer. Runs inside the timed region, hence the plain straight code.
+    """Check the arguments of a call. This is timed with the call, hence the straight code.
 
     Raises:
         ValueError: dtype, rank, size, device, contiguity or 16-byte alignment of an argument is not
-            what `linear` says; the message names the argument, what it got and what it wants.
+            what `run` takes; the message names the argument, what it got and what it wants.
     """
     check_rank("x", x, 2)
     check_rank("weight", weight, 2)

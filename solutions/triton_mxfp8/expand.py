@@ -1,10 +1,12 @@
 """expand: MXFP8 codes times their scales, in bf16.
 
-E4M3 has four significant bits and a scale is a power of two, so bf16 holds the product exactly, but
-for magnitudes below 2^-126 with bits below 2^-133, bf16's last: those are rounded. From 2^128 on it
-is Inf, in bf16 as in fp32. Scale 255 is NaN, whatever the code.
+block_scaled_matmul.py calls it on its `library` route. E4M3 has four significant bits and a scale
+is a power of two, so bf16 holds the product exactly. The exceptions are magnitudes below 2^-126
+with bits below 2^-133, the last of bf16, which are rounded, and those from 2^128 on, which are Inf
+in bf16 as in fp32. Scale 255 is NaN, whatever the code.
 
-Map of the kernel: as group_quantise's, a list of groups.
+Map of the kernel: rows are whole groups of 32, so the tensor is one list of groups; a program takes
+GROUPS of them.
 """
 
 import torch
@@ -41,7 +43,10 @@ def expand(codes, scales):
 
 
 def expand_ref(codes, scales, dtype=torch.bfloat16):
-    """Plain statement of `expand`, for codes [..., K], scales [..., K/32] and any dtype."""
+    """Compute `expand` in plain torch, for tests.
+
+    codes: [..., K]; scales: [..., K/32]. dtype: the result's.
+    """
     factor = torch.exp2(scales.double() - 127)
     factor = torch.where(scales == 255, torch.nan, factor)
     groups = codes.double().unflatten(-1, (-1, GROUP))

@@ -1,11 +1,11 @@
-"""group_quantise: bf16 to E4M3 codes, with one E8M0 scale for each 32 elements of a row.
+"""group_quantise: bf16 to MXFP8: E4M3 codes, with one E8M0 scale for each 32 elements of a row.
 
-OCP MX v1.0 converts so.
-The shared exponent is floor(log2(amax)) - 8, 8 being E4M3's largest exponent, and at least -127;
-codes are value over scale rounded to nearest even, and saturate at 448: amax over scale is below
-512, so the top of an octave does saturate. A group of zeros gets the smallest scale, 2^-127. E4M3
-has no infinity and the specification leaves the conversion of NaN and Inf open: here a group that
-holds either has scale 255 (NaN) and NaN codes, so nothing turns finite unnoticed.
+main.py calls it on x. The conversion is that of OCP MX v1.0: the shared exponent is
+floor(log2(amax)) - 8, 8 being E4M3's largest exponent, and at least -127. Codes are value over
+scale, rounded to nearest even, and saturate at 448; amax over scale may be up to 512, so large
+values of a group do saturate. A group of zeros gets the smallest scale, 2^-127. E4M3 has no
+infinity, and the specification leaves the conversion of NaN and Inf open: here a group that has
+either gets scale 255 (NaN) and NaN codes, so nothing turns finite unnoticed.
 
 Map of the kernel: rows are whole groups, so the tensor is one list of groups; a program takes
 GROUPS of them. The scale is read off the bits of amax: bf16 and E8M0 have the same exponent bias,
@@ -22,7 +22,7 @@ from ..common.host.quantise import quantise as group_quantise_ref  # noqa: F401 
 
 @triton.jit
 def scale_value(scale):
-    """Return the power of two in fp32 of E8M0 bits: 2^(scale - 127), and NaN for 255."""
+    """Return the fp32 value of E8M0 bits: 2^(scale - 127), or NaN for 255."""
     bits = scale.to(tl.int32) << 23
     bits = tl.where(scale == 0, 1 << 22, bits)  # 2^-127 is below fp32's normal numbers
     return tl.where(scale == 255, 0x7FC00000, bits).to(tl.float32, bitcast=True)
@@ -30,8 +30,8 @@ def scale_value(scale):
 
 @triton.jit
 def quantise_groups(bits):
-    """Return codes [groups, 32] fp8, scale [groups] int32 of bits [groups, 32] int16 of bf16."""
-    # magnitudes order as their bits do, and NaN lies above all others
+    """Return codes [groups, 32] fp8 and scales [groups] int32 of bf16 bits [groups, 32] int16."""
+    # magnitudes have the order of their bits, in which NaN lies above all others
     amax = tl.max((bits & 0x7FFF).to(tl.int32), 1)
     exponent = amax >> 7
     finite = exponent < 255
@@ -102,9 +102,9 @@ def group_quantise(x):
 
 
 def group_round(x):
-    """Return code times scale [M, K] bfloat16 of x [M, K] bfloat16, in one pass.
+    """Return x [M, K] bfloat16 rounded to MXFP8 values, [M, K] bfloat16, in one pass.
 
-    What a product on bf16 tensor cores reads; bit for bit `expand(*group_quantise(x))`.
+    bf16 tensor cores can multiply these. They are bit for bit `expand(*group_quantise(x))`.
     """
     values = torch.empty_like(x)
     _launch(x, values, values, rounded=True)  # scales are not written

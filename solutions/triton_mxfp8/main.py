@@ -1,4 +1,8 @@
-"""triton_mxfp8: a linear layer in MXFP8; read `run` downhill, then a file a step."""
+"""triton_mxfp8: a linear layer in MXFP8, in Triton.
+
+`run` is the entry point; `quantise` and `multiply` are its two steps, for those who keep the
+quantised x. Each step is a file.
+"""
 
 import torch
 
@@ -15,18 +19,19 @@ launch_quickly(group_quantise_kernel, expand_kernel, block_scaled_matmul_kernel,
 
 
 def quantise(x):
-    """Return the first step's result, codes [M, K] float8_e4m3fn and scales [M, K/32] uint8.
+    """Return codes [M, K] float8_e4m3fn and scales [M, K/32] uint8, bits of E8M0, of x.
 
-    x: [M, K] bfloat16. Scales are the bits of E8M0.
+    x: [M, K] bfloat16.
     """
     with torch.cuda.device_of(x):
         return group_quantise(x)
 
 
 def multiply(codes, scales, weight, weight_scale, output, route=None):
-    """Write the second step's result, the product of quantised x with the weight, into `output`.
+    """Write into `output` the product of quantised x, as `quantise` returns it, with the weight.
 
-    See `run`. route: one of tiles.py.
+    weight, weight_scale, output: as `run` takes them. route: how to multiply, a name of
+    block_scaled_matmul.py; None for the fastest.
     """
     tile = choose_tile(gpu_of(codes.device).architecture, *codes.shape, route)
     with torch.cuda.device_of(codes):

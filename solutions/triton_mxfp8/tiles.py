@@ -1,6 +1,6 @@
-"""tiles: which route and tile a product takes, by architecture and rows of x.
+"""tiles: which route (way to multiply) and tile a product takes, by architecture and rows of x.
 
-Host code only; no GPU is asked.
+main.py calls `choose_tile`. Host code only, which queries no GPU.
 """
 
 from functools import lru_cache
@@ -11,8 +11,8 @@ BLOCK = 128  # n and k are multiples of it
 
 class Tile(NamedTuple):
     route: str  # "native", "bf16", "library" or "fp8", see block_scaled_matmul.py
-    # what the product reads from `run`: "codes", "values" rounded before, or "raw" to be rounded on
-    # the way
+    # what the product reads: "codes", "values" in bf16 that were rounded to MXFP8 before, or "raw"
+    # bf16, which it rounds itself
     x: str
     block_m: int = 0  # rows of a tile
     block_n: int = 0  # columns of a tile
@@ -23,7 +23,7 @@ class Tile(NamedTuple):
     num_stages: int = 3
 
 
-# (architecture, route) -> rows: (largest M it is for, tile)
+# (architecture, route) -> entries: (largest M, tile)
 TABLE = {
     ("sm_90", "bf16"): (
         (16, Tile("bf16", "raw", 16, 64, 128, 8, 4, 4, 4)),
@@ -32,13 +32,13 @@ TABLE = {
         (None, Tile("bf16", "values", 256, 128, 64, 8, 1, 8, 4)),
     ),
     ("sm_90", "library"): ((None, Tile("library", "values")),),
-    # measured for comparison, never chosen; see NOTES.md
+    # measured for comparison; only who passes the route gets it (NOTES.md)
     ("sm_90", "fp8"): (
         (16, Tile("fp8", "codes", 16, 64, 32, 8, 4, 4, 6)),
         (64, Tile("fp8", "codes", 64, 64, 32, 8, 4, 4, 6)),
         (None, Tile("fp8", "codes", 128, 128, 32, 8, 1, 8, 4)),
     ),
-    # compiled ahead of time only; never run by us on SM100
+    # compiled by us for SM100, but never run on one
     ("sm_100", "native"): (
         (16, Tile("native", "codes", 16, 128, 256, 8, 4, 4, 4)),
         (64, Tile("native", "codes", 64, 128, 256, 8, 4, 4, 4)),
@@ -47,12 +47,12 @@ TABLE = {
     ),
 }
 
-# architecture -> rows: (largest M it is for, route)
+# architecture -> entries: (largest M, route)
 ROUTES = {"sm_90": ((512, "bf16"), (None, "library")), "sm_100": ((None, "native"),)}
 
 
 def _for_rows(rows, num_rows):
-    """Return what a table has for num_rows, in its first row whose limit is not exceeded."""
+    """Return the choice of the first entry (limit, choice) whose limit is None or >= num_rows."""
     for limit, choice in rows:
         if limit is None or num_rows <= limit:
             return choice

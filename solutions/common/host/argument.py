@@ -1,4 +1,7 @@
-"""argument: what can be said of an argument of the layer."""
+"""argument: the three kinds of argument that the layer has, with what each must be.
+
+argument_table.py lists a layer's arguments with them; arguments.py checks calls against that list.
+"""
 
 from dataclasses import dataclass
 
@@ -7,9 +10,10 @@ import torch
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of this shape, in which a str stands for a size that the call says.
+    """A tensor of a shape and dtype.
 
-    optional: it is left out where tokens are bfloat16.
+    shape: sizes; a str, "tokens of a call", stands for T, which differs from call to call.
+    optional: the entry points for bfloat16 tokens do not have this argument (the tokens' scales).
     """
 
     shape: tuple
@@ -19,11 +23,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Integer:
-    """An int from 0 on."""
+    """An int from 0 to at_most."""
 
     at_most: int
 
 
 @dataclass(frozen=True)
 class Real:
-    """Any number."""
+    """Any int or float."""

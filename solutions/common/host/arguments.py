@@ -1,8 +1,10 @@
-"""arguments: the check of what the FP8 layer's entry points take.
+"""arguments: decorators for the entry points of the layer, which check what they are called with.
 
-An interface is a dict: name of an argument -> what can be said of it. argument_table.py has one for
-each form of the layer. Every tensor is contiguous, starts at a multiple of 16 bytes and lies
-on the device of the first.
+A main.py writes `@takes(DS_ROUTING)` above a `run` whose arguments C++ checks, and
+`@checked(DS_ROUTING)` above one that leaves it to `check_arguments`. DS_ROUTING, ROUTED and so on
+are interfaces: dicts, name of an argument -> Tensor, Integer or Real (argument.py), in the order of
+the arguments. Every tensor is contiguous, starts at a multiple of 16 bytes and lies on the device
+of the first.
 """
 
 from dataclasses import replace
@@ -18,7 +20,7 @@ from .check_tensors import check_rank, check_tensors
 
 
 def _with_bf16_tokens(interface):
-    """Return an interface like another, for tokens in bf16, which have no scales."""
+    """Return a copy of an interface for bf16 tokens, which have no scales."""
     fields = {}
     for name, argument in interface.items():
         if not (isinstance(argument, Tensor) and argument.optional):
@@ -31,22 +33,23 @@ DS_ROUTING_BF16 = _with_bf16_tokens(DS_ROUTING)
 RENORM_ROUTING_BF16 = _with_bf16_tokens(RENORM_ROUTING)
 ROUTED_BF16 = _with_bf16_tokens(ROUTED)
 
-# what an interface that lacks an argument has in its place
+# name -> value of an argument that an interface does not have
 _ABSENT = dict.fromkeys(DS_ROUTING | ROUTED | ROUTED_MXFP4)
 _ABSENT["local_expert_offset"] = 0
 _ABSENT["routed_scaling_factor"] = 1.0
 
 
 def check_arguments(interface, arguments):
-    """Check all that the host can see of a call. Ids and routing are on the device.
+    """Check a call's arguments, but not the ids and logits, which are on the device.
 
     Args:
-        interface: one of argument_table.py's or of those above.
-        arguments: its arguments, in its order.
+        interface: one of argument_table.py, or of this file for bf16 tokens.
+        arguments: a value for each argument of the interface, in its order.
 
     Returns:
-        A namespace of the arguments of all interfaces. Those that this interface lacks are None, or
-            the numbers that change nothing.
+        A namespace with an attribute for each argument of any interface. The value of those that
+            this interface does not have is None, but for local_expert_offset, 0, and
+            routed_scaling_factor, 1.
 
     Raises:
         ValueError: dtype, rank, size, device, contiguity or alignment of a tensor, or type or range
@@ -72,7 +75,7 @@ def check_arguments(interface, arguments):
 
 
 def _check_number(name, value, argument):
-    """Raise ValueError where a value is not a number as `argument` says."""
+    """Raise ValueError unless value is a number that an Integer or Real allows."""
     if isinstance(argument, Integer):
         if type(value) is not int or not 0 <= value <= argument.at_most:
             raise ValueError(f"{name}: got {value!r}, want an int, 0 to {argument.at_most}")
@@ -81,15 +84,16 @@ def _check_number(name, value, argument):
 
 
 def takes(interface):
-    """Return a decorator of f(arguments), which makes it an entry point of an interface.
+    """Return a decorator that makes an entry point, called with an interface's arguments, of f.
 
-    f gets a tuple, which C++ or f itself checks. A call may name arguments. Only where f fails is
-    `check_arguments` called: its error names the argument, which a binding's does not.
+    f is called with one tuple of the arguments in order, also where the caller named some, and
+    checks them, by itself or in C++. `check_arguments` is called only after f has failed: its error
+    names the argument, and that of a tvm-ffi binding does not.
 
-    Raises:
+    The entry point raises:
         TypeError: an argument is missing, unknown or one too many; the message names it.
-        ValueError: as `check_arguments`. torch.OutOfMemoryError: a binding that allocates by torch
-            got no memory.
+        ValueError: as `check_arguments`.
+        torch.OutOfMemoryError: C++ that allocates by torch got no memory.
     """
     count = len(interface)
     first_name = next(iter(interface))
@@ -114,7 +118,7 @@ def takes(interface):
                 return function(arguments)
             except MemoryError as error:  # tvm-ffi's; engines catch torch's and retry with less
                 raise torch.OutOfMemoryError(str(error)) from error
-            # not ValueError: C++'s names the argument already
+            # ValueError passes: the one that our C++ raises names the argument already
             except (AttributeError, BufferError, IndexError, RuntimeError, TypeError):
                 check_arguments(interface, arguments)
                 if arguments[0].is_meta:
@@ -129,9 +133,9 @@ def takes(interface):
 
 
 def checked(interface):
-    """Return a decorator of f(given), which makes it an entry point as `takes` does.
+    """Return a decorator that makes an entry point of f, as `takes` does, and checks every call.
 
-    f gets what `check_arguments` returns.
+    f is called with the namespace that `check_arguments` returns.
     """
 
     def decorate(function):

@@ -1,10 +1,12 @@
 """build_library: compile C++ and CUDA sources on first use, once for each content; load them.
 
+The build.py of each CUDA solution calls it, as do replay.py and deepgemm's record.py.
+
 FIB writes a solution's sources anew in every process, so their paths and times say nothing. The
-library lies in tvm_ffi's cache, in a folder named after a hash of all that decides it but the
-compilers' versions. Where that folder is, no compiler is looked for: libraries of one machine can
-be copied to another that has none, if both have the same version of tvm_ffi. To compile with
-another compiler, remove the folder.
+library lies in tvm_ffi's cache, in a folder named after a hash of the sources, flags and versions,
+without those of the compilers. Where that folder exists, no compiler is needed: it can be copied to
+a machine that has none, if both have the same version of tvm_ffi. To compile with another compiler,
+remove the folder.
 """
 
 import fcntl
@@ -44,20 +46,21 @@ def build_library(
 ):
     """Return the path of the library, compiled if it is not there yet.
 
-    All files are compiled side by side, or MAX_JOBS at a time.
-    Processes that need it together wait for the one that compiles. What a killed one leaves is
-    never taken for finished; one that is interrupted ends its compilers and leaves nothing. Paths
-    may have spaces in them: no shell and no ninja reads the commands.
+    All files are compiled side by side, or, with the environment variable MAX_JOBS, so many at a
+    time. Processes that need the same library wait for the one that compiles it. What a killed
+    process leaves is never taken for a finished library; an interrupted process ends its compilers
+    and leaves nothing. Paths may have spaces in them: no shell and no ninja reads the commands.
 
     Args:
+        name: the library's file is NAME.so.
         texts: path -> text. .cu and .cpp are compiled; the folders of all are searched for headers.
-        architecture: of the .cu files, "9.0a" for instance; None without any. flags: of nvcc,
-        besides tvm_ffi's own. include_folders: of headers that are not in `texts`; headers_version
-        stands for their content.
+        architecture: what nvcc compiles the .cu files for, such as "9.0a"; None without .cu files.
+        flags: more options for nvcc.
+        include_folders: folders of headers that are not in `texts`.
+        headers_version: the version of those headers, hashed in place of their content.
 
     Raises:
-        RuntimeError: the compiler for C++ or nvcc is missing, or one fails (its output is in the
-        message).
+        RuntimeError: the C++ compiler or nvcc is missing, or fails (its output is in the message).
     """
     cache = Path(os.environ.get("TVM_FFI_CACHE_DIR", "~/.cache/tvm-ffi"))
     cache = cache.expanduser().absolute()
@@ -75,9 +78,10 @@ def build_library(
 
 
 def _definitions(texts):
-    """Return the names of the definitions that sources are for, none or one.
+    """Return a list of the definition that sources were packed for, or an empty one.
 
-    Packing begins problem.cuh with it. It is for those who look into the cache.
+    The first line of problem.cuh has its name. The name of the library's folder contains it only
+    for people who look into the cache.
     """
     for path, text in texts.items():
         if path.endswith("problem.cuh"):
@@ -92,15 +96,15 @@ def load_library(library):
     """
     try:
         return tvm_ffi.load_module(library)
-    except RuntimeError as error:  # of a CUDA release that is not installed here, for instance
+    except RuntimeError as error:  # it needs a CUDA release that is not installed here, perhaps
         advice = "remove its folder to have it compiled here"
         raise RuntimeError(f"{library} does not load ({error}); {advice}") from error
 
 
 def content_key(texts, architecture=None, flags=(), headers_version=""):
-    """Return 16 hexadecimal digits of all that decides a library, compilers apart.
+    """Return 16 hexadecimal digits of a hash of all that decides a library but the compilers.
 
-    No path of this machine is among it.
+    No path of this machine enters it.
     """
     decisive = (
         sorted(texts.items()),
@@ -139,7 +143,7 @@ def find_toolkit():
 
 
 def _compile(name, texts, folder, architecture, flags, include_folders):
-    """Make the folder with the library, in another one that takes its name at the end.
+    """Compile in a temporary folder, which is renamed to `folder` once it has the library.
 
     The caller holds the lock.
     """
@@ -150,7 +154,7 @@ def _compile(name, texts, folder, architecture, flags, include_folders):
     for path in (*left_over, folder):
         shutil.rmtree(path, ignore_errors=True)
 
-    # not one name for all: a killed one's compilers may still write to theirs
+    # a name for each process: compilers of a killed process may still write into its folder
     part = folder.with_name(f"{folder.name}.part{os.getpid()}")
     start = time.monotonic()
     _say(f"compiling {folder.name} from {len(commands)} files, once for this content")
@@ -173,10 +177,10 @@ def _compile(name, texts, folder, architecture, flags, include_folders):
 
 
 def _commands(name, texts, architecture, flags, include_folders):
-    """Return the commands that compile, each with its object as the last word, and the linking one.
+    """Return a list of compile commands, whose last word is the object, and the link command.
 
-    Paths of sources are relative to the folder in which they run. Flags are those of
-    tvm_ffi.cpp.build. Raises RuntimeError where a compiler is missing.
+    Paths of sources are relative to the folder in which the commands run. Options are those that
+    tvm_ffi.cpp.build uses. Raises RuntimeError where a compiler is missing.
     """
     cxx = shlex.split(os.environ.get("CXX", "c++"))
     if shutil.which(cxx[0]) is None:
@@ -229,7 +233,7 @@ def _nvcc(toolkit, architecture):
 
 
 class _Job(NamedTuple):
-    """A command that runs, and the file that has what it prints."""
+    """A running command, and the file that its output goes to."""
 
     process: subprocess.Popen
     command: list
@@ -239,8 +243,8 @@ class _Job(NamedTuple):
 def _run_together(commands, folder):
     """Run commands in a folder side by side, as many as MAX_JOBS says.
 
-    Their words and what they print are kept in build.log. Temporary files lie in the folder, too.
-    Raises RuntimeError for the first that fails. Whatever raises, no command goes on.
+    build.log in the folder gets each command line and its output. Raises RuntimeError for the first
+    command that fails. No command is left running, whatever raises.
     """
     most = int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)
     temporary = folder / "tmp"
@@ -280,7 +284,7 @@ def _start(command, output, folder):
 
 
 def _note(job, log):
-    """Add a command that has ended to the log. Raises RuntimeError where it has failed."""
+    """Append an ended command and its output to the log. Raises RuntimeError if it has failed."""
     shown = f"{shlex.join(job.command)}\n{job.output.read_text(errors='replace')}"
     with open(log, "a") as file:
         file.write(shown)
@@ -289,7 +293,7 @@ def _note(job, log):
 
 
 def _end(process):
-    """End a command and all that it has started: politely, then not."""
+    """End a command and all that it has started: by SIGTERM, and after GRACE seconds by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -303,12 +307,15 @@ def _end(process):
 
 @contextmanager
 def _locked(path):
-    """Hold a file's lock, which ends with the process however that ends; the file goes then."""
+    """Hold an exclusive lock on a file, and remove the file at the end.
+
+    The system releases the lock of a process that is killed.
+    """
     while True:
         with open(path, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_at(lock, path):
-                continue  # whoever held it has removed it
+                continue  # the previous holder has removed this file
             try:
                 yield
             finally:
@@ -317,7 +324,7 @@ def _locked(path):
 
 
 def _is_at(file, path):
-    """Return whether an open file is the one that has this path."""
+    """Return whether the file at a path is the one that was opened."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except FileNotFoundError:

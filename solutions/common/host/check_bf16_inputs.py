@@ -1,4 +1,7 @@
-"""check_bf16_inputs: refuse what the bf16 kernels were not written for, before any launch."""
+"""check_bf16_inputs: the argument check of the bf16 solutions' `run`.
+
+It refuses what their kernels were not written for, before any launch.
+"""
 
 import torch
 
@@ -6,9 +9,9 @@ from .check_tensors import check_rank, check_tensors
 
 
 def check_bf16_inputs(tensors):
-    """Check one call of the layer. Runs inside the timed region, hence the plain straight code.
+    """Check the arguments of a call. This is timed with the call, hence the straight code.
 
-    Expert ids are not looked at: that would wait for the device.
+    The values of expert_ids are not read, as that would wait for the device.
 
     Args:
         tensors: the definition's five inputs in its order, then `output`.

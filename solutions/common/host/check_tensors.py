@@ -1,25 +1,26 @@
 """check_tensors: refuse tensors that kernels were not written for, before anything is launched.
 
-What calls this runs inside the timed region, hence the plain straight code.
+The argument checks arguments.py, check_bf16_inputs.py and triton_mxfp8's are written with it. They
+are timed with the call, hence the straight code.
 """
 
 import torch
 
 
 def check_rank(name, value, rank):
-    """Raise ValueError if the argument is not a tensor of so many dimensions."""
+    """Raise ValueError unless value is a tensor of `rank` dimensions. name: the argument's."""
     if not isinstance(value, torch.Tensor) or value.dim() != rank:
         got = _describe(value)
         raise ValueError(f"{name}: got {got}, want a tensor of {rank} dimensions")
 
 
 def check_tensors(wanted, like):
-    """Check tensors of which all else is known.
+    """Raise ValueError for the first tensor that is not as it is wanted.
 
     Args:
         wanted: for each argument its name, its value, the shape and a tuple of the dtypes that it
             may have.
-        like: name and value of a tensor on the device that all have to be on.
+        like: name and value of an argument whose device all others have to be on.
 
     Raises:
         ValueError: shape, dtype, device, contiguity or 16-byte alignment is another; the message
@@ -40,7 +41,7 @@ def check_tensors(wanted, like):
 
 
 def _fault(tensor, shape, dtypes, device, like):
-    """Return what is wrong with a tensor that something is wrong with."""
+    """Return what is wrong with a tensor, as text. like: the name of the argument on `device`."""
     if not isinstance(tensor, torch.Tensor) or tensor.shape != shape or tensor.dtype not in dtypes:
         got = _describe(tensor)
         allowed = " or ".join(map(str, dtypes))
@@ -53,7 +54,7 @@ def _fault(tensor, shape, dtypes, device, like):
 
 
 def _describe(value):
-    """Return the dtype and shape of a tensor, the type of anything else."""
+    """Return a text: dtype and shape of a tensor, or the type of anything else."""
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} of shape {list(value.shape)}"
     return type(value).__name__

@@ -1,4 +1,7 @@
-"""gpu_of: what host code chooses tiles by. No GPU is asked twice."""
+"""gpu_of: a GPU's architecture, name and number of SMs, by which host code chooses tiles.
+
+They are read once for each device.
+"""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -8,7 +11,7 @@ import torch
 
 class Gpu(NamedTuple):
     architecture: str  # "sm_90"
-    name: str  # as CUDA has it
+    name: str  # as CUDA reports it, "NVIDIA H200"
     multiprocessors: int
 
 

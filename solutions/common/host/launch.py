@@ -1,11 +1,10 @@
-"""launch: start Triton kernels with less host work than Triton's own launch.
-
-That costs as much as a small kernel.
+"""launch: start Triton kernels with less host work than Triton's own launch, which takes about as
+long as a small kernel runs.
 
 `kernel[grid](...)` binds its arguments, derives a cache key from each of them and builds metadata
-for hooks, every time. `launch_quickly` puts a shorter `run` before the kernel's own: a call whose
-key was seen goes straight to the launcher that Triton compiled, all others take the ordinary way.
-Callers write `kernel[grid](...)` as before.
+for hooks, every time. A solution passes its kernels to `launch_quickly` on import, which puts a
+shorter `run` before the kernel's own: a launch whose key was seen goes straight to the launcher
+that Triton compiled, all others take Triton's way. Callers write `kernel[grid](...)` as before.
 """
 
 import threading
@@ -20,9 +19,9 @@ SUPPORTED = triton.__version__.startswith("3.6.") and torch.cuda.is_available()
 
 
 class _Watching(threading.local):
-    """What replay.py watches in this thread.
+    """The launches of this thread that replay.py collects.
 
-    launches: a list of (compiled kernel, grid, arguments by name), None while it watches nothing.
+    launches: a list of (compiled kernel, grid, arguments by name), None while it collects none.
     """
 
     launches = None
@@ -39,20 +38,22 @@ def launch_quickly(*kernels):
     that Triton specialises on, which of Triton's cases (divisible by 16, one, other) it is. The
     rest is the callers' duty:
 
+    - Names of a kernel's pointers end in _ptr, those of its tensor descriptors in _desc; all other
+      ordinary parameters are integers, or in do_not_specialize.
     - Constexprs and options (num_warps, ...) come by keyword, always in the same order, all others
       by position.
     - An argument has the same dtype in every call, a tensor descriptor also the same block for
       equal constexprs.
-    - Pointers are multiples of 16 bytes, unless named in do_not_specialize_on_alignment. Inputs are
-      by check_arguments, whole allocations by torch, and slices of scratch by their sizes.
+    - Pointers are multiples of 16 bytes, unless named in do_not_specialize_on_alignment.
+      check_arguments sees to it for inputs, torch for whole allocations, their sizes for slices of
+      scratch.
 
     Raises:
-        ValueError: a kernel has a constexpr before an ordinary parameter, or a parameter is named
-            unlike the rest.
+        ValueError: a kernel has a constexpr before an ordinary parameter.
     """
     for kernel in kernels:
         if SUPPORTED and isinstance(kernel, triton.JITFunction):
-            # hides the method of the class, which serves as the ordinary way
+            # hides the method of the class, which _quick_run calls for a launch it has not seen
             kernel.run = _quick_run(kernel)
 
 
@@ -84,9 +85,9 @@ def _quick_run(kernel):
 
 
 def parameters_of(kernel):
-    """Return a kernel's ordinary parameters, and the names of its constexprs, which come after.
+    """Return a kernel's ordinary parameters, and the names of the constexprs behind them.
 
-    Raises ValueError where they do not.
+    Raises ValueError where a constexpr stands before an ordinary parameter.
     """
     ordinary = []
     constexprs = []
@@ -101,7 +102,10 @@ def parameters_of(kernel):
 
 
 def remember(launchers, key, compiled, constexprs, keywords):
-    """Keep what starts a compiled kernel, and the values of its constexprs, where it is known."""
+    """Set launchers[key] to a compiled kernel's launcher and its constexprs' values, if it has one.
+
+    launchers: key of a launch -> (launch function, arguments before the kernel's, constexprs).
+    """
     launcher = launcher_of(compiled)
     if launcher:
         values = [keywords[name] for name in constexprs]
@@ -109,7 +113,10 @@ def remember(launchers, key, compiled, constexprs, keywords):
 
 
 def watch(compiled, grid, ordinary, args, keywords):
-    """Tell replay.py of a launch, while it watches this thread. ordinary: parameters of args."""
+    """Add a launch to those that replay.py collects in this thread, if it does.
+
+    ordinary: the parameters that args are values of.
+    """
     if watching.launches is not None:
         names = [parameter.name for parameter in ordinary]
         arguments = dict(zip(names, args, strict=True)) | keywords
@@ -117,7 +124,7 @@ def watch(compiled, grid, ordinary, args, keywords):
 
 
 def specialised(ordinary):
-    """Return the places of the integers that Triton specialises on.
+    """Return the indices of the integer parameters whose values Triton compiles variants for.
 
     ordinary: the parameters of a kernel that are no constexprs.
     """
@@ -130,7 +137,7 @@ def specialised(ordinary):
 
 
 def specialisation(integer):
-    """Return which of the code variants that Triton makes for integers serves this value."""
+    """Return 0 for a multiple of 16, 1 for 1, else 2. Triton compiles a variant for each case."""
     if integer % 16 == 0:
         return 0
     return 1 if integer == 1 else 2
@@ -144,10 +151,11 @@ def hooked():
 
 
 def launcher_of(compiled):
-    """Return a launch function and the arguments that it takes between stream and kernel's.
+    """Return a launch function, and its arguments that stand between the stream and the kernel's.
 
-    None where they are unknown. This is CudaLauncher.__call__ of a kernel without global scratch;
-    tensor descriptors become TMA descriptors inside the launch function.
+    None where the kernel needs another way. The arguments are those that Triton 3.6's
+    CudaLauncher.__call__ passes for a kernel without global scratch; tensor descriptors become TMA
+    descriptors inside the launch function.
     """
     launcher = getattr(compiled, "_run", None)  # None: compiled, but not launched
     if type(launcher).__name__ != "CudaLauncher":

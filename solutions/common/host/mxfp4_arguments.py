@@ -1,7 +1,7 @@
-"""mxfp4_arguments: bytes of MXFP4 experts, whatever their dtype is called.
+"""mxfp4_arguments: the entry points with MXFP4 experts take weights and scales of any byte dtype.
 
-Two E2M1 to a byte along K, and a byte of E8M0 for each 32 of K. They are int8, as a definition has
-them, or uint8 or float8_e8m0fnu, as engines hold them.
+A byte of weights holds two E2M1 values, neighbours along K; a byte of scales is the E8M0 scale of
+32 values along K. In a definition both are int8, engines hold uint8 or float8_e8m0fnu.
 """
 
 from functools import wraps
@@ -15,8 +15,9 @@ PACKED = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weight
 
 
 def as_int8(layer):
-    """Decorate an entry point that `arguments.takes` or `checked` has made with ROUTED_MXFP4: bytes
-    of any name become int8 first.
+    """Return an entry point that views weights and scales as int8, then calls `layer`.
+
+    layer: what `takes(ROUTED_MXFP4)` or `checked(ROUTED_MXFP4)` of arguments.py returned.
     """
 
     @wraps(layer)

@@ -1,15 +1,18 @@
 """replay: after the first call of its kind, a layer's Triton kernels start from one call into C++.
 
+A solution puts `@replayed` above its entry point.
+
 Launched one by one from Python, a kernel of a few microseconds is over before the next is launched.
 What host code does - checks, choice of tiles, scratch, tensor descriptors - depends on the shapes,
 dtypes and alignment of the tensors and on the numbers among the arguments, not on what the tensors
-hold. So the first call of a kind is watched: each launch, and for each pointer whose it is. Later
-calls of the kind are launched by replay.cpp with their own tensors. Nothing is remembered of an
-address.
+hold. Calls that agree in all of these are of one kind. The first call of a kind runs in Python and
+is watched: which kernels it launches, and into which argument or scratch each pointer points.
+replay.cpp launches the same kernels for later calls of the kind, with the pointers of their own
+tensors; no address is kept.
 
     call -- of a known kind? -- yes -- replay.cpp: allocate the scratch, launch all
-                +- no -- the ordinary way, watched -- all accounted for? -- yes -- keep
-                                                          +- no -- remember to take the ordinary way
+                +- no -- in Python, watched -- every pointer and launch understood? -- yes -- keep
+                                                    +- no -- this kind always runs in Python
 """
 
 import struct
@@ -26,7 +29,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from . import launch
 
-# What replay_and_keep's first function answers, as in recorded_call.h.
+# What replay_and_keep's first function answers, as in recorded_call.h: the call's kind is new; all
+# was launched; calls of this kind run in Python.
 UNKNOWN = 0
 DONE = 1
 ORDINARY = 2
@@ -36,25 +40,27 @@ ADDRESS = 1
 MAP = 2
 SCRATCH = -1
 NULL = -2
-# bytes: replayed scratch is not used twice, and above it the host's time hardly counts
+# bytes: replay.cpp does not reuse scratch within a call as torch does, and where a call needs more
+# than this, host time hardly counts
 MOST_SCRATCH = 256 << 20
 MOST_PARAMETERS = 64  # as in replay.cpp
 ALLOCATIONS = (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_like.default)
 
 
 def replayed(run):
-    """Return `run` with its launches replayed.
+    """Return an entry point that does what `run` does, by replay.cpp where it can.
 
-    That is `run` itself where replaying is not supported, which is said once.
+    Where launch.SUPPORTED is false, or replay.cpp does not compile (a line on standard error says
+    so), `run` itself is returned.
 
-    run(*arguments) launches kernels named to `launch_quickly` on the current stream, calls nothing
-    else on the device, and returns None.
+    run(*arguments) launches only kernels that `launch_quickly` got, all on the current stream, and
+    returns None.
     """
     if not launch.SUPPORTED:
         return run
     try:
         library = build()
-    except Exception as error:  # whatever a compiler, or its absence, comes up with
+    except Exception as error:  # any: a solution without replay.cpp is slower, not broken
         message = f"replay: launching from Python, as the C++ part does not build: {error}"
         print(message, file=sys.stderr)
         return run
@@ -62,7 +68,7 @@ def replayed(run):
 
 
 def build():
-    """Return the compiled replay.cpp, with `replay_and_keep`.
+    """Return the module compiled from replay.cpp, which has the function `replay_and_keep`.
 
     Raises RuntimeError as `build_library` does.
     """
@@ -79,13 +85,13 @@ def build():
 
 
 def replayed_by(library, run):
-    """Return `run` with its launches replayed by a library."""
+    """Return an entry point that does what `run` does. library: as `build` returns."""
     replay, keep = library.replay_and_keep()
-    kernels = []  # the plans hold their handles only
+    kernels = []  # replay.cpp holds handles of kernels only, so they must stay loaded
 
     @wraps(run)
     def call(*arguments, **named):
-        if named or launch.hooked():  # or: a profiler that wants to hear of each launch
+        if named or launch.hooked():  # hooked: a profiler wants to hear of each launch
             return run(*arguments, **named)
 
         try:
@@ -93,7 +99,7 @@ def replayed_by(library, run):
         except Exception as error:
             if str(error).startswith("replay: "):
                 raise
-            # a tensor that C++ cannot be given: checks refuse it by name, or it is no matter
+            # C++ cannot take one of the tensors: the checks in `run` name it, or allow it
             answer = ORDINARY
         if answer == ORDINARY:
             return run(*arguments)
@@ -107,11 +113,12 @@ def replayed_by(library, run):
 
 
 class _Watch(TorchDispatchMode):
-    """Collects the allocations of a call.
+    """Collects in `scratch` what torch allocates during a call.
 
-    `other` tells that torch did something else, or allocated more than MOST_SCRATCH. What is
-    collected, and what the launches were given, stays alive so that no two share an address. From
-    `other` on nothing is, as much scratch must not stay longer than the call needs it.
+    The allocations, and the arguments in `launches`, are kept alive, so that no two share an
+    address. `other` becomes true when torch does anything but allocate or view, or allocates more
+    than MOST_SCRATCH: such a call is not replayed, and from then on nothing is kept alive, as much
+    scratch must not stay longer than the call needs it.
     """
 
     def __init__(self, launches):
@@ -138,11 +145,12 @@ class _Watch(TorchDispatchMode):
 
 
 def watched(run, arguments):
-    """Run once. Return the launches and the scratch, which is None where it cannot be replayed.
+    """Call run(*arguments) and return its launches and its scratch, a list of tensors.
 
-    A launch is (compiled kernel, grid, arguments by name).
+    A launch is (compiled kernel, grid, arguments by name). For a call that cannot be replayed it is
+    [] and None.
     """
-    started = []  # also of kernels that launch_quickly does not know
+    started = []  # all launches, also of kernels that launch_quickly did not get
     launches = []
     knobs.runtime.launch_enter_hook.add(started.append)
     launch.watching.launches = launches
@@ -157,9 +165,9 @@ def watched(run, arguments):
 
 
 class _Places:
-    """Where the tensors of a call are: what each address belongs to.
+    """Finds the argument or scratch that an address lies in.
 
-    size: bytes of all scratch, each part rounded up to 256.
+    size: bytes of all scratch, laid out one after another, each rounded up to 256.
     """
 
     def __init__(self, arguments, scratch):
@@ -173,9 +181,10 @@ class _Places:
             self.size += -(-chunk.nbytes // 256) * 256
 
     def place(self, pointer):
-        """Return [base, offset] of a tensor, a plain address or None.
+        """Return [base, offset] of a pointer: a tensor, an address or None.
 
-        Raises LookupError for an address that belongs to nothing.
+        base: the index of an argument, SCRATCH, or NULL. offset: bytes. Raises LookupError for an
+        address in none of them.
         """
         address = pointer
         if pointer is None:
@@ -193,9 +202,9 @@ class _Places:
 
 
 def plan(launches, scratch, arguments):
-    """Return the numbers from which replay.cpp launches a call like this one.
+    """Return the list of ints from which replay.cpp launches calls like this one, or None.
 
-    None where it cannot.
+    launches, scratch: `watched`'s. None is for a call that replay.cpp cannot launch.
     """
     if scratch is None:
         return None
@@ -219,7 +228,7 @@ def plan(launches, scratch, arguments):
 
 
 def _is_plain(metadata):
-    """Return whether a kernel is launched without clusters, attributes and memory of Triton's."""
+    """Return whether a kernel has no clusters, no launch attributes and no scratch of Triton's."""
     if metadata.num_ctas != 1 or metadata.launch_cooperative_grid or metadata.launch_pdl:
         return False
     return not (metadata.global_scratch_size or metadata.profile_scratch_size)
@@ -247,9 +256,10 @@ def _parameters(compiled, values, place):
 
 
 def _map(descriptor, meta, place):
-    """Return what a TMA descriptor is made from. meta: what Triton's compiler says of it.
+    """Return the list of ints from which replay.cpp makes a TMA descriptor.
 
-    Raises LookupError where it is no descriptor of the copy engine.
+    meta: the compiled kernel's entry for this descriptor. Raises LookupError where there is none,
+    as on GPUs without TMA, or the format is not supported.
     """
     if meta is None or meta["fp4_padded"]:
         raise LookupError("not a descriptor of the copy engine")

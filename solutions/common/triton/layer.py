@@ -1,6 +1,7 @@
-"""layer: the FP8 layer in Triton kernels, a stage each.
+"""layer: launch the FP8 layer as Triton kernels: route, permute, gemm1 with SwiGLU, gemm2, combine.
 
-They are route, permute, gemm1 with SwiGLU, gemm2 and combine.
+main.py of triton_fused_v2 and many_tokens.py of mma_fused call `launch_layer`; layer_mxfp4.py calls
+it with the GEMMs for MXFP4 weights. Every stage is a file in rows/ or gemms/.
 """
 
 import torch
@@ -28,9 +29,10 @@ launch_quickly(
 
 
 def gemm1_swiglu(x, x_scale, w, w_scale, permutation, choice):
-    """Return h and h_scale as gemm1_swiglu_quant does.
+    """Return h and h_scale as gemm1_swiglu_quant does, by one kernel or by two.
 
-    They are in expert order where gemm2 reads through TMA, else by pair.
+    Arguments as there. choice: a `Choice` of tiles.py. Rows are in expert order where gemm2 reads
+    them through TMA (choice.tma), else in pair order.
     """
     tile = choice.gemm1
     if choice.fused:
@@ -42,18 +44,20 @@ def gemm1_swiglu(x, x_scale, w, w_scale, permutation, choice):
 
 
 def gemm2_columns(h, h_scale, w, w_scale, permutation, first_column, y, choice):
-    """Write columns of y from first_column on, as gemm2 does."""
+    """Write y as gemm2 does, with tile and order of h from a `Choice`. Arguments as there."""
     gemm2(h, h_scale, w, w_scale, permutation, first_column, y, choice.gemm2, choice.tma)
 
 
 def launch_layer(given, x, x_scale, choice, first_gemm=gemm1_swiglu, second_gemm=gemm2_columns):
-    """Launch the stages on the current device; writes given.output.
+    """Launch the stages on the current stream, which write given.output [T, H] bfloat16.
 
     Args:
-        given: what `check_arguments` returns, of one token or more.
-        x: [T, H] float8_e4m3fn and x_scale, its scales: the caller's, or quantised.
-        choice: tiles of the two GEMMs, `gemm1` and `gemm2`, and what else they take; see tiles.py.
-        first_gemm, second_gemm: called as the two above.
+        given: the call's arguments, as `check_arguments` returns them; T is at least 1.
+        x: [T, H] float8_e4m3fn, the caller's tokens, or those quantised from bf16.
+        x_scale: their scales, in the order that the interface has.
+        choice: tiles of the two GEMMs in `gemm1` and `gemm2`, and what else they take.
+        first_gemm, second_gemm: functions with the parameters of `gemm1_swiglu` and
+            `gemm2_columns`, which get choice.
     """
     w1 = given.gemm1_weights
     w1_scale = given.gemm1_weights_scale

@@ -1,4 +1,6 @@
-"""pdl: programmatic dependent launch of Triton kernels."""
+"""pdl: programmatic dependent launch (PDL) of Triton kernels, which may start before the preceding
+kernel has ended.
+"""
 
 import triton
 import triton.language as tl
@@ -6,9 +8,9 @@ import triton.language as tl
 
 @triton.jit
 def pdl_wait(PDL: tl.constexpr):
-    """Run before a kernel's first load: what the preceding kernel wrote is visible after it.
+    """Wait until what the preceding kernel wrote is visible, then let the next kernel start.
 
-    The next kernel may start then.
+    A kernel calls it before its first load. Without PDL it does nothing.
     """
     if PDL:
         tl.extra.cuda.gdc_wait()

@@ -1,9 +1,10 @@
-"""choose_tiles: which Triton kernels and tiles many tokens take. Host code only; no GPU is asked.
+"""choose_tiles: which Triton GEMMs and tiles many_tokens.py uses, by architecture and sizes.
 
-Up to sm_89 there is no TMA, and up to sm_86 Triton has no FP8 at all: fp16 GEMMs, whose tiles fit
-the 99 KB of shared memory of sm_86 and sm_89. From sm_90 on: triton_fused_v2's FP8 GEMMs with its
-tiles. No tile reads spilled registers back. Those of sm_100 and later have not been run, those of
-sm_80 and sm_89 on an H200 alone.
+Host code only, which queries no GPU. Up to sm_89 there is no TMA, and up to sm_86 Triton has no FP8
+at all: there it is fp16 GEMMs, whose tiles fit the 99 KB of shared memory of sm_86 and sm_89. From
+sm_90 on it is triton_fused_v2's FP8 GEMMs with its tiles. With no tile does a kernel read spilled
+registers back. Tiles for sm_100 and later have not been run; those for sm_80 and sm_89 were run on
+an H200 only.
 """
 
 from functools import lru_cache
@@ -20,12 +21,12 @@ WITHOUT_FP8 = ("sm_80", "sm_86")
 class Fp16Choice(NamedTuple):
     gemm1: Tile
     gemm2: Tile
-    as_bytes: bool  # there is no instruction for E4M3
+    as_bytes: bool  # kernels load FP8 as uint8, as Triton has no FP8 on this architecture
 
 
 @lru_cache(maxsize=4096)
 def choose_many(architecture, gpu, multiprocessors, geometry, share, num_tokens):
-    """Return the tiles for num_tokens >= 1 tokens; arguments as `choose` of tiles.py has them.
+    """Return the tiles for num_tokens >= 1 tokens. Arguments are those of `choose` in tiles.py.
 
     Returns:
         A `Choice` of tiles.py, or an `Fp16Choice` where FP16_GEMMS has the architecture.
@@ -40,9 +41,9 @@ def choose_many(architecture, gpu, multiprocessors, geometry, share, num_tokens)
 
 
 def fp16_tiles(geometry, share, num_tokens, as_bytes):
-    """Return the Fp16Choice by the rows that an active expert has on average.
+    """Return the Fp16Choice by the rows that an expert with any rows has on average.
 
-    More than one row tile reads the weights again.
+    block_m grows with them, because each further row tile reads the weights again.
     """
     local_experts = geometry[0]
     active_experts = local_experts * (1 - (1 - share) ** num_tokens)
@@ -60,8 +61,9 @@ def fp16_tiles(geometry, share, num_tokens, as_bytes):
 
 
 def choose_many_mxfp4(architecture, multiprocessors, rows_per_expert):
-    """Return the tiles with MXFP4 experts, by the mean rows of an expert: an Fp16Choice where
-    FP16_GEMMS has the architecture, else a `Choice` of tiles.py.
+    """Return the tiles for MXFP4 experts by the mean of rows per expert.
+
+    It is an Fp16Choice where FP16_GEMMS has the architecture, else a `Choice` of tiles.py.
     """
     if architecture not in FP16_GEMMS:
         return choose_mxfp4(multiprocessors, rows_per_expert)

@@ -1,10 +1,9 @@
-"""gemm1_swiglu_fp16: x . W13^T for each expert's rows and SwiGLU, in fp16.
+"""gemm1_swiglu_fp16: the first grouped GEMM and SwiGLU by fp16 tensor cores; h in fp16, with a
+power of two as the scale of each row and 128 columns.
 
-h has a power of two for 128 columns.
-
-For GPUs without TMA, on which Triton has no FP8 before sm_89: both operands come through
-asynchronous copies as FP8, become fp16 in registers, and fp16 tensor cores multiply them. Each
-step's result is scaled and added in fp32.
+many_tokens.py takes it for sm_80, sm_86 and sm_89, which have no TMA; on the first two Triton has
+no FP8 either. Both operands come through asynchronous copies as FP8, become fp16 in registers, and
+fp16 tensor cores multiply them. Each step's products are scaled and added in fp32.
 
 Map of the kernel: a persistent grid over (row tile, 128 columns of h), rows in expert order; the
 MMAs are W[128, K] . x[BLOCK_M, K]^T for up and for gate.
@@ -25,25 +24,25 @@ BLOCK = 128  # columns and K of a block scale
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def gemm1_swiglu_fp16_kernel(
-    x_ptr,  # [T, H] fp8, or as bytes
+    x_ptr,  # [T, H] fp8, or uint8 where Triton has no FP8
     x_scale_ptr,  # [H / 128, T] fp32; [T, H / 128] with ROW_MAJOR
-    w_ptr,  # [E_LOCAL * 2 I, H] fp8, or as bytes
+    w_ptr,  # [E_LOCAL * 2 I, H] fp8, or uint8 likewise
     w_scale_ptr,  # [E_LOCAL, 2 I / 128, H / 128] fp32
     pair_of_row_ptr,  # [rows] int32
-    tile_expert_ptr,
-    num_tiles_ptr,
+    tile_expert_ptr,  # [max_tiles] int32
+    num_tiles_ptr,  # [1] int32
     h_ptr,  # [rows, I] fp16, written
     h_scale_ptr,  # [rows, I / 128] fp32, written
     num_tokens,
     H: tl.constexpr,
     I: tl.constexpr,  # noqa: E741
     BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,  # of K: 128, or less where more would leave the registers
+    BLOCK_K: tl.constexpr,  # K of a step: 128, or less where 128 would spill registers
     GROUP: tl.constexpr,
     TOP_K: tl.constexpr,
     GATE_FIRST: tl.constexpr,
     ROW_MAJOR: tl.constexpr,
-    SCALE: tl.constexpr,  # of both operands, what unpacking leaves out
+    SCALE: tl.constexpr,  # factor on products: UNPACKED_SCALE^2 where operands are bytes, else 1
 ):
     BLOCK: tl.constexpr = 128
     NUM_N: tl.constexpr = I // BLOCK
@@ -94,10 +93,11 @@ def gemm1_swiglu_fp16_kernel(
 
 
 def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, choice):
-    """Return what the first grouped GEMM and SwiGLU give.
+    """Return h and h_scale, the activation of the first grouped GEMM's result.
 
     Args:
-        x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.
+        x: [T, H] float8_e4m3fn.
+        x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.
         w: [E_local, 2I, H] float8_e4m3fn, `up` rows first, or `gate` rows with GATE_FIRST.
         w_scale: [E_local, 2I/128, H/128] float32.
         permutation: `permute`'s result for tile.block_m.
@@ -106,7 +106,7 @@ def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, choice):
 
     Returns:
         h [rows, I] float16 and h_scale [rows, I/128] float32, powers of two; dequantised h is h *
-            h_scale. Rows of padding are of no meaning, rows of unused tiles undefined.
+            h_scale. Padding rows hold a token's values, rows of unused tiles are undefined.
     """
     tile = choice.gemm1
     _, double_inter, hidden = w.shape
@@ -149,7 +149,7 @@ def gemm1_swiglu_fp16(x, x_scale, w, w_scale, permutation, choice):
 
 
 def gemm1_swiglu_fp16_ref(x, x_scale, w, w_scale, permutation, block_m):
-    """Plain statement of `gemm1_swiglu_fp16`.
+    """Compute `gemm1_swiglu_fp16` in plain torch, for tests.
 
     Rows of padding or beyond the last tile are left zero.
     """

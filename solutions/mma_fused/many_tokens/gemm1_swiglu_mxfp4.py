@@ -1,10 +1,11 @@
-"""gemm1_swiglu_mxfp4: x . W13^T for each expert's rows with MXFP4 weights and SwiGLU, in bf16.
+"""gemm1_swiglu_mxfp4: the first grouped GEMM with MXFP4 weights, and SwiGLU, h in bf16.
 
-For GPUs on which Triton has no FP8, and beside them sm_89: x comes as FP8 and becomes bf16 in
-registers, as the weights do; both are exact. h is bf16, too.
+many_tokens.py takes it for sm_80, sm_86 (on which Triton has no FP8) and sm_89. x is read as FP8
+and becomes bf16 in registers, as the weights do; both conversions are exact.
 
-Map of the kernel: as gemm1_swiglu_fp16. A K block is multiplied as its even and its odd K, which
-are the halves of the weights' bytes.
+Map of the kernel: as gemm1_swiglu_fp16.py, a persistent grid over (row tile, BLOCK_N columns of h);
+the MMAs are W[BLOCK_N, K] . x[BLOCK_M, K]^T for gate and for up. In a K step of 128 the low halves
+of the weights' bytes are the even K and the high halves the odd K, so there are two products.
 """
 
 import torch
@@ -33,8 +34,8 @@ def gemm1_swiglu_mxfp4_kernel(
     w_ptr,  # [E_LOCAL, 2 I, H / 2] bytes, rows of gate first
     w_scale_ptr,  # [E_LOCAL, 2 I, H / 32] bytes
     pair_of_row_ptr,  # [rows] int32
-    tile_expert_ptr,
-    num_tiles_ptr,
+    tile_expert_ptr,  # [max_tiles] int32
+    num_tiles_ptr,  # [1] int32
     h_ptr,  # [rows, I] bf16, written
     H: tl.constexpr,
     I: tl.constexpr,  # noqa: E741
@@ -42,7 +43,7 @@ def gemm1_swiglu_mxfp4_kernel(
     BLOCK_N: tl.constexpr,  # columns of h
     GROUP: tl.constexpr,
     TOP_K: tl.constexpr,
-    SCALE: tl.constexpr,  # of x, what unpacking leaves out
+    SCALE: tl.constexpr,  # factor on x: UNPACKED_SCALE where it is loaded as bytes, else 1
 ):
     BLOCK: tl.constexpr = 128
     NUM_N: tl.constexpr = I // BLOCK_N
@@ -90,7 +91,7 @@ def gemm1_swiglu_mxfp4_kernel(
 
 
 def gemm1_swiglu_mxfp4(x, x_scale, w, w_scale, permutation, choice):
-    """Return what the first grouped GEMM and SwiGLU give.
+    """Return h, the activation of the first grouped GEMM's result.
 
     Args:
         x: [T, H] float8_e4m3fn; x_scale: [T, H/128] float32.
@@ -99,8 +100,8 @@ def gemm1_swiglu_mxfp4(x, x_scale, w, w_scale, permutation, choice):
         choice: an Fp16Choice of choose_tiles.py, of which `gemm1` and `as_bytes` are taken.
 
     Returns:
-        h [rows, I] bfloat16, and None for its scales. Rows of padding are of no meaning, rows of
-            unused tiles undefined.
+        h [rows, I] bfloat16, and None for its scales. Padding rows hold any token's values, rows of
+            unused tiles are undefined.
     """
     tile = choice.gemm1
     inter = w.shape[1] // 2
@@ -135,6 +136,9 @@ def gemm1_swiglu_mxfp4(x, x_scale, w, w_scale, permutation, choice):
 
 
 def gemm1_swiglu_mxfp4_ref(x, x_scale, w, w_scale, permutation, block_m):
-    """Plain statement; rows of padding or beyond the last tile are left zero."""
+    """Compute `gemm1_swiglu_mxfp4` in plain torch, for tests.
+
+    Rows of padding or beyond the last tile are left zero.
+    """
     up, gate = gemm1_mxfp4_ref(x, x_scale, w, w_scale, permutation, block_m).chunk(2, dim=-1)
     return swiglu_ref(gate, up).bfloat16()

@@ -1,8 +1,8 @@
-"""gemm2_fp16: h . W2^T for each expert's rows, in bf16, rows in expert order; h as
-gemm1_swiglu_fp16 gives it.
+"""gemm2_fp16: the second grouped GEMM, y = h . W2^T in bf16, in expert order, by fp16 tensor cores.
 
-Weights come through asynchronous copies as FP8 and become fp16 in registers. Scales are promoted as
-in gemm1.
+many_tokens.py takes it after gemm1_swiglu_fp16, whose h is fp16 with scales. Weights come through
+asynchronous copies as FP8 and become fp16 in registers. Each step's products are multiplied with
+the scales of h and of the weights, and added in fp32.
 
 Map of the kernel: a persistent grid over (row tile, 128 columns of y); the MMAs are W2[128, K] .
 h[BLOCK_M, K]^T.
@@ -25,17 +25,17 @@ def gemm2_fp16_kernel(
     h_scale_ptr,  # [rows, I / 128] fp32
     w_ptr,  # [E_LOCAL * H, I] fp8, or as bytes
     w_scale_ptr,  # [E_LOCAL, H / 128, I / 128] fp32
-    tile_expert_ptr,
-    num_tiles_ptr,
+    tile_expert_ptr,  # [max_tiles] int32
+    num_tiles_ptr,  # [1] int32
     y_ptr,  # [rows, num_columns] bf16, written
-    first_column,
+    first_column,  # of H, which column 0 of y is
     num_columns,
     H: tl.constexpr,
     I: tl.constexpr,  # noqa: E741
     BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,  # of K: 128, or less where more would leave the registers
+    BLOCK_K: tl.constexpr,  # K of a step: 128, or less where 128 would spill registers
     GROUP: tl.constexpr,
-    SCALE: tl.constexpr,  # of the weights, what unpacking leaves out
+    SCALE: tl.constexpr,  # factor on weights: UNPACKED_SCALE where they are loaded as bytes, else 1
 ):
     BLOCK: tl.constexpr = 128
     NUM_K: tl.constexpr = I // BLOCK
@@ -66,7 +66,7 @@ def gemm2_fp16_kernel(
 
 
 def gemm2_fp16(h, h_scale, w, w_scale, permutation, first_column, y, choice):
-    """Run the second grouped GEMM, for y.shape[1] columns of H from first_column on.
+    """Write y, y.shape[1] columns of the second grouped GEMM's result from first_column on.
 
     Args:
         h: [rows, I] float16; h_scale: [rows, I/128] float32.
@@ -74,7 +74,7 @@ def gemm2_fp16(h, h_scale, w, w_scale, permutation, first_column, y, choice):
         permutation: `permute`'s result for tile.block_m.
         first_column: a multiple of 128.
         y: [rows, num_columns] bfloat16, written, not yet weighed; num_columns a multiple of 128.
-            Rows of unused tiles are left alone, rows of padding are of no meaning.
+            Rows of unused tiles are not written; padding rows get values that nothing reads.
         choice: an Fp16Choice of choose_tiles.py, of which `gemm2` and `as_bytes` are taken; 128
             columns a tile.
     """

@@ -1,7 +1,9 @@
-"""gemm2_mxfp4_bf16: h . W2^T for each expert's rows with MXFP4 weights, rows in expert order; h in
-bf16 as gemm1_swiglu_mxfp4 gives it.
+"""gemm2_mxfp4_bf16: the second grouped GEMM with MXFP4 weights, y = h . W2^T, in expert order.
 
-Map of the kernel: as gemm2_fp16.
+many_tokens.py takes it after gemm1_swiglu_mxfp4, whose h is bf16 without scales.
+
+Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of y); weights are dequantised
+to bf16 in registers. A K step of 128 has two products, of the even and of the odd columns of h.
 """
 
 import torch
@@ -21,10 +23,10 @@ def gemm2_mxfp4_bf16_kernel(
     h_ptr,  # [rows, I] bf16
     w_ptr,  # [E_LOCAL, H, I / 2] bytes
     w_scale_ptr,  # [E_LOCAL, H, I / 32] bytes
-    tile_expert_ptr,
-    num_tiles_ptr,
+    tile_expert_ptr,  # [max_tiles] int32
+    num_tiles_ptr,  # [1] int32
     y_ptr,  # [rows, num_columns] bf16, written
-    first_column,
+    first_column,  # of H, which column 0 of y is
     num_columns,
     H: tl.constexpr,
     I: tl.constexpr,  # noqa: E741
@@ -60,7 +62,7 @@ def gemm2_mxfp4_bf16_kernel(
 
 
 def gemm2_mxfp4_bf16(h, h_scale, w, w_scale, permutation, first_column, y, choice):
-    """Second grouped GEMM, for y.shape[1] columns of the hidden size from first_column on.
+    """Write y, y.shape[1] columns of the second grouped GEMM's result from first_column on.
 
     Args:
         h: [rows, I] bfloat16, in expert order; h_scale: None.
@@ -93,6 +95,9 @@ def gemm2_mxfp4_bf16(h, h_scale, w, w_scale, permutation, first_column, y, choic
 
 
 def gemm2_mxfp4_bf16_ref(h, w, w_scale, permutation, block_m, first_column, num_columns):
-    """Plain statement; rows of padding or beyond the last tile are left zero."""
+    """Compute `gemm2_mxfp4_bf16` in plain torch, for tests.
+
+    Rows of padding or beyond the last tile are left zero.
+    """
     ones = torch.ones(h.shape[0], h.shape[1] // BLOCK, device=h.device)
     return gemm2_mxfp4_ref(h, ones, w, w_scale, permutation, block_m, first_column, num_columns)

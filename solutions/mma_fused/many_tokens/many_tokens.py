@@ -1,6 +1,7 @@
-"""many_tokens: the layer in Triton kernels, for more tokens than the one launch takes.
+"""many_tokens: the layer in Triton kernels, for more tokens than the one CUDA kernel takes.
 
-Each kernel is a stage.
+main.py calls the functions at the end of this file. Each kernel is a stage; common/triton/layer.py
+launches them, with the GEMMs that choose_tiles.py chose for the GPU.
 """
 
 import torch
@@ -28,14 +29,14 @@ launch_quickly(
 
 
 def _layer(given):
-    """Launch the layer. given: what `check_arguments` returns."""
+    """Launch the layer. given: the call's arguments, as `check_arguments` returns them."""
     x = given.hidden_states
     num_tokens, hidden = x.shape
     inter = given.gemm2_weights.shape[2]
     geometry = (len(given.gemm1_weights), hidden, inter)
     choice = choose_many(*gpu_of(x.device), geometry, TOP_K / NUM_EXPERTS, num_tokens)
 
-    gemms = ()  # launch_layer's own
+    gemms = ()  # the FP8 GEMMs, which are launch_layer's defaults
     if isinstance(choice, Fp16Choice):
         gemms = (gemm1_swiglu_fp16, gemm2_fp16)
     with torch.cuda.device_of(x):
@@ -57,7 +58,7 @@ def _layer_mxfp4(given):
             launch_layer_mxfp4(given, choice)
 
 
-# Each launches the layer, of its interface's arguments, and raises as `check_arguments` does.
+# Each takes its interface's arguments, launches the layer, and raises as `check_arguments` does.
 many_tokens = replayed(checked(DS_ROUTING)(_layer))
 many_tokens_renorm = replayed(checked(RENORM_ROUTING)(_layer))
 many_tokens_routed = replayed(checked(ROUTED)(_layer))

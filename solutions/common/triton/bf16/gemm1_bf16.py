@@ -1,9 +1,10 @@
-"""gemm1_bf16: x . W13^T for each expert's rows, gathering tokens by index.
+"""gemm1_bf16: the bf16 layer's first grouped GEMM, x . W13^T, without or with SwiGLU.
 
-As it is, or with SwiGLU in the epilogue.
+align_fused_bf16 and gather_scatter_bf16 call it. Rows, pairs and tiles are those of
+rows/permute.py; tokens are gathered by index.
 
-W13's first half is `gate`, its second half `up`. With SwiGLU, h is taken from the two fp32 sums,
-which are never written; without, g has both halves.
+The first half of an expert's rows of W13 is `gate`, the second half `up`. With SwiGLU the kernel
+computes both fp32 sums and writes only h; without, it writes g, which has both halves.
 
 Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of the result). Weights come
 through TMA, tokens are gathered with asynchronous copies (rows that do not exist read nothing),
@@ -51,13 +52,13 @@ def gemm1_bf16_kernel(
     num_tiles_ptr,  # [1] int32
     out_ptr,  # [rows, N / 2 or N] bf16, written
     H: tl.constexpr,
-    N: tl.constexpr,
+    N: tl.constexpr,  # 2 I: rows of W13 of an expert
     TOP_K: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
-    PADDED: tl.constexpr,
+    GROUP: tl.constexpr,  # see gemms/tile_order.py
+    PADDED: tl.constexpr,  # whether each expert's rows start at a multiple of BLOCK_M
     SWIGLU: tl.constexpr,
 ):
     COLUMNS: tl.constexpr = N // 2 if SWIGLU else N
@@ -101,7 +102,7 @@ def gemm1_bf16_kernel(
 
 
 def gemm1_bf16(x, w, rows, tile, swiglu):
-    """Return the first grouped GEMM's result.
+    """Return the first grouped GEMM's result, with swiglu its activation.
 
     Args:
         x: [T, H] bfloat16; w: [E, 2I, H] bfloat16, `gate` rows first.
@@ -111,8 +112,8 @@ def gemm1_bf16(x, w, rows, tile, swiglu):
         swiglu: whether the epilogue applies SwiGLU.
 
     Returns:
-        h [rows, I] or g [rows, 2I] bfloat16 in expert order. Of padded rows, padding of used tiles
-            is zero, rows of unused tiles are undefined.
+        h [rows, I] with swiglu, else g [rows, 2I], bfloat16, in the order of `rows`. Padding rows
+            of used tiles are zero, rows of unused tiles undefined.
     """
     num_experts, columns, hidden = w.shape
     out_columns = columns // 2 if swiglu else columns
@@ -147,7 +148,7 @@ def gemm1_bf16(x, w, rows, tile, swiglu):
 
 
 def gemm1_bf16_ref(x, w, rows, block_m, swiglu):
-    """Plain statement of `gemm1_bf16`. Padding and undefined rows are left zero."""
+    """Compute `gemm1_bf16` in plain torch, for tests. Padding and undefined rows are zero."""
     top_k = rows.row_of_pair.shape[1]
     g = torch.zeros(len(rows.pair_of_row), w.shape[1], device=x.device)
     for expert, row in tiles_ref(rows, block_m):

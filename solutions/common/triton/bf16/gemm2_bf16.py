@@ -1,10 +1,10 @@
-"""gemm2_bf16: h . W2^T for each expert's rows, weighed.
+"""gemm2_bf16: the bf16 layer's second grouped GEMM, h . W2^T times the routing weight.
 
-It is stored in expert order, or scattered to where the pair belongs.
+align_fused_bf16 and gather_scatter_bf16 call it, after gemm1_bf16.
 
 Padded, every expert's rows start at a tile boundary, and y has the rows' order. Without padding, a
 tile that ends behind its expert's last row reads the next expert's rows and does not store them,
-and y is in token order.
+and y is in token order: row token * TOP_K + slot.
 
 Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of y); h and the weights both
 come through TMA. Below 64 rows the MMAs are W2[BLOCK_N, K] . h[BLOCK_M, K]^T, from 64 on h . W2^T.
@@ -75,7 +75,7 @@ def gemm2_bf16_kernel(
 
 
 def gemm2_bf16(h, w, weight, rows, tile):
-    """Return the second grouped GEMM's result, weighed.
+    """Return the second grouped GEMM's result, each row times its routing weight.
 
     Args:
         h: [rows, I] bfloat16 in expert order; w: [E, H, I] bfloat16.
@@ -119,7 +119,7 @@ def gemm2_bf16(h, w, weight, rows, tile):
 
 
 def gemm2_bf16_ref(h, w, weight, rows, block_m):
-    """Plain statement of `gemm2_bf16`. Padding and undefined rows are left zero."""
+    """Compute `gemm2_bf16` in plain torch, for tests. Padding and undefined rows are zero."""
     y = torch.zeros(h.shape[0], w.shape[1], dtype=torch.bfloat16, device=h.device)
     for expert, row in tiles_ref(rows, block_m):
         pair = rows.pair_of_row[row].long()

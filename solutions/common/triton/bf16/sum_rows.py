@@ -1,9 +1,11 @@
-"""sum_rows: every token adds its top_k weighed rows in fp32, in the order of the routing.
+"""sum_rows: a token's output is the sum of its top_k rows of y, in fp32, in the routing's order.
 
-Not `combine`: here every row exists and is weighed already.
+align_fused_bf16 and gather_scatter_bf16 call it last. The FP8 layer's `combine` also multiplies by
+the routing weights and skips experts of other ranks; here gemm2_bf16 has weighed the rows, and
+every expert is local.
 
-Map of the kernel: one program a (token, BLOCK columns); the row numbers are read first, so that all
-its loads are in flight together.
+Map of the kernel: one program a (token, BLOCK columns), with the loop over its rows unrolled, so
+that all loads are in flight together.
 """
 
 import triton
@@ -58,7 +60,7 @@ def sum_rows(y, row_of_pair, output):
 
 
 def sum_rows_ref(y, row_of_pair, output):
-    """Plain statement of `sum_rows`."""
+    """Compute `sum_rows` in plain torch, for tests."""
     rows = y
     if row_of_pair is not None:
         rows = y[row_of_pair.flatten().long()]

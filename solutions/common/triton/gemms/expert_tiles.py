@@ -1,7 +1,7 @@
-"""expert_tiles: a tile of a grouped GEMM, and the choice by architecture and rows per expert.
+"""expert_tiles: tables of GEMM tiles by architecture and rows per expert, and the choice from them.
 
-Host code only. The host knows T * top_k / num_experts, the mean of rows per expert, and nothing of
-how they are spread.
+Host code only, for the bf16 solutions and mma_fused's fp16 GEMMs. (tiles.py has the FP8 GEMMs'.)
+The host knows T * top_k / num_experts, the mean of rows per expert, but not each expert's number.
 """
 
 from functools import lru_cache
@@ -11,8 +11,8 @@ from typing import NamedTuple
 class Tile(NamedTuple):
     block_m: int  # rows of a tile
     block_n: int  # columns of a tile
-    block_k: int
-    group: int  # row tiles visited before the next column tile
+    block_k: int  # K of a step
+    group: int  # row tiles visited before the next column tile (tile_order.py)
     per_sm: int  # programs for each SM
     num_warps: int
     num_stages: int
@@ -20,13 +20,13 @@ class Tile(NamedTuple):
 
 
 def tile_chooser(table):
-    """Return choose_tiles(gpu, num_pairs, num_experts), which takes tiles from a table.
+    """Return a function choose_tiles(gpu, num_pairs, num_experts), which takes tiles from a table.
 
-    The first entry that fits counts. choose_tiles raises ValueError for an architecture without
-    entries. Its gpu is gpu_of.py's, its num_pairs T * top_k.
+    table: architecture -> entries (limit, *tiles), limits ascending. limit: the largest mean of
+    rows per expert that an entry is for; None for any.
 
-    table: architecture -> entries (limit, *tiles). limit: the most rows per expert, in the mean,
-    that an entry is for; None for any.
+    choose_tiles returns the tiles of the first entry that fits. gpu: gpu_of.py's `Gpu`. num_pairs:
+    T * top_k. It raises ValueError for an architecture that the table does not have.
     """
 
     @lru_cache(maxsize=4096)
@@ -43,7 +43,7 @@ def tile_chooser(table):
 
 
 def first_within(rows, value):
-    """Return the tiles of the first row of a table whose limit `value` does not exceed."""
+    """Return the tiles of the first entry (limit, *tiles) whose limit is None or at least value."""
     for limit, *tiles in rows:
         if limit is None or value <= limit:
             return tiles

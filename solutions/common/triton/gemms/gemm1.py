@@ -1,11 +1,13 @@
-"""gemm1: x . W13^T for each expert's rows, in bf16, rows in expert order or in pair order.
+"""gemm1: the FP8 layer's first grouped GEMM without SwiGLU, g = x . W13^T in bf16.
 
-The GEMM alone, without SwiGLU: with many rows a tile the two accumulators of `gemm1_swiglu_quant`
-no longer fit the registers, and writing g and reading it back costs less than spilling.
+layer.py takes it, and swiglu_quant after it, where a tile has many rows: there the two accumulators
+of `gemm1_swiglu_quant` no longer fit the registers, and writing g and reading it back costs less
+than spilling.
 
-In expert order a tile's rows lie together and TMA can read them, but whoever writes them has to
-know gemm2's padding. In pair order (row token * TOP_K + slot, as the routing names its pairs) they
-are gathered by index, and pairs of other ranks leave holes that nobody writes or reads.
+The rows of g, and of h, are in one of two orders. Expert order is that of rows/permute.py: a tile's
+rows are contiguous, so gemm2 can read them by TMA. In pair order, row token * TOP_K + slot is that
+pair's: gemm2 gathers rows by index, there is no padding, and rows of pairs whose expert is on
+another rank are neither written nor read.
 
 g has its columns of `up` first, whichever half of W13 is first.
 
@@ -28,7 +30,7 @@ BLOCK = 128
 
 @triton.jit
 def scales_of_tokens(scale_ptr, token, num_tokens, NUM_K: tl.constexpr, ROW_MAJOR: tl.constexpr):
-    """Return where the first scales of tokens are, and how far apart those of a token are."""
+    """Return pointers to the first scale of each token, and the step to the next block's of 128."""
     if ROW_MAJOR:
         first = scale_ptr + token * NUM_K
         step = 1
@@ -45,14 +47,14 @@ def gemm1_kernel(
     w_desc,  # [E_LOCAL * N, H] fp8, block [128, 128]
     w_scale_ptr,  # [E_LOCAL, N / 128, H / 128] fp32
     pair_of_row_ptr,  # [rows] int32
-    tile_expert_ptr,
-    num_tiles_ptr,
+    tile_expert_ptr,  # [max_tiles] int32
+    num_tiles_ptr,  # [1] int32
     g_ptr,  # [rows, N] bf16, or [T * TOP_K, N] in pair order, written
     num_tokens,
     H: tl.constexpr,
-    N: tl.constexpr,
+    N: tl.constexpr,  # 2 I: rows of W13 of an expert
     BLOCK_M: tl.constexpr,
-    GROUP: tl.constexpr,
+    GROUP: tl.constexpr,  # see tile_order.py
     EXPERT_ORDER: tl.constexpr,
     TOP_K: tl.constexpr,
     GATE_FIRST: tl.constexpr,
@@ -94,10 +96,11 @@ def gemm1_kernel(
 
 
 def gemm1(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
-    """Return the first grouped GEMM's result.
+    """Return g, the first grouped GEMM's result.
 
     Args:
-        x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.
+        x: [T, H] float8_e4m3fn.
+        x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.
         w: [E_local, N, H] float8_e4m3fn, N = 2I, `up` rows first, or `gate` rows with GATE_FIRST.
         w_scale: [E_local, N/128, H/128] float32.
         permutation: `permute`'s result for tile.block_m.
@@ -142,7 +145,10 @@ def gemm1(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
 
 
 def gemm1_ref(x, x_scale, w, w_scale, permutation, block_m):
-    """Plain statement of `gemm1` in fp32; rows of padding or beyond the last tile are left zero."""
+    """Compute `gemm1` in fp32 in plain torch, for tests.
+
+    Rows of padding or beyond the last tile are left zero.
+    """
     pair_of_row = permutation.pair_of_row
     top_k = permutation.row_of_pair.shape[1]
     if not SCALES_ROW_MAJOR:

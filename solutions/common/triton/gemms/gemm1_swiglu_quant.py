@@ -1,10 +1,12 @@
-"""gemm1_swiglu_quant: x . W13^T for each expert's rows, SwiGLU and FP8, in one kernel.
+"""gemm1_swiglu_quant: the FP8 layer's first grouped GEMM, SwiGLU and quantisation in one kernel.
 
-W13's halves are `up` and `gate`, in the interface's order; swiglu.py has h of them. Both operands
-carry one fp32 scale for each 128 of K, so the tensor cores' sum is multiplied with (row scale x
-weight scale) and added to an fp32 accumulator every 128. The epilogue owns 128 columns of h, which
-is one quantisation group. A kernel of its own, not a form of gemm1's: a profile tells the two apart
-by name.
+layer.py takes it where a tile has few rows, else gemm1 and swiglu_quant, to the same bits.
+
+W13's halves are `up` and `gate`, in the interface's order; swiglu.py computes h from the two. Both
+operands carry one fp32 scale for each 128 of K, so the tensor cores' sum is multiplied with (row
+scale x weight scale) and added to an fp32 accumulator every 128. The epilogue has 128 columns of h,
+which are one quantisation group. This is a kernel of its own and not a constexpr of gemm1's so that
+a profile tells the two apart by name.
 
 Map of the kernel: a persistent grid over (row tile, 128 columns of h). Weights are the wide
 operand: the MMAs are W[128, K] . x[BLOCK_M, K]^T, so BLOCK_M may be as small as 16 and the matrix
@@ -33,16 +35,16 @@ def gemm1_swiglu_quant_kernel(
     w_desc,  # [E_LOCAL * 2 I, H] fp8, block [128, 128]
     w_scale_ptr,  # [E_LOCAL, 2 I / 128, H / 128] fp32
     pair_of_row_ptr,  # [rows] int32
-    tile_expert_ptr,
-    num_tiles_ptr,
+    tile_expert_ptr,  # [max_tiles] int32
+    num_tiles_ptr,  # [1] int32
     h_ptr,  # [rows, I] fp8, or [T * TOP_K, I] in pair order, written
     h_scale_ptr,  # [rows or T * TOP_K, I / 128] fp32, written
     num_tokens,
     H: tl.constexpr,
     I: tl.constexpr,  # noqa: E741
     BLOCK_M: tl.constexpr,
-    GROUP: tl.constexpr,
-    EXPERT_ORDER: tl.constexpr,
+    GROUP: tl.constexpr,  # see tile_order.py
+    EXPERT_ORDER: tl.constexpr,  # else h is in pair order, see gemm1.py
     TOP_K: tl.constexpr,
     GATE_FIRST: tl.constexpr,
     ROW_MAJOR: tl.constexpr,
@@ -94,10 +96,11 @@ def gemm1_swiglu_quant_kernel(
 
 
 def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
-    """Return what the first grouped GEMM, SwiGLU and quantisation give.
+    """Return h and h_scale, the quantised activation of the first grouped GEMM's result.
 
     Args:
-        x: [T, H] float8_e4m3fn; x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.
+        x: [T, H] float8_e4m3fn.
+        x_scale: [H/128, T] float32, or [T, H/128] with SCALES_ROW_MAJOR.
         w: [E_local, 2I, H] float8_e4m3fn, `up` rows first, or `gate` rows with GATE_FIRST.
         w_scale: [E_local, 2I/128, H/128] float32.
         permutation: `permute`'s result for tile.block_m.
@@ -146,7 +149,7 @@ def gemm1_swiglu_quant(x, x_scale, w, w_scale, permutation, tile, expert_order=T
 
 
 def gemm1_swiglu_quant_ref(x, x_scale, w, w_scale, permutation, block_m):
-    """Plain statement of `gemm1_swiglu_quant`.
+    """Compute `gemm1_swiglu_quant` in plain torch, for tests.
 
     Rows of padding or beyond the last tile are left zero.
     """

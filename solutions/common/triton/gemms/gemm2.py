@@ -1,12 +1,14 @@
-"""gemm2: h . W2^T for each expert's rows, in bf16, rows in expert order.
+"""gemm2: the FP8 layer's second grouped GEMM, y = h . W2^T in bf16, rows of y in expert order.
 
-Rows of one expert lie together and start at a tile boundary. Where h lies in that order too, both
-operands are plain blocks of a matrix and both come through TMA; nothing is gathered. Where h lies
-in pair order (gemm1.py), its rows are gathered by index, and both operands come through
-asynchronous copies. Scales are promoted as in gemm1.
+layer.py calls it; combine multiplies by the routing weights.
 
-A tile may be a part of the tile that rows were padded to for gemm1; a part without rows skips its
-products.
+In expert order, rows of one expert lie together and start at a tile boundary. Where h is in that
+order too, both operands are plain blocks of a matrix and come through TMA. Where h is in pair order
+(gemm1.py explains both orders), its rows are gathered by index, and both operands come through
+asynchronous copies. Scales are applied to the sum of every 128 of K, as in gemm1.
+
+gemm2's BLOCK_M may be a fraction of gemm1's, to which rows are padded: a padded tile is then PARTS
+tiles here, of which those without rows skip their products.
 
 Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of y); the MMAs are
 W2[BLOCK_N, K] . h[BLOCK_M, K]^T, BLOCK_N <= 128 so that one weight scale serves a tile's K step.
@@ -32,10 +34,10 @@ def gemm2_kernel(
     w_desc,  # [E_LOCAL * H, I] fp8, block [BLOCK_N, 128]; without TMA a pointer
     w_scale_ptr,  # [E_LOCAL, H / 128, I / 128] fp32
     pair_of_row_ptr,  # [rows] int32
-    tile_expert_ptr,
-    num_tiles_ptr,
+    tile_expert_ptr,  # [max_tiles] int32, of the permutation's tiles
+    num_tiles_ptr,  # [1] int32
     y_ptr,  # [rows, num_columns] bf16, written
-    first_column,
+    first_column,  # of H, which column 0 of y is
     num_columns,
     H: tl.constexpr,
     I: tl.constexpr,  # noqa: E741
@@ -89,7 +91,7 @@ def gemm2_kernel(
 
 
 def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile, tma=True):
-    """Run the second grouped GEMM, for y.shape[1] columns of H from first_column on.
+    """Write y, y.shape[1] columns of the second grouped GEMM's result from first_column on.
 
     Args:
         h: [rows, I] float8_e4m3fn, without TMA [T * top_k, I] in pair order.
@@ -146,7 +148,10 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile, tma=True):
 
 
 def gemm2_ref(h, h_scale, w, w_scale, permutation, block_m, first_column, num_columns):
-    """Plain statement of `gemm2`; rows of padding or beyond the last tile are left zero."""
+    """Compute `gemm2` in plain torch, for tests.
+
+    Rows of padding or beyond the last tile are left zero.
+    """
     y = torch.zeros((h.shape[0], num_columns), dtype=torch.bfloat16, device=h.device)
     columns = slice(first_column, first_column + num_columns)
     for expert, rows in tiles_ref(permutation, block_m):

@@ -1,9 +1,12 @@
-"""tiles: which tile each GEMM uses, by GPU, definition and token count.
+"""tiles: which tile each FP8 GEMM in Triton uses, by GPU, definition and token count.
 
-Host code only; no GPU is asked.
-tiles.csv has what tools/tune_triton found: a line for a GPU, sizes and token count. Packing keeps
-the lines of the definition's sizes alone. Other GPUs, definitions and token counts go by `by_rule`.
-Rows are padded once, to gemm1's BLOCK_M, which is a multiple of gemm2's.
+Host code only, which queries no GPU; triton_fused_v2 and mma_fused call `choose` before each launch
+of layer.py.
+
+tiles.csv has the fastest tiles that tools/tune_triton measured: a line for a GPU, sizes and token
+count. Packing keeps only the lines of the definition's sizes. `by_rule` chooses for other GPUs,
+definitions and token counts. Rows are padded once, to gemm1's BLOCK_M, which is a multiple of
+gemm2's.
 """
 
 import csv
@@ -16,7 +19,7 @@ from typing import NamedTuple
 class Tile(NamedTuple):
     block_m: int  # rows of a tile
     block_n: int  # columns of a tile; 128 in gemm1, whose column tile is a quantisation group
-    group: int  # row tiles visited before the next column tile
+    group: int  # row tiles visited before the next column tile (tile_order.py)
     per_sm: int  # programs for each SM
     num_warps: int
     num_stages: int
@@ -27,12 +30,12 @@ class Choice(NamedTuple):
     gemm1: Tile
     gemm2: Tile
     fused: bool  # gemm1 applies SwiGLU and quantises; otherwise swiglu_quant does
-    # h lies in expert order and gemm2 reads it through TMA; otherwise in pair order, gathered by
-    # index
+    # h is in expert order and gemm2 reads it through TMA; otherwise in pair order, gathered by
+    # index (gemm1.py)
     tma: bool
 
 
-# with TMA; run by us on sm_90 alone, else only compiled
+# GPUs with TMA; we have run sm_90, and only compiled for the others
 ARCHITECTURES = ("sm_90", "sm_100", "sm_103", "sm_120")
 NEAR = 4  # a tabled token count serves others up to so many times smaller or larger
 
@@ -40,10 +43,11 @@ NEAR = 4  # a tabled token count serves others up to so many times smaller or la
 def by_rule(architecture, multiprocessors, geometry, share, num_tokens):
     """Return the Choice for a GPU, definition or token count without a tuned table.
 
-    Arguments are `choose`'s. The rule generalises the H200's table of 32 experts, H 7168, I 2048
-    by two numbers. Rows per expert decide BLOCK_M: a second row tile reads the weights again, and
-    half a tile of padding is multiplied for nothing. The number of tiles decides the rest: where
-    there are too few for the SMs, narrow tiles and deep pipelines keep more bytes in flight.
+    Arguments are those of `choose`. The rule extends the tuned tiles of an H200 for 32 experts, H
+    7168 and I 2048 by two numbers. Rows per expert decide BLOCK_M: a second row tile reads the
+    weights again, and half a tile of padding is multiplied for nothing. The number of tiles decides
+    the rest: where there are too few for the SMs, narrow tiles and deep pipelines keep more bytes
+    in flight.
     """
     local_experts, hidden, inter = geometry
     # experts that have a row, if all are alike
@@ -98,13 +102,13 @@ def gemm2_by_rule(block_m, sms_per_tile):
 
 
 def sizes_of(local_experts, hidden, intermediate):
-    """Return a geometry as the column `sizes` of tiles.csv has it."""
+    """Return the text that the column `sizes` of tiles.csv has for a layer."""
     return f"e{local_experts}_h{hidden}_i{intermediate}"
 
 
 @cache
 def tuned():
-    """Return what tiles.csv has: (gpu, sizes) -> token count -> Choice."""
+    """Return the content of tiles.csv: (gpu, sizes) -> token count -> Choice."""
     path = Path(__file__).with_name("tiles.csv")
     with path.open(encoding="utf-8", newline="") as file:
         lines = list(csv.reader(file))
@@ -123,7 +127,8 @@ def tuned():
 def choose(architecture, gpu, multiprocessors, geometry, share, num_tokens):
     """Return the Choice for num_tokens >= 1 tokens.
 
-    It is that of the tabled token count that is nearest by ratio, if it is near, else by rule.
+    It is that of the nearest token count, by ratio, that tiles.csv has for this GPU and geometry;
+    where that is more than NEAR times smaller or larger, or there is none, it is `by_rule`'s.
 
     Args:
         architecture: one of ARCHITECTURES.

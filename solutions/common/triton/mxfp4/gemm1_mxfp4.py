@@ -1,7 +1,11 @@
-"""gemm1_mxfp4: x . W13^T for each expert's rows with MXFP4 weights, in bf16, rows in expert order.
+"""gemm1_mxfp4: the first grouped GEMM with MXFP4 weights, g = x . W13^T in bf16, in expert order.
 
-As gemm1, but for the weights: a tile is dequantised to bf16, exactly, and multiplied with x in
+layer_mxfp4.py calls it. A tile of weights is dequantised to bf16, exactly, and multiplied with x in
 bf16, which holds FP8 exactly, too. The scales of x are applied to the sums of every 128 of K.
+
+Map of the kernel: a persistent grid over (row tile, 128 columns of g), as gemms/gemm1.py; the MMAs
+are W[128, K] . x[BLOCK_M, K]^T. Per K step of 128, 64 bytes of each row of weights are the even and
+the odd K, so x is loaded as its even and its odd columns, and there are two products.
 """
 
 import torch
@@ -20,8 +24,8 @@ def gemm1_mxfp4_kernel(
     w_ptr,  # [E_LOCAL, N, H / 2] bytes, rows of gate first
     w_scale_ptr,  # [E_LOCAL, N, H / 32] bytes
     pair_of_row_ptr,  # [rows] int32
-    tile_expert_ptr,
-    num_tiles_ptr,
+    tile_expert_ptr,  # [max_tiles] int32
+    num_tiles_ptr,  # [1] int32
     g_ptr,  # [rows, N] bf16, columns of up first, written
     H: tl.constexpr,
     N: tl.constexpr,
@@ -62,7 +66,7 @@ def gemm1_mxfp4_kernel(
 
 
 def gemm1_mxfp4(x, x_scale, w, w_scale, permutation, tile):
-    """First grouped GEMM.
+    """Return g, the first grouped GEMM's result.
 
     Args:
         x: [T, H] float8_e4m3fn; x_scale: [T, H/128] float32.
@@ -99,7 +103,10 @@ def gemm1_mxfp4(x, x_scale, w, w_scale, permutation, tile):
 
 
 def gemm1_mxfp4_ref(x, x_scale, w, w_scale, permutation, block_m):
-    """Plain statement in fp32; rows of padding or beyond the last tile are left zero."""
+    """Compute `gemm1_mxfp4` in fp32 in plain torch, for tests.
+
+    Rows of padding or beyond the last tile are left zero.
+    """
     pair_of_row = permutation.pair_of_row
     top_k = permutation.row_of_pair.shape[1]
     g = torch.zeros((len(pair_of_row), w.shape[1]), dtype=torch.float32, device=x.device)

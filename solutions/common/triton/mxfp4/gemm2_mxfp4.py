@@ -1,6 +1,9 @@
-"""gemm2_mxfp4: h . W2^T for each expert's rows with MXFP4 weights, in bf16, rows in expert order.
+"""gemm2_mxfp4: the second grouped GEMM with MXFP4 weights, y = h . W2^T in bf16, in expert order.
 
-As gemm2, but for the weights, which are dequantised to bf16 as in gemm1_mxfp4.
+layer_mxfp4.py calls it.
+
+Map of the kernel: a persistent grid over (row tile, 128 columns of y), the rest as gemm1_mxfp4.py:
+weights dequantised to bf16, two products a K step, h's scales applied every 128 of K.
 """
 
 import torch
@@ -18,10 +21,10 @@ def gemm2_mxfp4_kernel(
     h_scale_ptr,  # [rows, I / 128] fp32
     w_ptr,  # [E_LOCAL, H, I / 2] bytes
     w_scale_ptr,  # [E_LOCAL, H, I / 32] bytes
-    tile_expert_ptr,
-    num_tiles_ptr,
+    tile_expert_ptr,  # [max_tiles] int32
+    num_tiles_ptr,  # [1] int32
     y_ptr,  # [rows, num_columns] bf16, written
-    first_column,
+    first_column,  # of H, which column 0 of y is
     num_columns,
     H: tl.constexpr,
     I: tl.constexpr,  # noqa: E741
@@ -58,7 +61,7 @@ def gemm2_mxfp4_kernel(
 
 
 def gemm2_mxfp4(h, h_scale, w, w_scale, permutation, first_column, y, tile):
-    """Second grouped GEMM, for y.shape[1] columns of the hidden size from first_column on.
+    """Write y, y.shape[1] columns of the second grouped GEMM's result from first_column on.
 
     Args:
         h: [rows, I] float8_e4m3fn; h_scale: [rows, I/128] float32, both in expert order.
@@ -90,7 +93,10 @@ def gemm2_mxfp4(h, h_scale, w, w_scale, permutation, first_column, y, tile):
 
 
 def gemm2_mxfp4_ref(h, h_scale, w, w_scale, permutation, block_m, first_column, num_columns):
-    """Plain statement; rows of padding or beyond the last tile are left zero."""
+    """Compute `gemm2_mxfp4` in plain torch, for tests.
+
+    Rows of padding or beyond the last tile are left zero.
+    """
     y = torch.zeros((h.shape[0], num_columns), dtype=torch.bfloat16, device=h.device)
     columns = slice(first_column, first_column + num_columns)
     wide = h.float() * h_scale.repeat_interleave(BLOCK, -1)

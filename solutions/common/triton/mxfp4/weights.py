@@ -1,7 +1,8 @@
-"""weights: a tile of MXFP4 weights as bf16, which holds every one of them exactly.
+"""weights: load a tile of MXFP4 weights as bf16, which holds all of their values exactly.
 
-A K block is 128 of K: 64 bytes of a row and four scales. The low halves of the bytes are the even
-K, the high ones the odd, and the two make two products, with x split likewise: nothing is shuffled.
+The GEMMs with MXFP4 weights call `weight_tile`. A K block is 128 of K: 64 bytes of a row and four
+scales. The low halves of the bytes are the weights of even K, the high halves those of odd K. They
+are kept apart, and a GEMM multiplies either with the even or odd columns of x: nothing is shuffled.
 """
 
 import torch
@@ -15,9 +16,10 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 @triton.jit
 def e2m1(code):
-    """The value of 4 bits in fp32: sign, two of exponent, one of mantissa.
+    """Return the fp32 value of an E2M1 code: 4 bits, a sign, two of exponent, one of mantissa.
 
-    In fp32's place they are 2^-126 of the value, the subnormal ones too.
+    Moved to where fp32 has its exponent and mantissa, the bits are 2^-126 times the value, also for
+    subnormal codes.
     """
     bits = ((code & 7) << 22) | ((code & 8) << 28)
     return bits.to(tl.float32, bitcast=True) * 8.507059173023462e37  # 2^126
@@ -25,7 +27,7 @@ def e2m1(code):
 
 @triton.jit
 def e8m0(byte):
-    """2^(byte - 127) in fp32, which is subnormal for 0; NaN for 255."""
+    """Return 2^(byte - 127) in fp32, which is subnormal for 0; NaN for 255."""
     bits = tl.where(byte == 0, 0x00400000, byte << 23)
     bits = tl.where(byte == 255, 0x7FC00000, bits)
     return bits.to(tl.float32, bitcast=True)
@@ -33,15 +35,15 @@ def e8m0(byte):
 
 @triton.jit
 def load_bytes(ptrs):
-    """Bytes that are int8 in memory, as int32 from 0 to 255."""
+    """Return bytes, which are int8 in memory, as int32 from 0 to 255."""
     return tl.load(ptrs).to(tl.int32) & 255
 
 
 @triton.jit
 def weight_tile(w_ptrs, scale_ptrs):
-    """The weights of a K block at even and at odd K, bf16 [rows, 64] each.
+    """Return the weights of a K block at even K and those at odd K, each bf16 [rows, 64].
 
-    w_ptrs: of the bytes, [rows, 64]; scale_ptrs: of each byte's scale.
+    w_ptrs: pointers [rows, 64] to the bytes; scale_ptrs: to the scale of each byte.
     """
     packed = load_bytes(w_ptrs)
     scale = e8m0(load_bytes(scale_ptrs))
@@ -51,7 +53,10 @@ def weight_tile(w_ptrs, scale_ptrs):
 
 
 def dequantised_ref(w, scale):
-    """Plain statement: bytes [..., K / 2] and [..., K / 32] of any byte dtype -> fp32 [..., K]."""
+    """Return weights [..., K / 2] times scale [..., K / 32] in fp32 [..., K], in plain torch.
+
+    Both may have any dtype of one byte.
+    """
     packed = w.view(torch.uint8).int()
     codes = torch.stack([packed & 15, packed >> 4], -1).flatten(-2)
     values = torch.tensor([*E2M1, *(-value for value in E2M1)], device=w.device)[codes]

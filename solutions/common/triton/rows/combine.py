@@ -1,13 +1,15 @@
-"""combine: every token gathers its rows, weighs them and sums in fp32.
+"""combine: a token's output is the sum of its rows of y times their routing weights, in fp32.
 
-A gather and no atomics: the terms are added in the order of the routing, so the result is the same
-bit for bit in every run. A token without a local expert gets exact zeros.
+The last stage of layer.py, sglang_triton and deepgemm.
 
-Map of the kernel: one program a (token, BLOCK columns), in one of two forms. Straight, loads of y
-are masked and all in flight together: best for few tokens. With BRANCH, row numbers and weights are
-loaded as vectors and the program branches over experts of other ranks, which most are: enough other
-programs wait for memory where tokens are many. Both forms add by a fused multiply-add, and so give
-the same bits.
+It gathers rows and has no atomics: the terms are added in the order of the routing, so the result
+is the same bit for bit in every run. A token without a local expert gets exact zeros.
+
+Map of the kernel: one program a (token, BLOCK columns), in one of two forms. Without BRANCH, loads
+of y are masked and all in flight together: best for few tokens. With BRANCH, row numbers and
+weights are loaded as vectors and the program branches past experts of other ranks, which most are:
+best for many tokens, when enough other programs have loads in flight. Both forms add by a fused
+multiply-add, and so give the same bits.
 """
 
 import torch
@@ -62,14 +64,14 @@ def combine_kernel(
 
 
 def combine(y, row_of_pair, weight, output, first_column, branch=False, pdl=False):
-    """Sum each token's weighed rows into the output.
+    """Write the sum of each token's weighed rows into columns of the output.
 
     Args:
         y: [rows, num_columns] bfloat16.
         row_of_pair: [T, top_k] int32, -1 where a token has no such row; weight: [T, top_k] float32.
         output: [T, H] bfloat16; columns first_column .. first_column + num_columns are written, all
             of them.
-        branch: whether many tokens take the branching form.
+        branch: whether more than 64 tokens take the branching form.
         pdl: whether a GPU may start the kernel before the preceding one has ended; it waits by
             itself.
     """
@@ -97,7 +99,7 @@ def combine(y, row_of_pair, weight, output, first_column, branch=False, pdl=Fals
 
 
 def combine_ref(y, row_of_pair, weight, output, first_column):
-    """Plain statement of `combine`; writes output[:, first_column : first_column + y.shape[1]]."""
+    """Compute `combine` in plain torch, for tests: write the same columns of output."""
     local = row_of_pair >= 0
     rows = row_of_pair.clamp(min=0).long()
     terms = torch.where(local[..., None], y[rows].float(), 0.0)

@@ -1,4 +1,6 @@
-"""dequantise: hidden states from FP8 with a scale per 128 columns to bf16, which FlashInfer takes.
+"""dequantise: hidden states from FP8 with a scale per 128 columns to bf16.
+
+flashinfer_cutlass and flashinfer_mxfp4 call it, as FlashInfer's functions take bf16.
 
 Map of the kernel: one program reads a tile of tokens by 128 columns and one scale a token, and
 writes the tile.
@@ -39,7 +41,7 @@ def dequantise_kernel(
 
 
 def dequantise(x, x_scale):
-    """Return bf16 hidden states.
+    """Return x times its scales.
 
     Args:
         x: [T, H] float8_e4m3fn, T >= 1, H a multiple of 128.
@@ -66,7 +68,7 @@ def dequantise(x, x_scale):
 
 
 def dequantise_ref(x, x_scale):
-    """Plain statement of `dequantise`; same arguments and results, on any device."""
+    """Compute `dequantise` in plain torch, for tests, on any device."""
     if not SCALES_ROW_MAJOR:
         x_scale = x_scale.t()
     return (x.float() * x_scale.repeat_interleave(BLOCK, dim=1)).bfloat16()

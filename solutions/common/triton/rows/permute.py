@@ -1,20 +1,23 @@
-"""permute: a row for every (token, expert) pair of this rank, sorted by expert, and their tiles.
+"""permute: sort the (token, expert) pairs of this rank by expert, and cut them into GEMM tiles.
 
-A stable counting sort: an expert's rows lie together in the order of its pairs, so the result is
-the same in every run. Padded, they start at a multiple of block_m, and tile m is the rows from m *
-block_m on; otherwise no row is padding, and `tile_rows` says where a tile starts. A tile of block_m
-rows belongs to one expert. Tokens are not copied: the pair of a row says where its activations are.
-Nothing is read back to the host.
+A pair is one of the TOP_K experts that a token is routed to, number token * TOP_K + slot. Each pair
+whose expert is on this rank (local) gets a row. An expert's rows lie together, in the order of its
+pairs (a stable counting sort), so the result is the same in every run. A tile is up to block_m rows
+of one expert, which the GEMMs multiply at once. Padded, an expert's rows start at a multiple of
+block_m, and tile m is the rows from m * block_m on; otherwise no row is padding, and `tile_rows`
+says where a tile starts. Tokens are not copied: the GEMMs find them by the pair of a row. Nothing
+is read back to the host.
 
-A pair names its expert by any number; those from `first_expert` on are local, and no other has a
-row.
+Local are the experts from `first_expert` to `first_expert` + num_local_experts - 1; pairs may name
+any others, which get no row.
 
 Map of the kernels: a pair's row is its expert's first row plus the number of earlier pairs of that
 expert. Pairs are counted in groups of up to 1024. `count` (a program a group) writes the histogram
 of its group; a single group needs none. `place` (64 pairs a program where there is a single group,
 else 256) adds up the groups' histograms, takes that of the pairs before its own in its group, and
 compares its own pairs with each other. So the work of a program is groups x experts + 256 x 256,
-never pairs x experts. The programs share the writing of tiles and padding.
+never pairs x experts. The programs share the writing of tiles and padding. `place` is launched
+after `count`, in stream order; neither has barriers of its own.
 """
 
 from typing import NamedTuple
@@ -23,30 +26,30 @@ import torch
 import triton
 import triton.language as tl
 
-# pairs of a histogram: one of so many takes about as long as comparing 256 pairs with each other
+# pairs in a histogram: making it takes about as long as comparing 256 pairs with each other
 GROUP = 1024
-MIN_GROUP = 256  # size of a single group, at least: a pair a thread
-PAIRS = 256  # of a program of `place`
-PAIRS_SINGLE = 64  # where there is a single group
-# (group, expert) counts, or (padding row, expert) stores, of a program at a time
+MIN_GROUP = 256  # smallest size of a single group: a pair for each thread
+PAIRS = 256  # pairs of a program of `place`
+PAIRS_SINGLE = 64  # the same where there is a single group
+# (group, expert) counts that a program loads at a time, or (padding row, expert) stores
 MAX_ELEMENTS = 4096
 
 
 class Permutation(NamedTuple):
-    """Where rows are. Only the first num_tiles[0] tiles and num_rows[0] rows are defined."""
+    """The rows and tiles of a call. Only the first num_tiles[0] and num_rows[0] are defined."""
 
     row_of_pair: torch.Tensor  # [T, TOP_K] int32: row of the pair, -1 when its expert is not local
-    # [max_rows] int32: token * TOP_K + slot; the number asked for in a padding row
+    # [max_rows] int32: token * TOP_K + slot; `padding`, as passed to permute, in a padding row
     pair_of_row: torch.Tensor
     tile_expert: torch.Tensor  # [max_tiles] int32: local expert of a tile of block_m rows
     num_tiles: torch.Tensor  # [1] int32
     num_rows: torch.Tensor  # [1] int32, with the padding
-    # [max_tiles, 2] int32: first row, end of its expert's rows; None where padded
+    # [max_tiles, 2] int32: a tile's first row, and the end of its expert's rows; None where padded
     tile_rows: torch.Tensor | None
 
 
 def max_tiles(num_tokens, top_k, num_local_experts, block_m):
-    """Return an upper bound on the tiles of any routing."""
+    """Return the most tiles that any routing of num_tokens tokens can make."""
     pairs = num_tokens * top_k
     return pairs // block_m + min(num_local_experts, pairs)
 
@@ -61,7 +64,7 @@ def local_number(expert, first_expert, LOCAL: tl.constexpr):
 
 @triton.jit
 def count_local(expert, here, BINS: tl.constexpr):
-    """Return the histogram [BINS] int32 of the local ones among `expert` where `here` holds."""
+    """Return how often each local number is in `expert` where `here` holds, [BINS] int32."""
     return tl.histogram(tl.maximum(expert, 0), BINS, mask=here & (expert >= 0))
 
 
@@ -82,7 +85,8 @@ def count_kernel(
     tl.store(group_count_ptr + group * BINS + tl.arange(0, BINS), count_local(expert, inside, BINS))
 
 
-# Counts known to be aligned are loaded in a wider layout, which spills registers.
+# If Triton knew that group_count_ptr is aligned, it would load the counts in a wider layout, which
+# spills registers.
 @triton.jit(
     do_not_specialize=["num_pairs", "num_groups", "padding", "first_expert"],
     do_not_specialize_on_alignment=["group_count_ptr"],
@@ -171,10 +175,11 @@ def place_kernel(
 
 
 def permute(expert, num_local_experts, block_m, padded=True, padding=-1, first_expert=0):
-    """Return the pairs sorted by local expert.
+    """Return the pairs sorted by local expert, as rows and tiles.
 
     Args:
-        expert: [T, TOP_K] int32, any numbers; those that are not local have no row. T >= 1.
+        expert: [T, TOP_K] int32: each pair's expert, any number, as the head of this file says;
+            T >= 1.
         num_local_experts: E_local.
         block_m: rows of a GEMM tile, a power of two.
         padded: whether every expert's rows start at a multiple of block_m.
@@ -262,7 +267,10 @@ def _allocate(sizes, device):
 
 
 def permute_ref(expert, num_local_experts, block_m, padded=True, padding=-1, first_expert=0):
-    """Plain statement of `permute`; same arguments and results, `padding` or -1 where undefined."""
+    """Compute `permute` in plain torch, for tests, on any device.
+
+    What `permute` leaves undefined is `padding` or -1.
+    """
     num_tokens, top_k = expert.shape
     tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)
     max_rows = tiles * block_m if padded else expert.numel()
@@ -298,9 +306,9 @@ def permute_ref(expert, num_local_experts, block_m, padded=True, padding=-1, fir
 
 
 def tiles_ref(permutation, block_m):
-    """Yield expert and rows, without padding, of each used tile.
+    """Yield (local expert, row numbers without padding) of each used tile.
 
-    The plain statements of the GEMMs go through them.
+    The references of the GEMMs in plain torch loop over it.
     """
     num_tiles = int(permutation.num_tiles)
     experts = permutation.tile_expert[:num_tiles].tolist()

@@ -1,11 +1,11 @@
-"""quantise_tokens: bf16 tokens as FP8, with one scale for each token and 128 columns, row-major.
+"""quantise_tokens: bf16 tokens to FP8, with one fp32 scale for each token and 128 columns.
 
-A kernel of its own, ahead of gemm1: there each row is read once for every column tile, in FP8
-through asynchronous copies; bf16 rows would be twice the bytes and quantised again for each of 8 to
-16 tiles.
+triton_fused_v2 launches it ahead of the layer for bf16 tokens. It is not fused into gemm1, which
+reads each token once for every column tile: in bf16 that would be twice the bytes, and the token
+would be quantised again for each of 8 to 16 tiles.
 
 Map of the kernel: a program takes a token's GROUPS groups of 128 columns, so amax and scale are
-reductions inside it. Divisions are rounded exactly, so the bytes are those of the plain statement.
+reductions inside it. Divisions are rounded exactly, so the bytes are those of plain torch.
 """
 
 import torch
@@ -57,7 +57,7 @@ def quantise_tokens(x):
 
 
 def quantise_tokens_ref(x):
-    """Plain statement of `quantise_tokens`."""
+    """Compute `quantise_tokens` in plain torch, for tests."""
     groups = x.float().unflatten(-1, (-1, BLOCK))
     amax = groups.abs().amax(-1)
     amax = amax.clamp(min=LEAST_AMAX)

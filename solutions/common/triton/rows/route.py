@@ -1,11 +1,15 @@
 """route: which experts a token goes to, and with what weight.
 
-With DeepSeek-V3's "no auxiliary loss" routing s = sigmoid(logits); s + bias selects, s alone
-weighs. The experts may stand in groups; a group's score is the sum of its two largest s + bias, the
-best groups are kept, and the largest s + bias inside them are the token's experts. Non-local
-experts count in the sum that normalises the weights, and are then marked -1: this rank has no work
-for them. With renorm routing the logits select, and the weights are a softmax over the chosen ones.
-Shared experts, the last local ones, take a token's last slots on rank token % ranks.
+The first stage of layer.py, sglang_triton, flashinfer_cutlass and deepgemm, where the caller does
+not pass experts and weights.
+
+With DeepSeek-V3's "no auxiliary loss" routing s = sigmoid(logits); experts are chosen by s + bias
+and weighed by s. The experts may stand in groups; a group's score is the sum of its two largest s +
+bias, the best groups are kept, and the largest s + bias inside them are the token's experts.
+Non-local experts count in the sum that normalises the weights, and are then marked -1: this rank
+has no work for them. With renorm routing experts are chosen by their logits, and the weights are a
+softmax over those of the chosen. Shared experts, which are the last local ones, take a token's last
+slots on rank token % ranks.
 
 Map of the kernel: one program a token; its scores live in registers, and every step (group maxima,
 rank of a group, TOP_K rounds of argmax) is a reduction over them. Two stores at the end.
@@ -17,7 +21,7 @@ import triton.language as tl
 
 from ...host import problem
 
-# of the definition, for the kernels
+# the definition's sizes, as constants that kernels may read
 E = tl.constexpr(problem.NUM_EXPERTS)
 NUM_GROUPS = tl.constexpr(problem.NUM_GROUPS)
 KEPT_GROUPS = tl.constexpr(problem.KEPT_GROUPS)
@@ -26,9 +30,9 @@ KEPT_GROUPS = tl.constexpr(problem.KEPT_GROUPS)
 GROUPS = tl.constexpr(triton.next_power_of_2(problem.NUM_GROUPS))
 IN_GROUP = tl.constexpr(triton.next_power_of_2(problem.NUM_EXPERTS // problem.NUM_GROUPS))
 LANES = tl.constexpr(GROUPS.value * IN_GROUP.value)
-CHOSEN = tl.constexpr(problem.TOP_K)
+CHOSEN = tl.constexpr(problem.TOP_K)  # experts that the router chooses for a token
 SHARED = tl.constexpr(problem.NUM_SHARED_EXPERTS)
-TOP_K = tl.constexpr(problem.TOP_K + problem.NUM_SHARED_EXPERTS)  # experts of a token
+TOP_K = tl.constexpr(problem.TOP_K + problem.NUM_SHARED_EXPERTS)  # with the shared ones
 SLOTS = tl.constexpr(triton.next_power_of_2(TOP_K.value))
 RENORM = tl.constexpr(problem.RENORM)
 
@@ -47,7 +51,7 @@ def route_kernel(
     lane = tl.arange(0, LANES)
     slot = tl.arange(0, SLOTS)
     expert = lane
-    if LANES > E and NUM_GROUPS > 1:  # the number after the last where a lane has none
+    if LANES > E and NUM_GROUPS > 1:  # a lane without an expert gets E, the number after the last
         expert = lane // IN_GROUP * (E // NUM_GROUPS) + lane % IN_GROUP
         expert = tl.where(lane % IN_GROUP < E // NUM_GROUPS, expert, E)
 
@@ -57,7 +61,7 @@ def route_kernel(
         logits = tl.load(logits_ptr + token * E + expert, mask=expert < E, other=0.0).to(tl.float32)
     if RENORM:
         s = logits
-        selectable = tl.maximum(logits, -3.0e38)  # -inf is for who cannot be chosen
+        selectable = tl.maximum(logits, -3.0e38)  # -inf is for experts that cannot be chosen
     else:
         s = 1.0 / (1.0 + tl.exp(-logits))
         if LANES == E:
@@ -152,10 +156,10 @@ def route(
 
 
 def topk_of(given):
-    """Return each token's experts and weights: the caller's, where it gives them, else `route`'s.
+    """Return each token's experts and weights: the caller's, in a routed layer, else `route`'s.
 
     Args:
-        given: what `check_arguments` returns.
+        given: the call's arguments, as `check_arguments` returns them.
 
     Returns:
         expert, weight [T, TOP_K]; first_expert: the number that the first local expert has in
@@ -177,7 +181,7 @@ def topk_of(given):
 def route_ref(
     routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts
 ):
-    """Plain statement of `route`; same arguments and results, on any device."""
+    """Compute `route` in plain torch, for tests, on any device."""
     if problem.RENORM:
         chosen, expert = routing_logits.float().topk(problem.TOP_K, dim=-1)
         return expert.to(torch.int32), torch.softmax(chosen, dim=-1)
@@ -199,7 +203,11 @@ def route_ref(
 
 
 def with_shared_ref(local, weight, rank, num_routed):
-    """Return local experts and weights with the shared ones, which come after num_routed others."""
+    """Return local experts and weights with the shared experts' columns behind them.
+
+    local, weight: [T, TOP_K]. Shared experts have the local numbers from num_routed on; their
+    weight is 1, their number -1 on other ranks than token % ranks.
+    """
     ranks = problem.NUM_EXPERTS // num_routed
     here = torch.arange(len(local), device=local.device) % ranks == rank
     shared = num_routed + torch.arange(problem.NUM_SHARED_EXPERTS, device=local.device)

@@ -1,4 +1,6 @@
-"""swiglu: h = s * (up + offset), where s = gate * sigmoid(alpha * gate).
+"""swiglu: the activation, h = s * (up + offset), where s = gate * sigmoid(alpha * gate).
+
+The kernels that have fp32 sums of gate and up call it.
 
 Alpha, offset and clamps are the definition's. With a limit, up is kept within +-limit, and gate, or
 s where that is clamped instead, is at most limit. NaN stays NaN.
@@ -10,7 +12,7 @@ import triton.language as tl
 
 from ...host import problem
 
-# of the definition, for the kernels
+# the definition's numbers, as constants that kernels may read
 LIMIT = tl.constexpr(problem.SWIGLU_LIMIT)  # 0: none
 ALPHA = tl.constexpr(problem.SWIGLU_ALPHA)
 UP_OFFSET = tl.constexpr(problem.SWIGLU_UP_OFFSET)
@@ -19,6 +21,7 @@ CLAMP_AFTER_SILU = tl.constexpr(problem.CLAMP_AFTER_SILU)
 
 @triton.jit
 def at_most(x, limit):
+    """Return the smaller of x and limit; NaN where x is NaN."""
     return tl.minimum(x, limit, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -44,7 +47,7 @@ def swiglu(gate, up):
 
 
 def swiglu_ref(gate, up):
-    """Plain statement of `swiglu`."""
+    """Compute `swiglu` in plain torch, for tests."""
     most = problem.SWIGLU_LIMIT or float("inf")
     if not problem.CLAMP_AFTER_SILU:
         gate = gate.clamp(max=most)

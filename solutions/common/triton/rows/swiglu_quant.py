@@ -1,4 +1,7 @@
-"""swiglu_quant: h = swiglu(gate, up) in FP8, with one scale for each row and 128 columns.
+"""swiglu_quant: h = swiglu(gate, up) in FP8, with one fp32 scale for each row and 128 columns.
+
+layer.py launches it after gemm1; sglang_triton and deepgemm have kernels of the same content for
+their own orders of rows.
 
 Map of the kernel: programs stride over the rows that exist (their number is read on the device); a
 program takes 8 groups of 128 columns of a row at a time, so amax and scale are reductions inside
@@ -17,9 +20,10 @@ FP8_MAX = 448.0
 
 @triton.jit
 def swiglu_and_scale(gate, up, AXIS: tl.constexpr):
-    """Return h = swiglu(gate, up) in fp32, and the scale, amax / 448, of each group of 128.
+    """Return h = swiglu(gate, up), and each group's scale: amax / 448, or 1 if h is zero.
 
-    A group lies along AXIS.
+    gate, up: fp32 tiles with 128 elements along AXIS, which are one group. h has their shape, the
+    scales lack AXIS.
     """
     h = swiglu(gate, up)
     amax = tl.max(tl.abs(h), AXIS)
@@ -45,7 +49,7 @@ def swiglu_quant_kernel(
     g_ptr,  # [rows, 2 I] bf16
     h_ptr,  # [rows, I] fp8, written
     h_scale_ptr,  # [rows, I / 128] fp32, written
-    num_tiles_ptr,
+    num_tiles_ptr,  # [1] int32; read in expert order only
     row_of_pair_ptr,  # [num_pairs] int32; read in pair order only
     num_pairs,
     I: tl.constexpr,  # noqa: E741
@@ -69,13 +73,13 @@ def swiglu_quant_kernel(
 
 
 def swiglu_quant(g, permutation, block_m, programs, expert_order=True):
-    """Return activation and quantisation of the rows of the used tiles.
+    """Return the quantised activation of the rows of used tiles.
 
     Args:
         g: [rows, 2I] bfloat16, `up` columns first; I a multiple of 128.
         permutation: `permute`'s result for block_m.
         programs: upper bound on the programs that share the rows.
-        expert_order: False where g lies in pair order.
+        expert_order: False where g is in pair order (gemm1.py).
 
     Returns:
         h [rows, I] float8_e4m3fn, h_scale [rows, I/128] float32. Rows of unused tiles are
@@ -104,7 +108,7 @@ def swiglu_quant(g, permutation, block_m, programs, expert_order=True):
 
 
 def swiglu_quant_ref(g):
-    """Plain statement of `swiglu_quant`, without a permutation."""
+    """Compute `swiglu_quant` of all rows of g in plain torch, for tests."""
     up, gate = g.float().chunk(2, dim=-1)
     h = swiglu_ref(gate, up).unflatten(-1, (-1, BLOCK))
     amax = h.abs().amax(-1)
