@@ -1,14 +1,15 @@
-"""Adapters of inference engines, an engine a folder.
+"""Adapters between a packed solution and inference engines, a folder for each engine.
 
-`moebench pack --package` puts them beside a solution's sources. The __init__.py of such a package
-defines what is declared here, so that an editor knows it.
+`moebench pack --package` copies them into the package that it makes of a solution, and rewrites
+their imports. There `from integrations import run` is an import from the package's own __init__.py,
+which defines the names below. Here they are only declared, for editors and type checkers.
 """
 
 from collections.abc import Callable
 
-DEFINITION: str  # the definition's name
-SIZES: dict[str, int]  # of its layer
-run: Callable[..., None]  # the solution's function
-run_bf16: Callable[..., None]  # for tokens in bf16; not of a package for MXFP4 experts
-run_allreduce_bf16: Callable[..., None]  # summed over ranks; of some solutions
-Peers: Callable  # the ranks over which it is summed
+DEFINITION: str  # name of the definition that the package is compiled for
+SIZES: dict[str, int]  # num_local_experts, top_k, hidden_size and intermediate_size of its layer
+run: Callable[..., None]  # the solution's function, which computes the layer
+run_bf16: Callable[..., None]  # the same for bf16 tokens; a package for MXFP4 experts has none
+run_allreduce_bf16: Callable[..., None]  # with the output summed over ranks; few solutions have it
+Peers: Callable  # class of the ranks over which it is summed (hopper_fused/allreduce.py)

@@ -1,6 +1,8 @@
-"""for_engines: what the adapters share.
+"""for_engines: the part of a package that all its adapters use.
 
-That is which layer this package computes, and how another one is refused.
+It has the name of the layer that this package is compiled for, and the errors for a model with
+another layer. "This package" here and in the adapters is the one that `moebench pack --package`
+made; adapter is the file that an engine's plugin mechanism calls, such as for_vllm.py.
 """
 
 import shlex
@@ -11,33 +13,33 @@ from integrations import DEFINITION, SIZES
 
 NAME = __package__.rpartition(".")[2]
 SOLUTION = NAME.partition("_routed")[0].removesuffix("_mxfp4")
-MXFP4 = DEFINITION.startswith("moe_mxfp4_")  # else FP8 in blocks
+MXFP4 = DEFINITION.startswith("moe_mxfp4_")  # else experts are in FP8, in blocks of 128 x 128
 WEIGHTS = "MXFP4" if MXFP4 else "FP8"
 PACKED = f"{__package__}: solution {SOLUTION}, definition {DEFINITION}"
-# lines of an engine's log
+# lines that adapters write to an engine's log, which show that this package computes
 ACTIVE = f"{WEIGHTS} experts by {PACKED}"
 SUMS = f"Sum over ranks by {PACKED}"
-BLOCK = 128  # of what has one scale: weights in FP8, tokens, and h
+BLOCK = 128  # columns that share one scale: of weights in FP8, of tokens and of h
 
 
 @dataclass(frozen=True)
 class Split:
-    """How many ranks share a layer's experts, and how many have a slice each of every expert."""
+    """How a layer is split over ranks."""
 
-    experts: int
-    width: int
+    experts: int  # expert-parallel ranks, each of which has some of the experts
+    width: int  # tensor-parallel ranks, each of which has a slice of every expert
 
 
 def check_sizes(sizes, model, split, hint=""):
-    """Raise ValueError where a layer's sizes on a rank are not SIZES.
+    """Raise ValueError unless a layer's sizes on a rank are those of this package.
 
-    The message has the commands for a package that fits, where there can be one.
+    The message has the commands that make a package for the layer, if one is possible.
 
     Args:
-        sizes: the layer's, with the keys of SIZES.
+        sizes: of the model's layer on this rank, with the keys of SIZES.
         model: name or folder of the checkpoint.
-        split: Split of the layer.
-        hint: what else may be wrong, before the commands.
+        split: how the layer is split over ranks.
+        hint: advice to print before the commands.
     """
     if sizes == SIZES:
         return
@@ -48,8 +50,9 @@ def check_sizes(sizes, model, split, hint=""):
 
 
 def check_width(width, ranks):
-    """Raise ValueError where the slice of an expert that each of `ranks` has, so wide, cuts a block
-    that has one scale.
+    """Raise ValueError unless each rank's slice of an expert is a multiple of BLOCK wide.
+
+    width: of a slice. ranks: over which experts are split.
     """
     if width % BLOCK == 0:
         return
@@ -65,7 +68,7 @@ def check_width(width, ranks):
 
 
 def commands(model, split):
-    """Return what to type in a clone of the repository for a package of a checkpoint's layer."""
+    """Return shell commands that, in a clone of the repository, make a package for a checkpoint."""
     config = Path(model, "config.json")
     steps = []
     if config.is_file():

@@ -1,5 +1,7 @@
-"""What this GPU reaches: a read of its memory, and dense GEMMs; for the roofline bound, which
-divides by the best readings in operators/ceilings.jsonl. Needs 10 GiB.
+"""Measure the memory bandwidth and the dense GEMM rates that this GPU reaches, and print them.
+
+With --record they are added to operators/ceilings.jsonl, from which the roofline bound takes the
+best. Needs 10 GiB of GPU memory.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import triton.language as tl
 from moebench.core.provenance import cuda_driver
 from moebench.operators.roofline import RATES, READINGS, Reading
 
-WORDS = 1 << 31  # of 4 bytes, which are read
+WORDS = 1 << 31  # 4-byte words that are read
 GEMM_SIZE = 8192
 ROUNDS = 7
 CALLS = 20
@@ -22,11 +24,11 @@ CALLS = 20
 
 @dataclass(frozen=True)
 class Reader:
-    """How memory is read: words of a load, loads of a program, warps of a program."""
+    """A shape of the kernel that reads memory."""
 
-    block: int
-    loads: int
-    warps: int
+    block: int  # words in a load
+    loads: int  # loads of a program
+    warps: int  # warps of a program
 
 
 READERS = [Reader(4096, 8, 8), Reader(8192, 8, 8), Reader(8192, 16, 16), Reader(16384, 4, 16)]
@@ -34,7 +36,7 @@ READERS = [Reader(4096, 8, 8), Reader(8192, 8, 8), Reader(8192, 16, 16), Reader(
 
 @dataclass(frozen=True)
 class Task:
-    """Something to be timed. work: bytes or floating-point operations of a call."""
+    """A call to be timed. work: bytes or floating-point operations of a call."""
 
     name: str
     call: Callable[[], object]
@@ -43,6 +45,7 @@ class Task:
 
 @triton.jit
 def read(words, sums, BLOCK: tl.constexpr, LOADS: tl.constexpr):
+    """Read BLOCK * LOADS words [WORDS] int32 a program; write one number of each to sums."""
     first = tl.program_id(0).to(tl.int64) * BLOCK * LOADS
     total = tl.zeros((BLOCK,), tl.int32)
     for step in range(LOADS):
@@ -51,7 +54,7 @@ def read(words, sums, BLOCK: tl.constexpr, LOADS: tl.constexpr):
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Return the time of a call, in a burst too short for the GPU to slow down for its power."""
+    """Return the seconds of a call, measured over too few calls for the GPU to throttle."""
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
     start.record()
@@ -63,7 +66,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def gemm_tasks() -> list[Task]:
-    """Return dense products of random square matrices, in FP8 and in bf16."""
+    """Return tasks: products of random square matrices, in FP8 and in bf16."""
     a, b = torch.randn(2, GEMM_SIZE, GEMM_SIZE, device="cuda")
     a_fp8 = a.to(torch.float8_e4m3fn)
     b_fp8 = b.to(torch.float8_e4m3fn)
@@ -76,7 +79,7 @@ def gemm_tasks() -> list[Task]:
 
 
 def read_tasks() -> list[Task]:
-    """Return a read of the same memory by each of READERS."""
+    """Return tasks: a read of the same memory by each of READERS."""
     words = torch.zeros(WORDS, dtype=torch.int32, device="cuda")
     tasks = []
     for reader in READERS:
@@ -95,7 +98,7 @@ def read_tasks() -> list[Task]:
 
 
 def measured() -> dict[str, float]:
-    """Return task -> the best rate of all rounds."""
+    """Return name of a task -> the best rate of all rounds, in units of work per second."""
     tasks = [*gemm_tasks(), *read_tasks()]
     best = {task.name: 0.0 for task in tasks}
     for _ in range(ROUNDS + 1):  # the first one compiles
@@ -106,7 +109,7 @@ def measured() -> dict[str, float]:
 
 
 def reading_of(rates: dict[str, float]) -> Reading:
-    """Return the best of each kind of task, to four digits."""
+    """Return a Reading of this GPU: the best rate of each kind of task, to four digits."""
     best = {}
     for kind in RATES:
         rate = max(rates[name] for name in rates if kind in name)

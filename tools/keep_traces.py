@@ -1,9 +1,10 @@
-"""Add traces that a run elsewhere wrote with --output to the files in which a run here keeps them.
+"""Add traces from files that `moebench run --output` wrote, perhaps on another machine, to this
+repository's traces.
 
-python tools/keep_traces.py FILE.jsonl ...
+    python tools/keep_traces.py FILE.jsonl ...
 
-Each goes to the file of its definition and clock, as one run more. Traces of workloads that are not
-this repository's, and of solutions that it does not have, are left out and counted.
+Each trace goes to the file of its definition and clock, as if run here. Traces of workloads or
+solutions that this repository does not have are left out and counted.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from moebench.results import trace_files
 
 
 def is_ours(trace: Trace) -> bool:
-    """Whether a trace is of this repository's definition, workload and solution."""
+    """Return whether this repository has a trace's definition, workload and solution."""
     layer_key = catalogue.by_name().get(trace.definition)
     if layer_key is None or trace.workload.uuid not in cases_by_uuid(layer_key):
         return False

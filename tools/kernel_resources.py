@@ -1,7 +1,9 @@
-"""What the Triton kernels of solutions take on a GPU that is not here: the most of all variants
-that are launched.
+"""Compile the Triton kernels of solutions for any architecture, and print the registers, shared
+memory and stack that they need: for each kernel the most of all variants that a call launches.
 
-python tools/kernel_resources.py triton_fused_v2 --definition full --architecture sm_100
+    python tools/kernel_resources.py triton_fused_v2 --definition full --architecture sm_100
+
+No GPU is needed.
 """
 
 import argparse
@@ -24,8 +26,10 @@ from ahead_of_time import compiled  # noqa: E402
 from moebench.core.errors import exit_with  # noqa: E402
 from moebench.operators.catalogue import layer_key_named  # noqa: E402
 
-TOKENS = (1, 7, 80, 300, 901, 2000, 14107)  # multiples of 16 and others; every choice of kernels
-SHOWN = ("MMA", "UTMALDG", "LDGSTS")  # ends of opcodes: of tensor cores and asynchronous copies
+# numbers of tokens that together launch every kernel; multiples of 16, and others
+TOKENS = (1, 7, 80, 300, 901, 2000, 14107)
+# how the opcodes end that are printed: those of tensor cores and asynchronous copies
+SHOWN = ("MMA", "UTMALDG", "LDGSTS")
 COLUMNS = (
     "solution",
     "kernel",
@@ -38,7 +42,7 @@ COLUMNS = (
 
 
 def instructions(opcodes: Iterable[str] | None) -> str:
-    """Return the opcodes to be shown, "?" where the disassembler does not know the architecture."""
+    """Return the opcodes to print, "?" for None: where the disassembler cannot tell."""
     if opcodes is None:
         return "?"
     shown = [opcode for opcode in opcodes if opcode.endswith(SHOWN)]
@@ -46,10 +50,7 @@ def instructions(opcodes: Iterable[str] | None) -> str:
 
 
 def resources(solutions: list[str], layer_key: str, architecture: str) -> dict[tuple, list[tuple]]:
-    """Return (registers, shared bytes, stack bytes) of each variant.
-
-    They are listed by solution, kernel and instructions.
-    """
+    """Return (solution, kernel, instructions) -> (registers, shared, stack bytes) of variants."""
     variants = defaultdict(list)
     for name in track(solutions, "compiling", console=Console(stderr=True)):
         with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +63,7 @@ def resources(solutions: list[str], layer_key: str, architecture: str) -> dict[t
 
 
 def table_of(variants: dict[tuple, list[tuple]]) -> Table:
-    """Return a row for each kernel, with the most of each resource."""
+    """Return a table with a row for each kernel: the most of each resource of its variants."""
     table = Table(*COLUMNS, box=MARKDOWN)
     for (solution, kernel, opcodes), used in variants.items():
         most = [str(max(column)) for column in zip(*used, strict=True)]

@@ -1,11 +1,11 @@
-"""Time MXFP4 layers side by side, with weights prepared ahead as a server does.
+"""Time the solutions of an MXFP4 layer side by side, with weights prepared ahead as a server does.
 
-A FlashInfer-Bench call gets new weights, so a solution that reorders them does so in every call.
-Here a solution that has `prepare` and `layer` prepares once and is timed without. Beside them stand
-the solutions that take the weights as they are, and FP8 solutions of a definition with the same
-sizes, on weights that are converted exactly. Every output is held against the MXFP4 reference.
+In FlashInfer-Bench each call gets new weights, so a solution that reorders them does so in every
+call. Here solutions that have functions `prepare` and `layer` prepare once, which is not part of
+the time. The others are timed as they are, as are the FP8 solutions of the same sizes, on weights
+that were converted exactly. Every output is compared with the MXFP4 reference.
 
-Needs a Hopper GPU. A time is that of a call in a CUDA graph after L2 was flushed, without the
+Needs a Hopper GPU. The time is that of a call in a CUDA graph after a flush of L2, without the
 flush. Exit status: 0, 1 for a wrong answer or without a GPU, 2 for bad arguments.
 """
 
@@ -32,7 +32,7 @@ from moebench.packing.manifest import solutions_of
 from moebench.packing.pack import pack
 
 CALLS = 20  # in a graph
-REPEATS = 15  # of which the median counts
+REPEATS = 15  # replays of the graph, of which the median is printed
 FLUSHED_BYTES = 256_000_000
 WEIGHTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")
 
@@ -47,17 +47,17 @@ class Batch:
 
 @dataclass(frozen=True)
 class Peer:
-    """call: takes the output. prepare_ms: of what a server does once; 0 for nothing."""
+    """A solution with all arguments of a call but the output."""
 
     name: str
-    call: Callable[[torch.Tensor], None]
-    prepare_ms: float = 0.0
+    call: Callable[[torch.Tensor], None]  # writes the output that it is given
+    prepare_ms: float = 0.0  # ms of preparing the weights
 
 
 def batch_of(key: str, num_tokens: int) -> Batch:
-    """Return the inputs of a definition's workload with so many tokens.
+    """Return the inputs of a definition's workload with num_tokens tokens, and the expected output.
 
-    Raises UserError where there is none.
+    Raises UserError where there is no such workload.
     """
     operator = catalogue.MXFP4
     cases = {case.seq_len: case for case in operator.cases(key)}
@@ -79,7 +79,7 @@ def batch_of(key: str, num_tokens: int) -> Batch:
 
 
 def built(name: str, key: str) -> Callable:
-    """Return a solution as FIB builds it. Raises CannotRun where it cannot run here."""
+    """Return a solution's function, built by FIB. Raises CannotRun where it cannot run here."""
     packed = pack(name)[key]
     reason = eligibility.why_skipped(packed, eligibility.here())
     if reason:
@@ -88,7 +88,7 @@ def built(name: str, key: str) -> Callable:
 
 
 def peer_of(name: str, key: str, batch: Batch) -> Peer:
-    """Return a solution of the MXFP4 definition, its weights prepared if it prepares any."""
+    """Return a solution of the MXFP4 definition as a Peer, with its weights prepared."""
     runnable = built(name, key)
     module = sys.modules[runnable._callable.__module__]
     if not hasattr(module, "prepare"):
@@ -104,9 +104,9 @@ def peer_of(name: str, key: str, batch: Batch) -> Peer:
 
 
 def converted_peer(name: str, key: str, batch: Batch) -> Peer:
-    """Return a solution of the FP8 definition of these sizes, on weights that are converted.
+    """Return a solution of the FP8 definition as a Peer, on the weights of `batch` in FP8.
 
-    key: of the FP8 definition.
+    key: of the FP8 definition with the sizes of the MXFP4 one.
     """
     runnable = built(name, key)
     inputs = dict(batch.inputs)
@@ -117,7 +117,7 @@ def converted_peer(name: str, key: str, batch: Batch) -> Peer:
 
 
 def as_fp8(inputs: dict[str, object]) -> dict[str, torch.Tensor]:
-    """Return both GEMMs' weights and scales in FP8. Raises NotExact where they have no such."""
+    """Return name -> both GEMMs' weights and scales in FP8. Raises NotExact if that rounds."""
     converted = {}
     for gemm in ("gemm1_weights", "gemm2_weights"):
         scale = f"{gemm}_scale"
@@ -129,7 +129,7 @@ def as_fp8(inputs: dict[str, object]) -> dict[str, torch.Tensor]:
 
 
 def timed(function: Callable) -> tuple[object, float]:
-    """Return what a function returns, and how long it took in ms."""
+    """Return a function's result, and the ms that it took on host and device."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     result = function()
@@ -138,8 +138,8 @@ def timed(function: Callable) -> tuple[object, float]:
 
 
 def graph_ms(call: Callable[[], None]) -> float:
-    """Return the median time in ms of one call in a graph of CALLS."""
-    call()  # whatever a first call does: compile, tune, allocate
+    """Return the median time in ms of a call in a graph of CALLS calls."""
+    call()  # the first call may compile, tune and allocate
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -159,7 +159,7 @@ def graph_ms(call: Callable[[], None]) -> float:
 
 
 def line_on(peer: Peer, batch: Batch) -> tuple[str, bool]:
-    """Return a line on a peer, and whether its output is right."""
+    """Return the line to print for a peer, and whether its output is right."""
     output = torch.full_like(batch.expected, float("nan"))
     peer.call(output)
     shares = matched_ratios(output, batch.expected)
@@ -175,7 +175,7 @@ def line_on(peer: Peer, batch: Batch) -> tuple[str, bool]:
 
 
 def time_without_flush(peer: Peer, output: torch.Tensor) -> float:
-    """Return the ms of a call behind a flush of L2, less those of the flush."""
+    """Return the ms of a call after a flush of L2, less those of the flush."""
     flushed = torch.empty(FLUSHED_BYTES, dtype=torch.int8, device="cuda")
 
     def flush_and_call() -> None:
@@ -192,7 +192,7 @@ def fp8_key_of(key: str) -> str | None:
 
 
 def peer_makers(key: str, batch: Batch) -> dict[str, Callable[[], Peer]]:
-    """Return by name what makes each peer: of the MXFP4 definition, then of the FP8 one."""
+    """Return name -> function that makes the Peer: MXFP4 solutions first, then FP8 ones."""
     makers = {}
     for name in solutions_of([key]):
         makers[name] = partial(peer_of, name, key, batch)
@@ -205,9 +205,10 @@ def peer_makers(key: str, batch: Batch) -> dict[str, Callable[[], Peer]]:
 
 
 def time_all(key: str, num_tokens: int, only: list[str]) -> int:
-    """Print a line for each peer; return how many were wrong.
+    """Print a line for each peer, and return how many gave a wrong output.
 
-    One that cannot run here, or fails, is named with the reason, and the others go on.
+    only: names of the peers to time; [] for all. For a peer that cannot run here or fails, the line
+    has the reason.
     """
     batch = batch_of(key, num_tokens)
     print(f"{key}, T={num_tokens}, {torch.cuda.get_device_name()}")
@@ -218,7 +219,7 @@ def time_all(key: str, num_tokens: int, only: list[str]) -> int:
             continue
         try:
             line, is_right = line_on(make(), batch)
-        except Exception as error:  # of another project's kernels, whatever it is
+        except Exception as error:  # any: third-party kernels raise what they like
             print(f"  {name:28} {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
             continue
         print(line, flush=True)

@@ -1,10 +1,10 @@
-"""for_sglang: this package as the experts of SGLang's FP8 models, or of its DeepSeek-V4 where this
-package is of MXFP4 experts.
+"""for_sglang: SGLang's plugin, by which this package computes the experts of a model's MoE layers.
 
-Name `register` as an entry point of the group sglang.srt.plugins and serve with
---moe-runner-backend deep_gemm: the function registered here is looked up before DeepGEMM's runner,
-gets tokens in bf16 and the router's choice, and weights as they were loaded. integrations/README.md
-has the lines, and what is not supported.
+The model is one with FP8 experts, or, for a package of MXFP4 experts, DeepSeek-V4. A user names
+`register` as an entry point of the group sglang.srt.plugins, and serves with --moe-runner-backend
+deep_gemm: SGLang then calls the registered function in place of DeepGEMM's runner, with tokens in
+bf16, the router's choice, and weights as they were loaded. integrations/README.md has the lines to
+write, and what is not supported.
 """
 
 # pyright: reportMissingImports=false
@@ -22,15 +22,15 @@ if MXFP4:
 else:
     from integrations.sglang.for_sglang_fp8 import compute
 
-RUNNER = "deep_gemm"  # SGLang's own, which has no fused function of its own
+RUNNER = "deep_gemm"  # the name of a runner for which SGLang itself registers no fused function
 WEIGHTS = {"use_fp8": True, "is_fp4_experts": MXFP4, "use_mxfp8": False, "block_shape": [128, 128]}
 
 
 def register():
-    """Compute the experts of FP8 models whose runner is RUNNER by this package, in this process.
+    """Make SGLang call `experts` for layers whose runner is RUNNER, in this process.
 
     Raises:
-        ImportError: this SGLang has no such registry.
+        ImportError: this version of SGLang has no registry of fused functions.
         ValueError: another function is registered already.
     """
     from sglang.srt.layers.moe.moe_runner.base import register_fused_func
@@ -41,14 +41,18 @@ def register():
 
 
 def experts(dispatch_output, quant_info, runner_config):
-    """Return the sum over this rank's experts, or over its slices of all experts, as
-    StandardCombineInput: SGLang's fused function. SGLang adds up the ranks' sums.
+    """Compute the sum over this rank's experts, or over its slices of all experts.
+
+    It is called by SGLang as the fused function of a layer. SGLang adds up the ranks' sums.
 
     Args:
         dispatch_output: StandardDispatchOutput. Its topk_ids are numbers of this rank's experts,
             with -1 for those of others.
         quant_info: DeepGemmMoeQuantInfo.
         runner_config: MoeRunnerConfig.
+
+    Returns:
+        StandardCombineInput, with hidden_states [T, H] bfloat16.
 
     Raises:
         ValueError: the model or an argument is not what this package is compiled for.
@@ -77,9 +81,9 @@ def say_active():
 
 
 def activation():
-    """Return what SGLang's config has for the activation that this package is compiled for.
+    """Return field of MoeRunnerConfig -> value it must have for this package's activation.
 
-    A tuple of values means any of them.
+    A tuple of values allows any of them.
     """
     limit = problem.SWIGLU_LIMIT or None
     fields = {"activation": "silu", "is_gated": True}
@@ -100,9 +104,10 @@ def activation():
 
 
 def check(dispatch_output, quant_info, runner_config):
-    """Raise ValueError where SGLang wants something else than this package computes.
+    """Raise ValueError unless SGLang asks for what this package computes.
 
-    run_bf16 checks the tensors.
+    Arguments are those of `experts`.
+    Shapes and dtypes of the tensors are checked by run_bf16.
     """
     wanted = activation()
     wanted |= {"apply_router_weight_on_input": False, "no_combine": False}
@@ -132,7 +137,7 @@ def check(dispatch_output, quant_info, runner_config):
 
 
 def refuse_sizes(sizes, runner_config):
-    """Raise ValueError for a layer of other sizes than SIZES."""
+    """Raise ValueError for a layer whose sizes are not SIZES, with advice."""
     from sglang.srt.runtime_context import get_parallel, get_server_args
 
     local_experts = sizes["num_local_experts"]

@@ -1,10 +1,16 @@
-"""for_sglang_fp8: a layer of experts in FP8, by run_bf16."""
+"""for_sglang_fp8: compute a layer of SGLang's with FP8 experts. for_sglang.py calls `compute`."""
 
 from integrations import run_bf16
 
 
 def compute(x, topk_ids, topk_weights, quant_info, output):
-    """Compute the layer of tokens x, [T, H] bf16, into output."""
+    """Write the layer's result for tokens x [T, H] bfloat16 into output [T, H] bfloat16.
+
+    Args:
+        topk_ids: [T, top_k] int32, numbers of this rank's experts, or -1.
+        topk_weights: [T, top_k] float32.
+        quant_info: SGLang's DeepGemmMoeQuantInfo, with the weights and their scales.
+    """
     run_bf16(
         x,
         topk_ids,

@@ -1,4 +1,7 @@
-"""for_sglang_mxfp4: a layer of DeepSeek-V4's experts in MXFP4, by run."""
+"""for_sglang_mxfp4: compute a layer of SGLang's with DeepSeek-V4's MXFP4 experts.
+
+for_sglang.py calls `compute`.
+"""
 
 # pyright: reportMissingImports=false
 # SGLang is installed where a package is used, not here.
@@ -11,10 +14,10 @@ MANTISSA = (1 << 23) - 1  # the bits of a float32 below its exponent
 
 
 def compute(x, topk_ids, topk_weights, quant_info, output):
-    """Compute the layer of tokens x, [T, H] bf16, into output.
+    """Write the layer's result for tokens x [T, H] bfloat16 into output [T, H] bfloat16.
 
-    SGLang loads the scales as float32. The first call of a layer puts their bytes in their place,
-    a quarter of the memory.
+    Arguments are those of for_sglang_fp8.py's. SGLang loads the weights' scales as float32; the
+    first call of a layer replaces them by E8M0 bytes, a quarter of the memory.
     """
     from sglang.kernels.ops.quantization.fp8_kernel import sglang_per_token_group_quant_fp8
 
@@ -38,10 +41,10 @@ def compute(x, topk_ids, topk_weights, quant_info, output):
 
 
 def e8m0(scale):
-    """Return powers of two as bytes, which are their exponents in float32.
+    """Return float32 scales as E8M0 bytes, uint8: the exponents of powers of two.
 
     Raises:
-        ValueError: other numbers are among them.
+        ValueError: a scale is not a power of two.
     """
     bits = scale.view(torch.int32)
     exponents = bits >> 23

@@ -1,12 +1,12 @@
-"""How much of a step is experts, of torch profiler traces as sglang.benchmark.one_batch --profile
-writes them.
+"""Print which share of a step of SGLang the experts take, from traces of torch's profiler.
 
-python integrations/sglang/moe_share.py TRACE.json.gz ... [--layers N]
+    python integrations/sglang/moe_share.py TRACE.json.gz ... [--layers N]
 
-For each trace: the ms in which any kernel runs, those in which one of the experts' does, their
-share, and with --layers the ms a layer; then the names on both sides, to see that none is on the
-wrong one. Routing is not counted. Kernels that overlap, as with programmatic dependent launch,
-count once.
+`sglang.benchmark.one_batch --profile` writes the traces. Printed for each are the ms in which any
+kernel runs, the ms in which a kernel of the experts runs, the second over the first, and with
+--layers the experts' ms for each layer; then the names of the kernels that were counted as experts
+and of the others, to check that they are told apart rightly. Routing does not count as experts.
+Time in which kernels overlap, as with programmatic dependent launch, counts once.
 """
 
 import argparse
@@ -17,8 +17,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-# From quantising the tokens to the sum over experts. A dense FP8 layer in the model would share the
-# last three names.
+# Names of all kernels from quantising the tokens to the sum over experts. The last three names are
+# also those of a dense FP8 layer, which the model must not have.
 EXPERTS = re.compile(
     r"\b(fused_layer|route_permute|grouped_gemm[12]|combine|quantise_tokens)\b"  # hopper_fused
     # triton_fused_v2
@@ -34,7 +34,7 @@ NAMES_SHOWN = 8
 
 @dataclass(frozen=True)
 class Kernel:
-    """start, end: us on the trace's clock."""
+    """A kernel's execution in a trace. start, end: us on the trace's clock."""
 
     name: str
     start: float
@@ -80,7 +80,7 @@ def busy_ms(kernels: list[Kernel]) -> float:
 
 
 def longest(kernels: list[Kernel]) -> str:
-    """Return the kernels' names with the ms of each, longest first."""
+    """Return the NAMES_SHOWN kernels with most ms, as text: name and ms."""
     totals = Counter()
     for kernel in kernels:
         totals[kernel.plain_name] += (kernel.end - kernel.start) / 1000

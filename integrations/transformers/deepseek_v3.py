@@ -1,8 +1,8 @@
-"""DeepSeek-V3 of Hugging Face transformers with random weights: one dense layer, then MoE layers;
-no file is read.
+"""Build Hugging Face's DeepSeek-V3 with random weights, for main.py: one dense layer, then MoE
+layers. No file is read.
 
-Experts are there twice: in fine-grained FP8, and the same numbers in bf16. All other weights are
-bf16.
+Each MoE layer has its experts twice: in FP8 with a scale for each 128 x 128 block, and the same
+numbers in bf16. All other weights are bf16.
 """
 
 import torch
@@ -12,7 +12,7 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
 from transformers.utils.quantization_config import FineGrainedFP8Config
 
-# What a definition does not say, for machines without a GPU; by default it is DeepSeek-V3's.
+# Sizes that a definition does not have, on machines without a GPU; else they are DeepSeek-V3's.
 SMALL = {
     "vocab_size": 1024,
     "intermediate_size": 1024,
@@ -29,10 +29,10 @@ MEAN_SCALE = 0.02
 
 
 def build(layer_key: str, moe_layers: int, device: str) -> DeepseekV3ForCausalLM:
-    """Return a model of a routed definition's sizes; its local experts are all experts.
+    """Return a model with the sizes of a routed definition, all of whose experts are local.
 
-    Each `mlp` of MoE has both: `fp8`, `bf16`. A layer of DeepSeek-V3 takes 11.3 GB in FP8 and 22.5
-    GB in bf16.
+    The `mlp` of each MoE layer has two more modules, `fp8` and `bf16`: the experts in either dtype.
+    A layer of DeepSeek-V3 takes 11.3 GB in FP8 and 22.5 GB in bf16.
     """
     config = config_of(layer_key, moe_layers, device)
     torch.manual_seed(0)
@@ -56,7 +56,7 @@ def build(layer_key: str, moe_layers: int, device: str) -> DeepseekV3ForCausalLM
 
 
 def config_of(layer_key: str, moe_layers: int, device: str) -> DeepseekV3Config:
-    """Return transformers' config of these sizes, with one dense layer before those of MoE."""
+    """Return transformers' config with a definition's sizes, for one dense layer and MoE layers."""
     sizes = catalogue.layer_sizes()[layer_key]
     return DeepseekV3Config(
         hidden_size=sizes["hidden_size"],
@@ -85,9 +85,9 @@ def fill_experts(fp8: torch.nn.Module, bf16: torch.nn.Module, device: str) -> No
 
 
 def use(model: DeepseekV3ForCausalLM, implementation: str) -> None:
-    """Have an implementation compute the experts.
+    """Make the model compute its experts by an implementation that transformers knows by this name.
 
-    It is a registered one, from their FP8 weights, or BF16, from the others.
+    It gets the experts in FP8, or, where the name is BF16, those in bf16.
     """
     model.set_experts_implementation(implementation)
     for layer in model.model.layers[1:]:

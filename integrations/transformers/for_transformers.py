@@ -1,4 +1,4 @@
-"""for_transformers: this package as an experts implementation of transformers, from 5.12 on.
+"""for_transformers: this package as an experts implementation of Hugging Face transformers >= 5.12.
 
     from moe.PACKAGE.for_transformers import register
 
@@ -18,7 +18,7 @@ from integrations import DEFINITION, SIZES, run_bf16
 from integrations.for_engines import ACTIVE, NAME, Split, commands
 from solutions.common.host import problem
 
-# Keys of a model's config for what comes to SwiGLU, and their values here.
+# Keys of a model's config that change SwiGLU, and the values that this package is compiled for
 _BESIDES_SWIGLU = {
     "swiglu_limit": problem.SWIGLU_LIMIT or None,
     "mlp_gate_softcap": None,
@@ -31,7 +31,7 @@ def register(name=NAME):
     """Make `experts_implementation=name` known to transformers, for FP8 experts. Return name.
 
     Raises:
-        ImportError: this transformers cannot be given one.
+        ImportError: this version of transformers has no interface for it.
     """
     try:
         from transformers.integrations.finegrained_fp8 import FP8ExpertsInterface
@@ -90,9 +90,9 @@ def experts(self, hidden_states, top_k_index, top_k_weights):
 
 
 def check(module, top_k_index):
-    """Raise ValueError where a module computes something else than this package does.
+    """Raise ValueError unless a module, FP8Experts, computes what this package does.
 
-    run_bf16 checks the tensors.
+    Dtypes and scales are checked by run_bf16.
     """
     check_kind(module)
     check_top_k(top_k_index.shape[-1])
@@ -118,7 +118,7 @@ def check_kind(module):
 
 
 def check_top_k(top_k):
-    """Raise ValueError where a token has another number of experts."""
+    """Raise ValueError unless a token has as many experts as this package is compiled for."""
     if top_k == SIZES["top_k"]:
         return
 
@@ -130,7 +130,10 @@ def check_top_k(top_k):
 
 
 def check_shape(module, name, want):
-    """Raise ValueError, with the commands for a package that fits, for weights of another shape."""
+    """Raise ValueError unless a weight has the wanted shape.
+
+    The message has the commands that make a package for the model.
+    """
     got = tuple(getattr(module, name).shape)
     if got != want:
         advice = commands(module.config._name_or_path, Split(experts="N", width=1))
@@ -157,16 +160,16 @@ def check_activation(module):
 
 
 def use_float_scales(module):
-    """Turn scales that a checkpoint has in bf16, as Qwen3's, into float32. No value changes."""
+    """Convert scales that are bf16 in a checkpoint, such as Qwen3's, to float32, in place."""
     for scale in (module.gate_up_proj_scale_inv, module.down_proj_scale_inv):
         if scale.dtype == torch.bfloat16:
             scale.data = scale.data.float()
 
 
 def computes_our_activation(module):
-    """Return whether the module's activation is this package's and nothing else.
+    """Return whether the module's activation is the one that this package computes.
 
-    It is tried on numbers, as a clamp may have any name.
+    Both are computed for some numbers and compared, as a model may call a clamp by any name.
     """
     numbers = torch.linspace(-1000, 1000, 4001)  # 0.5 apart, so small ones are among them
     gate = numbers.expand(3, -1)
@@ -178,7 +181,7 @@ def computes_our_activation(module):
 
 
 def activation(gate, up):
-    """Return this package's h of gemm1's two halves, in float32."""
+    """Return the activation of this package in float32: h of gate and up, of any shape."""
     limit = problem.SWIGLU_LIMIT or torch.inf
     if not problem.CLAMP_AFTER_SILU:
         gate = gate.clamp(max=limit)
@@ -192,7 +195,7 @@ def activation(gate, up):
 def say_active():
     """Log once in a process that this package computes.
 
-    transformers shows INFO where a user sets it.
+    The line is of level INFO, which transformers prints only if a user asks for it.
     """
     from transformers.utils import logging
 

@@ -1,9 +1,9 @@
-"""DeepSeek-V3 of Hugging Face transformers with a solution in its MoE layers: logits, prefill,
+"""Run Hugging Face's DeepSeek-V3 with a solution in its MoE layers: check logits, time prefill and
 decode.
 
-Some layers of real sizes with random weights on one GPU; nothing is downloaded. Without a GPU a
-small model through Triton's interpreter, which shows what is correct, not what is fast. Needs
-transformers from 5.12 on, before 5.40.
+The model has a few layers of real sizes with random weights, on one GPU; nothing is downloaded.
+Without a GPU it is a small model through Triton's interpreter, which shows what is correct, not
+what is fast. Needs transformers from 5.12 on, before 5.40.
 """
 
 import argparse
@@ -25,16 +25,17 @@ from rich.table import Table
 from steps import decode, decode_graph, prefill, prompt
 from transformers import DeepseekV3ForCausalLM
 
-# Relative, of the median token's logits; rounding tokens and h to FP8 gives about half of it.
+# of a token's logits, relative to those with bf16 experts, for the median token; rounding tokens
+# and h to FP8 gives about half of it
 LARGEST_ERROR = 0.08
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A kind of step. begin: model, batch, tokens before -> the call. calls: in a round."""
+    """A kind of forward pass that is timed."""
 
-    begin: Callable
-    calls: int
+    begin: Callable  # function of model, batch and tokens (Point's), which returns the timed call
+    calls: int  # timed calls in a round
 
 
 PHASES = {
@@ -46,16 +47,16 @@ PHASES = {
 
 @dataclass(frozen=True)
 class Point:
-    """What is timed. phase: one of PHASES. tokens: of the prompt, or before the step."""
+    """A row of the table of times."""
 
-    phase: str
-    batch: int
-    tokens: int
+    phase: str  # a key of PHASES
+    batch: int  # sequences
+    tokens: int  # of each prompt; for decode, of each sequence before the step
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a machine does by default."""
+    """The defaults on a machine."""
 
     solution: str
     layer_key: str
@@ -79,9 +80,9 @@ ON_CPU = Setting(
 
 
 def registered(name: str, layer_key: str, folder: Path) -> str:
-    """Pack a solution for the layer, and make it known to transformers.
+    """Pack a solution for a layer into a folder, import it as an engine would, and register it.
 
-    It is imported as an engine does. Returns its name there.
+    Return the name of the implementation that transformers knows it by.
     """
     (package,) = python_package.pack_packages([name], folder, [layer_key])
     sys.path.insert(0, str(folder))
@@ -91,10 +92,7 @@ def registered(name: str, layer_key: str, folder: Path) -> str:
 
 @torch.inference_mode()
 def errors(model: DeepseekV3ForCausalLM, implementation: str, length: int) -> torch.Tensor:
-    """Return the relative error of each token's logits, [length].
-
-    It is against the same model with its experts in bf16.
-    """
+    """Return the relative error of each token's logits, [length], against bf16 experts."""
     ids = prompt(model, 1, length)
     use(model, BF16)
     expected = logits_of(model, ids)
@@ -113,7 +111,7 @@ def logits_of(model: DeepseekV3ForCausalLM, ids: torch.Tensor) -> torch.Tensor:
 def measure(
     model: DeepseekV3ForCausalLM, implementations: list[str], rounds: int, point: Point
 ) -> list[float]:
-    """Return the ms of a call with each implementation in its best round."""
+    """Return for each implementation the ms of a call, the least of the medians of its rounds."""
     phase = PHASES[point.phase]
     times = {name: [] for name in implementations}
     for _ in range(rounds):
@@ -129,14 +127,17 @@ def measure(
 def check(
     model: DeepseekV3ForCausalLM, implementations: dict[str, str], length: int, table: Table
 ) -> bool:
-    """Add a row for each solution; return whether all pass. implementations: by solution."""
+    """Add a row of errors for each solution, and return whether all pass.
+
+    implementations: solution -> name that transformers knows it by.
+    """
     all_pass = True
     for solution, implementation in implementations.items():
         error = errors(model, implementation, length)
         median = error.median().item()
         largest = error.max().item()
 
-        is_right = median <= LARGEST_ERROR  # not where it is NaN
+        is_right = median <= LARGEST_ERROR  # False for NaN
         result = "PASSED" if is_right else "FAILED"
         table.add_row(solution, f"{median:.4f}", f"{largest:.4f}", result)
         all_pass = all_pass and is_right
@@ -146,7 +147,7 @@ def check(
 def time_points(
     model: DeepseekV3ForCausalLM, implementations: list[str], setting: Setting, table: Table
 ) -> None:
-    """Add a row for each point, with the ms of each implementation."""
+    """Add a row for each point of the setting, with the ms of each implementation."""
     for point in setting.points:
         row = [point.phase, str(point.batch), str(point.tokens)]
         for ms in measure(model, implementations, setting.rounds, point):

@@ -1,12 +1,12 @@
-"""Forward passes of a language model, as calls to be timed: prefill of a prompt, a step of decode,
-and such a step as a CUDA graph.
+"""Make functions of no arguments that run a forward pass, which main.py times: prefill of a prompt,
+a step of decode, and a step of decode as a CUDA graph.
 """
 
 import torch
 from moebench.served.forward import Forward, capture
 from transformers import DeepseekV3ForCausalLM, StaticCache
 
-SPARE_TOKENS = 8  # by which a cache of a fixed size is longer than the context
+SPARE_TOKENS = 8  # room in a cache of fixed size beyond the context
 
 
 def prompt(model: DeepseekV3ForCausalLM, batch: int, length: int) -> torch.Tensor:
@@ -18,7 +18,7 @@ def prompt(model: DeepseekV3ForCausalLM, batch: int, length: int) -> torch.Tenso
 
 
 def prefill(model: DeepseekV3ForCausalLM, batch: int, length: int) -> Forward:
-    """Return a prompt's forward pass, to the first new token, with a new cache at each call."""
+    """Return a function that computes the first new token of prompts, with a new cache."""
     ids = prompt(model, batch, length)
 
     def step() -> torch.Tensor:
@@ -29,9 +29,9 @@ def prefill(model: DeepseekV3ForCausalLM, batch: int, length: int) -> Forward:
 
 
 def decode(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Forward:
-    """Return a step of decode: each sequence of the batch gets one more token.
+    """Return a function that computes one more token of each sequence.
 
-    The cache grows by one at each call.
+    The cache grows by a token at each call.
     """
     before = prompt(model, batch, context)
     first = model(before, use_cache=True, logits_to_keep=1)
@@ -48,9 +48,9 @@ def decode(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Forward:
 
 
 def decode_in_place(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Forward:
-    """Return the first step of decode after the context, in a cache of a fixed size.
+    """Return a function that computes the first token after the context, in a cache of fixed size.
 
-    Each call repeats that step on the same tensors, so that a CUDA graph can capture it.
+    Each call repeats this step on the same tensors, so that a CUDA graph can capture it.
     """
     length = context + SPARE_TOKENS
     cache = StaticCache(config=model.config, max_cache_len=length)
@@ -60,7 +60,7 @@ def decode_in_place(model: DeepseekV3ForCausalLM, batch: int, context: int) -> F
 
     device = ids.device
     position = torch.full((1, 1), context, device=device)
-    # The model's own code for a mask cannot be captured.
+    # The code by which the model makes a mask cannot be captured.
     mask = torch.zeros(batch, 1, 1, length, dtype=model.dtype, device=device)
     mask[..., context + 1 :] = torch.finfo(mask.dtype).min
 
@@ -75,10 +75,11 @@ def decode_in_place(model: DeepseekV3ForCausalLM, batch: int, context: int) -> F
 
 
 def decode_graph(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Forward:
-    """Return the replay of `decode_in_place`'s step as a CUDA graph.
+    """Return a function that replays the step of `decode_in_place` as a CUDA graph.
 
-    Raises AssertionError where the logits of a replay are not, to 0.1, those of the step itself.
-    That is checked with eager attention, as the model's own differs from call to call.
+    Raises AssertionError where the logits of a replay differ by more than 0.1 from those of the
+    step itself. This is checked with eager attention, as results of the model's default attention
+    differ from call to call.
     """
     step = decode_in_place(model, batch, context)
     attention = model.config._attn_implementation
@@ -88,5 +89,5 @@ def decode_graph(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Forw
     torch.testing.assert_close(graph_logits, eager_logits, rtol=0.1, atol=0.1)
 
     model.set_attn_implementation(attention)
-    step()  # once with that attention before it is captured
+    step()  # a call outside of a capture, as the first call with this attention cannot be captured
     return capture(step)

@@ -3,9 +3,9 @@ FP8, the rest bf16.
 
     python checkpoint.py FOLDER --model qwen3-30b
 
-vLLM's own dummy weights prove nothing: they are so small that the experts add nothing. `--experts
-bf16` writes the same numbers dequantised, which changes none: a scale has four significant bits, so
-that its products with FP8 fit in bf16.
+The other scripts in this folder serve it. vLLM's dummy weights (--load-format dummy) would prove
+nothing: they are so small that the experts add nothing. `--experts bf16` writes the same numbers
+dequantised, exactly: a scale has four significant bits, so that its products with FP8 fit in bf16.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 BLOCK = 128
 LARGEST_FP8 = 448
-# What transformers' config of the type does not have by default.
+# Values that differ from the defaults of transformers' config of this model_type
 QWEN3 = {
     "model_type": "qwen3_moe",
     "norm_topk_prob": True,
@@ -50,14 +50,13 @@ MODELS = {
         "moe_intermediate_size": 512,
         "num_hidden_layers": 40,
     },
-    "deepseek-v3": {  # without its three layers that are dense
+    "deepseek-v3": {  # without the three dense layers
         "model_type": "deepseek_v3",
         "topk_method": "noaux_tc",
         "scoring_func": "sigmoid",
         "first_k_dense_replace": 0,
         "num_hidden_layers": 58,
-        # As many ranks share the experts. Only those of the first one are written, and served
-        # (one_rank.py).
+        # ranks that share the experts; only the first rank's are written and served (one_rank.py)
         "expert_ranks": 8,
     },
     "tiny": {
@@ -72,7 +71,8 @@ MODELS = {
         "num_hidden_layers": 2,
     },
 }
-# With these the sum over experts is about as large as what it adds to.
+# Factors on weights with which the sum over experts is about as large as the layer's input, which
+# it is added to
 GAINS = {"gate_proj": 1, "up_proj": 1, "down_proj": 4}
 
 
@@ -88,10 +88,11 @@ def write(
     The numbers are the same each time on one device.
 
     Args:
-        model: one of MODELS.
-        layers: as many of them; None for all.
-        experts: "fp8", in blocks of 128 x 128, or "bf16".
-        written: so many layers are written, which the server repeats (repeat_layers.py).
+        model: a key of MODELS.
+        layers: number of layers; None for all of the model.
+        experts: "fp8", with a scale for each 128 x 128 block, or "bf16".
+        written: number of layers with weights in the checkpoint, which the server repeats to get
+            `layers` (repeat_layers.py); None for all.
     """
     sizes = dict(MODELS[model])
     if layers:
@@ -116,7 +117,7 @@ def write(
 
 
 def plain_shapes(config) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every weight but the experts'; note the architecture in the config."""
+    """Return name -> shape of all weights but the experts'. Set config.architectures."""
     with torch.device("meta"):
         built = AutoModelForCausalLM.from_config(config)
     config.architectures = [type(built).__name__]
@@ -129,7 +130,10 @@ def plain_shapes(config) -> dict[str, tuple[int, ...]]:
 
 
 def write_weights(folder: Path, config, shapes: dict[str, tuple[int, ...]], experts: str) -> None:
-    """Write a file for each layer and one for the rest, and their index."""
+    """Write a safetensors file for each layer, one for the rest, and their index.
+
+    shapes: name -> shape of all weights but the experts'.
+    """
     source = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
     written = getattr(config, "written_layers", config.num_hidden_layers)
     rest = dict(shapes)
@@ -149,7 +153,7 @@ def write_weights(folder: Path, config, shapes: dict[str, tuple[int, ...]], expe
 
 
 def save(file: Path, tensors: dict[str, torch.Tensor], file_of: dict[str, str]) -> None:
-    """Write tensors, and note for each which file it is in."""
+    """Write tensors to a file, and set file_of[name] to its name for each."""
     save_file(tensors, file, metadata={"format": "pt"})
     for key in tensors:
         file_of[key] = file.name
@@ -158,9 +162,9 @@ def save(file: Path, tensors: dict[str, torch.Tensor], file_of: dict[str, str]) 
 def plain_weights(
     shapes: dict[str, tuple[int, ...]], source: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """Return weights in bf16, whose output is about as large as their input.
+    """Return name -> random bf16 weights, on the CPU, for some shapes.
 
-    That is 1 for a norm, and 0 for a bias.
+    A matrix's output is about as large as its input. Norms are 1, biases 0.
     """
     tensors = {}
     for key, shape in shapes.items():
@@ -174,12 +178,15 @@ def plain_weights(
 
 
 def normal(shape: tuple[int, ...], source: torch.Generator) -> torch.Tensor:
-    """Return random numbers of a standard normal distribution, where their source is."""
+    """Return float32 numbers of a standard normal distribution, on the generator's device."""
     return torch.randn(shape, generator=source, device=source.device)
 
 
 def experts_of(config, prefix: str, dtype: str, source: torch.Generator) -> dict[str, torch.Tensor]:
-    """Return the weights and scales of a layer's experts, those of the first rank, by name."""
+    """Return name -> weights or scales of the first rank's experts of a layer, on the CPU.
+
+    prefix: of the names. dtype: "fp8" or "bf16"; experts in bf16 have no scales.
+    """
     count = getattr(config, "n_routed_experts", None) or config.num_experts
     count //= getattr(config, "expert_ranks", 1)
     hidden = config.hidden_size
@@ -210,7 +217,8 @@ def quantised_blocks(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return random FP8 weights in blocks, [E, N / 128, 128, K / 128, 128], and their scales.
 
-    A scale is up to twice what it must be, so that scales differ as in a trained model.
+    shape: (E, N, K). deviation: standard deviation. The scales are float32 [E, N / 128, 1, K / 128,
+    1]. A scale is up to twice what it must be, so that scales vary as in a trained model.
     """
     values = deviation * normal(shape, source)
     in_columns = values.unflatten(2, (-1, BLOCK))

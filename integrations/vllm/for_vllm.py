@@ -1,8 +1,9 @@
-"""for_vllm: this package as the experts of vLLM's models.
+"""for_vllm: vLLM's plugin, by which this package computes the experts of a model's MoE layers.
 
-Name `register` as an entry point of vllm.general_plugins. It replaces the quantisation config
-"fp8", or DeepSeek-V4's where this package is of MXFP4 experts, by one that differs in the MoE
-layers only. integrations/README.md has the lines, and what is not supported.
+A user names `register` as an entry point of the group vllm.general_plugins. It replaces vLLM's
+quantisation config "fp8", or for a package of MXFP4 experts that of DeepSeek-V4, by a subclass that
+differs in the MoE layers only. integrations/README.md has the lines to write, and what is not
+supported.
 """
 
 # pyright: reportMissingImports=false
@@ -12,15 +13,13 @@ from integrations.for_engines import MXFP4
 
 
 def register():
-    """Compute the experts of such checkpoints by this package, in this process.
+    """Register the quantisation config in this process, and return its class.
 
-    Return the quantisation config's class.
-
-    vLLM goes on by itself where a plugin cannot be imported, and stops where its function raises:
-    hence imports inside.
+    vLLM ignores a plugin that it cannot import, and stops where the plugin's function raises. It
+    should stop, so the imports that may fail are inside.
 
     Raises:
-        ImportError: this vLLM has no such classes, or the package cannot run here.
+        ImportError: this version of vLLM lacks a class, or the package cannot run here.
     """
     from vllm.model_executor.layers.quantization import register_quantization_config
 

@@ -1,4 +1,7 @@
-"""for_vllm_checks: what of a layer of vLLM's is not what this package is compiled for."""
+"""for_vllm_checks: refuse layers of vLLM's that this package is not compiled for.
+
+for_vllm_fp8.py and for_vllm_mxfp4.py call it when a layer is built.
+"""
 
 # pyright: reportMissingImports=false
 # vLLM is installed where a package is used, not here.
@@ -9,7 +12,7 @@ from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 from integrations.for_engines import NAME, Split, check_sizes
 from solutions.common.host import problem
 
-STEP_LIMIT = 7.0  # vLLM's SWIGLUSTEP has no other
+STEP_LIMIT = 7.0  # the limit of vLLM's SWIGLUSTEP, which cannot be changed
 ACTIVATION = MoEActivation.SILU
 if problem.CLAMP_AFTER_SILU:
     ACTIVATION = MoEActivation.SWIGLUSTEP
@@ -18,7 +21,7 @@ elif problem.SWIGLU_UP_OFFSET:
 
 
 def check_layer(moe):
-    """Raise ValueError where a layer is not this package's. moe: FusedMoEConfig."""
+    """Raise ValueError unless this package computes a layer. moe: its FusedMoEConfig."""
     step_limit = STEP_LIMIT if moe.activation == MoEActivation.SWIGLUSTEP else 0.0
     check_number(moe, "swiglu_limit", step_limit, problem.SWIGLU_LIMIT)
     check_number(moe, "swiglu_alpha", 1.0, problem.SWIGLU_ALPHA)
@@ -39,7 +42,10 @@ def check_layer(moe):
 
 
 def check_number(moe, name, unset, want):
-    """Raise ValueError where a number of the layer's config, `unset` if it has none, is another."""
+    """Raise ValueError unless a field of the layer's config is `want`.
+
+    unset: the value that stands for a missing field, or None.
+    """
     value = getattr(moe, name, None)
     got = unset if value is None else value
     if got != want:
@@ -47,9 +53,10 @@ def check_number(moe, name, unset, want):
 
 
 def check_supported(experts, moe, weight_key, activation_key):
-    """Raise ValueError with vLLM's reason where a class of experts cannot compute a layer.
+    """Raise ValueError with vLLM's reason if a class of experts does not support a layer.
 
-    The keys are vLLM's, of how weights and tokens are quantised.
+    experts: a subclass of PackedExperts. moe: the layer's FusedMoEConfig. weight_key,
+    activation_key: vLLM's QuantKeys of weights and tokens.
     """
     supported, reason = experts.is_supported_config(
         experts, moe, weight_key, activation_key, experts.activation_format()
@@ -59,7 +66,7 @@ def check_supported(experts, moe, weight_key, activation_key):
 
 
 def refuse(**options):
-    """Raise ValueError for an option that asks for more than this package does."""
+    """Raise ValueError if any of the options, by name, is set: this package supports none."""
     for name, value in options.items():
         if value:
             reason = f"{NAME} gives the weighted sum over experts, no more"

@@ -1,6 +1,7 @@
-"""for_vllm_experts: vLLM's class of experts around a function of this package.
+"""for_vllm_experts: the class that vLLM calls for the experts of a layer.
 
-It follows the sources of 0.26.0 and 0.33.0, which agree in what is used here.
+for_vllm_fp8.py and for_vllm_mxfp4.py derive from it. It is written after vLLM 0.26.0 and 0.33.0,
+which agree in all that is used here.
 """
 
 # pyright: reportMissingImports=false
@@ -17,20 +18,25 @@ from integrations.vllm.for_vllm_checks import ACTIVATION, refuse
 
 
 class PackedExperts(mk.FusedMoEExpertsModular):
-    """Tokens and the router's choice in, the weighted sum over this rank's experts out.
+    """Computes, from tokens and the router's choice, the weighted sum over this rank's experts.
 
-    Where a rank has a slice of every expert, that is the sum over these slices. vLLM adds up the
+    Where a rank has a slice of every expert, it is the sum over these slices. vLLM adds up the
     ranks' sums in both cases.
+
+    Before vLLM 0.32 `apply` gets a workspace as output, from which vLLM would copy the result. To
+    save the copy, `apply` then only stores the call in `waiting`, and the object that vLLM gets
+    from `finalize_weight_and_reduce_impl` next makes it, with the right output.
     """
 
-    waiting = None  # the call that `apply` left to what vLLM asks for next
+    waiting = None
 
     @abstractmethod
     def layer(self, hidden_states, scale, *arguments):
-        """Compute the layer of tokens, whose scale is None in bf16, into the last argument.
+        """Write the layer's result into the last argument, output [T, H] bfloat16.
 
-        The others are topk_ids, topk_weights, weights and scales of both GEMMs, and the number of
-        this rank's first expert.
+        hidden_states: [T, H], FP8 with `scale`, or bfloat16, and scale None. arguments: topk_ids,
+        topk_weights, weights and scales of gemm1 and of gemm2, number of this rank's first expert,
+        output.
         """
 
     @staticmethod
@@ -104,7 +110,7 @@ class PackedExperts(mk.FusedMoEExpertsModular):
             self.w2_scale,
             offset,
         )
-        # before vLLM 0.32 output is a workspace, of which the layer's result is a copy
+        # before vLLM 0.32: see the class
         if share_storage(output, workspace13):
             self.waiting = call
         else:
@@ -112,7 +118,7 @@ class PackedExperts(mk.FusedMoEExpertsModular):
 
 
 class ComputeIntoResult(TopKWeightAndReduceNoOP):
-    """The layer, computed where vLLM wants the result: no copy of [T, H]."""
+    """Makes the call that PackedExperts.apply has stored, into the tensor of vLLM's result."""
 
     def __init__(self, call):
         self.call = call
@@ -125,13 +131,13 @@ class ComputeIntoResult(TopKWeightAndReduceNoOP):
         return super().apply(output, written, topk_weights, topk_ids, apply_router_weight_on_input)
 
 
-# reading it waits for the device, which must not happen later, while a CUDA graph is captured
+# Cached because reading the map waits for the device, which is not allowed while a CUDA graph is
+# captured. vLLM calls a layer before it captures it, and always with the same tensor.
 @cache
 def first_local(expert_map):
-    """Return the global id of this rank's first expert, None where its experts are not in a row.
+    """Return the global id of this rank's first expert, None where the ids are not consecutive.
 
-    expert_map: [E] int32, global id -> number of this rank's expert, or -1; one tensor for all
-    calls of a layer.
+    expert_map: [E] int32: for each global id the number among this rank's experts, or -1.
     """
     numbers = expert_map.tolist()
     first = numbers.index(0)
@@ -144,7 +150,7 @@ def first_local(expert_map):
 
 
 def share_storage(output, workspace):
-    """Return whether both tensors, of which the second may be None, lie in one allocation."""
+    """Return whether two tensors are in one allocation. workspace: may be None."""
     if workspace is None:
         return False
     return workspace.untyped_storage().data_ptr() == output.untyped_storage().data_ptr()

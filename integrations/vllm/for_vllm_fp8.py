@@ -1,6 +1,8 @@
-"""for_vllm_fp8: experts in FP8, around run_bf16: config -> a layer's method -> experts.
+"""for_vllm_fp8: vLLM's classes for FP8 experts: PackedFp8Config makes a PackedMoEMethod for each
+MoE layer, which makes PackedFp8Experts, which call run_bf16.
 
-The classes are module-level, as vLLM pickles a config for the processes that it spawns.
+for_vllm.py registers the config. The classes are at module level because vLLM pickles a config for
+the processes that it spawns.
 """
 
 # pyright: reportMissingImports=false
@@ -20,11 +22,11 @@ from integrations.vllm.for_vllm_checks import check_layer, check_supported, refu
 from integrations.vllm.for_vllm_experts import PackedExperts
 from integrations.vllm.for_vllm_sum import check_can_sum, is_asked_for, summing_kernel
 
-logger = init_logger(f"vllm.{NAME}")  # vLLM shows what is below its own name
+logger = init_logger(f"vllm.{NAME}")  # vLLM prints only the lines of loggers below its own name
 
 
 class PackedFp8Experts(PackedExperts):
-    """Tokens come in bf16."""
+    """PackedExperts that vLLM calls with tokens in bf16."""
 
     run = staticmethod(run_bf16)
 
@@ -41,10 +43,10 @@ class PackedFp8Experts(PackedExperts):
 
 
 class PackedMoEMethod(Fp8MoEMethod):
-    """vLLM's method for FP8, with weights left as they are loaded and other experts."""
+    """vLLM's method for FP8, but with weights left as they are loaded, and PackedFp8Experts."""
 
     def __init__(self, quant_config, layer):
-        super().__init__(quant_config, layer)  # logs a backend of vLLM's, which is not used
+        super().__init__(quant_config, layer)  # chooses and logs a backend of vLLM's, not used here
         block = quant_config.weight_block_size
         if list(block or []) != [128, 128]:
             raise ValueError(f"weight_block_size: got {block}, want [128, 128]")
@@ -56,7 +58,7 @@ class PackedMoEMethod(Fp8MoEMethod):
         if self.sums_over_ranks:
             check_can_sum(self.moe)
 
-        # of vLLM's backends TRITON is the one that changes neither weights nor scales
+        # TRITON is the one backend of vLLM's that changes neither weights nor scales after loading
         self.fp8_backend = Fp8MoeBackend.TRITON
         self.experts_cls = PackedFp8Experts
         logger.info_once(ACTIVE)
@@ -69,7 +71,7 @@ class PackedMoEMethod(Fp8MoEMethod):
 
 
 class PackedFp8Config(Fp8Config):
-    """vLLM's config of FP8 checkpoints, but for the method of MoE layers."""
+    """vLLM's config of FP8 checkpoints, but with PackedMoEMethod for MoE layers."""
 
     def get_quant_method(self, layer, prefix):
         method = super().get_quant_method(layer, prefix)

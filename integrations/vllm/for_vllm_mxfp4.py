@@ -1,7 +1,9 @@
-"""for_vllm_mxfp4: DeepSeek-V4's experts in MXFP4, around run: config -> method -> experts.
+"""for_vllm_mxfp4: vLLM's classes for DeepSeek-V4's MXFP4 experts: PackedDeepseekV4Config makes a
+PackedMxfp4Method for each MoE layer, which makes PackedMxfp4Experts, which call run.
 
-vLLM quantises tokens to FP8, with a scale per 128, as for its own kernel of this scheme, which is
-for Blackwell. On Hopper its own experts take tokens in bf16 (Marlin).
+for_vllm.py registers the config. vLLM quantises the tokens to FP8, with a scale for each 128
+columns, as it does for its own FP8 x MXFP4 kernel, which is for Blackwell. (Its own MXFP4 experts
+on Hopper, Marlin, take tokens in bf16.)
 """
 
 # pyright: reportMissingImports=false
@@ -26,11 +28,11 @@ from integrations.for_engines import ACTIVE, NAME
 from integrations.vllm.for_vllm_checks import check_layer, check_supported, refuse
 from integrations.vllm.for_vllm_experts import PackedExperts
 
-logger = init_logger(f"vllm.{NAME}")  # vLLM shows what is below its own name
+logger = init_logger(f"vllm.{NAME}")  # vLLM prints only the lines of loggers below its own name
 
 
 class PackedMxfp4Experts(PackedExperts):
-    """Tokens come in FP8."""
+    """PackedExperts that vLLM calls with tokens in FP8 and their scales."""
 
     @property
     def expects_unquantized_inputs(self):
@@ -45,19 +47,19 @@ class PackedMxfp4Experts(PackedExperts):
 
 
 class PackedMxfp4Method(Mxfp4MoEMethod):
-    """vLLM's method for MXFP4, with weights left as they are loaded and other experts."""
+    """vLLM's method for MXFP4, but with weights left as they are loaded, and PackedMxfp4Experts."""
 
     def __init__(self, layer):
-        # Mxfp4MoEMethod's own would choose a backend, and raise where vLLM has none
+        # Mxfp4MoEMethod.__init__ would choose a backend, and raise where vLLM has none
         FusedMoEMethodBase.__init__(self, layer.moe_config)
         check_layer(self.moe)
         refuse(apply_router_weight_on_input=getattr(layer, "apply_router_weight_on_input", False))
         check_supported(PackedMxfp4Experts, self.moe, kMxfp4Static, kFp8Dynamic128Sym)
 
-        # its name stands for tokens in FP8, and for sizes that are not padded
+        # with this backend vLLM quantises tokens to FP8 and does not pad sizes
         self.mxfp4_backend = Mxfp4MoeBackend.DEEPGEMM_MXFP4
         self.experts_cls = PackedMxfp4Experts
-        self.activation_key = None  # of newer releases
+        self.activation_key = None  # newer releases read it
         logger.info_once(ACTIVE)
 
     def process_weights_after_loading(self, layer):
@@ -72,7 +74,7 @@ class PackedMxfp4Method(Mxfp4MoEMethod):
 
 
 class PackedDeepseekV4Config(DeepseekV4FP8Config):
-    """vLLM's config of DeepSeek-V4, but for the method of MoE layers in MXFP4."""
+    """vLLM's config of DeepSeek-V4, but with PackedMxfp4Method for MoE layers in MXFP4."""
 
     def get_quant_method(self, layer, prefix):
         if self.is_mxfp4(layer, prefix):
@@ -80,7 +82,7 @@ class PackedDeepseekV4Config(DeepseekV4FP8Config):
         return super().get_quant_method(layer, prefix)
 
     def is_mxfp4(self, layer, prefix):
-        """Return whether a layer is of experts in MXFP4, not in FP8, NVFP4 or bf16."""
+        """Return whether a layer has MXFP4 experts, and not FP8, NVFP4 or bf16 ones."""
         if not isinstance(layer, RoutedExperts):
             return False
         if self.expert_dtype != "fp4" or self.moe_quant_algo == "NVFP4":

@@ -1,10 +1,11 @@
-"""Logprobs of prompts by each backend against those of the same experts in bf16: is ours further
-off than vLLM's own?
+"""Compare the logprobs of prompts by each backend with those of the same model with bf16 experts:
+is the packed solution's error larger than that of vLLM's kernels?
 
     python logprobs.py FOLDER_FP8 FOLDER_BF16 --backends triton solution
 
-Two layers are enough: over many, random weights make any two kernels diverge. Ends with status 1
-where the solution's median is more than a tenth above that of another backend.
+Both folders are checkpoints that checkpoint.py has written. Two layers are enough: over many,
+random weights make any two kernels diverge. Exit status: 1 where the solution's median error is
+more than a tenth above that of another backend, else 0.
 """
 
 import json
@@ -17,34 +18,35 @@ from urllib.request import Request, urlopen
 
 from server import SOLUTION, parser_of, record, served
 
-NO_WORSE = 1.1
+NO_WORSE = 1.1  # largest ratio of the solution's median error to another backend's
 
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Requests of so many prompts of so many tokens."""
+    """Requests with random prompts."""
 
-    prompts: int
-    length: int
+    prompts: int  # in a request
+    length: int  # tokens of a prompt
     requests: int
 
 
+# by the number of tokens in a step of the server
 SETS = {
-    "many tokens": PromptSet(prompts=8, length=512, requests=1),  # of a step
+    "many tokens": PromptSet(prompts=8, length=512, requests=1),
     "few tokens": PromptSet(prompts=1, length=9, requests=128),
 }
 
 
 @dataclass(frozen=True)
 class Position:
-    """A token of a prompt: its logprob, and the likeliest token there."""
+    """The logprob of a prompt's token, and the token that the model finds likeliest there."""
 
     logprob: float
     likeliest: str
 
 
 def ask(url: str, prompts: list[list[int]]) -> list[Position]:
-    """Return each token of the prompts but the first ones."""
+    """Return a Position for each token of the prompts, without each one's first."""
     body = {
         "model": "moe",
         "prompt": prompts,
@@ -69,7 +71,10 @@ def ask(url: str, prompts: list[list[int]]) -> list[Position]:
 
 
 def ask_all(url: str, words: int) -> dict[str, list[Position]]:
-    """Return what `ask` does for each set's prompts of random tokens, the same at each call."""
+    """Return name of a set -> its Positions. words: size of the vocabulary.
+
+    The prompts are random, but the same at each call.
+    """
     source = random.Random(0)
     positions = {}
     for name, prompt_set in SETS.items():
@@ -84,7 +89,7 @@ def ask_all(url: str, words: int) -> dict[str, list[Position]]:
 
 
 def compare(positions: list[Position], expected: list[Position]) -> dict:
-    """Return how far logprobs are from the right ones, and how often the likeliest token agrees."""
+    """Return how far logprobs are from the expected, and how often the likeliest tokens agree."""
     distances = []
     agreements = []
     for position, right in zip(positions, expected, strict=True):
@@ -100,7 +105,10 @@ def compare(positions: list[Position], expected: list[Position]) -> dict:
 
 
 def is_worse(medians: dict[tuple[str, str], float]) -> bool:
-    """Return whether the solution's median is above another backend's. medians: by backend, set."""
+    """Return whether the solution's median error exceeds NO_WORSE times another backend's.
+
+    medians: (backend, name of a set) -> median.
+    """
     for (backend, name), median in medians.items():
         ours = medians.get((SOLUTION, name), 0)
         if backend != SOLUTION and ours > NO_WORSE * median:

@@ -3,7 +3,8 @@ bench serve`.
 
     python measure.py FOLDER --backends triton solution triton
 
-A backend that is named twice is started twice. Each point becomes a line of JSON.
+server.py has the backends. One that is named twice is started twice. Each point, CONCURRENCY
+requests at a time and PROMPTS in all, becomes a line of JSON in --results; table.py prints them.
 """
 
 import argparse
@@ -27,7 +28,7 @@ KEPT = (
 
 
 def client_options(concurrency: int, prompts: int, lengths: tuple[int, int]) -> str:
-    """Return what of the client's options is recorded."""
+    """Return those of the client's options that are recorded, as text. lengths: input, output."""
     input_length, output_length = lengths
     options = [
         f"--num-prompts {prompts}",
@@ -43,9 +44,9 @@ def client_options(concurrency: int, prompts: int, lengths: tuple[int, int]) -> 
 
 
 def measure(url: str, model: Path, point: str, lengths: tuple[int, int]) -> dict:
-    """Return what the client, in this process, reports of CONCURRENCY:PROMPTS.
+    """Run vLLM's client in this process, and return the KEPT figures of its report.
 
-    Raises RuntimeError where a request failed.
+    point: CONCURRENCY:PROMPTS. Raises RuntimeError where a request failed.
     """
     concurrency, prompts = map(int, point.split(":"))
     options = client_options(concurrency, prompts, lengths)
@@ -65,7 +66,7 @@ def measure(url: str, model: Path, point: str, lengths: tuple[int, int]) -> dict
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what is served, and how it is measured."""
+    """Add the options that tensor_parallel.py has, too: what is served, how it is measured."""
     option = parser.add_argument
     option("model", type=Path, help="folder of a checkpoint")
     points_help = f"CONCURRENCY:PROMPTS; default: {' '.join(POINTS)}"
@@ -85,7 +86,7 @@ def measure_all(args: argparse.Namespace) -> None:
 
 
 def measure_points(args: argparse.Namespace, url: str, about: dict, place: dict) -> None:
-    """Measure all points on one server. about, place: what each record has in common."""
+    """Measure all points on one server. about, place: the fields that all records share."""
     for point in args.points:
         report = measure(url, args.model, point, args.lengths)
         record(args.results, about, place, report)

@@ -1,9 +1,10 @@
-"""One of N expert-parallel ranks on a GPU of its own: `vllm serve --worker-extension-cls
-one_rank.OneRank`.
+"""Make vLLM, on one GPU, serve the first of N expert-parallel ranks, to time one rank's share:
+`vllm serve --worker-extension-cls one_rank.OneRank`.
 
-vLLM imports this in a worker before it builds the model. The layers then hold the first rank's
-experts, and the map of all others, as with N GPUs; nothing is sent, so what other ranks would add
-is missing: for timing one rank's share.
+vLLM imports this file in its worker before it builds the model. The layers then have the first
+rank's experts only, as with N GPUs, and vLLM's map from all experts to them. Nothing is sent, so
+what other ranks would add to the output is missing. server.py passes the option for checkpoints
+whose config has expert_ranks, N.
 """
 
 from dataclasses import replace
@@ -15,11 +16,11 @@ make = FusedMoEParallelConfig.make
 
 
 class OneRank:
-    """Adds nothing to vLLM's worker."""
+    """An empty class, as vLLM's option needs one."""
 
 
 def make_one_of_many(*args, **kwargs) -> FusedMoEParallelConfig:
-    """Return vLLM's own for one GPU, as the first of the config's expert_ranks."""
+    """Return the parallel config of one GPU, changed to that of the first of N ranks."""
     config = get_current_vllm_config().model_config.hf_config
     alone = make(*args, **kwargs)
     return replace(alone, use_ep=True, ep_size=config.expert_ranks, ep_rank=0)

@@ -1,9 +1,10 @@
-"""A model of many layers from a checkpoint of few: `vllm serve --worker-extension-cls
-repeat_layers.RepeatLayers`.
+"""Make vLLM load a model of many layers from a checkpoint that has weights for few of them: `vllm
+serve --worker-extension-cls repeat_layers.RepeatLayers`.
 
-vLLM imports this in a worker before it builds the model. Each layer of the checkpoint, whose config
-has their number as written_layers, is loaded into several of the model's, each with memory of its
-own: a large model of random weights is written and read in seconds.
+vLLM imports this file in its worker before it builds the model. Each layer in the checkpoint is
+loaded into several layers of the model, which have memory of their own. So a large model of random
+weights is written and read in seconds. server.py passes the option for checkpoints whose config has
+written_layers, the number of layers with weights.
 """
 
 import re
@@ -17,13 +18,16 @@ get_all_weights = DefaultModelLoader.get_all_weights
 
 
 class RepeatLayers:
-    """Adds nothing to vLLM's worker."""
+    """An empty class, as vLLM's option needs one."""
 
 
 def repeated(
     weights: Iterable[tuple[str, torch.Tensor]], written: int, layers: int
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield each weight of layer n as one of layers n, n + written, n + 2 written ..., too."""
+    """Yield each weight of layer n under the names of layers n, n + written, n + 2 written, ...
+
+    weights: (name, weight) in the checkpoint. Weights outside of layers are yielded as they are.
+    """
     for name, weight in weights:
         parts = NAME.fullmatch(name)
         if not parts:
@@ -36,7 +40,7 @@ def repeated(
 
 
 def get_all_layers(loader, model_config, model) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield what vLLM's own yields, for all layers of the model."""
+    """Return what vLLM's loader yields, with the weights repeated for all layers of the model."""
     config = model_config.hf_config
     weights = get_all_weights(loader, model_config, model)
     return repeated(weights, config.written_layers, config.num_hidden_layers)

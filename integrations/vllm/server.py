@@ -1,5 +1,6 @@
-"""A running `vllm serve`, whose log proves which kernels compute the experts, and of which no
-process is left over.
+"""Start `vllm serve`, check in its log which kernels compute the experts, and end its processes.
+
+measure.py, logprobs.py and tensor_parallel.py use it, and it writes their records.
 """
 
 import argparse
@@ -20,10 +21,10 @@ from importlib import metadata
 from pathlib import Path
 from urllib.request import urlopen
 
-SOLUTION = "solution"  # an installed package
-SUM = "solution_sum"  # the same, which also sums over the ranks
+SOLUTION = "solution"  # the backend that is an installed package made by `moebench pack`
+SUM = "solution_sum"  # the same package, which also sums the output over the ranks
 OPTIONS = "--max-model-len 4096 --max-num-seqs 128 --no-enable-prefix-caching"
-SECONDS = 900  # that a server may take to come up, compiling kernels
+SECONDS = 900  # that a server may take to start, compiling kernels
 PR_SET_PDEATHSIG = 1
 EXPERT_COUNTS = ("n_routed_experts", "num_local_experts", "num_experts")
 SIZES = (
@@ -37,11 +38,11 @@ SIZES = (
 
 @dataclass(frozen=True)
 class Backend:
-    """options: of `vllm serve`. log: what its log has to have, with a name of the kernels."""
+    """What computes the experts."""
 
-    options: str
-    log: str
-    has_plugin: bool = False
+    options: str  # for `vllm serve`
+    log: str  # regular expression that the log must match; its group is the name of the kernels
+    has_plugin: bool = False  # vLLM loads its plugins, of which the package is one
 
 
 PACKAGE = r"by (\S+: solution \w+, definition \w+)"
@@ -54,15 +55,15 @@ BACKENDS = {
     ),
     "triton": Backend("--moe-backend triton", r"Using (TRITON) Fp8 MoE backend"),
     "deep_gemm": Backend("--moe-backend deep_gemm", r"Using (DEEPGEMM) Fp8 MoE backend"),
-    # A checkpoint with experts in bf16. `$`: its log may name no kernels.
+    # For a checkpoint with experts in bf16. `$`, because the log may not name the kernels.
     "bf16": Backend("", r"Using (\w+) Unquantized MoE backend|$"),
 }
 
 
 def parser_of(about: str, backends: list[str]) -> argparse.ArgumentParser:
-    """Return a parser with the options of measure.py, logprobs.py and tensor_parallel.py.
+    """Return a parser with the options that measure.py, logprobs.py and tensor_parallel.py share.
 
-    It also lets SIGTERM end them as an exception does.
+    Also make SIGTERM raise SystemExit, so that the script ends its servers.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     layout = argparse.RawDescriptionHelpFormatter
@@ -80,7 +81,7 @@ def parser_of(about: str, backends: list[str]) -> argparse.ArgumentParser:
 
 @dataclass(frozen=True)
 class Server:
-    """A `vllm serve`, which need not be up yet."""
+    """A `vllm serve` that was started and may not be ready yet."""
 
     process: subprocess.Popen
     url: str
@@ -94,15 +95,15 @@ def served(model: Path, backend: str, log: Path, options: str) -> Iterator[tuple
     """Serve a checkpoint by one of BACKENDS while the block runs.
 
     Args:
-        log: file for what the server prints.
-        options: more of `vllm serve`; they win over OPTIONS.
+        log: file for the server's output.
+        options: more options of `vllm serve`, which override OPTIONS.
 
     Yields:
-        Its URL, and a record's start: model, machine, versions, options, and the kernels that the
-            log proves.
+        The server's URL, and the fields that all its records share: model, machine, versions,
+            options, and the kernels that its log names.
 
     Raises:
-        RuntimeError: the server did not come up, or its log does not have the backend's line.
+        RuntimeError: the server did not start, or its log does not name the backend's kernels.
     """
     server = start(model, backend, log, options)
     try:
@@ -125,7 +126,7 @@ def start(model: Path, backend: str, log: Path, options: str, cache: Path | None
 
 
 def extension(config: dict) -> str:
-    """Return the option for a model that is not served as it is written."""
+    """Return the option for a checkpoint with expert_ranks or written_layers, else ""."""
     if "expert_ranks" in config:
         return "--worker-extension-cls one_rank.OneRank"
     if "written_layers" in config:
@@ -139,7 +140,10 @@ def read(model: Path) -> dict:
 
 
 def start_of_record(server: Server, model: Path) -> dict:
-    """Return what a server's records have in common, once it is up. Raises as `served` does."""
+    """Wait until a server is ready, and return the fields that all its records share.
+
+    Raises as `served` does.
+    """
     wait_until_healthy(server.process, server.url, server.log)
     common = about(read(model)) | {"backend": server.backend, "options": server.options}
     return common | proof(server.log.read_text(), server.backend)
@@ -154,7 +158,7 @@ def free_port() -> int:
 def start_process(
     model: Path, backend: str, port: int, options: str, log: Path, cache: Path | None
 ) -> subprocess.Popen:
-    """Start a server in a process group of its own, which ends when this process does."""
+    """Start a server in a new process group; the system ends it when this process ends."""
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model]
     command += ["--served-model-name", "moe", "--port", str(port), *shlex.split(options)]
 
@@ -179,7 +183,7 @@ def start_process(
 
 
 def end(server: Server) -> None:
-    """End a server, and its workers, where it has left any."""
+    """End a server, and then any worker processes that it has left."""
     process = server.process
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
@@ -201,9 +205,10 @@ def wait_until_healthy(process: subprocess.Popen, url: str, log: Path) -> None:
 
 
 def proof(log: str, backend: str) -> dict:
-    """Return which kernels a server's log says compute the experts.
+    """Return the fields of a record that are read from a server's log.
 
-    Raises RuntimeError where they are not the backend's.
+    They are the kernels of the experts, vLLM's table of tuned tiles, and whether graphs are used.
+    Raises RuntimeError where the kernels are not the backend's.
     """
     wanted = BACKENDS[backend].log
     kernels = re.search(wanted, log)
@@ -221,7 +226,7 @@ def proof(log: str, backend: str) -> dict:
 
 
 def about(config: dict) -> dict:
-    """Return what a record says of model, machine and software; gpu is None without one."""
+    """Return a record's fields on model, machine and software; gpu is None without one."""
     versions = {}
     for plugin in metadata.entry_points(group="vllm.general_plugins"):
         versions[plugin.dist.name] = plugin.dist.version
@@ -244,7 +249,7 @@ def about(config: dict) -> dict:
 
 
 def gpus() -> str | None:
-    """Return this machine's GPU and its driver, and how many there are if more than one."""
+    """Return name and driver of this machine's GPUs, after their number if there are several."""
     query = "nvidia-smi --query-gpu=name,driver_version --format=csv,noheader"
     failed, output = subprocess.getstatusoutput(query)
     if failed:
@@ -255,7 +260,7 @@ def gpus() -> str | None:
 
 
 def record(file: Path, *parts: dict) -> None:
-    """Add a line of JSON, of all these together."""
+    """Append a line of JSON to a file, with the fields of all parts."""
     together = {}
     for part in parts:
         together |= part

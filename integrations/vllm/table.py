@@ -1,4 +1,4 @@
-"""Print the README's tables from records.
+"""Print the tables of README.md, in Markdown, from records that measure.py and logprobs.py wrote.
 
 python table.py results.jsonl
 """
@@ -15,11 +15,11 @@ from statistics import median
 
 @dataclass(frozen=True)
 class Figure:
-    """A number of a record that is shown."""
+    """A number of a record, as the table shows it."""
 
-    key: str
-    name: str
-    digits: int  # behind the point
+    key: str  # in the record
+    name: str  # in the head of the table
+    digits: int  # after the decimal point
 
     def text(self, runs: list[float]) -> str:
         """Return the median of some runs; "-" without any."""
@@ -32,11 +32,11 @@ FIGURES = (
     Figure("output_throughput", "tokens/s", 0),
 )
 BACKEND_NAMES = {"triton": "Triton", "deep_gemm": "DeepGEMM"}
-Cells = dict[tuple, list[float]]  # runs, by concurrency, key and column
+Cells = dict[tuple, list[float]]  # (concurrency, key of a Figure, column) -> a number for each run
 
 
 def column(record: dict) -> str:
-    """Return a solution's own name, or that of vLLM's backend."""
+    """Return the name of a record's column: the solution, or the backend of vLLM."""
     backend = record["backend"]
     if backend in BACKEND_NAMES:
         return BACKEND_NAMES[backend]
@@ -48,7 +48,7 @@ def column(record: dict) -> str:
 
 
 def title(record: dict) -> str:
-    """Return what must be the same for records of one table."""
+    """Return the heading of a record's table. Records with the same heading are in one table."""
     model = record["model"]
     layers = model["num_hidden_layers"]
     sizes = "{experts} experts, H {hidden_size}, I {moe_intermediate_size}".format(**model)
@@ -75,7 +75,9 @@ def cells_of(records: list[dict]) -> Cells:
 
 
 def times(records: list[dict]) -> list[str]:
-    """Return a table of medians over starts and repeats, and how far the runs lie apart."""
+    """Return the lines of a table of medians over starts and repeats, and of a sentence on their
+    spread.
+    """
     backends = list(dict.fromkeys(map(column, records)))
     columns = list(product(FIGURES, backends))
     head = ["concurrency"]
@@ -99,7 +101,7 @@ def table_row(texts: list[str]) -> str:
 
 
 def distances(cells: Cells) -> str:
-    """Return a sentence on how far the runs of a cell lie apart at most, by figure."""
+    """Return a sentence: how far the runs of a cell are apart, the most of all cells, by figure."""
     counts = {len(runs) for runs in cells.values()}
     if counts == {1}:
         return "One run each."
@@ -113,7 +115,7 @@ def distances(cells: Cells) -> str:
 
 
 def largest_ratio(cells: Cells, figure: Figure) -> float:
-    """Return how many times as large a cell's largest run is as its smallest, at most."""
+    """Return the ratio of a cell's largest run to its smallest, the largest of all cells."""
     ratios = []
     for (_, key, _), runs in cells.items():
         if key == figure.key:
@@ -122,7 +124,7 @@ def largest_ratio(cells: Cells, figure: Figure) -> float:
 
 
 def show_logprobs(record: dict) -> None:
-    """Print a line on logprobs."""
+    """Print a line on a record of logprobs.py."""
     numbers = "median {median:.4f}, p99 {p99:.4f}, same best {same_best:.1%}".format(**record)
     print(f"- {column(record)}, {record['logprobs']}: {numbers}")
 

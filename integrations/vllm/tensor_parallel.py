@@ -1,12 +1,12 @@
-"""Serve Qwen3-235B's sizes on several GPUs, with a slice of every expert on each, by vLLM's own
-kernels and by an installed package, and measure both.
+"""Serve Qwen3-235B's sizes with tensor parallelism, a slice of every expert on each GPU, by vLLM's
+kernels and by an installed package, and measure both as measure.py does.
 
     python tensor_parallel.py FOLDER --ranks 2
 
-The checkpoint is written to FOLDER if there is none, with as many layers as fit into the GPUs and
-on the disk. The package has to be of such a slice: README.md has the commands. With `--together`
-all servers are up at once and are measured in turns, so that what changes with time or from machine
-to machine is the same for all.
+A checkpoint is written to FOLDER unless there is one, with as many layers as fit into the GPUs and
+on the disk. The package has to be made for such a slice: README.md has the commands. With
+`--together` all servers run at once and are measured in turns, so that what changes with time or
+from machine to machine is the same for all.
 """
 
 import argparse
@@ -24,8 +24,8 @@ from server import SOLUTION, SUM, Server, parser_of
 
 MODEL = "qwen3-235b"
 USED = 0.9  # share of a GPU's memory that vLLM may use
-TOKENS = 128 * (1024 + 128)  # that the cache has room for: 128 prompts of 1024, with 128 new tokens
-SPARE = 1.1  # times as large a cache is asked for, as its blocks are rarely full
+TOKENS = 128 * (1024 + 128)  # in the cache: 128 prompts of 1024 tokens, each with 128 new ones
+SPARE = 1.1  # factor on the size of the cache, as its blocks are rarely full
 RESERVED = 8e9  # bytes kept free: on each GPU, for embeddings, activations and graphs; on the disk
 
 
@@ -52,7 +52,12 @@ def layers_that_fit(
 ) -> int:
     """Return how many layers fit into the GPUs and on the disk, at most those of the model.
 
-    ranks: GPUs. gpu_bytes: memory of each. servers: how many are up at once, with equal shares.
+    Args:
+        sizes: the model's, a value of checkpoint.MODELS.
+        ranks: number of GPUs.
+        gpu_bytes: memory of each GPU.
+        disk_bytes: free space for the checkpoint.
+        servers: number of servers that run at once, with equal shares of the memory.
     """
     weights = bytes_of_layer(sizes)
     cache = bytes_of_cache(sizes)
@@ -65,7 +70,7 @@ def layers_that_fit(
 
 
 def gpu_bytes() -> int:
-    """Return the memory of the smallest GPU here."""
+    """Return the bytes of memory of this machine's smallest GPU."""
     query = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits"
     output = subprocess.check_output(query.split(), text=True)
     megabytes = [int(line) for line in output.splitlines()]
@@ -73,11 +78,11 @@ def gpu_bytes() -> int:
 
 
 def write_checkpoint(args: argparse.Namespace) -> None:
-    """Write the checkpoint unless the folder has one.
+    """Write the checkpoint to the folder args.model, unless it has one.
 
     Raises:
-        SystemExit: no layer fits, or not as many as --layers says; or the checkpoint in the folder
-            has another number of layers than --layers.
+        SystemExit: fewer layers fit than --layers, or none; or the folder's checkpoint has another
+            number of layers than --layers.
     """
     file = args.model / "config.json"
     if file.exists():
@@ -96,7 +101,7 @@ def write_checkpoint(args: argparse.Namespace) -> None:
 def most_layers(args: argparse.Namespace) -> int:
     """Return how many layers fit on this machine.
 
-    With --written a checkpoint has so few layers on the disk that its space does not count.
+    With --written only few layers are on the disk, so its free space is not looked at.
     """
     folder = args.model.absolute().parent
     free = sys.maxsize if args.written else shutil.disk_usage(folder).free
@@ -105,9 +110,9 @@ def most_layers(args: argparse.Namespace) -> int:
 
 
 def measure_together(args: argparse.Namespace) -> bool:
-    """Measure all servers while all of them are up: in each repeat one server after another.
+    """Start a server for each backend, then measure one after another, in each repeat.
 
-    Return whether all came up. Those that did are measured in any case.
+    Return whether all have started. Those that have are measured in any case.
     """
     with ExitStack() as stack:
         servers = []
@@ -124,9 +129,9 @@ def measure_together(args: argparse.Namespace) -> bool:
 
 
 def start(args: argparse.Namespace, backend: str) -> Server:
-    """Start a server that takes its part of each GPU's memory."""
-    # The cache's size is given in bytes. Else vLLM measures the memory, and what other servers
-    # allocate meanwhile counts as used by this one.
+    """Start a server that takes an equal share of each GPU's memory."""
+    # The cache's size is given in bytes, because vLLM would otherwise measure free memory and count
+    # what other servers allocate meanwhile as its own.
     layers = server.read(args.model)["num_hidden_layers"]
     cache_of_layer = bytes_of_cache(checkpoint.MODELS[MODEL]) / args.ranks
     cache_bytes = int(SPARE * layers * cache_of_layer)
@@ -139,7 +144,10 @@ def start(args: argparse.Namespace, backend: str) -> Server:
 
 
 def records_of_those_up(servers: list[Server], model: Path) -> dict[str, dict]:
-    """Return URL -> what the records of a server have in common, and report servers not up."""
+    """Return URL -> the fields that all records of a server share, for those that have started.
+
+    Print why the others have not.
+    """
     common = {}
     for started in servers:
         try:

@@ -1,10 +1,9 @@
-"""Check and time every compiled tile of cutlass_grouped: what solutions/cutlass_grouped/tiles.py is
-chosen from.
+"""Check and time every compiled tile of cutlass_grouped, for the table in its tiles.py.
 
-Needs a Hopper GPU. For each token count, routed as the workloads are, every tile is used in gemm1
-and then in gemm2, beside the chosen tile of the other GEMM: the layer's median device time, L2
-flushed before each call, and the share of its values within each tolerance. Exit status: 0, 1 for a
-wrong answer or without a GPU, 2 for bad arguments.
+Needs a Hopper GPU. For each number of tokens T, routed as in the workloads, each tile is used in
+gemm1 and then in gemm2, while the other GEMM has the tile that tiles.py chooses. Printed are the
+layer's median device time, with L2 flushed before each call, and the share of its values within
+each tolerance. Exit status: 0, 1 for a wrong answer or without a GPU, 2 for bad arguments.
 """
 
 import argparse
@@ -33,10 +32,10 @@ GEMMS = ("gemm1", "gemm2")
 
 @dataclass(frozen=True)
 class Tiles:
-    """The built solution's module, and the address of each compiled tile by its name."""
+    """The built solution, and its compiled tiles."""
 
-    module: ModuleType
-    addresses: dict[str, int]
+    module: ModuleType  # the solution's main.py
+    addresses: dict[str, int]  # name of a tile -> address of its GEMM
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Batch:
 
 
 def compiled_tiles(full: Definition) -> Tiles:
-    """Build the solution, and look up every tile that it has a source of."""
+    """Build the solution for a definition; return it with every tile that it has a source for."""
     runnable = BuilderRegistry.get_instance().build(full, pack(SOLUTION)["full"])
     module = sys.modules[runnable._callable.__module__]
     sources = sorted((paths.SOLUTIONS / SOLUTION).glob("gemms/sm90_*_*.cu"))
@@ -61,7 +60,7 @@ def compiled_tiles(full: Definition) -> Tiles:
 
 
 def batch_of(full: Definition, num_tokens: int) -> Batch:
-    """Return inputs that are routed as the workloads are, with the right output."""
+    """Return the arguments of a call with num_tokens tokens, routed as in the workloads."""
     stored = tensors("skewed", num_tokens, "full")
     _, drawn = workload("skewed", num_tokens, "full")
     (inputs,) = seeded_inputs(full, drawn, 1, "cuda", stored)
@@ -71,7 +70,10 @@ def batch_of(full: Definition, num_tokens: int) -> Batch:
 
 
 def time_tile(tiles: Tiles, batch: Batch, pair: list[int]) -> tuple[str, bool]:
-    """Return a line on the layer with these two tiles, and whether its output is right."""
+    """Return a line to print for a pair of tiles, and whether the layer's output is right.
+
+    pair: addresses of gemm1's and gemm2's tile.
+    """
     output = torch.full_like(batch.expected, float("nan"))
     call = partial(tiles.module._layer.run_layer, *batch.inputs, output, *pair)
     call()
@@ -88,7 +90,7 @@ def time_tile(tiles: Tiles, batch: Batch, pair: list[int]) -> tuple[str, bool]:
 
 
 def time_all(tiles: Tiles, batch: Batch, num_tokens: int) -> int:
-    """Print a line for each tile in each GEMM; return how many were wrong."""
+    """Print a line for each tile in each GEMM, and return how many gave a wrong output."""
     chosen = tiles.module.choose_tiles(num_tokens)
     print(f"T={num_tokens}: chosen {chosen[0]}, {chosen[1]}")
 

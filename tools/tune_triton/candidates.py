@@ -1,13 +1,14 @@
-"""What is tried for each of the two grouped GEMMs, and the pair that their times choose.
+"""The tiles that tune.py tries for triton_fused_v2's two grouped GEMMs, and the choice by time.
 
-The rows are padded once for both, so the two of a pair have one BLOCK_M. Each is timed apart from
-the other.
+Rows are padded once for both GEMMs, so the tiles of a pair (gemm1's, gemm2's) have the same
+BLOCK_M. The GEMMs are timed separately.
 """
 
 from types import SimpleNamespace
 from typing import NamedTuple
 
-# GEMM, whether gemm1 applies SwiGLU itself, column tile; gemm1's is one quantisation group of h
+# (GEMM, whether gemm1 applies SwiGLU itself, columns of a tile, which are 128 in gemm1: one
+# quantisation group of h)
 FORMS = (("gemm1", True, 128), ("gemm1", False, 128), ("gemm2", False, 64), ("gemm2", False, 128))
 BLOCK_MS = (16, 32, 64, 128)
 FIRST_GROUP = 8
@@ -18,7 +19,10 @@ STAGES = (3, 4, 5, 6)
 
 
 class Candidate(NamedTuple):
-    """One GEMM with one tile. It stands in for the solution's Tile, whose fields come first."""
+    """A tile for one of the GEMMs.
+
+    It is passed to the solution's functions as their Tile, whose fields come first.
+    """
 
     block_m: int
     block_n: int
@@ -31,19 +35,22 @@ class Candidate(NamedTuple):
     fused: bool  # gemm1 applies SwiGLU itself; False for gemm2
 
 
-Times = dict[Candidate, float | str]  # microseconds, or why there are none
+Times = dict[Candidate, float | str]  # microseconds, or the reason why it could not be timed
 
 
 def useful_block_ms(rows_per_expert: float) -> list[int]:
-    """Return BLOCK_Ms from a quarter to twice the one that holds an active expert's rows."""
+    """Return the BLOCK_Ms worth trying: a quarter to twice the one that holds an expert's rows.
+
+    rows_per_expert: of the experts that have any rows.
+    """
     holding = next((block for block in BLOCK_MS if block >= rows_per_expert), BLOCK_MS[-1])
     return [block for block in BLOCK_MS if holding // 4 <= block <= 2 * holding]
 
 
 def grid(block_ms: list[int], multiprocessors: int) -> list[Candidate]:
-    """Return gemm1's candidates, then gemm2's, with the first group.
+    """Return gemm1's candidates, then gemm2's, all with FIRST_GROUP.
 
-    Others are tried for the best pair alone (`other_groups`).
+    Other groups are tried for the best pair only (`other_groups`).
     """
     candidates = []
     for stage, fused, block_n in FORMS:
@@ -67,7 +74,7 @@ def grid(block_ms: list[int], multiprocessors: int) -> list[Candidate]:
 
 
 def other_groups(pair: tuple[Candidate, ...]) -> list[Candidate]:
-    """Return each of the pair with every group that it does not have."""
+    """Return both candidates of a pair with each of GROUPS that they do not have."""
     others = []
     for candidate in pair:
         for group in GROUPS:
@@ -77,7 +84,7 @@ def other_groups(pair: tuple[Candidate, ...]) -> list[Candidate]:
 
 
 def choice_of(gemm1: Candidate, gemm2: Candidate) -> SimpleNamespace:
-    """Return what stands in for the solution's Choice.
+    """Return an object with the fields of the solution's Choice.
 
     For a GEMM that is not run any candidate will do.
     """
@@ -85,7 +92,10 @@ def choice_of(gemm1: Candidate, gemm2: Candidate) -> SimpleNamespace:
 
 
 def best(times: Times, stage: str, block_m: int) -> Candidate | None:
-    """Return the fastest candidate of a GEMM at one BLOCK_M, of equal ones the first."""
+    """Return the fastest candidate for a GEMM with a BLOCK_M; None if none was timed.
+
+    stage: "gemm1" or "gemm2".
+    """
     timed = []
     for candidate, us in times.items():
         competes = candidate.stage == stage and candidate.block_m == block_m
@@ -95,7 +105,7 @@ def best(times: Times, stage: str, block_m: int) -> Candidate | None:
 
 
 def best_pair(times: Times) -> tuple[Candidate, ...]:
-    """Return gemm1 and gemm2 of one BLOCK_M with the least sum; () without any.
+    """Return the pair (gemm1's, gemm2's candidate) with the least sum of times, or ().
 
     Of equal pairs it is the one with the smaller BLOCK_M.
     """

@@ -1,7 +1,7 @@
-"""Run triton_fused_v2's grouped GEMMs with one tile at a time: what they compute, and how long the
-device takes.
+"""Run triton_fused_v2's two grouped GEMMs with a given tile: their results, and the device's time.
 
-choice: the solution's Choice, or what `choice_of` puts in its place.
+tune.py and prune.py call it. In all functions `choice` is the solution's Choice (tiles.py), or an
+object of `choice_of` with its fields.
 """
 
 from collections.abc import Callable
@@ -17,33 +17,31 @@ from moebench.judging.calling import random_fp8
 
 # Ten times the L2 of an H200; writing it also hides the host's part of a launch.
 FLUSH_BYTES = 2**29
-# Of a row's norm; a row has 256 values or more, of which a wrong tile spoils 64 or more.
+# Largest error of a row, relative to its norm. A row has 256 values or more, of which a wrong tile
+# spoils 64 or more.
 TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
 class PreparedLayer:
-    """A layer with one routing, whose GEMMs can be run with any tile.
+    """A layer with one routing, whose GEMMs can be run with any tile."""
 
-    code: the solution's layer.py. expert: [T, top-k] int32, local numbers. x, w13, w2: each with
-    its scales. permutations: by BLOCK_M. expected: by stage, the `values` of the present tiles.
-    """
-
-    code: ModuleType
-    expert: torch.Tensor
-    x: tuple[torch.Tensor, torch.Tensor]
+    code: ModuleType  # the solution's layer.py
+    expert: torch.Tensor  # [T, top-k] int32, local numbers
+    x: tuple[torch.Tensor, torch.Tensor]  # with its scales, as the next two
     w13: tuple[torch.Tensor, torch.Tensor]
     w2: tuple[torch.Tensor, torch.Tensor]
-    permutations: dict[int, object]
+    permutations: dict[int, object]  # by BLOCK_M
+    # "gemm1" or "gemm2" -> what `values` returns with the tiles that the solution has now
     expected: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 def operands(
     sizes: tuple[int, int, int], num_tokens: int, device: str
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return tokens [T, H], w13 [E, 2I, H] and w2 [E, H, I], each with its scales.
+    """Return tokens [T, H], w13 [E, 2I, H] and w2 [E, H, I] in FP8, each with its scales.
 
-    Values are normal and the same in every run.
+    sizes: (E, H, I). Values are drawn from a normal distribution, the same in every run.
     """
     experts, hidden, intermediate = sizes
     fp8 = partial(random_fp8, device=device, source=None)
@@ -60,10 +58,11 @@ def operands(
 
 
 def prepare(package: str, tensors: list, expert: torch.Tensor) -> PreparedLayer:
-    """Return a layer with one routing, as yet without `expected`.
+    """Return a layer with one routing, and `expected` empty.
 
-    package: of a solution that FIB has built. tensors: `operands` of at least T tokens. expert:
-    [T, top-k] int32 on the CPU, local numbers, -1 for another rank's.
+    package: name of the Python package of the solution that FIB has built. tensors: what `operands`
+    returned, for T tokens or more. expert: [T, top-k] int32 on the CPU, local numbers, -1 for an
+    expert of another rank.
     """
     code = import_module(f"{package}.common.triton.layer")
     permute = import_module(f"{package}.common.triton.rows.permute")
@@ -72,7 +71,7 @@ def prepare(package: str, tensors: list, expert: torch.Tensor) -> PreparedLayer:
 
     permutations = {}
     for block_m in BLOCK_MS:
-        # By the plain statement: its kernels are not what is timed, and take seconds to compile.
+        # In plain torch: permute's kernels are not what is timed, and take seconds to compile.
         *parts, _ = permute.permute_ref(expert, len(w13[0]), block_m)
         on_device = [part.to(x.device) for part in parts]
         permutations[block_m] = permute.Permutation(*on_device, None)
@@ -113,10 +112,11 @@ def gemm2(layer: PreparedLayer, choice, h: tuple | None = None) -> torch.Tensor:
 
 
 def values(stage: str, layer: PreparedLayer, choice) -> torch.Tensor:
-    """Return h or y of the local pairs, [pairs, columns] fp32 in pair order.
+    """Return h (stage "gemm1") or y (stage "gemm2") of the local pairs, in the pairs' order.
 
-    choice: with TMA, so that h is in expert order. Until `times_us` fresh memory is NaN: a tile
-    that writes nothing cannot pass with the previous one's result.
+    The result is fp32 [local pairs, columns]. choice.tma has to be true, so that h is in expert
+    order. From this call until `times_us` torch fills new memory with NaN, so that a tile that
+    writes nothing does not pass with the result of the previous one.
     """
     torch.use_deterministic_algorithms(True, warn_only=True)
     if stage == "gemm1":
@@ -140,9 +140,9 @@ def check(output: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def times_us(calls: list[Callable], repeats: int) -> list[float]:
-    """Return the median microseconds of each call: device time alone.
+    """Return the median device time of each call, in microseconds, over `repeats` runs.
 
-    Calls are interleaved, and L2 is flushed before each.
+    The calls take turns, and L2 is flushed before each.
     """
     torch.use_deterministic_algorithms(False)
     flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")

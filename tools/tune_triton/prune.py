@@ -1,8 +1,8 @@
-"""Leave out tiles that cannot run, or not well, by compiling them in child processes before
-anything is timed.
+"""Find tiles that cannot run, or would run badly, by compiling them before anything is timed.
 
-Needs no GPU. The binaries land in Triton's cache on disk, where the tuner finds them: their key is
-the source and the constants, not the module.
+tune.py makes a pool of processes, each begun by `start`, and calls `left_out`. Compiling needs no
+GPU. The binaries go to Triton's cache on disk, where tune.py's process finds them later: the key is
+the kernel's source and constants.
 """
 
 import re
@@ -25,18 +25,18 @@ from triton.backends.compiler import GPUTarget
 
 SM_SHARED = 228 * 1024  # bytes on sm_90 and sm_100; every resident block takes 1024 beside its own
 SM_REGISTERS = 65536
-RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+).* LOCAL:(\d+)")  # of `cuobjdump -res-usage`
+RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+).* LOCAL:(\d+)")  # a line of `cuobjdump -res-usage`
 
-# Of a compiling process: the launches of a call, each of which compiles, and a layer whose tensors
+# In a compiling process: functions that compile what a call would launch, and a layer whose tensors
 # have no storage.
 launches = []
 layer = None
 
 
 def why_left_out(candidate: Candidate, shared: int, registers: int, spilled: int) -> str | None:
-    """Return why a candidate that compiles is not worth timing, or None.
+    """Return why a candidate that compiles is not worth timing, or None if it is.
 
-    shared: bytes a block. registers, spilled: registers and bytes a thread.
+    shared: bytes of shared memory of a block. registers: of a thread. spilled: bytes of a thread.
     """
     if spilled:
         return f"spills: {spilled} bytes a thread"
@@ -49,11 +49,11 @@ def why_left_out(candidate: Candidate, shared: int, registers: int, spilled: int
 
 
 def left_out(pool: ProcessPool, wanted: list[Candidate]) -> dict[Candidate, str | None]:
-    """Return why each candidate is left out, None where it stays.
+    """Return candidate -> why it is not to be timed, or None.
 
-    pool: of processes that `start` begins.
+    pool: processes whose initializer is `start`.
     """
-    # These size the grid and change no code, so that candidates share what is compiled.
+    # per_sm and programs size the grid and change no code, so candidates share binaries.
     compiled_as = {candidate: candidate._replace(per_sm=1, programs=1) for candidate in wanted}
     compiling = {}
     for each in dict.fromkeys(compiled_as.values()):
@@ -64,16 +64,16 @@ def left_out(pool: ProcessPool, wanted: list[Candidate]) -> dict[Candidate, str 
         try:
             used = compiling[compiled_as[candidate]].result()
             reasons[candidate] = why_left_out(candidate, *used)
-        except Exception as error:  # whatever the compiler raises, or its process's end
+        except Exception as error:  # any: of the compiler, or because its process died
             reasons[candidate] = f"does not compile: {first_line(error)}"
     return reasons
 
 
 def start(architecture: str, package: Path, sizes: tuple[int, int, int], top_k: int) -> None:
-    """Make this process's Triton compile for an architecture, whatever GPU is here.
+    """Make Triton in this process compile for an architecture, and launch nothing.
 
-    Nothing is launched. architecture: as "sm_90". package: the folder of a triton_fused_v2 that
-    FIB has built for `sizes`: local experts, hidden, intermediate.
+    architecture: such as "sm_90". package: folder of the triton_fused_v2 that FIB has built. sizes:
+    local experts, hidden size and intermediate size that it was built for.
     """
     global layer
     target = GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
@@ -93,14 +93,14 @@ def start(architecture: str, package: Path, sizes: tuple[int, int, int], top_k: 
     triton.JITFunction.__getitem__ = keep_launch
     sys.path.insert(0, str(package.parent))
     launch_module = import_module(f"{package.name}.common.host.launch")
-    launch_module.SUPPORTED = False  # its short way around JITFunction
+    launch_module.SUPPORTED = False  # else launch_quickly would bypass JITFunction
 
     expert = torch.zeros(1024, top_k, dtype=torch.int32)  # any number of tokens gives the same code
     layer = prepare(package.name, operands(sizes, len(expert), "meta"), expert)
 
 
 def compiled(candidate: Candidate) -> tuple[int, int, int]:
-    """Return bytes of shared memory a block, registers a thread and bytes a thread that spill."""
+    """Compile a candidate; return shared bytes of a block, registers and spilled bytes a thread."""
     launches.clear()
     gemm2(layer, choice_of(candidate, candidate))
     compile_kernel = launches[0 if candidate.stage == "gemm1" else -1]

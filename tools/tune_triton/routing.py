@@ -1,7 +1,7 @@
-"""Which tokens go to which expert: drawn as for the workloads, or recorded in an engine.
+"""The routing that tune.py uses: drawn as for the workloads, or recorded in an engine.
 
-A recording is a folder of `*.pt` files, each the experts of one layer and one batch as torch.save
-writes a tensor: integers [T, top-k], global expert numbers, -1 for a token's unused slot.
+A recording is a folder of `*.pt` files, each a tensor written by torch.save with the experts of a
+layer and a batch: integers [T, top-k], global expert numbers, -1 for an unused slot of a token.
 """
 
 from pathlib import Path
@@ -14,9 +14,9 @@ from moebench.operators.routing.kinds import offset_of
 
 
 def local(expert: torch.Tensor, first: int, layer_key: str) -> torch.Tensor:
-    """Return local expert numbers [T, top-k] int32 of the rank with this first expert.
+    """Return the experts [T, top-k] int32 as a rank numbers its own; -1 for those of other ranks.
 
-    -1 stands for another rank's.
+    expert: [T, top-k], global numbers. first: the global number of the rank's first expert.
     """
     number = expert.long() - first
     is_local = (number >= 0) & (number < catalogue.layer_sizes()[layer_key]["num_local_experts"])
@@ -24,9 +24,9 @@ def local(expert: torch.Tensor, first: int, layer_key: str) -> torch.Tensor:
 
 
 def drawn(layer_key: str, num_tokens: int, layer_count: int) -> list[torch.Tensor]:
-    """Return the experts of so many layers, as seen from a rank in the middle.
+    """Return, for each of layer_count layers, the experts as `local` returns them.
 
-    They are the same in every run.
+    They are those that a rank in the middle sees, and the same in every run.
     """
     sizes = catalogue.layer_sizes()[layer_key]
     first = offset_of(layer_key)
@@ -40,9 +40,10 @@ def drawn(layer_key: str, num_tokens: int, layer_count: int) -> list[torch.Tenso
 
 
 def recorded(folder: Path, layer_key: str, num_tokens: int, most: int) -> list[torch.Tensor]:
-    """Return so many shares at most: each rank's of the first tokens of each file.
+    """Return up to `most` routings, as `local` returns them, from the files of a folder.
 
-    Raises UserError where there is none.
+    There is one for each file with num_tokens tokens or more and each rank, of the first num_tokens
+    tokens, if any of their experts is on the rank. Raises UserError where there is none.
     """
     sizes = catalogue.layer_sizes()[layer_key]
     batches = []
@@ -65,7 +66,7 @@ def recorded(folder: Path, layer_key: str, num_tokens: int, most: int) -> list[t
 
 
 def expert_ids(path: Path, top_k: int) -> torch.Tensor:
-    """Return a file's tensor. Raises UserError for anything but integers [T, top-k]."""
+    """Return the tensor of a file. Raises UserError unless it is of integers [T, top_k]."""
     wanted = f"want integers [T, {top_k}]"
     try:
         ids = torch.load(path, "cpu", weights_only=True)

@@ -1,11 +1,11 @@
 """Find the tiles of triton_fused_v2's two grouped GEMMs on this GPU, for one definition.
 
-Tiles are compiled first, on all cores; those that do not compile, spill or do not fit are left out.
-The others are checked against the present tiles' result and timed, each GEMM apart. The best pair
-is kept where it is faster than the present one, in solutions/common/triton/gemms/tiles.csv; all
-other lines stay. A run that was stopped continues from its records, tune_<sizes>_t<T>_<hash of GPU,
-versions, kernels, routing>.json in the current folder. Exit status: 0, 1 without a GPU, 2 for bad
-arguments.
+candidates.py has the tiles. All are compiled first, on all cores; those that do not compile, spill
+registers or do not fit are left out. The others are checked against the result of the tiles that
+the solution has now, and timed, each GEMM by itself. Where the best pair is faster than the present
+one, its line in solutions/common/triton/gemms/tiles.csv is written; all other lines stay. A run
+that was stopped continues from its records, tune_<sizes>_t<T>_<hash of GPU, versions, kernels,
+routing>.json in the current folder. Exit status: 0, 1 without a GPU, 2 for bad arguments.
 """
 
 import argparse
@@ -51,15 +51,15 @@ SOLUTION = "triton_fused_v2"
 TABLE = paths.SOLUTIONS / "common" / "triton" / "gemms" / "tiles.csv"
 TOKENS = [1, 8, 32, 128, 256, 1024, 4096, 14107]
 REPEATS = 3  # runs of a candidate with each routing
-ROUNDS = 9  # of the last comparison
-TILE_FIELDS = 6  # of the solution's Tile, which a Candidate begins with
+ROUNDS = 9  # runs of the best and the present pair with each routing, at the end
+TILE_FIELDS = 6  # fields of the solution's Tile in tiles.csv, with which a Candidate begins
 
 
 def measured(candidate: Candidate, times: Times, prepared: list[PreparedLayer]) -> float:
-    """Return microseconds of one GEMM, the median over routings.
+    """Return the microseconds of a candidate's GEMM, the median over routings.
 
-    gemm2 works on what the best gemm1 of its BLOCK_M gave. Raises ValueError where it is wrong, or
-    no such gemm1 is right.
+    gemm2 gets the result of the best gemm1 with its BLOCK_M. Raises ValueError where the
+    candidate's result is wrong, or no gemm1 with its BLOCK_M is right.
     """
     is_gemm1 = candidate.stage == "gemm1"
     first = candidate if is_gemm1 else best(times, "gemm1", candidate.block_m)
@@ -85,11 +85,11 @@ def tune(
     record: Path,
     pool: ProcessPool,
 ):
-    """Return the faster of `present` and the best pair for a token count, and print both times.
+    """Return the faster of `present` and the best pair for a number of tokens; print both times.
 
-    prepared: a layer for each routing. present: the solution's Choice now. record: JSON file of
-    what was timed at this token count, [candidate, microseconds or why there are none]. pool: as
-    in `left_out`.
+    prepared: a layer for each routing, all with that number of tokens. present: the solution's
+    Choice now. record: JSON file of the times, a list of [candidate, microseconds or reason]. pool:
+    as `left_out` takes it.
     """
     times = recorded_times(record)
     in_expert_order = present._replace(tma=True)
@@ -113,7 +113,7 @@ def tune(
 
 
 def both_times_us(prepared: list[PreparedLayer], first, second) -> tuple[float, float]:
-    """Return the microseconds of both GEMMs with each of two Choices, medians over routings."""
+    """Return the microseconds of gemm1 and gemm2 together with each Choice, medians."""
     calls = []
     for layer in prepared:
         calls += [partial(gemm2, layer, first), partial(gemm2, layer, second)]
@@ -122,7 +122,7 @@ def both_times_us(prepared: list[PreparedLayer], first, second) -> tuple[float, 
 
 
 def recorded_times(record: Path) -> Times:
-    """Return what an earlier run has timed."""
+    """Return the times in a record, {} where there is no such file."""
     if not record.exists():
         return {}
     pairs = json.loads(record.read_text(encoding="utf-8"))
@@ -136,20 +136,23 @@ def time_candidates(
     record: Path,
     pool: ProcessPool,
 ) -> None:
-    """Time candidates that have no time yet, and keep each time in the record at once."""
+    """Time the candidates that have no entry in `times`, and write the record after each."""
     untimed = [candidate for candidate in candidates if candidate not in times]
     for candidate, reason in left_out(pool, untimed).items():
         try:
             times[candidate] = reason or measured(candidate, times, prepared)
-        except Exception as error:  # out of resources, or a tile that breaks; the others go on
+        except Exception as error:  # out of resources, or a wrong result; the others go on
             times[candidate] = first_line(error)
         write_atomically(record, json.dumps(list(times.items())))
-        # Raises where the device is lost; the next run goes on after this candidate.
+        # raises where the device is lost; the next run continues after this candidate
         torch.cuda.synchronize()
 
 
 def with_row(table: str, gpu: str, sizes: str, num_tokens: int, choice) -> str:
-    """Return the text of tiles.csv with the line for a GPU, sizes and token count, sorted."""
+    """Return the text of tiles.csv with a line for a GPU, sizes and number of tokens, sorted.
+
+    table: the text as it is, which may have a line for them already. choice: what the line says.
+    """
     header, *lines = table.splitlines()
     rows = {}
     for line in lines:
@@ -169,16 +172,13 @@ def with_row(table: str, gpu: str, sizes: str, num_tokens: int, choice) -> str:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What is tuned: a built solution for one definition.
-
-    sizes: local experts, hidden, intermediate. name: of the sizes in tiles.csv.
-    """
+    """What is tuned: the solution, built for one definition."""
 
     packed: Solution
-    solution: ModuleType
-    layer_key: str
-    sizes: tuple[int, int, int]
-    name: str
+    solution: ModuleType  # its main.py
+    layer_key: str  # of the definition
+    sizes: tuple[int, int, int]  # local experts, hidden size, intermediate size
+    name: str  # of the sizes, in tiles.csv
 
     @property
     def top_k(self) -> int:
@@ -186,16 +186,16 @@ class Tuning:
 
     @property
     def gpu(self):
-        """The solution's own description of the current GPU."""
+        """Return the solution's `Gpu` of the current device (gpu_of.py)."""
         return self.solution.gpu_of(torch.device("cuda", torch.cuda.current_device()))
 
     def present_choice(self, num_tokens: int):
-        """Return the solution's Choice as it is now."""
+        """Return the Choice that the solution makes now for a number of tokens."""
         share = self.top_k / catalogue.layer_sizes()[self.layer_key]["num_experts"]
         return self.solution.choose(*self.gpu, self.sizes, share, num_tokens)
 
     def digest(self, routing_folder: Path | None, layer_count: int) -> str:
-        """Return what is the same for runs that may share records: GPU, versions, code, routing."""
+        """Return a hash of GPU, versions, code and routing; records are shared by equal hash."""
         code = []
         for source in self.packed.sources:
             if not source.path.endswith(".csv"):
@@ -218,7 +218,7 @@ def tuning_of(layer_key: str) -> Tuning:
 
 
 def rows_per_expert(routings: list[torch.Tensor]) -> float:
-    """Return the rows of an active expert, the median over routings."""
+    """Return the mean rows of the experts that have any, the median over routings."""
     means = []
     for ids in routings:
         local_ids = ids[ids >= 0]
@@ -230,7 +230,7 @@ def rows_per_expert(routings: list[torch.Tensor]) -> float:
 def tuned_choices(
     tuning: Tuning, routings: dict[int, list[torch.Tensor]], digest: str
 ) -> Iterator[tuple[int, object]]:
-    """Yield each token count with its choice. routings: experts of layers, by token count."""
+    """Yield (number of tokens, Choice). routings: number of tokens -> experts of each layer."""
     tensors = operands(tuning.sizes, max(routings), "cuda")
     package = Path(tuning.solution.__file__).parent
     compiler_args = (tuning.gpu.architecture, package, tuning.sizes, tuning.top_k)
