@@ -1,7 +1,9 @@
-// combine: every token gathers its rows, weighs them and sums in fp32, in the order of experts.
+// combine: a token's output is the sum of its rows of y times their routing weights, in fp32, in the order of experts.
 //
-// A gather and no atomics: the result is the same bit for bit in every run. A token without a row gets exact zeros. Not
-// hopper_fused's combine, whose rows are weighed already, and for which there are no windows.
+// CTA (token, part of the columns), or fewer CTAs that share the tokens. A thread sums one 16-byte vector of all of the
+// token's rows, kRowsAtOnce loads in flight, then its next vector. No atomics, no shared memory, no barriers: the
+// result is the same bit for bit in every run. A token without a row gets exact zeros. (hopper_fused has a combine of
+// its own: its rows are weighed already, and there are no windows.)
 #pragma once
 #include "common/cuda/numerics.cuh"
 #include "common/cuda/ptx/pdl.cuh"
@@ -18,8 +20,7 @@ constexpr bool kManyRows = kTopK * kNumLocalExperts > 3 * kNumExperts;  // a tok
 constexpr int kRowsAtOnce = kManyRows ? 4 : 2;             // of a token, whose loads are in flight
 constexpr int kCombineCtas = (kManyRows ? 1024 : 1344) / kCombineThreads;  // of an SM, by the registers they need
 
-// CTA (token, part), or fewer CTAs that share the tokens. After the first window, output holds the sum of the windows
-// before.
+// After the first window, output holds the sum of the windows before.
 __global__ void __launch_bounds__(kCombineThreads, kCombineCtas) combine_kernel(const __grid_constant__ Args args) {
   const Scratch& scratch = args.scratch;
   pdl_launch_dependents();

@@ -1,9 +1,23 @@
-// permute: from each token's experts to rows in expert order: moves x and its scales there, and tells both GEMMs and
-// combine where everything is. Nothing of this is known to the host. CUTLASS takes a group's rows from one address, so
-// they are copied; hopper_fused's route_permute has only their numbers to write.
+// permute: from each token's experts to rows in expert order. It copies x and its scales into that order, and writes
+// for both GEMMs and combine where everything is. The host knows nothing of this. CUTLASS takes a group's rows from one
+// address, so they are copied; hopper_fused's route_permute only writes their numbers.
 //
-// Masks of a chunk's tokens, a word for 32 experts, are transposed in place: then each local expert has a column, whose
-// bits are the chunk's tokens. Counting a column's bits counts rows.
+// CTA (chunk of kChunk tokens, slice of the columns of x):
+//
+//   step        who                           what
+//   route       a warp a token                local experts as a mask, a word for 32 experts, and weights. Up to
+//                                             kFewTokens tokens (kFew) in every CTA for all tokens, to shared memory;
+//                                             above, route_kernel does it before, to scratch
+//   transpose   a warp a word                 the chunk's masks, in place, to a column for each local expert, with a
+//                                             bit for each token: counting its bits counts the expert's rows
+//   count       kCountParts threads an expert rows of the expert in all chunks, and in those before this one
+//   scan        a thread an expert            first row of each expert; CTA (0, 0) describes the groups of both GEMMs
+//   rows        a warp a token                the token's rows, in order of experts, and its pairs for combine
+//   copy        a warp a token; a warp a      x; then its scales
+//               K block
+//
+// __syncthreads() stands between two steps; there are no other barriers. permute<false> waits for the preceding kernel
+// (pdl_wait); permute<true> is launched without PDL.
 #pragma once
 #include "common/cuda/layer/layer_sizes.cuh"
 #include "common/cuda/ptx/pdl.cuh"

@@ -1,4 +1,5 @@
-// swiglu_quant: h = swiglu(up, gate) in FP8, with one scale for each row and 128 columns.
+// swiglu_quant: h = swiglu(up, gate) in FP8, with one fp32 scale for each row and 128 columns. No shared memory and no
+// barriers: lanes that share a scale exchange maxima by shuffles. It waits for gemm1 first (pdl_wait).
 #pragma once
 #include "common/cuda/numerics.cuh"
 #include "common/cuda/ptx/pdl.cuh"
@@ -6,14 +7,14 @@
 
 constexpr int kSwigluThreads = 256;
 
-// Without a clamp the division is one of a ratio, which rounds otherwise than numerics.cuh's.
+// Without a clamp SwiGLU is one quotient, which rounds otherwise than the one in numerics.cuh.
 __device__ __forceinline__ float h_of(float up, float gate) {
   if constexpr (kSwigluLimit == 0.0f) return __fdividef(gate, 1.0f + __expf(-gate)) * up;
   else return swiglu(up, gate);
 }
 
-// Warps share the rows of the window; a warp takes 256 columns of a row at a time, eight a lane, of the last ones maybe
-// 128.
+// Warps share the rows of the window; a warp takes 256 columns of a row at a time, eight a lane; at the end of a row it
+// may be 128.
 __global__ void __launch_bounds__(kSwigluThreads) swiglu_quant_kernel(const __grid_constant__ Args args) {
   constexpr int kColumns = kWarp * 8, kParts = (kIntermediate + kColumns - 1) / kColumns;
   const Scratch& scratch = args.scratch;

@@ -1,4 +1,5 @@
-// gemm1_tile: a tile of gemm1 by the consumer warpgroups: main loop, SwiGLU, FP8, store of h.
+// gemm1_tile: what grouped_gemm1's consumer warpgroups do with a tile: main loop, SwiGLU, quantisation, store of h.
+// grouped_gemm1.cu has the table of barriers.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,5 @@
-// gemm2_tile: a tile of gemm2 by the consumer warpgroups: main loop, store of y.
+// gemm2_tile: what grouped_gemm2's consumer warpgroups do with a tile: main loop, store of y. grouped_gemm2.cu has the
+// table of barriers.
 #pragma once
 #include <cstdint>
 

@@ -1,5 +1,5 @@
-// permute: from the tokens' masks to rows in order of experts, an expert's rows in order of tokens, and to m_blocks.
-// Every CTA makes the same lists.
+// permute: from the tokens' masks of local experts (route(), fused_layer.cu) to rows in order of experts, an expert's
+// rows in order of tokens, and to m_blocks. Every CTA makes the same lists.
 #pragma once
 #include "mma_fused/one_launch/fused_layer.cuh"
 #include "common/cuda/tokens/route.cuh"

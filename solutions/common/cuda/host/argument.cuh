@@ -1,4 +1,4 @@
-// argument: what can be said of an argument of the layer.
+// argument: one argument of the layer, a tensor, integer or real, with what it must be. argument_table.cuh lists them.
 #pragma once
 #include <dlpack/dlpack.h>
 

@@ -1,10 +1,10 @@
-// device_guard: the tensors' device and its stream.
+// device_guard: make the tensors' device current during a call, and get its current stream.
 #pragma once
 #include <tvm/ffi/extra/c_env_api.h>
 
 #include "common/cuda/host/check_cuda.cuh"
 
-// The stream that torch has as current on the device.
+// The stream that is torch's current one on the device.
 inline cudaStream_t current_stream(DLDevice device) {
   return static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device.device_id));
 }

@@ -1,4 +1,4 @@
-// launch_layer: what a solution defines, and binding.cu makes functions of Python of.
+// launch_layer: the function that each solution defines to launch the layer; binding.cu calls it for Python.
 #pragma once
 #include <tvm/ffi/tvm_ffi.h>
 

@@ -1,12 +1,12 @@
-// sm_count: a device's SMs, and what is needed once for each device.
+// sm_count: a device's number of SMs, and work that a library has to do once for each device.
 #pragma once
 #include <map>
 #include <mutex>
 
 #include "common/cuda/host/check_cuda.cuh"
 
-// SMs of `device`, the current one, on which prepare(device, SMs) has run: once, but if it raises again at the next
-// call. Static, as each library of a process has kernels of its own to prepare; see scratch.cuh.
+// Returns the SMs of `device`, which is current. The first call for a device runs prepare(device, SMs), and so does the
+// next one after prepare has raised. Static, as each library of a process has kernels of its own; see scratch.cuh.
 template <class Prepare>
 static int prepared_sm_count(int device, Prepare prepare) {
   static std::mutex lock;

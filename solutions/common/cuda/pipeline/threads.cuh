@@ -1,4 +1,4 @@
-// threads: a warp and a warpgroup.
+// threads: the numbers of threads in a warp and in a warpgroup.
 #pragma once
 
 constexpr int kWarp = 32;

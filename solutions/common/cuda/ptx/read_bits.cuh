@@ -1,4 +1,5 @@
-// read_bits: a value that depends on what a thread has read: it is in a register when all of that is.
+// read_bits: a number made of the bits of values that a thread has loaded. When it is in a register, all loads have
+// arrived; barrier.cuh's releases make an arrival depend on it.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,4 +1,4 @@
-// smem_addr: an address in shared memory as PTX takes it, 32 bits.
+// smem_addr: convert a pointer into shared memory to the 32-bit address that PTX instructions take.
 #pragma once
 #include <cstdint>
 
