@@ -1,8 +1,9 @@
-// launches: the kernels of a recorded call, launched again for the tensors of another call; record.py records.
+// launches: launches the kernels of a recorded call again, for the tensors of another call. record.py records calls.
 //
-// A call is recorded as a CUDA graph, of which nothing is executed: its nodes hold each kernel, DeepGEMM's as well as
-// Triton's, with its grid and the bytes of its parameters. A pointer, or a tensor map, of a kept plan is told by whose
-// it is and how far from its start, so no address stays. All kernels wait for their predecessor themselves (PDL).
+// A call is recorded as a CUDA graph, which is never executed: its nodes hold each kernel, DeepGEMM's as well as
+// Triton's, with its grid and the bytes of its parameters. A plan keeps a pointer, and the address in a tensor map, as
+// an owner (an argument, or a part of scratch) and an offset, so no address stays. All kernels wait for the preceding
+// one themselves (PDL).
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/string.h>
 
@@ -16,12 +17,12 @@
 #include "common/host/recorded_call.h"
 
 constexpr size_t kMostParameters = 32;
-constexpr int kValue = -1;  // as owner
+constexpr int kValue = -1;  // the owner of a parameter that is no address
 
 struct Parameter {
   alignas(64) unsigned char bytes[sizeof(CUtensorMap)];  // as recorded
   size_t size;
-  int owner;       // an argument or, counted on from them, a part of scratch
+  int owner;       // index of an argument or, after all of them, of a part of scratch; or kValue
   int64_t offset;  // from the owner's start
 };
 struct Launch {
@@ -31,7 +32,7 @@ struct Launch {
 };
 struct Plan {
   int64_t scratch_bytes;          // of the last part of scratch
-  std::vector<Launch> launches;  // none: such a call is to take the ordinary way
+  std::vector<Launch> launches;  // none: such calls are launched from Python
 };
 
 using Caller = std::tuple<std::thread::id, int, CUstream>;  // Python keeps scratch by the same three

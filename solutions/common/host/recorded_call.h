@@ -1,7 +1,8 @@
-// recorded_call: what a call is recognised by when its kernels are launched again, and the driver that launches them.
+// recorded_call: the key by which a call's recorded launches are found, and the driver functions that launch kernels.
+// replay.cpp and deepgemm's launches.cuh include it.
 //
-// A call is looked up by what host code may look at: the shapes, dtypes, devices and alignment of its tensors, and its
-// numbers. No address is part of that. All is static: libraries of several solutions are in one process.
+// The key is what host code may look at: the shapes, dtypes, devices and alignment of the call's tensors, and its
+// numbers; no address. All functions are static, because libraries of several solutions are in one process.
 #pragma once
 #include <cuda.h>
 #include <dlfcn.h>
@@ -18,7 +19,7 @@
 namespace ffi = tvm::ffi;
 
 enum Answer { kUnknown, kDone, kOrdinary };  // of replay, as in Python: no such call is kept; launched; launch from Python
-constexpr size_t kMostPlans = 4096;          // kinds of calls that are remembered; further ones take the ordinary way
+constexpr size_t kMostPlans = 4096;          // keys of an entry point; calls with further ones are launched from Python
 
 template <class F>
 static F driver(const char* name) {

@@ -1,6 +1,6 @@
-// replay: launches the kernels of a recorded call again, for the tensors of another call; replay.py records.
+// replay: launches the kernels of a recorded call again, for the tensors of another call. replay.py records calls.
 //
-// A plan holds no address: every pointer is an argument's or the scratch's, plus an offset.
+// A plan holds no address: a pointer is kept as what it points into, an argument or the scratch, and an offset.
 #include <tvm/ffi/container/array.h>
 
 #include <algorithm>
@@ -11,15 +11,15 @@
 #include "recorded_call.h"
 
 enum Kind { kValue, kAddress, kMap };
-constexpr int64_t kScratch = -1, kNull = -2;  // bases beside the arguments' numbers
+constexpr int64_t kScratch = -1, kNull = -2;  // bases that are not the index of an argument
 constexpr int kMostRank = 5;
 constexpr int kMostParameters = 64;  // as in replay.py
 
 struct Parameter {
   Kind kind;
-  int64_t value;        // its bits, or the offset from the base
-  int64_t base;
-  CUtensorMap map;      // but for the address
+  int64_t value;        // of kValue the bits, else the offset from the base, in bytes
+  int64_t base;         // index of an argument, kScratch or kNull
+  CUtensorMap map;      // of kMap: all but the address, which each replay sets
 };
 struct Launch {
   CUfunction function;
@@ -28,7 +28,7 @@ struct Launch {
 };
 struct Plan {
   int64_t scratch_bytes;
-  std::vector<Launch> launches;  // none: this call is to take the ordinary way
+  std::vector<Launch> launches;  // none: such calls are launched from Python
 };
 
 struct Plans {
@@ -111,7 +111,7 @@ static Parameter read_parameter(Reader& read, const std::vector<Extent>& extents
   for (int d = rank - 1; d >= 0; d--) box[d] = read();
   for (int d = rank - 1; d >= 0; d--) size[d] = read();
   for (int d = rank - 1; d >= 0; d--) stride[d] = read() * bytes;
-  int64_t base = 0;  // any address will do: each call puts its own
+  int64_t base = 0;  // any valid address will do: each replay replaces it
   for (const Extent& extent : extents) base = std::max(base, extent.address / 256 * 256);
   check(DRIVER(cuTensorMapEncodeTiled)(&p.map, (CUtensorMapDataType)element, rank, reinterpret_cast<void*>(base), size, stride + 1, box, step,
                                        CU_TENSOR_MAP_INTERLEAVE_NONE, (CUtensorMapSwizzle)swizzle,
@@ -122,7 +122,7 @@ static Parameter read_parameter(Reader& read, const std::vector<Extent>& extents
   return p;
 }
 
-// keep(numbers, *arguments): the plan of calls like this one.
+// keep(numbers, *arguments): stores the plan for calls like this one. numbers: what plan() in replay.py returns.
 static void keep(Plans& plans, ffi::PackedArgs arguments) {
   Key key;
   std::vector<Extent> extents;
@@ -145,7 +145,7 @@ static void keep(Plans& plans, ffi::PackedArgs arguments) {
   plans.of[key] = plan;
 }
 
-// replay(*arguments) and keep(numbers, *arguments), for the calls of one function.
+// Returns the functions replay(*arguments) and keep(numbers, *arguments) for one entry point, with plans of their own.
 static ffi::Array<ffi::Function> replay_and_keep() {
   const auto plans = std::make_shared<Plans>();
   return {ffi::Function::FromPacked([plans](ffi::PackedArgs given, ffi::Any* answer) { *answer = replay(*plans, given); }),
