@@ -29,7 +29,8 @@ def is_ours(trace: Trace) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE.jsonl")
     args = parser.parse_args()
 

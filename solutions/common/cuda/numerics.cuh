@@ -39,7 +39,7 @@ __device__ __forceinline__ float swiglu(float up, float gate) {
   if constexpr (kClampAfterSilu) s = min_nan(s, kSwigluLimit);
   return s * (clamp_nan(up, kSwigluLimit) + kSwigluUpOffset);
 }
-// Of W13's first and second half.
+// SwiGLU of the sums of W13's first and second half, of which kGateFirst says which is gate.
 __device__ __forceinline__ float swiglu_of_halves(float first, float second) {
   return kGateFirst ? swiglu(second, first) : swiglu(first, second);
 }

@@ -1,5 +1,5 @@
-// find_tile: the function that Python asks for a compiled tile by name. With the tiles it may be a library of its own,
-// as nothing here depends on the definition.
+// find_tile: the function by which Python looks up a compiled tile by name. It is in the library of the GEMMs
+// (build.py), in which nothing depends on the definition.
 #include <tvm/ffi/tvm_ffi.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 #include "cutlass_grouped/gemms/grouped_gemm.cuh"
 
-// Address of the tile's GroupedGemm, for run_layer. Raises ValueError for a name that is not there.
+// Returns the address of the tile's GroupedGemm, which run_layer takes. Raises ValueError for an unknown name.
 static int64_t find_tile(tvm::ffi::String name) {
   int count;
   const GroupedGemm* const* all = tiles(&count);

@@ -1,12 +1,11 @@
-// mxfp4_tile: as tiled_mma, where the weights are MXFP4: E2M1, two to a byte along K, with a power of two (E8M0) for
-// each group of 32 of a row.
+// mxfp4_tile: in place of tiled_mma.cuh where the weights are MXFP4: a weight tile times rows of an m_block. A weight
+// is E2M1, two to a byte along K, with a power of two (E8M0) as the scale of each group of 32 of a row.
 //
-// The bits of E2M1 in the place of fp16's lowest exponents are 2^-14 of its value, subnormal numbers too, so nothing is
-// rounded. A group is two MMAs, whose sums are multiplied by its scale in fp32: whatever it is, nothing has to be in
-// the range of fp16.
+// The bits of E2M1, put where fp16 has its lowest exponents, are 2^-14 of its value, subnormal numbers too, so nothing
+// is rounded. A group is two MMAs, whose sums are multiplied by the scale in fp32, so no scale can leave fp16's range.
 //
-// Order of K: of each group a lane has four bytes, K 8 t to 8 t + 7; the even ones of these for the first MMA, the odd
-// ones, which are the high halves, for the second. x and h are taken in the same order.
+// Order of K: of each group lane 4 g + t has four bytes, K 8 t to 8 t + 7. The even K, the low halves of the bytes, go
+// into the first MMA, the odd K into the second. x and h are taken in the same order.
 #pragma once
 #include "mma_fused/one_launch/tiled_mma.cuh"
 
@@ -55,7 +54,7 @@ __device__ __forceinline__ uint32_t load_group(GroupFragments& w, const uint8_t*
 
 // ---- scales ----
 
-// The scale that a byte is, exactly; NaN of 255.
+// The exact value of a scale's byte: 2^(byte - 127), or NaN for 255.
 __device__ __forceinline__ float scale_of_byte(uint32_t byte) {
   const uint32_t bits = byte << 23;
   return __uint_as_float(byte == 0 || byte == 255 ? bits | 0x00400000u : bits);  // 2^-127 is subnormal

@@ -12,15 +12,15 @@ struct Barrier {
   __device__ __forceinline__ operator uint64_t*() { return &word; }
 
   __device__ __forceinline__ void init(int arrivals) { mbar_init(&word, arrivals); }
-  // parity: of the phase.
+  // Waits until the phase of this parity is complete.
   __device__ __forceinline__ void wait(int parity) { mbar_wait(&word, parity); }
 
   __device__ __forceinline__ void arrive() { mbar_arrive(&word); }
   __device__ __forceinline__ void expect(int bytes) { mbar_expect_tx(&word, bytes); }
   __device__ __forceinline__ void arrive_and_expect(int bytes) { mbar_arrive_expect_tx(&word, bytes); }
 
-  // Arrives when what was read is in registers: for one thread; for a whole warp, of which one lane arrives; and for a
-  // thread that fills the stage itself.
+  // Arrive once the values `read` from the stage are in registers. release is for one thread, release_by_warp for a
+  // whole warp, of which one lane arrives, refill for a thread that fills the stage again itself.
   template <class... Read>
   __device__ __forceinline__ void release(const Read&... read) {
     release_stage(&word, read...);
@@ -35,8 +35,8 @@ struct Barrier {
   }
 };
 
-// Hardware barriers, of kThreads of a CTA's threads each: number kFirst, and those behind it where `nth` is given. 0 is
-// __syncthreads()'.
+// Named barriers of the hardware, each for kThreads threads of a CTA. Barrier `nth` has the number kFirst + nth; number
+// 0 is that of __syncthreads().
 template <int kFirst, int kThreads>
 struct NamedBarrier {
   static __device__ __forceinline__ void sync(int nth = 0) { named_barrier_sync(kFirst + nth, kThreads); }

@@ -1,8 +1,9 @@
 """gemm1: the FP8 layer's first grouped GEMM without SwiGLU, g = x . W13^T in bf16.
 
-layer.py takes it, and swiglu_quant after it, where a tile has many rows: there the two accumulators
-of `gemm1_swiglu_quant` no longer fit the registers, and writing g and reading it back costs less
-than spilling.
+layer.py takes it, and then swiglu_quant, where the `Choice` of tiles.py is not `fused`. That is so
+where a tile has many rows: the two accumulators of `gemm1_swiglu_quant` no longer fit the
+registers, and writing g and reading it back costs less than spilling. It is also so for one or few
+tokens: g has twice as many column tiles as h, which keeps more SMs busy.
 
 The rows of g, and of h, are in one of two orders. Expert order is that of rows/permute.py: a tile's
 rows are contiguous, so gemm2 can read them by TMA. In pair order, row token * TOP_K + slot is that

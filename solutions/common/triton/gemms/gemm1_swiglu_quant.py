@@ -1,6 +1,7 @@
 """gemm1_swiglu_quant: the FP8 layer's first grouped GEMM, SwiGLU and quantisation in one kernel.
 
-layer.py takes it where a tile has few rows, else gemm1 and swiglu_quant, to the same bits.
+layer.py takes it where the `Choice` of tiles.py is `fused`, else gemm1 and then swiglu_quant. Both
+ways give the same bits.
 
 W13's halves are `up` and `gate`, in the interface's order; swiglu.py computes h from the two. Both
 operands carry one fp32 scale for each 128 of K, so the tensor cores' sum is multiplied with (row
