@@ -1,5 +1,5 @@
-// launch_layer: the layer in one launch, for binding.cu, and bf16 tokens quantised for more, for main.py. Nothing here
-// waits for the device.
+// launch_layer: the layer in one launch, which binding.cu calls, and `quantise`, by which main.py quantises bf16 tokens
+// ahead of its Triton kernels. Nothing here waits for the device.
 #include "common/cuda/host/launch_layer.cuh"
 
 #include "common/cuda/host/check_cuda.cuh"
@@ -28,7 +28,7 @@ static TensorMaps tensor_maps(const FusedArgs& args) {
   return maps;
 }
 
-// Slabs of output sums, for the most tokens.
+// Bytes of all CTAs' slabs of output sums (gemm2_combine.cuh), for kMaxTokens tokens.
 static size_t sums_bytes(int ctas) {
   return (size_t)ColumnTilePartition(ctas).max_local_tiles() * ctas * Config::kMaxTokens * Config::kColumnTile *
          sizeof(float);

@@ -1,4 +1,4 @@
-"""mxfp4_arguments: the entry points with MXFP4 experts take weights and scales of any byte dtype.
+"""mxfp4_arguments: let entry points with MXFP4 experts take weights and scales of any byte dtype.
 
 A byte of weights holds two E2M1 values, neighbours along K; a byte of scales is the E8M0 scale of
 32 values along K. In a definition both are int8, engines hold uint8 or float8_e8m0fnu.

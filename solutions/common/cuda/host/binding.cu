@@ -2,8 +2,8 @@
 //
 //   run_layer    run_layer_bf16     DeepSeek-V3's routing inside
 //   run_renorm   run_renorm_bf16    softmax routing inside
-//   run_routed   run_routed_bf16    top-k given
-//   run_mxfp4                       that with MXFP4 experts
+//   run_routed   run_routed_bf16    the caller passes experts and weights
+//   run_mxfp4                       the same with MXFP4 experts
 //
 // They take the form's arguments and then the solution's own options, check the former and hand all to launch_layer. A
 // library is built for one form, and the others' functions refuse. Nothing waits for the device.

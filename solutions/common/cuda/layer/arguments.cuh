@@ -1,4 +1,4 @@
-// arguments: what the caller hands over, as every kernel reads it, in the definition's form.
+// arguments: the caller's arguments that kernels read, with those of a routed layer; binding.cu fills it.
 #pragma once
 #include <cstddef>
 

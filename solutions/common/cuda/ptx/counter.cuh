@@ -4,7 +4,7 @@
 __device__ __forceinline__ void counter_arrive(unsigned* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
-// Whether this arrival is the last of `count`. What all have done before is then done.
+// Returns whether this arrival is the last of `count`. If so, this thread sees all that was written before any of them.
 __device__ __forceinline__ bool counter_arrive_last(unsigned* counter, unsigned count) {
   unsigned before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");

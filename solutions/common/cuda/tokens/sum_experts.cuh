@@ -5,7 +5,7 @@
 #include "common/cuda/pipeline/threads.cuh"
 
 struct ExpertSums {
-  int experts, atoms;  // that have rows; of their rows, each expert's rounded up to whole atoms
+  int experts, atoms;  // experts that have rows; atoms of kAtomRows rows, each expert rounded up to whole ones
 };
 
 // For all threads of a CTA, in whose warp w lane l has local expert 32 w + l; there is no such expert in warps from
