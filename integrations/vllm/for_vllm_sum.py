@@ -1,6 +1,7 @@
-"""for_vllm_sum: experts whose output this package sums over the ranks.
+"""for_vllm_sum: experts whose output is summed over the ranks before vLLM has it.
 
-vLLM then leaves out its own all-reduce behind the layer. It is for those who ask for it:
+vLLM then leaves out the all-reduce behind the layer. Up to as many tokens as the layer's launch can
+sum, this package does; above, vLLM's own all-reduce, called here. It is for those who ask for it:
 `--additional-config '{"experts_sum_over_ranks": true}'`. That is a part of the hash of vLLM's cache
 of compiled models, as it must be: whether there is an all-reduce is compiled in.
 """
@@ -12,7 +13,7 @@ from functools import cache, partial
 
 import vllm.model_executor.layers.fused_moe.modular_kernel as mk
 from vllm.config import get_current_vllm_config
-from vllm.distributed import get_tp_group
+from vllm.distributed import get_tp_group, tensor_model_parallel_all_reduce
 from vllm.model_executor.layers.fused_moe.prepare_finalize.no_dp_ep import (
     MoEPrepareAndFinalizeNoDPEPModular,
 )
@@ -69,10 +70,23 @@ def has_sum():
 
 def summing_kernel(experts):
     """Return vLLM's kernel around these experts, whose output is then the sum over ranks."""
-    from integrations import run_allreduce_bf16
-
-    experts.run = partial(run_allreduce_bf16, peers=shared_peers())
+    experts.run = partial(run_and_sum, shared_peers())
     return mk.FusedMoEKernel(SumIsDone(), experts)
+
+
+def run_and_sum(peers, *arguments):
+    """Compute a layer, and its sum over the ranks, into the last of run_bf16's arguments."""
+    from integrations import run_allreduce_bf16, run_bf16
+
+    output = arguments[-1]
+    if len(output) <= peers.launch_tokens:
+        run_allreduce_bf16(*arguments, peers=peers)
+        return
+
+    # That there is no all-reduce behind the layer is compiled into the model, for all numbers of
+    # tokens: so it cannot be left to vLLM, whose own one returns another tensor.
+    run_bf16(*arguments)
+    output.copy_(tensor_model_parallel_all_reduce(output))
 
 
 @cache

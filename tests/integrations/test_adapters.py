@@ -292,7 +292,10 @@ class Vllm:
             },
             f"{MOE}/activation.py": {"MoEActivation": self.Activation},
             f"{MOE}/prepare_finalize/no_dp_ep.py": {"MoEPrepareAndFinalizeNoDPEPModular": object},
-            "distributed/__init__.py": {"get_tp_group": None},
+            "distributed/__init__.py": {
+                "get_tp_group": None,
+                "tensor_model_parallel_all_reduce": None,
+            },
             f"{MOE}/oracle/fp8.py": {"Fp8MoeBackend": self.Backend},
             f"{MOE}/topk_weight_and_reduce.py": {
                 "TopKWeightAndReduceNoOP": TopKWeightAndReduceNoOP

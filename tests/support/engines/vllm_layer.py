@@ -79,19 +79,32 @@ def load_weights(experts, request):
     experts.quant_method.process_weights_after_loading(experts)
 
 
+class PeersWithoutGPUs:
+    """Stands in for Peers of a package.
+
+    Attributes:
+        launch_tokens: up to so many tokens the package is asked for the sum.
+        calls: how often it was.
+    """
+
+    launch_tokens = 0
+    calls = 0
+
+    def __init__(self, group):
+        self.group = group
+
+
 def stand_in_for_the_sum(package):
-    """Give a package the function that sums over ranks, which needs GPUs; return its calls."""
+    """Give a package the function that sums over ranks, which needs GPUs, and its Peers."""
     module = importlib.import_module(package)
-    calls = []
 
     def run_allreduce_bf16(*arguments, peers):
-        calls.append(peers)
+        PeersWithoutGPUs.calls += 1
         module.run_bf16(*arguments)
-        dist.all_reduce(arguments[-1], group=peers)
+        dist.all_reduce(arguments[-1], group=peers.group)
 
-    module.Peers = lambda group: group
+    module.Peers = PeersWithoutGPUs
     module.run_allreduce_bf16 = run_allreduce_bf16
-    return calls
 
 
 def refusal_of(request, **changes):
@@ -114,28 +127,41 @@ def output_of(request, config):
 
 
 def answer(request, rank):
-    """Return the layer's output, the one of ranks that sum in the layer with how often they did,
-    and the refusals of vLLM alone and of a layer with each of the request's changes.
+    """Return the layer's output, those of ranks that sum before vLLM has it, and the refusals of
+    vLLM alone and of a layer with each of the request's changes.
     """
     answers = {}
     with set_current_vllm_config(engine_config(request, {})):
         connect(rank, request["rendezvous"])
         answers["alone"] = refusal_of(request)
 
-    calls = stand_in_for_the_sum(request["package"]) if request["can_sum"] else []
+    if request["can_sum"]:
+        stand_in_for_the_sum(request["package"])
     config = engine_config(request, {})
     with set_current_vllm_config(config):
         load_general_plugins()
         answers["output"] = output_of(request, config)
-        assert calls == []
+        assert PeersWithoutGPUs.calls == 0
         for name, changes in request["faults"].items():
             answers[name] = refusal_of(request, **changes)
 
-    if request["can_sum"]:
+    return answers | sums(request) if request["can_sum"] else answers
+
+
+def sums(request):
+    """Return the outputs where the layer's launch can sum so many tokens, and where it can sum all
+    but one, and how often the package was asked to in each.
+    """
+    answers = {}
+    tokens = len(request["x"])
+    for name, launch_tokens in {"summed": tokens, "summed_by_vllm": tokens - 1}.items():
+        PeersWithoutGPUs.launch_tokens = launch_tokens
+        PeersWithoutGPUs.calls = 0
         config = engine_config(request, {"experts_sum_over_ranks": True})
         with set_current_vllm_config(config):
-            answers["summed"] = output_of(request, config)
-    return answers | {"calls_that_sum": len(calls)}
+            answers[name] = output_of(request, config)
+        answers[f"{name}_calls"] = PeersWithoutGPUs.calls
+    return answers
 
 
 def main():
