@@ -81,7 +81,7 @@ def batch_of(key: str, num_tokens: int) -> Batch:
 def built(name: str, key: str) -> Callable:
     """Return a solution as FIB builds it. Raises CannotRun where it cannot run here."""
     packed = pack(name)[key]
-    reason = eligibility.why_skipped(packed, eligibility.here())
+    reason = eligibility.why_skipped(packed, eligibility.target_here())
     if reason:
         raise CannotRun(f"{name} {reason}")
     return BuilderRegistry.get_instance().build(catalogue.definition(key), packed)

@@ -1,5 +1,7 @@
 """Definitions and workloads of a FIB data set on disk: this repository, or another folder.
 
+planning.py and profiling/ read with these what they run, submission/ what it sends.
+
 `root` is the data set's folder. It is paths.ROOT for this repository, whose definitions the
 catalogue makes, and whose workloads are written when they are first asked for.
 """
@@ -97,8 +99,8 @@ def all_labelled(name: str, root: Path) -> list[LabelledWorkload]:
     return labelled_workloads
 
 
-def lacking(definition: Definition, workload: Workload, root: Path) -> str | None:
-    """Return which axis or file a workload lacks, so that it cannot be loaded, or None.
+def why_not_loadable(definition: Definition, workload: Workload, root: Path) -> str | None:
+    """Return which axis or file a workload lacks, or None where it can be loaded.
 
     Whether an axis or a file that is there is right, FIB checks.
     """
@@ -124,7 +126,7 @@ def file_fault(path: Path) -> str | None:
     return None
 
 
-def differing(definition: Definition) -> list[str]:
+def differing_fields(definition: Definition) -> list[str]:
     """Return the EVALUATED fields in which a definition differs from this repository's of the same
     name, whatever their descriptions say; [] if the repository has none of that name.
     """

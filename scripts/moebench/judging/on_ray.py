@@ -162,14 +162,14 @@ class Actor:
         """Return what became of a task. Before a definition's first task its tensors are written
         and its solutions built, by one actor of a node for all.
         """
-        part = self.plan.parts[task.definition]
-        if task.definition not in self.prepared:
+        part = self.plan.parts[task.definition_name]
+        if task.definition_name not in self.prepared:
             cache = get_fib_cache_path()
             cache.mkdir(parents=True, exist_ok=True)
             with FileLock(cache / "fleet.lock"):  # the first process of a node does the work
-                dataset.labelled(task.definition, part.root)
+                dataset.labelled(task.definition_name, part.root)
                 build_slow(part.ours_to_run, print)
-            self.prepared.add(task.definition)
+            self.prepared.add(task.definition_name)
         return self.evaluator.evaluate(task)
 
     def close(self) -> None:
@@ -310,7 +310,7 @@ def in_order(plan: Plan) -> list[Task]:
     """
     groups: dict[tuple, list[Task]] = defaultdict(list)
     for task in plan:
-        groups[task.definition, task.names].append(task)
+        groups[task.definition_name, task.names].append(task)
 
     tasks = []
     for group in groups.values():

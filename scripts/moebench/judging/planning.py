@@ -14,10 +14,8 @@ from moebench.core import paths
 from moebench.core.arguments import writable
 from moebench.core.errors import CannotRun, UserError
 from moebench.judging import dataset, fib
-from moebench.judging.device import Device
-from moebench.judging.gpu_memory import needs_renewal, too_large
-from moebench.judging.plan import Part, Plan, Task
-from moebench.judging.request import EVERY, RunRequest
+from moebench.judging.device import Device, needs_renewal, too_large
+from moebench.judging.plan import EVERY, Part, Plan, RunRequest, Task
 from moebench.judging.selection import check_device, eligible, is_for
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
@@ -133,7 +131,7 @@ class Planner:
                 continue
 
             parts[name] = part
-            if dataset.differing(part.definition):
+            if dataset.differing_fields(part.definition):
                 notes.append(self.difference(part.definition))
         return parts, notes
 
@@ -141,7 +139,7 @@ class Planner:
         """Return a line on a data set's definition that differs from this repository's."""
         there = dataset.files(self.root)[definition.name]
         here = paths.definition_file(definition.name).relative_to(paths.ROOT)
-        fields = ", ".join(dataset.differing(definition))
+        fields = ", ".join(dataset.differing_fields(definition))
         return f"{there} is evaluated; {here} here has another {fields}"
 
     def wanted_definitions(self) -> list[str]:
@@ -276,7 +274,7 @@ class Planner:
         workloads = []
         skipped = []
         for labelled in candidates:
-            reason = dataset.lacking(definition, labelled.workload, self.root)
+            reason = dataset.why_not_loadable(definition, labelled.workload, self.root)
             reason = reason or too_large(definition, labelled.workload, self.device)
             if reason:
                 skipped.append(f"{labelled.label}: SKIPPED: {reason}")

@@ -13,7 +13,7 @@ from flashinfer_bench import EvaluationStatus
 from moebench.judging import fib
 from moebench.judging.calling import first_line
 from moebench.judging.isolation.comparison import Finding
-from moebench.judging.isolation.runner import Runner
+from moebench.judging.isolation.runner import IsolatedRunner
 from moebench.judging.plan import Part, Plan, Task
 
 PASSED = EvaluationStatus.PASSED
@@ -22,8 +22,8 @@ UNSTEADY = "this time the output is within the tolerance: does it differ from ru
 
 
 class SecondLook:
-    """Looks at every solution that passed, and at those that are wrong, for a diagnosis: the first
-    time that one is, or with the plan's `verbose` each time.
+    """Calls every solution that passed once more, and for a diagnosis also one that is wrong: the
+    first time that it is, or with the plan's `verbose` each time.
 
     diagnosed: names of solutions that were wrong before.
     """
@@ -31,22 +31,27 @@ class SecondLook:
     def __init__(self, plan: Plan, device: str):
         self.plan = plan
         self.device = device
-        self.runner: Runner | None = None
+        self.runner: IsolatedRunner | None = None
         self.diagnosed: set[str] = set()
 
     def close(self) -> None:
         if self.runner:
             self.runner.close()
 
-    def at(self, part: Part, task: Task, findings: dict[str, Finding]) -> dict[str, Finding]:
-        """Return, by solution's name, the findings that change. findings: FIB's, by name."""
+    def changed_findings(
+        self, part: Part, task: Task, findings: dict[str, Finding]
+    ) -> dict[str, Finding]:
+        """Return solution's name -> its finding after the second look, where it had one.
+
+        findings: FIB's, by name.
+        """
         wanted = [name for name in findings if self.is_wanted(name, findings[name])]
         if not wanted or not fib.is_elementwise(part.definition):
             return {}
 
         changed = {}
         try:
-            for name, look in zip(wanted, self.looks(part, task, wanted), strict=True):
+            for name, look in zip(wanted, self.look_again(part, task, wanted), strict=True):
                 changed[name] = after_look(findings[name], look)
         except Exception as error:  # of the reference, out of memory for instance
             reason = first_line(error)
@@ -54,12 +59,15 @@ class SecondLook:
                 changed.setdefault(name, without_look(findings[name], reason))
         return changed
 
-    def looks(self, part: Part, task: Task, names: list[str]) -> Iterator[Finding]:
-        """Return what is found about each solution on a fresh input. Raises as `Runner.look`."""
+    def look_again(self, part: Part, task: Task, names: list[str]) -> Iterator[Finding]:
+        """Return what is found about each solution on a fresh input.
+
+        Raises as `IsolatedRunner.look_again`.
+        """
         if self.runner is None:
-            self.runner = Runner(self.device, shared=True)
+            self.runner = IsolatedRunner(self.device, shared=True)
         solutions = [part.solutions[name] for name in names]
-        return self.runner.look(
+        return self.runner.look_again(
             part.definition, task.workload, solutions, self.plan.config, part.root
         )
 

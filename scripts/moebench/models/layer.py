@@ -11,7 +11,7 @@ from moebench.operators.layers import Sizes, Split, cached, models
 
 
 @dataclass(frozen=True)
-class Layer:
+class ModelLayer:
     """A model's MoE layer on one of its ranks.
 
     model: the table in definitions/layers.toml. split: how ranks share the layer. key: in the
@@ -49,7 +49,7 @@ class Layer:
 
 
 @cached
-def layers() -> list[Layer]:
+def layers() -> list[ModelLayer]:
     """Return every model's layers, in the order of `many_ranks_first`; where a layer has a form
     with the router inside and one with top-k given, the first of these.
     """
@@ -62,7 +62,7 @@ def layers() -> list[Layer]:
             layer_key = key
             if key not in catalogue.layer_sizes():  # no definition has its router inside
                 layer_key = routed_key(key)
-            every_layer.append(Layer(model, split, layer_key))
+            every_layer.append(ModelLayer(model, split, layer_key))
     return every_layer
 
 
@@ -74,7 +74,7 @@ def many_ranks_first(item: tuple[str, Split]) -> tuple:
     return split.shared, split.tensor > 1, -split.experts, -split.tensor, key
 
 
-def layer_of(layer_key: str) -> Layer | None:
+def layer_of(layer_key: str) -> ModelLayer | None:
     """Return the model's layer that a key is of, whether its router is inside or top-k is given;
     None for a key of no model.
     """
@@ -85,6 +85,6 @@ def layer_of(layer_key: str) -> Layer | None:
     return None
 
 
-def weight_bytes(layer: Layer) -> int:
+def weight_bytes(layer: ModelLayer) -> int:
     """Return the bytes of the rank's experts in one layer, with their scales."""
     return layer.sizes["num_local_experts"] * expert_bytes(layer.sizes)

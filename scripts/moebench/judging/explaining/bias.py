@@ -1,6 +1,8 @@
-"""Find what is systematically wrong with an output that is within the tolerance all the same.
+"""Find what is systematically wrong with an output that is within the tolerance all the same:
 
-"it passes, but the output is 1.012 times the reference"
+    it passes, but the output is 1.012 times the reference
+
+isolation/comparison.py asks for the sentence `bias` of each output that passes.
 """
 
 import torch

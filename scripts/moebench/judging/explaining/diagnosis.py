@@ -5,6 +5,8 @@
     wrong: 3 of 16 tokens (2 to 9), all 7168 columns; first at (token, column) = (2, 0)
     gemm1_weights_scale is not applied
 
+isolation/comparison.py calls `diagnose` on the worst output of a solution.
+
 The last line is the likely mistake. It is found by calling the reference with inputs that make the
 same mistake, ones in the place of the scales for instance, and comparing its output.
 """

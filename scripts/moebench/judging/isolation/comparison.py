@@ -1,5 +1,7 @@
 """Compare outputs with what the reference computes, in a process in which no solution runs.
 
+runner.py compares each trial's outputs (`compare`), and makes one Finding of all (`finding_of`).
+
 A Comparison is of one output of one trial; a Finding is what all comparisons of a solution on a
 workload amount to.
 """

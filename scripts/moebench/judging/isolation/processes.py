@@ -26,7 +26,7 @@ import torch
 from pydantic import Field
 
 from moebench.core import nursery
-from moebench.core.environment import neutral
+from moebench.core.environment import solution_environment
 from moebench.core.errors import CannotRun
 from moebench.core.printable import printable, readable_log
 from moebench.core.schema import Strict
@@ -84,7 +84,7 @@ class Nursery:
                 stdin=subprocess.DEVNULL,
                 stdout=self.errors,
                 stderr=self.errors,
-                env=neutral(dict(os.environ)) | {MARK: self.mark},
+                env=solution_environment(dict(os.environ)) | {MARK: self.mark},
                 cwd="/",
                 start_new_session=True,
                 check=True,
@@ -188,7 +188,7 @@ class SolutionProcess:
             "folder": self.folder,
             "memory": memory,
             "threads": torch.get_num_threads(),
-            "environment": neutral(dict(os.environ)),
+            "environment": solution_environment(dict(os.environ)),
         }
         descriptors = [control_there.fileno(), data_there.fileno(), self.printed.fileno()]
         with control_there, data_there, contextlib.suppress(OSError):

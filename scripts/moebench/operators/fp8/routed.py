@@ -165,7 +165,7 @@ SPOILT = {"padded-batch": padded, "slots-without-expert": without_expert, "exper
 
 
 class TopKGiven(Fp8Layer):
-    """The layer with top-k given, in what its forms share: FP8 weights, and MXFP4 of mxfp4.py."""
+    """What the two forms with top-k given share: with FP8 weights, and with MXFP4 (mxfp4.py)."""
 
     routing_inputs = ("topk_ids", "topk_weights")
 
@@ -175,7 +175,7 @@ class TopKGiven(Fp8Layer):
         """
         return super().definition_name_of(after_routing(sizes))
 
-    def chosen(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
+    def chosen_experts(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
         return stored["topk_ids"].to(torch.int64).numpy()
 
     def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:

@@ -80,7 +80,7 @@ def same_experts(layer_key: str) -> dict[int, float]:
     chosen = range(sizes["top_k"])
     if sizes["top_k"] == len(EIGHT) and sizes["routing"] != "renorm":
         chosen = [expert * experts // 256 for expert in EIGHT]
-    return trained_router.raised_alone(chosen, experts, others=-9.0)
+    return trained_router.logits_choosing(chosen, experts, others=-9.0)
 
 
 def offset_of(layer_key: str) -> int:
