@@ -201,7 +201,7 @@ def test_what_does_not_fit_on_a_gpu_is_skipped(folder):
         gpu = judged.replace(judged.GPU, free=free)
         return planning.plan_run(request, gpu).parts[full.name]
 
-    without_the_largest = part(2 * second_largest + device.CONTEXTS)
+    without_the_largest = part(2 * second_largest + device.CONTEXT_BYTES)
     largest_label, _ = labelled[-1]
     assert len(without_the_largest.tasks) == len(labelled) - 1
     assert largest_label in without_the_largest.skipped[0]

@@ -37,10 +37,10 @@ def leave_working_folder() -> None:
 
 def _without_working_folder(folders: list[str]) -> list[str]:
     try:
-        here = os.path.realpath(os.getcwd())
+        working_folder = os.path.realpath(os.getcwd())
     except FileNotFoundError:  # it has been removed, so nothing can be imported from it
         return [folder for folder in folders if folder]
-    return [folder for folder in folders if os.path.realpath(folder) != here]
+    return [folder for folder in folders if os.path.realpath(folder) != working_folder]
 
 
 def remove_changing_variables() -> None:

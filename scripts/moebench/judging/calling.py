@@ -1,7 +1,7 @@
 """Make inputs, and call with them a solution that FIB has built, or the reference.
 
-Used by isolation/ here, and by profiling/, served/ and tools, which call solutions themselves. Also
-`first_line`, by which all of them show an error that a call has raised.
+Used by judging/isolation/, and by profiling/, served/ and tools, which call solutions themselves.
+All of them show an error that a call raises by its `first_line`.
 """
 
 import hashlib

@@ -12,9 +12,9 @@ from moebench.judging.calling import input_bytes
 from moebench.operators.workloads import LabelledWorkload
 from moebench.packing import eligibility
 
-# bytes that two processes take of a GPU before their first tensor: CUDA contexts, code, workspaces
-# of libraries; a guess
-CONTEXTS = 2_000_000_000
+# A guess of what two processes take of a GPU before their first tensor: CUDA contexts, code,
+# workspaces of libraries
+CONTEXT_BYTES = 2_000_000_000
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def too_large(definition: Definition, workload: Workload, device: Device) -> str
     if not device.on_gpu:
         return None
 
-    needed = 2 * size_of_inputs(definition, workload) + CONTEXTS
+    needed = 2 * size_of_inputs(definition, workload) + CONTEXT_BYTES
     if needed <= device.free:
         return None
     return (
@@ -81,4 +81,4 @@ def needs_renewal(
     if not device.on_gpu:
         return False
     largest = max(size_of_inputs(definition, labelled.workload) for labelled in workloads)
-    return (4 * num_trials + 3) * largest + CONTEXTS > device.free
+    return (4 * num_trials + 3) * largest + CONTEXT_BYTES > device.free

@@ -141,7 +141,7 @@ class Evaluator:
         findings = {}
         for name in task.names:
             if (task.definition_name, name) in self.hung:
-                findings[name] = self.skipped(task, name)
+                findings[name] = self.skipped_after_timeout(task, name)
             else:
                 to_run.append(name)
         if not to_run:
@@ -153,7 +153,7 @@ class Evaluator:
                 self.hung[task.definition_name, name] = task.label
         return findings
 
-    def skipped(self, task: Task, name: str) -> Finding:
+    def skipped_after_timeout(self, task: Task, name: str) -> Finding:
         """Return the finding about a solution that is not run again after a time-out."""
         seconds = self.plan.config.timeout_seconds
         label = self.hung[task.definition_name, name]
@@ -166,12 +166,12 @@ class Evaluator:
         What FIB's runner finds is checked by a second look. Raises whatever the runner raises.
         """
         runner = self.runners.runner_for(part, task)
-        solutions = [part.solutions[name] for name in names]
+        solutions = {name: part.solutions[name] for name in names}
         results = runner.run_workload(
-            part.definition, task.workload, solutions, self.plan.config, part.root
+            part.definition, task.workload, list(solutions.values()), self.plan.config, part.root
         )
         by_name = {}
-        for name, packed in zip(names, solutions, strict=True):
+        for name, packed in solutions.items():  # results are by the packed name
             if packed.name in results:
                 by_name[name] = results[packed.name]
         if isinstance(runner, IsolatedRunner):  # not FIB's: these are findings already

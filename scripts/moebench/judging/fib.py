@@ -25,13 +25,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from flashinfer_bench import (
-    BenchmarkConfig,
-    Definition,
-    Evaluation,
-    EvaluationStatus,
-    Performance,
-)
+from flashinfer_bench import BenchmarkConfig, Definition, Evaluation, EvaluationStatus, Performance
 from flashinfer_bench.bench import evaluators, timing, utils
 from flashinfer_bench.bench.evaluators import default, resolve_evaluator
 from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result  # noqa: F401

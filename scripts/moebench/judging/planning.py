@@ -137,10 +137,10 @@ class Planner:
 
     def difference(self, definition: Definition) -> str:
         """Return a line on a data set's definition that differs from this repository's."""
-        there = dataset.files(self.root)[definition.name]
-        here = paths.definition_file(definition.name).relative_to(paths.ROOT)
+        evaluated = dataset.files(self.root)[definition.name]
+        our_file = paths.definition_file(definition.name).relative_to(paths.ROOT)
         fields = ", ".join(dataset.differing_fields(definition))
-        return f"{there} is evaluated; {here} here has another {fields}"
+        return f"{evaluated} is evaluated; {our_file} here has another {fields}"
 
     def wanted_definitions(self) -> list[str]:
         """Return the names of the definitions to run: those that the request names, or with EVERY
@@ -166,12 +166,12 @@ class Planner:
         If none is, return one that planning refuses with a line that says why.
         """
         served = self.served_definitions()
-        there = dataset.names(self.root)
-        served_there = [name for name in order if name in served and name in there]
-        for_device = [name for name in served_there if self.is_for_device(name)]
+        in_data_set = dataset.names(self.root)
+        served_in_data_set = [name for name in order if name in served and name in in_data_set]
+        for_device = [name for name in served_in_data_set if self.is_for_device(name)]
         if for_device:
             return for_device
-        return served_there[:1] or served[:1]
+        return served_in_data_set[:1] or served[:1]
 
     def served_definitions(self) -> list[str]:
         """Return the definitions that the request's solutions serve, by name.

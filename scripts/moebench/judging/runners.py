@@ -1,4 +1,4 @@
-"""Which runner evaluates a task: one of isolation/, or FIB's own.
+"""Which runner evaluates a task of evaluate.py: one of isolation/, or FIB's own.
 
 A runner's `run_workload` takes a definition, a workload and solutions, and returns what it finds
 about each solution, by the packed name: a Finding from isolation/, an Evaluation from FIB.
@@ -14,11 +14,11 @@ from moebench.judging.plan import Part, Task
 
 
 class Runners:
-    """One open runner, which a task gets from the task before it, or which is replaced.
+    """Holds one open runner, and replaces it when the next task cannot use it.
 
-    Tasks of one definition share a runner: those of our solutions, and those of each third-party
-    solution. With `Part.renew_worker` none do. device: as torch calls it. clock: one of
-    provenance.CLOCKS, by which times are taken on a GPU.
+    Tasks of one definition share a runner: those with this repository's solutions one, and those
+    with each third-party solution another. With `Part.renew_worker` every task gets a new one.
+    device: as torch calls it. clock: one of provenance.CLOCKS, by which times are taken on a GPU.
     """
 
     def __init__(self, device: str, clock: str):

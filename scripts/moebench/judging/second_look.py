@@ -51,8 +51,8 @@ class SecondLook:
 
         changed = {}
         try:
-            for name, look in zip(wanted, self.look_again(part, task, wanted), strict=True):
-                changed[name] = after_look(findings[name], look)
+            for name, again in zip(wanted, self.look_again(part, task, wanted), strict=True):
+                changed[name] = after_look(findings[name], again)
         except Exception as error:  # of the reference, out of memory for instance
             reason = first_line(error)
             for name in wanted:
@@ -83,30 +83,30 @@ class SecondLook:
         return first or self.plan.verbose
 
 
-def after_look(finding: Finding, look: Finding) -> Finding:
-    """Return FIB's finding with the sentences of the second look, or the look if it is worse."""
-    raised = look.status == EvaluationStatus.RUNTIME_ERROR
-    if raised and "out of memory" in look.log.lower():
-        return without_look(finding, "out of memory")
+def after_look(by_fib: Finding, again: Finding) -> Finding:
+    """Return FIB's finding with the sentences of the second look, or the second if it is worse."""
+    has_raised = again.status == EvaluationStatus.RUNTIME_ERROR
+    if has_raised and "out of memory" in again.log.lower():
+        return without_look(by_fib, "out of memory")
 
-    if finding.status == PASSED:
-        return look_at_passed(finding, look)
-    if look.status == PASSED:
-        return replace(finding, sentences=[UNSTEADY])
-    return replace(finding, sentences=look.sentences or look.log.splitlines()[-1:])
-
-
-def look_at_passed(finding: Finding, look: Finding) -> Finding:
-    """Return what is found about a solution that has passed FIB's evaluation."""
-    if look.status == PASSED:  # the look may have found something odd
-        return replace(finding, sentences=look.sentences)
-    if look.status == EvaluationStatus.INCORRECT_NUMERICAL:
-        return replace(look, sentences=[*look.sentences, ON_FRESH_INPUT])
-    return look
+    if by_fib.status == PASSED:
+        return after_passing(by_fib, again)
+    if again.status == PASSED:
+        return replace(by_fib, sentences=[UNSTEADY])
+    return replace(by_fib, sentences=again.sentences or again.log.splitlines()[-1:])
 
 
-def without_look(finding: Finding, reason: str) -> Finding:
-    """Return the finding with a sentence on why there was no second look."""
-    has_passed = finding.status == PASSED
+def after_passing(by_fib: Finding, again: Finding) -> Finding:
+    """Return the same for a solution that has passed FIB's evaluation."""
+    if again.status == PASSED:  # with sentences on what is odd, if anything is
+        return replace(by_fib, sentences=again.sentences)
+    if again.status == EvaluationStatus.INCORRECT_NUMERICAL:
+        return replace(again, sentences=[*again.sentences, ON_FRESH_INPUT])
+    return again
+
+
+def without_look(by_fib: Finding, reason: str) -> Finding:
+    """Return FIB's finding with a sentence on why there was no second look."""
+    has_passed = by_fib.status == PASSED
     consequence = "it passes, without a second look" if has_passed else "no diagnosis"
-    return replace(finding, sentences=[f"{consequence}: {reason}"])
+    return replace(by_fib, sentences=[f"{consequence}: {reason}"])

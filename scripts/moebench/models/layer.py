@@ -1,5 +1,7 @@
 """The models of definitions/layers.toml, layer by layer: which definition is DeepSeek-V3's layer on
 one of 8 expert-parallel ranks, and which on one of 4 tensor-parallel ones?
+
+The tables of models in reports/ have a row for each ModelLayer.
 """
 
 from dataclasses import dataclass
@@ -75,7 +77,7 @@ def many_ranks_first(item: tuple[str, Split]) -> tuple:
 
 
 def layer_of(layer_key: str) -> ModelLayer | None:
-    """Return the model's layer that a key is of, whether its router is inside or top-k is given;
+    """Return the model's layer that has a key, whether its router is inside or top-k is given;
     None for a key of no model.
     """
     inside = router_inside().get(layer_key, layer_key)

@@ -146,11 +146,7 @@ class Operator(ABC):
         return self.case(key, name, case_uuid, seq_len, **fields)
 
     def trace(
-        self,
-        case: Case,
-        random: Iterable[str],
-        stored: Iterable[str],
-        scalars: Mapping[str, float],
+        self, case: Case, random: Iterable[str], stored: Iterable[str], scalars: Mapping[str, float]
     ) -> Trace:
         """Return a case as a FIB workload trace: inputs that FIB draws, inputs in the case's
         safetensors file, and scalars.

@@ -216,9 +216,9 @@ def with_shared_ids(ids: torch.Tensor, offset: int, sizes: Sizes) -> torch.Tenso
     moved = torch.where(ids < first_shared, ids, ids + shared)
 
     token = torch.arange(len(ids), device=ids.device)
-    here = token % expert_ranks(sizes) == offset // num_routed
+    is_taken_here = token % expert_ranks(sizes) == offset // num_routed
     shared_ids = torch.arange(first_shared, first_shared + shared, device=ids.device)
-    shared_ids = torch.where(here.unsqueeze(1), shared_ids, -1)
+    shared_ids = torch.where(is_taken_here.unsqueeze(1), shared_ids, -1)
     return torch.cat([moved, shared_ids.int()], dim=1)
 
 

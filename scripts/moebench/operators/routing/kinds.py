@@ -87,7 +87,7 @@ def offset_of(layer_key: str) -> int:
     """Return the first expert of a rank in the middle; of the first rank with shared experts, as
     that has them to compute at every number of tokens.
 
-    Of the first definition, whose 32 experts are one group, it is 96.
+    It is 96 for DeepSeek-V3 on eight ranks, where a rank's 32 experts are one group.
     """
     sizes = catalogue.router_sizes(layer_key)
     if sizes["num_shared_experts"]:

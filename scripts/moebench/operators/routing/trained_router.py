@@ -95,11 +95,11 @@ def is_typical(num_tokens: int, counts: Counts, sizes: Sizes) -> bool:
         return counts.rows >= 1
 
     local = routed_experts(sizes)
-    rows = num_tokens * sizes["top_k"] * local / sizes["num_experts"]
-    active = round(local * (1 - math.exp(-rows / local)))
-    if abs(counts.active - active) > max(1, 0.05 * active):
+    mean_rows = num_tokens * sizes["top_k"] * local / sizes["num_experts"]
+    mean_active = round(local * (1 - math.exp(-mean_rows / local)))
+    if abs(counts.active - mean_active) > max(1, 0.05 * mean_active):
         return False
-    return abs(counts.rows - rows) <= max(2, 0.1 * rows)
+    return abs(counts.rows - mean_rows) <= max(2, 0.1 * mean_rows)
 
 
 def draw(
@@ -110,15 +110,15 @@ def draw(
     added_logits: expert -> what is added to every token's logit of it, which the bias does not take
     back. spread: as of `mean_logits_and_bias`.
     """
-    offset, bias = mean_logits_and_bias(seed, sizes, spread)
+    mean_logits, bias = mean_logits_and_bias(seed, sizes, spread)
     for expert, logit in added_logits.items():
-        offset[expert] += logit
+        mean_logits[expert] += logit
 
-    logits = np.empty((num_tokens, len(offset)), dtype=np.float32)
+    logits = np.empty((num_tokens, len(mean_logits)), dtype=np.float32)
     unclear = np.arange(num_tokens)
     for attempt in itertools.count():
-        drawn = normal(f"{seed}/noise/{attempt}", (len(unclear), len(offset)))
-        drawn += offset
+        drawn = normal(f"{seed}/noise/{attempt}", (len(unclear), len(mean_logits)))
+        drawn += mean_logits
         drawn = exact_in_bfloat16(drawn) if bias is None else drawn.astype(np.float32)
         logits[unclear] = drawn
 
@@ -254,9 +254,9 @@ def counts_with_shared(chosen: np.ndarray, rank: int, sizes: Sizes) -> Counts:
     num_local = sizes["num_local_experts"]
     local = np.where(chosen < num_routed, chosen, -1)
 
-    here = np.arange(len(chosen)) % expert_ranks(sizes) == rank
+    is_taken_here = np.arange(len(chosen)) % expert_ranks(sizes) == rank
     shared = np.arange(num_routed, num_local)
-    shared = np.where(here[:, None], shared, -1)
+    shared = np.where(is_taken_here[:, None], shared, -1)
     return counts_below(num_local, np.concatenate([local, shared], axis=1))
 
 
