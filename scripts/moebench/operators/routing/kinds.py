@@ -22,7 +22,7 @@ from moebench.operators.workloads import LabelledWorkload
 KINDS = ("skewed", "uniform", "one-expert")
 # What "one-expert" chooses of 256 experts: eight in four of the eight groups, of which 101 alone is
 # local to the rank that starts at 96. With all others far below, no noise can let another one in.
-EIGHT = (5, 9, 13, 40, 44, 101, 200, 204)
+SAME_EIGHT = (5, 9, 13, 40, 44, 101, 200, 204)
 
 
 def workload(kind: str, num_tokens: int, layer_key: str) -> LabelledWorkload:
@@ -78,8 +78,8 @@ def same_experts(layer_key: str) -> dict[int, float]:
     sizes = catalogue.router_sizes(layer_key)
     experts = sizes["num_experts"]
     chosen = range(sizes["top_k"])
-    if sizes["top_k"] == len(EIGHT) and sizes["routing"] != "renorm":
-        chosen = [expert * experts // 256 for expert in EIGHT]
+    if sizes["top_k"] == len(SAME_EIGHT) and sizes["routing"] != "renorm":
+        chosen = [expert * experts // 256 for expert in SAME_EIGHT]
     return trained_router.logits_choosing(chosen, experts, others=-9.0)
 
 
