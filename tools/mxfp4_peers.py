@@ -67,7 +67,7 @@ def batch_of(key: str, num_tokens: int) -> Batch:
 
     case = cases[num_tokens]
     with_scales = operator.case_with_scales(case)
-    stored = operator.tensors(case) | mxfp4.weight_scales(with_scales)
+    stored = operator.tensors(case) | mxfp4.weight_scales(with_scales, operator.layer_sizes()[key])
     full = catalogue.definition(key)
     drawn = operator.record(case).workload
     (values,) = seeded_inputs(full, drawn, 1, "cuda", stored)
@@ -81,7 +81,7 @@ def batch_of(key: str, num_tokens: int) -> Batch:
 def built(name: str, key: str) -> Callable:
     """Return a solution's function, built by FIB. Raises CannotRun where it cannot run here."""
     packed = pack(name)[key]
-    reason = eligibility.why_skipped(packed, eligibility.here())
+    reason = eligibility.why_skipped(packed, eligibility.target_here())
     if reason:
         raise CannotRun(f"{name} {reason}")
     return BuilderRegistry.get_instance().build(catalogue.definition(key), packed)

@@ -3,8 +3,8 @@
 import sys
 
 from moebench.core.environment import (
-    forget_inherited,
     leave_working_folder,
+    remove_changing_variables,
     use_caches_without_spaces,
 )
 
@@ -15,7 +15,7 @@ from moebench.cli import main as run_command  # noqa: E402
 
 def main() -> int:
     """Run the command line's subcommand; return its exit status."""
-    forget_inherited()
+    remove_changing_variables()
     use_caches_without_spaces()
     return run_command()
 

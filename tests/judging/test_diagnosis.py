@@ -241,15 +241,15 @@ RAISED = {
 @pytest.mark.parametrize("name", RAISED)
 def test_the_own_frame_of_an_error_is_shown(name):
     log, lines = RAISED[name]
-    named = frames.with_own_paths(log, ORIGINS)
+    named = frames.with_shown_paths(log, ORIGINS)
     assert "fib_" not in "".join(line for line in named.splitlines() if "File" in line)
-    assert frames.raised(named, ORIGINS) == lines
+    assert frames.error_lines(named, ORIGINS) == lines
 
 
 def test_the_place_of_a_time_out_is_the_innermost_own_frame():
-    named = frames.with_own_paths(HUNG, ORIGINS)
-    assert frames.hung(named, ORIGINS) == ["at solutions/mine/main.py:40 in experts"]
-    assert frames.hung("printed", ORIGINS) == []
+    named = frames.with_shown_paths(HUNG, ORIGINS)
+    assert frames.hang_lines(named, ORIGINS) == ["at solutions/mine/main.py:40 in experts"]
+    assert frames.hang_lines("printed", ORIGINS) == []
 
 
 # Of a solution that is evaluated

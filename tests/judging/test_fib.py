@@ -72,7 +72,7 @@ def test_fibs_evaluator_says_each_trials_time_and_that_leaves_the_worker(monkeyp
     config = SimpleNamespace(warmup_runs=1, iterations=1)
     monkeypatch.setattr(default, "time_runnable", lambda *args: next(times))
 
-    with fib.trials_said():
+    with fib.trial_times_kept():
         default.time_runnable(runnable, [], 1, 1, "cpu")  # of another solution, which failed then
         inputs_of_trials = [[], [], []]
         reference_ms = 6.0
@@ -214,7 +214,7 @@ def runner(monkeypatch, tmp_path):
     monkeypatch.setattr(persistent_runner.fib_utils, "list_cuda_devices", lambda: ["cpu"])
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(fib, "Worker", Worker)
-    with fib.running() as started:
+    with fib.patched_runner() as started:
 
         def run(uuid, *names):
             config = SimpleNamespace(timeout_seconds=1, resolve_eval_config=lambda full: None)
@@ -317,7 +317,7 @@ def test_device_memory_is_given_back_after_draws_and_the_reference(monkeypatch):
     before = utils._rand_tensor
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append(1))
     monkeypatch.setattr(fib, "Runner", lambda *log_dir: mock.Mock())
-    with fib.running():
+    with fib.patched_runner():
         utils._rand_tensor((2,), torch.float8_e4m3fn, torch.device("cpu"))
     assert len(given_back) == 1
     assert utils._rand_tensor is before
@@ -370,8 +370,8 @@ class Runners:
     def __init__(self, monkeypatch, evaluation):
         self.seen = []
         self.evaluation = evaluation
-        monkeypatch.setattr(fib, "running", self.running)
-        monkeypatch.setattr(second_look.SecondLook, "at", self.look)
+        monkeypatch.setattr(fib, "patched_runner", self.running)
+        monkeypatch.setattr(second_look.SecondLook, "changed_findings", self.look)
 
     @contextmanager
     def running(self, clock):
@@ -409,7 +409,7 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(
 
     recorded = provenance.of_trace(first.evaluated["tiny"].trace)
     words = ["warmup=7", "iterations=9", "trials=3"]
-    if fib.MAIN:
+    if fib.IS_MAIN_BRANCH:
         words.append("fib=main")
     if clock == "gpu":
         words.append("clock=gpu")
@@ -424,7 +424,7 @@ def test_third_party_solutions_are_compared_apart_on_a_gpu(tmp_path, monkeypatch
     runners = Runners(monkeypatch, passed)
     apart = []
 
-    class Apart(evaluate.Runner):
+    class Apart(evaluate.IsolatedRunner):
         def __init__(self, device, clock):
             apart.append((device, clock))
 
@@ -435,8 +435,8 @@ def test_third_party_solutions_are_compared_apart_on_a_gpu(tmp_path, monkeypatch
         def close(self):
             apart.append("closed")
 
-    monkeypatch.setattr(judging_runners, "Runner", Apart)
-    monkeypatch.setattr(evaluate, "Runner", Apart)
+    monkeypatch.setattr(judging_runners, "IsolatedRunner", Apart)
+    monkeypatch.setattr(evaluate, "IsolatedRunner", Apart)
     packed = {"tiny": solution(tmp_path, RIGHT), "other": solution(tmp_path, RIGHT, "other")}
     plan = judged.plan(packed, ["16"], device=judged.GPU)
     (task,) = plan
@@ -456,7 +456,7 @@ def test_a_worker_that_cannot_start_is_no_fault_of_the_reference(
     tmp_path, monkeypatch, on_gpu, passed
 ):
     Runners(monkeypatch, passed)
-    starts = fib.running
+    starts = fib.patched_runner
 
     @contextmanager
     def fails(clock):
@@ -466,10 +466,10 @@ def test_a_worker_that_cannot_start_is_no_fault_of_the_reference(
     plan = judged.plan({"tiny": solution(tmp_path, RIGHT)}, ["16", "19"], device=judged.GPU)
     first, second = plan
     with closing(evaluate.Evaluator(plan)) as evaluator:
-        monkeypatch.setattr(fib, "running", fails)
+        monkeypatch.setattr(fib, "patched_runner", fails)
         with pytest.raises(UserError):
             evaluator.evaluate(first)
-        monkeypatch.setattr(fib, "running", starts)
+        monkeypatch.setattr(fib, "patched_runner", starts)
         assert evaluator.evaluate(second).passed
 
 
@@ -552,9 +552,9 @@ def test_fib_times_by_the_clock_inside_and_by_its_own_after(monkeypatch):
     monkeypatch.setattr(fib, "Runner", lambda *log_dir: mock.Mock())
     before = (timing.time_runnable, persistent_runner._persistent_worker_main)
 
-    with fib.running("gpu"):
+    with fib.patched_runner("gpu"):
         by_gpu = (default.time_runnable, persistent_runner._persistent_worker_main)
-    with fib.running(fib.CLOCK):
+    with fib.patched_runner(fib.CLOCK):
         by_own = (default.time_runnable, persistent_runner._persistent_worker_main)
 
     if fib.CLOCK == "gpu":
@@ -569,7 +569,9 @@ def test_fib_times_by_the_clock_inside_and_by_its_own_after(monkeypatch):
 # FIB's main branch
 
 
-@pytest.mark.skipif(not fib.MAIN, reason="needs FIB's main branch: set FIB_MAIN to a checkout")
+@pytest.mark.skipif(
+    not fib.IS_MAIN_BRANCH, reason="needs FIB's main branch: set FIB_MAIN to a checkout"
+)
 def test_what_is_packed_passes_validate(tmp_path):
     from flashinfer_bench.data.validate import validate_dataset
 

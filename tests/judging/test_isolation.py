@@ -20,7 +20,7 @@ from moebench.core.printable import cut, printable
 from moebench.judging.isolation import ask, processes
 from moebench.judging.isolation.channel import Channel, kind_of
 from moebench.judging.isolation.comparison import Finding
-from moebench.judging.isolation.runner import Runner
+from moebench.judging.isolation.runner import IsolatedRunner
 from moebench.judging.second_look import SecondLook
 from moebench.judging.tolerances import TOLERANCES
 from plain_solution import RIGHT, solution
@@ -110,7 +110,7 @@ def test_a_malformed_answer_is_the_end_of_its_process(ends, name):
     trial = ask.Trial([], [torch.zeros(2, 3)])
     full = SimpleNamespace(outputs={"output": None})
     with pytest.raises(processes.Ended):
-        ask.outputs(process, full, "x", 0, trial)
+        ask.call(process, full, "x", 0, trial)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_the_expected_output_is_never_sent(tmp_path, monkeypatch):
 
 
 def arguments(plan):
-    """Return the arguments of `Runner.run_workload` and `Runner.look` for a plan of one task."""
+    """Return the arguments of run_workload and look_again for a plan of one task."""
     (task,) = plan
     (part,) = plan.parts.values()
     solutions = list(part.solutions.values())
@@ -158,7 +158,7 @@ def arguments(plan):
 def test_closing_a_runner_ends_all_that_a_solution_has_started(tmp_path):
     body = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
     plan = judged.plan({"tiny": solution(tmp_path, f"{RIGHT}\n    {body}")}, ["16"])
-    runner = Runner()
+    runner = IsolatedRunner()
     runner.run_workload(*arguments(plan))
     (solution_process,) = runner.processes.values()
     descendants = []
@@ -175,7 +175,7 @@ def test_a_process_that_fills_its_folder_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "LARGEST_FOLDER", 1 << 20)
     body = "open('f', 'wb').write(bytes(1 << 21))"
     plan = judged.plan({"tiny": solution(tmp_path, f"{RIGHT}\n    {body}")}, ["16"])
-    with closing(Runner()) as runner:
+    with closing(IsolatedRunner()) as runner:
         results = runner.run_workload(*arguments(plan))
         assert [finding.status for finding in results.values()] == [PASSED]
         assert not runner.processes
@@ -185,8 +185,8 @@ def test_a_solution_that_spoils_its_inputs_does_not_harm_the_next_in_its_process
     body = f"{RIGHT}\n    gemm1_weights.view(torch.uint8).zero_()"
     packed = {name: solution(tmp_path, body, name) for name in ("first", "second")}
     plan = judged.plan(packed, ["16"])
-    with closing(Runner(shared=True)) as runner:
-        looks = list(runner.look(*arguments(plan)))
+    with closing(IsolatedRunner(shared=True)) as runner:
+        looks = list(runner.look_again(*arguments(plan)))
         assert len(runner.processes) == 1
     assert [look.status for look in looks] == [PASSED, PASSED]
 
@@ -223,7 +223,7 @@ def look(tmp_path):
         performance = Performance(latency_ms=1, speedup_factor=2) if status == PASSED else None
         findings = {"tiny": Finding(status, performance=performance)}
         with closing(SecondLook(plan, "cpu")) as second_look:
-            return (findings | second_look.at(part, task, findings))["tiny"]
+            return (findings | second_look.changed_findings(part, task, findings))["tiny"]
 
     return look_at
 
@@ -292,7 +292,7 @@ def test_on_a_gpu_outputs_are_compared_where_no_solution_runs(tmp_path):
     (part,) = plan.parts.values()
     config = TOLERANCES["relaxed"].config(num_trials=2, warmup_runs=1, iterations=3)
     for clock in ("events", "gpu"):
-        with closing(Runner("cuda:0", clock)) as run:
+        with closing(IsolatedRunner("cuda:0", clock)) as run:
             results = run.run_workload(part.definition, task.workload, packed, config, paths.ROOT)
 
         statuses = [results[each.name].status.value for each in packed]
@@ -309,7 +309,7 @@ def test_a_second_look_on_a_gpu(tmp_path):
     (part,) = plan.parts.values()
     with closing(SecondLook(plan, "cuda:0")) as second_look:
         for task in plan:
-            looks = second_look.at(part, task, {"tiny": Finding(PASSED)})
+            looks = second_look.changed_findings(part, task, {"tiny": Finding(PASSED)})
             assert looks["tiny"].status == PASSED
             assert list(looks["tiny"].sentences) == []
 
@@ -364,6 +364,6 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(add, add);
 
 def test_a_solution_inherits_no_variable_of_python_and_no_locale():
     inherited = {"PYTHONHOME": "/x", "LC_ALL": "C", "HOME": "/h"}
-    kept = environment.neutral(inherited)
+    kept = environment.solution_environment(inherited)
     assert kept["HOME"] == "/h" and kept["LC_ALL"] == "C.UTF-8"
     assert "PYTHONHOME" not in kept

@@ -9,8 +9,8 @@ from flashinfer_bench import AxisConst, AxisVar, Definition, Solution, TensorSpe
 from moebench import cli
 from moebench.core import paths, provenance
 from moebench.judging import dataset
+from moebench.judging.plan import RunRequest
 from moebench.judging.planning import plan_run
-from moebench.judging.request import RunRequest
 from moebench.operators.catalogue import definition
 from moebench.packing import solution_files
 from moebench.results import trace_files
@@ -192,11 +192,13 @@ def test_what_a_workload_lacks_is_named(tmp_path):
     stored = {"type": "safetensors", "tensor_key": "x", "path": "x.safetensors"}
     inputs = {"x": stored, "y": {"type": "random"}}
     workload = Workload(axes={"M": 3}, inputs=inputs, uuid="w")
-    assert "x.safetensors" in dataset.lacking(OTHER, workload, tmp_path)
+    assert "x.safetensors" in dataset.why_not_loadable(OTHER, workload, tmp_path)
 
     save_file({"x": torch.zeros(300, 8)}, tmp_path / "x.safetensors")
-    assert dataset.lacking(OTHER, workload, tmp_path) is None
-    assert "M" in dataset.lacking(OTHER, workload.model_copy(update={"axes": {}}), tmp_path)
+    assert dataset.why_not_loadable(OTHER, workload, tmp_path) is None
+    assert "M" in dataset.why_not_loadable(
+        OTHER, workload.model_copy(update={"axes": {}}), tmp_path
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from flashinfer_bench import EvaluationStatus, Performance, Trace
 from moebench import cli
 from moebench.core import paths, provenance
 from moebench.core.errors import CannotRun
-from moebench.judging import dataset, fib, gpu_memory, planning
+from moebench.judging import dataset, device, fib, planning
 from moebench.judging.evaluate import EvaluatedSolution, Outcome
-from moebench.judging.request import RunRequest
+from moebench.judging.plan import RunRequest
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
 from moebench.operators.catalogue import definition_name
@@ -191,17 +191,17 @@ def test_what_does_not_fit_on_a_gpu_is_skipped(folder):
     full = catalogue.definition("full")
     labelled = dataset.labelled(full.name)
     smallest, *_, second_largest, _ = [
-        gpu_memory.size_of_inputs(full, workload) for _, workload in labelled
+        device.size_of_inputs(full, workload) for _, workload in labelled
     ]
     assert smallest == pytest.approx(32 * 3 * 2048 * 7168, rel=0.01)
     solution(folder, target_hardware=["sm_90"])
     request = RunRequest(solutions=("tiny",), save=False)
 
     def part(free):
-        device = judged.replace(judged.GPU, free=free)
-        return planning.plan_run(request, device).parts[full.name]
+        gpu = judged.replace(judged.GPU, free=free)
+        return planning.plan_run(request, gpu).parts[full.name]
 
-    without_the_largest = part(2 * second_largest + gpu_memory.CONTEXTS)
+    without_the_largest = part(2 * second_largest + device.CONTEXT_BYTES)
     largest_label, _ = labelled[-1]
     assert len(without_the_largest.tasks) == len(labelled) - 1
     assert largest_label in without_the_largest.skipped[0]

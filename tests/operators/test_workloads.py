@@ -53,7 +53,9 @@ def tensors_of(root, case):
 
 def local_rows(root, case):
     """Return how many tokens each of the rank's 32 experts has."""
-    chosen = catalogue.SIGMOID_BIAS.chosen(tensors_of(root, case), layer_sizes()[case.layer_key])
+    chosen = catalogue.SIGMOID_BIAS.chosen_experts(
+        tensors_of(root, case), layer_sizes()[case.layer_key]
+    )
     local = chosen - case.offset
     is_local = (local >= 0) & (local < 32)
     return np.bincount(local[is_local], minlength=32)
@@ -265,7 +267,7 @@ def test_no_choice_hangs_on_rounding(data_set, layer_key):
 
         bias = [tensors["routing_bias"], 2.5] if "routing_bias" in tensors else []
         in_fp32, _ = route(tensors["routing_logits"], *bias)
-        in_fp64 = operator.chosen(tensors, sizes)
+        in_fp64 = operator.chosen_experts(tensors, sizes)
         assert np.array_equal(in_fp32.sort(1).values, np.sort(in_fp64)), case.name
 
 

@@ -154,7 +154,7 @@ def why_not_here(name, layer):
     packed = pack.pack(name)
     if layer not in packed:
         return "does not serve the layer"
-    return eligibility.why_skipped(packed[layer], eligibility.here())
+    return eligibility.why_skipped(packed[layer], eligibility.target_here())
 
 
 # ---- calls ----

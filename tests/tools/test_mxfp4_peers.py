@@ -24,7 +24,7 @@ def inputs_of(case):
     """Return name -> input of a case, with the weights' scales, whichever case's file has them."""
     stored = catalogue.MXFP4.tensors(case)
     with_scales = catalogue.MXFP4.case_with_scales(case)
-    stored |= mxfp4.weight_scales(with_scales)
+    stored |= mxfp4.weight_scales(with_scales, catalogue.MXFP4.layer_sizes()[SMALL])
     full = catalogue.definition(SMALL)
     workload = catalogue.MXFP4.record(case).workload
     (values,) = seeded_inputs(full, workload, 1, "cpu", stored)

@@ -19,11 +19,9 @@ from pathlib import Path
 from moebench.core.arguments import count, output_file
 from moebench.core.provenance import CLOCKS
 from moebench.judging import on_ray
-from moebench.judging.evaluate import Outcome
-from moebench.judging.here import Here
-from moebench.judging.plan import Plan
+from moebench.judging.evaluate import Outcome, ThisMachine
+from moebench.judging.plan import EVERY, Plan, RunRequest
 from moebench.judging.planning import plan_run
-from moebench.judging.request import EVERY, RunRequest
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.routing.kinds import KINDS
 from moebench.reports import run_table
@@ -169,12 +167,12 @@ def main(args: argparse.Namespace) -> int:
 def place_of(request: RunRequest):
     """Return a context of what evaluates: this machine, or a cluster."""
     if request.ray is None:
-        return nullcontext(Here())
+        return nullcontext(ThisMachine())
     return on_ray.connected(request.ray or None)
 
 
 def record(plan: Plan, outcome: Outcome) -> None:
     """Write an outcome's traces into the file that they are kept in, if there is one."""
-    part = plan.parts[outcome.task.definition]
+    part = plan.parts[outcome.task.definition_name]
     if part.keeps(outcome.task):
         trace_files.merge(part.path, [solution.trace for solution in outcome.evaluated.values()])

@@ -20,7 +20,7 @@ def count(least: int = 1) -> Callable[[str], int]:
     return parse
 
 
-def fault_of(folder: Path) -> str | None:
+def folder_fault(folder: Path) -> str | None:
     """Return why no file can be written in a folder, or None where one can.
 
     A folder that is not there yet would be made, so the nearest one above it counts. Nothing is
@@ -41,7 +41,7 @@ def file_fault(path: Path) -> str | None:
         return "it is no file"
     if path.is_file() and not os.access(path, os.W_OK):
         return "it is protected"
-    return fault_of(path.parent)
+    return folder_fault(path.parent)
 
 
 def writable(path: Path) -> Path:
@@ -62,7 +62,7 @@ def output_file(text: str) -> Path:
 
 def output_folder(text: str) -> Path:
     """Return the path of a folder, there or not, that files can be written in: an argparse type."""
-    fault = fault_of(Path(text)) if text else "it is empty"
+    fault = folder_fault(Path(text)) if text else "it is empty"
     if fault:
         raise argparse.ArgumentTypeError(
             f"got {text!r}, want a folder that can be written in: {fault}"
@@ -75,7 +75,7 @@ def check_cache() -> None:
     from flashinfer_bench.env import get_fib_cache_path
 
     cache = get_fib_cache_path()
-    fault = fault_of(cache)
+    fault = folder_fault(cache)
     if fault:
         raise CannotRun(
             f"FIB_CACHE_PATH: nothing can be written in {cache}: {fault}; "

@@ -1,5 +1,8 @@
 """Keep the working folder and variables of the environment from changing what a run does.
 
+__main__.py calls these functions before it reads the command line; judging/isolation/processes.py
+takes `solution_environment` for the processes of solutions.
+
 The first lines import nothing that Python has not loaded before any program starts, so a file of
 the working folder cannot be imported in the place of a module, whatever it is called.
 """
@@ -14,7 +17,7 @@ CACHES = {
     "TVM_FFI_CACHE_DIR": "~/.cache/tvm-ffi",
 }
 ELSEWHERE = "/var/tmp"  # has no space, and keeps files when the machine starts again
-# Variables that change what Triton, Python or a solution does
+# Variables that change what Triton, Python or a solution does, and that are not passed on
 CHANGING = ("TRITON_INTERPRET", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONHASHSEED", "PYTHONUTF8")
 
 
@@ -34,13 +37,13 @@ def leave_working_folder() -> None:
 
 def _without_working_folder(folders: list[str]) -> list[str]:
     try:
-        here = os.path.realpath(os.getcwd())
+        working_folder = os.path.realpath(os.getcwd())
     except FileNotFoundError:  # it has been removed, so nothing can be imported from it
         return [folder for folder in folders if folder]
-    return [folder for folder in folders if os.path.realpath(folder) != here]
+    return [folder for folder in folders if os.path.realpath(folder) != working_folder]
 
 
-def forget_inherited() -> None:
+def remove_changing_variables() -> None:
     """Remove CHANGING variables from this process's environment and its children's, who read and
     write UTF-8. Whether Triton interprets then depends on the device alone.
     """
@@ -49,8 +52,8 @@ def forget_inherited() -> None:
     os.environ["PYTHONUTF8"] = "1"
 
 
-def neutral(environment: dict[str, str]) -> dict[str, str]:
-    """Return an environment for a solution's process: without Python's variables, in UTF-8."""
+def solution_environment(environment: dict[str, str]) -> dict[str, str]:
+    """Return the environment of a solution's process: this one without PYTHON*, in UTF-8."""
     left_out = {name for name in environment if name.startswith("PYTHON")} | {"LANGUAGE"}
     kept = {name: environment[name] for name in environment if name not in left_out}
     return kept | {"PYTHONSAFEPATH": "1", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8"}

@@ -1,5 +1,5 @@
-"""What Ctrl-C does: processes that this one has started end, and KeyboardInterrupt is raised, so
-that the command can say what it has finished.
+"""What Ctrl-C does while cli.py runs a command: processes that this one has started end, and
+KeyboardInterrupt is raised, so that the command can say what it has finished.
 """
 
 import signal

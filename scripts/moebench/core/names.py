@@ -1,4 +1,6 @@
-"""Names that a user types: the message for an unknown one, and which are taken by packages."""
+"""Names that a user types: the message for one that does not exist, and, for `new` and `pack`,
+whether installed packages already have a name.
+"""
 
 import difflib
 import importlib.metadata
@@ -21,10 +23,10 @@ PYTHONS_OWN = (
 
 
 def unknown(what: str, name: str, existing: Iterable[str], listed: str | None = None) -> str:
-    """Return "unknown layer 'smal'; did you mean small?", or if no known name is like it, "unknown
-    layer 'x'; there are: ..." with all of them.
+    """Return "unknown layer 'smal'; did you mean small?", or if no existing name is like it,
+    "unknown layer 'x'; there are: ..." with all of them.
 
-    what: what is named. listed: a text in place of all the known names.
+    what: the kind of thing, "layer". listed: a text in place of all the existing names.
     """
     names = list(existing)
     close = difflib.get_close_matches(name.lower(), names, n=1)

@@ -38,7 +38,8 @@ def serve(descriptor: int, preload: str | None) -> None:
 
     A message is JSON, the settings of `become_solution`, with three descriptors: the supervisor's
     socket, the solution's socket, and the file for what is printed. A message without descriptors
-    only has orphans ended. descriptor: of the socket. preload: a module to import before the first
+    forks nothing. On every message orphans are ended first: descendants whose supervisor a solution
+    has killed. descriptor: of the socket. preload: a module to import before the first
     fork; None where that would use CUDA, which does not survive a fork.
     """
     if os.fork():

@@ -1,4 +1,8 @@
-"""Make text of unknown origin safe to show in a terminal: control characters are spelt out."""
+"""Make text of unknown origin safe to show in a terminal: control characters are spelt out.
+
+What solutions print comes through `readable_log`, which also cuts it, and errors through
+`printable`.
+"""
 
 import re
 

@@ -96,7 +96,10 @@ class Provenance(Strict):
 
 
 def here(device: str, **fields: str | None) -> Provenance:
-    """Return the provenance of a figure that is measured on this machine, now. fields: others."""
+    """Return the provenance of a figure that is measured on this machine, now.
+
+    fields: those of Provenance that the machine does not tell, as `tolerance`.
+    """
     snapshot = env_snapshot(device)
     versions = dict(snapshot.libs)
     versions["flashinfer_bench"] = fib_version()

@@ -1,4 +1,8 @@
-"""Build what compiles for minutes, before anything is evaluated or timed."""
+"""Build what compiles for minutes, before anything is evaluated or timed.
+
+Called once before the tasks of a run (evaluate.py, on_ray.py), and by selection.py for the commands
+`profile` and `served`.
+"""
 
 import multiprocessing
 from collections.abc import Callable

@@ -1,4 +1,8 @@
-"""Make inputs, and call with them a solution that FIB has built, or the reference."""
+"""Make inputs, and call with them a solution that FIB has built, or the reference.
+
+Used by judging/isolation/, and by profiling/, served/ and tools, which call solutions themselves.
+All of them show an error that a call raises by its `first_line`.
+"""
 
 import hashlib
 import re
@@ -22,7 +26,7 @@ def seeded_inputs(
     """Return the inputs of each trial, as FIB draws them, in the definition's order.
 
     The seed is the workload's uuid, so they are the same in every run on one device. stored: name
-    -> tensor of those that are not drawn, from the workload's safetensors file.
+    -> tensor of the inputs that are not drawn, from the workload's safetensors file.
     """
     digest = hashlib.sha256(workload.uuid.encode()).digest()
     torch.manual_seed(int.from_bytes(digest[:8], "big"))

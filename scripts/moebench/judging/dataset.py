@@ -1,5 +1,7 @@
 """Definitions and workloads of a FIB data set on disk: this repository, or another folder.
 
+planning.py and profiling/ read with these what they run, submission/ what it sends.
+
 `root` is the data set's folder. It is paths.ROOT for this repository, whose definitions the
 catalogue makes, and whose workloads are written when they are first asked for.
 """
@@ -43,9 +45,9 @@ def names(root: Path) -> list[str]:
     if root == paths.ROOT:
         return in_catalogue
 
-    there = files(root)
-    shared = [name for name in in_catalogue if name in there]
-    others = [name for name in there if name not in shared]
+    in_data_set = files(root)
+    shared = [name for name in in_catalogue if name in in_data_set]
+    others = [name for name in in_data_set if name not in shared]
     return shared + others
 
 
@@ -54,10 +56,10 @@ def definition(name: str, root: Path) -> Definition:
     if root == paths.ROOT:
         return catalogue.definition(layer_key_named(name))
 
-    there = files(root)
-    if name not in there:
-        raise UserError(unknown("definition", name, there))
-    return read_json(there[name], Definition)
+    files_by_name = files(root)
+    if name not in files_by_name:
+        raise UserError(unknown("definition", name, files_by_name))
+    return read_json(files_by_name[name], Definition)
 
 
 def labelled(
@@ -97,8 +99,8 @@ def all_labelled(name: str, root: Path) -> list[LabelledWorkload]:
     return labelled_workloads
 
 
-def lacking(definition: Definition, workload: Workload, root: Path) -> str | None:
-    """Return which axis or file a workload lacks, so that it cannot be loaded, or None.
+def why_not_loadable(definition: Definition, workload: Workload, root: Path) -> str | None:
+    """Return which axis or file a workload lacks, or None where it can be loaded.
 
     Whether an axis or a file that is there is right, FIB checks.
     """
@@ -124,18 +126,20 @@ def file_fault(path: Path) -> str | None:
     return None
 
 
-def differing(definition: Definition) -> list[str]:
+def differing_fields(definition: Definition) -> list[str]:
     """Return the EVALUATED fields in which a definition differs from this repository's of the same
     name, whatever their descriptions say; [] if the repository has none of that name.
     """
     layer_key = catalogue.by_name().get(definition.name)
     if layer_key is None:
         return []
-    here = catalogue.definition(layer_key)
-    return [field for field in EVALUATED if text_of(here, field) != text_of(definition, field)]
+    ours = catalogue.definition(layer_key)
+    return [
+        field for field in EVALUATED if field_json(ours, field) != field_json(definition, field)
+    ]
 
 
-def text_of(definition: Definition, field: str) -> str:
+def field_json(definition: Definition, field: str) -> str:
     """Return a field of a definition as JSON, without the descriptions in it."""
     descriptions = {field: {"__all__": {"description": True}}}  # "__all__": of each axis or tensor
     return definition.model_dump_json(include={field}, exclude=descriptions)

@@ -7,6 +7,8 @@ solution a Trace with its status, errors, times and provenance, and why it faile
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -17,11 +19,12 @@ from moebench.core.errors import UserError
 from moebench.core.printable import cut_line, printable, readable_log
 from moebench.core.provenance import Provenance
 from moebench.judging import fib
+from moebench.judging.building import Say, build_slow
 from moebench.judging.calling import first_line
-from moebench.judging.device import device_here
+from moebench.judging.device import device_here, survey
 from moebench.judging.explaining import frames
 from moebench.judging.isolation.comparison import Finding
-from moebench.judging.isolation.runner import Runner
+from moebench.judging.isolation.runner import IsolatedRunner
 from moebench.judging.plan import Part, Plan, Task
 from moebench.judging.runners import Runners
 from moebench.judging.second_look import SecondLook
@@ -73,6 +76,24 @@ class Outcome:
         return not self.lost and all(solution.passed for solution in self.evaluated.values())
 
 
+class ThisMachine:
+    """Where `moebench run` evaluates without --ray. It has what on_ray.Cluster has, so that a run
+    may take either.
+    """
+
+    text = ""  # for the run's first line, in which a cluster says what it has
+    survey = staticmethod(survey)
+
+    def outcomes(self, plan: Plan, say: Say) -> Iterator[Outcome]:
+        """Yield each task's outcome, in order. say: takes lines on what is built beforehand."""
+        for part in plan.parts.values():
+            build_slow(part.ours_to_run, say)
+
+        with closing(Evaluator(plan)) as evaluator:
+            for task in plan:
+                yield evaluator.evaluate(task)
+
+
 class Evaluator:
     """Evaluates a plan's tasks on this machine's device, in processes that end when it is closed.
 
@@ -94,7 +115,7 @@ class Evaluator:
 
     def evaluate(self, task: Task) -> Outcome:
         """Return what became of a task. Raises UserError for what is wrong with this machine."""
-        part = self.plan.parts[task.definition]
+        part = self.plan.parts[task.definition_name]
         try:
             findings = self.findings(part, task)
         except UserError:  # of this machine: no process can be started, no file written
@@ -119,8 +140,8 @@ class Evaluator:
         to_run = []
         findings = {}
         for name in task.names:
-            if (task.definition, name) in self.hung:
-                findings[name] = self.skipped(task, name)
+            if (task.definition_name, name) in self.hung:
+                findings[name] = self.skipped_after_timeout(task, name)
             else:
                 to_run.append(name)
         if not to_run:
@@ -129,13 +150,13 @@ class Evaluator:
         for name, finding in self.run(part, task, to_run).items():
             findings[name] = finding
             if finding.status == TIMEOUT:
-                self.hung[task.definition, name] = task.label
+                self.hung[task.definition_name, name] = task.label
         return findings
 
-    def skipped(self, task: Task, name: str) -> Finding:
+    def skipped_after_timeout(self, task: Task, name: str) -> Finding:
         """Return the finding about a solution that is not run again after a time-out."""
         seconds = self.plan.config.timeout_seconds
-        label = self.hung[task.definition, name]
+        label = self.hung[task.definition_name, name]
         log = f"skipped: no result after {seconds} s on {label}, see there; "
         return Finding(TIMEOUT, log=f"{log}--timeout takes other seconds")
 
@@ -145,19 +166,19 @@ class Evaluator:
         What FIB's runner finds is checked by a second look. Raises whatever the runner raises.
         """
         runner = self.runners.runner_for(part, task)
-        solutions = [part.solutions[name] for name in names]
+        solutions = {name: part.solutions[name] for name in names}
         results = runner.run_workload(
-            part.definition, task.workload, solutions, self.plan.config, part.root
+            part.definition, task.workload, list(solutions.values()), self.plan.config, part.root
         )
         by_name = {}
-        for name, packed in zip(names, solutions, strict=True):
+        for name, packed in solutions.items():  # results are by the packed name
             if packed.name in results:
                 by_name[name] = results[packed.name]
-        if isinstance(runner, Runner):  # not FIB's: these are findings already
+        if isinstance(runner, IsolatedRunner):  # not FIB's: these are findings already
             return by_name
 
         findings = {name: Finding.by_fib(evaluation) for name, evaluation in by_name.items()}
-        return findings | self.second_look.at(part, task, findings)
+        return findings | self.second_look.changed_findings(part, task, findings)
 
     def evaluated_solution(
         self, part: Part, task: Task, name: str, finding: Finding
@@ -169,7 +190,7 @@ class Evaluator:
         trace_log = []  # what was printed is kept only for a solution that failed
         if finding.status != PASSED:
             origins = shown_paths(part, name)
-            log = frames.with_own_paths(log, origins)
+            log = frames.with_shown_paths(log, origins)
             trace_log.append(log)
             reasons = reasons or why_failed(finding.status, log, origins)
 
@@ -242,12 +263,12 @@ def why_failed(status: EvaluationStatus, log: str, origins: frames.Origins) -> l
     """
     last_line = log.strip().splitlines()[-1:]
     if status == TIMEOUT:
-        return last_line + frames.hung(log, origins)
+        return last_line + frames.hang_lines(log, origins)
 
     if fib.ENDED in log:
         printed, _, how = log.rpartition(fib.ENDED)
-        _, *places = frames.raised(printed, origins)  # not the error, but where it was
+        _, *places = frames.error_lines(printed, origins)  # not the error, but where it was
         return [fib.ENDED + how.strip(), *places]
     if status in RAISED:
-        return frames.raised(log, origins)
+        return frames.error_lines(log, origins)
     return last_line

@@ -4,9 +4,10 @@ The first part is used by isolation/ and by FIB's own runner: how FIB draws inpu
 compares and times, so that an evaluation here is one of FIB's.
 
 The second part is FIB's PersistentRunner on a GPU. It runs the reference in this process and
-solutions in a worker process. `running` gives that runner with these changes: a failure of the
-reference says why, a worker that hangs or dies says where or how, each trial's time is kept beside
-the mean, Ctrl-C ends workers without tracebacks, and no freed device memory is kept.
+solutions in a worker process. runners.py gets that runner from `patched_runner`, with these
+changes: a failure of the reference says why, a worker that hangs or dies says where or how, each
+trial's time is kept beside the mean, Ctrl-C ends workers without tracebacks, and no freed device
+memory is kept.
 """
 
 import faulthandler
@@ -24,13 +25,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from flashinfer_bench import (
-    BenchmarkConfig,
-    Definition,
-    Evaluation,
-    EvaluationStatus,
-    Performance,
-)
+from flashinfer_bench import BenchmarkConfig, Definition, Evaluation, EvaluationStatus, Performance
 from flashinfer_bench.bench import evaluators, timing, utils
 from flashinfer_bench.bench.evaluators import default, resolve_evaluator
 from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result  # noqa: F401
@@ -53,16 +48,16 @@ from moebench.judging import gpu_clock
 STACKS = "MOEBENCH_STACKS"  # in the environment: the folder in which workers write where they hang
 SECONDS_TO_WRITE = 0.5  # that a worker has for that, once it is asked where it is
 ENDED = "the process ended: "  # in a log, before how
-MAIN = not hasattr(timing, "do_bench")  # FIB's main branch
+IS_MAIN_BRANCH = not hasattr(timing, "do_bench")  # FIB's main branch
 # FIB's that compare as `compute_error_stats` counts
 ELEMENTWISE = ("DefaultEvaluator", "LowBitEvaluator")
 # modules of FIB whose timer gpu_clock's stands in for
 TIMED = [module for module in vars(evaluators).values() if hasattr(module, "time_runnable")]
 
 
-def own_clock() -> str:
+def clock_of_fib() -> str:
     """Return the clock of FIB's own timer: its main branch's is the GPU's, where CUPTI loads."""
-    if not MAIN:
+    if not IS_MAIN_BRANCH:
         return "events"
     with suppress(Exception):  # whatever raises where cupti-python does not load
         import cupti.cupti  # noqa: F401  # pyright: ignore[reportMissingImports]
@@ -73,7 +68,7 @@ def own_clock() -> str:
     return "events"
 
 
-CLOCK = own_clock()
+CLOCK = clock_of_fib()
 
 
 # ---- Used by isolation/ and by FIB's runner
@@ -164,7 +159,7 @@ def start_without_interrupt(process, start=SpawnProcess._Popen):
 def worker_main(*args) -> None:
     """FIB's worker process, in a session of its own; SIGUSR1 has it write down where it is."""
     os.setsid()
-    with open(stack_file(os.getpid()), "w") as stack, trials_said():
+    with open(stack_file(os.getpid()), "w") as stack, trial_times_kept():
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
         persistent_worker_main(*args)
 
@@ -179,7 +174,7 @@ class TimedPerformance(Performance):
 
 
 @contextmanager
-def trials_said() -> Iterator[None]:
+def trial_times_kept() -> Iterator[None]:
     """Have FIB's evaluators return a TimedPerformance inside, whichever clock they time by."""
     times_ms: list[float] = []
     time_call = default.time_runnable
@@ -355,7 +350,7 @@ class Runner(PersistentRunner):
 
 
 @contextmanager
-def running(clock: str = CLOCK) -> Iterator[Runner]:
+def patched_runner(clock: str = CLOCK) -> Iterator[Runner]:
     """Yield FIB's runner with the changes of this module; its workers end with the context.
 
     clock: one of provenance.CLOCKS, by which the reference and solutions are timed.
@@ -377,6 +372,6 @@ def running(clock: str = CLOCK) -> Iterator[Runner]:
             stack.enter_context(mock.patch.object(*patch))
         stacks = stack.enter_context(tempfile.TemporaryDirectory(prefix="moebench-stacks-"))
         stack.enter_context(mock.patch.dict(os.environ, {STACKS: stacks}))
-        runner = Runner() if MAIN else Runner(BenchmarkConfig().log_dir)
+        runner = Runner() if IS_MAIN_BRANCH else Runner(BenchmarkConfig().log_dir)
         stack.callback(runner.close)
         yield runner

@@ -1,4 +1,5 @@
-"""Time calls by the GPU's clock, which CUPTI reads when a kernel starts and ends.
+"""Time calls by the GPU's clock, which CUPTI reads when a kernel starts and ends: what
+`moebench run --clock gpu` puts in the place of FIB 0.1.2's timer (fib.py).
 
 The time of a call is that from the start of its first kernel to the end of its last: the host's
 time before the first is not in it, as it is between CUDA events. As on FIB's main branch, L2 is

@@ -144,7 +144,7 @@ class Cluster:
 
         Raises CannotRun where actors cannot be started.
         """
-        yield from Run(self, plan, say).outcomes()
+        yield from ClusterRun(self, plan, say).outcomes()
 
 
 class Actor:
@@ -162,14 +162,14 @@ class Actor:
         """Return what became of a task. Before a definition's first task its tensors are written
         and its solutions built, by one actor of a node for all.
         """
-        part = self.plan.parts[task.definition]
-        if task.definition not in self.prepared:
+        part = self.plan.parts[task.definition_name]
+        if task.definition_name not in self.prepared:
             cache = get_fib_cache_path()
             cache.mkdir(parents=True, exist_ok=True)
             with FileLock(cache / "fleet.lock"):  # the first process of a node does the work
-                dataset.labelled(task.definition, part.root)
+                dataset.labelled(task.definition_name, part.root)
                 build_slow(part.ours_to_run, print)
-            self.prepared.add(task.definition)
+            self.prepared.add(task.definition_name)
         return self.evaluator.evaluate(task)
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class Assignment:
     task: Task | None
 
 
-class Run:
+class ClusterRun:
     """A plan's run on a cluster: what each actor does, and which tasks wait.
 
     An actor gets its first task once it runs, so that no task is kept by a dead node, or lost by
@@ -208,7 +208,7 @@ class Run:
         self.say = say
         self.new_actor = ray.remote(Actor).options(**cluster.options)
         self.plan = ray.put(plan)
-        self.waiting = in_order(plan)
+        self.waiting = tasks_in_order(plan)
         self.tried_again: list[Task] = []
         self.idle: list[object] = []
         self.assignments: dict[object, Assignment] = {}  # by Ray's reference to what it returns
@@ -225,14 +225,14 @@ class Run:
                 outcome = self.ray.get(result)
             except self.ray.exceptions.RayError as error:
                 self.ray.kill(assignment.actor)
-                yield from self.died(task, error)
+                yield from self.after_death(task, error)
                 continue
 
             self.failed_starts = 0
             if task is None:
                 self.idle.append(assignment.actor)
             else:
-                yield from self.answered(assignment.actor, outcome)
+                yield from self.after_answer(assignment.actor, outcome)
 
     def evaluating(self) -> int:
         """Return how many actors evaluate a task; the others of `assignments` start."""
@@ -257,7 +257,7 @@ class Run:
             actor = self.new_actor.remote(self.plan)
             self.assignments[actor.ready.remote()] = Assignment(actor, None)
 
-    def answered(self, actor: object, outcome: Outcome) -> Iterator[Outcome]:
+    def after_answer(self, actor: object, outcome: Outcome) -> Iterator[Outcome]:
         """Have what an actor did not evaluate of its task tried again, and yield what it did. Yield
         the outcome as it is where all was evaluated, or the rest was tried again before.
         """
@@ -273,7 +273,7 @@ class Run:
         if outcome.evaluated:
             yield Outcome(outcome.task, outcome.evaluated)
 
-    def died(self, task: Task | None, error: Exception) -> Iterator[Outcome]:
+    def after_death(self, task: Task | None, error: Exception) -> Iterator[Outcome]:
         """Have the task of an actor that died tried again, each of its solutions apart. Yield the
         outcome of each that was tried again before.
 
@@ -302,7 +302,7 @@ class Run:
         return True
 
 
-def in_order(plan: Plan) -> list[Task]:
+def tasks_in_order(plan: Plan) -> list[Task]:
     """Return a plan's tasks in the order in which actors get them.
 
     Those of one definition and the same solutions follow each other, as an actor needs seconds to
@@ -310,7 +310,7 @@ def in_order(plan: Plan) -> list[Task]:
     """
     groups: dict[tuple, list[Task]] = defaultdict(list)
     for task in plan:
-        groups[task.definition, task.names].append(task)
+        groups[task.definition_name, task.names].append(task)
 
     tasks = []
     for group in groups.values():

@@ -1,4 +1,7 @@
-"""What a run does, decided before anything runs: a Plan of Parts of Tasks.
+"""What a run is asked for, a RunRequest, and what it does then, a Plan of Parts of Tasks.
+
+commands/run.py makes the request of its command line, and planning.py the plan of the request,
+before anything runs. evaluate.py takes the plan's tasks, and reports show it.
 
 A definition has a Part, and each of its workloads a Task with all solutions of this repository that
 are run on it. A third-party solution, one that a user gives as a FIB JSON file, has tasks of its
@@ -23,16 +26,71 @@ from moebench.judging import fib
 from moebench.judging.device import Device
 from moebench.judging.tolerances import Tolerance
 
+EVERY = "all"  # among the definitions asked for: every one
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """The arguments of `moebench run`, with their defaults. None stands for what was not given and
+    has a default that depends on the machine.
+
+    files: of third-party solutions, in FIB's JSON. solutions: names of this repository's; with
+    neither, all of these are run. definitions: keys or names, or EVERY. workloads: as the user
+    names them. tokens: numbers of tokens, each of which a workload is made of. routing: the kind of
+    those. clock: one of provenance.CLOCKS. runs: how often all of it is run. save: whether traces
+    are kept. output: their file. ray: a cluster's HOST:PORT, "" for one on this machine.
+    command_line: the text that repeats the run.
+    """
+
+    files: Sequence[Path] = ()
+    solutions: Sequence[str] = ()
+    definitions: Sequence[str] = ()
+    dataset: Path | None = None
+    workloads: Sequence[str] = ()
+    tokens: Sequence[int] = ()
+    routing: str | None = None
+    tolerance: str = "relaxed"
+    clock: str | None = None
+    warmup_runs: int = 10
+    iterations: int = 50
+    num_trials: int | None = None
+    runs: int = 1
+    timeout_seconds: int = 300
+    save: bool | None = None
+    output: Path | None = None
+    resume: bool = False
+    ray: str | None = None
+    verbose: bool = False
+    command_line: str = "moebench run"
+
+    @property
+    def wants_ours(self) -> bool:
+        """Whether solutions of this repository are asked for: all of them, where none is named."""
+        return bool(self.solutions) or not self.files
+
+    def keeps_traces(self, on_gpu: bool) -> bool:
+        """Whether traces are kept: by default on a GPU or with --output.
+
+        Those of --tokens and --dataset are kept with --output alone, as traces/ is of this
+        repository's own workloads.
+        """
+        has_output = self.output is not None
+        if (self.tokens or self.dataset) and not has_output:
+            return False
+        if self.save is not None:
+            return self.save
+        return has_output or on_gpu
+
 
 @dataclass(frozen=True)
 class Task:
     """A workload, and the solutions to evaluate on it one after another.
 
-    definition: its name. label: the workload's, as users see it. names: of the solutions. run: with
-    `--runs 3`, which of the three this belongs to, from 1.
+    label: the workload's, as users see it. names: of the solutions. run: with `--runs 3`, which of
+    the three this belongs to, from 1.
     """
 
-    definition: str
+    definition_name: str
     label: str
     workload: Workload
     names: tuple[str, ...]
@@ -43,10 +101,10 @@ class Task:
 class Part:
     """What is run of one definition.
 
-    solutions: by name. skipped: a line for each solution and workload that is not run. path: the
-    file that traces are kept in, or None. third_party: names of solutions that are not of this
-    repository. keeps_third_party: whether their traces are kept, too. root: of the data set with
-    the workloads' tensors. kept: traces of the run that is resumed, whose tasks are left out.
+    solutions: packed, by name. skipped: a line for each solution and workload that is not run.
+    path: the file that traces are kept in, or None. third_party: names of solutions that are not of
+    this repository. keeps_third_party: whether their traces are kept, too. root: of the data set
+    with the workloads' tensors. kept: traces of the run that is resumed, whose tasks are left out.
     renew_worker: whether each task needs a new worker process, as one for all would run out of GPU
     memory.
     """
@@ -146,7 +204,7 @@ class Plan:
 
         if not self.device.on_gpu:
             words.append("on the CPU through Triton's interpreter, not timed")
-        elif fib.MAIN:
+        elif fib.IS_MAIN_BRANCH:
             words.append("fib=main")
         if self.clock == "gpu":
             words.append("clock=gpu")

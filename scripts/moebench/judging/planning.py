@@ -14,10 +14,8 @@ from moebench.core import paths
 from moebench.core.arguments import writable
 from moebench.core.errors import CannotRun, UserError
 from moebench.judging import dataset, fib
-from moebench.judging.device import Device
-from moebench.judging.gpu_memory import needs_renewal, too_large
-from moebench.judging.plan import Part, Plan, Task
-from moebench.judging.request import EVERY, RunRequest
+from moebench.judging.device import Device, needs_renewal, too_large
+from moebench.judging.plan import EVERY, Part, Plan, RunRequest, Task
 from moebench.judging.selection import check_device, eligible, is_for
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
@@ -133,16 +131,16 @@ class Planner:
                 continue
 
             parts[name] = part
-            if dataset.differing(part.definition):
+            if dataset.differing_fields(part.definition):
                 notes.append(self.difference(part.definition))
         return parts, notes
 
     def difference(self, definition: Definition) -> str:
         """Return a line on a data set's definition that differs from this repository's."""
-        there = dataset.files(self.root)[definition.name]
-        here = paths.definition_file(definition.name).relative_to(paths.ROOT)
-        fields = ", ".join(dataset.differing(definition))
-        return f"{there} is evaluated; {here} here has another {fields}"
+        evaluated = dataset.files(self.root)[definition.name]
+        our_file = paths.definition_file(definition.name).relative_to(paths.ROOT)
+        fields = ", ".join(dataset.differing_fields(definition))
+        return f"{evaluated} is evaluated; {our_file} here has another {fields}"
 
     def wanted_definitions(self) -> list[str]:
         """Return the names of the definitions to run: those that the request names, or with EVERY
@@ -168,12 +166,12 @@ class Planner:
         If none is, return one that planning refuses with a line that says why.
         """
         served = self.served_definitions()
-        there = dataset.names(self.root)
-        served_there = [name for name in order if name in served and name in there]
-        for_device = [name for name in served_there if self.is_for_device(name)]
+        in_data_set = dataset.names(self.root)
+        served_in_data_set = [name for name in order if name in served and name in in_data_set]
+        for_device = [name for name in served_in_data_set if self.is_for_device(name)]
         if for_device:
             return for_device
-        return served_there[:1] or served[:1]
+        return served_in_data_set[:1] or served[:1]
 
     def served_definitions(self) -> list[str]:
         """Return the definitions that the request's solutions serve, by name.
@@ -276,7 +274,7 @@ class Planner:
         workloads = []
         skipped = []
         for labelled in candidates:
-            reason = dataset.lacking(definition, labelled.workload, self.root)
+            reason = dataset.why_not_loadable(definition, labelled.workload, self.root)
             reason = reason or too_large(definition, labelled.workload, self.device)
             if reason:
                 skipped.append(f"{labelled.label}: SKIPPED: {reason}")

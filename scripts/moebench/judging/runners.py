@@ -1,4 +1,4 @@
-"""Which runner evaluates a task: one of isolation/, or FIB's own.
+"""Which runner evaluates a task of evaluate.py: one of isolation/, or FIB's own.
 
 A runner's `run_workload` takes a definition, a workload and solutions, and returns what it finds
 about each solution, by the packed name: a Finding from isolation/, an Evaluation from FIB.
@@ -9,22 +9,22 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from moebench.core.errors import UserError
 from moebench.judging import fib
 from moebench.judging.calling import first_line
-from moebench.judging.isolation.runner import Runner
+from moebench.judging.isolation.runner import IsolatedRunner
 from moebench.judging.plan import Part, Task
 
 
 class Runners:
-    """One open runner, which a task gets from the task before it, or which is replaced.
+    """Holds one open runner, and replaces it when the next task cannot use it.
 
-    Tasks of one definition share a runner: those of our solutions, and those of each third-party
-    solution. With `Part.renew_worker` none do. device: as torch calls it. clock: one of
-    provenance.CLOCKS, by which times are taken on a GPU.
+    Tasks of one definition share a runner: those with this repository's solutions one, and those
+    with each third-party solution another. With `Part.renew_worker` every task gets a new one.
+    device: as torch calls it. clock: one of provenance.CLOCKS, by which times are taken on a GPU.
     """
 
     def __init__(self, device: str, clock: str):
         self.device = device
         self.clock = clock
-        self.current: Runner | fib.Runner | None = None
+        self.current: IsolatedRunner | fib.Runner | None = None
         # whose tasks may share `current`: a definition, and a third-party solution's name or ()
         self.shared_by: tuple | None = None
         self.open_runner = ExitStack()  # closes `current`
@@ -32,14 +32,14 @@ class Runners:
     def close(self) -> None:
         self.open_runner.close()
 
-    def runner_for(self, part: Part, task: Task) -> Runner | fib.Runner:
+    def runner_for(self, part: Part, task: Task) -> IsolatedRunner | fib.Runner:
         """Return the runner for a task, started unless the task before left one that it may share.
 
         Raises UserError where none can be started: the caller blames any other error on the
         reference.
         """
         third_party = task.names if part.is_third_party(task) else ()
-        sharing = (task.definition, third_party)
+        sharing = (task.definition_name, third_party)
         if sharing == self.shared_by and not part.renew_worker:
             return self.current
 
@@ -60,7 +60,7 @@ class Runners:
         solutions, and also for outputs that FIB alone can compare.
         """
         if self.device == "cpu":
-            return closing(Runner())
+            return closing(IsolatedRunner())
         if is_third_party and fib.is_elementwise(part.definition):
-            return closing(Runner(self.device, self.clock))
-        return fib.running(self.clock)
+            return closing(IsolatedRunner(self.device, self.clock))
+        return fib.patched_runner(self.clock)

@@ -13,7 +13,7 @@ from flashinfer_bench import EvaluationStatus
 from moebench.judging import fib
 from moebench.judging.calling import first_line
 from moebench.judging.isolation.comparison import Finding
-from moebench.judging.isolation.runner import Runner
+from moebench.judging.isolation.runner import IsolatedRunner
 from moebench.judging.plan import Part, Plan, Task
 
 PASSED = EvaluationStatus.PASSED
@@ -22,8 +22,8 @@ UNSTEADY = "this time the output is within the tolerance: does it differ from ru
 
 
 class SecondLook:
-    """Looks at every solution that passed, and at those that are wrong, for a diagnosis: the first
-    time that one is, or with the plan's `verbose` each time.
+    """Calls every solution that passed once more, and for a diagnosis also one that is wrong: the
+    first time that it is, or with the plan's `verbose` each time.
 
     diagnosed: names of solutions that were wrong before.
     """
@@ -31,35 +31,43 @@ class SecondLook:
     def __init__(self, plan: Plan, device: str):
         self.plan = plan
         self.device = device
-        self.runner: Runner | None = None
+        self.runner: IsolatedRunner | None = None
         self.diagnosed: set[str] = set()
 
     def close(self) -> None:
         if self.runner:
             self.runner.close()
 
-    def at(self, part: Part, task: Task, findings: dict[str, Finding]) -> dict[str, Finding]:
-        """Return, by solution's name, the findings that change. findings: FIB's, by name."""
+    def changed_findings(
+        self, part: Part, task: Task, findings: dict[str, Finding]
+    ) -> dict[str, Finding]:
+        """Return solution's name -> its finding after the second look, where it had one.
+
+        findings: FIB's, by name.
+        """
         wanted = [name for name in findings if self.is_wanted(name, findings[name])]
         if not wanted or not fib.is_elementwise(part.definition):
             return {}
 
         changed = {}
         try:
-            for name, look in zip(wanted, self.looks(part, task, wanted), strict=True):
-                changed[name] = after_look(findings[name], look)
+            for name, again in zip(wanted, self.look_again(part, task, wanted), strict=True):
+                changed[name] = after_look(findings[name], again)
         except Exception as error:  # of the reference, out of memory for instance
             reason = first_line(error)
             for name in wanted:
                 changed.setdefault(name, without_look(findings[name], reason))
         return changed
 
-    def looks(self, part: Part, task: Task, names: list[str]) -> Iterator[Finding]:
-        """Return what is found about each solution on a fresh input. Raises as `Runner.look`."""
+    def look_again(self, part: Part, task: Task, names: list[str]) -> Iterator[Finding]:
+        """Return what is found about each solution on a fresh input.
+
+        Raises as `IsolatedRunner.look_again`.
+        """
         if self.runner is None:
-            self.runner = Runner(self.device, shared=True)
+            self.runner = IsolatedRunner(self.device, shared=True)
         solutions = [part.solutions[name] for name in names]
-        return self.runner.look(
+        return self.runner.look_again(
             part.definition, task.workload, solutions, self.plan.config, part.root
         )
 
@@ -75,30 +83,30 @@ class SecondLook:
         return first or self.plan.verbose
 
 
-def after_look(finding: Finding, look: Finding) -> Finding:
-    """Return FIB's finding with the sentences of the second look, or the look if it is worse."""
-    raised = look.status == EvaluationStatus.RUNTIME_ERROR
-    if raised and "out of memory" in look.log.lower():
-        return without_look(finding, "out of memory")
+def after_look(by_fib: Finding, again: Finding) -> Finding:
+    """Return FIB's finding with the sentences of the second look, or the second if it is worse."""
+    has_raised = again.status == EvaluationStatus.RUNTIME_ERROR
+    if has_raised and "out of memory" in again.log.lower():
+        return without_look(by_fib, "out of memory")
 
-    if finding.status == PASSED:
-        return look_at_passed(finding, look)
-    if look.status == PASSED:
-        return replace(finding, sentences=[UNSTEADY])
-    return replace(finding, sentences=look.sentences or look.log.splitlines()[-1:])
-
-
-def look_at_passed(finding: Finding, look: Finding) -> Finding:
-    """Return what is found about a solution that has passed FIB's evaluation."""
-    if look.status == PASSED:  # the look may have found something odd
-        return replace(finding, sentences=look.sentences)
-    if look.status == EvaluationStatus.INCORRECT_NUMERICAL:
-        return replace(look, sentences=[*look.sentences, ON_FRESH_INPUT])
-    return look
+    if by_fib.status == PASSED:
+        return after_passing(by_fib, again)
+    if again.status == PASSED:
+        return replace(by_fib, sentences=[UNSTEADY])
+    return replace(by_fib, sentences=again.sentences or again.log.splitlines()[-1:])
 
 
-def without_look(finding: Finding, reason: str) -> Finding:
-    """Return the finding with a sentence on why there was no second look."""
-    has_passed = finding.status == PASSED
+def after_passing(by_fib: Finding, again: Finding) -> Finding:
+    """Return the same for a solution that has passed FIB's evaluation."""
+    if again.status == PASSED:  # with sentences on what is odd, if anything is
+        return replace(by_fib, sentences=again.sentences)
+    if again.status == EvaluationStatus.INCORRECT_NUMERICAL:
+        return replace(again, sentences=[*again.sentences, ON_FRESH_INPUT])
+    return again
+
+
+def without_look(by_fib: Finding, reason: str) -> Finding:
+    """Return FIB's finding with a sentence on why there was no second look."""
+    has_passed = by_fib.status == PASSED
     consequence = "it passes, without a second look" if has_passed else "no diagnosis"
-    return replace(finding, sentences=[f"{consequence}: {reason}"])
+    return replace(by_fib, sentences=[f"{consequence}: {reason}"])

@@ -1,5 +1,8 @@
 """Which layer and which of this repository's solutions run on a device, and why others do not.
 
+planning.py calls `eligible` for `moebench run`; the commands `profile` and `served`, which take one
+layer, call `choose_layer` and `select`.
+
 A layer is named by its key in the catalogue, as "glm-5-ep8" or "small". Those in `catalogue.full`
 need a GPU; the others are small ones, for a machine without.
 """
@@ -17,10 +20,10 @@ from moebench.packing.serves import why_not
 
 
 def choose_layer(layer_key: str | None, on_gpu: bool, solutions: list[str]) -> str:
-    """Return the given layer key, or for None the first that is for this device.
+    """Return layer_key, or where it is None the first layer that is for this device.
 
-    solutions: those that will run on it, [] for any. What the first of them serves is looked
-    through before all other layers. Raises UserError for an unknown solution, CannotRun as
+    solutions: names of those that will run, [] for any. Layers that the first of them serves come
+    before all others. Raises UserError for an unknown solution, CannotRun as
     `check_device`.
     """
     if layer_key is not None:

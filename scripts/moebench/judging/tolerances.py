@@ -1,5 +1,7 @@
 """How exact outputs have to be: three settings of FIB's comparison, element by element.
 
+`moebench run --tolerance` names one; every trace has the share of elements within each of them.
+
 At "relaxed" 85% of the elements have to be within 0.1 of the reference's, or within 20% of it.
 """
 

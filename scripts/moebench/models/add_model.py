@@ -209,11 +209,7 @@ def new_table(name: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
 
     sizes: those of its first layer, on one rank.
     """
-    lines = [
-        f"[{json.dumps(name)}]",
-        f"name = {json.dumps(name)}",
-        f"layers = {checkpoint.layers}",
-    ]
+    lines = [f"[{json.dumps(name)}]", f"name = {json.dumps(name)}", f"layers = {checkpoint.layers}"]
     for size, value in checkpoint.sizes.items():
         if value != DEFAULTS.get(size):
             lines.append(f"{size} = {json.dumps(value)}")

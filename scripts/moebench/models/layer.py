@@ -1,5 +1,7 @@
 """The models of definitions/layers.toml, layer by layer: which definition is DeepSeek-V3's layer on
 one of 8 expert-parallel ranks, and which on one of 4 tensor-parallel ones?
+
+The tables of models in reports/ have a row for each ModelLayer.
 """
 
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from moebench.operators.layers import Sizes, Split, cached, models
 
 
 @dataclass(frozen=True)
-class Layer:
+class ModelLayer:
     """A model's MoE layer on one of its ranks.
 
     model: the table in definitions/layers.toml. split: how ranks share the layer. key: in the
@@ -49,7 +51,7 @@ class Layer:
 
 
 @cached
-def layers() -> list[Layer]:
+def layers() -> list[ModelLayer]:
     """Return every model's layers, in the order of `many_ranks_first`; where a layer has a form
     with the router inside and one with top-k given, the first of these.
     """
@@ -62,7 +64,7 @@ def layers() -> list[Layer]:
             layer_key = key
             if key not in catalogue.layer_sizes():  # no definition has its router inside
                 layer_key = routed_key(key)
-            every_layer.append(Layer(model, split, layer_key))
+            every_layer.append(ModelLayer(model, split, layer_key))
     return every_layer
 
 
@@ -74,8 +76,8 @@ def many_ranks_first(item: tuple[str, Split]) -> tuple:
     return split.shared, split.tensor > 1, -split.experts, -split.tensor, key
 
 
-def layer_of(layer_key: str) -> Layer | None:
-    """Return the model's layer that a key is of, whether its router is inside or top-k is given;
+def layer_of(layer_key: str) -> ModelLayer | None:
+    """Return the model's layer that has a key, whether its router is inside or top-k is given;
     None for a key of no model.
     """
     inside = router_inside().get(layer_key, layer_key)
@@ -85,6 +87,6 @@ def layer_of(layer_key: str) -> Layer | None:
     return None
 
 
-def weight_bytes(layer: Layer) -> int:
+def weight_bytes(layer: ModelLayer) -> int:
     """Return the bytes of the rank's experts in one layer, with their scales."""
     return layer.sizes["num_local_experts"] * expert_bytes(layer.sizes)

@@ -67,7 +67,7 @@ POPULARITY = 0.4  # standard deviation of experts' popularities; at 0 all expert
 
 @dataclass(frozen=True)
 class Bf16Case(Case):
-    """A case. popularity: standard deviation of experts' popularities."""
+    """A case of this layer. popularity: standard deviation of experts' popularities."""
 
     popularity: float = POPULARITY
 
@@ -81,9 +81,7 @@ class MoeBf16(Operator):
     inputs = {
         "hidden_states": tensor("seq_len hidden_size", "bfloat16", "Activations."),
         "expert_ids": tensor(
-            "seq_len top_k",
-            "int32",
-            "Experts of each token, all different, 0 <= id < num_experts.",
+            "seq_len top_k", "int32", "Experts of each token, all different, 0 <= id < num_experts."
         ),
         "expert_weights": tensor(
             "seq_len top_k", "float32", "What each expert's result is multiplied with."
@@ -150,9 +148,9 @@ class MoeBf16(Operator):
         """
         sizes = LAYER_SIZES[case.layer_key]
         num_experts = sizes["num_experts"]
-        popularity = normal(f"{case.uuid}/popularity", (num_experts,))
+        popularities = normal(f"{case.uuid}/popularity", (num_experts,))
         noise = normal(f"{case.uuid}/noise", (case.seq_len, num_experts))
-        scores = case.popularity * popularity + noise
+        scores = case.popularity * popularities + noise
 
         order = np.argsort(-scores, axis=1, kind="stable")
         ids = order[:, : sizes["top_k"]]

@@ -75,7 +75,7 @@ HARSH = (100, 128)  # 2^-27 to 1
 
 @dataclass(frozen=True)
 class LinearCase(Case):
-    """A case. harsh: whether activations and scales of weights are of all sizes."""
+    """A case of this layer. harsh: whether activations and weights' scales are of all sizes."""
 
     harsh: bool = False
 

@@ -36,9 +36,9 @@ class Case:
 
 
 class Operator(ABC):
-    """An operator.
+    """A family of layers. Subclasses say what its definitions and workloads are.
 
-    `key` is a layer's key, and `sizes` are what `layer_sizes` has under it.
+    In all methods `key` is a layer's key, and `sizes` are what `layer_sizes` has under it.
     """
 
     op_type = "moe"
@@ -60,7 +60,7 @@ class Operator(ABC):
 
     @abstractmethod
     def description(self, sizes: dict) -> str:
-        """Return what the definition of a layer of these sizes says of itself."""
+        """Return the text of a definition's `description`."""
 
     @abstractmethod
     def tags(self, sizes: dict) -> list[str]:
@@ -111,7 +111,7 @@ class Operator(ABC):
         return [key for key, sizes in self.layer_sizes().items() if sizes["small"]]
 
     def usual_fields(self, sizes: dict) -> dict[str, object]:
-        """Return the fields that the operator's class of cases adds, of a workload "T=16"."""
+        """Return the fields that the operator's class of cases adds, for workloads like "T=16"."""
         return {}
 
     def definition_name(self, key: str) -> str:
@@ -146,11 +146,7 @@ class Operator(ABC):
         return self.case(key, name, case_uuid, seq_len, **fields)
 
     def trace(
-        self,
-        case: Case,
-        random: Iterable[str],
-        stored: Iterable[str],
-        scalars: Mapping[str, float],
+        self, case: Case, random: Iterable[str], stored: Iterable[str], scalars: Mapping[str, float]
     ) -> Trace:
         """Return a case as a FIB workload trace: inputs that FIB draws, inputs in the case's
         safetensors file, and scalars.

@@ -1,7 +1,8 @@
 """The roofline bound: the least time a workload can take on a GPU.
 
 Every byte is moved once and every FLOP done once, at the best rates that were measured on a GPU of
-that kind (ceilings.jsonl): ms = max(bytes / 4.7e12, flops / 1.5e15) * 1e3 on an H200.
+that kind (ceilings.jsonl): ms = max(bytes / 4.7e12, flops / 1.5e15) * 1e3 on an H200. The operators
+count bytes and FLOPs of a workload, and reports show the bound beside times.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,7 @@
-"""Write the workloads that this repository makes, with their tensors.
+"""Write the workloads that this repository makes, with their tensors: what `moebench data --write`
+does, and the first run of a definition.
 
-Of a layer key four things are written:
+Four things are written for a layer key:
 
     workloads/moe/<definition>.jsonl    a FIB workload a line, and below them the user's own lines
     workloads/moe/<definition>.csv      uuid,rows,tokens,active: the counts that bounds need

@@ -1,7 +1,8 @@
 """The workloads of a definition, read from workloads/: how a user names them, and their bounds.
 
 A workload is a line of workloads/moe/<definition>.jsonl, in FIB's format. Beside those that this
-repository has made (workload_files.py) the file may have lines that a user has added.
+repository has made (workload_files.py) the file may have lines that a user has added. judging/
+dataset.py reads what is run with these functions; results/ and reports/ ask for bounds.
 """
 
 import csv

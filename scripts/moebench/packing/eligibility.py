@@ -6,7 +6,7 @@ import torch
 from flashinfer_bench import Solution
 
 
-def here() -> str:
+def target_here() -> str:
     """Return what target_hardware calls this machine: "cpu", or a GPU's "sm_90"."""
     if not torch.cuda.is_available():
         return "cpu"
@@ -15,7 +15,7 @@ def here() -> str:
 
 
 def why_skipped(solution: Solution, hardware: str) -> str | None:
-    """Return why a solution cannot run on this hardware, as `here` calls it, or None if it can."""
+    """Return why a solution cannot run, or None if it can. hardware: as `target_here` calls it."""
     targets = solution.spec.target_hardware
     if hardware not in targets:
         gpus = ", ".join(target for target in targets if target != "cpu")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from moebench.models.layer import Layer, layers, weight_bytes
+from moebench.models.layer import ModelLayer, layers, weight_bytes
 from moebench.operators.roofline import MEASURED_ON
 from moebench.operators.workloads import recorded_counts
 from moebench.reports.comparison import times_by_tokens
@@ -40,7 +40,7 @@ SPEEDS_CAPTION = (
 class MeasuredLayer:
     """A model's layer and its rows of `measurements.load`, on MEASURED_ON, of one clock."""
 
-    layer: Layer
+    layer: ModelLayer
     rows: pd.DataFrame
 
 

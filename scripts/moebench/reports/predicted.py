@@ -11,7 +11,7 @@ import math
 from statistics import median
 
 from moebench.models.expected_bound import expected_bound
-from moebench.models.layer import Layer, layer_of, layers
+from moebench.models.layer import ModelLayer, layer_of, layers
 from moebench.operators.catalogue import by_name
 from moebench.operators.layers import cached
 from moebench.reports.models import SERVED_TOKENS
@@ -47,12 +47,12 @@ def table(records: list[ServedRecord]) -> Table:
     return Table(head, [rows], caption=f"{CAPTION} {accuracy(sources)}", word_columns=2)
 
 
-def recorded_layer(record: ServedRecord) -> Layer | None:
+def recorded_layer(record: ServedRecord) -> ModelLayer | None:
     """Return the model's layer that a record is of, None where it is of no model."""
     return layer_of(by_name()[record.head.definition])
 
 
-def table_row(layer: Layer, record: ServedRecord) -> Row:
+def table_row(layer: ModelLayer, record: ServedRecord) -> Row:
     """Return a row of the table: the layer, what it is predicted from, and ms."""
     source = recorded_layer(record)
     name = source.name
@@ -66,7 +66,7 @@ def table_row(layer: Layer, record: ServedRecord) -> Row:
     return row
 
 
-def predicted_ms(layer: Layer, record: ServedRecord, tokens: int) -> float | None:
+def predicted_ms(layer: ModelLayer, record: ServedRecord, tokens: int) -> float | None:
     """Return the time of a pass over all layers of a model, from a record of the layer itself or of
     another; None where the record has none.
     """
@@ -110,12 +110,12 @@ def mean_bound(key: str, tokens: int) -> float:
     return expected_bound(tokens, layer.sizes).ms
 
 
-def nearest_record(layer: Layer, records: list[ServedRecord]) -> ServedRecord:
+def nearest_record(layer: ModelLayer, records: list[ServedRecord]) -> ServedRecord:
     """Return the record of the layer whose bound is nearest."""
     return min(records, key=lambda record: distance(layer, record))
 
 
-def distance(layer: Layer, record: ServedRecord) -> float:
+def distance(layer: ModelLayer, record: ServedRecord) -> float:
     """Return how far apart the bounds of two layers are: factors of e, summed over token counts."""
     recorded = recorded_layer(record)
     total = 0.0

@@ -199,7 +199,7 @@ def routing(seed: str, layer_key: str, num_tokens: int, generator: torch.Generat
     """
     sizes = router_sizes(layer_key)
     device = generator.device
-    popularity, bias = trained_router.experts(seed, sizes)
+    popularity, bias = trained_router.mean_logits_and_bias(seed, sizes)
     noise = torch.randn(num_tokens, len(popularity), device=device, generator=generator)
     logits = noise + torch.from_numpy(popularity).float().to(device)
 

@@ -49,7 +49,7 @@ def definition_in(into: Path, definition: str) -> DataSetDefinition:
     present = {path.stem: path for path in (into / "definitions").rglob("*.json")}
     if definition in present and not is_in(into, files[0]):
         files = []
-        differences = dataset.differing(dataset.definition(definition, into))
+        differences = dataset.differing_fields(dataset.definition(definition, into))
     if OTHER_LAYER.intersection(differences):
         raise UserError(
             f"--into: {present[definition]}: it is another layer than this repository's "

@@ -83,4 +83,4 @@ def stand_in(monkeypatch, run_workload):
         evaluations = run_workload(workload, solutions)
         return {name: Finding.by_fib(each) for name, each in evaluations.items()}
 
-    monkeypatch.setattr(runner.Runner, "run_workload", run)
+    monkeypatch.setattr(runner.IsolatedRunner, "run_workload", run)

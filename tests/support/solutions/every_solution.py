@@ -70,7 +70,7 @@ def built(solution, layer_key):
     here.
     """
     packed = packed_once(solution)[layer_key]
-    reason = eligibility.why_skipped(packed, eligibility.here())
+    reason = eligibility.why_skipped(packed, eligibility.target_here())
     if reason:
         pytest.skip(f"{solution} {reason}")
     return BuilderRegistry.get_instance().build(catalogue.definition(layer_key), packed)

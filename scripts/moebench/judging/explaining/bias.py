@@ -1,6 +1,8 @@
-"""Find what is systematically wrong with an output that is within the tolerance all the same.
+"""Find what is systematically wrong with an output that is within the tolerance all the same:
 
-"it passes, but the output is 1.012 times the reference"
+    it passes, but the output is 1.012 times the reference
+
+isolation/comparison.py asks for the sentence `bias` of each output that passes.
 """
 
 import torch
@@ -24,13 +26,13 @@ def bias(output: torch.Tensor, expected: torch.Tensor) -> str | None:
     want = expected.double().flatten()
     growth = got.abs() - want.abs()
     return (
-        scaled(got, want)
-        or one_sided(got - want, "above", "below")
-        or one_sided(growth, "further from zero than", "closer to zero than")
+        scale_sentence(got, want)
+        or sign_sentence(got - want, "above", "below")
+        or sign_sentence(growth, "further from zero than", "closer to zero than")
     )
 
 
-def scaled(got: torch.Tensor, want: torch.Tensor) -> str | None:
+def scale_sentence(got: torch.Tensor, want: torch.Tensor) -> str | None:
     """Return a sentence if the median of got / want, over elements that are not small, is not 1.
 
     A few wrong elements do not move a median. Its standard error follows from the spread of the
@@ -52,7 +54,7 @@ def scaled(got: torch.Tensor, want: torch.Tensor) -> str | None:
     return f"it passes, but the output is {factor:.4g} times the reference"
 
 
-def one_sided(errors: torch.Tensor, if_positive: str, if_negative: str) -> str | None:
+def sign_sentence(errors: torch.Tensor, if_positive: str, if_negative: str) -> str | None:
     """Return a sentence if many errors are there and all have one sign.
 
     if_positive, if_negative: what the sentence says of the output, before "the reference".

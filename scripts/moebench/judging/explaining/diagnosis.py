@@ -7,6 +7,8 @@
 
 The last line is the likely mistake. It is found by calling the reference with inputs that make the
 same mistake, ones in the place of the scales for instance, and comparing its output.
+
+isolation/comparison.py calls `diagnose` on a solution's worst output.
 """
 
 import math
@@ -72,12 +74,12 @@ def sentences(
     got = as_matrix(output)
     want = as_matrix(expected)
     if not got.isfinite().all():
-        return not_finite(got, want)
+        return not_finite_sentences(got, want)
 
-    lines = distances(got, want, tolerance)
+    lines = distance_sentences(got, want, tolerance)
     if not got.any():
         return [*lines, "every element is zero"]
-    cause = scaled(got, want, tolerance, inputs)
+    cause = scale_sentence(got, want, tolerance, inputs)
     return [*lines, cause] if cause else lines
 
 
@@ -111,10 +113,10 @@ def spans(mask: torch.Tensor) -> str:
     return f"{span(mask.any(1), 'tokens')}, {span(mask.any(0), 'columns')}"
 
 
-def not_finite(got: torch.Tensor, want: torch.Tensor) -> list[str]:
+def not_finite_sentences(got: torch.Tensor, want: torch.Tensor) -> list[str]:
     """Return where an output has NaN or infinite values, and why that may be."""
     bad = ~got.isfinite()
-    place = first(bad)
+    place = first_place(bad)
     what = "NaN" if got[place].isnan() else "infinite"
     lines = [f"{what} in {spans(bad)}; first at {place}"]
 
@@ -124,17 +126,20 @@ def not_finite(got: torch.Tensor, want: torch.Tensor) -> list[str]:
     return lines
 
 
-def first(mask: torch.Tensor) -> tuple[int, int]:
+def first_place(mask: torch.Tensor) -> tuple[int, int]:
     """Return (token, column) of the first element of a mask [T, C] that is set."""
     token, column = mask.nonzero()[0].tolist()
     return token, column
 
 
-def distances(got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance) -> list[str]:
+def distance_sentences(got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance) -> list[str]:
     """Return sentences on the largest errors, and on which tokens and columns are wrong."""
     error = (got - want).abs()
     relative = torch.where(want == 0, 0, error / want.abs())
-    lines = [largest("absolute", error, got, want), largest("relative", relative, got, want)]
+    lines = [
+        largest_error("absolute", error, got, want),
+        largest_error("relative", relative, got, want),
+    ]
 
     bad = exceeds(got, want, tolerance)
     if not bad.any():
@@ -144,18 +149,18 @@ def distances(got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance) -> li
     failing_tokens = bad.float().mean(1) > 1 - tolerance.ratio
     if failing_tokens.any():
         bad &= failing_tokens[:, None]
-    lines.append(f"{WRONG_ELEMENTS}{spans(bad)}; first at (token, column) = {first(bad)}")
+    lines.append(f"{WRONG_ELEMENTS}{spans(bad)}; first at (token, column) = {first_place(bad)}")
     return lines
 
 
-def largest(what: str, errors: torch.Tensor, got: torch.Tensor, want: torch.Tensor) -> str:
+def largest_error(what: str, errors: torch.Tensor, got: torch.Tensor, want: torch.Tensor) -> str:
     """Return a sentence on the largest of some errors [T, C]."""
     place = divmod(int(errors.argmax()), errors.shape[1])
     shown = f"got {got[place]:.5g}, want {want[place]:.5g}"
     return f"largest {what} error {errors[place]:.4g} at {place}: {shown}"
 
 
-def scaled(
+def scale_sentence(
     got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance, inputs: Mapping[str, object]
 ) -> str | None:
     """Return by which factor an output is wrong, and which scalar input explains that; None where
@@ -170,11 +175,11 @@ def scaled(
         return None
 
     sentence = f"the output is {factor:.4g} times the reference"
-    why = why_scaled(factor, inputs)
+    why = scale_cause(factor, inputs)
     return f"{sentence}: {why}" if why else sentence
 
 
-def why_scaled(factor: float, inputs: Mapping[str, object]) -> str | None:
+def scale_cause(factor: float, inputs: Mapping[str, object]) -> str | None:
     """Return 'routed_scaling_factor = 2.5 is forgotten', or "applied twice"; None if no scalar
     input explains the factor.
     """

@@ -1,4 +1,6 @@
-"""Find in a log the error of a solution, and the place in its own sources.
+"""Find in a solution's log the error, and the place in the solution's sources that raised it.
+
+evaluate.py puts both into the reasons of a failure.
 
 The log of a process that ran it may end with a traceback of Python's, with the stacks that
 faulthandler writes at a time-out, or with a compiler's errors. Of each two lines are made:
@@ -29,16 +31,16 @@ ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?$")
 Origins = Mapping[str, PurePosixPath]  # path in a packed solution -> path that is shown
 
 
-def with_own_paths(log: str, origins: Origins) -> str:
+def with_shown_paths(log: str, origins: Origins) -> str:
     """Return a log in which the files that FIB has unpacked have the paths that are shown."""
     return UNPACKED.sub(lambda match: str(origins.get(match["file"], match[0])), log)
 
 
-def raised(log: str, origins: Origins) -> list[str]:
+def error_lines(log: str, origins: Origins) -> list[str]:
     """Return a line with the error, and if it was raised below the solution's own files a line
     'at FILE:LINE in FUNCTION' of the innermost frame in these.
 
-    log: after `with_own_paths`. What a compiler says of the solution's sources counts first, then
+    log: after `with_shown_paths`. What a compiler says of the solution's sources counts first, then
     of a chain of errors, each raised because of the one before, the first that has such a frame.
     """
     by_compiler = compiler_error(log, origins)
@@ -48,26 +50,26 @@ def raised(log: str, origins: Origins) -> list[str]:
     _, _, last = log.strip().rpartition(UNRELATED)
     chain = last.split(CAUSED)
     for traceback in chain:
-        frames = own_frames(traceback, origins)
+        frames = frames_of_solution(traceback, origins)
         if frames:
             return [shortened(error_of(traceback)), place(frames[-1])]
     return [shortened(error_of(chain[-1]))]
 
 
-def hung(log: str, origins: Origins) -> list[str]:
+def hang_lines(log: str, origins: Origins) -> list[str]:
     """Return a line 'at FILE:LINE in FUNCTION' with where a solution was at a time-out; none if
     that was not below its own files.
 
-    log: after `with_own_paths`, with faulthandler's stacks, whose innermost frames come first.
+    log: after `with_shown_paths`, with faulthandler's stacks, whose innermost frames come first.
     """
     if TIMED_OUT not in log:
         return []
     stacks = log.rpartition(TIMED_OUT)[2]
-    frames = own_frames(stacks, origins)
+    frames = frames_of_solution(stacks, origins)
     return [place(frames[0])] if frames else []
 
 
-def own_frames(traceback: str, origins: Origins) -> list[re.Match]:
+def frames_of_solution(traceback: str, origins: Origins) -> list[re.Match]:
     """Return the frames that are in the solution's own files."""
     paths = {str(path) for path in origins.values()}
     return [frame for frame in FRAME.finditer(traceback) if frame["file"] in paths]

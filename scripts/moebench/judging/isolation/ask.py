@@ -48,7 +48,7 @@ def build(process: SolutionProcess, solution: Solution) -> Status:
     return Status(answer.status)
 
 
-def outputs(
+def call(
     process: SolutionProcess, definition: Definition, solution: str, number: int, trial: Trial
 ) -> list[torch.Tensor] | Finding:
     """Have a built solution called; return its outputs, or a finding if they cannot be compared.

@@ -52,7 +52,7 @@ class Channel:
             self._send_bytes(memoryview(on_cpu.reshape(-1).view(torch.uint8).numpy()))
 
     def _send_bytes(self, data: bytes | memoryview) -> None:
-        self._wait_no_longer()
+        self._set_timeout()
         self.connection.sendall(data)
 
     def receive(self) -> bytes:
@@ -77,14 +77,15 @@ class Channel:
         view = memoryview(data.numpy())
         received = 0
         while received < count:
-            self._wait_no_longer()
+            self._set_timeout()
             size = self.connection.recv_into(view[received:])
             if size == 0:
                 raise ConnectionError("the other end is closed")
             received += size
         return data
 
-    def _wait_no_longer(self) -> None:
+    def _set_timeout(self) -> None:
+        """Let the socket wait until the deadline. Raises TimeoutError where that is past."""
         seconds = None
         if self.deadline is not None:
             seconds = self.deadline - time.monotonic()

@@ -1,5 +1,7 @@
 """Compare outputs with what the reference computes, in a process in which no solution runs.
 
+runner.py compares each trial's outputs (`compare`), and makes one Finding of all (`finding_of`).
+
 A Comparison is of one output of one trial; a Finding is what all comparisons of a solution on a
 workload amount to.
 """
@@ -90,12 +92,12 @@ def compare(
     for place, tensor in enumerate(outputs):
         output = Output(trial, place, tensor)
         if not tensor.float().isfinite().all():
-            return not_finite(definition, output, config)
+            return not_finite_finding(definition, output, config)
         comparisons.append(compare_finite(output, config))
     return comparisons
 
 
-def not_finite(definition: Definition, output: Output, config: BenchmarkConfig) -> Finding:
+def not_finite_finding(definition: Definition, output: Output, config: BenchmarkConfig) -> Finding:
     error = math.inf if output.tensor.float().isinf().any() else math.nan
     correctness = Correctness(max_relative_error=error, max_absolute_error=error)
     sentences = diagnosis_of(definition, output, config)

@@ -26,7 +26,7 @@ import torch
 from pydantic import Field
 
 from moebench.core import nursery
-from moebench.core.environment import neutral
+from moebench.core.environment import solution_environment
 from moebench.core.errors import CannotRun
 from moebench.core.printable import printable, readable_log
 from moebench.core.schema import Strict
@@ -68,23 +68,23 @@ class Nursery:
     def __init__(self):
         self.mark = secrets.token_hex(8)
         self.folders: list[str] = []
-        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.requests, nursery_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with fib.temporary_files():
             self.errors = tempfile.TemporaryFile()
         preload = None if torch.cuda.is_available() else worker.__name__
         start = (
             f"import sys; sys.path[:] = {sys.path!r}; "
             f"import {nursery.__name__} as nursery; "
-            f"nursery.serve({theirs.fileno()}, {preload!r})"
+            f"nursery.serve({nursery_end.fileno()}, {preload!r})"
         )
-        with theirs:
+        with nursery_end:
             subprocess.run(
                 [sys.executable, "-I", "-X", "utf8", "-c", start],
-                pass_fds=[theirs.fileno()],
+                pass_fds=[nursery_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self.errors,
                 stderr=self.errors,
-                env=neutral(dict(os.environ)) | {MARK: self.mark},
+                env=solution_environment(dict(os.environ)) | {MARK: self.mark},
                 cwd="/",
                 start_new_session=True,
                 check=True,
@@ -180,18 +180,18 @@ class SolutionProcess:
             self.folder = tempfile.mkdtemp(prefix="moebench-")
             self.printed = tempfile.TemporaryFile()  # has no name, so nobody removes it
         self.inputs_number = 0
-        self.control, control_there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        data_here, data_there = socket.socketpair()
-        self.channel = Channel(data_here)
+        self.control, supervisor_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        run_end, solution_end = socket.socketpair()
+        self.channel = Channel(run_end)
         settings = {
             "module": worker.__name__,
             "folder": self.folder,
             "memory": memory,
             "threads": torch.get_num_threads(),
-            "environment": neutral(dict(os.environ)),
+            "environment": solution_environment(dict(os.environ)),
         }
-        descriptors = [control_there.fileno(), data_there.fileno(), self.printed.fileno()]
-        with control_there, data_there, contextlib.suppress(OSError):
+        descriptors = [supervisor_end.fileno(), solution_end.fileno(), self.printed.fileno()]
+        with supervisor_end, solution_end, contextlib.suppress(OSError):
             parent.fork(settings, descriptors)
 
     def has_started(self) -> bool:

@@ -25,7 +25,7 @@ from moebench.judging.isolation.processes import NURSERIES, Ended, SolutionProce
 
 # Bytes that a solution's process may allocate on a CPU; what runs there needs a fiftieth.
 MEMORY = 4 << 30
-LOOK = "second look"  # is put before the workload's uuid, which is the seed, for a fresh input
+FRESH = "second look"  # put before the workload's uuid, which is the seed, for a fresh input
 INPUTS_NUMBERS = itertools.count(1)  # 0 is for a process that has no inputs yet
 
 
@@ -33,8 +33,8 @@ INPUTS_NUMBERS = itertools.count(1)  # 0 is for a process that has no inputs yet
 class Job:
     """What solutions are evaluated on, and how.
 
-    reference_ms: mean time of the reference, 0 where nothing is timed. inputs_number: another one
-    for each job. A process that has the inputs of this number is not sent them again.
+    reference_ms: mean time of the reference, 0 where nothing is timed. inputs_number: which
+    job this is. A process that holds the inputs of this number is not sent them again.
     """
 
     definition: Definition
@@ -44,7 +44,7 @@ class Job:
     inputs_number: int = field(default_factory=lambda: next(INPUTS_NUMBERS))
 
 
-class Runner:
+class IsolatedRunner:
     """Evaluates solutions on one device, each in a process that lives as long as it behaves.
 
     device: as torch calls it. clock: by which times are taken on a GPU. shared: whether all
@@ -76,7 +76,7 @@ class Runner:
         job = self.new_job(definition, workload, config, root, is_timed=self.device != "cpu")
         return {solution.name: self.examine(job, solution) for solution in solutions}
 
-    def look(
+    def look_again(
         self,
         definition: Definition,
         workload: Workload,
@@ -90,7 +90,7 @@ class Runner:
         After the last one the device's memory is free, which FIB's worker needs next. Raises as
         `run_workload`.
         """
-        fresh = workload.model_copy(update={"uuid": f"{LOOK} {workload.uuid}"})
+        fresh = workload.model_copy(update={"uuid": f"{FRESH} {workload.uuid}"})
         one_trial = replace(config, num_trials=1)
         job = self.new_job(definition, fresh, one_trial, root, is_timed=False)
         for solution in solutions:
@@ -182,7 +182,7 @@ class Runner:
 
         comparisons = []
         for number, trial in enumerate(job.trials):
-            outputs = ask.outputs(process, job.definition, solution.name, number, trial)
+            outputs = ask.call(process, job.definition, solution.name, number, trial)
             if isinstance(outputs, Finding):
                 return outputs
             compared = compare(job.definition, trial, outputs, job.config)

@@ -35,7 +35,7 @@ def serve(connection: socket.socket, settings: dict) -> None:
         except ConnectionError:
             return
 
-        # a solution may have removed it, or gone elsewhere
+        # a solution may have removed this folder, or changed to another
         os.makedirs(settings["folder"], exist_ok=True)
         os.chdir(settings["folder"])
         faulthandler.dump_traceback_later(request.pop("seconds"), file=2)

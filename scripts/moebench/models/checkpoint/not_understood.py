@@ -1,6 +1,6 @@
 """List the fields of a config.json that seem to be about the experts and that nothing here reads.
 
-The user is shown them: one of them may change what the experts do.
+`moebench model` shows them to the user, as one of them may change what the experts do.
 """
 
 import re

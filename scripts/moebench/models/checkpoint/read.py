@@ -1,5 +1,7 @@
 """Read a config.json as a whole: the layer's sizes, how many layers are alike, how they are stored.
 
+commands/model.py shows the Checkpoint that `read_file` returns, and add_model.py writes it down.
+
 What no definition can be of is refused with a ValueError that names the field, what it has and what
 is wanted.
 """
@@ -108,10 +110,10 @@ def read_file(path: Path, assumed: Assumptions = NO_ASSUMPTIONS) -> Checkpoint:
     config = json.loads(file.read_text(encoding="utf-8"))
     beside = file.with_name(HF_QUANT)
     quantisation = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else None
-    return read(config, assumed, quantisation, called(file))
+    return read(config, assumed, quantisation, name_by_place(file))
 
 
-def called(file: Path) -> str:
+def name_by_place(file: Path) -> str:
     """Return the checkpoint's name by the place of its config.json: the folder's, or on a hub's
     cache the model's.
     """
@@ -128,7 +130,7 @@ def read(
 ) -> Checkpoint:
     """Return what the content of a config.json says.
 
-    beside: content of hf_quant_config.json. place: the checkpoint's name by `called`. Raises
+    beside: content of hf_quant_config.json. place: the checkpoint's name by `name_by_place`. Raises
     ValueError that names the field, what it has and what is wanted.
     """
     if not isinstance(config, dict):

@@ -110,25 +110,16 @@ EXPERTS = (GEMM1_WEIGHTS, GEMM1_WEIGHTS_SCALE, GEMM2_WEIGHTS, GEMM2_WEIGHTS_SCAL
 
 DS_ROUTING = (
     Argument(
-        "routing_logits",
-        "float32",
-        ("seq_len", "num_experts"),
-        "Router output before the sigmoid.",
+        "routing_logits", "float32", ("seq_len", "num_experts"), "Router output before the sigmoid."
     ),
     Argument(
-        "routing_bias",
-        "bfloat16",
-        ("num_experts",),
-        "Added to the scores for selection only.",
+        "routing_bias", "bfloat16", ("num_experts",), "Added to the scores for selection only."
     ),
     *TOKENS,
     *EXPERTS,
     LOCAL_EXPERT_OFFSET,
     Argument(
-        "routed_scaling_factor",
-        "float32",
-        None,
-        "Multiplies the normalised routing weights.",
+        "routed_scaling_factor", "float32", None, "Multiplies the normalised routing weights."
     ),
     OUTPUT,
 )

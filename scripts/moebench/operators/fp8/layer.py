@@ -1,4 +1,7 @@
-"""What all forms of the FP8 block-scale layer share: parts of definitions, workloads, bounds."""
+"""What all forms of the FP8 block-scale layer share: parts of definitions, workloads, bounds.
+
+sigmoid_bias.py, renorm.py, routed.py and mxfp4.py have a subclass of Fp8Layer for each form.
+"""
 
 import math
 from abc import abstractmethod
@@ -44,18 +47,19 @@ AXIS_MEANINGS = {
 class MoeCase(Case):
     """A case of the FP8 layer.
 
-    offset: the rank's first expert. raised: expert (global index) -> logits to add, which force or
-    prevent that it is chosen; None for a typical draw, with counts near the average. scales:
-    "random" leaves block scales to FIB; "harsh" ones are stored: large, negative and zero ones.
+    offset: the rank's first expert. added_logits: expert (global index) -> what is added to every
+    token's logit of it, to force or prevent that it is chosen; None for a typical draw, with counts
+    near the average. scales: "random" leaves block scales to FIB; "harsh" ones are stored: large,
+    negative and zero ones.
     """
 
     offset: int
-    raised: dict[int, float] | None = None
+    added_logits: dict[int, float] | None = None
     scales: str = "random"
 
 
 class Fp8Layer(Operator):
-    """The FP8 layer, in what all its forms share."""
+    """The FP8 layer: all that its forms have in the same way."""
 
     case = MoeCase
     tokens = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192)
@@ -132,11 +136,11 @@ class Fp8Layer(Operator):
             offset = int(spec.value)
 
         sizes = self.layer_sizes()[key]
-        local = self.chosen(stored, sizes) - offset
+        local = self.chosen_experts(stored, sizes) - offset
         rank = offset // routed_experts(sizes)
         return trained_router.counts_with_shared(local, rank, sizes)
 
-    def chosen(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
+    def chosen_experts(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
         """Return the experts of each token, [T, top_k], global indices: those that the router
         inside chooses. Raises ValueError for logits of another width.
         """
@@ -180,9 +184,9 @@ def slice_sentence(sizes: Sizes) -> str:
 
 def router_outputs(case: MoeCase, sizes: Sizes) -> RouterOutputs:
     """Return what a case's experts are chosen by. sizes: as the router has them."""
-    if case.raised is None:
+    if case.added_logits is None:
         return trained_router.draw_typical(case.uuid, case.seq_len, case.offset, sizes)
-    return trained_router.draw(f"{case.uuid}/0", case.seq_len, case.raised, sizes)
+    return trained_router.draw(f"{case.uuid}/0", case.seq_len, case.added_logits, sizes)
 
 
 def append_shared_experts(
@@ -212,9 +216,9 @@ def with_shared_ids(ids: torch.Tensor, offset: int, sizes: Sizes) -> torch.Tenso
     moved = torch.where(ids < first_shared, ids, ids + shared)
 
     token = torch.arange(len(ids), device=ids.device)
-    here = token % expert_ranks(sizes) == offset // num_routed
+    is_taken_here = token % expert_ranks(sizes) == offset // num_routed
     shared_ids = torch.arange(first_shared, first_shared + shared, device=ids.device)
-    shared_ids = torch.where(here.unsqueeze(1), shared_ids, -1)
+    shared_ids = torch.where(is_taken_here.unsqueeze(1), shared_ids, -1)
     return torch.cat([moved, shared_ids.int()], dim=1)
 
 

@@ -83,26 +83,18 @@ def run(
 
 
 SCALES = ("gemm1_weights_scale", "gemm2_weights_scale")
-# The least byte of a typical scale, 2^-7 to 2^-5: results are of the order of one, and a few exceed
-# the clamp. And that of a harsh one, 2^-31 to 1, a range that no block of FP8 could hold.
-TYPICAL = 120
-HARSH = 96
-
-
-@cached
-def layer_sizes() -> dict[str, Sizes]:
-    """Return layer key -> sizes on one rank, of the models whose table has `mxfp4`."""
-    sizes = {}
-    for name, model in layers.models().items():
-        for key, value in model.get("mxfp4", {}).items():
-            on_rank = layers.sizes_on_rank(name, model, Split.of_table(value))
-            sizes[key] = on_rank | {"num_groups": 1, "kept_groups": 1}
-    return sizes
+# Bytes of E8M0. Typical scales are 2^-7 to 2^-5: results are of the order of one, and a few exceed
+# the clamp. Harsh ones are 2^-31 to 1, a range that no block of FP8 could hold.
+LEAST_TYPICAL = 120
+LEAST_HARSH = 96
 
 
 @dataclass(frozen=True)
 class Mxfp4Case(MoeCase):
-    """A case. spoilt: whether ids have empty slots, an expert twice and padding (`spoil`)."""
+    """A case of this layer.
+
+    spoilt: whether ids have empty slots, an expert twice and padding (`spoil`).
+    """
 
     spoilt: bool = False
 
@@ -135,8 +127,15 @@ class Mxfp4(TopKGiven):
     }
     inputs = inputs(ROUTED_MXFP4)
 
+    @cached
     def layer_sizes(self) -> dict[str, Sizes]:
-        return layer_sizes()
+        """Return layer key -> sizes on one rank, of the models whose table has `mxfp4`."""
+        sizes = {}
+        for name, model in layers.models().items():
+            for key, value in model.get("mxfp4", {}).items():
+                on_rank = layers.sizes_on_rank(name, model, Split.of_table(value))
+                sizes[key] = on_rank | {"num_groups": 1, "kept_groups": 1}
+        return sizes
 
     def name_prefix(self, sizes: Sizes) -> str:
         return f"moe_mxfp4_fp8_block_scale_routed_topk{sizes['top_k']}"
@@ -149,7 +148,7 @@ class Mxfp4(TopKGiven):
             "NAN_SCALE": NAN_SCALE,
             "E2M1": E2M1,
         }
-        activation = activations.source(layer_sizes()[key])
+        activation = activations.source(self.layer_sizes()[key])
         return module_source(constants, [activation, dequantize, dequantize_mxfp4, run])
 
     def description(self, sizes: Sizes) -> str:
@@ -161,7 +160,7 @@ class Mxfp4(TopKGiven):
         )
 
     def hard_cases(self, key: str) -> list[Mxfp4Case]:
-        usual = self.usual_fields(layer_sizes()[key])
+        usual = self.usual_fields(self.layer_sizes()[key])
         case = partial(self.new_case, key, **usual)
         return [
             case("one-token", 1),
@@ -174,7 +173,7 @@ class Mxfp4(TopKGiven):
         ]
 
     def case_with_scales(self, case: Mxfp4Case) -> Mxfp4Case:
-        """Return the case whose file has the scales of a case.
+        """Return the case in whose safetensors file the weights' scales of `case` are.
 
         Harsh ones are in the case's own. Typical ones, which are large and the same in all cases of
         a layer, are in the first one's.
@@ -185,12 +184,12 @@ class Mxfp4(TopKGiven):
         return first
 
     def tensors(self, case: Mxfp4Case) -> dict[str, torch.Tensor]:
-        sizes = layer_sizes()[case.layer_key]
+        sizes = self.layer_sizes()[case.layer_key]
         stored = trained_router.route(router_outputs(case, sizes), sizes)
         if case.spoilt:
             spoil(stored["topk_ids"], stored["topk_weights"], sizes["num_experts"])
         if self.case_with_scales(case) == case:
-            stored |= weight_scales(case)
+            stored |= weight_scales(case, sizes)
         return stored
 
     def record(self, case: Mxfp4Case) -> Trace:
@@ -212,13 +211,12 @@ class Mxfp4(TopKGiven):
         return weights // 2 + weights // GROUP
 
 
-def weight_scales(case: Mxfp4Case) -> dict[str, torch.Tensor]:
+def weight_scales(case: Mxfp4Case, sizes: Sizes) -> dict[str, torch.Tensor]:
     """Return both GEMMs' scales by name, bytes of E8M0 as int8.
 
     Typical ones are one of two powers in a row, and rows differ by one. Of harsh ones a sixteenth
     are 2^-127, so that their weights vanish beside the others.
     """
-    sizes = layer_sizes()[case.layer_key]
     local = sizes["num_local_experts"]
     hidden = sizes["hidden_size"]
     width = sizes["intermediate_size"]
@@ -231,11 +229,11 @@ def weight_scales(case: Mxfp4Case) -> dict[str, torch.Tensor]:
     for name, shape in shapes.items():
         drawn = random_bytes(f"{case.uuid}/{name}", shape)
         if case.scales == "harsh":
-            scale = HARSH + drawn % 32
+            scale = LEAST_HARSH + drawn % 32
             scale[drawn < 16] = 0
         else:
             row_step = drawn[..., :1] >> 7
-            scale = TYPICAL + row_step + (drawn & 1)
+            scale = LEAST_TYPICAL + row_step + (drawn & 1)
         scales[name] = torch.from_numpy(scale).view(torch.int8)
     return scales
 

@@ -14,7 +14,7 @@ from moebench.operators.fp8.arguments import RENORM_ROUTING, inputs
 from moebench.operators.fp8.layer import Fp8Layer, MoeCase, slice_sentence
 from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.layers import Sizes, cached, has_all_experts, layers_of
-from moebench.operators.routing.trained_router import raised_alone
+from moebench.operators.routing.trained_router import logits_choosing
 
 TOP_K = 8  # the first layer's; in another layer's definition it has another value
 
@@ -85,13 +85,13 @@ class Renorm(Fp8Layer):
         # one rank has every expert, so its first one is 0
         case = partial(self.new_case, key, offset=0)
         return [
-            case("one-token", 1, raised={}),
-            case("no-tokens", 0, raised={}),
-            case("same-experts", 33, raised=raised_alone(spread, experts)),
-            case("one-expert-takes-all", 70, raised={3: 9.0}),
-            case("odd-length", 37, raised={}),
-            case("harsh-scales", 24, raised={}, scales="harsh"),
-            case("harsh-scales-one-token", 1, raised={3: 4.0}, scales="harsh"),
+            case("one-token", 1, added_logits={}),
+            case("no-tokens", 0, added_logits={}),
+            case("same-experts", 33, added_logits=logits_choosing(spread, experts)),
+            case("one-expert-takes-all", 70, added_logits={3: 9.0}),
+            case("odd-length", 37, added_logits={}),
+            case("harsh-scales", 24, added_logits={}, scales="harsh"),
+            case("harsh-scales-one-token", 1, added_logits={3: 4.0}, scales="harsh"),
         ]
 
     def scalars(self, case: MoeCase) -> dict[str, float]:

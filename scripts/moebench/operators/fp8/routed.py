@@ -8,10 +8,10 @@ The number of all experts is no axis. An id is local if it is one of `num_local_
 `local_expert_offset` on, and any other costs nothing. So an engine may have more experts than its
 model, redundant ones for instance, and mark an empty slot by -1 or by the number of experts.
 
-Most layers here have a form with the router inside, too. Then a workload has the tokens, rank and
-routing of one of that form's, so that times of both can be compared, and small layers have cases
-more, with ids that no router would choose. Other layers are routed as the router of sigmoid_bias.py
-would, or that of renorm.py where it is theirs.
+Most layers here have a form with the router inside, too. Each of that form's workloads then has a
+counterpart here with the same tokens, rank and routing, so that times of both can be compared.
+Small layers also have cases with ids that no router would choose. A layer without that form is
+routed by the router of renorm.py if its model has a softmax, and else by that of sigmoid_bias.py.
 
 Shared experts are like others here: they are the last of a token's slots and of the rank's experts,
 and topk_weights has their weights.
@@ -45,7 +45,8 @@ from moebench.operators.routing import trained_router
 from moebench.operators.routing.trained_router import RouterOutputs
 
 ROUTERS_INSIDE = (SigmoidBias(), Renorm(), SharedExperts())
-# Layers without this form: of numbers of experts that are no multiple of 32, small-renorm is enough
+# Small layers without this form: small-renorm is enough for a number of experts that is no multiple
+# of 32
 NOT_ROUTED = {"small-one-group"}
 # Ids that no rank has; from the last two an offset cannot be subtracted without wrapping around
 NO_EXPERT = (-1, -(2**31), 2**31 - 1)
@@ -133,8 +134,8 @@ def form_inside(key: str) -> Fp8Layer:
 class RoutedCase(MoeCase):
     """A case of this form.
 
-    like: the case with the router inside whose routing this one has; None where it has its own.
-    ids: "chosen" for ids as the router chooses them, or how they are changed, a key of SPOILT.
+    like: the case with the router inside whose counterpart this is; None where there is none. ids:
+    "chosen" for ids as the router chooses them, or how they are changed, a key of SPOILT.
     """
 
     like: MoeCase | None = None
@@ -165,17 +166,18 @@ SPOILT = {"padded-batch": padded, "slots-without-expert": without_expert, "exper
 
 
 class TopKGiven(Fp8Layer):
-    """The layer with top-k given, in what its forms share: FP8 weights, and MXFP4 of mxfp4.py."""
+    """What the two forms with top-k given share: with FP8 weights, and with MXFP4 (mxfp4.py)."""
 
     routing_inputs = ("topk_ids", "topk_weights")
 
     def definition_name_of(self, sizes: Sizes) -> str:
-        """Return the name of the FIB Definition of a layer. sizes: these, or as its router has
-        them.
+        """Return the name of the FIB Definition of a layer.
+
+        sizes: the layer's after routing, or as its router has them.
         """
         return super().definition_name_of(after_routing(sizes))
 
-    def chosen(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
+    def chosen_experts(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
         return stored["topk_ids"].to(torch.int64).numpy()
 
     def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:

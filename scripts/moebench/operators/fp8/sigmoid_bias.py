@@ -27,7 +27,7 @@ from moebench.operators.layers import (
     layers_of,
     routed_experts,
 )
-from moebench.operators.routing.trained_router import raised_alone
+from moebench.operators.routing.trained_router import logits_choosing
 
 # Those of the first layer: in another layer's definition they have other values. No tensor's shape
 # tells them.
@@ -129,22 +129,30 @@ class SigmoidBias(Fp8Layer):
 
         case = partial(self.new_case, key)
         return [
-            case("one-token", 1, offset=offsets[1] or local, raised={}),
-            case("no-tokens", 0, offset=0, raised={}),
-            case("none-local", 5, offset=offsets[3], raised=none_of_rank(offsets[3], local)),
-            case("same-eight-local", 33, offset=offsets[2], raised=same_experts(offsets[2], sizes)),
+            case("one-token", 1, offset=offsets[1] or local, added_logits={}),
+            case("no-tokens", 0, offset=0, added_logits={}),
+            case("none-local", 5, offset=offsets[3], added_logits=none_of_rank(offsets[3], local)),
             case(
-                "one-expert-takes-all", 70, offset=offsets[4], raised=one_expert(offsets[4], sizes)
+                "same-eight-local",
+                33,
+                offset=offsets[2],
+                added_logits=same_experts(offsets[2], sizes),
             ),
-            case("first-rank", 16, offset=0, raised={}),
-            case("last-rank-odd-length", 37, offset=last_offset, raised={}),
-            case("offset-across-groups", 19, offset=experts * 77 // 256, raised={}),
-            case("harsh-scales", 24, offset=offsets[5], raised={}, scales="harsh"),
+            case(
+                "one-expert-takes-all",
+                70,
+                offset=offsets[4],
+                added_logits=one_expert(offsets[4], sizes),
+            ),
+            case("first-rank", 16, offset=0, added_logits={}),
+            case("last-rank-odd-length", 37, offset=last_offset, added_logits={}),
+            case("offset-across-groups", 19, offset=experts * 77 // 256, added_logits={}),
+            case("harsh-scales", 24, offset=offsets[5], added_logits={}, scales="harsh"),
             case(
                 "harsh-scales-one-token",
                 1,
                 offset=offsets[6],
-                raised={offsets[6] + 3: 4.0},
+                added_logits={offsets[6] + 3: 4.0},
                 scales="harsh",
             ),
         ]
@@ -158,7 +166,7 @@ class SigmoidBias(Fp8Layer):
         return seq_len * experts * 4 + experts * 2
 
 
-# Logits that are added to experts (MoeCase.raised) of the rank that begins at an offset
+# Logits that are added to experts (MoeCase.added_logits) of the rank that begins at an offset
 
 
 def none_of_rank(offset: int, num_local_experts: int) -> dict[int, float]:
@@ -170,7 +178,7 @@ def same_experts(offset: int, sizes: Sizes) -> dict[int, float]:
     """Return logits with which every token chooses the same experts, all of one rank."""
     local = routed_experts(sizes)
     chosen = range(offset, offset + local, local // sizes["top_k"])
-    return raised_alone(chosen, sizes["num_experts"])
+    return logits_choosing(chosen, sizes["num_experts"])
 
 
 def one_expert(offset: int, sizes: Sizes) -> dict[int, float]:
@@ -179,7 +187,7 @@ def one_expert(offset: int, sizes: Sizes) -> dict[int, float]:
     A group counts by its best two, so one strong expert does not open its group. Lowering all
     others closes theirs.
     """
-    raised = raised_alone((), sizes["num_experts"])
+    raised = logits_choosing((), sizes["num_experts"])
     raised |= none_of_rank(offset, routed_experts(sizes))
     raised[offset + 3] = 9.0
     return raised

@@ -22,7 +22,7 @@ from moebench.operators.workloads import LabelledWorkload
 KINDS = ("skewed", "uniform", "one-expert")
 # What "one-expert" chooses of 256 experts: eight in four of the eight groups, of which 101 alone is
 # local to the rank that starts at 96. With all others far below, no noise can let another one in.
-EIGHT = (5, 9, 13, 40, 44, 101, 200, 204)
+SAME_EIGHT = (5, 9, 13, 40, 44, 101, 200, 204)
 
 
 def workload(kind: str, num_tokens: int, layer_key: str) -> LabelledWorkload:
@@ -78,16 +78,16 @@ def same_experts(layer_key: str) -> dict[int, float]:
     sizes = catalogue.router_sizes(layer_key)
     experts = sizes["num_experts"]
     chosen = range(sizes["top_k"])
-    if sizes["top_k"] == len(EIGHT) and sizes["routing"] != "renorm":
-        chosen = [expert * experts // 256 for expert in EIGHT]
-    return trained_router.raised_alone(chosen, experts, others=-9.0)
+    if sizes["top_k"] == len(SAME_EIGHT) and sizes["routing"] != "renorm":
+        chosen = [expert * experts // 256 for expert in SAME_EIGHT]
+    return trained_router.logits_choosing(chosen, experts, others=-9.0)
 
 
 def offset_of(layer_key: str) -> int:
     """Return the first expert of a rank in the middle; of the first rank with shared experts, as
     that has them to compute at every number of tokens.
 
-    Of the first definition, whose 32 experts are one group, it is 96.
+    It is 96 for DeepSeek-V3 on eight ranks, where a rank's 32 experts are one group.
     """
     sizes = catalogue.router_sizes(layer_key)
     if sizes["num_shared_experts"]:

@@ -1,4 +1,4 @@
-"""Random numbers for workloads, the same to the last bit on every machine.
+"""Random numbers for the tensors of workloads, the same to the last bit on every machine.
 
 They are made of the bits of numpy's Philox generator by integer sums and exactly rounded operations
 alone: functions of a maths library, as exp, differ from machine to machine.

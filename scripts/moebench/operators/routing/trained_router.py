@@ -9,7 +9,9 @@ rounds otherwise would choose another one.
 How many experts of a rank are active decides the roofline bound, and differs from draw to draw; so
 `draw_typical` takes the first draw that is near the average.
 
-`sizes` are a layer's, as its router has them (catalogue.router_sizes).
+The operators of fp8/ draw workloads with `draw_typical`, or with `draw` where experts are forced;
+`route` then chooses for the forms with top-k given. `sizes` are a layer's, as its router has them
+(catalogue.router_sizes).
 """
 
 import itertools
@@ -93,30 +95,30 @@ def is_typical(num_tokens: int, counts: Counts, sizes: Sizes) -> bool:
         return counts.rows >= 1
 
     local = routed_experts(sizes)
-    rows = num_tokens * sizes["top_k"] * local / sizes["num_experts"]
-    active = round(local * (1 - math.exp(-rows / local)))
-    if abs(counts.active - active) > max(1, 0.05 * active):
+    mean_rows = num_tokens * sizes["top_k"] * local / sizes["num_experts"]
+    mean_active = round(local * (1 - math.exp(-mean_rows / local)))
+    if abs(counts.active - mean_active) > max(1, 0.05 * mean_active):
         return False
-    return abs(counts.rows - rows) <= max(2, 0.1 * rows)
+    return abs(counts.rows - mean_rows) <= max(2, 0.1 * mean_rows)
 
 
 def draw(
-    seed: str, num_tokens: int, raised: dict[int, float], sizes: Sizes, spread: float = 1
+    seed: str, num_tokens: int, added_logits: dict[int, float], sizes: Sizes, spread: float = 1
 ) -> RouterOutputs:
     """Return router outputs in which no token's choice is narrow.
 
-    raised: expert -> logits to add for all tokens, which the bias does not take back. spread: as of
-    `experts`.
+    added_logits: expert -> what is added to every token's logit of it, which the bias does not take
+    back. spread: as of `mean_logits_and_bias`.
     """
-    offset, bias = experts(seed, sizes, spread)
-    for expert, logit in raised.items():
-        offset[expert] += logit
+    mean_logits, bias = mean_logits_and_bias(seed, sizes, spread)
+    for expert, logit in added_logits.items():
+        mean_logits[expert] += logit
 
-    logits = np.empty((num_tokens, len(offset)), dtype=np.float32)
+    logits = np.empty((num_tokens, len(mean_logits)), dtype=np.float32)
     unclear = np.arange(num_tokens)
     for attempt in itertools.count():
-        drawn = normal(f"{seed}/noise/{attempt}", (len(unclear), len(offset)))
-        drawn += offset
+        drawn = normal(f"{seed}/noise/{attempt}", (len(unclear), len(mean_logits)))
+        drawn += mean_logits
         drawn = exact_in_bfloat16(drawn) if bias is None else drawn.astype(np.float32)
         logits[unclear] = drawn
 
@@ -126,7 +128,9 @@ def draw(
             return RouterOutputs(logits, bias)
 
 
-def experts(seed: str, sizes: Sizes, spread: float = 1) -> tuple[np.ndarray, np.ndarray | None]:
+def mean_logits_and_bias(
+    seed: str, sizes: Sizes, spread: float = 1
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Return each expert's mean logit, float64 [num_experts], and bias, float32, exact in bfloat16.
 
     spread: 1 for trained experts, 0 for experts that are all alike. With softmax routing the bias
@@ -150,8 +154,10 @@ def exact_in_bfloat16(values: np.ndarray) -> np.ndarray:
     return torch.from_numpy(values).float().bfloat16().float().numpy()
 
 
-def raised_alone(chosen: Iterable[int], num_experts: int, others: float = -3.0) -> dict[int, float]:
-    """Return `raised` of `draw` with which the chosen experts are far ahead of all others."""
+def logits_choosing(
+    chosen: Iterable[int], num_experts: int, others: float = -3.0
+) -> dict[int, float]:
+    """Return expert -> logit to add (as `draw` takes them) with which every token chooses these."""
     return dict.fromkeys(range(num_experts), others) | dict.fromkeys(chosen, 9.0)
 
 
@@ -248,9 +254,9 @@ def counts_with_shared(chosen: np.ndarray, rank: int, sizes: Sizes) -> Counts:
     num_local = sizes["num_local_experts"]
     local = np.where(chosen < num_routed, chosen, -1)
 
-    here = np.arange(len(chosen)) % expert_ranks(sizes) == rank
+    is_taken_here = np.arange(len(chosen)) % expert_ranks(sizes) == rank
     shared = np.arange(num_routed, num_local)
-    shared = np.where(here[:, None], shared, -1)
+    shared = np.where(is_taken_here[:, None], shared, -1)
     return counts_below(num_local, np.concatenate([local, shared], axis=1))
 
 

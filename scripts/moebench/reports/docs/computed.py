@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from moebench.core import paths
-from moebench.judging.gpu_memory import size_of_inputs
+from moebench.judging.device import size_of_inputs
 from moebench.operators import catalogue
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.operators.workloads import recorded
