@@ -66,7 +66,7 @@ def test_every_solutions_times_on_a_tensor_parallel_rank(tmp_path):
         trace("slow", 8, status="RUNTIME_ERROR", **shard),
     ]
     rows = rows_of(tmp_path, traces)
-    bound, fast, slow = models.shards(models.measured_shards(rows)).rows
+    bound, fast, slow = models.times(models.measured_shards(rows)).rows
 
     assert bound[:2] == ["DeepSeek-V3 TP8", "bound"]
     assert bound[2] == f"{rows.bound_ms[rows.tokens == 1].iloc[0]:.3f}"
@@ -76,7 +76,7 @@ def test_every_solutions_times_on_a_tensor_parallel_rank(tmp_path):
 
 def test_a_layer_with_whole_experts_is_no_tensor_parallel_rank(tmp_path):
     rows = rows_of(tmp_path, everywhere("fast", 1.0))
-    assert models.shards(models.measured_shards(rows)).sections == []
+    assert models.times(models.measured_shards(rows)).sections == []
 
 
 def test_solutions_of_earlier_code_are_named_below_the_table(tmp_path):

@@ -26,7 +26,7 @@ from moebench.served.record import Point, ServedRecord
 # T of the columns: in tables of one layer, of all layers, and of ranks with a slice of every expert
 TOKENS = (1, 32, 1024, 8192)
 SERVED_TOKENS = (1, 8, 32, 128, 1024)
-SHARD_TOKENS = (1, 8, 32, 64, 128, 256, 1024, 4096, 16384)
+TIMES_TOKENS = (1, 8, 32, 64, 128, 256, 1024, 4096, 16384)
 
 GPU_GB = 141  # memory of MEASURED_ON
 TOO_LARGE = "✗"  # behind a model if the weights of all its layers exceed that memory
@@ -61,6 +61,14 @@ def measured_layers(rows: pd.DataFrame) -> list[MeasuredLayer]:
 def measured_shards(rows: pd.DataFrame) -> list[MeasuredLayer]:
     """Return those of `measured_layers` with a slice of every expert: tensor-parallel ranks."""
     return [each for each in measured_layers(rows) if each.layer.split.tensor > 1]
+
+
+def measured_whole(rows: pd.DataFrame) -> list[MeasuredLayer]:
+    """Return those of `measured_layers` whose experts are whole, but for the main definition, which
+    has tables of its own.
+    """
+    measured = measured_layers(rows)
+    return [each for each in measured if each.layer.split.tensor == 1 and each.layer.key != "full"]
 
 
 def recommended(measured: list[MeasuredLayer]) -> Table:
@@ -127,25 +135,23 @@ def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
     return texts
 
 
-def shards(measured: list[MeasuredLayer]) -> Table:
-    """Return the table of ms at SHARD_TOKENS: for each tensor-parallel rank its bound, and a row
-    for each solution.
-    """
-    sections = [shard_rows(each.layer.name, each.rows) for each in measured]
-    head = ["model", "solution", *token_heads(SHARD_TOKENS)]
+def times(measured: list[MeasuredLayer]) -> Table:
+    """Return the table of ms at TIMES_TOKENS: for each layer its bound, then its solutions' rows."""
+    sections = [times_rows(each.layer.name, each.rows) for each in measured]
+    head = ["model", "solution", *token_heads(TIMES_TOKENS)]
     return Table(head, sections, word_columns=2, key_columns=2)
 
 
-def shard_rows(name: str, rows: pd.DataFrame) -> list[Row]:
-    """Return the rows of one tensor-parallel rank, that of the bound first."""
+def times_rows(name: str, rows: pd.DataFrame) -> list[Row]:
+    """Return the rows of one layer, that of the bound first."""
     shown = counted(rows)
     bounds = shown.groupby("tokens").bound_ms.first()
     times = times_by_tokens(shown)
 
-    bound_texts = [decimal(bounds.get(tokens), 3) for tokens in SHARD_TOKENS]
+    bound_texts = [decimal(bounds.get(tokens), 3) for tokens in TIMES_TOKENS]
     table_rows = [[name, "bound", *bound_texts]]
     for solution in by_solution(rows).index:
-        cells = [times.get((solution, tokens)) for tokens in SHARD_TOKENS]
+        cells = [times.get((solution, tokens)) for tokens in TIMES_TOKENS]
         if any(cells):
             table_rows.append([name, solution, *cells])
     return table_rows

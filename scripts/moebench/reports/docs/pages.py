@@ -100,6 +100,8 @@ def versions_block() -> str:
     measured[f"All models on {MEASURED_ON}, {TIMED['events']}"] = all_models
     shards = rows_of_all(models.measured_shards(rows("gpu")))
     measured[f"Tensor-parallel ranks on {MEASURED_ON}, {TIMED['gpu']}"] = shards
+    whole = rows_of_all(models.measured_whole(rows("gpu")))
+    measured[f"Layers of whole experts on {MEASURED_ON}, {TIMED['gpu']}"] = whole
     return measured_with.block(measured)
 
 
@@ -139,10 +141,19 @@ def speeds_block() -> str:
 
 def shards_block() -> str:
     """Return every solution's times on the measured tensor-parallel ranks, by the GPU's clock."""
-    measured = models.measured_shards(rows("gpu"))
+    return times_block(models.measured_shards(rows("gpu")))
+
+
+def whole_block() -> str:
+    """Return every solution's times on the measured layers of whole experts, by the GPU's clock."""
+    return times_block(models.measured_whole(rows("gpu")))
+
+
+def times_block(measured: list[MeasuredLayer]) -> str:
+    """Return the table of every solution's times on these layers."""
     if not measured:
         return "Not measured."
-    return with_provenance(models.shards(measured), rows_of_all(measured))
+    return with_provenance(models.times(measured), rows_of_all(measured))
 
 
 def served_block() -> str:
@@ -190,6 +201,7 @@ TABLES: Tables = {
     ("docs/compare.md", "h100"): lambda: solutions_block("events", H100),
     ("docs/compare.md", "versions"): versions_block,
     ("docs/models.md", "shards"): shards_block,
+    ("docs/models.md", "whole"): whole_block,
     ("docs/models.md", "mxfp4"): mxfp4_block,
     ("docs/models.md", "speeds"): speeds_block,
     ("docs/tolerances.md", "passes"): lambda: comparison.exactness(main_definition()).markdown(),
