@@ -136,7 +136,7 @@ def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
 
 
 def times(measured: list[MeasuredLayer]) -> Table:
-    """Return the table of ms at TIMES_TOKENS: for each layer its bound, then its solutions' rows."""
+    """Return the table of ms at TIMES_TOKENS: each layer's bound and solutions."""
     sections = [times_rows(each.layer.name, each.rows) for each in measured]
     head = ["model", "solution", *token_heads(TIMES_TOKENS)]
     return Table(head, sections, word_columns=2, key_columns=2)
