@@ -83,8 +83,8 @@ def run_and_sum(peers, *arguments):
         run_allreduce_bf16(*arguments, peers=peers)
         return
 
-    # That there is no all-reduce behind the layer is compiled into the model, for all numbers of
-    # tokens: so it cannot be left to vLLM, whose own one returns another tensor.
+    # vLLM cannot do it behind the layer: that it does not is compiled into the model, once for all
+    # numbers of tokens. The copy is needed because vLLM's all-reduce returns another tensor.
     run_bf16(*arguments)
     output.copy_(tensor_model_parallel_all_reduce(output))
 

@@ -74,6 +74,13 @@ def test_every_solutions_times_on_a_tensor_parallel_rank(tmp_path):
     assert slow[1:] == ["slow", Cell("1.500"), *[None] * 8]
 
 
+def test_layers_of_whole_experts_are_neither_shards_nor_the_main_definition(tmp_path):
+    keys = ["full", "glm-5-ep8", "deepseek-v3-tp8"]
+    traces = [trace("fast", 1, 0.5, definition=definition_name(key)) for key in keys]
+    whole = models.measured_whole(rows_of(tmp_path, traces))
+    assert [each.layer.key for each in whole] == ["glm-5-ep8"]
+
+
 def test_a_layer_with_whole_experts_is_no_tensor_parallel_rank(tmp_path):
     rows = rows_of(tmp_path, everywhere("fast", 1.0))
     assert models.times(models.measured_shards(rows)).sections == []

@@ -171,7 +171,7 @@ class Evaluator:
             part.definition, task.workload, list(solutions.values()), self.plan.config, part.root
         )
         by_name = {}
-        for name, packed in solutions.items():  # results are by the packed name
+        for name, packed in solutions.items():  # results have the names under which it is packed
             if packed.name in results:
                 by_name[name] = results[packed.name]
         if isinstance(runner, IsolatedRunner):  # not FIB's: these are findings already

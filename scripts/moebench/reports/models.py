@@ -28,6 +28,7 @@ TOKENS = (1, 32, 1024, 8192)
 SERVED_TOKENS = (1, 8, 32, 128, 1024)
 TIMES_TOKENS = (1, 8, 32, 64, 128, 256, 1024, 4096, 16384)
 
+MAIN_LAYER = "full"  # DeepSeek-V3's layer on one rank of eight
 GPU_GB = 141  # memory of MEASURED_ON
 TOO_LARGE = "✗"  # behind a model if the weights of all its layers exceed that memory
 SPEEDS_CAPTION = (
@@ -68,7 +69,9 @@ def measured_whole(rows: pd.DataFrame) -> list[MeasuredLayer]:
     has tables of its own.
     """
     measured = measured_layers(rows)
-    return [each for each in measured if each.layer.split.tensor == 1 and each.layer.key != "full"]
+    return [
+        each for each in measured if each.layer.split.tensor == 1 and each.layer.key != MAIN_LAYER
+    ]
 
 
 def recommended(measured: list[MeasuredLayer]) -> Table:

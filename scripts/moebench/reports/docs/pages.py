@@ -64,7 +64,7 @@ def main_definition(clock: str = "events", gpu: str | None = MEASURED_ON) -> pd.
     gpu: None for all.
     """
     measured = rows(clock)
-    of_layer = measured[measured.geometry == "full"]
+    of_layer = measured[measured.geometry == models.MAIN_LAYER]
     return of_layer[of_layer.hardware == gpu] if gpu else of_layer
 
 
