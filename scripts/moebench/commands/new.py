@@ -28,7 +28,7 @@ from moebench.packing.manifest import (
     MANIFEST,
     NOT_SOLUTIONS,
     read_manifest,
-    readable,
+    readable_manifests,
     solution_names,
 )
 
@@ -100,7 +100,7 @@ def shown(folder: Path) -> Path:
 def starts() -> dict[str, Path]:
     """Return the folder of each start by the name that --from has for it."""
     folders = {}
-    for name, manifest in readable().items():
+    for name, manifest in readable_manifests().items():
         if manifest.start:
             folders[manifest.start] = paths.SOLUTIONS / name
     for template in TEMPLATES.iterdir():

@@ -19,7 +19,7 @@ from moebench.judging.device import device_here
 from moebench.judging.selection import choose_layer, select
 from moebench.operators.catalogue import layer_key_named
 from moebench.operators.routing.kinds import KINDS
-from moebench.profiling.calls import choose
+from moebench.profiling.calls import choose_workloads
 from moebench.profiling.profile import Job, profile_all
 from moebench.profiling.record import ProfileRecord
 from moebench.reports.profiles import table
@@ -60,7 +60,7 @@ class Progress:
 
 def main(args: argparse.Namespace) -> int:
     layer_key = choose_layer(args.definition, True, args.solutions)
-    workloads = choose(args.workloads, layer_key)
+    workloads = choose_workloads(args.workloads, layer_key)
     if not torch.cuda.is_available():
         raise CannotRun("moebench profile needs a CUDA device; torch sees none")
 

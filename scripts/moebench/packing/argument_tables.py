@@ -82,7 +82,7 @@ CPP_HEAD = f"""\
 """
 
 
-def source(path: str) -> str:
+def table_text(path: str) -> str:
     """Return PYTHON_FILE or CPP_FILE."""
     return python_source() if path == PYTHON_FILE else cpp_source()
 

@@ -52,7 +52,7 @@ class Gathering:
     def __init__(self, manifest: Manifest):
         self.name = manifest.name
         self.folders = [name for name in (manifest.based_on, manifest.name) if name]
-        self.files = self.own_files()
+        self.files = self.folder_files()
 
         pending = list(self.files.values())
         for unit in manifest.units:
@@ -63,7 +63,7 @@ class Gathering:
 
         self.check_headers()
 
-    def own_files(self) -> dict[str, Path]:
+    def folder_files(self) -> dict[str, Path]:
         """Return path -> file of the solution's folder and of its base's; its own count where both
         have one.
         """

@@ -91,13 +91,13 @@ def read_manifest(name: str) -> Manifest:
 
     Raises PackingError for missing, unknown or contradicting keys.
     """
-    manifest = read_own_manifest(name)
+    manifest = read_stated_manifest(name)
     if manifest.based_on is not None:
         manifest = with_inherited(manifest, read_base(manifest))
     return with_served(manifest)
 
 
-def read_own_manifest(name: str) -> Manifest:
+def read_stated_manifest(name: str) -> Manifest:
     """Return what a solution's own solution.toml states. Raises PackingError."""
     try:
         manifest = validated(read_source(name, paths.SOLUTIONS / name / MANIFEST))
@@ -136,7 +136,7 @@ def read_base(manifest: Manifest) -> Manifest:
         wanted = f"another solution: {', '.join(others) or 'there is none'}"
         raise refusal(manifest.name, "based_on", base_name, wanted)
 
-    base = read_own_manifest(base_name)
+    base = read_stated_manifest(base_name)
     if base.based_on is not None:
         wanted = f"a solution without a base; this one's is {base.based_on}"
         raise refusal(manifest.name, "based_on", base_name, wanted)
@@ -194,7 +194,7 @@ def folder_name(packed: str, definition: str) -> str:
     return max(fitting, key=len, default=packed)
 
 
-def readable() -> dict[str, Manifest]:
+def readable_manifests() -> dict[str, Manifest]:
     """Return name -> manifest of each solution whose manifest is right; `pack.pack_all` says what
     is wrong with the others.
     """
@@ -214,10 +214,11 @@ def choose(names: list[str]) -> list[str]:
     for name in names:
         if name not in existing:
             raise UserError(unknown("solution", name, existing))
-    return list(dict.fromkeys(names)) or list(readable())
+    return list(dict.fromkeys(names)) or list(readable_manifests())
 
 
 def solutions_of(layer_keys: Collection[str]) -> list[str]:
     """Return the names of the readable solutions that serve one of these layer keys."""
     wanted = set(layer_keys)
-    return [name for name, manifest in readable().items() if wanted & set(manifest.definitions)]
+    manifests = readable_manifests()
+    return [name for name in manifests if wanted & set(manifests[name].definitions)]

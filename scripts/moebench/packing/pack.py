@@ -53,7 +53,7 @@ def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
     for layer_key in manifest.definitions:
         sources = []
         for path, text in texts.items():
-            sources.append({"path": path, "content": problem.source(path, layer_key, text)})
+            sources.append({"path": path, "content": problem.packed_text(path, layer_key, text)})
         solutions[layer_key] = Solution(
             name=packed_name(manifest.name, layer_key, manifest.definitions[0]),
             definition=catalogue.definition_name(layer_key),

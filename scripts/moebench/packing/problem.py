@@ -45,14 +45,14 @@ FILES = [*CONSTANTS, *TABLES]
 NOTE = "Packing writes this file for other definitions."
 
 
-def source(path: str, layer_key: str, text: str = "") -> str:
+def packed_text(path: str, layer_key: str, text: str = "") -> str:
     """Return what is packed of a file for a definition.
 
     text: the file's own, in solutions/. Without it, one of FILES is returned as it is written there
     for this definition.
     """
     if path in TABLES:
-        return text or argument_tables.source(path)
+        return text or argument_tables.table_text(path)
     if path in CONSTANTS:
         return constants_source(PurePosixPath(path), layer_key)
     if path.endswith(".csv"):

@@ -22,7 +22,7 @@ from moebench.core.errors import UserError
 from moebench.core.names import installed_as, is_pythons_own, normalised
 from moebench.operators import catalogue
 from moebench.packing.gather import COMMON
-from moebench.packing.manifest import readable
+from moebench.packing.manifest import readable_manifests
 from moebench.packing.pack import pack_all
 from moebench.packing.references import outline
 
@@ -131,7 +131,7 @@ def check_name(parent: Path) -> None:
         raise UserError(f"--package: got {parent}, but Python has its own {name}; want a new name")
 
     needed = {*ENGINES}
-    for manifest in readable().values():
+    for manifest in readable_manifests().values():
         needed.update(manifest.dependencies)
     if normalised(name) in map(normalised, needed):
         raise UserError(

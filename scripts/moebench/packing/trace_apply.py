@@ -35,7 +35,7 @@ def pack_for_trace_apply(names: list[str], folder: Path, keys: list[str]) -> lis
     same one, or where a file of another solution for a layer is there.
     """
     written = []
-    for key, solution in choose(names, keys).items():
+    for key, solution in solutions_to_write(names, keys).items():
         path = folder / "solutions" / f"{solution.name}.json"
         check_only_one(path, solution.definition)
         write_atomically(path, with_entry(solution, key).model_dump_json(indent=2))
@@ -43,7 +43,7 @@ def pack_for_trace_apply(names: list[str], folder: Path, keys: list[str]) -> lis
     return written
 
 
-def choose(names: list[str], keys: list[str]) -> dict[str, Solution]:
+def solutions_to_write(names: list[str], keys: list[str]) -> dict[str, Solution]:
     """Return layer key -> the solution that is written for it. Raises as `pack_for_trace_apply`."""
     with_call = [key for key in catalogue.fp8_moe() if has_call(key)]
     wanted = set(with_call)

@@ -30,7 +30,7 @@ DEFAULT_SHARES = (0, 1 / 3, 2 / 3, 1)  # places of the default workloads among a
 FLUSH_BYTES = 256 << 20  # more than any L2
 
 
-def choose(names: list[str], layer_key: str) -> dict[str, Workload]:
+def choose_workloads(names: list[str], layer_key: str) -> dict[str, Workload]:
     """Return the workloads that a user names: uuid -> one of the layer's, KIND:T -> one made here.
 
     names: token counts, uuids, names of cases, or KIND:T as "uniform:300"; [] for four workloads
@@ -123,7 +123,7 @@ def main(argv: list[str]) -> int:
     definition = catalogue.definition(args.layer_key)
     packed = pack.pack(args.solution)[args.layer_key]
     runnable = build(packed, definition)
-    for workload in choose(args.workloads, args.layer_key).values():
+    for workload in choose_workloads(args.workloads, args.layer_key).values():
         call_args = arguments(runnable, workload, definition, device)
         call_repeatedly(runnable, call_args, WARMUP_RUNS, device)
         with torch.cuda.profiler.profile():

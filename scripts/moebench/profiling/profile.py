@@ -26,10 +26,10 @@ from moebench.profiling.record import ProfileRecord, WorkloadProfile
 class Job:
     """What is profiled, and how.
 
-    solutions: packed, by their folders' names. workloads: as `calls.choose` returns them. device:
-    as torch calls it. calls: how many are profiled. counters: whether ncu counts, too. command: the
-    text that repeats the profile. say: takes a line for the user on what is done now, or with
-    failed=True on what could not be.
+    solutions: packed, by their folders' names. workloads: by uuid, as `choose_workloads` of
+    calls.py returns them. device: as torch calls it. calls: how many are profiled. counters:
+    whether ncu counts, too. command: the text that repeats the profile. say: takes a line for the
+    user on what is done now, or with failed=True on what could not be done.
     """
 
     solutions: dict[str, Solution]

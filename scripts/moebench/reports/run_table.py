@@ -30,7 +30,7 @@ from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.measured_with import conditions
 from moebench.reports.table import Cell, Row, Table, decimal
 from moebench.reports.terminal import InTerminal
-from moebench.results.measurements import cells, timed_calls
+from moebench.results.measurements import merge_runs, timed_calls
 from moebench.results.spread import tied_with_fastest, with_ranges
 from moebench.results.trace_rows import rows_from
 
@@ -205,12 +205,12 @@ def table(
 
 def rows_of_part(part: Part, traces: list[Trace]) -> pd.DataFrame:
     """Return a row for each solution, by its name in the plan, and workload: of all its runs, as
-    `measurements.cells` merges them. tied: whether it is the fastest, or tied with it.
+    `measurements.merge_runs` merges them. tied: whether it is the fastest, or tied with it.
     """
     names = {packed.name: name for name, packed in part.solutions.items()}
     rows = rows_from(traces)
     rows["solution"] = [names.get(trace.solution, trace.solution) for trace in traces]
-    rows = with_ranges(cells(rows, ["solution", "uuid"]))
+    rows = with_ranges(merge_runs(rows, ["solution", "uuid"]))
     rows["tied"] = tied_with_fastest(rows, rows.ms, [rows.uuid])
     return rows
 

@@ -50,7 +50,7 @@ def servings_of(layer: RankLayer) -> list[Serving]:
         elsewhere = over_bound(first_key)
 
     servings = []
-    for name, solution in manifest.readable().items():
+    for name, solution in manifest.readable_manifests().items():
         serves_fp8_layers = any(map(catalogue.form, solution.definitions))
         if not solution.serves and not serves_fp8_layers:
             continue

@@ -22,7 +22,7 @@ from moebench.operators import catalogue
 from moebench.operators.workloads import recorded
 from moebench.packing.flat import flatten
 from moebench.packing.manifest import folder_name
-from moebench.results.measurements import cells
+from moebench.results.measurements import merge_runs
 from moebench.submission import clean_build
 from moebench.submission.runs import load_solution
 
@@ -205,5 +205,5 @@ def contest_passes(solution: Solution, traces: list[Path]) -> pd.DataFrame:
     """
     rows = load_solution(solution, traces)
     rows = rows[(rows.source == "current") & (rows.tolerance == "contest")]
-    rows = cells(rows, ["hardware", "uuid"])
+    rows = merge_runs(rows, ["hardware", "uuid"])
     return rows[rows.passed]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
-from moebench.reports.docs.sentences import pages, replace_spans
+from moebench.reports.docs.sentences import page_files, replace_spans
 from moebench.reports.figures import style
 
 BLOCK = re.compile(
@@ -29,7 +29,7 @@ Figures = dict[str, Callable[[], Figure]]  # file in docs/ -> the figure
 def update(check: bool, tables: Tables, figures: Figures, root: Path = paths.ROOT) -> list[str]:
     """Write the tables and figures, or only check them, and return a line for each problem."""
     problems = []
-    for page, path in pages(root).items():
+    for page, path in page_files(root).items():
         problems += update_page(page, path, check, tables)
 
     folder = root / "docs"

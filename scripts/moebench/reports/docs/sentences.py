@@ -100,7 +100,7 @@ def listed(root: Path = paths.ROOT) -> list[Sentence]:
     return [Sentence.model_validate(each) for each in content["sentence"]]
 
 
-def pages(root: Path = paths.ROOT) -> dict[str, Path]:
+def page_files(root: Path = paths.ROOT) -> dict[str, Path]:
     """Return README.md, the pages of docs/ and records/repeats.md, by their path from the root."""
     files = sorted((root / "docs").glob("*.md"))
     files.append(root / "README.md")
@@ -128,7 +128,7 @@ def update(
 
     Problems are numbers that differ, that no sentence covers, and sentences that are not there.
     """
-    by_page = {name: [] for name in pages(root)}
+    by_page = {name: [] for name in page_files(root)}
     problems = []
     for sentence in sentences:
         if sentence.page in by_page:
