@@ -8,7 +8,7 @@ import pytest
 from moebench import cli
 from moebench.core import paths
 from moebench.operators.roofline import CEILINGS
-from moebench.reports import by_workload, comparison
+from moebench.reports import comparison
 from moebench.reports.changes import changes
 from moebench.results import against, measurements
 from recorded import DEFAULT, NAME, trace, trace_set, write
@@ -174,7 +174,7 @@ def test_a_single_call_is_the_fastest_in_no_file(compare, tmp_path):
 def test_a_single_call_is_not_bold_workload_by_workload(tmp_path):
     traces = [trace(name, 1, 1.0, protocol=ONE_CALL) for name in ("fast", "slow")]
     rows, _ = measurements.load([trace_set(tmp_path, traces)])
-    (row,) = by_workload.times(rows).sections[0]
+    (row,) = comparison.times_table(rows).sections[0]
     assert [cell.mark for cell in row[2:]] == ["", ""]
 
 
@@ -261,7 +261,7 @@ def test_a_faster_solution_is_shown_and_no_failure(compare, sides):
 def test_a_cell_of_several_runs_shows_its_median_and_half_its_range(compare, tmp_path):
     traces = [trace("fast", 1, ms) for ms in (1.0, 1.5, 1.1)]
     rows, _ = measurements.load([trace_set(tmp_path, [*traces, trace("slow", 1, 2.0)])])
-    texts = [cell.text for cell in by_workload.times(rows).sections[0][0][2:]]
+    texts = [cell.text for cell in comparison.times_table(rows).sections[0][0][2:]]
     assert texts == ["1.100 \N{PLUS-MINUS SIGN}0.250", "2.000"]
 
 

@@ -22,7 +22,7 @@ from moebench.core.printable import printable
 from moebench.core.provenance import CLOCKS
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
-from moebench.reports import by_workload, changes, comparison, files, html
+from moebench.reports import changes, comparison, csv_and_json, html
 from moebench.reports.measured_with import conditions_of
 from moebench.reports.table import Table, one_line
 from moebench.reports.terminal import InTerminal, console
@@ -32,8 +32,8 @@ from moebench.results.summary import shown_tolerance
 # Option -> how the file that it names is made of all rows.
 OUTPUTS: dict[str, Callable[[pd.DataFrame], str]] = {
     "html": html.page,
-    "csv": files.csv_text,
-    "json": files.json_text,
+    "csv": csv_and_json.csv_text,
+    "json": csv_and_json.json_text,
 }
 
 
@@ -102,7 +102,7 @@ def show_changes(after: list[Path], args: argparse.Namespace) -> int:
     """
     all_rows, warnings = against.compare(args.against, after)
     rows = chosen(all_rows, args)
-    table = changes.changes(rows)
+    table = changes.changes_table(rows)
     if sys.stdout.isatty():
         show([table])
     else:
@@ -190,13 +190,13 @@ def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:
     """
     tolerance = args.tolerance or shown_tolerance(rows)
     at_tolerance = rows[rows.tolerance == tolerance]
-    draw = comparison.solutions
+    draw = comparison.solutions_table
     if args.rates:
         rows = at_tolerance
-        draw = by_workload.rates
+        draw = comparison.rates_table
     elif args.workloads or args.tolerance:
         rows = at_tolerance
-        draw = by_workload.times
+        draw = comparison.times_table
 
     drawn = []
     gpus = comparison.gpus(rows)

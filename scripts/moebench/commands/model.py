@@ -19,10 +19,12 @@ from moebench.models.checkpoint import Assumptions, Checkpoint, read_file
 from moebench.operators import catalogue
 from moebench.operators.fp8.routed import routed_key
 from moebench.operators.layers import Split
-from moebench.reports.layer_facts import RankLayer, facts, keys_by_form
-from moebench.reports.servings import (
+from moebench.reports.layer_facts import (
     TOP_K_GIVEN,
+    RankLayer,
     Serving,
+    facts,
+    keys_by_form,
     serving_rows,
     servings_of,
     solutions_serving,

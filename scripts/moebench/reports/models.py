@@ -1,5 +1,8 @@
-"""The tables with a row for each model: which solution to use, and how many times the roofline
-bound it takes, from traces of one layer and from served records of all layers.
+"""The pages' tables with a row for each model: which solution to use, and how many times the
+roofline bound it takes, from traces of one layer and from served records of all layers.
+
+docs/pages.py calls the functions whose names end in _table, with the layers that `measured_layers`
+or `measured_shards` returns.
 """
 
 from dataclasses import dataclass
@@ -23,13 +26,13 @@ from moebench.results.summary import (
 )
 from moebench.served.record import Point, ServedRecord
 
-# T of the columns: in tables of one layer, of all layers, and of ranks with a slice of every expert
-TOKENS = (1, 32, 1024, 8192)
-SERVED_TOKENS = (1, 8, 32, 128, 1024)
-SHARD_TOKENS = (1, 8, 32, 64, 128, 256, 1024, 4096, 16384)
+# T of the columns
+TOKENS = (1, 32, 1024, 8192)  # of one layer
+SERVED_TOKENS = (1, 8, 32, 128, 1024)  # of all layers
+SHARD_TOKENS = (1, 8, 32, 64, 128, 256, 1024, 4096, 16384)  # of a rank with a slice of each expert
 
 GPU_GB = 141  # memory of MEASURED_ON
-TOO_LARGE = "✗"  # behind a model if the weights of all its layers exceed that memory
+TOO_LARGE = "✗"  # stands behind a model whose layers' weights exceed GPU_GB
 SPEEDS_CAPTION = (
     "Latency over the roofline bound. In brackets: T of the nearest workload, where there is none "
     "of that T. At T=1 with the active experts of that one routing on the rank."
@@ -59,11 +62,13 @@ def measured_layers(rows: pd.DataFrame) -> list[MeasuredLayer]:
 
 
 def measured_shards(rows: pd.DataFrame) -> list[MeasuredLayer]:
-    """Return those of `measured_layers` with a slice of every expert: tensor-parallel ranks."""
+    """Return those of `measured_layers` that are tensor-parallel ranks, with a slice of every
+    expert.
+    """
     return [each for each in measured_layers(rows) if each.layer.split.tensor > 1]
 
 
-def recommended(measured: list[MeasuredLayer]) -> Table:
+def recommended_table(measured: list[MeasuredLayer]) -> Table:
     """Return the table of which solution to use for each layer."""
     table_rows = []
     for each in measured:
@@ -77,8 +82,8 @@ def recommended(measured: list[MeasuredLayer]) -> Table:
 
 
 def recommended_cells(rows: pd.DataFrame) -> Row:
-    """Return the solution to use at SHOWN_TOLERANCE and the one at the default tolerance; then of
-    the former its latency over the bound, and how many times as fast as the next one it is.
+    """Return the solution to use at SHOWN_TOLERANCE and the one to use at the default tolerance;
+    and of the first one latency over the bound, and how many times as fast as the next one it is.
 
     rows: of one layer.
     """
@@ -93,7 +98,7 @@ def recommended_cells(rows: pd.DataFrame) -> Row:
     return [Cell(best, "best"), at_default, over_bound, over_next]
 
 
-def speeds(measured: list[MeasuredLayer]) -> Table:
+def speeds_table(measured: list[MeasuredLayer]) -> Table:
     """Return the table of latency over the bound at TOKENS, of each layer's best solution."""
     table_rows = []
     for each in measured:
@@ -102,9 +107,10 @@ def speeds(measured: list[MeasuredLayer]) -> Table:
 
 
 def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
-    """Return the best solution's latency over the bound at the workloads nearest to TOKENS.
+    """Return the best solution's latency over the bound at the workloads nearest to TOKENS: "1.25",
+    or "1.25 (57)" where the nearest workload has T=57.
 
-    "1.25 (57)" is that of the workload with T=57. rows: of one layer.
+    rows: of one layer.
     """
     shown = counted(rows)
     best = best_solution(by_solution(rows))
@@ -121,15 +127,15 @@ def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
             text += f" ({measured_tokens})"
         texts.append(text)
 
-    if 1 in of_best.index:  # its bound depends on how many of the token's experts are local
+    if 1 in of_best.index:  # at T=1 the bound depends on how many of the token's experts are local
         active = recorded_counts(layer_key)[of_best.uuid[1]].active
         texts[0] += f", {active} active"
     return texts
 
 
-def shards(measured: list[MeasuredLayer]) -> Table:
-    """Return the table of ms at SHARD_TOKENS: for each tensor-parallel rank its bound, and a row
-    for each solution.
+def shards_table(measured: list[MeasuredLayer]) -> Table:
+    """Return the table of ms at SHARD_TOKENS: for each tensor-parallel rank a row with the bound,
+    and a row for each solution.
     """
     sections = [shard_rows(each.layer.name, each.rows) for each in measured]
     head = ["model", "solution", *token_heads(SHARD_TOKENS)]
@@ -137,7 +143,7 @@ def shards(measured: list[MeasuredLayer]) -> Table:
 
 
 def shard_rows(name: str, rows: pd.DataFrame) -> list[Row]:
-    """Return the rows of one tensor-parallel rank, that of the bound first."""
+    """Return the rows of one tensor-parallel rank, the bound's first. name: of model and rank."""
     shown = counted(rows)
     bounds = shown.groupby("tokens").bound_ms.first()
     times = times_by_tokens(shown)
@@ -151,7 +157,7 @@ def shard_rows(name: str, rows: pd.DataFrame) -> list[Row]:
     return table_rows
 
 
-def served(records: list[ServedRecord]) -> Table:
+def served_table(records: list[ServedRecord]) -> Table:
     """Return the table of `served_text` at SERVED_TOKENS, a row for each served record."""
     table_rows = []
     for record in records:
@@ -162,10 +168,10 @@ def served(records: list[ServedRecord]) -> Table:
 
 
 def served_text(timed: list[Point]) -> str | None:
-    """Return "1.25 (1.20)": the fastest solution's latency over the bound, and in brackets how many
-    times as fast it is as the next one that is no variant of it (`base_of`).
+    """Return the fastest solution's latency over the bound, and in brackets how many times as fast
+    it is as the next one that is no variant of it: "1.25 (1.20)".
 
-    None where no such other solution was timed. timed: of one T, the fastest first.
+    None where no such other solution was timed. timed: points of one T, the fastest first.
     """
     if not timed:
         return None

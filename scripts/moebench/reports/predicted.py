@@ -1,10 +1,10 @@
 """What all MoE layers of a model would take in a CUDA graph, where `moebench served` has recorded
-none or not all of them.
+none or not all of them. docs/pages.py shows `table`, and `moebench served` `predicted_notes`.
 
-A layer takes as many times its roofline bound as the nearest recorded layer does, at the same
-number of tokens. Nearest is the layer whose bound is nearest, over all numbers of tokens: what a
-layer takes beyond it hangs on how long it is more than on its sizes. How far that is off is
-computed by predicting the recorded models in the same way, each from the others.
+A layer is predicted to take as many times its roofline bound as the nearest recorded layer does at
+the same number of tokens. Nearest is the layer whose bounds are nearest, as latency over the bound
+depends on how long a layer takes more than on its sizes. How far predictions are off is computed by
+predicting each recorded model from the others.
 """
 
 import math
@@ -48,12 +48,12 @@ def table(records: list[ServedRecord]) -> Table:
 
 
 def recorded_layer(record: ServedRecord) -> Layer | None:
-    """Return the model's layer that a record is of, None where it is of no model."""
+    """Return the model's layer that was recorded, None where the definition is of no model."""
     return layer_of(by_name()[record.head.definition])
 
 
 def table_row(layer: Layer, record: ServedRecord) -> Row:
-    """Return a row of the table: the layer, what it is predicted from, and ms."""
+    """Return a row of `table`: the layer, the record's layer, and ms predicted from it."""
     source = recorded_layer(record)
     name = source.name
     if source.key == layer.key:
@@ -67,8 +67,8 @@ def table_row(layer: Layer, record: ServedRecord) -> Row:
 
 
 def predicted_ms(layer: Layer, record: ServedRecord, tokens: int) -> float | None:
-    """Return the time of a pass over all layers of a model, from a record of the layer itself or of
-    another; None where the record has none.
+    """Return the time of a pass over all layers of a model, predicted from a record of the same
+    layer or of another; None where the record has no time at this T.
     """
     timed = record.timed_points(tokens)
     if not timed:
@@ -83,8 +83,8 @@ def predicted_ms(layer: Layer, record: ServedRecord, tokens: int) -> float | Non
 
 
 def predicted_notes(record: ServedRecord) -> list[str]:
-    """Return a note with what all layers of the model would take, none where all were measured, or
-    nothing on a GPU.
+    """Return a note that says what all layers of the record's model would take; [] where all layers
+    were measured, or none on a GPU.
     """
     head = record.head
     on_gpu = any(point.graph for point in record.points)
@@ -116,7 +116,7 @@ def nearest_record(layer: Layer, records: list[ServedRecord]) -> ServedRecord:
 
 
 def distance(layer: Layer, record: ServedRecord) -> float:
-    """Return how far apart the bounds of two layers are: factors of e, summed over token counts."""
+    """Return how far apart the bounds of two layers are: |ln(ratio)|, summed over token counts."""
     recorded = recorded_layer(record)
     total = 0.0
     for tokens in SERVED_TOKENS:
