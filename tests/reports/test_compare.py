@@ -9,7 +9,7 @@ from moebench import cli
 from moebench.core import paths
 from moebench.operators.roofline import CEILINGS
 from moebench.reports import comparison
-from moebench.reports.changes import changes
+from moebench.reports.changes import changes_table
 from moebench.results import against, measurements
 from recorded import DEFAULT, NAME, trace, trace_set, write
 from terminal import row_of, rows_of, shown
@@ -238,7 +238,7 @@ def test_a_change_names_its_definition_where_there_are_several(sides, several, w
     before, after = sides(old, new)
     rows, _ = against.compare([before], [after])
 
-    texts = [row[1] for row in changes(rows).rows]
+    texts = [row[1] for row in changes_table(rows).rows]
     assert sum(text.endswith(where) for text in texts) == 1
 
 
@@ -247,7 +247,7 @@ def test_what_has_not_changed_is_no_row(sides):
         [trace("a", 1, 1.0), trace("a", 7, 1.0)], [trace("a", 1, 1.01), trace("a", 7, 3.0)]
     )
     rows, _ = against.compare([before], [after])
-    (row,) = changes(rows).rows
+    (row,) = changes_table(rows).rows
     assert row[2] == 7
 
 
@@ -269,7 +269,7 @@ def test_a_change_shows_in_a_narrow_terminal_what_it_is(sides):
     name = "a_long_name_of_a_solution"
     before, after = sides([trace(name, 1, 1.0)], [trace(name, 1, 2.0)])
     rows, _ = against.compare([before], [after])
-    row = row_of(shown(changes(rows), 80), name)
+    row = row_of(shown(changes_table(rows), 80), name)
     assert row[1:] == ["NVIDIA H200, relaxed", "1", "+100.0%", "slower"]
 
 
