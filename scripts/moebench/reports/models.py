@@ -1,8 +1,7 @@
 """The pages' tables with a row for each model: which solution to use, and how many times the
 roofline bound it takes, from traces of one layer and from served records of all layers.
 
-docs/pages.py calls the functions whose names end in _table, with the layers that `measured_layers`
-or `measured_shards` returns.
+docs/pages.py draws these tables of the layers that `measured_layers` and like functions return.
 """
 
 from dataclasses import dataclass
@@ -26,13 +25,13 @@ from moebench.results.summary import (
 )
 from moebench.served.record import Point, ServedRecord
 
-# T of the columns
-TOKENS = (1, 32, 1024, 8192)  # of one layer
-SERVED_TOKENS = (1, 8, 32, 128, 1024)  # of all layers
-SHARD_TOKENS = (1, 8, 32, 64, 128, 256, 1024, 4096, 16384)  # of a rank with a slice of each expert
+# T of the columns: in tables of one layer, of all layers, and of ranks with a slice of every expert
+TOKENS = (1, 32, 1024, 8192)
+SERVED_TOKENS = (1, 8, 32, 128, 1024)
+SHARD_TOKENS = (1, 8, 32, 64, 128, 256, 1024, 4096, 16384)
 
 GPU_GB = 141  # memory of MEASURED_ON
-TOO_LARGE = "✗"  # stands behind a model whose layers' weights exceed GPU_GB
+TOO_LARGE = "✗"  # behind a model if the weights of all its layers exceed that memory
 SPEEDS_CAPTION = (
     "Latency over the roofline bound. In brackets: T of the nearest workload, where there is none "
     "of that T. At T=1 with the active experts of that one routing on the rank."
@@ -62,13 +61,11 @@ def measured_layers(rows: pd.DataFrame) -> list[MeasuredLayer]:
 
 
 def measured_shards(rows: pd.DataFrame) -> list[MeasuredLayer]:
-    """Return those of `measured_layers` that are tensor-parallel ranks, with a slice of every
-    expert.
-    """
+    """Return those of `measured_layers` with a slice of every expert: tensor-parallel ranks."""
     return [each for each in measured_layers(rows) if each.layer.split.tensor > 1]
 
 
-def recommended_table(measured: list[MeasuredLayer]) -> Table:
+def recommended(measured: list[MeasuredLayer]) -> Table:
     """Return the table of which solution to use for each layer."""
     table_rows = []
     for each in measured:
@@ -83,7 +80,7 @@ def recommended_table(measured: list[MeasuredLayer]) -> Table:
 
 def recommended_cells(rows: pd.DataFrame) -> Row:
     """Return the solution to use at SHOWN_TOLERANCE and the one to use at the default tolerance;
-    and of the first one latency over the bound, and how many times as fast as the next one it is.
+    then the first one's latency over the bound, and how many times as fast as the next one it is.
 
     rows: of one layer.
     """
@@ -98,7 +95,7 @@ def recommended_cells(rows: pd.DataFrame) -> Row:
     return [Cell(best, "best"), at_default, over_bound, over_next]
 
 
-def speeds_table(measured: list[MeasuredLayer]) -> Table:
+def speeds(measured: list[MeasuredLayer]) -> Table:
     """Return the table of latency over the bound at TOKENS, of each layer's best solution."""
     table_rows = []
     for each in measured:
@@ -133,9 +130,9 @@ def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
     return texts
 
 
-def shards_table(measured: list[MeasuredLayer]) -> Table:
-    """Return the table of ms at SHARD_TOKENS: for each tensor-parallel rank a row with the bound,
-    and a row for each solution.
+def shards(measured: list[MeasuredLayer]) -> Table:
+    """Return the table of ms at SHARD_TOKENS: for each tensor-parallel rank its bound, and a row
+    for each solution.
     """
     sections = [shard_rows(each.layer.name, each.rows) for each in measured]
     head = ["model", "solution", *token_heads(SHARD_TOKENS)]
@@ -143,7 +140,7 @@ def shards_table(measured: list[MeasuredLayer]) -> Table:
 
 
 def shard_rows(name: str, rows: pd.DataFrame) -> list[Row]:
-    """Return the rows of one tensor-parallel rank, the bound's first. name: of model and rank."""
+    """Return the rows of one tensor-parallel rank, that of the bound first."""
     shown = counted(rows)
     bounds = shown.groupby("tokens").bound_ms.first()
     times = times_by_tokens(shown)
@@ -157,7 +154,7 @@ def shard_rows(name: str, rows: pd.DataFrame) -> list[Row]:
     return table_rows
 
 
-def served_table(records: list[ServedRecord]) -> Table:
+def served(records: list[ServedRecord]) -> Table:
     """Return the table of `served_text` at SERVED_TOKENS, a row for each served record."""
     table_rows = []
     for record in records:

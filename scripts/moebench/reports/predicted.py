@@ -48,12 +48,12 @@ def table(records: list[ServedRecord]) -> Table:
 
 
 def recorded_layer(record: ServedRecord) -> Layer | None:
-    """Return the model's layer that was recorded, None where the definition is of no model."""
+    """Return the model's layer that a record is of, None where it is of no model."""
     return layer_of(by_name()[record.head.definition])
 
 
 def table_row(layer: Layer, record: ServedRecord) -> Row:
-    """Return a row of `table`: the layer, the record's layer, and ms predicted from it."""
+    """Return a row of the table: the layer, what it is predicted from, and ms."""
     source = recorded_layer(record)
     name = source.name
     if source.key == layer.key:
@@ -67,8 +67,8 @@ def table_row(layer: Layer, record: ServedRecord) -> Row:
 
 
 def predicted_ms(layer: Layer, record: ServedRecord, tokens: int) -> float | None:
-    """Return the time of a pass over all layers of a model, predicted from a record of the same
-    layer or of another; None where the record has no time at this T.
+    """Return the time of a pass over all layers of a model, from a record of the layer itself or of
+    another; None where the record has none.
     """
     timed = record.timed_points(tokens)
     if not timed:
@@ -116,7 +116,7 @@ def nearest_record(layer: Layer, records: list[ServedRecord]) -> ServedRecord:
 
 
 def distance(layer: Layer, record: ServedRecord) -> float:
-    """Return how far apart the bounds of two layers are: |ln(ratio)|, summed over token counts."""
+    """Return how far apart the bounds of two layers are: factors of e, summed over token counts."""
     recorded = recorded_layer(record)
     total = 0.0
     for tokens in SERVED_TOKENS:

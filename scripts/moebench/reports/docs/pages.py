@@ -139,12 +139,12 @@ def passes_block() -> str:
 def models_block() -> str:
     """Return a row for each model: which solution to use."""
     measured = models.measured_layers(rows())
-    return with_provenance(models.recommended_table(measured), rows_of_all(measured))
+    return with_provenance(models.recommended(measured), rows_of_all(measured))
 
 
 def speeds_block() -> str:
     """Return a row for each model: how many times the bound, by token count."""
-    return models.speeds_table(models.measured_layers(rows())).markdown()
+    return models.speeds(models.measured_layers(rows())).markdown()
 
 
 def shards_block() -> str:
@@ -152,7 +152,7 @@ def shards_block() -> str:
     measured = models.measured_shards(rows("gpu"))
     if not measured:
         return "Not measured."
-    return with_provenance(models.shards_table(measured), rows_of_all(measured))
+    return with_provenance(models.shards(measured), rows_of_all(measured))
 
 
 def served_block() -> str:
@@ -162,7 +162,7 @@ def served_block() -> str:
         return ""
 
     first = served.table(records[0])
-    parts = [first.markdown(titled=True), models.served_table(records).markdown()]
+    parts = [first.markdown(titled=True), models.served(records).markdown()]
     for record in records:
         origin = f"<sub>{served.origin(record.head)}.</sub>"
         if origin not in parts:
