@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Progress:
-    """Prints lines for the user, and remembers whether one of them was of a failure."""
+    """Prints lines for the user, and remembers whether one of them said that something failed."""
 
     def __init__(self):
         self.has_failed = False
