@@ -167,14 +167,14 @@ def main(args: argparse.Namespace) -> int:
 
 
 def place_of(request: RunRequest):
-    """Return a context that yields what evaluates a plan's tasks: this machine, or a cluster."""
+    """Return a context of what evaluates: this machine, or a cluster."""
     if request.ray is None:
         return nullcontext(Here())
     return on_ray.connected(request.ray or None)
 
 
 def record(plan: Plan, outcome: Outcome) -> None:
-    """Add an outcome's traces to the file of its definition, if they are kept."""
+    """Write an outcome's traces into the file that they are kept in, if there is one."""
     part = plan.parts[outcome.task.definition]
     if part.keeps(outcome.task):
         trace_files.merge(part.path, [solution.trace for solution in outcome.evaluated.values()])

@@ -52,6 +52,18 @@ def json_lines(name: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def vllm_runs(layers: int) -> pd.DataFrame:
+    """Return the runs of vLLM with so many layers of a model, a row for each concurrency."""
+    runs = pd.json_normalize(json_lines("vllm.jsonl"))
+    return runs[runs["model.num_hidden_layers"] == layers]
+
+
+def least_and_greatest_saving(ours: pd.Series, theirs: pd.Series) -> list[str]:
+    """Return how much less `ours` is than `theirs`, in %, over concurrencies."""
+    savings = 1 - ours / theirs
+    return [percent(savings.min(skipna=False)), percent(savings.max())]
+
+
 @named
 def less_per_token_in_vllm(layers: int, backend: str) -> list[str]:
     """Return how much less time per token a server with a solution takes than one with a backend of
@@ -59,16 +71,13 @@ def less_per_token_in_vllm(layers: int, backend: str) -> list[str]:
 
     layers: of the model. Only runs of the solution before the backend's last one are taken.
     """
-    runs = pd.json_normalize(json_lines("vllm.jsonl"))
-    runs = runs[runs["model.num_hidden_layers"] == layers]
+    runs = vllm_runs(layers)
     theirs = runs[runs.backend == backend]
-    ours = runs[runs.backend == "solution"]
-    ours = ours[ours.date < theirs.date.max()]
+    ours = runs[(runs.backend == "solution") & (runs.date < theirs.date.max())]
 
     before = theirs.groupby("concurrency").median_tpot_ms.median()
     after = ours.groupby("concurrency").median_tpot_ms.median()
-    savings = 1 - after / before
-    return [percent(savings.min(skipna=False)), percent(savings.max())]
+    return least_and_greatest_saving(after, before)
 
 
 @named
@@ -76,13 +85,10 @@ def less_per_token_side_by_side(layers: int, backend: str) -> list[str]:
     """Return the same as `less_per_token_in_vllm`, by the last run in which both servers were up
     together.
     """
-    runs = pd.json_normalize(json_lines("vllm.jsonl"))
-    runs = runs[runs["model.num_hidden_layers"] == layers]
+    runs = vllm_runs(layers)
     together = runs[runs.date == runs.date.max()]
-
     tpot = together.pivot(index="concurrency", columns="backend", values="median_tpot_ms")
-    savings = 1 - tpot.solution / tpot[backend]
-    return [percent(savings.min(skipna=False)), percent(savings.max())]
+    return least_and_greatest_saving(tpot.solution, tpot[backend])
 
 
 @named
