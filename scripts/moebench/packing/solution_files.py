@@ -28,15 +28,15 @@ def named(locations: list[Path]) -> tuple[dict[str, Solution], list[str]]:
     any file.
     """
     solutions, notes = read(files_in(locations))
-    different, same = without_copies(solutions)
-    notes += same
+    different, notes_on_copies = without_copies(solutions)
+    notes += notes_on_copies
 
-    ours = solution_names()
-    count = Counter(solution.name for solution in different.values())
+    repository_names = solution_names()
+    files_with_name = Counter(solution.name for solution in different.values())
     by_name = {}
     for file, solution in different.items():
-        is_ours = folder_name(solution.name, solution.definition) in ours
-        if is_ours or count[solution.name] > 1:
+        is_ours = folder_name(solution.name, solution.definition) in repository_names
+        if is_ours or files_with_name[solution.name] > 1:
             new_name = f"{solution.name}_{solution.hash()[:8]}"
             notes.append(f"{file}: its name is taken, so {new_name} stands for it")
             solution = solution.model_copy(update={"name": new_name})

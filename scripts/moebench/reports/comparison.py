@@ -70,10 +70,10 @@ def solutions_table(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) ->
         row.append(batch_invariant(name))
         table_rows.append(row)
 
-    named = f"{tolerance} tolerance" if tolerance in TOLERANCES else tolerance
+    tolerance_text = f"{tolerance} tolerance" if tolerance in TOLERANCES else tolerance
     times_head = token_heads(tokens)
     return Table(
-        title=title(rows, named, "ms"),
+        title=title(rows, tolerance_text, "ms"),
         head=["solution", "ratio", *times_head, "score", *tolerances, "batch-invariant"],
         sections=[table_rows],
         caption=SOLUTIONS_CAPTION,

@@ -1,5 +1,5 @@
-"""The one kind of table, which all others in reports/ and the commands make, and how it is drawn as
-Markdown; terminal.py draws it in a terminal.
+"""Table: what reports/ and commands/ make of rows and columns, and how it is drawn as Markdown.
+terminal.py draws it in a terminal.
 
     Table(["solution", "ms"], [[["NAME", Cell("0.312", "best")], ["OTHER", None]]]).markdown()
 

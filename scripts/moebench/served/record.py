@@ -18,8 +18,9 @@ class Head(Strict):
     """What was measured, and how.
 
     layers: how many were in memory. of_model: how many the model has, None if the definition is of
-    no model. sources, fingerprints: solution -> hash; so there is none in provenance. ceilings:
-    rates by which the points' bounds divide, as roofline.CEILINGS has them for a GPU.
+    no model. sources, fingerprints: solution -> FIB's hash and fingerprint of its source, which
+    provenance therefore lacks. ceilings: rates by which the points' bounds divide, as
+    roofline.CEILINGS has them for a GPU.
     """
 
     definition: str

@@ -15,6 +15,7 @@ from moebench.core import paths
 from moebench.core.errors import CannotRun
 
 SCRIPT = Path(__file__).with_name("build_alone.py")
+
 # Variables that the process inherits. CPATH, NVCC_APPEND_FLAGS and the like are not among them, so
 # that compilers find nothing but what the toolkit brings.
 KEPT_VARIABLES = (
