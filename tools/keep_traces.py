@@ -37,7 +37,7 @@ def main() -> None:
     by_path: dict[Path, list[Trace]] = defaultdict(list)
     left_out = 0
     for file in args.files:
-        for trace in trace_files.load(file):
+        for trace in trace_files.read_saved(file):
             if is_ours(trace):
                 path = paths.trace_file(trace.definition, clock=of_trace(trace).clock)
                 by_path[path].append(trace)

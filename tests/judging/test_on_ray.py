@@ -318,12 +318,12 @@ def started(cluster, output, *arguments):
 
 def by_uuid(file):
     """Return workload's uuid -> trace, of a file."""
-    return {trace.workload.uuid: trace for trace in trace_files.load(file)}
+    return {trace.workload.uuid: trace for trace in trace_files.read_saved(file)}
 
 
 def wait_for_a_trace(output, process):
     deadline = time.monotonic() + 120
-    while not trace_files.load(output):
+    while not trace_files.read_saved(output):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -410,6 +410,6 @@ def test_a_gpu_through_ray(tmp_path):
     command.append(str(output))
     done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=580)
     assert done.returncode == 0, done.stdout + done.stderr
-    traces = trace_files.load(output)
+    traces = trace_files.read_saved(output)
     assert [trace.is_successful() for trace in traces] == [True, True]
     assert all(" GPU-" in provenance.of_trace(trace).host for trace in traces)

@@ -17,7 +17,7 @@ from moebench.models.checkpoint import read
 from moebench.models.expected_bound import expected_bound
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.packing import manifest, pack
-from moebench.reports import servings
+from moebench.reports import layer_facts
 from recorded import trace, write
 
 TINY = {
@@ -32,14 +32,14 @@ TINY = {
 }
 
 
-OVER_BOUND = servings.over_bound
+OVER_BOUND = layer_facts.over_bound
 
 
 @pytest.fixture(autouse=True)
 def measured(monkeypatch):
     """Solution -> latency over the bound, in place of the records, which take seconds to read."""
     figures = {}
-    monkeypatch.setattr(servings, "over_bound", lambda key: figures)
+    monkeypatch.setattr(layer_facts, "over_bound", lambda key: figures)
     return figures
 
 
@@ -87,7 +87,7 @@ def test_a_layer_that_has_a_definition_is_found_with_what_was_measured(
     sha1 = pack.pack("triton_fused_v2")["full"].hash()
     traces = [trace("triton_fused_v2", 57, 0.6, sha1=sha1)]
     monkeypatch.setattr(paths, "trace_file", lambda name: write(tmp_path / f"{name}.jsonl", traces))
-    monkeypatch.setattr(servings, "over_bound", OVER_BOUND)
+    monkeypatch.setattr(layer_facts, "over_bound", OVER_BOUND)
 
     texts, commands = shown("DeepSeek-V3", "--ep", "8")
     assert texts["definition"] == "full, deepseek-v3-ep8-routed"

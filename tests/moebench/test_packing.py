@@ -312,7 +312,7 @@ def test_each_interface_has_its_function(folder):
 
 @pytest.mark.parametrize("name", problem.FILES)
 def test_constants_beside_the_kernels_are_the_first_definitions(name):
-    assert (paths.SOLUTIONS / name).read_text() == problem.source(name, "full")
+    assert (paths.SOLUTIONS / name).read_text() == problem.packed_text(name, "full")
 
 
 @pytest.mark.parametrize("solution", ["hopper_fused", "triton_fused_v2"])
@@ -321,7 +321,7 @@ def test_constants_that_are_packed_are_the_definitions(solution):
         constants = [source for source in packed.sources if source.path in problem.FILES]
         assert constants
         for source in constants:
-            in_tree = problem.source(source.path, layer_key)
+            in_tree = problem.packed_text(source.path, layer_key)
             assert without_folders(source.content) == without_folders(in_tree)
 
 
@@ -331,8 +331,8 @@ def without_folders(text):
 
 
 def test_constants_follow_the_interface():
-    routed = problem.source("common/host/interface.py", "small-routed")
-    inside = problem.source("common/cuda/layer/interface.cuh", "qwen3-30b")
+    routed = problem.packed_text("common/host/interface.py", "small-routed")
+    inside = problem.packed_text("common/cuda/layer/interface.cuh", "qwen3-30b")
     assert "GATE_FIRST = True\n" in routed
     assert "constexpr bool kGateFirst = false;\n" in inside
 
@@ -340,7 +340,7 @@ def test_constants_follow_the_interface():
 @pytest.mark.parametrize("name", problem.FILES)
 def test_a_solutions_own_file_of_such_a_name_stays(name):
     path = name.removeprefix("common/")
-    assert problem.source(path, "full", "theirs") == "theirs"
+    assert problem.packed_text(path, "full", "theirs") == "theirs"
 
 
 @pytest.mark.parametrize("name", SOLUTIONS)

@@ -383,7 +383,7 @@ def profiled(monkeypatch):
         job = profile.Job(
             solutions={"triton_fused_v2": pack.pack("triton_fused_v2")["small"]},
             layer_key="small",
-            workloads=calls.choose(chosen, "small"),
+            workloads=calls.choose_workloads(chosen, "small"),
             device="cpu",
             calls=launches.call.nunique(),
             counters=counters,
@@ -419,11 +419,11 @@ def test_a_profile_without_counters_and_the_workloads_that_run_are_kept(profiled
 
 
 def test_workloads_by_token_count_uuid_name_and_made_up_routing():
-    by_name = calls.choose(["first-rank"], "small")
-    assert calls.choose(list(by_name), "small") == by_name
-    assert len(calls.choose(["1"], "small")) == 2  # two workloads have one token
+    by_name = calls.choose_workloads(["first-rank"], "small")
+    assert calls.choose_workloads(list(by_name), "small") == by_name
+    assert len(calls.choose_workloads(["1"], "small")) == 2  # two workloads have one token
 
-    chosen = calls.choose(["16", "uniform:9", "16"], "small")
+    chosen = calls.choose_workloads(["16", "uniform:9", "16"], "small")
     tokens = [workload.axes["seq_len"] for workload in chosen.values()]
     assert tokens == [16, 9]
 
@@ -433,7 +433,7 @@ def test_inputs_are_the_same_each_time():
         pass
 
     runnable.metadata = SimpleNamespace(destination_passing_style=True)
-    workload = calls.choose(["uniform:9"], "small")["uniform:9"]
+    workload = calls.choose_workloads(["uniform:9"], "small")["uniform:9"]
     first = calls.arguments(runnable, workload, definition("small"), "cpu")
     again = calls.arguments(runnable, workload, definition("small"), "cpu")
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from moebench.core import paths
-from moebench.packing.manifest import readable
+from moebench.packing.manifest import readable_manifests
 
 MOEBENCH = paths.ROOT / "scripts" / "moebench"
 ORDER = (
@@ -89,7 +89,7 @@ def test_the_harness_names_no_solution():
 
     A user's solution may have any name, that of a variable of the harness, too.
     """
-    names = [name for name, manifest in readable().items() if manifest.author == AUTHOR]
+    names = [name for name, manifest in readable_manifests().items() if manifest.author == AUTHOR]
     assert names
 
     named = re.compile(rf"\b({'|'.join(names)})(_|\b)")

@@ -13,7 +13,7 @@ def test_what_was_measured_is_served_and_under_its_name():
     """No rule has lost a layer, and no packed name is another now."""
     recorded = set()
     for file in paths.ROOT.glob("traces/moe/*.jsonl"):
-        for trace in trace_files.load(file):
+        for trace in trace_files.read_saved(file):
             recorded.add((trace.solution, trace.definition))
 
     packed = set()

@@ -8,8 +8,8 @@ import pytest
 from moebench import cli
 from moebench.core import paths
 from moebench.operators.roofline import CEILINGS
-from moebench.reports import by_workload, comparison
-from moebench.reports.changes import changes
+from moebench.reports import comparison
+from moebench.reports.changes import changes_table
 from moebench.results import against, measurements
 from recorded import DEFAULT, NAME, trace, trace_set, write
 from terminal import row_of, rows_of, shown
@@ -174,7 +174,7 @@ def test_a_single_call_is_the_fastest_in_no_file(compare, tmp_path):
 def test_a_single_call_is_not_bold_workload_by_workload(tmp_path):
     traces = [trace(name, 1, 1.0, protocol=ONE_CALL) for name in ("fast", "slow")]
     rows, _ = measurements.load([trace_set(tmp_path, traces)])
-    (row,) = by_workload.times(rows).sections[0]
+    (row,) = comparison.times_table(rows).sections[0]
     assert [cell.mark for cell in row[2:]] == ["", ""]
 
 
@@ -238,7 +238,7 @@ def test_a_change_names_its_definition_where_there_are_several(sides, several, w
     before, after = sides(old, new)
     rows, _ = against.compare([before], [after])
 
-    texts = [row[1] for row in changes(rows).rows]
+    texts = [row[1] for row in changes_table(rows).rows]
     assert sum(text.endswith(where) for text in texts) == 1
 
 
@@ -247,7 +247,7 @@ def test_what_has_not_changed_is_no_row(sides):
         [trace("a", 1, 1.0), trace("a", 7, 1.0)], [trace("a", 1, 1.01), trace("a", 7, 3.0)]
     )
     rows, _ = against.compare([before], [after])
-    (row,) = changes(rows).rows
+    (row,) = changes_table(rows).rows
     assert row[2] == 7
 
 
@@ -261,7 +261,7 @@ def test_a_faster_solution_is_shown_and_no_failure(compare, sides):
 def test_a_cell_of_several_runs_shows_its_median_and_half_its_range(compare, tmp_path):
     traces = [trace("fast", 1, ms) for ms in (1.0, 1.5, 1.1)]
     rows, _ = measurements.load([trace_set(tmp_path, [*traces, trace("slow", 1, 2.0)])])
-    texts = [cell.text for cell in by_workload.times(rows).sections[0][0][2:]]
+    texts = [cell.text for cell in comparison.times_table(rows).sections[0][0][2:]]
     assert texts == ["1.100 \N{PLUS-MINUS SIGN}0.250", "2.000"]
 
 
@@ -269,7 +269,7 @@ def test_a_change_shows_in_a_narrow_terminal_what_it_is(sides):
     name = "a_long_name_of_a_solution"
     before, after = sides([trace(name, 1, 1.0)], [trace(name, 1, 2.0)])
     rows, _ = against.compare([before], [after])
-    row = row_of(shown(changes(rows), 80), name)
+    row = row_of(shown(changes_table(rows), 80), name)
     assert row[1:] == ["NVIDIA H200, relaxed", "1", "+100.0%", "slower"]
 
 

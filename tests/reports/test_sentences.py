@@ -128,7 +128,7 @@ def test_every_listed_sentence_is_computed_by_a_function_or_is_no_measurement():
 
 def test_no_figure_of_this_repository_is_without_source():
     """No figure is computed here, and so none compared: `moebench docs --check` does that."""
-    for page, path in sentences.pages().items():
+    for page, path in sentences.page_files().items():
         text = path.read_text()
         of_page = [each for each in sentences.listed() if each.page == page]
         matches, not_there = sentences.located(sentences.Page(page, text), of_page)

@@ -10,7 +10,7 @@ from recorded import DEFAULT, NAME, trace, trace_set, write
 
 
 def times_in(file):
-    return sorted(each.evaluation.performance.latency_ms for each in trace_files.load(file))
+    return sorted(each.evaluation.performance.latency_ms for each in trace_files.read_saved(file))
 
 
 def test_broken_lines_are_named_and_the_rest_is_read(tmp_path):

@@ -43,4 +43,4 @@ def test_traces_are_added_by_clock_as_runs_and_others_left_out(
 
 
 def times_in(file):
-    return sorted(each.evaluation.performance.latency_ms for each in trace_files.load(file))
+    return sorted(each.evaluation.performance.latency_ms for each in trace_files.read_saved(file))

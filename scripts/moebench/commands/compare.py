@@ -22,18 +22,18 @@ from moebench.core.printable import printable
 from moebench.core.provenance import CLOCKS
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
-from moebench.reports import by_workload, changes, comparison, files, html
+from moebench.reports import changes, comparison, csv_and_json, html
 from moebench.reports.measured_with import conditions_of
 from moebench.reports.table import Table, one_line
 from moebench.reports.terminal import InTerminal, console
 from moebench.results import against, measurements, trace_files
 from moebench.results.summary import shown_tolerance
 
-# Option -> how the file that it names is made of all rows.
+# Option -> function that makes the content of the file it names, of all rows
 OUTPUTS: dict[str, Callable[[pd.DataFrame], str]] = {
     "html": html.page,
-    "csv": files.csv_text,
-    "json": files.json_text,
+    "csv": csv_and_json.csv_text,
+    "json": csv_and_json.json_text,
 }
 
 
@@ -96,13 +96,14 @@ def main(args: argparse.Namespace) -> int:
 
 
 def show_changes(after: list[Path], args: argparse.Namespace) -> int:
-    """Print what `against.compare` found, and return the exit status: 1 where anything is worse.
+    """Print what `against.compare` returns; return the exit status, 1 where anything is worse.
 
-    It is Markdown where the output is no terminal. Raises CannotRun where nothing can be compared.
+    after: the traces after the change. The table is Markdown where the output is no terminal.
+    Raises CannotRun where nothing can be compared.
     """
     all_rows, warnings = against.compare(args.against, after)
     rows = chosen(all_rows, args)
-    table = changes.changes(rows)
+    table = changes.changes_table(rows)
     if sys.stdout.isatty():
         show([table])
     else:
@@ -115,7 +116,10 @@ def show_changes(after: list[Path], args: argparse.Namespace) -> int:
 
 
 def check_outputs(outputs: dict[str, Path], traces: list[Path]) -> None:
-    """Raise UserError where two outputs are one file, or one is a file of the traces."""
+    """Raise UserError where two outputs are one file, or an output is one of the trace files.
+
+    outputs: option -> the file that it names.
+    """
     read = {file.resolve() for file in trace_files.trace_files_below(traces)}
     options = {}
     for name, path in outputs.items():
@@ -130,9 +134,9 @@ def check_outputs(outputs: dict[str, Path], traces: list[Path]) -> None:
 
 
 def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
-    """Return the rows that the arguments ask for, those of the main definition first.
+    """Return the rows that the arguments ask for, those of the catalogue's first definition first.
 
-    Raises UserError, with what there is, where nothing was recorded.
+    Raises UserError, which says what there is, where nothing like it was recorded.
     """
     rows = rows[rows.clock == args.clock]
     if rows.empty:
@@ -160,7 +164,10 @@ def check_solutions(names: list[str], rows: pd.DataFrame) -> None:
 
 
 def recorded_definition(wanted: str, rows: pd.DataFrame) -> str:
-    """Return the name of the definition that a user means. Raises UserError without any row."""
+    """Return the name of the definition that a user means by a key or a name.
+
+    Raises UserError for a definition that has no row.
+    """
     recorded = set(rows.definition)
     name = catalogue.definition_named(wanted)
     if name in recorded:
@@ -174,9 +181,8 @@ def recorded_definition(wanted: str, rows: pd.DataFrame) -> str:
 
 
 def in_catalogue_order(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows by definition, as `moebench data` lists them, then those of others.
-
-    A definition's rows stay in their order.
+    """Return the rows sorted by definition: in the order of `moebench data`, then those that it
+    does not list. The rows of one definition stay in their order.
     """
     names = dict.fromkeys([*catalogue.by_name(), *rows.definition])
     places = {name: place for place, name in enumerate(names)}
@@ -184,19 +190,19 @@ def in_catalogue_order(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:
-    """Return a table for each GPU; the last one's caption explains them all.
+    """Return a table for each GPU, of which only the last has a caption, as it explains them all.
 
     rows: of one definition.
     """
     tolerance = args.tolerance or shown_tolerance(rows)
     at_tolerance = rows[rows.tolerance == tolerance]
-    draw = comparison.solutions
+    draw = comparison.solutions_table
     if args.rates:
         rows = at_tolerance
-        draw = by_workload.rates
+        draw = comparison.rates_table
     elif args.workloads or args.tolerance:
         rows = at_tolerance
-        draw = by_workload.times
+        draw = comparison.times_table
 
     drawn = []
     gpus = comparison.gpus(rows)

@@ -15,6 +15,7 @@ from moebench.operators.roofline import MEASURED_ON, Bound
 from moebench.reports.table import Entry, Table, decimal
 from moebench.reports.terminal import InTerminal, console
 
+# Size of a layer -> how the table calls it
 SIZES = {"num_experts": "E", "hidden_size": "H", "intermediate_size": "I", "n": "N", "k": "K"}
 
 
@@ -54,7 +55,7 @@ def definitions_table() -> Table:
 
 
 def sizes_text(sizes: Sizes) -> str:
-    """Return "E 256, H 7168, I 2048"."""
+    """Return the sizes that SIZES lists: "E 256, H 7168, I 2048"."""
     parts = []
     for name, short in SIZES.items():
         if name in sizes:
@@ -76,7 +77,7 @@ def workloads_table(key: str) -> Table:
 
 
 def bound_cells(bound: Bound) -> list[Entry]:
-    """Return rows, active experts, MB, GFLOP, which of both limits, and the bound in ms."""
+    """Return the last six cells of a row of `workloads_table`, from a workload's bound."""
     limit = "bytes" if bound.memory_ms >= bound.compute_ms else "FLOPs"
     megabytes = f"{bound.bytes / 1e6:.1f}"
     gigaflops = f"{bound.flops / 1e9:.1f}"

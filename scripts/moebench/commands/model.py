@@ -19,17 +19,19 @@ from moebench.models.checkpoint import Assumptions, Checkpoint, read_file
 from moebench.operators import catalogue
 from moebench.operators.fp8.routed import routed_key
 from moebench.operators.layers import Split
-from moebench.reports.layer_facts import RankLayer, facts, keys_by_form
-from moebench.reports.servings import (
+from moebench.reports.layer_facts import (
     TOP_K_GIVEN,
+    RankLayer,
     Serving,
+    facts,
+    keys_by_form,
     serving_rows,
     servings_of,
     solutions_serving,
 )
 
-WIDTH = 100
-INDENT = 22
+WIDTH = 100  # of a line
+INDENT = 22  # of a row's text, beside its name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +90,7 @@ def main(args: argparse.Namespace) -> int:
     if args.add:
         paths.require_clone("moebench model --add")
         print("\n".join(add_model.add(args.add, layer.checkpoint, layer.sizes)))
-        layer = rank_layer(args)  # which has a definition now
+        layer = rank_layer(args)  # again, as the layer has a definition now
 
     servings = servings_of(layer)
     if not args.add:
@@ -99,7 +101,9 @@ def main(args: argparse.Namespace) -> int:
 
 
 def check_scales(args: argparse.Namespace) -> int:
-    """Print how many blocks of a checkpoint in MXFP4 are exact as FP8; return 0 if all are."""
+    """Print how many blocks of a checkpoint in MXFP4 are exact as FP8; return the exit status, 0 if
+    all are.
+    """
     checkpoint = checkpoint_of(args, Assumptions(fp8_activations=True, limit=args.limit))
     if checkpoint.kind != "mxfp4":
         raise UserError(f"--check-scales: got weights in {checkpoint.storage}, want MXFP4")
@@ -111,7 +115,11 @@ def check_scales(args: argparse.Namespace) -> int:
 
 
 def checkpoint_of(args: argparse.Namespace, assumed: Assumptions) -> Checkpoint:
-    """Return the checkpoint. Raises UserError for what is no layer that a definition can have."""
+    """Return the checkpoint that the arguments name.
+
+    assumed: what the user says of it. Raises UserError for a layer that no definition can have, and
+    for a file that cannot be read.
+    """
     try:
         return read_file(args.config, assumed)
     except ValueError as error:  # no JSON, too
@@ -121,7 +129,10 @@ def checkpoint_of(args: argparse.Namespace, assumed: Assumptions) -> Checkpoint:
 
 
 def rank_layer(args: argparse.Namespace) -> RankLayer:
-    """Return the checkpoint's layer on one rank. Raises UserError for ranks that cannot be."""
+    """Return the checkpoint's layer on one rank.
+
+    Raises UserError for numbers of ranks that cannot share the layer.
+    """
     assumed = Assumptions(args.fp8, args.fp8_activations, args.limit)
     checkpoint = checkpoint_of(args, assumed)
     try:
@@ -138,8 +149,9 @@ def rank_layer(args: argparse.Namespace) -> RankLayer:
 
 
 def shared_count(args: argparse.Namespace, checkpoint: Checkpoint) -> int:
-    """Return how many shared experts the layer is to have. Raises ValueError where there is none
-    that can be appended to the others.
+    """Return how many shared experts the layer shall have: 0 without --shared.
+
+    Raises ValueError where the model has none that can be appended to the other experts.
     """
     if not args.shared:
         return 0
@@ -152,7 +164,7 @@ def shared_count(args: argparse.Namespace, checkpoint: Checkpoint) -> int:
 
 
 def wrapped(rows: list[tuple[str, str]]) -> list[str]:
-    """Return lines of a width that a terminal shows: a row's name, and its text beside it."""
+    """Return rows as lines of WIDTH: a row's name, and its text beside it."""
     lines = []
     for name, text in rows:
         first = name.ljust(INDENT)
@@ -182,7 +194,9 @@ def next_commands(args: argparse.Namespace, layer: RankLayer, servings: list[Ser
 
 
 def free_key(layer: RankLayer, split: Split) -> str:
-    """Return a key for the layer that no definition has: KEY, KEY-2, KEY-3 ..."""
+    """Return a key for the layer that no definition has: "glm-5-ep8", or "glm-5-ep8-2" and so on
+    where that is taken.
+    """
     name = add_model.model_of(layer.checkpoint) or layer.checkpoint.name
     wanted = name + split.suffix()
     if layer.checkpoint.kind == "mxfp4":

@@ -28,15 +28,15 @@ from moebench.packing.manifest import (
     MANIFEST,
     NOT_SOLUTIONS,
     read_manifest,
-    readable,
+    readable_manifests,
     solution_names,
 )
 
-TEMPLATES = Path(__file__).with_name("new_solution")  # a folder for each further start
+TEMPLATES = Path(__file__).with_name("new_solution")  # a folder for each START that is no solution
 NOT_COPIED = (".pyc", ".md")  # compiled code, and pages that are about the original alone
 REPOSITORY_FOLDERS = {"definitions", "workloads", "traces", "solutions"}
 
-# Parts of a manifest's text. A table ends before the next one or at the end of the file.
+# Parts of a manifest's text. A table of TOML ends before the next one or at the end of the file.
 NAME_LINE = re.compile(r"^name\s*=.*$", re.MULTILINE)
 AUTHOR_LINE = re.compile(r"^author\s*=.*$", re.MULTILINE)
 ENTRY_POINT_LINE = re.compile(r"^entry_point\s*=.*\n", re.MULTILINE)
@@ -48,7 +48,9 @@ FACTS = re.compile(r"^\[facts\].*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Original:
-    """What a new solution begins as. is_start: it is meant to be one, not merely a solution."""
+    """What a new solution is copied from. is_start: whether it is a START of --from, which is meant
+    to be copied, or merely a solution.
+    """
 
     name: str
     folder: Path
@@ -92,15 +94,15 @@ def main(args: argparse.Namespace) -> int:
 
 
 def shown(folder: Path) -> Path:
-    """Return a folder's path from here, if it is below."""
+    """Return a folder's path from the working folder if it is below, else as it is."""
     here = Path.cwd()
     return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
 def starts() -> dict[str, Path]:
-    """Return the folder of each start by the name that --from has for it."""
+    """Return START of --from -> the folder that is copied."""
     folders = {}
-    for name, manifest in readable().items():
+    for name, manifest in readable_manifests().items():
         if manifest.start:
             folders[manifest.start] = paths.SOLUTIONS / name
     for template in TEMPLATES.iterdir():
@@ -109,7 +111,7 @@ def starts() -> dict[str, Path]:
 
 
 def original_named(name: str) -> Original:
-    """Return the start or the solution that --from names. Raises UserError for neither."""
+    """Return the START or the solution that --from names. Raises UserError for any other name."""
     known_starts = starts()
     if name in known_starts:
         return Original(name, known_starts[name], is_start=True)
@@ -120,7 +122,9 @@ def original_named(name: str) -> Original:
 
 
 def check_name(name: str) -> None:
-    """Raise UserError for a name that no solution can have, that is taken, or that collides."""
+    """Raise UserError for a name that no solution can have, that is taken, or that would hide
+    something else (`owner_of`).
+    """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UserError(
             f"NAME: got {name!r}, want lower-case letters, digits and underscores, a letter first"
@@ -134,7 +138,7 @@ def check_name(name: str) -> None:
 
 
 def owner_of(name: str) -> str | None:
-    """Return what has this name already in Python or in this project, in words, or None."""
+    """Return what has a name already in Python or in this project, "a word of Python", or None."""
     if keyword.iskeyword(name) or keyword.issoftkeyword(name):
         return "a word of Python"
     if is_pythons_own(name):
@@ -181,9 +185,10 @@ def default_author() -> str:
 
 
 def checked_author(author: str) -> str:
-    """Return the name without blanks around it. Raises UserError for what is no folder's name.
+    """Return the author's name without blanks around it.
 
-    In a data set an author's solutions lie in a folder of that name.
+    In a data set an author's solutions lie in a folder of that name: raises UserError for a name
+    that no folder can have.
     """
     author = author.strip()
     is_folder_name = re.fullmatch(r"[^./\\][^/\\]*", author) is not None
@@ -193,9 +198,10 @@ def checked_author(author: str) -> str:
 
 
 def files_of(original: Original, name: str) -> dict[str, bytes]:
-    """Return the content of each file of a copy that has this name, by its path in the folder.
+    """Return path -> content, of the files of a copy of the original.
 
-    Headers of the original's own folder are included as the copy's.
+    Where a file includes a header of the original's folder, the copy includes its own header. name:
+    of the copy.
     """
     old_include = f'#include "{original.folder.name}/'.encode()
     new_include = f'#include "{name}/'.encode()
@@ -209,9 +215,11 @@ def files_of(original: Original, name: str) -> dict[str, bytes]:
 
 
 def manifest_of_copy(manifest: str, name: str, author: str, keys: list[str]) -> str:
-    """Return a manifest's text with a new name and author, and nothing of the original's alone.
+    """Return a manifest's text with a new name and author, without what is said of the original
+    alone.
 
-    With keys it serves these layers and the small one of each one's routing.
+    keys: of the layers that the copy serves, beside the small layer of the same routing; [] for
+    those of the original.
     """
     author_line = f"author = {json.dumps(author, ensure_ascii=False)}"
     manifest = NAME_LINE.sub(f'name = "{name}"', manifest, count=1)
@@ -228,9 +236,9 @@ def manifest_of_copy(manifest: str, name: str, author: str, keys: list[str]) -> 
 
 
 def copy_solutions(folder: Path) -> None:
-    """Copy the installed solutions to a folder that has none, for the new one to lie beside them.
+    """Copy the installed solutions to a folder that has none, so that the new one lies beside them.
 
-    Their shared files come last: by them the copy counts as complete.
+    common/ is copied last: a folder with common/ counts as a complete copy.
     """
     shared = folder / "common"
     if shared.is_dir():
@@ -247,7 +255,7 @@ def copy_solutions(folder: Path) -> None:
 
 
 def write_folder(folder: Path, files: dict[str, bytes]) -> None:
-    """Write a folder that is there with all its files, or after Ctrl-C and errors not at all."""
+    """Write a folder with all its files; after Ctrl-C or an error there is no folder."""
     temporary = folder.with_name(f".new-{folder.name}-{os.getpid()}")
     try:
         for name, content in files.items():

@@ -60,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
             "--definition: got it alone, want --package, --trace-apply or --build with it"
         )
 
-    # before anything is written: this raises if a solution that is named cannot be packed
+    # first, as it raises if a solution that is named cannot be packed: then nothing is written
     _, left_out = pack.pack_all(args.names)
     written = write(args)
     print(*written, sep="\n")
@@ -74,9 +74,8 @@ def main(args: argparse.Namespace) -> int:
 
 
 def write(args: argparse.Namespace) -> list[Path]:
-    """Write the solutions that can be packed: as packages, for Trace Apply, or into packed/.
-
-    Return the files or folders that are written.
+    """Write the solutions that can be packed: as packages, for Trace Apply, or into packed/; return
+    the files, or the packages' folders.
     """
     if args.package:
         return python_package.pack_packages(args.names, args.package, args.definition)
@@ -86,7 +85,7 @@ def write(args: argparse.Namespace) -> list[Path]:
 
 
 def say_what_has_no_plugin(packages: list[Path]) -> None:
-    """Report which of the packages hold no adapter that vLLM finds as a plugin."""
+    """Print which of the packages hold no adapter that vLLM finds as a plugin."""
     without_plugin = [str(path) for path in packages if not (path / "for_vllm.py").exists()]
     if without_plugin:
         print(f"{', '.join(without_plugin)}: {NO_PLUGIN}", file=sys.stderr)

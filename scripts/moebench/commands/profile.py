@@ -19,7 +19,7 @@ from moebench.judging.device import device_here
 from moebench.judging.selection import choose_layer, select
 from moebench.operators.catalogue import layer_key_named
 from moebench.operators.routing.kinds import KINDS
-from moebench.profiling.calls import choose
+from moebench.profiling.calls import choose_workloads
 from moebench.profiling.profile import Job, profile_all
 from moebench.profiling.record import ProfileRecord
 from moebench.reports.profiles import table
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Progress:
-    """Prints lines for the user, and remembers whether one of them was of a failure."""
+    """Prints lines for the user, and remembers whether one of them said that something failed."""
 
     def __init__(self):
         self.has_failed = False
@@ -60,7 +60,7 @@ class Progress:
 
 def main(args: argparse.Namespace) -> int:
     layer_key = choose_layer(args.definition, True, args.solutions)
-    workloads = choose(args.workloads, layer_key)
+    workloads = choose_workloads(args.workloads, layer_key)
     if not torch.cuda.is_available():
         raise CannotRun("moebench profile needs a CUDA device; torch sees none")
 

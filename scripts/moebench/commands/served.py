@@ -35,7 +35,7 @@ from moebench.served.record import Head, Point, ServedRecord
 
 TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 2048, 4096, 8192, 16384]
 CPU_TOKENS = [1, 4]
-CPU_LAYERS = 2  # and of a definition that is of no model
+CPU_LAYERS = 2  # also on a GPU, for a definition that is of no model
 TOLERANCE = TOLERANCES["relaxed"]
 
 
@@ -92,7 +92,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def layers_of_model(layer_key: str) -> int | None:
-    """Return how many such layers the model has, None where the definition is of no model."""
+    """Return how many layers of this key its model has, None for a definition of no model."""
     model = layer_of(layer_key)
     return model.count if model else None
 
@@ -100,8 +100,10 @@ def layers_of_model(layer_key: str) -> int | None:
 def resident_layers(
     asked_for: int | None, layer_key: str, num_tokens: int, solution_count: int
 ) -> int:
-    """Return how many layers are measured: those that fit into GPU memory of the ones asked for, or
-    of the model's, and say so where not all do.
+    """Return how many layers are measured: as many as asked for, or as the model has, but no more
+    than fit into GPU memory; where not all fit, that is printed.
+
+    num_tokens: the greatest token count.
     """
     if not torch.cuda.is_available():
         return asked_for or CPU_LAYERS
@@ -121,9 +123,10 @@ def measure(
     round_count: int,
     output: Path | None,
 ) -> None:
-    """Add the points that the record's head asks for to the record, write it and show it.
+    """Measure the points that the record's head asks for: add them to the record, write it to the
+    output file and show it.
 
-    The file is written whole each time, so an earlier one stays until there is a point.
+    The file is written whole at each token count, so an older record stays until there is a point.
     """
     screen = console()
     head = record.head
@@ -145,8 +148,8 @@ def points_at_each_count(
 ) -> Iterator[list[Point]]:
     """Yield the points of all solutions at each token count.
 
-    Raises CannotRun where others take the memory meanwhile; a solution's own want of it is its
-    result.
+    Raises CannotRun where the layers do not fit into memory, as when other processes take it
+    meanwhile. A solution that runs out of memory has that as its result.
     """
     device = device_here()
     try:
@@ -160,7 +163,7 @@ def points_at_each_count(
 
 
 def progress_line(point: Point) -> str:
-    """Return 'T=4  NAME  1.0300 ms', with why there is no graph, or the error."""
+    """Return a point's result, 'T=4  NAME  1.0300 ms', with why there is no graph, or the error."""
     result = point.error
     if result is None:
         result = f"{point.ms:.4f} ms"
@@ -170,9 +173,9 @@ def progress_line(point: Point) -> str:
 
 
 def titled_table(record: ServedRecord) -> Table:
-    """Return the table of the record, whose title says what it was measured on and how.
+    """Return the table of a record, with machine, tolerance and protocol in its title.
 
-    Where only a part of the model's layers fit, a note has the predicted times of all of them.
+    Where not all layers of the model were measured, a note has the predicted times of all.
     """
     drawn = table(record)
     measured_by = record.head.provenance

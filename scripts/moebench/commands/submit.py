@@ -101,7 +101,7 @@ def check_definitions(keys: list[str], packed: dict[str, dict[str, Solution]]) -
 
 
 def recorded_traces(keys: list[str], clocks: Iterable[str]) -> list[Path]:
-    """Return this repository's files of traces of these definitions, by these clocks."""
+    """Return this repository's trace files of these layer keys and clocks."""
     files = []
     for key in keys:
         name = definition_name(key)

@@ -6,7 +6,8 @@ workloads.
     ...
     ranks = { "my-model-ep8" = 8 }    # the layer key, and on how many ranks its experts lie
 
-Either all of it is written or nothing: if it is interrupted, the files are as they were.
+Either all of it is written or nothing: if it is interrupted, the files are as they were. `moebench
+model --add` calls `add`, and `moebench data --write` calls `write`.
 """
 
 import json
@@ -34,15 +35,15 @@ from moebench.operators.layers import (
 )
 
 KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")
-RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?(-shared)?(-mxfp4)?$")  # the end of a key
-SMALL_BYTES = 32_000_000  # of experts' weights: as many as a machine without a GPU can run
+RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?(-shared)?(-mxfp4)?$")  # of a layer key
+SMALL_BYTES = 32_000_000  # of experts' weights; a machine without a GPU can run as many
 
 
 def add(key: str, checkpoint: Checkpoint, sizes: Sizes) -> list[str]:
     """Add a layer to layers.toml and write its definitions and workloads; return a line for each.
 
-    key: the new layer's. sizes: the checkpoint's on one rank. Raises UserError for a key that is no
-    key or is taken, and for a layer that is there already.
+    key: of the new layer. sizes: of the checkpoint's layer on one rank. Raises UserError for a key
+    that is malformed or taken, and for a layer that is in the catalogue already.
     """
     names = catalogue.names(sizes, checkpoint.kind)
     check_key(key)
@@ -77,7 +78,7 @@ def write(layer_key: str) -> str:
 
 
 def keys_of(key: str, forms: Iterable[str]) -> dict[str, str]:
-    """Return form of a layer -> key of its definition. key: the layer's in layers.toml."""
+    """Return form of a layer -> key of the definition. key: of the layer in layers.toml."""
     keys = dict.fromkeys(forms, key)
     if "routed" in keys:
         keys["routed"] = routed_key(key)
@@ -85,7 +86,7 @@ def keys_of(key: str, forms: Iterable[str]) -> dict[str, str]:
 
 
 def check_key(key: str) -> None:
-    """Raise UserError for a text that is no key, and for a key that is taken."""
+    """Raise UserError for a key that is malformed or taken."""
     if not KEY.fullmatch(key):
         raise UserError(f"--add: got {key!r}, want lower-case letters, digits, dots and hyphens")
     taken = {*catalogue.keys(), "all"}
@@ -95,7 +96,10 @@ def check_key(key: str) -> None:
 
 
 def check_layer(key: str, names: dict[str, str]) -> None:
-    """Raise UserError where one of a layer's definitions is there. names: form -> definition."""
+    """Raise UserError if one of a layer's definitions is in the catalogue.
+
+    key: that the layer shall have. names: form -> name of the definition.
+    """
     by_name = catalogue.by_name()
     for name in names.values():
         if name in by_name:
@@ -103,7 +107,7 @@ def check_layer(key: str, names: dict[str, str]) -> None:
 
 
 def files_of(definitions: list[str]) -> list[Path]:
-    """Return the files that are written of these definitions, those with tensors left out."""
+    """Return the files that are written for these definitions, without those of tensors."""
     files = []
     for name in definitions:
         files.append(paths.definition_file(name))
@@ -113,7 +117,7 @@ def files_of(definitions: list[str]) -> list[Path]:
 
 
 def folders_of(definitions: list[str]) -> list[Path]:
-    """Return the folders of these definitions' tensors."""
+    """Return the folders in which these definitions' tensors are written."""
     folders = []
     for name in definitions:
         file = paths.ROOT / paths.blob_file(name, "any")
@@ -123,8 +127,8 @@ def folders_of(definitions: list[str]) -> list[Path]:
 
 @contextmanager
 def undone_on_failure(files: list[Path], folders: list[Path]) -> Iterator[None]:
-    """If anything is raised inside, Ctrl-C too, restore files and remove folders that were not
-    there before.
+    """Return a context that, if anything is raised inside, Ctrl-C too, restores the files and
+    removes those of the folders that were not there before.
     """
     before = {file: file.read_bytes() for file in files if file.exists()}
     new_folders = [folder for folder in folders if not folder.exists()]
@@ -162,7 +166,7 @@ def with_layer(text: str, key: str, checkpoint: Checkpoint, sizes: Sizes) -> str
 
 
 def model_of(checkpoint: Checkpoint) -> str | None:
-    """Return the name of the table in layers.toml that has all of a checkpoint's sizes, if any."""
+    """Return the name of the table in layers.toml with all of a checkpoint's sizes, or None."""
     wanted = DEFAULTS | checkpoint.sizes | {"layers": checkpoint.layers}
     for name, model in models().items():
         stated = DEFAULTS | model
@@ -174,8 +178,8 @@ def model_of(checkpoint: Checkpoint) -> str | None:
 def with_entry(text: str, table: str, field: str, entry: str) -> str:
     """Return the text of layers.toml with one more entry in a table's `ranks` or `mxfp4` (field).
 
-    A table without that field gets it, in the line after `ranks`. Lines are edited one by one, as
-    comments and layout of the file are its readers'.
+    A table without that field gets it, in the line after `ranks`. Lines are edited one by one, so
+    that comments and layout of the file stay.
     """
     lines = text.split("\n")
     at = line_of(lines, table, field)
@@ -207,7 +211,7 @@ def line_of(lines: list[str], table: str, field: str) -> int | None:
 def new_table(name: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
     """Return the text of a new model's table, still without layers.
 
-    sizes: those of its first layer, on one rank.
+    sizes: of the model's first layer, on one rank.
     """
     lines = [f"[{json.dumps(name)}]", f"name = {json.dumps(name)}", f"layers = {checkpoint.layers}"]
     for size, value in checkpoint.sizes.items():
@@ -220,8 +224,8 @@ def new_table(name: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
 
 
 def runs_on_cpu(checkpoint: Checkpoint, sizes: Sizes) -> bool:
-    """Whether a layer is for machines without a GPU: its experts are few bytes, and if they are FP8
-    it has a form with the router inside.
+    """Return whether a machine without a GPU can run a layer: its experts have few bytes, and with
+    FP8 weights it has a form with the router inside.
     """
     forms = catalogue.names(sizes, checkpoint.kind)
     if list(forms) == ["routed"]:

@@ -7,7 +7,8 @@ along K. A block of FP8 has a single scale, so a code becomes the E4M3 number
     value of the code * 2^(exponent of its group of 32 - exponent of the block)
 
 if there is an exponent of the block at which all of these are E4M3. This module needs nothing but
-torch, so that whatever loads weights can call it expert by expert.
+torch, so that any loader of weights can call `to_fp8`, or `experts_to_fp8` for all experts.
+scales.py calls `spans`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,22 +19,22 @@ import torch
 GROUP = 32  # columns with one scale in MXFP4
 BLOCK = 128  # rows and columns with one scale in FP8
 SCALE_BIAS = 127
-NAN_EXPONENT = 255 - SCALE_BIAS  # of the byte that is no number
+NAN_EXPONENT = 255 - SCALE_BIAS  # of the scale 255, which is NaN
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of E2M1, by the three low bits of a code
 VALUES = (*MAGNITUDES, *(-value for value in MAGNITUDES))
 
-# For each of E2M1's magnitudes the largest and the least power of two by which it can be multiplied
-# and is E4M3, which ends at 448 and whose smallest step is 2^-9. Zero takes any power.
+# For each of E2M1's magnitudes the largest and the least power of two whose product with it is a
+# number of E4M3, which ends at 448 and whose smallest step is 2^-9. With zero any product is one.
 ANY = 1000
 LARGEST = (ANY, 9, 8, 8, 7, 7, 6, 6)
 LEAST = (-ANY, -8, -9, -8, -10, -9, -11, -10)
-# If the scales of a block are no further apart, in powers of two, it is exact whatever its weights.
+# A block is exact whatever its weights if its scales are at most so many powers of two apart.
 MOST_SPAN = min(LARGEST) - max(LEAST)
-LEAST_NORMAL = -126  # of float32; a smaller scale would be flushed to zero by some kernels
+LEAST_NORMAL = -126  # exponent of float32; some kernels take a smaller scale for zero
 
 
 class NotExact(ValueError):
-    """A block of MXFP4 that no FP8 block has the values of."""
+    """Raised for a block of MXFP4 whose values no block of FP8 can have."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,9 @@ def experts_to_fp8(
 ) -> Iterator[Fp8Matrix]:
     """Yield one matrix of each expert, converted.
 
-    experts: (packed, scales) of each, as `to_fp8` takes them; they are read one at a time. name: of
-    the matrix, for messages. Raises NotExact that names the expert and the block.
+    experts: (packed, scales) of each expert's matrix, as `to_fp8` takes them; they are read one at
+    a time. name: of the matrix, for messages. Raises NotExact, which names the expert and the
+    block.
     """
     for number, (packed, scales) in enumerate(experts):
         yield to_fp8(packed, scales, f"expert {number}, {name}")
@@ -74,8 +76,8 @@ def to_fp8(packed: torch.Tensor, scales: torch.Tensor, name: str = "weights") ->
     by_row = block_exponents.repeat_interleave(BLOCK, dim=0)
     by_group = by_row.repeat_interleave(BLOCK // GROUP, dim=1)
 
-    # By which power of two a group's codes are multiplied. A group of zeros may be any number of
-    # powers from its block's scale; that is cut to what other groups can have.
+    # The powers of two by which groups' codes are multiplied. The scale of a group of zeros may be
+    # any; its power is cut to what other groups can have.
     shifts = exponents - by_group
     shifts.clamp_(min(LEAST[1:]), max(LARGEST[1:]))
     factors = power_of_two(shifts)
@@ -137,7 +139,7 @@ def exponents_of_blocks(codes: torch.Tensor, exponents: torch.Tensor, name: str)
 
 
 def by_magnitude(values: tuple[int, ...], magnitudes: torch.Tensor) -> torch.Tensor:
-    """Return LARGEST or LEAST (`values`) of each code's magnitude, int32."""
+    """Return the value of each code's magnitude, int32. values: LARGEST or LEAST."""
     table = torch.tensor(values, dtype=torch.int32, device=magnitudes.device)
     return table[magnitudes]
 
@@ -178,8 +180,8 @@ def spans(scales: torch.Tensor) -> torch.Tensor:
 
 
 def in_blocks(groups: torch.Tensor) -> torch.Tensor:
-    """Return [R, K / 32] as [R / 128, 128, K / 128, 4]: the second and fourth axes are a
-    block's.
+    """Return a view [R / 128, 128, K / 128, 4] of [R, K / 32]: a block's rows and groups are the
+    second and the fourth axis.
     """
     columns = groups.unflatten(1, (-1, BLOCK // GROUP))
     return columns.unflatten(0, (-1, BLOCK))
@@ -187,7 +189,7 @@ def in_blocks(groups: torch.Tensor) -> torch.Tensor:
 
 def power_of_two(exponents: torch.Tensor) -> torch.Tensor:
     """Return 2^exponents in float32. exponents: int32 from -126 to 127."""
-    # made of its bits, as torch.exp2 may round
+    # made of the bits of a float, as torch.exp2 may round
     biased = exponents + SCALE_BIAS
     bits = biased << 23
     return bits.view(torch.float32)

@@ -1,7 +1,8 @@
-"""Tell from a checkpoint's scales whether its experts in MXFP4 are exact as FP8.
+"""Tell from a checkpoint's scales whether its experts in MXFP4 are exact as FP8: `moebench model
+--check-scales`.
 
-MXFP4 has a scale for 32 weights, FP8 here one for a block of 128 x 128. If the scales in a block
-are not too far apart, all its weights are exact in FP8; only those scales are read.
+MXFP4 has a scale for 32 weights, FP8 here a scale for a block of 128 x 128. If the scales in a
+block are not too far apart, all weights of the block are exact in FP8. So only scales are read.
 """
 
 import re
@@ -16,7 +17,7 @@ from moebench.core.errors import UserError
 from moebench.models.checkpoint import Checkpoint
 from moebench.models.mxfp4_to_fp8 import BLOCK, GROUP, MOST_SPAN, spans
 
-# What checkpoints call tensors with the scales of one expert, or of all experts of a layer.
+# Names that checkpoints give to tensors with the scales of one expert, or of all in a layer
 SCALE_NAME = re.compile(r"\.experts\..*(\.scale|weight_scale|proj_scales?)(_inv)?$")
 NOT_CERTAIN = (
     f"whose scales are further apart than 2^{MOST_SPAN}: exact only if the weights at the ends "
@@ -28,7 +29,7 @@ NOT_CERTAIN = (
 class Scales:
     """The scales of one matrix of an expert.
 
-    name: the tensor's, followed by the expert's number if the tensor holds those of several.
+    name: of the tensor, followed by the expert's number if the tensor holds several experts'.
     exponents: [R, K / 32] bytes of E8M0.
     """
 
@@ -40,9 +41,9 @@ class Scales:
 class Tally:
     """Counts of the blocks of 128 x 128 in a checkpoint's matrices.
 
-    exact: blocks that are exact as FP8 whatever their weights. nan: blocks with a scale that is no
-    number. widest: the most powers of two by which the scales of one block are apart. widest_at:
-    the name of that block.
+    exact: blocks that are exact as FP8 whatever their weights. nan: blocks with a scale that is
+    NaN. widest: by how many powers of two the scales of a block are apart at most. widest_at: the
+    name of that block.
     """
 
     matrices: int = 0
@@ -135,7 +136,7 @@ def matrices_of(name: str, tensor: torch.Tensor) -> Iterator[Scales]:
 
 
 def rows_of(tally: Tally) -> list[tuple[str, str]]:
-    """Return a tally as rows for the terminal, each a heading and a text."""
+    """Return a tally as rows for the terminal, each a name and a text."""
     uncertain = tally.blocks - tally.exact - tally.nan
     exact = f"{tally.blocks}, of which {tally.exact} are exact as FP8 whatever their weights"
     rows = [

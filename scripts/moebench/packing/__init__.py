@@ -4,9 +4,13 @@
     -> its files, and those of solutions/common/ that they import          gather.py, references.py
     -> sizes and arguments of one definition, as files among them          problem.py
     -> a FIB Solution for each definition                                  pack.py
-    -> one folder, a Python package, FlashInfer's Trace Apply              flat.py, ...
+    -> those as files of other kinds
+       a single folder, for the contest                                    flat.py
+       Python packages                                                     python_package.py
+       solutions that FlashInfer's calls find                              trace_apply.py
 
-fingerprint.py says whether two packed solutions are the same program.
+eligibility.py tells whether a packed solution can run on this machine, fingerprint.py whether two
+are the same program. build_ahead.py has FIB build them, solution_files.py reads those of others.
 """
 
 from moebench.core import interpreter  # noqa: F401  before flashinfer_bench imports Triton

@@ -1,7 +1,8 @@
 """Write the layer's arguments, which operators/fp8/arguments.py states, for solutions to read.
 
-common/host/argument_table.py is for the checks in Python, common/cuda/host/argument_table.cuh for
-those in C++ and for what a compiled library exports. An argument is a line in either:
+problem.py packs the two files: common/host/argument_table.py, for checks in Python, and
+common/cuda/host/argument_table.cuh, for checks in C++ and for what a compiled library exports. An
+argument is a line in either:
 
     "hidden_states": Tensor((T, H), FP8),
     tensor(hidden_states, kFp8, {kTokens, kHidden}),
@@ -82,13 +83,13 @@ CPP_HEAD = f"""\
 """
 
 
-def source(path: str) -> str:
-    """Return PYTHON_FILE or CPP_FILE."""
-    return python_source() if path == PYTHON_FILE else cpp_source()
+def table_text(path: str) -> str:
+    """Return the text of PYTHON_FILE or CPP_FILE (path)."""
+    return python_text() if path == PYTHON_FILE else cpp_text()
 
 
-def python_source() -> str:
-    """Return PYTHON_FILE: a dictionary of arguments for each form of the layer."""
+def python_text() -> str:
+    """Return the text of PYTHON_FILE: a dictionary of arguments for each form of the layer."""
     lines = [PYTHON_HEAD]
     for form, arguments in ARGUMENTS.items():
         lines.append(f"{form} = {{")
@@ -98,21 +99,21 @@ def python_source() -> str:
 
 
 def in_python(argument: Argument) -> str:
-    """Return an argument as one of the classes in common/host/argument.py."""
+    """Return an argument as a call of a class in common/host/argument.py, "Real()" for instance."""
     if argument.at_most:
         return f"Integer({with_sizes(argument.at_most, SIZES_IN_PYTHON)})"
     if argument.shape is None:
         return "Real()"
 
-    sizes = ", ".join(shape(argument, SIZES_IN_PYTHON, "T"))
+    sizes = ", ".join(axis_sizes(argument, SIZES_IN_PYTHON, "T"))
     comma = "," if len(argument.shape) == 1 else ""
     dtype = DTYPES_IN_PYTHON[argument.dtype]
     optional = ", optional=True" if argument.optional else ""
     return f"Tensor(({sizes}{comma}), {dtype}{optional})"
 
 
-def cpp_source() -> str:
-    """Return CPP_FILE: all arguments' names, and an array of arguments for each form."""
+def cpp_text() -> str:
+    """Return the text of CPP_FILE: the names of all arguments, and an array for each form."""
     names = {}
     for arguments in ARGUMENTS.values():
         names |= dict.fromkeys(argument.name for argument in arguments)
@@ -131,12 +132,12 @@ def cpp_source() -> str:
 
 
 def array_name(form: str) -> str:
-    """Return kDsRouting of DS_ROUTING."""
+    """Return the name of a form's array in CPP_FILE: kDsRouting for DS_ROUTING."""
     return "k" + form.title().replace("_", "")
 
 
 def in_cpp(argument: Argument) -> str:
-    """Return a call of one of argument.cuh's functions."""
+    """Return an argument as a call of a function in common/cuda/host/argument.cuh."""
     name = f"argument::{argument.name}"
     if argument.at_most:
         return f"integer({name}, {with_sizes(argument.at_most, SIZES_IN_CPP)})"
@@ -145,12 +146,15 @@ def in_cpp(argument: Argument) -> str:
 
     function = "optional_tensor" if argument.optional else "tensor"
     dtype = DTYPES_IN_CPP[argument.dtype]
-    sizes = ", ".join(shape(argument, SIZES_IN_CPP, "kTokens")).replace("//", "/")
+    sizes = ", ".join(axis_sizes(argument, SIZES_IN_CPP, "kTokens")).replace("//", "/")
     return f"{function}({name}, {dtype}, {{{sizes}}})"
 
 
-def shape(argument: Argument, names: dict[str, str], num_tokens: str) -> list[str]:
-    """Return a tensor's sizes in terms of constants with these names."""
+def axis_sizes(argument: Argument, names: dict[str, str], num_tokens: str) -> list[str]:
+    """Return the size of each axis of a tensor, as an expression over constants.
+
+    names: size of a layer -> constant. num_tokens: the constant for the tokens of a call.
+    """
     sizes = []
     for axis in argument.shape:
         if axis == NUM_TOKENS:
@@ -161,5 +165,5 @@ def shape(argument: Argument, names: dict[str, str], num_tokens: str) -> list[st
 
 
 def with_sizes(expression: str, names: dict[str, str]) -> str:
-    """Return an expression with a constant's name for each size of a layer."""
+    """Return an expression in which names[size] stands for each size of a layer."""
     return SIZE_NAME.sub(lambda match: names[match[0]], expression)

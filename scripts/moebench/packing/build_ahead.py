@@ -1,5 +1,5 @@
-"""Build solutions for every definition they serve, before they are needed, on a machine that may
-have no GPU.
+"""Build solutions before they are needed, on a machine that may have no GPU: `moebench pack
+--build`. judging/building.py times the builds of a run by `build_timed`.
 """
 
 import os
@@ -27,8 +27,8 @@ def build(names: list[str], layer_keys: Collection[str] = ()) -> int:
     """Have FIB build solutions one after the other, and print a line for each; return the exit
     status, 1 if one does not build.
 
-    layer_keys: of the layers to build them for; without any, all that they serve. Raises as
-    `pack_all`.
+    layer_keys: of the layers to build for; without any, all that a solution serves. Raises what
+    `pack_all` raises, and UserError where none of the solutions serves one of these layers.
     """
     check_cache()
 
@@ -49,7 +49,7 @@ def build(names: list[str], layer_keys: Collection[str] = ()) -> int:
 
 
 def chosen_solutions(names: list[str], layer_keys: Collection[str]) -> list[Solution]:
-    """Return what to build. Raises UserError where none of them serves a layer key."""
+    """Return the packed solutions that `build` builds. Raises what `build` raises."""
     packed, _ = pack.pack_all(names)
     chosen = []
     for solutions in packed.values():
@@ -80,8 +80,8 @@ def build_timed(solution: Solution) -> tuple[float, str]:
 
 @contextmanager
 def undone_if_interrupted(solution: Solution) -> Iterator[None]:
-    """Where a build inside is interrupted, end its compilers, and remove their temporary files and
-    what FIB has written of the solution.
+    """Return a context for the build of a solution: on Ctrl-C its compilers are ended, and their
+    temporary files and what FIB has written of the solution are removed.
     """
     with temporary_files_apart():
         try:
@@ -94,7 +94,9 @@ def undone_if_interrupted(solution: Solution) -> Iterator[None]:
 
 @contextmanager
 def temporary_files_apart() -> Iterator[None]:
-    """Have this process and those it starts write temporary files to a folder that is removed."""
+    """Return a context in which this process and those it starts write their temporary files to a
+    folder that is removed in the end.
+    """
     before = dict(os.environ)
     default = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="moebench-", ignore_cleanup_errors=True) as folder:

@@ -1,4 +1,7 @@
-"""Whether a packed solution can run on this machine, decided before it is built."""
+"""Whether a packed solution can run on this machine, decided before it is built.
+
+judging/selection.py leaves out of a run what cannot, and prints why.
+"""
 
 import importlib.util
 

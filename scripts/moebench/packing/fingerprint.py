@@ -1,7 +1,7 @@
 """Fingerprint a packed solution: a hash that comments, docstrings, layout and folders leave alone.
 
-FIB's own hash covers every byte, and the solution's name. A trace has both, and is current as long
-as either is the same as that of the solution today.
+FIB's own hash covers every byte, and the solution's name. A trace holds both hashes, and is current
+as long as one of them is that of the solution today (results/staleness.py).
 """
 
 import ast
@@ -20,7 +20,7 @@ from moebench.packing.flat import flatten
 from moebench.packing.manifest import PackingError
 from moebench.packing.references import CPP_SUFFIXES
 
-# A token of C++ or CUDA, or what lies between two: one alternative a line
+# A token of C++ or CUDA, or what lies between two tokens: one alternative a line
 TOKEN = re.compile(
     r"""
     (?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"\w*)    # raw string
@@ -41,9 +41,10 @@ CONTINUATION = "\\\n"
 
 
 def fingerprint(solution: Solution) -> str:
-    """Return a sha1, in hex, of what FIB hashes but the name, of `stripped` sources in one folder.
+    """Return a sha1, in hex, of what FIB hashes, but without the solution's name, with `stripped`
+    sources, and with all of them in one folder.
 
-    Where two sources have one base name, all of them stay in their folders.
+    Where two sources have one base name, they stay in their folders.
     """
     spec = solution.spec
     sources = {source.path: source.content for source in solution.sources}
@@ -76,8 +77,10 @@ def source_hashes(solution: Solution) -> dict[str, str]:
 
 @cache  # a solution's definitions share nearly all of their files
 def stripped(suffix: str, text: str) -> str:
-    """Return what counts of a source: Python's syntax tree, C++'s and CUDA's tokens, the lines of
-    anything else. Python that cannot be parsed counts as it is.
+    """Return the part of a source that counts: the syntax tree of Python, the tokens of C++ and
+    CUDA, the lines of anything else without blanks at their ends.
+
+    Python that cannot be parsed counts as it is. suffix: of the file, ".py".
     """
     if suffix in CPP_SUFFIXES:
         return strip_cpp(text)
@@ -95,7 +98,7 @@ def stripped(suffix: str, text: str) -> str:
 def dump(node: object) -> str:
     """Return a syntax tree as text, the same in Python 3.10 to 3.13, where ast.dump differs.
 
-    Strings that are statements are left out: docstrings are such.
+    Strings that are statements are left out, as docstrings are.
     """
     match node:
         case ast.Constant():
@@ -124,7 +127,9 @@ def dump_fields(node: ast.AST) -> str:
 
 
 def dump_f_string(node: ast.JoinedStr) -> str:
-    """Return an f-string's parts. Pythons differ in where they split its constant text."""
+    """Return an f-string as text. Neighbouring parts of constant text are joined, as versions of
+    Python differ in where they split them.
+    """
     parts = []
     for is_text, run in groupby(node.values, lambda part: isinstance(part, ast.Constant)):
         if is_text:
@@ -135,8 +140,8 @@ def dump_f_string(node: ast.JoinedStr) -> str:
 
 
 def dump_list(nodes: list) -> str:
-    """Return the texts of nodes. Relative imports that follow each other are sorted: a formatter
-    orders them by the names of folders.
+    """Return a list of nodes as text. Relative imports that follow each other are sorted, as the
+    order that a formatter gives them depends on the names of folders.
     """
     texts = []
     for is_relative, run in groupby(nodes, is_relative_import):
@@ -152,7 +157,7 @@ def is_relative_import(node: object) -> bool:
 
 
 def split_imports(nodes: Iterable[ast.ImportFrom]) -> list[ast.ImportFrom]:
-    """Return an import for each name."""
+    """Return an import for each name that these import."""
     imports = []
     for node in nodes:
         for name in node.names:
@@ -199,7 +204,7 @@ def strip_cpp(text: str) -> str:
 
 
 def without_comment(token: re.Match) -> str:
-    """Return what a token is to the compiler: a comment is a space, continued lines are joined."""
+    """Return what the compiler sees of a token: a space for a comment, continued lines joined."""
     if token["comment"]:
         return " "
     if token["raw"]:
@@ -208,7 +213,10 @@ def without_comment(token: re.Match) -> str:
 
 
 def opens_parameters(token: re.Match, line: list[str]) -> bool:
-    """Whether this is the bracket in `#define f(x)`, which is not that in `#define f (x)`."""
+    """Return whether a token is the bracket of `#define f(x)`; that of `#define f (x)` is not.
+
+    line: the tokens before it.
+    """
     if token[0] != "(" or len(line) != 3 or line[:2] != ["#", "define"]:
         return False
     before = token.string[token.start() - 1]

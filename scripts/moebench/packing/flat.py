@@ -1,8 +1,8 @@
 """Put the files of a packed solution into one folder, with imports and includes that follow.
 
 common/triton/layer.py becomes layer.py, and `from .common.triton.layer import x` becomes
-`from .layer import x`. Submissions need it, as the public starter kit drops folders. Fingerprints
-use it, as the folder of a file says nothing about what it does.
+`from .layer import x`. submission/contest.py calls `flatten`, as the public starter kit drops
+folders, and fingerprint.py, as the folder of a file says nothing about what it does.
 """
 
 from functools import cache
@@ -31,15 +31,18 @@ def flatten(name: str, sources: dict[str, str]) -> dict[str, str]:
 
 @cache  # a solution's definitions share nearly all of their files
 def flat_text(path: str, text: str, packed: tuple[str, ...]) -> str:
-    """Return the text of a file in one folder. packed: the paths of all packed files."""
+    """Return a file's text as it is where all files are in one folder.
+
+    packed: the paths of all packed files.
+    """
     if path.endswith(".py"):
         return with_flat_imports(path, text, packed)
     return with_includes(text, lambda included: flat_include(included, packed))
 
 
 def with_flat_imports(path: str, text: str, packed: tuple[str, ...]) -> str:
-    """Return Python's text with `from .b import c` in place of `from .a.b import c`, or with
-    `from . import c` where a/b is a folder.
+    """Return a Python file's text with `from .b import c` in place of `from .a.b import c`, and
+    with `from . import c` where a/b is a folder.
 
     Text that cannot be parsed stays as it is.
     """
@@ -62,7 +65,7 @@ def with_flat_imports(path: str, text: str, packed: tuple[str, ...]) -> str:
 
 
 def flat_include(included: str, packed: tuple[str, ...]) -> str:
-    """Return the base name of an included path if it is that of a packed file."""
+    """Return the base name of an included path that is a packed file's, any other path as it is."""
     parts = [part for part in PurePosixPath(included).parts if part != ".."]
     ending = "/" + "/".join(parts)
     if any(f"/{path}".endswith(ending) for path in packed):

@@ -1,18 +1,19 @@
-"""Gather the files that a solution is packed from, and change their imports and includes.
+"""Gather the files that a solution is packed from, and change their imports and includes. pack.py
+makes a Gathering for each solution.
 
-Packed are all sources in the solution's folder and in that of the solution it is based on, and what
-these need of solutions/common/: modules that are imported, headers that are included, the
-manifest's `units`, and what has the name of one of these, as tiles.csv beside tiles.py and
+Packed are all sources in the solution's folder and in that of the solution it is based on, and the
+files of solutions/common/ that these need: modules that are imported, headers that are included,
+the manifest's `units`, and files called as one of these, as tiles.csv beside tiles.py and
 quantise_tokens.cu beside quantise_tokens.cuh.
 
-The packed solution has its own files at the top, and common/ below:
+In a packed solution the files of its folder are at the top, and common/ is a folder beside them:
 
     in solutions/mine/main.py                       in the packed main.py
     from ..common.triton.layer import launch_layer  from .common.triton.layer import launch_layer
     #include "common/cuda/tokens/route.cuh"         #include "route.cuh"
 
-In solutions/ an editor can follow both. The build searches the folders of all headers, so a packed
-source includes them by their name alone.
+In solutions/ an editor can follow imports and includes. The build searches the folders of all
+headers, so a packed source includes a header by its name alone.
 """
 
 import re
@@ -44,15 +45,15 @@ COMPANIONS = {".py": (".csv", ".cpp"), ".cuh": (".cu",)}
 class Gathering:
     """The files of one solution.
 
-    folders: the solution's below solutions/, after that of its base if it has one. files: path in
-    the packed solution -> file. Raises PackingError for an import, an include or a unit that cannot
-    be followed.
+    folders: names of the folders below solutions/ that are packed: that of its base if it has one,
+    then the solution's. files: path in the packed solution -> file. Raises PackingError for an
+    import, an include or a unit that cannot be followed.
     """
 
     def __init__(self, manifest: Manifest):
         self.name = manifest.name
         self.folders = [name for name in (manifest.based_on, manifest.name) if name]
-        self.files = self.own_files()
+        self.files = self.folder_files()
 
         pending = list(self.files.values())
         for unit in manifest.units:
@@ -63,9 +64,9 @@ class Gathering:
 
         self.check_headers()
 
-    def own_files(self) -> dict[str, Path]:
-        """Return path -> file of the solution's folder and of its base's; its own count where both
-        have one.
+    def folder_files(self) -> dict[str, Path]:
+        """Return path -> file, of the solution's folder and of its base's. Where both have a file,
+        the solution's counts.
         """
         files = {}
         for folder in self.folders:
@@ -74,6 +75,15 @@ class Gathering:
                 if file.suffix in SUFFIXES and not is_marker(file):
                     files[file.relative_to(root).as_posix()] = file
         return files
+
+    def unit_file(self, unit: str) -> Path:
+        """Return the file of one of the manifest's `units`."""
+        common = paths.SOLUTIONS / COMMON
+        files = {str(tree_path(file)): file for file in common.rglob("*.cu")}
+        if unit not in files:
+            present = ", ".join(sorted(files)) or "there is none"
+            raise refusal(self.name, "units", unit, f"one of: {present}")
+        return files[unit]
 
     def add(self, file: Path) -> list[Path]:
         """Add a file of common/ and its companions to `files`; return those that are new there."""
@@ -88,25 +98,6 @@ class Gathering:
                 self.files[path] = each
                 new.append(each)
         return new
-
-    def unit_file(self, unit: str) -> Path:
-        """Return the file of one of the manifest's `units`."""
-        common = paths.SOLUTIONS / COMMON
-        files = {str(tree_path(file)): file for file in common.rglob("*.cu")}
-        if unit not in files:
-            present = ", ".join(sorted(files)) or "there is none"
-            raise refusal(self.name, "units", unit, f"one of: {present}")
-        return files[unit]
-
-    def file_at(self, path: str) -> Path | None:
-        """Return the file that is packed, or would be, for a path below solutions/ that a source
-        names; None where there is none. For a path in the base's folder it may be the solution's.
-        """
-        folder, _, below = path.partition("/")
-        if folder in self.folders:
-            return self.files.get(below)
-        file = paths.SOLUTIONS / path
-        return file if folder == COMMON and file.is_file() else None
 
     def needed_by(self, file: Path) -> list[Path]:
         """Return the files of common/ that a file imports or includes."""
@@ -171,8 +162,20 @@ class Gathering:
             elif path.partition("/")[0] in (COMMON, *self.folders):
                 raise PackingError(f"{self.place(file, line)}: includes {path}, which is not there")
 
+    def file_at(self, path: str) -> Path | None:
+        """Return the file that is packed for a path below solutions/, or None.
+
+        path: as an import or include names it. For a path in the base's folder the file may be the
+        solution's.
+        """
+        folder, _, below = path.partition("/")
+        if folder in self.folders:
+            return self.files.get(below)
+        file = paths.SOLUTIONS / path
+        return file if folder == COMMON and file.is_file() else None
+
     def check_headers(self) -> None:
-        """Raise PackingError for two headers of one name, by which sources include them."""
+        """Raise PackingError for two headers of one name, as sources include them by name."""
         headers = [PurePosixPath(path) for path in self.files if path.endswith(HEADERS)]
         for name, count in Counter(header.name for header in headers).items():
             if count > 1:
@@ -195,8 +198,8 @@ class Gathering:
         return text
 
     def packed_include(self, path: str) -> str:
-        """Return what a packed source has in place of an included path: the name of a packed file,
-        and a library's path as it is.
+        """Return what a packed source includes in place of a path: a packed file's name alone, and
+        a library's path as it is.
         """
         return PurePosixPath(path).name if self.file_at(path) else path
 
@@ -216,7 +219,7 @@ class Gathering:
         return read_source(self.name, file)
 
     def place(self, file: Path, line: int | None = None) -> str:
-        """Return 'mine: few/main.py:12', with which messages about a file begin."""
+        """Return the beginning of a message about a file: 'mine: few/main.py:12'."""
         path = tree_path(file)
         if not is_common(file):
             path = path.relative_to(path.parts[0])
@@ -234,12 +237,14 @@ def is_common(file: Path) -> bool:
 
 
 def is_marker(file: Path) -> bool:
-    """Whether a file only tells Python that its folder is a package. FIB takes no empty file."""
+    """Return whether a file only tells Python that its folder is a package. FIB takes no empty
+    file.
+    """
     return file.name == "__init__.py" and not file.stat().st_size
 
 
 def with_packed_imports(file: Path, text: str) -> str:
-    """Return the text of a Python file with its imports changed, as in this module's docstring."""
+    """Return a Python file's text with the imports that it has in a packed solution."""
     if is_common(file):  # common/ lies in the packed solution as it does in solutions/
         return text
 

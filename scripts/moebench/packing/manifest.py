@@ -8,7 +8,7 @@
     target_hardware = ["sm_90"]
     definitions = ["glm-5-ep8"]
 
-Nothing else reads that file.
+Everything that needs a manifest calls `read_manifest` or one of the lists of solutions below it.
 """
 
 import tomllib
@@ -29,10 +29,9 @@ from moebench.operators import catalogue
 from moebench.packing.serves import Rule, served
 
 MANIFEST = "solution.toml"
-# Keys that a manifest has from the solution it is based on, where it does not state them; and those
-# that it has where it states neither of the two.
+# Keys that a manifest has from the solution it is based on, where it does not state them
 INHERITED = ("units", "stages", "renorm_entry_point", "routed_entry_point", "mxfp4_entry_point")
-SERVING = ("definitions", "serves")
+SERVING = ("definitions", "serves")  # both are inherited where neither is stated
 DEFAULT = ["full", "small"]  # definitions of a solution that says nothing of them
 NOT_SOLUTIONS = {"common", "packed"}  # folders beside those of solutions
 
@@ -53,16 +52,20 @@ Hardware = Literal[
 class Manifest(Strict):
     """The keys of solution.toml.
 
-    entry_point: FILE::FUNCTION. renorm_entry_point, routed_entry_point, mxfp4_entry_point: those
-    for definitions with softmax routing inside, with top-k given, and with MXFP4 experts, where
-    they differ. A FUNCTION_bf16 beside one of them, for tokens in bf16, is `run_bf16` in packages.
-    units: .cu files of solutions/common/ that are compiled and that no file includes, as
-    "common/cuda/host/binding.cu". definitions: layer keys; once it is read, those that the rules in
-    `serves` take, too. based_on: the solution whose files this one has but for those of its own.
+    entry_point: FILE::FUNCTION. renorm_entry_point, routed_entry_point, mxfp4_entry_point: the
+    entry points for definitions with softmax routing inside, with top-k given, and with MXFP4
+    experts, where they differ from it. A FUNCTION_bf16 beside one of these functions takes tokens
+    in bf16; in packages it is `run_bf16`.
 
-    Not packed, and so of no effect on FIB's hash. first_use: what it takes, "compiles for two
-    minutes". start: the name under which `moebench new --from` copies it. stages: pattern of a
-    kernel's plain name -> stage. facts: what the docs' tables say of it.
+    units: .cu files of solutions/common/ that are compiled and that no file includes, as
+    "common/cuda/host/binding.cu". definitions: layer keys; `read_manifest` adds those that the
+    rules in `serves` take. based_on: the solution whose files this one has, too; its
+    folder's files stand in for those of the same name.
+
+    The other keys are not packed, and so have no effect on FIB's hash. first_use: what the first
+    call takes, "compiles for two minutes". start: the name under which `moebench new --from` copies
+    the solution. stages: pattern of a kernel's plain name -> stage. facts: what the docs' tables
+    say of the solution.
     """
 
     name: Text
@@ -87,18 +90,18 @@ class Manifest(Strict):
 
 
 def read_manifest(name: str) -> Manifest:
-    """Return a solution's manifest, with what it inherits and all definitions that it serves.
+    """Return a solution's manifest, with inherited keys and all definitions that it serves.
 
     Raises PackingError for missing, unknown or contradicting keys.
     """
-    manifest = read_own_manifest(name)
+    manifest = read_stated_manifest(name)
     if manifest.based_on is not None:
         manifest = with_inherited(manifest, read_base(manifest))
     return with_served(manifest)
 
 
-def read_own_manifest(name: str) -> Manifest:
-    """Return what a solution's own solution.toml states. Raises PackingError."""
+def read_stated_manifest(name: str) -> Manifest:
+    """Return what a solution.toml states, without inherited keys. Raises PackingError."""
     try:
         manifest = validated(read_source(name, paths.SOLUTIONS / name / MANIFEST))
     except tomllib.TOMLDecodeError as error:
@@ -127,8 +130,9 @@ def read_source(name: str, path: Path) -> str:
 
 
 def read_base(manifest: Manifest) -> Manifest:
-    """Return the manifest of the solution that one is based on. Raises PackingError for a name that
-    is none, and for a solution that is based on another.
+    """Return the manifest of the solution that `manifest` is based on.
+
+    Raises PackingError where there is no such solution, and where it is based on another itself.
     """
     base_name = manifest.based_on
     others = [name for name in solution_names() if name != manifest.name]
@@ -136,7 +140,7 @@ def read_base(manifest: Manifest) -> Manifest:
         wanted = f"another solution: {', '.join(others) or 'there is none'}"
         raise refusal(manifest.name, "based_on", base_name, wanted)
 
-    base = read_own_manifest(base_name)
+    base = read_stated_manifest(base_name)
     if base.based_on is not None:
         wanted = f"a solution without a base; this one's is {base.based_on}"
         raise refusal(manifest.name, "based_on", base_name, wanted)
@@ -144,7 +148,7 @@ def read_base(manifest: Manifest) -> Manifest:
 
 
 def with_inherited(manifest: Manifest, base: Manifest) -> Manifest:
-    """Return a manifest with what it does not state of INHERITED and SERVING from its base."""
+    """Return a manifest with the keys from its base that it does not state itself."""
     stated = manifest.model_fields_set
     inherited = [key for key in INHERITED if key not in stated]
     if stated.isdisjoint(SERVING):
@@ -153,9 +157,9 @@ def with_inherited(manifest: Manifest, base: Manifest) -> Manifest:
 
 
 def with_served(manifest: Manifest) -> Manifest:
-    """Return a manifest with the definitions that its rules take among its own.
+    """Return a manifest whose definitions are those it lists, then those that its rules take.
 
-    Raises PackingError where there is none.
+    Raises PackingError where there is no definition.
     """
     listed = manifest.definitions
     if not listed and not manifest.serves:
@@ -169,7 +173,7 @@ def with_served(manifest: Manifest) -> Manifest:
 
 
 def refusal(name: str, key: str, got: object, want: str) -> PackingError:
-    """Return the error for a key whose value is of the right type and impossible all the same."""
+    """Return the error for a key whose value has the right type, but cannot be."""
     return PackingError(f"{name}: {MANIFEST}: {key}: got {got!r}, want {want}")
 
 
@@ -180,10 +184,10 @@ def solution_names() -> list[str]:
 
 
 def folder_name(packed: str, definition: str) -> str:
-    """Return the name of the solution here that is packed under a name: mine for mine_e16.
+    """Return the folder of the solution that is packed under a name: mine for mine_e16.
 
-    `pack.packed_name` adds parts of the definition's name. The name of a solution that is not of
-    this repository is returned as it is.
+    `pack.packed_name` adds parts of the definition's name to the folder's. The name of a solution
+    that is not in this repository is returned as it is.
     """
     added_parts = {"", *definition.split("_")}
     fitting = []
@@ -194,9 +198,9 @@ def folder_name(packed: str, definition: str) -> str:
     return max(fitting, key=len, default=packed)
 
 
-def readable() -> dict[str, Manifest]:
-    """Return name -> manifest of each solution whose manifest is right; `pack.pack_all` says what
-    is wrong with the others.
+def readable_manifests() -> dict[str, Manifest]:
+    """Return name -> manifest, without solutions whose manifest is faulty; `pack.pack_all` says
+    what is wrong with them.
     """
     manifests = {}
     for name in solution_names():
@@ -206,18 +210,19 @@ def readable() -> dict[str, Manifest]:
 
 
 def choose(names: list[str]) -> list[str]:
-    """Return the names, each once; [] stands for every readable solution.
+    """Return the names, each once; for [] those of all solutions whose manifest is readable.
 
-    Raises UserError for an unknown one.
+    Raises UserError for a name that no solution has.
     """
     existing = solution_names()
     for name in names:
         if name not in existing:
             raise UserError(unknown("solution", name, existing))
-    return list(dict.fromkeys(names)) or list(readable())
+    return list(dict.fromkeys(names)) or list(readable_manifests())
 
 
 def solutions_of(layer_keys: Collection[str]) -> list[str]:
     """Return the names of the readable solutions that serve one of these layer keys."""
     wanted = set(layer_keys)
-    return [name for name, manifest in readable().items() if wanted & set(manifest.definitions)]
+    manifests = readable_manifests()
+    return [name for name in manifests if wanted & set(manifests[name].definitions)]

@@ -2,7 +2,8 @@
 
 solutions/mine/ with definitions = ["glm-5-ep8", "kimi-k2-ep8"] becomes the Solutions `mine`, for
 the first definition, and `mine_e48_h7168`, for the other. Their sources differ only in the files
-that problem.py writes, with the sizes of the layer.
+that problem.py writes, with the sizes of the layer. A run packs what it judges by `pack`, and
+`moebench pack` writes files by `write_packed`.
 """
 
 import json
@@ -21,7 +22,7 @@ from moebench.packing.gather import Gathering, tree_path
 from moebench.packing.manifest import Manifest, PackingError, read_manifest, refusal, solution_names
 from moebench.packing.references import outline
 
-# Form of a layer -> the manifest's key that may name another function for it than `entry_point`
+# Form of a layer -> the manifest's key for a function that stands in for `entry_point` there
 ENTRY_POINT_KEYS = {
     "renorm": "renorm_entry_point",
     "routed": "routed_entry_point",
@@ -32,7 +33,7 @@ ENTRY_POINT_KEYS = {
 def pack(name: str) -> dict[str, Solution]:
     """Return layer key -> Solution, for each layer that the solution serves.
 
-    Raises PackingError whatever is wrong with its folder.
+    Raises PackingError for whatever is wrong in the solution's folder.
     """
     try:
         return pack_manifest(read_manifest(name))
@@ -43,7 +44,7 @@ def pack(name: str) -> dict[str, Solution]:
 
 
 def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
-    """Return what `pack` returns, of a manifest. Raises whatever parsing the files raises."""
+    """Return layer key -> Solution, as `pack`. Raises whatever parsing the files raises."""
     gathering = Gathering(manifest)
     texts = {}
     for path, file in sorted(gathering.files.items()):
@@ -53,7 +54,7 @@ def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
     for layer_key in manifest.definitions:
         sources = []
         for path, text in texts.items():
-            sources.append({"path": path, "content": problem.source(path, layer_key, text)})
+            sources.append({"path": path, "content": problem.packed_text(path, layer_key, text)})
         solutions[layer_key] = Solution(
             name=packed_name(manifest.name, layer_key, manifest.definitions[0]),
             definition=catalogue.definition_name(layer_key),
@@ -68,9 +69,9 @@ def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
 def packed_name(name: str, layer_key: str, first: str) -> str:
     """Return the name of a packed solution, unique in a data set, as FIB wants it.
 
-    first: key of the first layer that the solution serves, whose packed solution has the solution's
-    name. For another layer the parts of its definition's name are added that the first layer's
-    definition does not have: mine_ng1_kg1_e48.
+    first: key of the first layer that the solution serves; packed for it, the solution keeps its
+    name. For another layer the name gets the parts of that definition's name which the first one's
+    lacks: mine_ng1_kg1_e48.
     """
     first_parts = catalogue.definition_name(first).split("_")
     for part in catalogue.definition_name(layer_key).split("_"):
@@ -87,9 +88,9 @@ def build_spec(manifest: Manifest, layer_key: str, texts: dict[str, str]) -> Bui
 
 
 def entry_point(manifest: Manifest, layer_key: str, texts: dict[str, str]) -> str:
-    """Return FILE::FUNCTION for a layer, by the manifest.
+    """Return FILE::FUNCTION for a layer, as the manifest states it.
 
-    Raises PackingError where that names no function of a packed file. texts: path -> packed text.
+    texts: path -> packed text. Raises PackingError where no packed file has that function.
     """
     key = ENTRY_POINT_KEYS.get(catalogue.form(layer_key), "entry_point")
     if getattr(manifest, key) is None:
@@ -105,11 +106,10 @@ def entry_point(manifest: Manifest, layer_key: str, texts: dict[str, str]) -> st
 
 
 def pack_all(names: list[str]) -> tuple[dict[str, dict[str, Solution]], list[str]]:
-    """Pack these solutions, or all where none is named.
+    """Return name -> what `pack` returns, and a line for each solution that cannot be packed.
 
-    Return name -> what `pack` returns, and the solutions left out, a line on each that says why it
-    cannot be packed. None of `names` is left out: PackingError is raised for one that cannot be
-    packed, and UserError for an unknown name.
+    names: of the solutions; [] for all, of which those that cannot be packed are left out. Raises
+    PackingError for a named solution that cannot be packed, and UserError for an unknown name.
     """
     if names:
         return {name: pack(name) for name in manifests.choose(names)}, []
@@ -125,9 +125,10 @@ def pack_all(names: list[str]) -> tuple[dict[str, dict[str, Solution]], list[str
 
 
 def write_packed(names: list[str]) -> list[Path]:
-    """Write packed/<definition>/<name>.json of these solutions, or of all where none is named.
+    """Write packed/<definition>/<name>.json of these solutions; return the files.
 
-    Return the files. Where none is named, all else in packed/ is removed. Raises as `pack_all`.
+    names: [] for all solutions; then everything else in packed/ is removed. Raises what `pack_all`
+    raises.
     """
     folder = paths.new_solutions() / "packed"
     packed, _ = pack_all(names)
@@ -146,7 +147,7 @@ def write_packed(names: list[str]) -> list[Path]:
 
 
 def remove_others(folder: Path, files: list[Path]) -> None:
-    """Remove all but these files from packed/: those of solutions and definitions now gone."""
+    """Remove everything but these files from packed/ (folder)."""
     folders = {file.parent for file in files}
     for path in folder.glob("*"):
         if path not in folders:

@@ -1,4 +1,5 @@
 """Write the files that differ from definition to definition, so that no kernel branches on a size.
+pack.py calls `packed_text` for every file of a solution.
 
     problem.cuh, problem.py                  sizes, the router inside, the activation
     interface.cuh, interface.py              how the caller hands over routing, weights and scales
@@ -6,9 +7,11 @@
     argument_table.cuh, argument_table.py    the arguments (argument_tables.py)
 
 problem.cuh has lines like `constexpr int kHidden = 7168;`, problem.py like `HIDDEN_SIZE = 7168`.
-In solutions/common/ these files are those of the first definition; packing replaces them. Of a
-table, *.csv, it packs the rows for the definition: those whose column `sizes` is a part of its
-name, as e32_h7168_i2048. So tuning for one definition leaves the others' fingerprints as they are.
+In solutions/common/ these files are those of the first definition; packing replaces them.
+
+Of a table, *.csv, only the rows for the definition are packed: those whose column `sizes` is a part
+of the definition's name, as e32_h7168_i2048. So tuning for one definition leaves the others'
+fingerprints as they are.
 """
 
 from pathlib import PurePosixPath
@@ -18,15 +21,15 @@ from moebench.operators.fp8 import swiglu
 from moebench.packing import argument_tables
 
 NAMES = argument_tables.SIZES_IN_CPP  # size -> its name in C++
-# Constant -> its name in C++. In Python it is called as here, in capitals.
+# Constant -> its name in C++. In Python its name is the key in capitals.
 SYMBOLS = NAMES | {
     "renorm": "kRenorm",
-    # the activation's (operators/fp8/swiglu.py)
+    # of the activation (operators/fp8/swiglu.py)
     "swiglu_limit": "kSwigluLimit",
     "swiglu_alpha": "kSwigluAlpha",
     "swiglu_up_offset": "kSwigluUpOffset",
     "clamp_after_silu": "kClampAfterSilu",
-    # those of interface and weights
+    # of interface and weights
     "routed": "kTopKGiven",
     "gate_first": "kGateFirst",
     "scales_row_major": "kScalesRowMajor",
@@ -45,14 +48,13 @@ FILES = [*CONSTANTS, *TABLES]
 NOTE = "Packing writes this file for other definitions."
 
 
-def source(path: str, layer_key: str, text: str = "") -> str:
-    """Return what is packed of a file for a definition.
+def packed_text(path: str, layer_key: str, text: str = "") -> str:
+    """Return the text that is packed for a definition in place of a file's text in solutions/.
 
-    text: the file's own, in solutions/. Without it, one of FILES is returned as it is written there
-    for this definition.
+    path: in the packed solution. text: the one in solutions/; for one of FILES it may be left out.
     """
     if path in TABLES:
-        return text or argument_tables.source(path)
+        return text or argument_tables.table_text(path)
     if path in CONSTANTS:
         return constants_source(PurePosixPath(path), layer_key)
     if path.endswith(".csv"):
@@ -61,7 +63,7 @@ def source(path: str, layer_key: str, text: str = "") -> str:
 
 
 def constants_source(path: PurePosixPath, layer_key: str) -> str:
-    """Return one of CONSTANTS for a definition."""
+    """Return the text of one of CONSTANTS (path) for a definition."""
     title = f"{path.stem}: {catalogue.definition_name(layer_key)}."
     constants = constants_of(path.stem, layer_key)
     if path.suffix == ".cuh":
@@ -70,7 +72,7 @@ def constants_source(path: PurePosixPath, layer_key: str) -> str:
 
 
 def in_cpp(title: str, constants: dict[str, float]) -> str:
-    """Return a header of constants."""
+    """Return the text of a C++ header with these constants."""
     text = f"// {title} {NOTE}\n#pragma once\n\n"
     for key, value in constants.items():
         cpp_type = CPP_TYPES[type(value)]
@@ -79,7 +81,7 @@ def in_cpp(title: str, constants: dict[str, float]) -> str:
 
 
 def in_python(title: str, constants: dict[str, float]) -> str:
-    """Return a module of constants."""
+    """Return the text of a Python module with these constants."""
     text = f'"""{title}\n\n{NOTE}\n"""\n\n'
     for key, value in constants.items():
         text += f"{key.upper()} = {value}\n"
@@ -101,13 +103,13 @@ def constants_of(file: str, layer_key: str) -> dict[str, float]:
 
 
 def cpp_literal(value: float) -> str:
-    """Return a bool, an int or a float as C++ has it: true, 8, 2.5f."""
+    """Return a bool, an int or a float as a literal of C++: true, 8, 2.5f."""
     literal = str(value).lower()
     return f"{literal}f" if isinstance(value, float) else literal
 
 
 def table_source(text: str, layer_key: str) -> str:
-    """Return a table with the rows for a definition; all rows if it has no column `sizes`."""
+    """Return a CSV table with the rows for a definition; all rows if it has no column `sizes`."""
     header, *rows = text.splitlines()
     columns = header.strip().split(",")
     if "sizes" not in columns:

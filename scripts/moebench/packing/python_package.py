@@ -3,6 +3,7 @@
 `moebench pack mine --package moe` writes a folder moe/ with a pyproject.toml and, for each packed
 solution, moe/mine/: its sources, an __init__.py with `run`, and adapters for inference engines if
 these can call it. `from moe.mine import run` then works without FIB and without this repository.
+`pack_packages` does all of it.
 """
 
 import hashlib
@@ -22,25 +23,25 @@ from moebench.core.errors import UserError
 from moebench.core.names import installed_as, is_pythons_own, normalised
 from moebench.operators import catalogue
 from moebench.packing.gather import COMMON
-from moebench.packing.manifest import readable
+from moebench.packing.manifest import readable_manifests
 from moebench.packing.pack import pack_all
 from moebench.packing.references import outline
 
 PROJECT = "pyproject.toml"
-MARK = "# by moebench pack --package"  # its first line
-SUMMARY = "Written by moebench pack --package"  # its description, which pip shows
+MARK = "# by moebench pack --package"  # the first line of a pyproject.toml that is written here
+SUMMARY = "Written by moebench pack --package"  # the description in it, which pip shows
 
-# Libraries that are imported beside a package, whose names it cannot have
+# Libraries that are imported beside a package; it cannot have the name of one
 ENGINES = ("vllm", "sglang", "transformers", "numpy", "apache-tvm-ffi")
 # Group of entry points in which an engine looks for plugins -> the adapter that it finds there
 ADAPTERS = {
     "vllm.general_plugins": "for_vllm",
     "sglang.srt.plugins": "for_sglang",
 }
-# Further functions that a package exports have the name of the solution's own and one of these: for
-# tokens in bf16, and for a sum over several GPUs, with the classes PEERS.
+# A package also exports functions that are named as its entry point with one of these endings: for
+# tokens in bf16, and for a sum over several GPUs.
 ENDINGS = ("_bf16", "_allreduce", "_allreduce_bf16")
-PEERS = ("Peers", "RankMissing")
+PEERS = ("Peers", "RankMissing")  # classes that are exported with a sum over several GPUs
 FP8_ADAPTERS = ("for_transformers", "for_vllm_fp8", "for_vllm_sum")  # not for MXFP4 experts
 CHECKED_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")  # by adapters
 
@@ -55,7 +56,7 @@ class Package:
 
     @property
     def exports(self) -> dict[str, str]:
-        """Name in the solution's main module -> name in the package: {"kernel": "run", ...}."""
+        """Return name in the solution's main module -> name in the package, {"kernel": "run"}."""
         path, function = self.solution.spec.entry_point.split("::")
         texts = {source.path: source.content for source in self.solution.sources}
         names = outline(texts[path]).names
@@ -71,27 +72,27 @@ class Package:
 
     @property
     def has_bf16(self) -> bool:
-        """Whether there is a function for tokens in bf16."""
+        """Return whether there is a function for tokens in bf16."""
         return "run_bf16" in self.exports.values()
 
     @property
     def has_mxfp4(self) -> bool:
-        """Whether experts are in MXFP4. Engines quantise its tokens themselves."""
+        """Return whether experts are in MXFP4. Engines then quantise tokens themselves."""
         return self.layer_key in catalogue.mxfp4()
 
     @property
     def has_adapters(self) -> bool:
-        """Whether engines can call it: they route themselves, and their tokens are bf16."""
+        """Return whether engines can call the package: they route, and their tokens are bf16."""
         return self.has_mxfp4 or (self.has_bf16 and self.layer_key in catalogue.routed())
 
 
 def pack_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list[Path]:
-    """Write a package parent/<packed name>/ for each solution and layer, and parent/pyproject.toml.
-    Return the packages' folders; if anything is raised, none of them stays.
+    """Write a package parent/<packed name>/ for each solution and layer, and parent/pyproject.toml;
+    return the packages' folders. If anything is raised, none of them stays.
 
-    layer_keys: of the layers; [] for the first that each solution serves. Raises as `pack_all`;
-    UserError where a package exists, since older sources would be compiled along, where a solution
-    serves none of the layers, or where parent has a name that is taken.
+    layer_keys: of the layers; [] for the first that each solution serves. Raises what `pack_all`
+    raises, and UserError where a solution serves none of the layers, where parent's name is taken,
+    and where a package exists, since its sources would be compiled along with the new ones.
     """
     check_name(parent)
     check_project(parent)
@@ -117,8 +118,8 @@ def pack_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list
 
 
 def check_name(parent: Path) -> None:
-    """Raise UserError for a folder whose name Python cannot import, or whose package would replace
-    another one when pip installs it.
+    """Raise UserError for a folder whose name Python cannot import, and for one whose package would
+    replace another when pip installs it.
     """
     name = parent.resolve().name
     if not re.fullmatch("[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?", name) or iskeyword(name):
@@ -131,7 +132,7 @@ def check_name(parent: Path) -> None:
         raise UserError(f"--package: got {parent}, but Python has its own {name}; want a new name")
 
     needed = {*ENGINES}
-    for manifest in readable().values():
+    for manifest in readable_manifests().values():
         needed.update(manifest.dependencies)
     if normalised(name) in map(normalised, needed):
         raise UserError(
@@ -154,8 +155,9 @@ def check_project(parent: Path) -> None:
 
 
 def chosen_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list[Package]:
-    """Return the packages that `pack_packages` writes. Raises as `pack_all`, and UserError for a
-    solution that serves none of the layers.
+    """Return the packages that `pack_packages` writes.
+
+    Raises what `pack_all` raises, and UserError for a solution that serves none of the layers.
     """
     packed, _ = pack_all(names)
     packages = []
@@ -187,7 +189,7 @@ def write_package(package: Package) -> None:
 
 
 def adapter_text(adapter: Path) -> str:
-    """Return an adapter's text with imports as they are right in a package, beside common/.
+    """Return an adapter's text with the imports that are right in a package, beside common/:
 
     from solutions.common... import    ->  from .common... import
     from integrations import SIZES     ->  from . import SIZES, which __init__.py defines
@@ -222,7 +224,7 @@ def init_text(package: Package) -> str:
 
 
 def remove_pips_copies(parent: Path) -> None:
-    """Remove what pip has built of older packages here, as it would install that again."""
+    """Remove pip's builds of older packages from parent, as pip would install them again."""
     if not (parent / PROJECT).exists():
         return
     for path in (parent / "build").glob("*"):
@@ -231,7 +233,7 @@ def remove_pips_copies(parent: Path) -> None:
 
 
 def project_text(parent: Path) -> str:
-    """Return the pyproject.toml of a folder with all packages in it, older ones too."""
+    """Return the text of parent's pyproject.toml, which lists all packages in parent."""
     name = parent.resolve().name
     packages = sorted(path.parent for path in parent.glob("*/__init__.py"))
     content = b"".join((package / "__init__.py").read_bytes() for package in packages)
@@ -264,7 +266,7 @@ def project_text(parent: Path) -> str:
 
 
 def importable_folders(parent: Path, packages: list[Path]) -> list[str]:
-    """Return the dotted names of parent, of the packages and of all folders in them."""
+    """Return the names of parent, of the packages and of all folders in them: "moe.mine.common"."""
     name = parent.resolve().name
     dotted = [name]
     for package in packages:

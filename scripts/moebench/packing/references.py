@@ -1,4 +1,8 @@
-"""Find and replace what sources refer to each other by: relative imports and quoted includes."""
+"""Find and replace what sources refer to each other by: relative imports and quoted includes.
+
+gather.py and flat.py call this: find imports by `outline`, includes by `included`, and put others
+in their place by `with_imports` and `with_includes`.
+"""
 
 import ast
 import re
@@ -15,7 +19,7 @@ INCLUDE = re.compile(
 
 @dataclass(frozen=True, order=True)
 class RelativeImport:
-    """`from ..a.b import c, d` of a file. Sorted by their places in it."""
+    """A statement `from ..a.b import c, d` in a file; several are sorted by line and column."""
 
     line: int
     column: int  # in bytes, as ast counts
@@ -24,13 +28,13 @@ class RelativeImport:
     names: tuple[str, ...]  # ("c", "d")
 
     def target(self, path: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the parts of the path that the import names. path: the importing file's parts."""
+        """Return the path of the imported module, as parts. path: that of the importing file."""
         return path[: -self.level] + self.module
 
 
 @dataclass(frozen=True)
 class Outline:
-    """What packing has to know of a Python file."""
+    """The names and imports of a Python file."""
 
     names: frozenset[str]  # that the module defines or imports from another
     relative_imports: tuple[RelativeImport, ...]
@@ -82,7 +86,10 @@ def read_import(node: ast.ImportFrom) -> RelativeImport:
 
 
 def with_imports(text: str, modules: Mapping[RelativeImport, str]) -> str:
-    """Return a file's text with other modules in its imports. modules: import -> ".a.b"."""
+    """Return a file's text with other modules in its imports.
+
+    modules: import -> the module that it shall name, ".a.b".
+    """
     lines = text.encode().splitlines(keepends=True)
 
     # From the end, so that the columns of those before stay right.
@@ -98,7 +105,7 @@ def with_imports(text: str, modules: Mapping[RelativeImport, str]) -> str:
 # By content: a process packs the same files for many definitions and solutions.
 @cache
 def included(text: str) -> tuple[tuple[int, str], ...]:
-    """Return (line, path) of each quoted #include."""
+    """Return the line and the path of each quoted #include in a file's text."""
     lines = []
     for match in INCLUDE.finditer(text):
         number = text.count("\n", 0, match.start()) + 1
@@ -107,5 +114,5 @@ def included(text: str) -> tuple[tuple[int, str], ...]:
 
 
 def with_includes(text: str, new_path: Callable[[str], str]) -> str:
-    """Return a file's text in which each quoted #include is of new_path(path)."""
+    """Return a file's text in which each quoted #include of a path is of new_path(path)."""
     return INCLUDE.sub(lambda match: match["before"] + new_path(match["path"]), text)

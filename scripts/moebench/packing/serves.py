@@ -6,6 +6,8 @@
     hidden_size = { multiple_of = 512, at_least = 1024 }
 
 takes each layer of that form whose sizes are in range; a size without a range may have any value.
+manifest.py adds the layers that are taken to the solution's definitions, and `moebench model` shows
+by `why_not` why another layer is not.
 """
 
 from typing import Literal
@@ -16,8 +18,8 @@ from moebench.core.schema import Strict
 from moebench.operators import catalogue
 from moebench.operators.fp8 import swiglu
 
-# Ways to call the layer: DeepSeek-V3's router is inside; a softmax router is inside; top-k is
-# given; top-k is given and experts are in MXFP4.
+# Ways to call the layer. In this order: DeepSeek-V3's router is inside; a softmax router is inside;
+# top-k is given; top-k is given and experts are in MXFP4.
 FORMS = ("sigmoid-bias", "renorm", "routed", "mxfp4")
 SIZES = (
     "num_experts",
@@ -32,7 +34,7 @@ SIZES = (
 
 
 class Range(Strict):
-    """The values that a size may have. one_of: if it is not empty, no others."""
+    """The values that a size may have. one_of: if not empty, the only ones."""
 
     multiple_of: int = Field(1, ge=1)
     at_least: int | None = None
@@ -49,7 +51,7 @@ class Range(Strict):
         return value % self.multiple_of == 0
 
     def __str__(self) -> str:
-        """Return it in words: 'multiples of 128 from 512 up to 8192', or '8, 16' with one_of."""
+        """Return the range in words: 'multiples of 128 from 512 up to 8192', or '8, 16'."""
         if self.one_of:
             return ", ".join(map(str, self.one_of))
 
@@ -78,9 +80,9 @@ class Rule(Strict):
     intermediate_size: Range = Range()
 
     def refusal(self, layer: dict) -> str | None:
-        """Return why a layer of one of the rule's forms is not taken, or None where it is.
+        """Return why the rule does not take a layer of one of its forms, or None where it does.
 
-        layer: its sizes and activation, as in catalogue.layer_sizes().
+        layer: sizes and activation, as in catalogue.layer_sizes().
         """
         activation = swiglu.kind(layer)
         if activation not in self.activations:
@@ -97,8 +99,8 @@ def why_not(rules: list[Rule], form: str | None, layer: dict) -> str | None:
     """Return why no rule takes a layer, "hidden_size: has 1000, takes multiples of 512", or None
     where one does.
 
-    The reason is by the last of the rules that have the layer's form. form: one of FORMS; None for
-    another operator than the FP8 layer.
+    If several rules have the layer's form, it is the last one's reason. form: one of FORMS; None
+    for another operator than the FP8 layer.
     """
     reason = without_rule(rules, form)
     for rule in rules:
@@ -110,7 +112,7 @@ def why_not(rules: list[Rule], form: str | None, layer: dict) -> str | None:
 
 
 def without_rule(rules: list[Rule], form: str | None) -> str:
-    """Return why no rule takes a layer if none has its form."""
+    """Return why a layer is not taken whose form no rule has."""
     if form == "mxfp4":
         return "weights: has MXFP4, takes FP8"
     forms = []

@@ -1,4 +1,8 @@
-"""Read third-party solutions: FIB's JSON files, one by one or in folders of any layout."""
+"""Read third-party solutions: FIB's JSON files, one by one or in folders of any layout.
+
+judging/planning.py calls `named` for `moebench run FILE.json`; staleness.py and pull_request.py
+`read` the solutions of a data set.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,22 +20,23 @@ Files = dict[Path, Solution]
 
 
 def named(locations: list[Path]) -> tuple[dict[str, Solution], list[str]]:
-    """Return name -> Solution of files and folders, and a line for each file that holds none, or
-    whose solution gets another name.
+    """Return name -> Solution of files and folders, and a line for each file that holds none, and
+    for each whose solution is renamed.
 
-    Where a solution of this repository or of another file has the name, 8 digits of its hash follow
-    it, as in FIB's `with_unique_name`. Raises UserError for a path without any file.
+    A solution is renamed if one of this repository or of another file has the same name: 8 digits
+    of its hash are appended, as by FIB's `with_unique_name`. Raises UserError for a path without
+    any file.
     """
     solutions, notes = read(files_in(locations))
-    different, same = without_copies(solutions)
-    notes += same
+    different, notes_on_copies = without_copies(solutions)
+    notes += notes_on_copies
 
-    ours = solution_names()
-    count = Counter(solution.name for solution in different.values())
+    repository_names = solution_names()
+    files_with_name = Counter(solution.name for solution in different.values())
     by_name = {}
     for file, solution in different.items():
-        is_ours = folder_name(solution.name, solution.definition) in ours
-        if is_ours or count[solution.name] > 1:
+        is_ours = folder_name(solution.name, solution.definition) in repository_names
+        if is_ours or files_with_name[solution.name] > 1:
             new_name = f"{solution.name}_{solution.hash()[:8]}"
             notes.append(f"{file}: its name is taken, so {new_name} stands for it")
             solution = solution.model_copy(update={"name": new_name})
@@ -40,7 +45,7 @@ def named(locations: list[Path]) -> tuple[dict[str, Solution], list[str]]:
 
 
 def files_in(locations: list[Path]) -> list[Path]:
-    """Return the files, and those in the folders. Raises UserError for a path without any."""
+    """Return the files at these paths and below. Raises UserError for a path without any."""
     files = []
     for path in locations:
         below = paths.files_below(path, "solutions", "*.json")
@@ -67,7 +72,7 @@ def read(files: Iterable[Path]) -> tuple[Files, list[str]]:
 
 
 def without_copies(solutions: Files) -> tuple[Files, list[str]]:
-    """Return the files of which none is a copy of another, and a line for each copy."""
+    """Return the solutions without those that are copies of another, and a line for each copy."""
     different = {}
     first_files = {}
     notes = []

@@ -1,9 +1,10 @@
 """Write packed solutions for FlashInfer's Trace Apply, which calls them in place of its kernels.
 
-With FLASHINFER_TRACE_APPLY=1 FlashInfer 0.7.2 reads solutions/*.json below the folder in
-FLASHINFER_TRACE_APPLY_PATH. It makes a definition's name of each call's sizes, and calls the
-solution for that definition. The arguments of a call are FlashInfer's, so a written solution has
-one source more, ENTRY, whose function turns them into those of the definition.
+`moebench pack --trace-apply` calls `pack_for_trace_apply`. With FLASHINFER_TRACE_APPLY=1 FlashInfer
+0.7.2 reads solutions/*.json below the folder in FLASHINFER_TRACE_APPLY_PATH. It makes a
+definition's name of each call's sizes, and calls the solution for that definition. The arguments of
+a call are FlashInfer's, so a written solution has one source more, ENTRY, whose function turns them
+into those of the definition.
 """
 
 import re
@@ -27,15 +28,15 @@ NAME = (
 
 
 def pack_for_trace_apply(names: list[str], folder: Path, keys: list[str]) -> list[Path]:
-    """Write folder/solutions/<packed name>.json for each layer of these solutions; return them.
+    """Write folder/solutions/<packed name>.json for each layer that these solutions serve; return
+    the files.
 
-    keys: of the layers; [] for all that FlashInfer has a call for.
-
-    Raises as `pack_all`; UserError where there is no such layer, where two solutions serve the
-    same one, or where a file of another solution for a layer is there.
+    keys: of the layers; [] for all that FlashInfer has a call for. Raises what `pack_all` raises,
+    and UserError where there is no such layer, where two solutions serve the same layer, and where
+    the folder has another solution for a layer already.
     """
     written = []
-    for key, solution in choose(names, keys).items():
+    for key, solution in solutions_to_write(names, keys).items():
         path = folder / "solutions" / f"{solution.name}.json"
         check_only_one(path, solution.definition)
         write_atomically(path, with_entry(solution, key).model_dump_json(indent=2))
@@ -43,8 +44,11 @@ def pack_for_trace_apply(names: list[str], folder: Path, keys: list[str]) -> lis
     return written
 
 
-def choose(names: list[str], keys: list[str]) -> dict[str, Solution]:
-    """Return layer key -> the solution that is written for it. Raises as `pack_for_trace_apply`."""
+def solutions_to_write(names: list[str], keys: list[str]) -> dict[str, Solution]:
+    """Return layer key -> packed solution that is written for it.
+
+    Raises what `pack_for_trace_apply` raises.
+    """
     with_call = [key for key in catalogue.fp8_moe() if has_call(key)]
     wanted = set(with_call)
     if keys:
@@ -70,13 +74,13 @@ def choose(names: list[str], keys: list[str]) -> dict[str, Solution]:
 
 
 def has_call(key: str) -> bool:
-    """Whether FlashInfer has a call for an FP8 layer, of which it makes the definition's name."""
+    """Return whether FlashInfer has a call for which it makes the name of a layer's definition."""
     sizes = catalogue.layer_sizes()[key]
     return catalogue.definition_name(key) == NAME.format(**sizes)
 
 
 def check_only_one(path: Path, definition: str) -> None:
-    """Raise UserError where another file in path's folder has a solution for the definition."""
+    """Raise UserError where another file in the folder of `path` is for the same definition."""
     for other in path.parent.glob("*.json"):
         if other == path:
             continue
@@ -86,7 +90,7 @@ def check_only_one(path: Path, definition: str) -> None:
 
 
 def with_entry(solution: Solution, key: str) -> Solution:
-    """Return the packed solution with the entry point that Trace Apply can load and call."""
+    """Return a packed solution with ENTRY, which Trace Apply can load and call, as entry point."""
     file, function = solution.spec.entry_point.split("::")
     sizes = catalogue.layer_sizes()[key]
     layer = {
@@ -104,7 +108,7 @@ def with_entry(solution: Solution, key: str) -> Solution:
 
 
 def entry_text(values: dict[str, object]) -> str:
-    """Return the text of ENTRY with these values of its constants."""
+    """Return the text of ENTRY with other values of its constants. values: constant -> value."""
     text = (paths.INTEGRATIONS / "flashinfer" / ENTRY).read_text(encoding="utf-8")
     for name, value in values.items():
         text, count = re.subn(rf"^{name} = .*$", f"{name} = {value!r}", text, flags=re.MULTILINE)

@@ -1,8 +1,9 @@
-"""Call a solution as FIB's timing does, on workloads that the user names.
+"""Call a solution as FIB's timing does, on workloads that the user names. profile.py and
+torch_profiler.py use it.
 
-As a program, `python -m moebench.profiling.calls SOLUTION LAYER_KEY WORKLOAD...`, this is what ncu
-profiles. For each workload, after warm-up, it launches a separator, by which ncu.py tells workloads
-apart, and makes one call; the profiler is on for these alone.
+ncu profiles it as a program, `python -m moebench.profiling.calls SOLUTION LAYER_KEY WORKLOAD...`.
+For each workload, after warm-up, the program launches a separator, by which ncu.py tells workloads
+apart, and makes one call; the profiler is on for these two alone.
 """
 
 import argparse
@@ -26,15 +27,16 @@ from moebench.operators.workloads import LabelledWorkload
 from moebench.packing import pack
 
 WARMUP_RUNS = 3
-DEFAULT_SHARES = (0, 1 / 3, 2 / 3, 1)  # places of the default workloads among all, ordered by T
+DEFAULT_SHARES = (0, 1 / 3, 2 / 3, 1)  # where the default workloads are in the list of all, by T
 FLUSH_BYTES = 256 << 20  # more than any L2
 
 
-def choose(names: list[str], layer_key: str) -> dict[str, Workload]:
-    """Return the workloads that a user names: uuid -> one of the layer's, KIND:T -> one made here.
+def choose_workloads(names: list[str], layer_key: str) -> dict[str, Workload]:
+    """Return the workloads that a user names, by uuid or KIND:T.
 
-    names: token counts, uuids, names of cases, or KIND:T as "uniform:300"; [] for four workloads
-    from the least T to the greatest. Raises UserError for a name that means nothing.
+    names: token counts, uuids or names of the layer's recorded workloads, or KIND:T as
+    "uniform:300" of a workload that is made now; [] for four recorded ones from the least T to the
+    greatest. Raises UserError for a name that means nothing.
     """
     kinds = routing_kinds.kinds_of(layer_key)
     recorded = dataset.labelled(definition_name(layer_key))
@@ -85,8 +87,8 @@ def call_repeatedly(
 ) -> None:
     """Call as FIB does: before each call L2 is flushed, arguments are cloned, the device is idle.
 
-    mark: called before each call for a context, which is left when the device has done the call.
-    Raises CannotRun for whatever the solution raises.
+    mark: returns a context, in which a call is made and the device waited for. Raises CannotRun for
+    whatever the solution raises.
     """
     cache = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
     with torch.no_grad():
@@ -123,7 +125,7 @@ def main(argv: list[str]) -> int:
     definition = catalogue.definition(args.layer_key)
     packed = pack.pack(args.solution)[args.layer_key]
     runnable = build(packed, definition)
-    for workload in choose(args.workloads, args.layer_key).values():
+    for workload in choose_workloads(args.workloads, args.layer_key).values():
         call_args = arguments(runnable, workload, definition, device)
         call_repeatedly(runnable, call_args, WARMUP_RUNS, device)
         with torch.cuda.profiler.profile():

@@ -1,12 +1,12 @@
-"""Count with Nsight Compute what the hardware does in every launch of one call of a workload.
+"""Count with Nsight Compute (ncu) what the hardware does in every launch of one call of a workload.
+
+profile.py calls in this order `record`, which returns ncu's CSV, a row for each launch and metric;
+`by_workload`, which makes a row of each launch; and `with_counters`.
 
 ncu runs each kernel alone, several times, with caches emptied before and clocks left as they are.
-Its times are a little longer than those in a pipeline, whose kernels find each other's results in
-L2.
-
-ncu writes CSV, a row for each launch and metric; `by_workload` makes a row of each launch. NVIDIA's
-ncu_report could read its report, but lies in a folder of Nsight Compute that is on no Python's
-path.
+So its times are a little longer than in a pipeline, where a kernel finds the results of the one
+before in L2. NVIDIA's module ncu_report could read ncu's report, but lies in a folder of Nsight
+Compute that is on no Python's path.
 """
 
 import io
@@ -35,7 +35,7 @@ METRICS = {
     "tensor_percent": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
-TIME_UNITS = {"ns", "nsecond"}  # as versions of ncu spell it
+TIME_UNITS = {"ns", "nsecond"}  # spellings of nanoseconds in several versions of ncu
 OPTIONS = [
     *("--csv", "--print-kernel-base", "function", "--print-units", "base"),
     *("--clock-control", "none", "--profile-from-start", "off"),
@@ -69,8 +69,8 @@ def record(solution: str, layer_key: str, workloads: list[str]) -> str:
 
 
 def error_in(output: str) -> str:
-    """Return the line with ncu's own error, which later lines follow from, or else the last
-    line.
+    """Return the first line that says it is an error, which later ones follow from, or else the
+    last line.
     """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     for line in lines:
@@ -82,12 +82,12 @@ def error_in(output: str) -> str:
 def by_workload(report: str, count: int) -> list[pd.DataFrame]:
     """Return a table of launches for each of `count` workloads, in order.
 
-    A row is a launch: `kernel`, its plain name, and the fields of METRICS, NaN where ncu has "n/a".
-    A launch that was not timed is left out. report: ncu's CSV. Raises CannotRun where it holds no
-    table, with ncu's own error if there is one, and for another number of workloads.
+    A row is a launch: the kernel's plain name, and the fields of METRICS, NaN where ncu has "n/a".
+    A launch that was not timed is left out. report: ncu's CSV. Raises CannotRun where that holds no
+    table, with ncu's error if there is one, and for another number of workloads.
     """
     launches = launches_in(report)
-    is_separator = launches.kernel == MARK  # which is launched before each workload's call
+    is_separator = launches.kernel == MARK  # launched before each workload's call
     workloads = is_separator.cumsum()
     if is_separator.sum() != count:
         raise CannotRun(f"ncu: its output has {is_separator.sum()} workloads, want {count}")
@@ -95,7 +95,7 @@ def by_workload(report: str, count: int) -> list[pd.DataFrame]:
 
 
 def launches_in(report: str) -> pd.DataFrame:
-    """Return a table of all launches in a report, as `by_workload`. Raises CannotRun."""
+    """Return the launches in a report, a row each, as in `by_workload`. Raises CannotRun."""
     rows = table_in(report)
     times = rows[rows["Metric Name"] == METRICS["us"]]
     for unit in set(times["Metric Unit"]) - TIME_UNITS:
@@ -115,7 +115,7 @@ def launches_in(report: str) -> pd.DataFrame:
 
 
 def table_in(report: str) -> pd.DataFrame:
-    """Return the table in a report, of texts: other lines are ncu's own. Raises CannotRun."""
+    """Return the CSV table in a report, as texts, without ncu's messages. Raises CannotRun."""
     lines = report.splitlines()
     table = [line for line in lines if line.startswith('"')]
     if not table or '"Metric Name"' not in table[0]:

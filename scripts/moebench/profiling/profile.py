@@ -1,4 +1,6 @@
-"""Profile solutions on workloads: a Job goes in, a ProfileRecord for each solution comes out."""
+"""Profile solutions on workloads: `moebench profile` calls `profile_all` with a Job, and gets a
+ProfileRecord of each solution.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,10 +28,10 @@ from moebench.profiling.record import ProfileRecord, WorkloadProfile
 class Job:
     """What is profiled, and how.
 
-    solutions: packed, by their folders' names. workloads: as `calls.choose` returns them. device:
-    as torch calls it. calls: how many are profiled. counters: whether ncu counts, too. command: the
-    text that repeats the profile. say: takes a line for the user on what is done now, or with
-    failed=True on what could not be.
+    solutions: packed, by their folders' names. workloads: by uuid, as `choose_workloads` of
+    calls.py returns them. device: as torch calls it. calls: how many are profiled. counters:
+    whether ncu counts, too. command: the text that repeats the profile. say: takes a line for the
+    user on what is done now, or with failed=True on what could not be done.
     """
 
     solutions: dict[str, Solution]
@@ -47,7 +49,7 @@ class Job:
 
     @property
     def protocol(self) -> str:
-        """How times are taken, as the record says it."""
+        """Return how times are taken, for the record."""
         ending = ", and one call under ncu" if self.counters else ""
         return f"torch.profiler, {self.calls} calls{ending}"
 
@@ -83,7 +85,7 @@ class BuiltSolution:
 
     @property
     def stages(self) -> dict[str, str]:
-        """The table [stages] of the solution's manifest."""
+        """Return the table [stages] of the solution's manifest."""
         return read_manifest(self.name).stages
 
     def time_calls(self) -> None:
@@ -98,7 +100,9 @@ class BuiltSolution:
                 self.wall_us[uuid] = round(1e3 * ms, 3)
 
     def profiles(self) -> list[WorkloadProfile]:
-        """Return the profile of each workload that it runs on, and tell the user of the others."""
+        """Return a profile for each workload on which the solution runs, and tell the user of the
+        others.
+        """
         profiles = []
         for uuid, workload in self.job.workloads.items():
             line = f"{self.name}: T={workload.axes['seq_len']}"

@@ -1,6 +1,7 @@
-"""The record of a solution's profile, the format of records/profile/*.json.
+"""The record of a solution's profile, the format of records/profile/*.json. profile.py makes it,
+reports/ read it.
 
-A ProfileRecord has a WorkloadProfile for each workload, and that a Kernel for each kernel. Times
+A ProfileRecord has a WorkloadProfile for each workload, and this a Kernel for each kernel. Times
 are in microseconds.
 """
 
@@ -14,9 +15,9 @@ from moebench.operators.roofline import EARLIER_CEILINGS
 
 
 class Counters(Strict):
-    """What ncu counted of one launch. None: it could not tell.
+    """What ncu counted in one launch; None where it has "n/a".
 
-    grid: number of thread blocks. block: threads in one. percent: of the device's peak.
+    grid: number of thread blocks. block: threads in a block. *_percent: of the device's peak.
     """
 
     us: float
@@ -32,9 +33,9 @@ class Counters(Strict):
 class Kernel(Strict):
     """All launches of one kernel in a call.
 
-    stage: stages.UNASSIGNED where no pattern fits. launches: how many there are, a mean over calls.
-    us: their time together, likewise. counters: of each launch of one call, in order; empty where
-    ncu was not asked.
+    stage: stages.UNASSIGNED where no pattern fits. launches: how many there are in a call, and us:
+    what they take together, both means over calls. counters: of each launch of one call, in order;
+    empty where ncu was not asked.
     """
 
     stage: str
@@ -47,11 +48,11 @@ class Kernel(Strict):
 class WorkloadProfile(Strict):
     """A solution on a workload, a mean over `calls` calls.
 
-    uuid: the workload's; KIND:T of one that is made for the profile. kernels: by stage, and in a
-    stage by time, the longest first. wall_us: a call as FIB times it, without a profiler; None
-    where that failed. busy_us: the time in a call in which at least one kernel runs, less than the
-    sum of kernels that overlap. bound_us: the roofline bound on an H200. warnings: a line for
-    everything that makes the figures doubtful.
+    uuid: of the workload, or KIND:T of one that was made for the profile. kernels: sorted by stage,
+    and in a stage by time, the longest first. wall_us: a call as FIB times it, without a profiler;
+    None where that failed. busy_us: the time in a call in which at least one kernel runs; where
+    kernels overlap it is less than the sum of their times. bound_us: the roofline bound on an H200.
+    warnings: a line for everything that makes the figures doubtful.
     """
 
     uuid: str
@@ -65,20 +66,20 @@ class WorkloadProfile(Strict):
 
     @property
     def stages(self) -> dict[str, list[Kernel]]:
-        """Stage -> its kernels, in order."""
+        """Return stage -> kernels, in order."""
         groups = groupby(self.kernels, attrgetter("stage"))
         return {stage: list(kernels) for stage, kernels in groups}
 
     @property
     def label(self) -> str:
-        """'T=57', or 'T=57 uniform' of a workload that is made for the profile."""
+        """Return 'T=57', or 'T=57 uniform' for a workload that was made for the profile."""
         kind, is_made_up, _ = self.uuid.partition(":")
         return f"T={self.T} {kind}" if is_made_up else f"T={self.T}"
 
 
 class ProfileRecord(Strict):
-    """A solution's profile on one machine. ceilings: rates that the bounds divide by, as
-    roofline.CEILINGS has them of a GPU.
+    """A solution's profile on one machine. ceilings: rates by which the bounds divide, as
+    roofline.CEILINGS has them for a GPU.
     """
 
     solution: str

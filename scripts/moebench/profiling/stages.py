@@ -3,7 +3,8 @@
     [stages]
     "route_*" = "route"
 
-The pattern is matched with a kernel's plain name, which `plain_name` makes of a profiler's name.
+torch_profiler.py and ncu.py call `plain_name` for the name that a profiler gives to a kernel, and
+match that with the patterns by `stage_of`.
 """
 
 import fnmatch
@@ -16,8 +17,8 @@ DRIVERS_OWN = ("Memset ", "Memcpy ")  # as in "Memset (Device)"
 def stage_of(kernel: str, table: dict[str, str]) -> str | None:
     """Return the stage of a kernel, or None where no pattern fits.
 
-    kernel: its plain name. table: [stages]; a key that equals the name counts before the first
-    pattern (*, ?) that fits.
+    kernel: a plain name. table: [stages]. A key that equals the name goes before patterns with * or
+    ?, of which the first that fits counts.
     """
     if kernel in table:
         return table[kernel]
@@ -29,9 +30,9 @@ def stage_of(kernel: str, table: dict[str, str]) -> str | None:
 
 def plain_name(kernel: str) -> str:
     """Return a kernel's name without return type, namespaces, template and call arguments: "route"
-    of "void moe::(anonymous namespace)::route<8>(int*)".
+    for "void moe::(anonymous namespace)::route<8>(int*)".
 
-    The driver's own copies and fills keep their names, "Memset (Device)".
+    Copies and fills by the driver keep their names, "Memset (Device)".
     """
     for namespace in ANONYMOUS_NAMESPACES:
         kernel = kernel.replace(namespace, "")

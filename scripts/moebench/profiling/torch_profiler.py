@@ -1,4 +1,4 @@
-"""Time the kernels of a solution's calls with torch.profiler.
+"""Time the kernels of a solution's calls with torch.profiler, for profile.py.
 
 `record` returns the events of a Chrome trace, and `launches` makes a DataFrame of them with a row
 for each launch, in microseconds:
@@ -6,8 +6,9 @@ for each launch, in microseconds:
     kernel   launched   start    us    call
     route        10.2    14.9   3.1       0
 
-kernel is its plain name, launched the host's time, start and us the device's, and call the number
-of the call. What is launched between calls, to flush L2 for instance, is left out.
+kernel: its plain name. launched: when the host launched it. start, us: when it started on the
+device, and how long it ran. call: the number of the call. Kernels that are launched between calls,
+to flush L2 for instance, are left out. `kernels`, `busy_us` and `warnings` are computed from it.
 """
 
 import json
@@ -44,7 +45,9 @@ def record(runnable, args: list, calls: int, device: str) -> list[dict]:
 
 
 def timed(events: Iterable[dict], categories: set[str]) -> list[dict]:
-    """Return the events of these categories that have a duration, by start; all have `args`."""
+    """Return the events of these categories that have a duration, sorted by start. An event without
+    `args` gets empty ones.
+    """
     chosen = []
     for event in events:
         if event.get("ph") == "X" and event.get("cat") in categories:
@@ -53,16 +56,16 @@ def timed(events: Iterable[dict], categories: set[str]) -> list[dict]:
 
 
 def launches(events: list[dict], calls: int) -> pd.DataFrame:
-    """Return the launches in `calls` calls. A launch belongs to the call during which the host made
-    it. Raises CannotRun if a call is missing.
+    """Return the launches in all calls, a row each. A launch belongs to the call during which the
+    host made it. Raises CannotRun if there are not `calls` calls.
     """
     host_times = launch_times(events)
     rows = []
     for event in timed(events, DEVICE_CATEGORIES):
         start = event["ts"]
         correlation = event["args"].get("correlation")
-        # Where a launch was not recorded the kernel's own start will do, as each call waits for
-        # its end.
+        # Where no launch was recorded the kernel's start stands in, as each call waits until its
+        # kernels have ended.
         launched = host_times.get(correlation, start)
         name = plain_name(event["name"])
         rows.append((name, launched, start, event["dur"]))
@@ -74,9 +77,9 @@ def launches(events: list[dict], calls: int) -> pd.DataFrame:
 
 
 def call_times(events: list[dict], calls: int) -> pd.IntervalIndex:
-    """Return the host's time of each call, from its start to its end.
+    """Return the time of each call on the host, from start to end.
 
-    Raises CannotRun if a call is missing.
+    Raises CannotRun if there are not `calls` calls.
     """
     intervals = []
     for event in timed(events, {"user_annotation"}):
@@ -90,7 +93,7 @@ def call_times(events: list[dict], calls: int) -> pd.IntervalIndex:
 
 
 def launch_times(events: list[dict]) -> dict[int, float]:
-    """Return correlation -> when the host made a launch. Its kernel has the same correlation."""
+    """Return correlation -> when the host made the launch. The kernel has the same correlation."""
     times = {}
     for event in timed(events, LAUNCH_CATEGORIES):
         correlation = event["args"].get("correlation")
@@ -124,7 +127,7 @@ def busy_us(launches: pd.DataFrame, calls: int) -> float:
     """
     ordered = launches.sort_values("start")
     ordered["end"] = ordered.start + ordered.us
-    # Until when those kernels of the same call run that started before
+    # the latest end of the kernels of the same call that started before
     ordered["latest"] = ordered.groupby("call").end.cummax()
     covered_until = ordered.groupby("call").latest.shift()
 

@@ -1,6 +1,7 @@
 """The table of `moebench compare --against`: what a change made slower, faster or wrong.
 
-It is drawn from rows of `against.compare`, one for each cell of either side.
+It is drawn from the rows that `compare` of results/against.py returns, one for each cell that was
+run before the change or after it.
 """
 
 import pandas as pd
@@ -14,8 +15,8 @@ HEAD = ["solution", "where", "T", "before, ms", "after, ms", "change", "mark"]
 MARKS = {"slower": "slower", "failing": "newly failing", "faster": "faster"}  # mark -> in the title
 
 
-def changes(rows: pd.DataFrame) -> Table:
-    """Return the rows that `against.compare` marked."""
+def changes_table(rows: pd.DataFrame) -> Table:
+    """Return a row for each cell that `against.compare` marked as slower, failing or faster."""
     both = rows[rows.side == "both"]
     marked = both[both.mark != ""]
     several_definitions = both.definition.nunique() > 1
@@ -39,7 +40,10 @@ def changes(rows: pd.DataFrame) -> Table:
 
 
 def ranges_of_both(rows: pd.DataFrame) -> str:
-    """Return `ranges_text` of the cells of both sides. rows: of `against.compare`."""
+    """Return what the ranges of the cells of both sides were taken from, in words.
+
+    rows: of `against.compare`.
+    """
     sides = []
     for side in ("before", "after"):
         columns = {f"{name}_{side}": name for name in ("ms", "runs", "range_from")}
@@ -48,10 +52,7 @@ def ranges_of_both(rows: pd.DataFrame) -> str:
 
 
 def change_row(row, with_definition: bool) -> Row:
-    """Return one row, with the definition's key where it has one.
-
-    row: of a DataFrame's itertuples.
-    """
+    """Return a row of the table. row: of `against.compare`, as itertuples yields it."""
     where = [row.hardware, row.tolerance]
     if with_definition:
         key = catalogue.by_name().get(row.definition, row.definition)
@@ -65,7 +66,9 @@ def change_row(row, with_definition: bool) -> Row:
 
 
 def side_text(failure: str | float, ms: float, runs: float) -> str:
-    """Return a side's status where it failed, else its time, or "passed" if it was not timed."""
+    """Return the cell of a side: its status where it failed, else its time, or "passed" if it was
+    not timed.
+    """
     if pd.notna(failure):
         return failure
     if pd.isna(ms):

@@ -1,10 +1,16 @@
-"""The tables of `moebench compare` and of the pages with a row for each solution: times, passes at
-each tolerance, how far runs lie apart; and what their cells say.
+"""The tables of `moebench compare`, some of which the pages show, too. They are drawn from rows of
+`measurements.load`:
 
-They are drawn from rows of `measurements.load`.
+solutions_table             a row for each solution: times at three T, passes at each tolerance
+exactness_table             a row for each solution: how exact it is at each tolerance
+ranges_table                how far runs of one cell lie apart
+times_table, rates_table    a row for each workload, a column for each solution
+
+Below each table stand the functions that make its cells.
 """
 
 import re
+from collections.abc import Callable
 
 import pandas as pd
 
@@ -12,10 +18,12 @@ from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import read_manifest, solution_names
 from moebench.reports.table import Cell, Row, Table, decimal, token_heads
+from moebench.results.measurements import is_ranked
 from moebench.results.spread import ALIKE, SEVERAL_RUNS, nearest_tokens
 from moebench.results.summary import by_solution, counted, shown_tolerance
 
-# Of the main definition; of others the workloads nearest to these.
+# T of the columns with times: of workloads of the main definition. Of other definitions the nearest
+# workloads are shown.
 SHOWN_TOKENS = (1, 57, 14107)
 
 STRICT_FIRST = sorted(TOLERANCES, key=lambda name: TOLERANCES[name].rtol)
@@ -26,6 +34,13 @@ SOLUTIONS_CAPTION = (
     "the ratio need all workloads. Then workloads passed at each tolerance, and at which T a token "
     "keeps its bits whatever else is in the batch. -: not measured."
 )
+TIMES_CAPTION = f"Bold: {TIED_WORDS}."
+ONE_CALL_CAPTION = "Times of a single call, none of which is called the fastest."
+RATES_CAPTION = (
+    "TFLOP/s, and after the stroke TB/s: the FLOPs and bytes of the roofline bound, each FLOP done "
+    "and each byte moved once, over the time. What a kernel moves or computes beyond that does not "
+    "count. Bold: as among the times."
+)
 
 
 def gpus(rows: pd.DataFrame) -> list[str]:
@@ -35,11 +50,11 @@ def gpus(rows: pd.DataFrame) -> list[str]:
     return sorted(most_first.index, key=lambda gpu: gpu != MEASURED_ON)
 
 
-def solutions(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> Table:
+def solutions_table(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> Table:
     """Return a row for each solution, the best first.
 
-    rows: of one definition, GPU and clock. verdicts: rows of every clock, whose passes are counted;
-    without them those of `rows` are.
+    rows: of one definition, GPU and clock. verdicts: the rows in which passes are counted, by
+    default the same; rows of every clock for instance.
     """
     tolerance = shown_tolerance(rows)
     tolerances = STRICT_FIRST if tolerance in TOLERANCES else [tolerance]
@@ -55,10 +70,10 @@ def solutions(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> Table
         row.append(batch_invariant(name))
         table_rows.append(row)
 
-    named = f"{tolerance} tolerance" if tolerance in TOLERANCES else tolerance
+    tolerance_text = f"{tolerance} tolerance" if tolerance in TOLERANCES else tolerance
     times_head = token_heads(tokens)
     return Table(
-        title=title(rows, named, "ms"),
+        title=title(rows, tolerance_text, "ms"),
         head=["solution", "ratio", *times_head, "score", *tolerances, "batch-invariant"],
         sections=[table_rows],
         caption=SOLUTIONS_CAPTION,
@@ -67,8 +82,8 @@ def solutions(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> Table
 
 
 def title(rows: pd.DataFrame, *contents: str) -> str:
-    """Return the definition of rows, and below it the GPU, what the cells hold, and the clock if it
-    is not that of CUDA events.
+    """Return a table's title: the rows' definition, and below it their GPU, what the cells hold
+    (contents), and their clock if it is not that of CUDA events.
     """
     parts = [rows.hardware.iloc[0], *contents]
     if rows.clock.iloc[0] == "gpu":
@@ -77,16 +92,17 @@ def title(rows: pd.DataFrame, *contents: str) -> str:
 
 
 def shown_tokens(rows: pd.DataFrame) -> list[int]:
-    """Return the recorded token counts nearest to SHOWN_TOKENS, each once."""
+    """Return the rows' token counts that are nearest to SHOWN_TOKENS, each once."""
     recorded = set(rows.tokens)
     shown = [nearest_tokens(count, recorded) for count in SHOWN_TOKENS]
     return list(dict.fromkeys(shown))
 
 
 def ratio_cell(means: pd.Series) -> Cell | None:
-    """Return the latency over the fastest's, with its range where every cell has several runs.
+    """Return the latency over that of the fastest, "1.31", with its range where every cell has
+    several runs; None where not every workload was timed.
 
-    None where not every workload was timed. means: a row of `by_solution`.
+    means: a row of `by_solution`.
     """
     if not means.complete:
         return None
@@ -100,7 +116,7 @@ def ratio_cell(means: pd.Series) -> Cell | None:
 
 
 def with_range(value: float, low: float, high: float, digits: int) -> str:
-    """Return "0.312 ±0.004", half of the range from low to high."""
+    """Return a value and half of its range: "0.312 ±0.004"."""
     half = (high - low) / 2
     return f"{value:.{digits}f} ±{half:.{digits}f}"
 
@@ -115,9 +131,9 @@ def times_by_tokens(rows: pd.DataFrame) -> dict[tuple[str, int], Cell]:
 
 
 def ms_text(row) -> str:
-    """Return a row's time, with its range where that is of its own runs.
+    """Return a row's time, with its range where that was taken from several runs of the cell.
 
-    row: of a DataFrame's itertuples.
+    row: as itertuples yields it.
     """
     if row.range_from != SEVERAL_RUNS:
         return f"{row.ms:.3f}"
@@ -125,7 +141,8 @@ def ms_text(row) -> str:
 
 
 def passes(means: pd.Series, tolerance: str) -> Cell:
-    """Return "17/19" at a tolerance, and how many are stale; "stale" where all are.
+    """Return how many workloads passed at a tolerance: "17/19", "16/19, 2 stale", or "stale" where
+    all are.
 
     means: a row of `by_solution`.
     """
@@ -144,9 +161,8 @@ def passes(means: pd.Series, tolerance: str) -> Cell:
 
 
 def batch_invariant(solution: str) -> str | None:
-    """Return at which T a token keeps its bits in every batch, as the solution's manifest says it.
-
-    That is "yes", "no", a range of T, or how many ranges; None where the manifest says nothing.
+    """Return at which T a token keeps its bits in every batch, by the solution's manifest: "yes",
+    "no", a range of T, or how many ranges; None where the manifest does not say it.
     """
     if solution not in solution_names():
         return None
@@ -163,8 +179,10 @@ def batch_invariant(solution: str) -> str | None:
     return first_words.replace("every T", "yes") or None
 
 
-def exactness(rows: pd.DataFrame) -> Table:
-    """Return a row for each solution: passes at each tolerance, and the least share inside it."""
+def exactness_table(rows: pd.DataFrame) -> Table:
+    """Return a row for each solution: passes at each tolerance, and the least share of elements
+    inside it.
+    """
     table_rows = []
     for name, means in by_solution(rows).sort_index().iterrows():
         row: Row = [name]
@@ -180,10 +198,10 @@ def exactness(rows: pd.DataFrame) -> Table:
     return Table(head, [table_rows])
 
 
-def ranges(rows: pd.DataFrame, between_cards: pd.Series) -> Table:
-    """Return how far runs lie apart: by GPU, clock, protocol and T, of cells that were repeated.
+def ranges_table(rows: pd.DataFrame, between_cards: pd.Series) -> Table:
+    """Return a row for each GPU, clock, protocol and T: how far the runs of one cell lie apart.
 
-    between_cards: of repeats.py; for MEASURED_ON by the GPU's clock.
+    between_cards: T -> how far two cards of MEASURED_ON lie apart by the GPU's clock (repeats.py).
     """
     repeated = rows[(rows.range_from == SEVERAL_RUNS) & rows.counts]
     repeated = repeated.assign(width=repeated.ms_high / repeated.ms_low - 1)
@@ -200,3 +218,86 @@ def ranges(rows: pd.DataFrame, between_cards: pd.Series) -> Table:
         table_rows.append([*key, len(cells), runs, median, widest, other_card])
     head = ["GPU", "clock", "protocol", "T", "cells", "runs", "median range", "widest"]
     return Table([*head, "another card"], [table_rows], word_columns=3)
+
+
+def times_table(rows: pd.DataFrame) -> Table:
+    """Return a row for each workload: its bound, and each solution's ms and times the bound.
+
+    rows: of one definition, GPU, clock and tolerance.
+    """
+    solutions = list(by_solution(rows).index)
+    bounds = rows.groupby(["tokens", "uuid"]).bound_ms.max()
+
+    table_rows = workload_rows(rows, solutions, time_cell)
+    for row, bound in zip(table_rows, bounds, strict=True):
+        row.insert(1, decimal(bound, 3))
+
+    return Table(
+        title=title(rows, rows.tolerance_text.iloc[0], "ms (times the bound)"),
+        head=["T", "bound", *solutions],
+        sections=[table_rows],
+        caption=TIMES_CAPTION if is_ranked(rows).any() else ONE_CALL_CAPTION,
+        word_columns=0,
+    )
+
+
+def rates_table(rows: pd.DataFrame) -> Table:
+    """Return a row for each workload: each solution's TFLOP/s and TB/s.
+
+    rows: of one definition, GPU, clock and tolerance.
+    """
+    solutions = list(by_solution(rows).index)
+    return Table(
+        title=title(rows, "TFLOP/s / TB/s"),
+        head=["T", *solutions],
+        sections=[workload_rows(rows, solutions, rate_cell)],
+        caption=RATES_CAPTION,
+        word_columns=0,
+    )
+
+
+def workload_rows(
+    rows: pd.DataFrame, solutions: list[str], cell: Callable[..., Cell | None]
+) -> list[Row]:
+    """Return a row for each workload: T, and a cell for each solution.
+
+    cell: makes a cell of a solution's row, as itertuples yields it.
+    """
+    table_rows = []
+    for (tokens, _), of_workload in rows.groupby(["tokens", "uuid"]):
+        cells = {row.solution: cell(row) for row in of_workload.itertuples()}
+        table_rows.append([tokens, *map(cells.get, solutions)])
+    return table_rows
+
+
+def time_cell(row) -> Cell:
+    """Return ms and times the bound, "0.035 (3.55)", or without a time the status and the share
+    that matched. "stale" stands before them where the row is.
+    """
+    is_stale = row.source == "stale"
+    text = "stale " if is_stale else ""
+    if pd.isna(row.ms):
+        text += row.status
+        if pd.notna(row.matched):
+            text += f" {row.matched:.4f}"
+        return Cell(text, "" if row.passed else "failed")
+
+    text += ms_text(row)
+    if pd.notna(row.over_bound):
+        text += f" ({row.over_bound:.2f})"
+    if row.tied:
+        return Cell(text, "best")
+    return Cell(text, "stale" if is_stale else "")
+
+
+def rate_cell(row) -> Cell | None:
+    """Return TFLOP/s and TB/s, "1210 / 0.85"; None without a time or without the workload's FLOPs,
+    and where the row is stale.
+    """
+    if pd.isna(row.ms) or pd.isna(row.flops) or row.source == "stale":
+        return None
+    tera_flops = row.flops / row.ms * 1e-9
+    tera_bytes = row.bytes / row.ms * 1e-9
+    digits = 0 if tera_flops >= 10 else 1
+    text = f"{tera_flops:.{digits}f} / {tera_bytes:.2f}"
+    return Cell(text, "best" if row.tied else "")

@@ -1,8 +1,9 @@
-"""`compare --html`: one file with a figure to hover over and a table to sort, without network.
+"""The page of `moebench compare --html`: one file with a figure to hover over and a table to sort,
+which needs no network.
 
-Its style is page.css, its behaviour page.js. What is large lies in it compressed, as text that
-page.js inflates: plotly's library, and the rows, of which page.js draws the figure and the table of
-one definition, GPU and tolerance.
+`page` puts it together: page.css is its style, page.js its behaviour, plotly draws the figure. The
+rows and plotly's library lie in the page compressed. page.js inflates them, and draws the figure
+and the table of one definition, GPU and tolerance.
 """
 
 import base64
@@ -26,7 +27,7 @@ from moebench.results.summary import SHOWN_TOLERANCE
 FOLDER = Path(__file__).parent
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon")
 
-# Column of the table -> its heading. A narrow window shows the first SHOWN_IF_NARROW.
+# Column of the rows -> its heading in the table. A narrow window shows the first SHOWN_IF_NARROW.
 HEADINGS = {
     "tokens": "T",
     "solution": "solution",
@@ -43,11 +44,10 @@ HEADINGS = {
     "timestamp": "date",
 }
 SHOWN_IF_NARROW = 4
-WORDS = ("solution", "status", "source", "timestamp")  # the others hold numbers
+WORDS = ("solution", "status", "source", "timestamp")  # the other columns hold numbers
 
-# What a view is chosen by, and what is said of a row outside the table.
-CHOSEN_BY = ("definition", "hardware", "tolerance")
-DETAILS = ("tolerance_text", "conditions", "versions", "source_sha1", "place")
+CHOSEN_BY = ("definition", "hardware", "tolerance")  # columns with a menu above the figure
+DETAILS = ("tolerance_text", "conditions", "versions", "source_sha1", "place")  # shown on hovering
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -109,17 +109,17 @@ def headings() -> list[str]:
 
 
 def compressed(text: str) -> str:
-    """Return a text as page.js's `inflate` reads it: gzip in base64, the same for the same text."""
+    """Return a text as `inflate` in page.js reads it: gzip in base64, the same whenever made."""
     packed = gzip.compress(text.encode(), mtime=0)
     return base64.b64encode(packed).decode()
 
 
 def results_json(rows: pd.DataFrame) -> str:
-    """Return the JSON that page.js draws.
-
-    columns: the rows' columns by name; rows: a list of values each, the fastest first; orders: the
-    definitions, GPUs and tolerances in the order in which they are offered; looks: solution ->
-    colours and mark.
+    """Return the JSON that page.js draws, an object with
+    columns: names of columns;
+    rows: a list of values for each row, the fastest first;
+    orders: the definitions, GPUs and tolerances in the order of the menus;
+    looks: solution -> colours and mark.
     """
     has_several_runs = rows.range_from == SEVERAL_RUNS
     measured_by = rows[["tolerance_text", "protocol", "clock"]].values.tolist()
@@ -147,12 +147,12 @@ def results_json(rows: pd.DataFrame) -> str:
 
 
 def distinct(texts: Iterable[str]) -> list[object]:
-    """Return these texts in order, each once, as they stand in the JSON."""
+    """Return the texts in order, each once, as values for JSON."""
     return [plain(text) for text in dict.fromkeys(texts)]
 
 
 def plain(value: object) -> object:
-    """Return a value for JSON: None without one, six digits of a number, a text in one line."""
+    """Return a value for JSON: None for NaN, a number with six digits, a text as one line."""
     if pd.isna(value):
         return None
     if isinstance(value, float):
@@ -161,7 +161,7 @@ def plain(value: object) -> object:
 
 
 def look(solution: str) -> dict[str, object]:
-    """Return a solution's colours, on a light ground and on a dark one, and its mark."""
+    """Return a solution's colours, on a light and on a dark ground, and its mark in the figure."""
     number = look_number(solution)
     colours = PALETTE[number % len(PALETTE)]
     symbol = SYMBOLS[number % len(SYMBOLS)]

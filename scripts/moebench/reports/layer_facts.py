@@ -1,33 +1,48 @@
-"""What `moebench model` says of a checkpoint's MoE layer: a name and a text for each fact, as
+"""What `moebench model` says of a checkpoint's MoE layer: a name and a text in each row, as
 
     experts               32 of 256, top-k 8, 4 of 8 groups
     hidden, intermediate  7168, 2048
+    served, top-k given   NAME 1.16, OTHER 1.31
+    not served by         THIRD (hidden size 2048, want 7168)
 
-from what config.json says and from the sizes that the layer has on one rank.
+`facts` makes rows of config.json and of the sizes that the layer has on one rank. `servings_of`
+finds out which solutions serve the layer, how fast they are, by recorded latency over the roofline
+bound, and why the others do not; `serving_rows` makes rows of that.
 """
 
+import math
+import sys
 import textwrap
+from collections import defaultdict
 from dataclasses import dataclass
 
+from moebench.core import paths
+from moebench.core.errors import UserError
 from moebench.models.checkpoint import Checkpoint
 from moebench.models.expected_bound import expected_bound
 from moebench.operators import catalogue
 from moebench.operators.fp8 import swiglu
+from moebench.operators.fp8.routed import after_routing
 from moebench.operators.layers import Sizes, routed_experts
 from moebench.operators.roofline import MEASURED_ON
+from moebench.packing import manifest
+from moebench.packing.serves import why_not
 from moebench.reports.models import GPU_GB
+from moebench.results import measurements
+from moebench.results.summary import by_solution
 
-TOKENS = (1, 64, 4096)
-MOST_LISTED = 8  # fields that are not understood
+TOKENS = (1, 64, 4096)  # for which bounds are shown
+TOP_K_GIVEN = ("routed", "mxfp4")  # forms that are called with the experts of each token
+MOST_LISTED = 8  # of the fields that are not understood
 
 
 @dataclass(frozen=True)
 class RankLayer:
     """A checkpoint's layer on one rank.
 
-    keys: form -> its definition's key, None without one. A form is how a definition takes the
-    routing: "sigmoid-bias" and "renorm" have the router inside, "routed" and "mxfp4" are called
-    with top-k given. keys_with_shared: of the definitions that include the shared experts.
+    keys: form of the layer -> key of the definition, None without one. A form is how a definition
+    takes the routing: "sigmoid-bias" and "renorm" have the router inside, "routed" and "mxfp4" are
+    called with top-k given. keys_with_shared: keys of definitions that include the shared experts.
     """
 
     checkpoint: Checkpoint
@@ -47,7 +62,7 @@ def keys_by_form(sizes: Sizes, kind: str) -> dict[str, str | None]:
 
 
 def facts(layer: RankLayer) -> list[tuple[str, str]]:
-    """Return what config.json says, and what follows from it: names and texts."""
+    """Return rows of what config.json says and of what follows from it."""
     checkpoint = layer.checkpoint
     rows = [("experts", experts_text(layer.sizes))]
     if checkpoint.shared:
@@ -75,7 +90,7 @@ def facts(layer: RankLayer) -> list[tuple[str, str]]:
 
 
 def experts_text(sizes: Sizes) -> str:
-    """Return "32 of 256, top-k 8, 4 of 8 groups"."""
+    """Return how many experts there are and how many are chosen: "32 of 256, top-k 8"."""
     text = f"{routed_experts(sizes)} of {sizes['num_experts']}, top-k {sizes['top_k']}"
     if sizes["num_groups"] > 1:
         text += f", {sizes['kept_groups']} of {sizes['num_groups']} groups"
@@ -97,7 +112,7 @@ def shared_text(layer: RankLayer) -> str:
 
 
 def widths_text(layer: RankLayer) -> str:
-    """Return the hidden and the intermediate size, and of which the latter is a slice."""
+    """Return the hidden and the intermediate size, and of which size the latter is a slice."""
     sizes = layer.sizes
     text = f"{sizes['hidden_size']}, {sizes['intermediate_size']}"
     if sizes["tensor_ranks"] > 1:
@@ -107,7 +122,7 @@ def widths_text(layer: RankLayer) -> str:
 
 
 def memory_rows(layer: RankLayer) -> list[tuple[str, str]]:
-    """Return what a layer's weights take, and what those of the model's MoE layers take."""
+    """Return rows of the memory that a layer's weights take, and those of all MoE layers."""
     checkpoint = layer.checkpoint
     layer_gb = layer.sizes["num_local_experts"] * checkpoint.expert_bytes(layer.sizes) / 1e9
     count = checkpoint.layers + sum(checkpoint.others.values())
@@ -120,7 +135,7 @@ def memory_rows(layer: RankLayer) -> list[tuple[str, str]]:
 
 
 def bounds_text(layer: RankLayer) -> str:
-    """Return the roofline bounds at TOKENS, means over routings, in words."""
+    """Return the roofline bounds at TOKENS, "T=1: 0.0312 (8.0 experts active), ..."."""
     parts = []
     expert_bytes = layer.checkpoint.expert_bytes(layer.sizes)
     for tokens in TOKENS:
@@ -130,10 +145,137 @@ def bounds_text(layer: RankLayer) -> str:
 
 
 def listed(fields: dict[str, object]) -> str:
-    """Return fields of a config.json and what they have, cut to a few words each."""
+    """Return the names and values of fields, cut to a few words each."""
     parts = [f"{name} {textwrap.shorten(str(value), 24)}" for name, value in fields.items()]
     text = ", ".join(parts[:MOST_LISTED])
     further = len(parts) - MOST_LISTED
     if further > 0:
         text += f" and {further} more"
     return text
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Whether a solution serves a layer, in each of the layer's forms, and how fast it is.
+
+    why_not: form -> why the solution does not serve it, None where it does. over_bound: form ->
+    recorded latency over the bound, without forms that are not recorded. elsewhere: the latency
+    over the bound on the catalogue's first definition, if no solution is recorded on this layer.
+    """
+
+    solution: str
+    why_not: dict[str, str | None]
+    over_bound: dict[str, float]
+    elsewhere: float | None
+
+
+def servings_of(layer: RankLayer) -> list[Serving]:
+    """Return a Serving of each solution for FP8 layers, the best first."""
+    recorded = {form: over_bound(key) for form, key in layer.keys.items() if key}
+    elsewhere = {}
+    if not any(recorded.values()):
+        first_key, *_ = catalogue.layer_sizes()
+        elsewhere = over_bound(first_key)
+
+    servings = []
+    for name, solution in manifest.readable_manifests().items():
+        serves_fp8_layers = any(map(catalogue.form, solution.definitions))
+        if not solution.serves and not serves_fp8_layers:
+            continue
+
+        ratios = {}
+        for form, ratio_of_solution in recorded.items():
+            if name in ratio_of_solution:
+                ratios[form] = ratio_of_solution[name]
+        servings.append(Serving(name, reasons(solution, layer), ratios, elsewhere.get(name)))
+    return sorted(servings, key=best_first)
+
+
+def reasons(solution: manifest.Manifest, layer: RankLayer) -> dict[str, str | None]:
+    """Return form -> why a solution does not serve the layer, None where it does."""
+    by_form = {}
+    for form, key in layer.keys.items():
+        by_form[form] = None
+        if key not in solution.definitions:
+            by_form[form] = why_not(solution.serves, form, sizes_of_form(form, layer.sizes))
+    return by_form
+
+
+def sizes_of_form(form: str, sizes: Sizes) -> Sizes:
+    """Return the sizes that a solution sees. Where top-k is given it sees no groups of experts, and
+    shared experts are among the others.
+    """
+    return after_routing(sizes) if form in TOP_K_GIVEN else sizes
+
+
+def over_bound(key: str) -> dict[str, float]:
+    """Return solution -> recorded latency over the bound on MEASURED_ON; {} without traces.
+
+    key: of the layer.
+    """
+    path = paths.trace_file(catalogue.definition_name(key))
+    if not path.exists():
+        return {}
+    try:
+        rows, _ = measurements.load([path])
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return {}
+    here = rows[rows.hardware == MEASURED_ON]
+    return by_solution(here).over_bound.dropna().to_dict() if len(here) else {}
+
+
+def best_first(serving: Serving) -> tuple[int, float, float, str]:
+    """Return a key to sort by: first those that serve more forms, then the faster on this layer,
+    then the faster on the first definition.
+    """
+    refused = [reason for reason in serving.why_not.values() if reason]
+    here = min(serving.over_bound.values(), default=math.inf)
+    return len(refused), here, serving.elsewhere or math.inf, serving.solution
+
+
+def serving_rows(layer: RankLayer, servings: list[Serving]) -> list[tuple[str, str]]:
+    """Return a row for each form with the solutions that serve it, and a row with those that serve
+    no form and why.
+    """
+    rows = []
+    for form in layer.keys:
+        name = "served, top-k given" if form in TOP_K_GIVEN else "served, with router"
+        rows.append((name, served_by(form, servings)))
+    if any(serving.over_bound for serving in servings):
+        rows.append(("", "(recorded latency over the bound, geometric mean over workloads)"))
+
+    refusing = defaultdict(list)  # reason -> solutions
+    for serving in servings:
+        refusals = list(serving.why_not.values())
+        if all(refusals):
+            refusing[most_telling(refusals)].append(serving.solution)
+    texts = [f"{', '.join(names)} ({reason})" for reason, names in refusing.items()]
+    if texts:
+        rows.append(("not served by", "; ".join(texts)))
+    return rows
+
+
+def served_by(form: str, servings: list[Serving]) -> str:
+    """Return the solutions that serve a form, the fastest first, with latency over the bound."""
+    servers = solutions_serving(form, servings)
+    servers.sort(key=lambda serving: serving.over_bound.get(form, math.inf))
+
+    texts = []
+    for serving in servers:
+        text = serving.solution
+        if form in serving.over_bound:
+            text += f" {serving.over_bound[form]:.2f}"
+        texts.append(text)
+    return ", ".join(texts) or "by none"
+
+
+def solutions_serving(form: str, servings: list[Serving]) -> list[Serving]:
+    """Return the solutions that serve a form."""
+    return [serving for serving in servings if serving.why_not[form] is None]
+
+
+def most_telling(reasons: list[str]) -> str:
+    """Return the first reason that is about sizes, or else the one that is about the router."""
+    of_sizes = [reason for reason in reasons if not reason.startswith("router")]
+    return (of_sizes or reasons)[0]

@@ -1,11 +1,11 @@
 """Tables of a layer's time by token count, done in several ways: a column for each way, the fastest
-in bold. They are made from two records:
+in bold. docs/pages.py puts them into pages, and docs/computed.py takes numbers for sentences from
+the same two records:
 
-records/multi_gpu.jsonl, a layer split over the GPUs of a host, by the way in which the ranks'
-outputs are summed; examples/multi_gpu/all_reduce.py has measured it.
-
-records/mxfp4_peers.jsonl, a layer with MXFP4 experts, by the kernels that compute it;
-tools/mxfp4_peers.py and like programs have measured it.
+records/multi_gpu.jsonl    a layer split over the GPUs of a host; a way is one to sum the ranks'
+                           outputs. Measured by examples/multi_gpu/all_reduce.py.
+records/mxfp4_peers.jsonl  a layer with MXFP4 experts; a way is a peer, kernels of this or another
+                           project. Measured by tools/mxfp4_peers.py and like programs.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -17,7 +17,7 @@ from moebench.core import paths
 from moebench.core.schema import Strict, read_lines
 from moebench.reports.table import Cell, Table, decimal
 
-ALONE = "the layer alone"  # a column of all-reduces without a sum, with which none competes
+ALONE = "the layer alone"  # in place of a way to sum: the time without any; never in bold
 SPLITS = {"width": "tensor parallelism", "experts": "expert parallelism"}
 
 
@@ -45,9 +45,7 @@ class AllReducePoint(Strict):
 
     @property
     def table_key(self) -> tuple:
-        """Return what the points of one table have in common, by which tables are sorted, too: most
-        ranks first.
-        """
+        """Return the key that the points of a table share. Sorted by it, most ranks come first."""
         split = (self.split != "width", -self.shares)
         return -self.ranks, self.gpu, self.definition, *split, self.solution
 
@@ -60,10 +58,11 @@ class AllReducePoint(Strict):
 
 
 class PeerPoint(Strict):
-    """A line of records/mxfp4_peers.jsonl: one call of a peer, kernels of this or another project,
-    in a graph, L2 flushed before it, weights prepared ahead.
+    """A line of records/mxfp4_peers.jsonl: a call of a peer in a graph, with L2 flushed before it
+    and weights prepared ahead.
 
-    card: tells GPUs of one name apart. matched: tolerance -> the share of elements inside it.
+    card: tells GPUs of one name apart. us: of the call. prepared_ms: of preparing the weights.
+    matched: tolerance -> the share of elements inside it.
     """
 
     gpu: str
@@ -84,12 +83,12 @@ Point = TypeVar("Point", bound=Strict)
 
 
 def all_reduce_points() -> list[AllReducePoint]:
-    """Return the record's points. Raises UserError that names a line which is none."""
+    """Return the points of records/multi_gpu.jsonl. Raises UserError for a line that is none."""
     return read_lines(paths.MULTI_GPU, AllReducePoint)
 
 
 def peer_points() -> list[PeerPoint]:
-    """Return the record's points. Raises UserError that names a line which is none."""
+    """Return the points of records/mxfp4_peers.jsonl. Raises UserError for a line that is none."""
     return read_lines(paths.MXFP4_PEERS, PeerPoint)
 
 
@@ -120,7 +119,7 @@ def peer_times(points: list[PeerPoint]) -> pd.DataFrame:
 
 
 def grouped(points: list[Point], key: Callable[[Point], Hashable]) -> Iterable[list[Point]]:
-    """Return the points that have a key in common, in the order of the first of each."""
+    """Return lists of points that share a key, in the order of the lists' first points."""
     groups = {}
     for point in points:
         groups.setdefault(key(point), []).append(point)

@@ -2,8 +2,8 @@
 
     torch 2.11.0+cu130; triton 3.6.0; warmup=10 trials=3; 2026-11-26; medians of 3 runs
 
-`in_full` with every version and each solution's packages in the section that PAGE links to, and
-`conditions` above a table in a terminal.
+`in_full` with every version and each solution's packages, in the section that PAGE links to, and
+`conditions` above a table in a terminal or on the page of html.py.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ PAGE = "/docs/compare.md#versions"  # GitHub's link from the root of the reposit
 TIMED = {"events": "by CUDA events", "gpu": "by the GPU's clock"}
 IN_CAPTION = ("torch", "triton")
 
-# Whence a range is, where a cell was run once -> what is said of it.
+# range_from of a cell that was run once (results/spread.py) -> what is said of it
 SINGLE_RUNS = {
     OTHER_CELLS: "a single run: the widest range of the solution at the nearest T with more",
     TRIALS: "one run: the range of its trials",
@@ -41,7 +41,7 @@ def caption(rows: pd.DataFrame) -> str:
 
 
 def in_full(rows: pd.DataFrame) -> str:
-    """Return versions, protocol, dates, runs and solutions' packages of the compared rows."""
+    """Return versions, protocol, dates, runs and solutions' packages of a table's rows."""
     compared = compared_rows(rows)
     parts = [joined(compared.versions), *circumstances(compared)]
 
@@ -54,7 +54,7 @@ def in_full(rows: pd.DataFrame) -> str:
 
 
 def block(tables: dict[str, pd.DataFrame]) -> str:
-    """Return a line for each table: everything that its rows say. tables: name -> its rows."""
+    """Return a line of Markdown for each table, by `in_full`. tables: name -> the table's rows."""
     lines = [f"- **{name}**: {in_full(rows)}." for name, rows in tables.items()]
     return "\n".join(lines)
 
@@ -75,7 +75,7 @@ def circumstances(rows: pd.DataFrame) -> list[str]:
 
 
 def ranges_text(rows: pd.DataFrame) -> str:
-    """Return how many runs times are of, and whence the ranges are that they are compared by:
+    """Return how many runs the times are medians of, and what their ranges were taken from:
     "medians of 3 to 5 runs, ±: half of their range, one run: the range of its trials".
     """
     timed = rows[rows.ms.notna()]
@@ -98,12 +98,12 @@ def span(first: object, last: object) -> str:
 
 
 def joined(texts: Iterable[str], separator: str = " or ") -> str:
-    """Return the distinct ones of these texts, sorted and joined."""
+    """Return the texts, each once, sorted and joined."""
     return separator.join(sorted(set(texts)))
 
 
 def solutions_by_value(rows: pd.DataFrame, column: str) -> dict[str, str]:
-    """Return value -> "a, b" for each value that a column has in rows of solutions a and b."""
+    """Return value of a column -> the solutions in whose rows it stands, "a, b"."""
     names = {}
     for value, of_value in rows.groupby(column):
         names[value] = ", ".join(sorted(of_value.solution.unique()))
@@ -111,7 +111,7 @@ def solutions_by_value(rows: pd.DataFrame, column: str) -> dict[str, str]:
 
 
 def main_versions(rows: pd.DataFrame) -> list[str]:
-    """Return "torch 2.11.0+cu130" and the like, each version that any of these rows has."""
+    """Return a text for each of IN_CAPTION with the versions in these rows: "torch 2.11.0"."""
     texts = []
     for name in IN_CAPTION:
         pattern = rf"(?:^|; ){name} ([^;]+)"
@@ -122,11 +122,10 @@ def main_versions(rows: pd.DataFrame) -> list[str]:
 
 
 def conditions(tolerance: str, protocol: str, clock: str) -> str:
-    """Return what a terminal's table says of its times: tolerance, warm-up calls, iterations,
-    trials and clock.
+    """Return what stands above a table of times: tolerance, warm-up calls, iterations, trials and
+    clock.
 
-    tolerance: with its numbers. protocol: as traces say it, and so the clock if it is not CUDA
-    events.
+    tolerance: with its numbers. protocol: as in traces, which name a clock other than events there.
     """
     is_timed = "iterations=" in protocol
     if is_timed and "clock=" not in protocol:
@@ -135,7 +134,7 @@ def conditions(tolerance: str, protocol: str, clock: str) -> str:
 
 
 def conditions_of(rows: pd.DataFrame) -> str:
-    """Return the conditions of rows at one tolerance, as `conditions` does; "or" joins several."""
+    """Return `conditions` of rows at one tolerance; where they differ, joined by "or"."""
     shown = rows[rows.comparable] if rows.comparable.any() else rows
     columns = shown[["tolerance_text", "protocol", "clock"]].drop_duplicates()
     texts = [conditions(*values) for values in columns.values.tolist()]

@@ -1,5 +1,7 @@
-"""The tables with a row for each model: which solution to use, and how many times the roofline
-bound it takes, from traces of one layer and from served records of all layers.
+"""The pages' tables with a row for each model: which solution to use, and how many times the
+roofline bound it takes, from traces of one layer and from served records of all layers.
+
+docs/pages.py draws these tables of the layers that `measured_layers` and like functions return.
 """
 
 from dataclasses import dataclass
@@ -88,8 +90,8 @@ def recommended(measured: list[MeasuredLayer]) -> Table:
 
 
 def recommended_cells(rows: pd.DataFrame) -> Row:
-    """Return the solution to use at SHOWN_TOLERANCE and the one at the default tolerance; then of
-    the former its latency over the bound, and how many times as fast as the next one it is.
+    """Return the solution to use at SHOWN_TOLERANCE and the one to use at the default tolerance;
+    then the first one's latency over the bound, and how many times as fast as the next one it is.
 
     rows: of one layer.
     """
@@ -113,9 +115,10 @@ def speeds(measured: list[MeasuredLayer]) -> Table:
 
 
 def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
-    """Return the best solution's latency over the bound at the workloads nearest to TOKENS.
+    """Return the best solution's latency over the bound at the workloads nearest to TOKENS: "1.25",
+    or "1.25 (57)" where the nearest workload has T=57.
 
-    "1.25 (57)" is that of the workload with T=57. rows: of one layer.
+    rows: of one layer.
     """
     shown = counted(rows)
     best = best_solution(by_solution(rows))
@@ -132,7 +135,7 @@ def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
             text += f" ({measured_tokens})"
         texts.append(text)
 
-    if 1 in of_best.index:  # its bound depends on how many of the token's experts are local
+    if 1 in of_best.index:  # at T=1 the bound depends on how many of the token's experts are local
         active = recorded_counts(layer_key)[of_best.uuid[1]].active
         texts[0] += f", {active} active"
     return texts
@@ -171,10 +174,10 @@ def served(records: list[ServedRecord]) -> Table:
 
 
 def served_text(timed: list[Point]) -> str | None:
-    """Return "1.25 (1.20)": the fastest solution's latency over the bound, and in brackets how many
-    times as fast it is as the next one that is no variant of it (`base_of`).
+    """Return the fastest solution's latency over the bound, and in brackets how many times as fast
+    it is as the next one that is no variant of it: "1.25 (1.20)".
 
-    None where no such other solution was timed. timed: of one T, the fastest first.
+    None where no such other solution was timed. timed: points of one T, the fastest first.
     """
     if not timed:
         return None

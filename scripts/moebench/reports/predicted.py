@@ -1,10 +1,10 @@
 """What all MoE layers of a model would take in a CUDA graph, where `moebench served` has recorded
-none or not all of them.
+none or not all of them. docs/pages.py shows `table`, and `moebench served` `predicted_notes`.
 
-A layer takes as many times its roofline bound as the nearest recorded layer does, at the same
-number of tokens. Nearest is the layer whose bound is nearest, over all numbers of tokens: what a
-layer takes beyond it hangs on how long it is more than on its sizes. How far that is off is
-computed by predicting the recorded models in the same way, each from the others.
+A layer is predicted to take as many times its roofline bound as the nearest recorded layer does at
+the same number of tokens. Nearest is the layer whose bounds are nearest, as latency over the bound
+depends on how long a layer takes more than on its sizes. How far predictions are off is computed by
+predicting each recorded model from the others.
 """
 
 import math
@@ -83,8 +83,8 @@ def predicted_ms(layer: ModelLayer, record: ServedRecord, tokens: int) -> float 
 
 
 def predicted_notes(record: ServedRecord) -> list[str]:
-    """Return a note with what all layers of the model would take, none where all were measured, or
-    nothing on a GPU.
+    """Return a note that says what all layers of the record's model would take; [] where all layers
+    were measured, or none on a GPU.
     """
     head = record.head
     on_gpu = any(point.graph for point in record.points)

@@ -1,4 +1,8 @@
-"""Records of `moebench profile` as one table: us of each stage, a column for each workload."""
+"""Records of `moebench profile` as one table: us of each stage, a column for each workload.
+
+`moebench profile` shows what it has measured by `table`, and docs/pages.py the records in the
+repository, which `recorded` returns.
+"""
 
 from collections.abc import Iterable
 from statistics import fmean
@@ -31,7 +35,7 @@ def recorded() -> list[ProfileRecord]:
 
 
 def with_bound_of_today(record: ProfileRecord, profile: WorkloadProfile) -> WorkloadProfile:
-    """Return a record's profile, whose bound, if it has one, divides by today's ceilings."""
+    """Return a record's profile with its bound, if it has one, by today's ceilings."""
     if not profile.bound_us:
         return profile
     bound_us = by_ceilings_of_today(profile.bound_us, record.ceilings, record.definition, profile.T)
@@ -39,10 +43,7 @@ def with_bound_of_today(record: ProfileRecord, profile: WorkloadProfile) -> Work
 
 
 def table(records: list[ProfileRecord]) -> Table:
-    """Return a section for each solution: its stages, then the call as a whole.
-
-    records: of one machine.
-    """
+    """Return the table, a section for each solution. records: of one machine."""
     labels = workload_labels(records)
     warnings = []
     for record in records:
@@ -69,7 +70,8 @@ def workload_labels(records: list[ProfileRecord]) -> dict[str, str]:
 
 
 def section(record: ProfileRecord, uuids: Iterable[str]) -> list[Row]:
-    """Return a solution's rows: stages, those of the last workload first, then the call as a whole.
+    """Return a solution's rows: stages, in the order of the last workload's, then the call as a
+    whole.
 
     The solution's name stands in the first row alone. A row without any figure is left out.
     """
@@ -90,7 +92,7 @@ def section(record: ProfileRecord, uuids: Iterable[str]) -> list[Row]:
 
 
 def profile_texts(profile: WorkloadProfile, has_bound: bool) -> dict[str, str]:
-    """Return what a profile says of each stage, and of the call under CALL_ROWS."""
+    """Return name of a row -> text: us of each stage, and of the call what CALL_ROWS are called."""
     texts = {}
     for stage, kernels in profile.stages.items():
         texts[stage] = stage_text(kernels)
@@ -108,7 +110,9 @@ def profile_texts(profile: WorkloadProfile, has_bound: bool) -> dict[str, str]:
 
 
 def stage_text(kernels: list[Kernel]) -> str:
-    """Return "244.5 (86.5, 15.5)"; without brackets where ncu did not count."""
+    """Return the us of a stage, and in brackets the percentages of DRAM and tensor cores, "244.5
+    (86.5, 15.5)"; without brackets where ncu did not count.
+    """
     us = sum(kernel.us for kernel in kernels)
     launches = [launch for kernel in kernels for launch in kernel.counters]
     if not launches:
@@ -119,7 +123,7 @@ def stage_text(kernels: list[Kernel]) -> str:
 
 
 def mean_percent(launches: list[Counters], field: str) -> str:
-    """Return the mean of a percentage of Counters, weighted by the launches' times."""
+    """Return the mean of a field of Counters, weighted by the launches' times; "-" without any."""
     values = []
     weights = []
     for launch in launches:
@@ -131,7 +135,7 @@ def mean_percent(launches: list[Counters], field: str) -> str:
 
 
 def origin(record: ProfileRecord) -> str:
-    """Return how a record was made: date, protocol, versions and command, and if it is stale."""
+    """Return how a record was made: state of its source, date, protocol, versions and command."""
     by = record.provenance
     state = staleness.judge_record(by, record.solution)
     name = record.solution

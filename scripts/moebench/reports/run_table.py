@@ -2,7 +2,8 @@
 
     [3/38] T=57 offset=96  NAME  PASSED    0.3120 ms    58.1x  matched 0.9990
 
-and at the end a table for each definition, a row for each solution.
+and at the end a table for each definition, a row for each solution. commands/run.py evaluates
+inside `shown`, and calls the function that it yields for each outcome.
 """
 
 from collections import Counter, defaultdict
@@ -30,7 +31,7 @@ from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.measured_with import conditions
 from moebench.reports.table import Cell, Row, Table, decimal
 from moebench.reports.terminal import InTerminal
-from moebench.results.measurements import cells, timed_calls
+from moebench.results.measurements import merge_runs, timed_calls
 from moebench.results.spread import tied_with_fastest, with_ranges
 from moebench.results.trace_rows import rows_from
 
@@ -47,10 +48,10 @@ BAR_COLUMNS = (
 
 @contextmanager
 def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcome], None]]:
-    """Yield a function that shows an outcome, once it is recorded, above a bar of what is done.
+    """Return a context that yields a function to show an outcome, above a bar of what is done.
 
-    When the context ends the bar goes and the tables come, after Ctrl-C, too. place: what the run
-    is on, beside the device.
+    When the context ends the bar goes and the tables come, after Ctrl-C, too. place: the cluster
+    that the run is on, "" for this machine.
     """
     for note in plan.notes:
         print_line(console, note)
@@ -68,7 +69,7 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
 class Results:
     """Prints the results of a run as they come, each with its number, and moves the bar.
 
-    outcomes: takes what was shown. shown_count: results that were printed, of `total`.
+    outcomes: gets each outcome that was shown. shown_count: how many of `total` results were.
     """
 
     plan: Plan
@@ -106,11 +107,10 @@ def print_line(console: Console, text: str) -> None:
 
 
 def lines(outcome: Outcome, timed: bool) -> Iterator[str]:
-    """Yield a line for each solution that was evaluated, or was to be, and below it the reasons,
-    indented.
+    """Yield a line for each solution that was evaluated, or was to be, and below it INDENTed lines
+    with the reasons for its status.
 
-    The line has the status, the share that matched, and of a solution that was timed and passed ms
-    and speed-up.
+    timed: whether times are shown.
     """
     label = outcome.task.label
     for name, reason in outcome.lost.items():
@@ -123,7 +123,9 @@ def lines(outcome: Outcome, timed: bool) -> Iterator[str]:
 
 
 def result_text(result: EvaluatedSolution, timed: bool) -> str:
-    """Return "PASSED    0.0352 ms     85.6x  matched 0.9990", without what there is not."""
+    """Return status, ms, speed-up and the share that matched, as far as there are any: "PASSED
+    0.0352 ms     85.6x  matched 0.9990".
+    """
     evaluation = result.trace.evaluation
     parts = [evaluation.status.value]
     if timed and result.passed:
@@ -155,9 +157,8 @@ def show_tables(plan: Plan, outcomes: list[Outcome], console: Console) -> None:
 
 
 def tables(plan: Plan, part: Part, outcomes: list[Outcome]) -> Iterator[Table]:
-    """Yield a table for each kind of device that the traces are from.
-
-    No table mixes two: what Ray calls an H100 is several products.
+    """Yield a table for each kind of GPU that the traces are from: those that Ray calls an H100 may
+    be several products.
     """
     traces = list(part.kept)
     for outcome in outcomes:
@@ -204,19 +205,25 @@ def table(
 
 
 def rows_of_part(part: Part, traces: list[Trace]) -> pd.DataFrame:
-    """Return a row for each solution, by its name in the plan, and workload: of all its runs, as
-    `measurements.cells` merges them. tied: whether it is the fastest, or tied with it.
+    """Return a row for each solution and workload, merged from all runs by
+    `measurements.merge_runs`.
+
+    solution: the name in the plan. tied: whether it is the fastest on the workload, or tied with
+    it.
     """
     names = {packed.name: name for name, packed in part.solutions.items()}
     rows = rows_from(traces)
     rows["solution"] = [names.get(trace.solution, trace.solution) for trace in traces]
-    rows = with_ranges(cells(rows, ["solution", "uuid"]))
+    rows = with_ranges(merge_runs(rows, ["solution", "uuid"]))
     rows["tied"] = tied_with_fastest(rows, rows.ms, [rows.uuid])
     return rows
 
 
 def missing_workloads(rows: pd.DataFrame, outcomes: list[Outcome]) -> Counter:
-    """Return on how many workloads each solution was never evaluated. rows: of `rows_of_part`."""
+    """Return solution -> on how many workloads it was to be evaluated and never was.
+
+    rows: of `rows_of_part`.
+    """
     lost = set()
     for outcome in outcomes:
         uuid = outcome.task.workload.uuid
@@ -227,7 +234,7 @@ def missing_workloads(rows: pd.DataFrame, outcomes: list[Outcome]) -> Counter:
 
 
 def columns_of(plan: Plan, rows: pd.DataFrame) -> list[str]:
-    """Return the headings of what this run has measured."""
+    """Return the headings of the columns for which this run has figures."""
     columns = []
     if plan.device.on_gpu:
         columns += ["mean ms", "speed-up"]
@@ -240,15 +247,18 @@ def columns_of(plan: Plan, rows: pd.DataFrame) -> list[str]:
 
 
 def passed_cell(rows: pd.DataFrame, missing: int) -> Cell:
-    """Return "17/19": how many of a solution's workloads it passed. rows: of those evaluated."""
+    """Return how many of its workloads a solution passed, "17/19".
+
+    rows: of the workloads it was evaluated on. missing: on how many it was not.
+    """
     passed = int(rows.passed.sum())
     asked = len(rows) + missing
     return Cell(f"{passed}/{asked}", "good" if passed == asked else "failed")
 
 
 def column_figures(columns: Collection[str], rows: pd.DataFrame) -> Row:
-    """Return what stands in the columns: means, how often tied with the fastest, and the least
-    share of elements within each tolerance. rows: of one solution.
+    """Return a solution's entries in these columns: means, how often it is the fastest or tied with
+    it, and the least share of elements within each tolerance. rows: of one solution.
     """
     figures = {
         "mean ms": decimal(rows.ms.mean(), 4),
@@ -261,7 +271,7 @@ def column_figures(columns: Collection[str], rows: pd.DataFrame) -> Row:
 
 
 def captions(columns: Collection[str]) -> list[str]:
-    """Return what explains the columns."""
+    """Return notes that explain the columns."""
     texts = []
     if "fastest" in columns:
         texts.append(FASTEST_CAPTION)

@@ -1,4 +1,8 @@
-"""A record of `moebench served` as a table: ms for all layers, by token count and solution."""
+"""A record of `moebench served` as a table: ms for all layers, by token count and solution.
+
+`moebench served` shows what it has measured by `table`, and docs/pages.py the records in the
+repository, which `recorded` returns.
+"""
 
 from dataclasses import replace
 
@@ -33,15 +37,16 @@ def recorded() -> list[ServedRecord]:
 
 
 def with_bound_of_today(head: Head, point: Point) -> Point:
-    """Return a record's point, whose bound divides by today's ceilings."""
+    """Return a record's point with its bound by today's ceilings."""
     bound_ms = by_ceilings_of_today(point.bound_ms, head.ceilings, head.definition, point.tokens)
     return point.model_copy(update={"bound_ms": bound_ms})
 
 
 def title(head: Head) -> str:
-    """Return "DeepSeek-V3 EP8, 58 MoE layers"; the definition where it is no model's.
+    """Return what was measured: "DeepSeek-V3 EP8, 58 MoE layers", or "..., 20 of 58 MoE layers".
 
-    The model's number of layers is the one that is known today.
+    The definition's name stands for the model where it is of none. How many layers the model has
+    is said by layers.toml, and by the record only where that has no such model.
     """
     layer = layer_of(catalogue.by_name().get(head.definition))
     name = layer.name if layer else head.definition
@@ -54,7 +59,9 @@ def title(head: Head) -> str:
 
 
 def origin(head: Head) -> str:
-    """Return machine, versions, protocol, date, and whose source has changed since."""
+    """Return machine, versions, protocol and date, and the solutions whose source has changed since
+    then.
+    """
     by = head.provenance
     parts = [by.hardware, by.versions_text, by.protocol, by.timestamp[:10]]
     stale = [name for name in head.sources if is_stale(head, name)]
@@ -102,9 +109,10 @@ def time_row(record: ServedRecord, tokens: int) -> Row:
 
 
 def time_cell(point: Point | None, slowest_round: float, has_bound: bool) -> Cell | None:
-    """Return "12.500 (1.25)": ms and times the bound, with a star where there is no graph.
+    """Return ms and times the bound, "12.500 (1.25)", with a star where there is no graph.
 
-    slowest_round: ms, of the fastest solution; one with a round as fast is tied with it.
+    slowest_round: ms of the fastest solution's slowest round. A solution with a round as fast is
+    tied with it.
     """
     if point is None:
         return None
@@ -121,7 +129,7 @@ def time_cell(point: Point | None, slowest_round: float, has_bound: bool) -> Cel
 
 
 def scratch_rows(record: ServedRecord) -> list[Row]:
-    """Return one row of MB at the greatest token count, none where nothing was recorded."""
+    """Return a row with the MB of scratch at the greatest token count; [] if none is recorded."""
     tokens = record.tokens[-1]
     row: Row = [f"scratch MB at {tokens}", ""]
     for point in record.points_in_order(tokens):
@@ -131,7 +139,7 @@ def scratch_rows(record: ServedRecord) -> list[Row]:
 
 
 def not_captured(points: list[Point]) -> list[str]:
-    """Return a note for each solution and reason why it was no graph."""
+    """Return a note for each solution that was not captured as a graph, with the reason."""
     notes = set()
     for point in points:
         if point.ms and not point.graph:

@@ -1,8 +1,9 @@
-"""The one kind of table, and how it is drawn as Markdown; terminal.py draws it in a terminal.
+"""Table: what reports/ and commands/ make of rows and columns, and how it is drawn as Markdown.
+terminal.py draws it in a terminal.
 
     Table(["solution", "ms"], [[["NAME", Cell("0.312", "best")], ["OTHER", None]]]).markdown()
 
-What others have named may hold control characters, which are shown and not obeyed.
+Texts of other projects may hold control characters, which are written out.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from moebench.core.printable import printable
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, "0.312 (1.25)", and what it stands for: "best", "good", "stale", "failed" or ""."""
+    """A text, "0.312 (1.25)", and how it is marked: "best", "good", "stale", "failed" or ""."""
 
     text: str
     mark: str = ""
@@ -95,19 +96,19 @@ def one_line(text: str) -> str:
 
 
 def decimal(value: float | None, digits: int, unit: str = "") -> str:
-    """Return a number with so many digits, "-" for None and NaN."""
+    """Return a number with so many decimal places, "-" for None and NaN."""
     if pd.isna(value):
         return "-"
     return f"{value:.{digits}f}{unit}"
 
 
 def escaped(text: str) -> str:
-    """Return a text for Markdown, whose stars are no markup."""
+    """Return a text for Markdown in which stars are no markup."""
     return text.replace("*", "\\*")
 
 
 def markdown_cell(entry: Entry) -> str:
-    """Return an entry for Markdown, whose stars and bars are no markup."""
+    """Return an entry for a row in Markdown, in which stars and bars are no markup."""
     cell = as_cell(entry)
     text = escaped(cell.text).replace("|", "\\|")
     if cell.mark == "best" and text:

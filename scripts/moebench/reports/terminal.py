@@ -1,4 +1,6 @@
-"""A table in a terminal: as wide as that is, by leaving columns out and breaking sentences."""
+"""A table in a terminal: made as wide as the terminal by leaving columns out and breaking
+sentences. Commands print `InTerminal(table)` on `console()`.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -15,32 +17,26 @@ from moebench.reports.table import Entry, Table, as_cell, one_line
 
 STYLES = {"": "", "best": "bold green", "good": "green", "stale": "dim", "failed": "bold red"}
 
-# A file or a pipe has no width that a line could exceed.
-UNLIMITED = 10_000
-
-# Where room is short, a column of words is broken into lines of at least so many characters.
-SENTENCE = 20
-
-# Captions and notes go up to here, or as far as their table.
-TEXT_WIDTH = 100
-
-# Of each column: a space on both sides, and the rule to its right. One more rule on the left.
-COLUMN_EDGES = 3
-TABLE_EDGE = 1
+# Widths in characters
+UNLIMITED = 10_000  # of a file or a pipe, which no line exceeds
+SENTENCE = 20  # least width of a column of words whose texts are broken into lines
+TEXT_WIDTH = 100  # of captions and notes, unless their table is wider
+COLUMN_EDGES = 3  # of each column: a space on both sides, and the rule to its right
+TABLE_EDGE = 1  # the rule on the left
 
 
 def console() -> Console:
-    """Return the terminal, or the stream that the output goes to, whose lines are never cut."""
+    """Return what commands print on: the terminal, or a file or pipe, whose lines are never cut."""
     width = None if sys.stdout.isatty() else UNLIMITED
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column as a terminal shows it; widths are in characters.
+    """A column of a table, measured in characters.
 
-    place: in a row, from 0. width: of its longest text. least: how narrow it can be, where headings
-    and sentences are broken into lines.
+    place: in a row, from 0. width: of the longest text. least: how narrow the column can be, if
+    headings and sentences are broken into lines.
     """
 
     place: int
@@ -82,7 +78,7 @@ class InTerminal:
 
 
 def left_out(columns: list[Column], shown: list[Column], max_width: int) -> str:
-    """Return which columns a terminal has no room for, "" where it shows all."""
+    """Return a sentence with the columns that are not shown, "" where all are."""
     names = [column.name for column in columns if column not in shown]
     if not names:
         return ""
@@ -93,8 +89,8 @@ def left_out(columns: list[Column], shown: list[Column], max_width: int) -> str:
 def measured_column(table: Table, place: int, max_width: int) -> Column:
     """Return a table's column at this place, measured.
 
-    One with words may be broken into lines; the first one only where it would take more than two
-    thirds of the terminal.
+    Texts of a column of words may be broken into lines; those of the first column only where they
+    would take more than two thirds of the terminal.
     """
     heading = one_line(table.head[place])
     texts = [as_cell(row[place]).text for row in table.rows]
@@ -121,7 +117,7 @@ def longest_word(texts: list[str]) -> int:
 
 
 def fitting(table: Table, columns: list[Column], max_width: int) -> list[Column]:
-    """Return the columns that are shown, in their order."""
+    """Return the columns for which a terminal has room, in their order."""
     others = columns[table.key_columns :]
     others.sort(key=lambda column: column.name not in table.important)
 
@@ -134,7 +130,9 @@ def fitting(table: Table, columns: list[Column], max_width: int) -> list[Column]
 
 
 def shown_widths(columns: list[Column], max_width: int) -> list[int]:
-    """Return the widths of the shown columns: the space that is left goes to broken columns."""
+    """Return the widths of the shown columns. What room is left goes to columns whose texts would
+    be broken.
+    """
     widths = [column.least for column in columns]
     while total_width(widths) > max_width and max(widths) > 1:  # the keys alone are too wide
         widest = widths.index(max(widths))

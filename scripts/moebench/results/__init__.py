@@ -1,12 +1,16 @@
-"""What was measured.
+"""What was measured: traces are read from files, merged into one table, and compared.
 
-trace_files, any_trace    traces in files
-trace_rows                a trace as a row
-staleness, bounds         whether it is of the source now, and so what a run need not repeat; its
-                          roofline bound
-measurements, spread      the one table: all runs of a cell as a row, its range and rank
-summary                   means over workloads, and which solution is the best
-against                   what a change did: two sets of traces compared
+In the order of use, from a file to a comparison:
+
+trace_files, any_trace    read the traces in files, and add those of a run
+trace_rows                make a row of a DataFrame of each trace
+staleness                 tell whether a trace is of a solution's source as it is today
+bounds                    compute the roofline bound of each trace
+measurements, spread      merge the runs of a cell into one row, with a range and a rank
+summary                   take means over workloads, and choose the best solution
+against                   compare two sets of traces, before a change and after it
+
+reports/ draws the tables of these rows. `moebench run` uses trace_files and staleness alone.
 """
 
 from moebench.core import interpreter  # noqa: F401  before flashinfer_bench imports Triton

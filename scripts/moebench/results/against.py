@@ -1,8 +1,10 @@
 """Whether a change made a solution slower or wrong: two trace sets, before and after, row by row.
 
-Only traces of one condition (definition, GPU, tolerance, clock, versions, protocol) are compared.
-Of each side the runs of its newest source count. A time has changed where the ranges of both sides'
-runs do not overlap; one failure is a failure.
+`moebench compare --against` calls `compare`; reports/changes.py draws the rows it returns.
+
+Two traces are compared only if they agree in definition, GPU, tolerance, clock, versions and
+protocol. On each side only the runs of the newest source count. A time has changed where the ranges
+of both sides' runs do not overlap; a cell has failed if one of its runs has.
 """
 
 from pathlib import Path
@@ -11,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from moebench.results import spread, trace_files
-from moebench.results.measurements import CELL, CONDITION, cells
+from moebench.results.measurements import CELL, CONDITION, merge_runs
 from moebench.results.trace_rows import rows_from, source_hash
 
 KEY = [*CELL, "tokens", *CONDITION]
@@ -23,14 +25,15 @@ WORSE = ("failing", "slower")
 def compare(before: list[Path], after: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     """Return a row for each KEY of either side, and warnings of lines that could not be read.
 
-    COMPARED with _before and _after, as ms_before: as in `one_side`, the ranges by
-    `spread.with_ranges` over the cells of both sides;
+    Beside KEY the columns are:
+    ms_before, ms_after and so on, for each of COMPARED: what `read_side` says of that side, with
+    ranges by `spread.with_ranges` over the cells of both sides;
     side: "both", "before" or "after";
-    change: after / before - 1 of ms, NaN without both;
+    change: ms_after / ms_before - 1, NaN where a side is missing;
     mark: "failing" where it passed before and fails now, "slower", "faster" or "".
     """
-    old, old_warnings = one_side(before)
-    new, new_warnings = one_side(after)
+    old, old_warnings = read_side(before)
+    new, new_warnings = read_side(after)
     both = pd.concat({"before": old, "after": new})
     compared = spread.with_ranges(both)[[*KEY, *COMPARED]]
 
@@ -43,22 +46,22 @@ def compare(before: list[Path], after: list[Path]) -> tuple[pd.DataFrame, list[s
     return rows, [*old_warnings, *new_warnings]
 
 
-def one_side(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
+def read_side(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     """Return a row for each KEY below these paths, and warnings of lines that could not be read.
 
-    failure: the status of a trace that did not pass, else NaN; ms: the median of the runs, NaN
-    where one failed or was not timed; the others as in `measurements.cells`. Raises UserError where
-    there is nothing to read.
+    The row is that of `measurements.merge_runs`, so ms is NaN where a run failed or was not timed.
+    Its further column `failure` is the status of a run that did not pass, NaN where all passed.
+    Raises UserError where there is nothing to read.
     """
     recorded, warnings = trace_files.read(wanted)
     rows = rows_from([each.trace for each in recorded])
-    side = cells(of_newest_source(rows), KEY)
+    side = merge_runs(keep_newest_source(rows), KEY)
     side["failure"] = side.status.mask(side.passed)
     return side, warnings
 
 
-def of_newest_source(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return of each KEY the rows of its newest source."""
+def keep_newest_source(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows without those whose source is not the newest of their KEY."""
     rows = rows.sort_values("timestamp", kind="stable")
     rows["code"] = source_hash(rows)
     newest = rows.groupby(KEY).code.transform("last")
@@ -66,7 +69,7 @@ def of_newest_source(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def marks(rows: pd.DataFrame) -> np.ndarray:
-    """Return what changed in each row, as in `compare`; nothing where the ranges overlap."""
+    """Return the `mark` of each row of `compare`."""
     passed_before = (rows.side == "both") & rows.failure_before.isna()
     failing = passed_before & rows.failure_after.notna()
     slower = rows.ms_low_after > rows.ms_high_before

@@ -1,7 +1,7 @@
-"""FIB's trace as newer versions of FIB may write it.
+"""AnyTrace: a trace of FIB 0.1.2 or of a newer FIB. trace_files.py reads every line as one.
 
 FIB 0.1.2's own `Trace` refuses a status that it does not know, and forgets fields that it does not
-know. Here {"status": "REFUSED"} is read, and {"performance": {"stdev_ms": 0.5, ...}} is kept.
+know. AnyTrace takes the status "REFUSED", and keeps a field stdev_ms beside latency_ms.
 """
 
 from flashinfer_bench import (
@@ -16,7 +16,7 @@ from pydantic import Field
 
 
 class AnyEnvironment(Environment, extra="allow"):
-    """Keeps fields that FIB's schema does not have, as do the classes below."""
+    """An Environment that keeps fields which FIB's schema lacks, as do the classes below."""
 
 
 class AnyCorrectness(Correctness, extra="allow"): ...
@@ -26,7 +26,10 @@ class AnyPerformance(Performance, extra="allow"): ...
 
 
 class AnyEvaluation(Evaluation, extra="allow"):
-    """A status that FIB does not know stays a text; what belongs to a status is not checked."""
+    """An Evaluation whose status is a text if FIB does not know it.
+
+    FIB checks that correctness and performance fit the status; AnyEvaluation does not.
+    """
 
     status: EvaluationStatus | str = Field(union_mode="left_to_right")
     environment: AnyEnvironment
@@ -41,7 +44,7 @@ class AnyTrace(Trace, extra="allow"):
     evaluation: AnyEvaluation | None = None
 
     def unknown_fields(self) -> dict:
-        """Return the fields, wherever in the trace, that FIB's schema does not have."""
+        """Return name -> value of the fields, wherever in the trace, that FIB's schema lacks."""
         fields = dict(self.model_extra)
         evaluation = self.evaluation
         if evaluation is not None:

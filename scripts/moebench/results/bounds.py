@@ -1,5 +1,8 @@
-"""Roofline bounds of what was measured: of traces, computed from their workloads' routing, and of
-served and profile records, which hold bounds by the ceilings of their day.
+"""Roofline bounds of what was measured.
+
+A trace has no bound: `bound_columns` computes it from the workload's routing, for the one table in
+measurements.py. Records of `moebench served` and `moebench profile` hold bounds by the ceilings of
+the day they were made: `by_ceilings_of_today` corrects them, for the tables in reports/.
 """
 
 import math
@@ -19,13 +22,13 @@ from moebench.results.trace_files import Recorded
 
 BOUNDS = ["bound_ms", "bytes", "flops"]
 
-# In the protocol of a trace that was not measured on this repository's tensors.
+# A part of the protocol of each trace that was measured on tensors of another data set.
 DATA_SET_TENSORS = "dataset="
 
 
-def bounds(recorded: list[Recorded]) -> pd.DataFrame:
-    """Return a row for each trace: BOUNDS of its workload on its GPU, NaN where they are not known,
-    and workloads: how many the definition has.
+def bound_columns(recorded: list[Recorded]) -> pd.DataFrame:
+    """Return a row for each trace with BOUNDS, NaN where they are not known, and the column
+    `workloads`: how many the trace's definition has.
     """
     uuids = workload_uuids(recorded)
     bound_of_workload = {}
@@ -44,10 +47,10 @@ def bounds(recorded: list[Recorded]) -> pd.DataFrame:
 
 
 def can_be_bounded(trace: Trace) -> bool:
-    """Return whether the ceilings of a trace's GPU and the tensors it ran on are known.
+    """Return whether the ceilings of a trace's GPU and the routing of its workload are known.
 
-    A run on another data set, whose routing is not that of our workload with the same uuid, is
-    named in the protocol.
+    The routing in another data set's tensors is not known: it differs from that of this
+    repository's workload with the same uuid.
     """
     protocol = of_trace(trace).protocol or ""
     is_elsewhere = DATA_SET_TENSORS in protocol
@@ -55,7 +58,7 @@ def can_be_bounded(trace: Trace) -> bool:
 
 
 def bound_on(gpu: str, bound: Bound | None) -> dict[str, float]:
-    """Return BOUNDS on a GPU; nothing where the routing is not known or no expert has a token."""
+    """Return BOUNDS on a GPU; {} where the routing is not known or no expert has a token."""
     if bound is None or not bound.rows:
         return {}
     on_gpu = replace(bound, gpu=gpu)
@@ -63,7 +66,9 @@ def bound_on(gpu: str, bound: Bound | None) -> dict[str, float]:
 
 
 def workload_uuids(recorded: list[Recorded]) -> dict[tuple[Path | None, str], set[str]]:
-    """Return (data set, definition) -> uuids of its workloads, there and in these traces."""
+    """Return (data set, definition) -> uuids of the definition's workloads, in the data set and in
+    these traces.
+    """
     uuids = {}
     for each in recorded:
         key = (each.root, each.trace.definition)
@@ -74,8 +79,9 @@ def workload_uuids(recorded: list[Recorded]) -> dict[tuple[Path | None, str], se
 
 
 def uuids_of_data_set(root: Path | None, definition: str) -> set[str]:
-    """Return the uuids of a data set's workloads; none of one that cannot be read, as those in the
-    traces are enough for a comparison.
+    """Return the uuids of a definition's workloads in a data set.
+
+    There are none in a data set that cannot be read: a comparison can do with those of the traces.
     """
     try:
         workloads = of_data_set(definition, root or paths.ROOT)
@@ -87,10 +93,10 @@ def uuids_of_data_set(root: Path | None, definition: str) -> set[str]:
 def by_ceilings_of_today(
     bound: float, ceilings: dict[str, float], definition: str, num_tokens: int
 ) -> float:
-    """Return a record's bound on MEASURED_ON, in its unit, by today's ceilings: these only grow, as
-    better readings of the same kind of GPU are added.
+    """Return a record's bound on MEASURED_ON, in the record's unit, by today's ceilings.
 
-    ceilings: those that it was made with.
+    Ceilings grow as better readings of the same kind of GPU are made. ceilings: the record's, by
+    which `bound` was computed.
     """
     today = CEILINGS[MEASURED_ON]
     layer_key = catalogue.by_name().get(definition)
@@ -101,7 +107,10 @@ def by_ceilings_of_today(
 
 
 def expected_limit(layer_key: str, num_tokens: int) -> str:
-    """Return which rate a layer's bound divides by, where its experts are chosen equally often."""
+    """Return the rate that a layer's bound divides by, "bytes" or "fp8" for instance.
+
+    That is for a routing which chooses all experts equally often.
+    """
     sizes = catalogue.layer_sizes()[layer_key]
     local_experts = sizes["num_local_experts"]
     share = local_experts / sizes["num_experts"]

@@ -1,9 +1,9 @@
-"""The one table of results, from which every comparison, page and figure is drawn.
+"""The one table of results, from which `moebench compare`, the pages and the figures are drawn.
 
-`load` reads traces as rows (trace_rows.py), tells which are stale, makes one row of all runs of a
-cell, and ranks those rows. A cell is one solution on one workload, GPU, tolerance and clock: three
-runs of one solution at T=57 on an H200 become one row with runs=3, their median ms, and their range
-ms_low to ms_high.
+`load` reads traces as rows (trace_rows.py), tells which are stale, merges all runs of a cell into
+one row, and ranks those rows. A cell is one solution on one workload, GPU, tolerance and clock:
+three runs of one solution at T=57 on an H200 become one row with runs=3, their median ms, and their
+range ms_low to ms_high.
 """
 
 import re
@@ -12,31 +12,30 @@ from pathlib import Path
 import pandas as pd
 
 from moebench.results import spread, staleness, trace_files
-from moebench.results.bounds import bounds
+from moebench.results.bounds import bound_columns
 from moebench.results.trace_rows import ERRORS, SHARES, TIMES, rows_from, source_hash
 
-# Rows are ranked and averaged together where these columns agree, and CONDITION as well.
+# Rows that agree in GROUP and CONDITION are ranked and averaged together.
 GROUP = ["definition", "hardware", "tolerance", "clock"]
 CONDITION = ["versions", "protocol"]
 
-# Rows where these columns agree are runs of one cell, as far as their code and CONDITION are the
-# same.
+# Rows that agree in CELL, in CONDITION and in their source are runs of one cell.
 CELL = [*GROUP, "solution", "uuid"]
 
 
 def load(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     """Return a row for each CELL below these paths, and a warning for each unreadable line.
 
-    Columns are those of TraceRow, merged as `cells` says, of `bounds`, and
+    Columns are those of TraceRow, merged as `merge_runs` says, those of `bound_columns`, and
     source: "current", "earlier", "stale" or "unknown" (`staleness.judge`);
-    others: the trace's fields that FIB's schema does not have;
+    others: the trace's fields that FIB's schema lacks;
     comparable: whether versions and protocol are those of most cells of the GROUP;
-    runs, ms_low, ms_high: how many runs the row is of, and the range of their times;
-    range_from: whence the range is (`spread`);
+    runs: how many runs were merged into the row;
+    ms_low, ms_high: the range of their times, and range_from: what it was taken from (spread.py);
     counts: whether the row is comparable, timed and not stale;
-    over_bound: ms over bound_ms;
-    over_fastest: ms over the least ms of the workload, NaN where the row is not ranked;
-    tied: whether its range overlaps that of the fastest.
+    over_bound: ms / bound_ms;
+    over_fastest: ms / the least ms of the workload, NaN where the row is not ranked;
+    tied: whether the row's range overlaps that of the fastest.
 
     Raises UserError where there is no trace.
     """
@@ -47,34 +46,33 @@ def load(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     rows["place"] = [each.place for each in recorded]
     rows["source"] = states
     rows["others"] = [each.trace.unknown_fields() for each in recorded]
-    rows = rows.join(bounds(recorded))
+    rows = rows.join(bound_columns(recorded))
 
     rows = with_ranks(one_row_per_cell(rows))
     return rows, [*warnings, *unreadable]
 
 
 def one_row_per_cell(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each CELL, made of the runs chosen for it, and whether it is comparable.
+    """Return a row for each CELL, merged from the runs that agree with the cell's best run.
 
-    What is not stale comes before what is, then the condition under which most cells of the group
-    were run, then the code that was run last.
+    The best run is one that is not stale, if there is any; among these one under the condition of
+    most cells of the group (`comparable`), if there is any; among these the last.
     """
     rows = rows.assign(code=source_hash(rows) + rows.source)
     rows["fresh"] = rows.source != "stale"
     rows["comparable"] = has_usual_condition(rows)
 
-    # Those runs are merged that agree with the best run of their cell in these columns.
-    merged_by = ["fresh", "code", *CONDITION]
+    merged_by = ["fresh", "code", *CONDITION]  # in these a run has to agree with the best one
     best_last = rows.sort_values(["fresh", "comparable", "timestamp"], kind="stable")
     best = best_last.groupby(CELL)[merged_by].transform("last")
     is_chosen = (rows[merged_by] == best.sort_index()).all(axis=1)
 
-    merged = cells(rows[is_chosen], CELL).drop(columns=["fresh", "code"])
+    merged = merge_runs(rows[is_chosen], CELL).drop(columns=["fresh", "code"])
     return merged.sort_values([*GROUP, "tokens", "uuid"])
 
 
 def has_usual_condition(rows: pd.DataFrame) -> pd.Series:
-    """Return whether a row's CONDITION is that of most cells of its GROUP, stale ones left out."""
+    """Return whether a row's CONDITION is that of most cells of its GROUP that are not stale."""
     cell = rows.solution + rows.uuid
     rows = rows.assign(fresh_cell=cell.where(rows.fresh))  # NaN, which nunique leaves out
     of_condition = rows.groupby([*GROUP, *CONDITION])
@@ -83,12 +81,12 @@ def has_usual_condition(rows: pd.DataFrame) -> pd.Series:
     return rows.cells == most
 
 
-def cells(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """Return one row for all runs that agree in the columns of the key: the newest run's, or the
-    newest that failed, with
+def merge_runs(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Return one row for all runs that agree in the columns of the key.
 
+    It is the row of the newest run, or of the newest that failed if any did, but for these columns:
     runs: how many there are;
-    TIMES: medians; ms_low, ms_high: the least and the greatest ms; all NaN where a run failed;
+    TIMES: medians, and ms_low, ms_high: the least and the greatest ms; all NaN where a run failed;
     SHARES: the least; ERRORS: the greatest.
     """
     of_cell = rows.groupby(key)
@@ -129,8 +127,9 @@ def with_ranks(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_ranked(rows: pd.DataFrame) -> pd.Series:
-    """Return whether each row's time says which solution is the fastest: that of a single call, as
-    passes at another tolerance are recorded, does not.
+    """Return whether each row's time can say which solution is the fastest.
+
+    The time of a single call cannot; passes at further tolerances are recorded with one.
     """
     return rows.protocol.map(timed_calls) != 1
 

@@ -1,8 +1,8 @@
-"""How far the times of one cell lie apart, and so which differences are none.
+"""How far the times of one cell lie apart, and so which differences between cells mean nothing.
 
 A cell's range goes from the least to the greatest time of its runs. Where a cell was run once, a
 range is assumed: 0.100 ms becomes 0.098 to 0.102 where other cells like it vary by 4%. Two cells
-are tied where their ranges overlap.
+are tied where their ranges overlap. measurements.py, against.py and reports/run_table.py call this.
 """
 
 import math
@@ -11,22 +11,21 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-# The greatest time over the least, taken where no cell like it was run twice.
+# The width of a range, greatest time / least time, where nothing says how far times lie apart.
 ASSUMED = 1.05
 
-# Times of cells that share these columns are taken alike.
+# Cells that share these columns were timed in the same way.
 ALIKE = ["hardware", "clock", "protocol"]
 
 # A single run's range is as wide as the widest of repeated cells that share these columns, at the
 # nearest T. A solution of many launches varies several times as much as one of a single launch.
 ALIKE_RANGES = [*ALIKE, "solution"]
 
-# Whence a range is: the cell's runs; the solution's cells of the nearest T that were run more
-# often; the trials of its only run; ASSUMED.
-SEVERAL_RUNS = "runs"
-OTHER_CELLS = "other cells"
-TRIALS = "trials"
-NOT_KNOWN = "assumed"
+# Values of the column range_from: what a cell's range was taken from
+SEVERAL_RUNS = "runs"  # the cell's runs
+OTHER_CELLS = "other cells"  # repeated cells that share ALIKE_RANGES, at the nearest T
+TRIALS = "trials"  # the trials of the cell's only run
+NOT_KNOWN = "assumed"  # ASSUMED
 
 
 def nearest_tokens(tokens: int, among: Iterable[int]) -> int:
@@ -40,10 +39,10 @@ def nearest_tokens(tokens: int, among: Iterable[int]) -> int:
 
 
 def with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells with the ranges of those that were run once, and whence each range is.
-
-    cells: of `measurements.cells`. Columns that are set: ms_low, ms_high, and range_from:
+    """Return the cells with ms_low and ms_high, also of those that were run once, and range_from:
     SEVERAL_RUNS, OTHER_CELLS, TRIALS or NOT_KNOWN.
+
+    cells: as `measurements.merge_runs` returns them.
     """
     if not len(cells):
         return cells.assign(range_from="")
@@ -61,7 +60,7 @@ def alike_with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
     widths = repeated.ms_high / repeated.ms_low
     widest = widths.groupby(repeated.tokens).max()
 
-    # Of a single run, by what is known of others like it, or of its trials.
+    # the width of a single run's range, by repeated cells or by the run's trials
     trials = cells.trials_ms.map(width_of_trials, na_action="ignore").astype(float)
     if len(widest):
         nearest = [nearest_tokens(tokens, widest.index) for tokens in cells.tokens]
@@ -71,7 +70,7 @@ def alike_with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
         width = trials.fillna(ASSUMED)
         range_from = trials.notna().map({True: TRIALS, False: NOT_KNOWN})
 
-    # By the same factor above the time and below it.
+    # the range goes by the same factor above the time and below it
     low = cells.ms / width**0.5
     high = cells.ms * width**0.5
     return cells.assign(
@@ -82,7 +81,7 @@ def alike_with_ranges(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def width_of_trials(text: str) -> float:
-    """Return the greatest time over the least. text: as Provenance.trials_ms, "0.312 0.314"."""
+    """Return greatest time / least time. text: as in Provenance.trials_ms, "0.312 0.314"."""
     times = [float(ms) for ms in text.split()]
     return max(times) / min(times)
 
@@ -90,8 +89,8 @@ def width_of_trials(text: str) -> float:
 def tied_with_fastest(cells: pd.DataFrame, ms: pd.Series, workload: list[pd.Series]) -> pd.Series:
     """Return whether each cell's range overlaps that of the fastest cell of its workload.
 
-    ms: the times that are compared, NaN of cells that are not. workload: what tells workloads
-    apart.
+    ms: the times that are compared, NaN for cells that are left out. workload: columns that tell
+    workloads apart.
     """
     least = ms.groupby(workload).transform("min")
     high_of_fastest = cells.ms_high.where(ms == least)

@@ -1,8 +1,11 @@
-"""Whether a measurement is of the source as it is now, and so what a run need not repeat.
+"""Whether a measurement is of a solution's source as it is now, and so what a run need not repeat.
 
-A measurement names the source that it is of by two hashes, of all bytes and of what runs
-(packing/fingerprint.py). `judge` compares them with those of the source now; it is the one rule,
-for traces and for records of every kind.
+A measurement holds two hashes of the source that it was made with: of all bytes, and of what runs
+(packing/fingerprint.py). `judge` compares them with the hashes of the source now; it is the one
+rule, for traces and for records of every kind.
+
+measurements.py calls `judge_traces`, the tables of records `judge_record`, `moebench submit`
+`judge`, and `moebench run` calls `left_to_run` for --resume.
 """
 
 from collections import defaultdict
@@ -25,19 +28,19 @@ from moebench.results import trace_files
 from moebench.results.trace_files import Recorded
 
 State = Literal["current", "earlier", "stale", "unknown"]
-Sources = dict[tuple[str, str], set[str]]  # (definition, solution) -> its `hashes`
+Sources = dict[tuple[str, str], set[str]]  # (definition, solution) -> `hashes` of the source now
 
 
 def judge(provenance: Provenance, hashes_now: Collection[str], complete: bool = True) -> State:
-    """Return the state of what was measured:
+    """Return the state of a measurement:
 
-    "current": a hash in the provenance is one of the source now;
-    "earlier": so it is, but the provenance says that earlier code was measured, and why it counts;
-    "stale": none is;
-    "unknown": the provenance has no hash, or there is no source to compare with.
+    "current": one of its hashes is one of the source now;
+    "earlier": the same, but the provenance says that earlier code was measured, and why it counts;
+    "stale": none of its hashes is one of the source now;
+    "unknown": it has no hash, or there is no source to compare with.
 
-    hashes_now: `hashes` of the source now, none where there is no source. complete: all sources are
-    there, so that one that is not is gone, and what was measured of it stale.
+    hashes_now: `hashes` of the source now, empty where there is no source. complete: whether all
+    sources are known: if so, a solution without source was removed, and its measurements are stale.
     """
     recorded = {provenance.source_sha1, provenance.source_fingerprint} - {None}
     if not recorded:
@@ -57,8 +60,7 @@ def hashes(solution: Solution) -> set[str]:
 def judge_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
     """Return each trace's state by the sources of its data set, and warnings of unreadable sources.
 
-    A data set without sources, and a file outside any data set, cannot tell that a solution is
-    gone.
+    Of a data set without sources, and of a file outside any data set, not all sources are known.
     """
     sources_of_root: dict[Path | None, Sources] = {}
     warnings = []
@@ -90,8 +92,8 @@ def judge_record(provenance: Provenance, solution: str) -> State:
 def sources(root: Path | None) -> tuple[Sources, list[str]]:
     """Return the sources of a data set as they are now, and warnings of what cannot be read.
 
-    root: this repository or None, a trace file outside any data set: our solutions are packed;
-    another data set: the JSON files in its solutions/.
+    root: the data set, whose sources are the JSON files in solutions/. For this repository, and for
+    None, of trace files outside any data set, this repository's solutions are packed.
     """
     if root in (None, paths.ROOT):
         sources_now, faults = repository_sources()
@@ -103,7 +105,7 @@ def sources(root: Path | None) -> tuple[Sources, list[str]]:
 
 
 def repository_sources() -> tuple[Sources, list[str]]:
-    """Return this repository's sources, and why any cannot be packed, a line for each."""
+    """Return this repository's sources, and a line for each solution that cannot be packed."""
     sources_now = {}
     faults = []
     for name in manifest.solution_names():
@@ -118,7 +120,8 @@ def repository_sources() -> tuple[Sources, list[str]]:
 def hashes_of_solution(folder: Path, solution: str) -> Sources:
     """Return the sources of one solution of this repository. Raises PackingError.
 
-    folder: that of all solutions, paths.SOLUTIONS.
+    folder: paths.SOLUTIONS, an argument so that another folder's solution is not taken from the
+    cache.
     """
     return hashes_by_key(pack.pack(solution).values())
 
@@ -132,10 +135,10 @@ def hashes_by_key(solutions: Iterable[Solution]) -> Sources:
 
 
 def left_to_run(plan: Plan, resume: bool) -> Plan:
-    """Return the plan, or with `resume` what of it is left to evaluate.
+    """Return the plan, or with `resume` the part of it that is left to evaluate.
 
-    Whatever else is in the files that the plan's traces go to stays there. Raises UserError, before
-    anything runs, for a file that holds something else than traces.
+    Raises UserError, before anything runs, where a file that the plan's traces will be added to
+    holds something else than traces.
     """
     parts = {}
     for name, part in plan.parts.items():
@@ -149,7 +152,7 @@ def left_to_run(plan: Plan, resume: bool) -> Plan:
 def traces_in_output(path: Path) -> list[Trace]:
     """Return the traces in a run's output file. Raises UserError if it holds something else."""
     try:
-        return trace_files.load(path)
+        return trace_files.read_saved(path)
     except ValueError as error:
         raise UserError(
             f"{path}: has lines that are no traces; fix it, or choose another --output"
@@ -159,8 +162,8 @@ def traces_in_output(path: Path) -> list[Trace]:
 def reusable(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str], list[Trace]]:
     """Return (workload's uuid, solution) -> the traces that make evaluating it again needless.
 
-    They are of the solution's source as it is now and of the plan's conditions: device, tolerance
-    and protocol. A trace that did not pass is one as well: it would fail again.
+    Those are traces of the solution's source as it is now, made on the plan's device, at its
+    tolerance and by its protocol. One that did not pass counts, too: it would fail again.
     """
     traces_to_keep = defaultdict(list)
     for name, packed in part.solutions.items():

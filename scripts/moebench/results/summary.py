@@ -1,5 +1,7 @@
 """Means over the workloads of one definition on one GPU: a row for each solution, which of them is
 the best, and how much faster it is than the others.
+
+The rows of `measurements.load` go in; reports/ draws its tables of what comes out.
 """
 
 import numpy as np
@@ -9,22 +11,22 @@ from moebench.judging.tolerances import TOLERANCES
 from moebench.packing.manifest import read_manifest, solution_names
 from moebench.results.trace_rows import MATCHED
 
-# The tolerance whose times are shown: every solution that was timed passed it.
+# The tolerance at which times are shown, as every solution that was timed passed it
 SHOWN_TOLERANCE = "relaxed"
 
-# Columns whose mean over workloads is a geometric one.
+# Columns whose mean over workloads is a geometric one
 GEOMETRIC = ["over_fastest", "over_fastest_low", "over_fastest_high", "over_bound"]
 
 
 def geometric_mean(values: pd.Series | pd.DataFrame) -> float | pd.Series:
-    """Return the geometric mean of the values that are not NaN; of a DataFrame by column."""
+    """Return the geometric mean of the values that are not NaN; for a DataFrame of each column."""
     return np.exp(np.log(values).mean())
 
 
 def shown_tolerance(rows: pd.DataFrame) -> str:
     """Return SHOWN_TOLERANCE, or the tolerance of most rows where none has it.
 
-    So it is with traces of others, which do not say their tolerance.
+    None has it among traces of other projects, which do not say their tolerance.
     """
     if (rows.tolerance == SHOWN_TOLERANCE).any():
         return SHOWN_TOLERANCE
@@ -37,19 +39,21 @@ def counted(rows: pd.DataFrame, tolerance: str = SHOWN_TOLERANCE) -> pd.DataFram
 
 
 def by_solution(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return means by solution, the best one first.
+    """Return a row for each solution, the best one first.
 
-    rows: of `measurements.load`, of one definition, GPU and clock. verdicts: the rows whose passes
-    are counted, if not these: of every clock for instance. Columns, of the rows that count at the
-    tolerance `shown_tolerance`:
+    rows: of `measurements.load`, of one definition, GPU and clock. verdicts: the rows in which
+    passes are counted, by default the same; rows of every clock for instance.
+
+    Columns made of the rows that count at `shown_tolerance`:
     over_fastest, over_bound: geometric means;
-    over_fastest_low, over_fastest_high: the same of the ends of the cells' ranges;
+    over_fastest_low, over_fastest_high: geometric means of the ends of the cells' ranges;
     mean_ms, score: arithmetic means of ms and of the speed-ups (FIB's score);
-    timed: how many rows those are;
+    runs: how many runs the cell with the fewest has;
+    timed: how many of these rows there are;
     complete: whether every workload passed and was timed;
-    best: complete, and its range of over_fastest overlaps that of the least of those that are.
+    best: whether it is complete and tied with the fastest complete solution (`tied_with_best`).
 
-    For each tolerance, NaN where it was not run:
+    Columns for each tolerance, NaN where it was not run:
     passed_<tolerance>: workloads that passed, of rows that are not stale;
     stale_<tolerance>: workloads whose row is stale;
     matched_<tolerance>: the least share of elements inside it, over the workloads.
@@ -71,7 +75,7 @@ def by_solution(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> pd.
 
 
 def means_of_times(timed: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns of `by_solution` that are made of times. timed: the rows that count."""
+    """Return those columns of `by_solution` that are made of times. timed: the rows that count."""
     share_of_ms = timed.over_fastest / timed.ms
     timed = timed.assign(
         over_fastest_low=share_of_ms * timed.ms_low, over_fastest_high=share_of_ms * timed.ms_high
@@ -86,7 +90,9 @@ def means_of_times(timed: pd.DataFrame) -> pd.DataFrame:
 
 
 def tied_with_best(means: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `by_solution` whose range overlaps that of the fastest among them."""
+    """Return those rows of `by_solution` whose range of over_fastest overlaps that of the fastest
+    of these rows.
+    """
     least = means.over_fastest.min()
     highest = means.over_fastest_high[means.over_fastest == least].max()
     return means[means.over_fastest_low <= highest]
@@ -104,17 +110,17 @@ def passes(rows: pd.DataFrame, shown: str) -> pd.DataFrame:
     is_stale = rows.groupby(workload).is_stale.all()
 
     tolerances = list(dict.fromkeys([*TOLERANCES, shown]))
-    passed = counts(has_passed, tolerances)
-    stale = counts(is_stale, tolerances)
+    passed = count_workloads(has_passed, tolerances)
+    stale = count_workloads(is_stale, tolerances)
     columns = [passed.add_prefix("passed_"), stale[stale > 0].add_prefix("stale_")]
     columns.append(fresh.groupby("solution")[MATCHED].min())
     return pd.concat(columns, axis="columns")
 
 
-def counts(is_counted: pd.Series, tolerances: list[str]) -> pd.DataFrame:
+def count_workloads(is_counted: pd.Series, tolerances: list[str]) -> pd.DataFrame:
     """Return how many workloads are counted: a row for each solution, a column for each tolerance.
 
-    is_counted: by solution, tolerance and uuid.
+    is_counted: has a bool for each solution, tolerance and uuid.
     """
     of_solution = is_counted.groupby(["solution", "tolerance"]).sum()
     return of_solution.unstack("tolerance").reindex(columns=tolerances)
@@ -123,8 +129,8 @@ def counts(is_counted: pd.Series, tolerances: list[str]) -> pd.DataFrame:
 def best_solution(means: pd.DataFrame, tolerance: str = SHOWN_TOLERANCE) -> str | None:
     """Return the solution to use at a tolerance, None where none passed it on every workload.
 
-    Candidates are complete and passed it. Among those tied with the fastest of them, the one with
-    the least mean latency is returned. means: of `by_solution`.
+    Of the complete solutions that passed it everywhere and are tied with the fastest of these, it
+    is the one with the least mean latency. means: as `by_solution` returns them.
     """
     has_passed = means[f"passed_{tolerance}"] == means.workloads
     tied = tied_with_best(means[means.complete & has_passed])
@@ -132,17 +138,19 @@ def best_solution(means: pd.DataFrame, tolerance: str = SHOWN_TOLERANCE) -> str 
 
 
 def base_of(solution: str) -> str:
-    """Return the solution that this one is a variant of, with other constants; else itself."""
+    """Return the solution of which `solution` is a variant with other constants, or `solution`
+    where it is none.
+    """
     if solution not in solution_names():
         return solution
     return read_manifest(solution).based_on or solution
 
 
 def speedup_over_others(rows: pd.DataFrame, solution: str) -> pd.Series:
-    """Return by solution how many times as fast `solution` is, the closest competitor first.
+    """Return other solution -> how many times as fast `solution` is, the closest competitor first.
 
-    These are geometric means over the workloads. Variants of one base are not compared, nor what is
-    not complete.
+    These are geometric means over the workloads. Left out are variants of the same base, and
+    solutions that were not timed on every workload.
     """
     ms = counted(rows).pivot(index="uuid", columns="solution", values="ms")
     ms = ms.dropna(axis="columns")

@@ -1,8 +1,11 @@
-"""Read trace files of any origin, and add the traces of this project's runs to its own.
+"""Read files of traces, a trace a line, and add a run's traces to a file.
 
-A user names a data set in FlashInfer-Trace's layout, whose traces are the files below traces/, or a
-folder of JSONL files, or such a file; each line is a trace. FIB's `TraceSet.from_path` reads a data
-set as a whole, without saying from which line a trace is, and one broken line is the end of it.
+`read` is for comparisons (measurements.py, against.py, `moebench submit`): a user names a data set
+in FlashInfer-Trace's layout, whose traces are the files below traces/, or a folder of JSONL files,
+or such a file. FIB's `TraceSet.from_path` reads a data set as a whole, without saying from which
+line a trace is, and raises at the first broken line.
+
+`read_saved` and `merge` are for the files that `moebench run` writes.
 """
 
 from dataclasses import dataclass
@@ -24,9 +27,9 @@ from moebench.results.any_trace import AnyTrace
 
 @dataclass(frozen=True)
 class Recorded:
-    """A trace with an evaluation.
+    """A trace with an evaluation, and where it was read.
 
-    place: where it is written, "file:line". root: the data set that holds the file, if any.
+    place: "file:line". root: the data set that holds the file, if any.
     """
 
     trace: AnyTrace
@@ -101,10 +104,10 @@ def data_set_of(file: Path) -> Path | None:
     return None
 
 
-def load(path: Path) -> list[AnyTrace]:
-    """Return the traces in a file of this project's runs, none where there is no file.
+def read_saved(path: Path) -> list[AnyTrace]:
+    """Return the traces that runs have saved in a file, none where there is no file.
 
-    Raises ValueError for a line that is no trace, and for a workload without an evaluation.
+    Raises ValueError for a line that is no trace, and for a trace without an evaluation.
     """
     if not path.is_file():
         return []
@@ -117,24 +120,25 @@ def load(path: Path) -> list[AnyTrace]:
 
 
 def merge(path: Path, traces: list[Trace]) -> None:
-    """Add traces to a file, and remove those whose source is not the newest (`of_newest_source`).
+    """Add a run's traces to a file, which then holds the newest source's (`keep_newest_source`).
 
-    Several processes may do so at once: each waits for a lock.
+    Several processes may call this at once: each waits for a lock.
     """
     locks = get_fib_cache_path() / "trace_locks"
     locks.mkdir(parents=True, exist_ok=True)
     with FileLock(locks / f"{path.name}.lock"):
-        remaining = of_newest_source([*load(path), *traces])
-        # keys of a dict, so that a trace which is already in the file stays there once
+        remaining = keep_newest_source([*read_saved(path), *traces])
+        # as keys of a dict, so that a trace which is in the file already is there once
         lines = dict.fromkeys(f"{trace.model_dump_json()}\n" for trace in remaining)
         write_atomically(path, "".join(lines))
 
 
-def of_newest_source(traces: list[Trace]) -> list[Trace]:
-    """Return the traces that are of the newest source of their experiment, sorted for a file.
+def keep_newest_source(traces: list[Trace]) -> list[Trace]:
+    """Return the traces of the newest source of each experiment, sorted for a file.
 
     An experiment is a solution on a workload, on one machine, at one tolerance. A run of an edited
-    source replaces all runs of the source before, of every protocol; runs of one source all stay.
+    source replaces all runs of the source before, whatever their protocol; all runs of one source
+    stay.
     """
     in_order = sorted(traces, key=lambda trace: trace.evaluation.timestamp)
     newest_source = {experiment_of(trace): source_hash(trace) for trace in in_order}
@@ -147,7 +151,7 @@ def of_newest_source(traces: list[Trace]) -> list[Trace]:
 
 
 def experiment_of(trace: Trace) -> tuple:
-    """Return what a trace measured: solution, T, workload, machine and tolerance."""
+    """Return the key of a trace's experiment: solution, T, workload, machine and tolerance."""
     provenance = of_trace(trace)
     workload = trace.workload
     return (
@@ -160,7 +164,7 @@ def experiment_of(trace: Trace) -> tuple:
 
 
 def experiment_and_protocol(trace: Trace) -> tuple:
-    """Return what the traces in a file are sorted by."""
+    """Return the key by which the traces in a file are sorted."""
     return *experiment_of(trace), of_trace(trace).protocol or ""
 
 

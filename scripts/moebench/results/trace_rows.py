@@ -1,4 +1,8 @@
-"""Traces as the rows of a DataFrame; a row is a `TraceRow`."""
+"""Traces as the rows of a DataFrame: `rows_from` makes a TraceRow of each trace.
+
+measurements.py and against.py merge these rows; reports/run_table.py and `moebench submit` use them
+as they are.
+"""
 
 import math
 from dataclasses import dataclass, fields
@@ -18,7 +22,7 @@ SHARES = ["matched", *MATCHED]
 ERRORS = ["max_absolute_error", "max_relative_error"]
 NUMBERS = [*TIMES, *SHARES, *ERRORS]
 
-# Fields of a trace's Provenance that are columns under their own names.
+# Fields of a trace's Provenance that are columns under the same names
 PROVENANCE = (
     "packages",
     "source_sha1",
@@ -36,8 +40,8 @@ class TraceRow:
     """What one trace says: the columns that `rows_from` makes, with an example of each."""
 
     definition: str  # moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048
-    geometry: str | None  # full: the definition's key here; None for a definition of others
-    solution: str  # my_layer: the name of its folder
+    geometry: str | None  # full: the layer key; None for a definition that is not in the catalogue
+    solution: str  # my_layer: the name of the solution's folder
     uuid: str  # of the workload
     tokens: int  # 1: T of the workload
     hardware: str  # NVIDIA H200
@@ -51,7 +55,7 @@ class TraceRow:
     reference_ms: float | None  # 15.2
     speedup: float | None  # 421.4
 
-    # Share of elements inside the run's own tolerance, and inside those it was computed for.
+    # Share of elements inside the run's tolerance, and inside each tolerance it was computed for.
     matched: float | None  # 0.9983
     matched_relaxed: float | None
     matched_contest: float | None
@@ -76,8 +80,9 @@ class TraceRow:
 
 
 def rows_from(traces: list[Trace]) -> pd.DataFrame:
-    """Return a row for each trace with an evaluation, in their order. NaN stands for None, and for
-    what is infinite or no number.
+    """Return a row for each trace, in order. NaN stands for None, and for infinite numbers.
+
+    traces: all have an evaluation.
     """
     folder_names = {}
     rows = []
@@ -92,12 +97,12 @@ def rows_from(traces: list[Trace]) -> pd.DataFrame:
     numbers = table[NUMBERS].apply(pd.to_numeric, errors="coerce")  # FIB writes "inf" and "nan"
     is_finite = numbers.abs() < math.inf
     table[NUMBERS] = numbers.where(is_finite)
-    table["passed"] = table.passed.astype(bool)  # of no rows, too
+    table["passed"] = table.passed.astype(bool)  # pandas infers object where there is no row
     return table
 
 
 def row_of(trace: Trace, solution: str) -> TraceRow:
-    """Return what a trace says. solution: the name of its folder."""
+    """Return the row of a trace. solution: the name of its folder."""
     provenance = of_trace(trace)
     evaluation = trace.evaluation
     status = getattr(evaluation.status, "value", evaluation.status)
@@ -143,7 +148,7 @@ def times(evaluation: Evaluation) -> dict[str, float | None]:
 def exactness(evaluation: Evaluation, tolerance: str) -> dict[str, float | None]:
     """Return SHARES and ERRORS.
 
-    tolerance: the run's own, whose share FIB's evaluator writes as matched_ratio and nothing else.
+    tolerance: the run's. FIB's evaluator writes the share inside it alone, as matched_ratio.
     """
     correctness = evaluation.correctness
     if correctness is None:

@@ -1,4 +1,8 @@
-"""A forward pass over all layers: launch by launch, or as a CUDA graph, and how long it takes."""
+"""A forward pass over all layers: launch by launch, or as a CUDA graph, and how long it takes.
+
+rounds.py makes the pass of a solution by `forward_of`, its replay by `capture`, and times either by
+`median_ms`.
+"""
 
 import statistics
 import time
@@ -16,10 +20,10 @@ Forward = Callable[[], torch.Tensor]  # runs all layers; returns the last one's 
 
 
 def forward_of(runnable: Runnable, layers: list[list], layer_key: str, device: str) -> Forward:
-    """Return the forward pass of a solution. layers: the arguments of each.
+    """Return the forward pass of a solution. layers: the arguments of each layer.
 
-    Layers write to one output after another, as in a model, where the next layer's input takes its
-    place. Before the first pass it is all NaN.
+    All layers write to the same output tensor, as a model uses one buffer again and again. Before
+    the first pass it is all NaN.
     """
     full = definition(layer_key)
     inputs_count = len(layers[0])
@@ -58,7 +62,7 @@ def capture(forward: Forward) -> Forward:
 def median_ms(forward: Forward, count: int, device: str) -> float:
     """Return the median ms of `count` forward passes, without a wait between them.
 
-    On a CPU it is the time of one.
+    On a CPU it is the time of a single pass.
     """
     if device == "cpu":
         begin = time.perf_counter()

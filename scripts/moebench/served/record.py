@@ -1,5 +1,5 @@
 """The record of `moebench served`: JSON Lines, first a Head, then a Point for each solution at each
-token count.
+token count. rounds.py makes the points; reports/ read the record by `read_served`.
 
     {"definition": "moe_fp8_...", "layers": 58, "tokens": [1, 32], "sources": {"NAME": "ee0c"}, ...}
     {"solution": "NAME", "tokens": 1, "bound_ms": 1.9, "graph": [3.01, 2.98, 2.99], ...}
@@ -15,11 +15,12 @@ from moebench.operators.roofline import EARLIER_CEILINGS, MEASURED_ON
 
 
 class Head(Strict):
-    """layers: how many were in memory; of_model: how many the model has, None if no model has this
-    definition.
+    """What was measured, and how.
 
-    ceilings: what the points' bounds divide by, as roofline.CEILINGS. sources, fingerprints:
-    solution -> its two hashes, so provenance has none.
+    layers: how many were in memory. of_model: how many the model has, None if the definition is of
+    no model. sources, fingerprints: solution -> FIB's hash and fingerprint of its source, which
+    provenance therefore lacks. ceilings: rates by which the points' bounds divide, as
+    roofline.CEILINGS has them for a GPU.
     """
 
     definition: str
@@ -36,9 +37,10 @@ class Point(Strict):
     """One solution at one token count, over all layers of the head.
 
     bound_ms: sum of the layers' roofline bounds. graph, eager: median ms of a forward pass in each
-    round. not_captured: why there is no graph. scratch_mb: peak of torch's allocator in an eager
-    pass, with what the solution keeps. matched: share of the last layer's elements within the
-    tolerance. error: what was raised, or why the answer is wrong; one line.
+    round, of which one is empty. not_captured: why there is no graph. scratch_mb: peak of torch's
+    allocator in an eager pass, with memory that the solution keeps. matched: share of the last
+    layer's elements within the tolerance. error: what was raised, or why the answer is wrong, in
+    one line.
     """
 
     solution: str
@@ -53,14 +55,14 @@ class Point(Strict):
 
     @property
     def rounds(self) -> list[float]:
-        """Return the ms of a pass in each round, of a graph or eager where nothing could be
-        captured; none if it failed.
+        """Return the ms of a pass in each round, by a graph, or eagerly where none could be
+        captured; [] if the solution failed.
         """
         return [] if self.error is not None else self.graph or self.eager
 
     @property
     def ms(self) -> float | None:
-        """Return the median of the rounds, None if it failed."""
+        """Return the median of the rounds, None if the solution failed."""
         return statistics.median(self.rounds) if self.rounds else None
 
 
@@ -75,7 +77,9 @@ class ServedRecord:
         return [point for point in self.points if point.tokens == tokens]
 
     def points_in_order(self, tokens: int) -> list[Point | None]:
-        """Return the points at a token count in the order of `solutions`, None where one is not."""
+        """Return the points at a token count in the order of `solutions`, None where there is
+        none.
+        """
         by_solution = {point.solution: point for point in self.points_at(tokens)}
         return [by_solution.get(name) for name in self.solutions]
 
@@ -86,18 +90,18 @@ class ServedRecord:
 
     @property
     def tokens(self) -> list[int]:
-        """Return the token counts that there are points of, the least first."""
+        """Return the token counts for which there are points, the least first."""
         return sorted({point.tokens for point in self.points})
 
     @property
     def solutions(self) -> list[str]:
-        """Return the solutions that there are points of, in the order of the run."""
+        """Return the solutions for which there are points, in the order of the run."""
         first = {point.solution for point in self.points_at(self.tokens[0])}
         return [name for name in self.head.sources if name in first]
 
     @property
     def has_bound(self) -> bool:
-        """Return whether the bound's ceilings, which are one machine's, are this record's."""
+        """Return whether the points' bounds are of the record's GPU."""
         return self.head.provenance.hardware == MEASURED_ON
 
 

@@ -1,5 +1,7 @@
-"""A model's MoE layers resident in device memory, each with weights, scales and routing of its own;
-all solutions are timed on the same ones.
+"""A model's MoE layers resident in device memory, each with weights, scales and routing of its own.
+
+`moebench served` asks `fitting` how many layers fit, and `make` makes them. rounds.py times all
+solutions on the same layers.
 """
 
 import math
@@ -17,18 +19,18 @@ from moebench.operators.layers import Sizes, routed_experts
 from moebench.operators.routing import trained_router
 from moebench.operators.routing.kinds import offset_of
 
-STATES = ("hidden_states", "hidden_states_scale")  # the tokens, which are the same for all layers
+STATES = ("hidden_states", "hidden_states_scale")  # inputs with the tokens, shared by all layers
 STATE_SCALE = 2.0  # mean of the tokens' scales
 FP32_BYTES = 4
-CONTEXT_BYTES = 2_000_000_000  # the CUDA context, code and libraries' workspaces; a guess
+CONTEXT_BYTES = 2_000_000_000  # of the CUDA context, code and libraries' workspaces; a guess
 
 
 @dataclass(frozen=True)
 class Resident:
-    """A model's MoE layers in memory, with inputs for as many tokens as will be asked for at most.
+    """A model's MoE layers in memory, with inputs for the greatest token count.
 
-    layers: for each layer, name in the definition -> input; STATES are the same tensors in all.
-    local_experts: for each layer, the tokens' experts [T, top_k], counted from the rank's first.
+    layers: for each layer, name in the definition -> input; all have the same tensors of STATES.
+    local_experts: for each layer, the tokens' experts [T, top_k], numbered from the rank's first.
     """
 
     layer_key: str
@@ -36,7 +38,9 @@ class Resident:
     local_experts: list[torch.Tensor]
 
     def inputs(self, num_tokens: int) -> list[list]:
-        """Return each layer's arguments for its first tokens, in the definition's order."""
+        """Return each layer's arguments for the first num_tokens tokens, in the definition's
+        order.
+        """
         specs = definition(self.layer_key).inputs
         states = {}
         for name in STATES:
@@ -44,7 +48,7 @@ class Resident:
 
         arguments = []
         for layer in self.layers:
-            inputs = layer | states  # those of STATES are cut once for all layers
+            inputs = layer | states  # STATES are cut once for all layers
             arguments.append(
                 [first_tokens(inputs[name], specs[name].shape, num_tokens) for name in specs]
             )
@@ -89,8 +93,8 @@ def fitting(
 def scratch_bytes(sizes: Sizes, num_tokens: int) -> int:
     """Return how many bytes a solution's scratch has.
 
-    For each expanded token, a token for one of its experts, that is gemm1's output (two
-    intermediate sizes wide), the intermediate and gemm2's output, all in bf16.
+    An expanded token is a token for one of its experts. Each has gemm1's output (two intermediate
+    sizes wide), the intermediate and gemm2's output, all in bf16.
     """
     expanded_tokens = num_tokens * sizes["top_k"]
     return 2 * expanded_tokens * (sizes["hidden_size"] + 3 * sizes["intermediate_size"])
@@ -99,9 +103,10 @@ def scratch_bytes(sizes: Sizes, num_tokens: int) -> int:
 def reference_bytes(sizes: Sizes, num_tokens: int) -> int:
     """Return how many bytes a call of the reference takes at most beside its inputs.
 
-    It dequantises the weights of some experts at once: three fp32 tensors as large as their gemm1
-    weights, the scales of every element, the values and the product. Of the tokens it has at most
-    six fp32 tensors of each width: x, the output, an expert's tokens and what becomes of them.
+    It dequantises the weights of some experts at once, into three fp32 tensors as large as their
+    gemm1 weights: a scale for each element, the values and the product. For the tokens it has at
+    most six fp32 tensors of each width: the inputs, the output, an expert's tokens and
+    intermediate results of these.
     """
     hidden = sizes["hidden_size"]
     intermediate = sizes["intermediate_size"]
@@ -111,9 +116,9 @@ def reference_bytes(sizes: Sizes, num_tokens: int) -> int:
 
 
 def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resident:
-    """Return the layers, with inputs for so many tokens.
+    """Return the layers, with inputs for num_tokens tokens.
 
-    The values are drawn: the same in every run on one kind of device.
+    All values are drawn, and are the same in every run on one kind of device.
     """
     full = definition(layer_key)
     shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True))

@@ -1,5 +1,6 @@
 """Solutions' forward passes at each token count: run eagerly, checked, captured as a CUDA graph,
-checked again, and timed in rounds, in each of which every solution has a turn.
+checked again, and timed in rounds, in each of which every solution has a turn. `moebench served`
+calls `measure`.
 """
 
 from collections import deque
@@ -18,10 +19,10 @@ from moebench.served.forward import Forward, capture, forward_of, median_ms
 from moebench.served.record import Point
 from moebench.served.resident import Resident
 
-REPLAYS_MS = 60.0  # what the replays of a round take together, within these numbers of them
+REPLAYS_MS = 60.0  # a round has as many replays as take so long, but between these numbers
 LEAST_REPLAYS = 3
 MOST_REPLAYS = 20
-EAGER_PASSES = 3  # in a round, of what cannot be captured
+EAGER_PASSES = 3  # in a round of a solution that cannot be captured
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,9 @@ class Request:
 class Candidate:
     """A packed solution, over all token counts.
 
-    stream: of its own, as two solutions that are one library would share what that keeps for a
-    stream; None on a CPU. kept_bytes: memory that it has not given back after earlier token counts.
+    stream: for this solution alone, as a library keeps memory for a stream, which two solutions
+    with the same library would share; None on a CPU. kept_bytes: memory that the solution has not
+    given back after earlier token counts.
     """
 
     packed: Solution
@@ -50,10 +52,10 @@ class Candidate:
 
 @dataclass
 class Result:
-    """What becomes of a solution at one token count; fields that a Point has are explained there.
+    """What a solution gives at one token count. Fields that a Point has are explained there.
 
-    timed: what the rounds run, the replay of a graph or an eager pass; None where the answer is not
-    right. count: passes in a round. times_ms: the median of each round.
+    timed: what is timed in rounds, the replay of a graph or an eager pass; None where the answer is
+    wrong. count: passes in a round. times_ms: the median of each round.
     """
 
     error: str | None = None
@@ -65,7 +67,9 @@ class Result:
     times_ms: list[float] = field(default_factory=list)
 
     def check(self, output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> None:
-        """Compare the last layer's output. Raises ValueError for another shape or dtype."""
+        """Set matched and error by the last layer's output. Raises ValueError where its shape or
+        dtype is not the expected one's.
+        """
         share, self.error = compared_at(tolerance, output, expected)
         self.matched = round(share, 6)
 
@@ -135,7 +139,9 @@ def expected_output(inputs: list, request: Request) -> torch.Tensor:
 def prepared(
     candidate: Candidate, layers: list[list], expected: torch.Tensor, request: Request
 ) -> Result:
-    """Build, run, check and capture a solution; whatever it raises is its result."""
+    """Build, run, check and capture a solution, and return the result, which has as its error
+    whatever the solution raises.
+    """
     result = Result()
     layer_key = request.model.layer_key
     try:
@@ -167,7 +173,7 @@ def prepare_on_gpu(
 
     try:
         replay = capture(forward)
-    except Exception as error:  # whatever forbids it is the result
+    except Exception as error:  # of any kind, as solutions and CUDA have many
         torch.cuda.synchronize()
         result.not_captured = first_line(error)
         result.timed = forward
@@ -181,7 +187,9 @@ def prepare_on_gpu(
 
 
 def run_eagerly(candidate: Candidate, forward: Forward, result: Result) -> torch.Tensor:
-    """Run a forward pass on the solution's own stream; return its output and note its memory."""
+    """Run a forward pass on the solution's stream; return the output, and note the memory that it
+    took in the result.
+    """
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -1,12 +1,12 @@
-"""Build a submission in a process that knows nothing of this repository. Imports nothing of it
-either.
+"""Build a submission in a process that knows nothing of this repository, and so imports nothing of
+it. clean_build.py runs it:
 
     python -I build_alone.py FOLDER HARDWARE
 
-FOLDER holds solution.json and definition.json. done.json is written there: what was done and what
-was not checked. With a CUDA device the entry point is called once. Without one, CUDA sources are
-still compiled and linked, by their build.py::load_kernels, for HARDWARE unless it names another.
-Whatever is raised is a reason to refuse the submission.
+FOLDER holds solution.json and definition.json; done.json is written there, which says what was done
+and what was not checked. With a CUDA device the entry point is called once. Without one, CUDA
+sources are still compiled and linked, by load_kernels in the solution's build.py, for HARDWARE
+unless that file names another. Whatever is raised is a reason to refuse the submission.
 """
 
 import importlib
@@ -45,19 +45,24 @@ def main(folder: Path, hardware: str) -> None:
             done.append("CUDA sources compiled and linked by nvcc")
         done.append("not checked: that it runs, for want of a CUDA device")
 
-    # Not printed: a submission may print too, even at exit.
+    # to a file, as a submission may print, even at exit
     (folder / "done.json").write_text(json.dumps(done))
 
 
 def architecture(hardware: str) -> str:
-    """Return sm_100 as nvcc's wrappers want it, 10.0a; nvcc knows no such set of an older one."""
+    """Return a GPU's architecture as TVM_FFI_CUDA_ARCH_LIST has it: 10.0a for sm_100. Before sm_90
+    there is no "a".
+    """
     number = int(hardware.removeprefix("sm_"))
     major, minor = divmod(number, 10)
     return f"{major}.{minor}a" if number >= 90 else f"{major}.{minor}"
 
 
 def call_once(definition: Definition, runnable) -> str:
-    """Call it on random inputs and say so. Raises ValueError for an output that is not finite."""
+    """Call a solution on random inputs; return a line that says so.
+
+    Raises ValueError for an output that is not finite.
+    """
     specs = {name: {"type": "random"} for name in definition.inputs}
     for name, value in SCALARS.items():
         specs[name] = {"type": "scalar", "value": value}

@@ -1,5 +1,6 @@
-"""Build a submission from its bundle alone: in an empty folder, a clean process and an empty
-cache.
+"""Build a submission from its bundle alone: in an empty folder, a clean process and an empty cache.
+
+contest.py calls `build` before it accepts a solution. The bundle is a folder with solution.json.
 """
 
 import json
@@ -14,7 +15,9 @@ from moebench.core import paths
 from moebench.core.errors import CannotRun
 
 SCRIPT = Path(__file__).with_name("build_alone.py")
-# No CPATH, NVCC_APPEND_FLAGS and the like: compilers find what the toolkit brings, and no more.
+
+# Variables that the process inherits. CPATH, NVCC_APPEND_FLAGS and the like are not among them, so
+# that compilers find nothing but what the toolkit brings.
 KEPT_VARIABLES = (
     "PATH",
     "LD_LIBRARY_PATH",
@@ -25,16 +28,16 @@ KEPT_VARIABLES = (
 )
 TOOLKIT = Path("/usr/local/cuda")  # where it is in the evaluation's image
 MINUTES = 15
-# One of these is in each line of a compiler's output that says what is wrong.
+# Texts in the lines of a compiler's output that say what is wrong
 FAULTS = ("error:", "fatal ", "cannot find", "undefined reference")
 
 
 def build(bundle: Path, definition: str, hardware: str) -> list[str]:
-    """Return lines of what was done and what could not be checked here.
+    """Return lines that say what was done and what could not be checked on this machine.
 
-    hardware: what CUDA sources that name none are compiled for where there is no device,
-    as sm_100. HOME and every cache lie in a folder that is removed afterwards. Raises CannotRun
-    where the bundle does not build alone.
+    hardware: of the evaluation, "sm_100"; without a device, CUDA sources that name no hardware are
+    compiled for it. HOME and every cache lie in a folder that is removed afterwards. Raises
+    CannotRun where the bundle does not build alone.
     """
     with tempfile.TemporaryDirectory(prefix="submission-") as temporary:
         folder = Path(temporary)
@@ -51,7 +54,7 @@ def build(bundle: Path, definition: str, hardware: str) -> list[str]:
 
 
 def run_alone(folder: Path, home: Path, hardware: str) -> subprocess.CompletedProcess:
-    """Run build_alone.py on a folder; -I shuts out PYTHONPATH and the current folder.
+    """Run build_alone.py on a folder, with -I, which shuts out PYTHONPATH and the working folder.
 
     Raises CannotRun when it takes too long.
     """
@@ -87,7 +90,7 @@ def clean_environment(folder: Path, home: Path) -> dict[str, str]:
 
 
 def is_error(line: str) -> bool:
-    """Whether a line of a compiler's output says what is wrong."""
+    """Return whether a line of a compiler's output says what is wrong."""
     return any(mark in line for mark in FAULTS)
 
 

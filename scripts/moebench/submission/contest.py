@@ -2,8 +2,8 @@
 the public starter kit has them.
 
 The kit packs the sources that lie directly in solution/<language>/, without folders and data. So
-all files move up beside main.py, and imports and includes follow; t.csv becomes t.csv.h, and so
-does what is opened by that name.
+all files move up beside main.py, and imports and includes follow. A table t.csv becomes t.csv.h,
+also where a source opens it. `moebench submit --to contest` calls `prepare`.
 """
 
 import json
@@ -22,7 +22,7 @@ from moebench.operators import catalogue
 from moebench.operators.workloads import recorded
 from moebench.packing.flat import flatten
 from moebench.packing.manifest import folder_name
-from moebench.results.measurements import cells
+from moebench.results.measurements import merge_runs
 from moebench.submission import clean_build
 from moebench.submission.runs import load_solution
 
@@ -39,9 +39,10 @@ NOT_PROVEN = (
 
 
 def prepare(solution: Solution, into: Path, traces: list[Path], hardware: str) -> bool:
-    """Write the submission of a packed solution if nothing speaks against it.
+    """Write the submission of a packed solution to `into` if nothing speaks against it; return
+    whether it was written.
 
-    Returns whether it was written. traces: files of them. Raises UserError, PackingError.
+    traces: files of the recorded traces. Raises UserError and PackingError.
     """
     with tempfile.TemporaryDirectory() as temporary:
         staged = Path(temporary) / "submission"
@@ -58,11 +59,12 @@ def prepare(solution: Solution, into: Path, traces: list[Path], hardware: str) -
 
 
 def write(solution: Solution, folder: Path) -> Solution:
-    """Write the submission of a packed solution in place of an earlier one; return what is packed.
+    """Write the submission of a packed solution in place of an earlier one; return the Solution in
+    it.
 
-    solution.json is what FIB packs from the folder, as the kit's own script does: no dependencies,
-    no description and target_hardware "cuda". Raises PackingError, and CannotRun where not all of
-    it can be written.
+    solution.json is what FIB packs from the folder, as the kit's script does: without dependencies
+    and description, and with target_hardware "cuda". Raises PackingError, and CannotRun where not
+    all of it can be written.
     """
     spec = solution.spec
     entry_file, function = spec.entry_point.split("::")
@@ -114,9 +116,9 @@ def configuration(solution: Solution, names: dict, build: dict) -> str:
 
 
 def check_folder(folder: Path, submitted: Solution) -> None:
-    """Raise UserError where a file of somebody else would be overwritten.
+    """Raise UserError where a file that this command did not write would be overwritten.
 
-    A data set, as this repository, is somebody else's.
+    A folder with definitions/ is refused as well, as that is a data set, such as this repository.
     """
     config = folder / "config.toml"
     if config.is_file():
@@ -133,8 +135,8 @@ def check_folder(folder: Path, submitted: Solution) -> None:
 
 def check_sources(folder: Path, submitted: Solution) -> None:
     """Raise UserError where an earlier submission has a file that this command did not write."""
-    written = [submitted]  # in part, by an attempt that was cut off
-    with suppress(OSError, ValueError):  # there is none where the first attempt was cut off
+    written = [submitted]  # an attempt that was cut off may have written a part of it
+    with suppress(OSError, ValueError):  # if the first attempt was cut off there is no such file
         written.append(Solution.model_validate_json((folder / PACKED).read_bytes()))
 
     written_files = set()
@@ -154,9 +156,9 @@ def check_sources(folder: Path, submitted: Solution) -> None:
 
 
 def objections(solution: Solution, folder: Path, traces: list[Path], hardware: str) -> list[str]:
-    """Return why the submission in folder is not fit to hand in, a line for each reason.
+    """Return why the submission in a folder is not fit to hand in, a line for each reason.
 
-    What is found to be in order is printed.
+    Checks that found nothing are printed.
     """
     reasons = []
     targets = solution.spec.target_hardware
@@ -177,9 +179,9 @@ def objections(solution: Solution, folder: Path, traces: list[Path], hardware: s
 
 
 def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) -> str | None:
-    """Return which workloads have no pass on the machine with the most passes.
+    """Return a sentence on the workloads that were not passed on the machine with the most passes.
 
-    None where all have; that is printed.
+    If all were passed, that is printed, and None returned.
     """
     passed = contest_passes(solution, traces)
     machine = passed.hardware.mode()[0] if len(passed) else None
@@ -200,10 +202,10 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
 
 
 def contest_passes(solution: Solution, traces: list[Path]) -> pd.DataFrame:
-    """Return a row for each machine and workload on which every run of the solution as it is now
-    passed at contest tolerance.
+    """Return a row for each machine and workload on which every run of the solution's current
+    source passed at contest tolerance.
     """
     rows = load_solution(solution, traces)
     rows = rows[(rows.source == "current") & (rows.tolerance == "contest")]
-    rows = cells(rows, ["hardware", "uuid"])
+    rows = merge_runs(rows, ["hardware", "uuid"])
     return rows[rows.passed]

@@ -1,4 +1,6 @@
-"""A definition in the FIB data set that a pull request goes to: what it has, and what it lacks."""
+"""A definition in the FIB data set that a pull request goes to: which files and workloads the data
+set has, and which it lacks. pull_request.py calls `check_folder` and `definition_in`.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +12,17 @@ from moebench.core.errors import UserError
 from moebench.judging import dataset
 from moebench.operators.workloads import of_data_set
 
-OTHER_LAYER = {"axes", "inputs", "outputs"}  # fields of a definition that make it another layer
+OTHER_LAYER = {"axes", "inputs", "outputs"}  # fields in which definitions of one layer must agree
 
 
 @dataclass(frozen=True)
 class DataSetDefinition:
     """A definition in a data set, once the pull request is written.
 
-    files: of this repository, which the data set has, or will get, unchanged. workloads: the data
-    set's own, or this repository's if their tensors are among `files`. generated: uuids of the
-    workloads whose tensors are this repository's. differences: fields in which this repository's
-    definition of that name is another, ["description"].
+    files: of this repository, which the data set has unchanged, or will get. workloads: those of
+    the data set, or this repository's if their tensors are among `files`. generated: uuids of the
+    workloads whose tensors are this repository's. differences: fields in which the data set's
+    definition differs from this repository's of the same name, ["description"].
     """
 
     files: list[Path]
@@ -40,9 +42,9 @@ def check_folder(into: Path) -> None:
 
 
 def definition_in(into: Path, definition: str) -> DataSetDefinition:
-    """Return a definition, by name, of a data set.
+    """Return the definition of a name in a data set.
 
-    Raises UserError where the data set's is another layer than this repository's of that name.
+    Raises UserError where it is another layer than this repository's definition of that name.
     """
     files = [paths.definition_file(definition)]
     differences = []
@@ -63,8 +65,9 @@ def definition_in(into: Path, definition: str) -> DataSetDefinition:
 
 
 def workloads_in(into: Path, definition: str) -> tuple[list[Workload], list[Path]]:
-    """Return a data set's workloads of a definition, and this repository's files of them: none
-    where the data set has workloads of its own.
+    """Return a definition's workloads, and this repository's files with them and their tensors.
+
+    If the data set has other workloads, they are the data set's, without any file.
     """
     workloads = [workload for _, workload in dataset.labelled(definition)]
     files = [paths.workload_file(definition)]
@@ -84,12 +87,14 @@ def tensor_files(workload: Workload) -> list[Path]:
 
 
 def has_our_tensors(workload: Workload, files: list[Path], into: Path) -> bool:
-    """Return whether a data set's workload has this repository's tensors, or will with `files`."""
+    """Return whether a data set has, or gets with `files`, this repository's tensors of a
+    workload.
+    """
     return all(path in files or is_in(into, path) for path in tensor_files(workload))
 
 
 def repository_path(path: Path) -> Path:
-    """Return a file's path in this repository, which it has in a data set, too."""
+    """Return a file's path in this repository, which is also its path in a data set."""
     return path.relative_to(paths.ROOT)
 
 

@@ -2,8 +2,10 @@
 
 definitions/, workloads/, blob/                     files that the data set lacks
 solutions/AUTHOR/moe/DEFINITION/SOLUTION.json       the solution, and a baseline if there is none
-traces/AUTHOR/moe/DEFINITION.jsonl                  their current traces
+traces/AUTHOR/moe/DEFINITION.jsonl                  current traces of both
 SOLUTION.pull_request.md                            what was run where, and what FIB says of it
+
+`moebench submit --to dataset` calls `plan` for each definition, then `write`.
 """
 
 import os
@@ -31,7 +33,7 @@ from moebench.submission.data_set import (
     repository_path,
 )
 
-# The author of what FIB compares a definition's other solutions with; a definition has one at most.
+# Author of baselines, with which FIB compares a definition's other solutions. There is one at most.
 BASELINE = "baseline"
 FIB_PROGRAM = "from flashinfer_bench.cli.main import cli; cli()"
 NOT_MEASURED = (
@@ -44,10 +46,10 @@ NOT_MEASURED = (
 class PullRequest:
     """What is written to the data set in the folder `into`.
 
-    solution: the one that is submitted. target: its definition there. contents: of the files to
-    write, by path. run_rows: of the table of runs, as `runs.table_rows` makes them. baselines:
-    names of the definition's baseline solutions. clock: of all traces that go along, a baseline's,
-    too; None until the submitted solution says which.
+    solution: the one that is submitted. target: its definition in the data set. contents: path ->
+    content, of the files to write. run_rows: rows of the table of runs (`runs.table_rows`).
+    baselines: names of the definition's baseline solutions. clock: by which all traces that go
+    along were timed, a baseline's, too; None until the submitted solution's are known.
     """
 
     solution: Solution
@@ -59,9 +61,9 @@ class PullRequest:
     clock: str | None = None
 
     def add(self, solution: Solution, traces: list[Path]) -> None:
-        """Add a solution, the traces of it that are submitted, and its lines of the table.
+        """Add a solution's file, those of its traces that are submitted, and its rows of the table.
 
-        Raises as `check_measured` and `check_place` do.
+        Raises what `check_measured` and `check_place` raise.
         """
         folder = paths.author_folder(solution.author, solution.definition)
         solution_file = self.into / "solutions" / folder / f"{solution.name}.json"
@@ -92,9 +94,9 @@ def plan(
 ) -> PullRequest:
     """Return the pull request of a solution of one definition; nothing is written yet.
 
-    baselines: solutions for a data set that has no baseline. traces: files beside the data set's
-    own. Raises UserError where a file of somebody else is in the way, CannotRun for a solution
-    that was never measured.
+    baselines: solutions for a data set that has no baseline. traces: trace files beside those in
+    the data set. Raises UserError where another author's file is in the way, and CannotRun for a
+    solution that was never measured.
     """
     check_folder(into)
     definition = solution.definition
@@ -134,7 +136,7 @@ def write(planned: PullRequest) -> bool:
 
 
 def check_measured(solution: Solution, rows: pd.DataFrame) -> None:
-    """Raise CannotRun for a solution that no trace shows timed and PASSED as it is now."""
+    """Raise CannotRun where no run of the solution's current source PASSED and was timed."""
     if not (runs.is_timed_pass(rows) & (rows.source == "current")).any():
         folder = folder_name(solution.name, solution.definition)
         key = catalogue.by_name()[solution.definition]
@@ -142,8 +144,8 @@ def check_measured(solution: Solution, rows: pd.DataFrame) -> None:
 
 
 def check_place(solution: Solution, solution_file: Path, into: Path) -> None:
-    """Raise UserError where the file is another author's solution, or another solution has this
-    name, of which FIB wants one in a data set.
+    """Raise UserError where solution_file is another author's, and where another solution in the
+    data set has the same name, as FIB wants each name once.
     """
     files = sorted((into / "solutions").rglob("*.json"))
     present, _ = solution_files.read(files)
@@ -156,7 +158,7 @@ def check_place(solution: Solution, solution_file: Path, into: Path) -> None:
 
 
 def lines_of_others(solution: Solution, trace_file: Path) -> list[str]:
-    """Return the lines of a file of traces that are not this repository's traces of a solution."""
+    """Return the lines of a trace file without this repository's traces of a solution."""
     if not trace_file.exists():
         return []
 
@@ -171,9 +173,10 @@ def lines_of_others(solution: Solution, trace_file: Path) -> list[str]:
 
 
 def validate(into: Path, definition: str, checks: str) -> str:
-    """Return FIB's report on a definition of a data set, or why there is none.
+    """Return the report of FIB's `validate` on a definition of a data set, or why there is none.
 
-    FIB_MAIN: an environment variable, a checkout of FIB that has `validate`.
+    The environment variable FIB_MAIN may name a checkout of FIB that has `validate`. checks: what
+    to validate.
     """
     command = [sys.executable, "-c", FIB_PROGRAM, "validate", "--disable-gpu"]
     command += ["--dataset", into, "--definitions", definition]

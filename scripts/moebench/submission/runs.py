@@ -1,4 +1,7 @@
-"""The recorded runs of a solution that is submitted, and which of their traces go along."""
+"""The recorded runs of a solution that is submitted, and which of their traces go along.
+
+pull_request.py calls `runs_on` and `table_rows`, contest.py `load_solution`.
+"""
 
 from pathlib import Path
 
@@ -24,7 +27,8 @@ WORD_COLUMNS = len(HEAD) - 3
 def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
     """Return a TraceRow for each run of a packed solution below these paths, the newest first.
 
-    Two more columns are trace, and source: its state by this packed solution. Warnings are printed.
+    There are two further columns, trace: the Trace, and source: its state (`staleness.judge`) by
+    this packed solution. Warnings are printed.
     """
     recorded, warnings = trace_files.read(wanted) if wanted else ([], [])
     for warning in warnings:
@@ -48,13 +52,12 @@ def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
 def runs_on(
     target: DataSetDefinition, solution: Solution, traces: list[Path], clock: str | None = None
 ) -> pd.DataFrame:
-    """Return `load_solution`'s runs on the workloads of a data set's definition, one for each
-    machine, tolerance, state of the source and workload.
+    """Return a solution's runs on the workloads of a data set's definition: one row of
+    `load_solution` for each machine, tolerance, state of the source and workload.
 
-    Two more columns are has_their_tensors, whether it ran on the data set's, and submitted, whether
-    its trace goes along.
-
-    clock: which runs count; None: those of the first clock by which a current trace PASSED.
+    There are two further columns, has_their_tensors: whether the data set's tensors were used, and
+    submitted: whether the trace goes along. clock: of the runs that count; None for the first clock
+    by which a run of the current source PASSED.
     """
     rows = load_solution(solution, traces)
     uuids = [workload.uuid for workload in target.workloads]
@@ -69,7 +72,7 @@ def runs_on(
 
 
 def clock_of(rows: pd.DataFrame) -> str:
-    """Return the first clock that timed a PASSED call of the current source, else the first one."""
+    """Return the first of CLOCKS by which a run of the current source PASSED, else the first."""
     is_current = rows.source == "current"
     timed = rows[is_timed_pass(rows) & is_current]
     return next((clock for clock in CLOCKS if (timed.clock == clock).any()), CLOCKS[0])
@@ -81,12 +84,11 @@ def is_timed_pass(rows: pd.DataFrame) -> pd.Series:
 
 
 def submitted_runs(rows: pd.DataFrame, target: DataSetDefinition) -> list[int]:
-    """Return the index of the runs whose traces go along: of the current source, and timed unless
-    they failed, one for each workload and machine.
+    """Return the index of the runs whose traces go along, one for each workload and machine.
 
-    That is the run with the median time at one tolerance, as FIB takes the fastest of several
-    whatever their tolerance. Of workloads whose tensors are not this repository's only runs on the
-    data set's tensors go along.
+    They are of the current source, and timed unless they failed. If there are several, the one with
+    the median time at one tolerance is taken, as FIB would take the fastest at any. If a workload's
+    tensors are not this repository's, only runs on the data set's tensors go along.
     """
     is_current = rows.source == "current"
     has_result = ~rows.passed | rows.ms.notna()
@@ -101,8 +103,8 @@ def submitted_runs(rows: pd.DataFrame, target: DataSetDefinition) -> list[int]:
 
 
 def median_runs(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return of each workload's runs the one that stands for all: one that failed, or the one with
-    the median time, of two the slower.
+    """Return a run for each workload: one that failed, if any did, or else the one with the median
+    time; of two runs the slower.
     """
     chosen = []
     for _, runs in rows.groupby("uuid"):
@@ -113,10 +115,10 @@ def median_runs(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def table_rows(solution: Solution, runs: pd.DataFrame, workload_count: int) -> list[Row]:
-    """Return a row below HEAD for each machine, tolerance and state of the source, or one that says
-    there is none.
+    """Return a row for the table with HEAD for each machine, tolerance and state of the source; a
+    row that says "none" where there is no run.
 
-    runs: of `runs_on`. workload_count: how many the definition has.
+    runs: as `runs_on` returns them. workload_count: how many workloads the definition has.
     """
     rows = []
     for (machine, _, source), run in runs.groupby(["hardware", "tolerance", "source"]):
@@ -137,5 +139,5 @@ def table_rows(solution: Solution, runs: pd.DataFrame, workload_count: int) -> l
 
 
 def distinct(column: pd.Series) -> str:
-    """Return a column's values in order, each once."""
+    """Return a column's values, each once, joined in their order."""
     return "; ".join(dict.fromkeys(column))

@@ -73,7 +73,7 @@ def recorded(folder, *arguments):
     """
     output = folder / "traces.jsonl"
     status = cli.main(["run", *map(str, arguments), "--output", str(output)])
-    return status, trace_files.load(output)
+    return status, trace_files.read_saved(output)
 
 
 def stand_in(monkeypatch, run_workload):

@@ -1,8 +1,9 @@
-"""The fields of a config.json, each found under any of its names, checked, or refused by name.
+"""The fields of a config.json, each found under any of its names, checked, or refused by name. The
+other files of this folder take their values from a Fields.
 
 `fields.whole("num_experts")` is the value of "n_routed_experts", "num_experts" or another name that
-config_json.toml has for num_experts; no number there is "n_routed_experts: has 'x', want a whole
-number above 0".
+config_json.toml lists for num_experts. A value that is no number raises ValueError,
+"n_routed_experts: has 'x', want a whole number above 0".
 """
 
 import functools
@@ -40,7 +41,7 @@ def implied_by(model_type: str | None) -> dict:
 
 
 def without_repeats(value: object) -> object:
-    """Return the value of a list whose values are all equal; anything else as it is."""
+    """Return the first value of a list whose values are all equal, anything else as it is."""
     if not isinstance(value, list) or not value:
         return value
     first = value[0]
@@ -91,7 +92,7 @@ class Fields:
         return values[0]
 
     def present(self, key: str) -> dict[str, object]:
-        """Return name -> value, of the names under which a field is there and not null."""
+        """Return name -> value, for those of a field's names that are there and not null."""
         values = {}
         for name in self.names[key]:
             value = self.values.get(name)
@@ -100,11 +101,11 @@ class Fields:
         return values
 
     def name(self, key: str) -> str:
-        """Return a field's name for messages: that under which it is there, or its first."""
+        """Return a field's name for messages: the one that is there, else the first of all."""
         return next(iter(self.present(key)), self.names[key][0])
 
     def require(self, key: str, fits: bool, wanted: str) -> None:
-        """Raise ValueError that names the field, what it has and what is wanted, unless it fits."""
+        """Raise ValueError, which names the field, its value and what is wanted, unless it fits."""
         if not fits:
             has = reprlib.repr(self.get(key))  # a list for each layer is cut
             raise ValueError(f"{self.name(key)}: has {has}, want {wanted}")
@@ -133,5 +134,5 @@ class Fields:
 
 
 def is_number(value: object) -> bool:
-    """Whether this is a number; true and false are none."""
+    """Return whether a value is a number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)

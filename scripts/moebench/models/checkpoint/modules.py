@@ -2,8 +2,9 @@
 
 Quantisation tools list the modules that stay in 16 bits, or that a scheme is for. An entry is a
 module's name ("model.layers.3.mlp"), the end of one ("gate_proj"), a glob ("*.mlp.experts*") or a
-regular expression ("re:.*mlp.experts.*"). Which names a checkpoint's modules really have is not
-known here, so expressions are tried on all that experts have in any model.
+regular expression ("re:.*mlp.experts.*"). A config.json does not say how the checkpoint's modules
+are called, so expressions are tried on all names that experts have in any model. schemes.py and
+storage.py call `layers_named`.
 """
 
 import fnmatch
@@ -28,8 +29,8 @@ CLASSES = ("Linear", "FusedMoE")
 # A name of a module of some layer: model.layers.3, with what comes after that
 IN_LAYER = re.compile(r"(?:.*?\.)?layers\.(?P<layer>[0-9]+)(?:\.(?P<inside>.+))?")
 # An expert's weights are called mlp.experts.NUMBER.PROJECTION, without NUMBER where all experts are
-# in one tensor. This matches that name and any run of its parts ("mlp.experts", "experts.3",
-# "3.w1", "mlp", "w1"), but not a NUMBER alone.
+# in one tensor. PART_OF_EXPERT matches that name and successive parts of it ("mlp.experts",
+# "experts.3", "3.w1", "mlp", "w1"), but not a NUMBER alone.
 MLP = "|".join(MLPS)
 PROJECTION = "|".join(PROJECTIONS)
 PART_OF_EXPERT = re.compile(
@@ -41,7 +42,7 @@ PART_OF_EXPERT = re.compile(
 def layers_named(entries: Iterable[str], layers: list[int], num_experts: int) -> dict[int, str]:
     """Return layer -> the first entry that names an expert of it, or a part of one.
 
-    layers: the numbers of those that have experts. Raises ValueError for a bad regular expression.
+    layers: numbers of the layers with experts. Raises ValueError for a faulty regular expression.
     """
     named = {}
     for entry in entries:
@@ -77,14 +78,14 @@ def layers_of_entry(entry: str, layers: list[int], num_experts: int) -> list[int
 
 
 def is_expression(entry: str) -> bool:
-    """Whether an entry without "re:" is a regular expression all the same, and no glob."""
+    """Return whether an entry without "re:" is a regular expression all the same, and no glob."""
     if entry.startswith((".*", "^")):
         return True
     return any(letter in entry for letter in "\\|($")
 
 
 def compiled(pattern: str) -> re.Pattern:
-    """Return a regular expression. Raises ValueError for a text that is none."""
+    """Return a text as a regular expression. Raises ValueError for a text that is none."""
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -92,7 +93,7 @@ def compiled(pattern: str) -> re.Pattern:
 
 
 def expert_names(layer: int, num_experts: int) -> list[str]:
-    """Return the names that a layer's experts may have; for speed of four experts alone."""
+    """Return the names that a layer's experts may have; for speed those of four experts alone."""
     some_experts = {0, 1, num_experts // 2, num_experts - 1}
     names = []
     for mlp in mlp_names(layer):
@@ -106,7 +107,7 @@ def expert_names(layer: int, num_experts: int) -> list[str]:
 
 
 def mlp_names(layer: int) -> list[str]:
-    """Return the names that a layer's MLP may have, in which its experts lie."""
+    """Return the names that the module with a layer's experts, its MLP, may have."""
     names = []
     for root in ROOTS:
         for mlp in MLPS:
@@ -137,5 +138,5 @@ def layers_of_name(name: str, layers: list[int]) -> list[int]:
 
 
 def is_around_layers(name: str) -> bool:
-    """Whether a module of this name has all layers in it."""
+    """Return whether a module of this name has all layers in it."""
     return any(f"{root}.".startswith(f"{name}.") for root in ROOTS)

@@ -1,7 +1,8 @@
-"""Read which layers of a checkpoint have experts, and their activation.
+"""Read which layers of a checkpoint have experts, and the activation of these. read.py calls
+`layers_with_experts` and `activation`.
 
-Models say the first in five ways: a list of layers, a kind for each layer, a flag for each layer, a
-period, or a rule such as "all but the first three".
+A config.json names the layers in one of five ways: a list of layers, a kind for each layer, a flag
+for each layer, a period, or a rule such as "all but the first three".
 """
 
 import math
@@ -12,11 +13,11 @@ from moebench.models.checkpoint.fields import Fields, without_repeats
 
 ACTIVATIONS = ("silu", "swish", "swigluoai")
 OAI_ALPHA = 1.702  # of the activation "swigluoai", gpt-oss'
-MOST_LAYERS = 10_000  # with more a config.json is wrong, and looking through it takes minutes
+MOST_LAYERS = 10_000  # with more a config.json is wrong, and reading it would take minutes
 
 
 def layers_with_experts(fields: Fields) -> list[int]:
-    """Return the numbers of the layers that have experts, from 0. Raises ValueError for none."""
+    """Return the numbers of the layers with experts, from 0. Raises ValueError if there is none."""
     kinds = fields.get("layer_kinds")
     is_list = kinds is None or isinstance(kinds, list | str)
     fields.require("layer_kinds", is_list, "a list of layers' kinds")
@@ -69,7 +70,7 @@ def by_kind(fields: Fields, total: int) -> set[int] | None:
 
 
 def numbers_of(items: Iterable, wanted: set[str]) -> set[int]:
-    """Return the places, from 0, of the items that are wanted."""
+    """Return the places, from 0, of the items whose texts are among the wanted ones."""
     return {number for number, item in enumerate(items) if str(item) in wanted}
 
 
@@ -82,8 +83,8 @@ def by_flags(fields: Fields, total: int) -> set[int] | None:
 
 
 def by_period(fields: Fields, total: int) -> set[int] | None:
-    """Return one layer in each expert_layer_period, from expert_layer_offset on; None if there is
-    no period. Jamba's models say it so.
+    """Return every layer at a distance of expert_layer_period, from expert_layer_offset on; None if
+    there is no period. Jamba's models have these fields.
     """
     period = fields.values.get("expert_layer_period")
     if not isinstance(period, int) or period < 1:
@@ -95,7 +96,9 @@ def by_period(fields: Fields, total: int) -> set[int] | None:
 
 
 def by_rule(fields: Fields, total: int) -> set[int]:
-    """Return the layers behind the first, dense ones, or every n-th of these."""
+    """Return the layers behind the first, dense ones, or every n-th of them, without those that are
+    listed as dense.
+    """
     first = without_repeats(fields.get("dense_layers", 0))
     fields.require("dense_layers", is_whole(first), "a whole number")
 
@@ -115,15 +118,16 @@ def by_rule(fields: Fields, total: int) -> set[int]:
 
 
 def is_whole(value: object) -> bool:
-    """Whether this is a whole number, 0 or more."""
+    """Return whether a value is a whole number, 0 or more."""
     if isinstance(value, bool):
         return False
     return isinstance(value, int) and value >= 0
 
 
 def end_of_layers(fields: Fields, total: int) -> int:
-    """Return the number after that of the last layer that may have experts. ERNIE's models state
-    it; -1 stands for all.
+    """Return the number after that of the last layer that may have experts.
+
+    ERNIE's models state the last layer's number; -1 stands for the last of all layers.
     """
     last = without_repeats(fields.values.get("moe_layer_end_index"))
     if last is None or last == -1:
@@ -177,7 +181,7 @@ def clamp_limits(fields: Fields, layers: list[int]) -> Counter:
 
 
 def is_limit(value: object) -> bool:
-    """Whether a clamp can have this limit; None is no clamp."""
+    """Return whether a clamp can have this limit; None is no clamp."""
     if value is None:
         return True
     return isinstance(value, int | float) and 0 <= value < math.inf

@@ -1,8 +1,9 @@
-"""Read a checkpoint's router: how it chooses experts and weighs them.
+"""Read a checkpoint's router: how it chooses experts and weighs them. read.py calls `router_of`.
 
-For layers.toml it is one of three kinds. "sigmoid-bias": sigmoid scores, to which a bias is added
-for the choice alone, with normalised weights. "renorm": a softmax over the chosen logits. "given":
-any other, so that a definition of the layer takes top-k as given.
+In layers.toml `routing` is one of three kinds:
+"sigmoid-bias"   sigmoid scores, to which a bias is added for the choice alone; normalised weights
+"renorm"         a softmax over the chosen logits
+"given"          any other, so that a definition of the layer takes top-k as given
 """
 
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ BIAS_OF_METHOD = {"noaux_tc": True, "greedy": False, "group_limited_greedy": Fal
 class Router:
     """A checkpoint's router.
 
-    routing: its kind in layers.toml. words: "sigmoid with a bias, in 8 groups, times 2.5".
-    scaling_factor: of the weights. notes: what a caller that routes has to do besides.
+    routing: the kind in layers.toml. words: "sigmoid with a bias, in 8 groups, times 2.5".
+    scaling_factor: of the routing weights. notes: what a caller of a layer with top-k given has to
+    do beside routing.
     """
 
     routing: str
@@ -28,8 +30,10 @@ class Router:
 
 
 def router_of(fields: Fields, top_k: int, num_groups: int) -> Router:
-    """Return a checkpoint's router. Raises ValueError where config.json does not say what it is,
-    and for one that changes what the experts compute.
+    """Return a checkpoint's router.
+
+    Raises ValueError where config.json does not say how it routes, and for a router that changes
+    what the experts compute.
     """
     scoring = required(fields, "scoring", fields.get("scoring"))
     bias = required(fields, "bias", has_bias(fields))
@@ -66,7 +70,7 @@ def routing_inside(scoring: str, bias: bool, num_groups: int, factor: float) -> 
 
 
 def required(fields: Fields, key: str, value: object) -> object:
-    """Return a field's value. Raises ValueError where it is None: nothing says it."""
+    """Return a field's value. Raises ValueError where it is None, as nothing states it."""
     if value is None:
         model = f"model_type {fields.values.get('model_type')!r}"
         raise ValueError(f"{fields.names[key][0]}: missing, and {model} is not known to imply it")
@@ -74,14 +78,14 @@ def required(fields: Fields, key: str, value: object) -> object:
 
 
 def is_normalised(fields: Fields) -> bool | None:
-    """Return whether the weights sum to one before they are scaled; None where nothing says it."""
+    """Return whether the weights sum to one before they are scaled; None if nothing states it."""
     if fields.values.get("expert_selection_fn") == "softmax":
         return True  # over the chosen logits alone
     return fields.get("normalised")
 
 
 def has_bias(fields: Fields) -> bool | None:
-    """Return whether a bias is added for the choice; None where nothing says it."""
+    """Return whether a bias is added for the choice; None if nothing states it."""
     if fields.present("bias"):
         return fields.get("bias")
     method = str(fields.values.get("topk_method"))
@@ -89,13 +93,13 @@ def has_bias(fields: Fields) -> bool | None:
 
 
 def scaling_factor(fields: Fields) -> float:
-    """Return what the routing weights are multiplied with, by default 1."""
+    """Return the factor by which the routing weights are multiplied, by default 1."""
     factor = fields.number("routed_scaling_factor", 1)
     return factor or 1.0
 
 
 def weights_on_input(fields: Fields, top_k: int) -> list[str]:
-    """Return a note where the routing weight multiplies an expert's input, not its result; else [].
+    """Return a note if the routing weight multiplies an expert's input and not its output; else [].
 
     Raises ValueError where a token has several experts, as their inputs then differ.
     """
@@ -110,7 +114,7 @@ def weights_on_input(fields: Fields, top_k: int) -> list[str]:
 
 
 def zero_experts(fields: Fields) -> list[str]:
-    """Return a note where some of the router's choices are no experts; else []."""
+    """Return a note if some of the router's choices are no experts; else []."""
     count = fields.get("zero_experts", 0)
     if not count:
         return []

@@ -1,11 +1,12 @@
-"""Read how experts are stored from what quantisation tools write, and say it in one way.
+"""Read how experts are stored from what quantisation tools write, and make a Scheme of it, the same
+for all tools. storage.py calls `scheme_by_layer` with one of:
 
     {"quant_method": "fp8", "weight_block_size": [128, 128]}         DeepSeek and others
     {"quant_method": "modelopt", "quant_algo": "W4A8_MXFP4_FP8"}     ModelOpt, TensorRT-LLM
     {"quant_method": "compressed-tensors", "config_groups": {...}}   llm-compressor
     {"quant_method": "quark", "global_quant_config": {...}}          AMD's Quark
 
-A tool states a Scheme for all modules, or one for each of several lists of modules.
+A tool states a scheme for all modules, or one for each of several lists of modules.
 """
 
 from dataclasses import dataclass, field
@@ -19,14 +20,13 @@ MXFP4 = "mxfp4"
 NVFP4 = "nvfp4"
 INT4 = "int4"
 BLOCK_SIZE = [BLOCK, BLOCK]
-# Activations: those of every definition here, FP8 with a scale per token and 128 columns; and none
-# that are quantised
-PER_BLOCK = "FP8"
-SIXTEEN_BITS = "16 bits"
+# Activations
+PER_BLOCK = "FP8"  # with a scale per token and 128 columns, as in every definition here
+SIXTEEN_BITS = "16 bits"  # not quantised
 
-# quant_algo of ModelOpt and TensorRT-LLM: FP8 with a scale per block of 128 x 128; and MXFP4, with
-# the activations beside it
+# quant_algo of ModelOpt and TensorRT-LLM for FP8 with a scale per block of 128 x 128
 BLOCK_ALGORITHMS = ("FP8_BLOCK_SCALES", "FP8_PB_WO")
+# quant_algo of the same tools for MXFP4 -> the activations beside it
 ACTIVATIONS_OF_MXFP4 = {
     "W4A8_MXFP4_FP8": "FP8 with a stored scale per tensor",
     "W4A8_MXFP4_MXFP8": "FP8 with a scale per 32 columns",
@@ -44,9 +44,9 @@ FP4_FIELDS = {"expert_dtype": "fp4", "store_dtype": "mxfp4"}
 class Scheme:
     """How the weights of a module are stored, and the activations beside them.
 
-    kind: FP8, MXFP4, NVFP4, INT4, or "" for another one. words: the tool's, for messages. block: of
-    FP8, the rows and columns with one scale. activations: PER_BLOCK, or in words. static: whether
-    the activations' scales are stored.
+    kind: FP8, MXFP4, NVFP4, INT4, or "" for any other. words: what the tool calls it, for messages.
+    block: for FP8, the rows and columns with one scale. activations: PER_BLOCK, or in words.
+    static: whether the activations' scales are stored.
     """
 
     kind: str
@@ -58,8 +58,8 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Stated:
-    """What a tool states. every: the scheme of all modules, None for 16 bits. named: the scheme of
-    the modules that an entry means (modules.py), in the place of `every`.
+    """What a tool states. every: the scheme of all modules, None for 16 bits. named: entry -> the
+    scheme, in place of `every`, of the modules that the entry names (modules.py).
     """
 
     every: Scheme | None
@@ -71,8 +71,8 @@ def scheme_by_layer(
 ) -> dict[int, Scheme | None]:
     """Return layer -> how its experts are stored, None for 16 bits.
 
-    quantisation: the fields of config.json's quantization_config, or the like. layers: those with
-    experts. Raises ValueError where it names no weights, or contradicts itself.
+    quantisation: the fields of quantization_config or the like. layers: numbers of those with
+    experts. Raises ValueError where the fields name no weights, or contradict each other.
     """
     stated = stated_by(quantisation)
     by_layer = {}
@@ -88,7 +88,7 @@ def scheme_by_layer(
 
 
 def stated_by(quantisation: dict) -> Stated:
-    """Return what a tool states, by its quant_method and the fields that it has written."""
+    """Return what a tool states. quantisation: the fields that it has written."""
     method = quantisation.get("quant_method")
     if method == "compressed-tensors":
         return stated_by_groups(quantisation)
@@ -107,9 +107,9 @@ def stated_by(quantisation: dict) -> Stated:
 
 
 def scheme_of_method(method: str, bits: object) -> Scheme:
-    """Return the scheme of a tool of which quant_method and bits say all."""
+    """Return the scheme of a tool that writes no more than its quant_method and bits."""
     words = f"{method} {bits}" if bits else method
-    if method == "mxfp4":  # gpt-oss': nothing is said of activations, which transformers leaves
+    if method == "mxfp4":  # of gpt-oss; transformers leaves its activations in 16 bits
         return Scheme(MXFP4, words, activations=SIXTEEN_BITS)
     if "nvfp4" in method:
         return Scheme(NVFP4, words)
@@ -133,9 +133,7 @@ def scheme_of_fp8(quantisation: dict) -> Scheme:
 
 
 def scheme_of_algorithm(entry: object) -> Scheme:
-    """Return the scheme of ModelOpt's quant_algo. entry: fields with it, for all or some
-    modules.
-    """
+    """Return the scheme of ModelOpt's quant_algo. entry: an object that has it."""
     algorithm = str(entry.get("quant_algo")) if isinstance(entry, dict) else ""
     words = f"modelopt {algorithm}"
     if algorithm in BLOCK_ALGORITHMS:
@@ -174,7 +172,7 @@ def stated_by_groups(quantisation: dict) -> Stated:
 
 
 def add_target(named: dict[str, Scheme], target: str, scheme: Scheme) -> None:
-    """Note the scheme of a target. Raises ValueError if it has another one already."""
+    """Add a target and its scheme to `named`. Raises ValueError if it has another scheme there."""
     if named.setdefault(target, scheme) != scheme:
         raise ValueError(
             f"quantization_config.config_groups: several name {target}, and differ: "
@@ -206,12 +204,12 @@ def scheme_of_group(group: dict) -> Scheme:
 
 
 def element_of(part: dict) -> str:
-    """Return "float8", "int4", ... of a group's weights or activations."""
+    """Return the type of a group's weights or activations: "float8", "int4" and so on."""
     return f"{part.get('type')}{part.get('num_bits')}"
 
 
 def activations_of_group(inputs: dict) -> str:
-    """Return Scheme.activations of a group. inputs: its input_activations."""
+    """Return Scheme.activations for a group. inputs: the group's input_activations."""
     if not inputs:
         return SIXTEEN_BITS
     element = element_of(inputs)
@@ -264,7 +262,7 @@ def scheme_of_quark(entry: object) -> Scheme:
 
 
 def activations_of_quark(inputs: dict) -> str:
-    """Return Scheme.activations of a configuration. inputs: its input_tensors."""
+    """Return Scheme.activations for a configuration. inputs: the configuration's input_tensors."""
     element = str(inputs.get("dtype") or SIXTEEN_BITS)
     if element.startswith("fp8_e4m3"):
         return f"FP8 {inputs.get('qscheme')}"

@@ -1,7 +1,8 @@
 """Read what a config.json says of shared experts, which every token takes beside those it chooses.
 
-A checkpoint stores its shared experts as one network. Where that is as wide as a whole number of
-the experts that tokens choose, a definition can append it to them as so many further experts.
+A checkpoint stores its shared experts as one network. If that is as wide as a whole number of the
+experts that tokens choose, a definition can append it to them as so many further experts. read.py
+calls `shared_experts`.
 """
 
 from dataclasses import dataclass
@@ -13,28 +14,29 @@ from moebench.models.checkpoint.fields import Fields, without_repeats
 class SharedExperts:
     """A checkpoint's shared experts, one network.
 
-    width: the network's intermediate size. expert_width: that of an expert which a token chooses.
-    has_gate: whether the network's result is multiplied by a sigmoid of a number that is computed
-    from the token. has_own_clamp: whether its activation is clamped otherwise than the experts'.
+    width: the network's intermediate size. expert_width: the intermediate size of an expert that a
+    token chooses. has_gate: whether the network's output is multiplied by a sigmoid of a number
+    that is computed from the token. has_other_clamp: whether the network's activation is clamped
+    otherwise than the experts'.
     """
 
     width: int
     expert_width: int
     has_gate: bool
-    has_own_clamp: bool
+    has_other_clamp: bool
 
     @property
     def why_not_appended(self) -> str | None:
-        """Why the network cannot be further experts of the layer, or None where it can."""
+        """Return why the network cannot be further experts of the layer, or None where it can."""
         if self.width % self.expert_width:
             return f"its width is no multiple of {self.expert_width}, that of the others"
-        if self.has_own_clamp:
+        if self.has_other_clamp:
             return "its activation has limits of its own"
         return None
 
     @property
     def count(self) -> int:
-        """How many further experts of the layer the network is; 0 where it cannot be any."""
+        """Return how many further experts of the layer the network is; 0 where it cannot be any."""
         return 0 if self.why_not_appended else self.width // self.expert_width
 
 
@@ -52,15 +54,15 @@ def shared_experts(fields: Fields, expert_width: int) -> SharedExperts | None:
         width = count * expert_width
 
     limits = fields.values.get("swiglu_limits_shared")
-    own_clamp = bool(limits) and limits != fields.values.get("swiglu_limits")
+    has_other_clamp = bool(limits) and limits != fields.values.get("swiglu_limits")
     has_gate = fields.implied.get("shared_gate", False)
-    return SharedExperts(width, expert_width, has_gate, own_clamp)
+    return SharedExperts(width, expert_width, has_gate, has_other_clamp)
 
 
 def whole_or_none(fields: Fields, key: str) -> int | None:
     """Return a field that is a whole number above 0, or None for anything else.
 
-    key: the field's in `fields.names`. Unlike `fields.whole` this refuses nothing.
+    key: of the field in `fields.names`. Unlike `fields.whole` this refuses nothing.
     """
     for name in fields.names[key]:
         value = without_repeats(fields.values.get(name))

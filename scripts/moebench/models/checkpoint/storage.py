@@ -2,7 +2,7 @@
 
 Definitions are of two kinds of storage: FP8 with a scale per block of 128 x 128, and MXFP4 beside
 activations in FP8. Layers with another kind are left out, with a note; a checkpoint without any
-layer of these kinds is refused.
+layer of these kinds is refused. read.py calls `storage_of`.
 """
 
 from collections import Counter
@@ -22,9 +22,9 @@ from moebench.models.checkpoint.schemes import (
     scheme_by_layer,
 )
 
-HF_QUANT = "hf_quant_config.json"  # where ModelOpt states it, beside config.json
+HF_QUANT = "hf_quant_config.json"  # beside config.json; ModelOpt writes quantisation there
 WANTED = 'quant_method "fp8" and weight_block_size [128, 128], or MXFP4 beside activations in FP8'
-# For messages: who has kernels for the kinds that no definition is of
+# Kind that no definition is of -> who has kernels for it, for messages
 SERVED_ELSEWHERE = {
     NVFP4: "e2m1 with an e4m3 scale per 16: FlashInfer's or vLLM's NVFP4 kernels serve it on "
     "Blackwell, Marlin on Hopper",
@@ -37,7 +37,7 @@ NOTE_OF_KIND = {
 }
 # Fields in which tools list the modules that stay in 16 bits
 EXCLUDING = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "exclude")
-# Fields that FP8 may have -> what is a part of their values
+# Fields that FP8 may have -> what their values have to contain
 ELEMENTS = {"fmt": "e4m3", "activation_scheme": "dynamic", "expert_dtype": "fp8"}
 
 
@@ -45,8 +45,8 @@ ELEMENTS = {"fmt": "e4m3", "activation_scheme": "dynamic", "expert_dtype": "fp8"
 class Storage:
     """How experts are stored.
 
-    kind: of weights, FP8 or MXFP4. words: "FP8 e4m3, scales per 128 x 128". layers: those whose
-    experts are of this kind. notes: on other layers, and on activations; "" is none.
+    kind: of weights, FP8 or MXFP4. words: "FP8 e4m3, scales per 128 x 128". layers: numbers of the
+    layers whose experts are of this kind. notes: on other layers and on activations; "" is no note.
     """
 
     kind: str
@@ -57,11 +57,9 @@ class Storage:
 
 @dataclass(frozen=True)
 class Quantisation:
-    """What a checkpoint says of quantisation. file: the field or file that says it, for
-    messages.
-    """
+    """What a checkpoint says of quantisation. source: the field or file that says it."""
 
-    file: str
+    source: str
     fields: dict
 
 
@@ -76,21 +74,21 @@ def storage_of(
     """Return how the experts of these layers are stored.
 
     config: content of config.json. beside: content of HF_QUANT, or None. fp8_activations: whether
-    activations beside MXFP4 are taken for FP8, whatever is said of them. Raises ValueError that
-    names the field where no layer has a kind that definitions are of.
+    activations beside MXFP4 are taken for FP8, whatever is said of them. Raises ValueError, which
+    names the field, where no layer has a kind that definitions are of.
     """
     quantisation = quantisation_of(config, fields, beside)
-    file = quantisation.file
+    source = quantisation.source
     schemes = scheme_by_layer(quantisation.fields, layers, num_experts)
 
-    reasons = faults(schemes, file, fp8_activations)
+    reasons = faults(schemes, source, fp8_activations)
     if len(reasons) == len(layers):
         raise ValueError(reasons[layers[0]])
     kind = most_frequent(schemes[layer].kind for layer in layers if layer not in reasons)
     if kind == FP8:
         check_elements(quantisation.fields)
 
-    reasons = others_than(kind, schemes, file) | reasons
+    reasons = layers_of_other_kinds(kind, schemes, source) | reasons
     reasons |= excluded_layers(quantisation.fields, layers, num_experts)
     good = [layer for layer in layers if layer not in reasons]
     note = note_on(reasons, layers)
@@ -134,54 +132,61 @@ def hf_quantisation(beside: object) -> dict:
     return inner if isinstance(inner, dict) else {}
 
 
-def faults(schemes: dict[int, Scheme | None], file: str, fp8_activations: bool) -> dict[int, str]:
-    """Return layer -> why no definition is of experts stored so; without layers that are right."""
+def faults(schemes: dict[int, Scheme | None], source: str, fp8_activations: bool) -> dict[int, str]:
+    """Return layer -> why no definition is of experts that are stored so.
+
+    Layers for which there is a definition are left out. schemes: layer -> how its experts are
+    stored. source, fp8_activations: as in `fault`.
+    """
     reasons = {}
     for layer, scheme in schemes.items():
-        reason = fault(scheme, file, fp8_activations)
+        reason = fault(scheme, source, fp8_activations)
         if reason:
             reasons[layer] = reason
     return reasons
 
 
-def fault(scheme: Scheme | None, file: str, fp8_activations: bool) -> str:
-    """Return why no definition is of experts stored by a scheme; "" if one is.
+def fault(scheme: Scheme | None, source: str, fp8_activations: bool) -> str:
+    """Return why no definition is of experts that are stored by a scheme; "" if one is.
 
-    scheme: None for 16 bits. file: that states it. fp8_activations: as of `storage_of`.
+    scheme: None for 16 bits. source: the field or file that states it. fp8_activations: as in
+    `storage_of`.
     """
     if scheme is None:
-        return f"{file}.config_groups: no group's targets name the experts"
+        return f"{source}.config_groups: no group's targets name the experts"
     if scheme.kind == MXFP4:
-        return "" if fp8_activations else fault_of_activations(scheme, file)
+        return "" if fp8_activations else fault_of_activations(scheme, source)
     if scheme.kind in SERVED_ELSEWHERE:
-        return f"{file}: has {scheme.words}, {SERVED_ELSEWHERE[scheme.kind]}; want {WANTED}"
+        return f"{source}: has {scheme.words}, {SERVED_ELSEWHERE[scheme.kind]}; want {WANTED}"
     if scheme.kind != FP8:
-        return f"{file}: has {scheme.words}, want {WANTED}"
+        return f"{source}: has {scheme.words}, want {WANTED}"
     if scheme.block != BLOCK_SIZE:
         per = scheme.block or "none, so a scale per tensor or channel"
-        return f"{file}.weight_block_size: has {per}, want {BLOCK_SIZE}"
+        return f"{source}.weight_block_size: has {per}, want {BLOCK_SIZE}"
     if scheme.static:
         return "activation_scheme: has 'static', want 'dynamic'"
     return ""
 
 
-def fault_of_activations(scheme: Scheme, file: str) -> str:
+def fault_of_activations(scheme: Scheme, source: str) -> str:
     """Return why a scheme's activations are not those of definitions with MXFP4; "" if they are."""
     if scheme.activations.startswith("FP8"):
         return ""
     return (
-        f"{file}: has {scheme.words} with activations in {scheme.activations}, want them in FP8; "
+        f"{source}: has {scheme.words} with activations in {scheme.activations}, want them in FP8; "
         "Marlin, triton_kernels and FlashInfer's mixed-input CUTLASS serve it as it is, "
         "--fp8-activations takes them for FP8"
     )
 
 
-def others_than(kind: str, schemes: dict[int, Scheme | None], file: str) -> dict[int, str]:
-    """Return layer -> why it is left out, for each whose experts are of another kind."""
+def layers_of_other_kinds(
+    kind: str, schemes: dict[int, Scheme | None], source: str
+) -> dict[int, str]:
+    """Return layer -> why it is left out, for each layer whose experts are not of this kind."""
     reasons = {}
     for layer, scheme in schemes.items():
         if scheme is not None and scheme.kind != kind:
-            reasons[layer] = f"{file}: has {scheme.words}"
+            reasons[layer] = f"{source}: has {scheme.words}"
     return reasons
 
 
@@ -222,9 +227,9 @@ def excluded_layers(
 
 
 def note_on(reasons: dict[int, str], layers: list[int]) -> str:
-    """Return the most frequent reason why layers are left out, and of how many; "" without any.
+    """Return the most frequent reason why layers are left out, and how many are; "" if none is.
 
-    reasons: layer -> why it is left out. layers: all with experts.
+    reasons: layer -> why it is left out. layers: numbers of all layers with experts.
     """
     if not reasons:
         return ""

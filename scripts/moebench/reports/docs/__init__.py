@@ -1,1 +1,5 @@
-"""What is generated in README.md and docs/, and checked there: tables, figures, sentences."""
+"""What `moebench docs` writes into README.md and docs/, or checks there.
+
+pages        which tables and figures there are; generated writes them
+sentences    the numbers in sentences, which computed computes
+"""

@@ -1,8 +1,9 @@
-"""What numbers in sentences are computed from: traces and records.
+"""Compute the numbers in the pages' sentences from traces and records.
 
-docs/figures.toml names these functions, beside what they are called with: the sentence "costs {} us
-inside the launch" is `all_reduce(gpu="NVIDIA H200", ranks=4, ...)`. Each returns the texts of a
-sentence's numbers, ["3.1"], and raises LookupError where what it reads is not there.
+docs/figures.toml names, for each sentence, one of the functions under @named and its arguments: the
+number in "costs {} us inside the launch" is `all_reduce(gpu="NVIDIA H200", ranks=4, ...)`. Such a
+function returns the texts of a sentence's numbers, ["3.1"], and raises LookupError where the trace
+or record that it reads is not there. sentences.py calls it.
 """
 
 import json
@@ -32,13 +33,13 @@ FUNCTIONS: dict[str, Callable[..., list[str]]] = {}
 
 
 def named(function: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    """Let docs/figures.toml name a function."""
+    """Return the function, which docs/figures.toml can name from now on."""
     FUNCTIONS[function.__name__] = function
     return function
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """Return "12" for 0.12."""
+    """Return a share in %: "12" for 0.12."""
     return decimal(100 * share, digits)
 
 
@@ -46,44 +47,56 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def json_lines(name: str) -> list[dict]:
-    """Return the objects of a record of engines."""
+    """Return the objects in a file of records/engines/."""
     text = (ENGINES / name).read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
 
+def vllm_runs(layers: int) -> pd.DataFrame:
+    """Return the runs of vLLM with so many layers of a model, a row for each concurrency."""
+    runs = pd.json_normalize(json_lines("vllm.jsonl"))
+    return runs[runs["model.num_hidden_layers"] == layers]
+
+
+def least_and_greatest_saving(ours: pd.Series, theirs: pd.Series) -> list[str]:
+    """Return how much less `ours` is than `theirs`, in %, over concurrencies."""
+    savings = 1 - ours / theirs
+    return [percent(savings.min(skipna=False)), percent(savings.max())]
+
+
 @named
 def less_per_token_in_vllm(layers: int, backend: str) -> list[str]:
-    """Return the least and the greatest saving by concurrency in %, against a backend of vLLM.
+    """Return how much less time per token a server with a solution takes than one with a backend of
+    vLLM, in %: the least and the greatest saving over concurrencies.
 
-    layers: of the model. Only runs of ours before the backend's last one are taken.
+    layers: of the model. Only runs of the solution before the backend's last one are taken.
     """
-    runs = pd.json_normalize(json_lines("vllm.jsonl"))
-    runs = runs[runs["model.num_hidden_layers"] == layers]
+    runs = vllm_runs(layers)
     theirs = runs[runs.backend == backend]
-    ours = runs[runs.backend == "solution"]
-    ours = ours[ours.date < theirs.date.max()]
+    ours = runs[(runs.backend == "solution") & (runs.date < theirs.date.max())]
 
     before = theirs.groupby("concurrency").median_tpot_ms.median()
     after = ours.groupby("concurrency").median_tpot_ms.median()
-    savings = 1 - after / before
-    return [percent(savings.min(skipna=False)), percent(savings.max())]
+    return least_and_greatest_saving(after, before)
 
 
 @named
 def less_per_token_side_by_side(layers: int, backend: str) -> list[str]:
-    """Return as `less_per_token_in_vllm`, of the servers of both that were last up together."""
-    runs = pd.json_normalize(json_lines("vllm.jsonl"))
-    runs = runs[runs["model.num_hidden_layers"] == layers]
+    """Return the same as `less_per_token_in_vllm`, by the last run in which both servers were up
+    together.
+    """
+    runs = vllm_runs(layers)
     together = runs[runs.date == runs.date.max()]
-
     tpot = together.pivot(index="concurrency", columns="backend", values="median_tpot_ms")
-    savings = 1 - tpot.solution / tpot[backend]
-    return [percent(savings.min(skipna=False)), percent(savings.max())]
+    return least_and_greatest_saving(tpot.solution, tpot[backend])
 
 
 @named
 def less_in_sglang(runs: list[str], than: list[str]) -> list[str]:
-    """Return the savings of a decode step and of a prefill in %, medians over runs by name."""
+    """Return how much less time a decode step and a prefill take in some runs than in others, in %.
+
+    runs, than: names of runs in the record, over which medians are taken.
+    """
     by_name = pd.DataFrame(json_lines("sglang.jsonl")).set_index("run_name")
     savings = []
     for field in ("median_decode_latency", "prefill_latency"):
@@ -97,7 +110,7 @@ def less_in_sglang(runs: list[str], than: list[str]) -> list[str]:
 
 
 def beyond_layer(gpu: str, ranks: int, tokens: int) -> dict[str, float]:
-    """Return way to sum -> us beyond the layer alone, which is split by width over the ranks."""
+    """Return way to sum -> us beyond the layer alone, of a layer that is split by width."""
     wanted = (gpu, ranks, "width", ranks, tokens)
     for point in layer_times.all_reduce_points():
         if (point.gpu, point.ranks, point.split, point.shares, point.tokens) == wanted:
@@ -109,14 +122,16 @@ def beyond_layer(gpu: str, ranks: int, tokens: int) -> dict[str, float]:
 
 @named
 def all_reduce(gpu: str, ranks: int, tokens: int, ways: list[str]) -> list[str]:
-    """Return us beyond the layer alone of these ways to sum."""
+    """Return the us beyond the layer alone that these ways to sum take."""
     us = beyond_layer(gpu, ranks, tokens)
     return [decimal(us[way], 1) for way in ways]
 
 
 @named
 def all_reduce_and_others(gpu: str, ranks: int, tokens: int) -> list[str]:
-    """Return us of our way to sum, of the fastest and of the slowest other one."""
+    """Return the us beyond the layer alone of this repository's way to sum, of the fastest other
+    one and of the slowest.
+    """
     us = beyond_layer(gpu, ranks, tokens)
     ours = us.pop("run_allreduce")
     others = us.values()
@@ -125,7 +140,7 @@ def all_reduce_and_others(gpu: str, ranks: int, tokens: int) -> list[str]:
 
 @named
 def all_reduces_apart(tokens: int, ways: list[str]) -> list[str]:
-    """Return how far two ways to sum lie apart at most at a token count, layer and sum, in %."""
+    """Return how far two ways to sum, with the layer, lie apart at most at a token count, in %."""
     first, second = ways
     apart = []
     for point in layer_times.all_reduce_points():
@@ -154,7 +169,7 @@ def mxfp4_over(definition: str, solution: str, peers: list[str], most_tokens: in
 
 @named
 def ceilings(gpu: str, rates: list[str]) -> list[str]:
-    """Return the rates of a GPU that a bound divides by, in T/s; bytes/s with two digits more."""
+    """Return ceilings of a GPU, by which bounds divide, in T/s; TB/s with two decimal places."""
     texts = []
     for rate in rates:
         digits = 2 if rate == "bytes" else 0
@@ -174,9 +189,11 @@ def times_over(gpu: str, solution: str, other: str) -> pd.DataFrame:
 
 @named
 def same_kernel_apart(gpu: str, solutions: list[str], most_tokens: int) -> list[str]:
-    """Return how many layers there are of two solutions that are one kernel up to most_tokens, the
-    median and the greatest difference from 8 tokens on, the least and the greatest median of fewer
-    tokens, and the greatest difference of those; in %.
+    """Return how far two solutions lie apart that are one kernel up to most_tokens.
+
+    First on how many layers both were timed; then in % the median and the greatest difference from
+    8 tokens on; then for fewer tokens the least and the greatest of the medians at each count, and
+    the greatest difference.
     """
     both = times_over(gpu, *solutions)
     both = both[both.tokens <= most_tokens]
@@ -193,7 +210,9 @@ def same_kernel_apart(gpu: str, solutions: list[str], most_tokens: int) -> list[
 
 @named
 def same_kernel_longer(gpu: str, solutions: list[str], most_tokens: int) -> list[str]:
-    """Return by how much the first of two that are one kernel took longer, median and at most."""
+    """Return by how much the first of two solutions that are one kernel took longer, in %: the
+    median, and at most.
+    """
     both = times_over(gpu, *solutions)
     longer = both.ratio[both.tokens <= most_tokens] - 1
     return [percent(longer.median(), 1), percent(longer.max())]
@@ -208,15 +227,15 @@ def longer_at_most(solution: str, than: str, least_tokens: int) -> list[str]:
 
 
 def times_of_main_definition(clock: str) -> pd.Series:
-    """Return ms by T, solution and uuid."""
+    """Return (T, solution, uuid) -> ms on the main definition, by a clock."""
     rows = counted(pages.main_definition(clock))
     return rows.set_index(["tokens", "solution", "uuid"]).ms
 
 
 @named
 def clocks_apart() -> list[str]:
-    """Return by how many ms the clocks differ at one token, and by which share the GPU's shows less
-    at most at 14107.
+    """Return by how many ms the two clocks differ at one token, at least and at most, and by how
+    many % at most the GPU's clock shows less at 14107 tokens.
     """
     events = times_of_main_definition("events")
     gpu = times_of_main_definition("gpu")
@@ -227,7 +246,9 @@ def clocks_apart() -> list[str]:
 
 @named
 def fib_main_apart() -> list[str]:
-    """Return how far FIB's main branch is from the GPU's clock in %: from 57 tokens on, at one."""
+    """Return how far times by FIB's main branch are from ours by the GPU's clock, at most, in %:
+    from 57 tokens on, and at one token.
+    """
     theirs, _ = measurements.load([paths.RECORDS / "fib_main.jsonl"])
     theirs = theirs[theirs.clock == "gpu"].set_index(["tokens", "solution", "uuid"]).ms
     ours = times_of_main_definition("gpu")
@@ -239,8 +260,10 @@ def fib_main_apart() -> list[str]:
 
 @named
 def cards_apart(shown: list[str]) -> list[str]:
-    """Return how far two cards' times lie apart, "median" and "most", and at most their "ratios" to
-    the fastest solution; in %.
+    """Return how far apart both of repeats.CARDS are, in %.
+
+    shown: which numbers: "median" and "most" of their times, or how far their "ratios" to the
+    fastest solution lie apart at most.
     """
     cells = repeats.recorded()
     times = repeats.on_both(cells, *repeats.CARDS).apart
@@ -253,8 +276,8 @@ def cards_apart(shown: list[str]) -> list[str]:
 
 @named
 def another_day_in(card: str) -> list[str]:
-    """Return how many medians of another day there are, how many of them lie in the stated spread
-    of a card, and how many in the range of its runs.
+    """Return how many medians of another day there are, how many of them lie in a card's range with
+    the stated spread, and how many in the range alone.
     """
     both = repeats.with_verdicts(repeats.recorded(), card, repeats.ANOTHER_DAY)
     return [str(len(both)), str(both.in_spread.sum()), str(both.in_range.sum())]
@@ -270,8 +293,8 @@ def runs_apart(card: str, solution: str) -> list[str]:
 
 @named
 def over_bound(gpu: str, solution: str) -> list[str]:
-    """Return times the bound by events: least and greatest from 14 to 901 tokens, at one, and the
-    greatest beyond.
+    """Return a solution's latency over the bound on the main definition, by CUDA events: the least
+    and the greatest from 14 to 901 tokens, that at one token, and the greatest beyond 901.
     """
     rows = counted(pages.main_definition("events", gpu))
     of_solution = rows[rows.solution == solution].sort_values("tokens")
@@ -287,7 +310,7 @@ def over_bound(gpu: str, solution: str) -> list[str]:
 
 @named
 def gigabytes_of_weights(layer_key: str) -> list[str]:
-    """Return GB of a layer's weights on a rank."""
+    """Return the GB of a layer's weights on one rank."""
     sizes = catalogue.layer_sizes()[layer_key]
     expert_bytes = catalogue.operator(layer_key).expert_bytes(sizes)
     weights = sizes["num_local_experts"] * expert_bytes
@@ -296,7 +319,7 @@ def gigabytes_of_weights(layer_key: str) -> list[str]:
 
 @named
 def gigabytes_of_inputs() -> list[str]:
-    """Return GB of the inputs of the main definition's largest workload."""
+    """Return the GB of all inputs of the main definition's largest workload."""
     full = catalogue.definition("full")
     sizes = [size_of_inputs(full, workload) for workload in recorded("full")]
     return [decimal(max(sizes) / 1e9, 1)]
@@ -315,7 +338,7 @@ def profiles_of(solution: str) -> list[WorkloadProfile]:
 
 @named
 def profiled_reading(solution: str, tokens: int) -> list[str]:
-    """Return MB that a call has to move, us in which kernels run, and TB/s."""
+    """Return the MB that a call has to move, the us in which kernels run, and the TB/s of both."""
     busy_us = next(each.busy_us for each in profiles_of(solution) if each.T == tokens)
     rows = pages.main_definition()
     bound_ms = rows.bound_ms[rows.tokens == tokens].max()
@@ -325,7 +348,7 @@ def profiled_reading(solution: str, tokens: int) -> list[str]:
 
 @named
 def tensor_cores_at_work(solution: str, least_tokens: int) -> list[str]:
-    """Return the least and the greatest share of cycles in the GEMMs, in %."""
+    """Return in how many % of the cycles of a GEMM tensor cores work, at least and at most."""
     shares = []
     for profile in profiles_of(solution):
         for kernel in profile.kernels:
@@ -336,7 +359,9 @@ def tensor_cores_at_work(solution: str, least_tokens: int) -> list[str]:
 
 @named
 def served_savings(solution: str, others: list[str], tokens: list[int]) -> list[str]:
-    """Return ms of the first served record that a solution saves, against each of the others."""
+    """Return the ms that a solution saves in the first served record, at each token count against
+    each of the others.
+    """
     first = served.recorded()[0]
     texts = []
     for count in tokens:
@@ -347,7 +372,9 @@ def served_savings(solution: str, others: list[str], tokens: list[int]) -> list[
 
 @named
 def seconds_on_ray() -> list[str]:
-    """Return seconds of 62 cells on two GPUs with actors, and on one without Ray."""
+    """Return the seconds of a job on two GPUs with actors, how many cells it has, and the seconds
+    on one GPU without Ray.
+    """
     text = RAY.read_text(encoding="utf-8")
     without_ray = re.search(WITHOUT_RAY, text)
     with_actors = re.search(WITH_ACTORS, text)

@@ -1,7 +1,7 @@
 """Write what is generated in README.md and docs/: tables between markers, and figures.
 
-In a page `<!-- generated: NAME -->` and `<!-- end of NAME -->` hold a table. Which tables and
-figures there are says pages.py.
+`moebench docs` calls `update` with the tables and figures of pages.py. In a page the lines
+`<!-- generated: NAME -->` and `<!-- end of NAME -->` hold a block, a table for instance.
 """
 
 import re
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
-from moebench.reports.docs.sentences import pages, replace_spans
+from moebench.reports.docs.sentences import page_files, replace_spans
 from moebench.reports.figures import style
 
 BLOCK = re.compile(
@@ -29,7 +29,7 @@ Figures = dict[str, Callable[[], Figure]]  # file in docs/ -> the figure
 def update(check: bool, tables: Tables, figures: Figures, root: Path = paths.ROOT) -> list[str]:
     """Write the tables and figures, or only check them, and return a line for each problem."""
     problems = []
-    for page, path in pages(root).items():
+    for page, path in page_files(root).items():
         problems += update_page(page, path, check, tables)
 
     folder = root / "docs"
@@ -42,7 +42,7 @@ def update(check: bool, tables: Tables, figures: Figures, root: Path = paths.ROO
 
 
 def update_page(page: str, path: Path, check: bool, tables: Tables) -> list[str]:
-    """Do for one page what `update` does for all."""
+    """Write the tables of one page, or only check them, and return a line for each problem."""
     text = path.read_text(encoding="utf-8")
     blocks = list(BLOCK.finditer(text))
     problems = missing_blocks(page, blocks, tables)
@@ -66,7 +66,7 @@ def update_page(page: str, path: Path, check: bool, tables: Tables) -> list[str]
 
 
 def missing_blocks(page: str, blocks: list[re.Match], tables: Tables) -> list[str]:
-    """Return a line for each table of a page that has no place there."""
+    """Return a line for each table of a page that has no block there."""
     names = {block["name"] for block in blocks}
     problems = []
     for table_page, name in tables:
@@ -76,7 +76,10 @@ def missing_blocks(page: str, blocks: list[re.Match], tables: Tables) -> list[st
 
 
 def update_figure(path: Path, make: Callable[[], Figure], check: bool) -> list[str]:
-    """Do for one figure what `update` does for all. Its SVG says what it was drawn from."""
+    """Write one figure, or only check it, and return a line if it is out of date.
+
+    An SVG holds a digest of what was drawn, by which it is known to be up to date.
+    """
     with style.settings():
         figure = make()
         made_from = f"made from {style.digest(figure)}"

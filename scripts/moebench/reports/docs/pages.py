@@ -1,4 +1,7 @@
-"""Which tables and figures README.md and docs/ hold, and of what they are made."""
+"""Which tables and figures README.md and docs/ hold: TABLES and FIGURES, for `moebench docs`.
+
+A function that ends in _block returns the Markdown of a table, with what stands below it.
+"""
 
 from dataclasses import replace
 from functools import cache
@@ -32,9 +35,9 @@ from moebench.results.summary import by_solution
 
 @cache
 def rows(clock: str = "events") -> pd.DataFrame:
-    """Return this repository's measurements by a clock, a row of `measurements.load` each.
+    """Return this repository's measurements by a clock, as rows of `measurements.load`.
 
-    Raises UserError for a trace that cannot be read: no page leaves any of them out.
+    Raises UserError for a trace that cannot be read, as no page leaves any of them out.
     """
     folder = paths.ROOT if clock == "events" else paths.GPU_CLOCK
     measured, warnings = measurements.load([folder])
@@ -44,9 +47,9 @@ def rows(clock: str = "events") -> pd.DataFrame:
 
 
 def without_local_bounds(measured: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without the bounds of workloads that no workload file holds.
+    """Return the rows, with NaN for bounds of workloads that no workload file holds.
 
-    Their routing may lie in blob/, where `moebench run --tokens` leaves it and git does not see it:
+    `moebench run --tokens` leaves the routing of such workloads in blob/, which git does not see;
     a page must be the same in every clone.
     """
     in_files = set()
@@ -69,8 +72,10 @@ def main_definition(clock: str = "events", gpu: str | None = MEASURED_ON) -> pd.
 
 
 def headline_clock() -> str:
-    """Return "gpu" where the GPU's clock has timed every solution on every workload of the main
-    definition, else "events": a ratio and a figure need whole curves.
+    """Return the clock of the tables and figures that are shown first.
+
+    It is "gpu" if every solution was timed by the GPU's clock on every workload of the main
+    definition, as a ratio and a figure need whole curves, else "events".
     """
     by_gpu = main_definition("gpu")
     if len(by_gpu) and by_solution(by_gpu).complete.all():
@@ -108,15 +113,15 @@ def versions_block() -> str:
 def solutions_block(clock: str, gpu: str = MEASURED_ON) -> str:
     """Return a row for each solution on the main definition, by a clock.
 
-    Without the caption, as the page explains it. Passes are counted of both clocks: whether an
-    answer is right does not hang on how it is timed.
+    There is no caption, as the page explains the columns. Passes are counted over both clocks, as
+    whether an answer is right does not depend on how it is timed.
     """
     measured = main_definition(clock, gpu)
     if not len(measured):
         return f"Not measured on an {gpu} by this clock."
 
     verdicts = pd.concat([main_definition(each, gpu) for each in CLOCKS])
-    table = replace(comparison.solutions(measured, verdicts), caption="")
+    table = replace(comparison.solutions_table(measured, verdicts), caption="")
     return with_provenance(table, measured)
 
 
@@ -124,8 +129,13 @@ def ranges_block() -> str:
     """Return how far the runs of repeated cells of the main definition lie apart."""
     measured = pd.concat([main_definition(clock, gpu=None) for clock in CLOCKS])
     between_cards = repeats.between_cards(repeats.recorded())
-    table = comparison.ranges(measured, between_cards)
+    table = comparison.ranges_table(measured, between_cards)
     return table.markdown() if table.rows else "No cell was run more than once yet."
+
+
+def passes_block() -> str:
+    """Return how exact each solution is on the main definition."""
+    return comparison.exactness_table(main_definition()).markdown()
 
 
 def models_block() -> str:
@@ -204,13 +214,13 @@ TABLES: Tables = {
     ("docs/models.md", "whole"): whole_block,
     ("docs/models.md", "mxfp4"): mxfp4_block,
     ("docs/models.md", "speeds"): speeds_block,
-    ("docs/tolerances.md", "passes"): lambda: comparison.exactness(main_definition()).markdown(),
+    ("docs/tolerances.md", "passes"): passes_block,
     ("docs/served.md", "served"): served_block,
     ("docs/served.md", "predicted"): lambda: predicted.table(served.recorded()).markdown(),
     ("docs/multi_gpu.md", "all-reduce"): all_reduce_block,
     ("docs/profile.md", "profile"): profile_block,
     ("records/repeats.md", "repeats"): lambda: repeats.table().markdown(),
-    ("records/repeats.md", "ratios"): lambda: repeats.ratios().markdown(),
+    ("records/repeats.md", "ratios"): lambda: repeats.ratios_table().markdown(),
 }
 FIGURES: Figures = {
     "speed-nvidia-h200.svg": lambda: speed.figure(main_definition(headline_clock())),

@@ -1,5 +1,5 @@
 """Numbers in the sentences of README.md and docs/: each is recomputed from traces and records, or
-it is said why it is no measurement of ours.
+docs/figures.toml says why it is no measurement of ours. `moebench docs` calls `update`.
 
 docs/figures.toml lists the sentences, as
 
@@ -23,17 +23,17 @@ from moebench.core.atomic_file import write_atomically
 from moebench.core.schema import Strict
 
 HOLE = "{}"
-# As a sentence writes one: 12, 1,024, 3.5.
+# 12, 1,024 or 3.5
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 UNITS = r"%|x(?!\s?\d)|ms|us|s|seconds?|minutes?|[TGM]B/s|TFLOP/s|[TGMK]i?B|times"
 
-# One number or several before a unit: "3 to 5 ms". Not within a name, a path or a version, and
-# 128 x 128 is a shape.
+# One number or several before a unit, "3 to 5 ms"; but not in a name, a path or a version, nor in a
+# shape as 128 x 128
 QUANTITY = re.compile(
     rf"(?<![\w.`/=-]){NUMBER}(?:(?:\s(?:to|and|or)\s|,\s|\s/\s){NUMBER})*\s?(?:{UNITS})(?!\w)"
 )
 
-# What holds no sentence: what is generated, code and targets of links.
+# Parts of a page without sentences: generated blocks, code and targets of links
 NO_SENTENCE = re.compile(
     r"^<!-- generated: (?P<name>.+?) -->$.*?^<!-- end of (?P=name) -->$"
     r"|^```.*?^```$|`[^`\n]*`|\]\([^)\n]*\)",
@@ -44,10 +44,10 @@ Functions = Mapping[str, Callable[..., list[str]]]
 
 
 class Sentence(Strict):
-    """A part of a sentence of a page, with HOLE where a number stands: a table of figures.toml.
+    """A [[sentence]] of figures.toml: a part of a page's sentence, with HOLE for each number.
 
-    computed_by: the name of the function that returns the numbers; arguments: what it is called
-    with. not_measured: in place of both, why the numbers in the text are no measurement of ours.
+    computed_by: the name of the function that returns the numbers. arguments: of that function.
+    not_measured: in place of both, why the numbers in the text are no measurement of ours.
     """
 
     page: str
@@ -58,15 +58,15 @@ class Sentence(Strict):
 
     @property
     def pattern(self) -> re.Pattern:
-        """Return what finds the sentence in a page, with a group for each hole."""
+        """Return a pattern that matches the sentence in a page, with a group for each hole."""
         words = map(re.escape, self.text.split())
         text = r"\s+".join(words)
         pattern = text.replace(re.escape(HOLE), f"({NUMBER})")
         return re.compile(pattern)
 
     def numbers(self, functions: Functions) -> list[str] | None:
-        """Return what stands in the holes; [] for a sentence that is not computed; None where its
-        traces or records are missing or stale, or give more or fewer of them.
+        """Return the numbers for the holes; [] for a sentence that is not computed; None where
+        traces or records are missing or stale, or give more or fewer numbers than there are holes.
         """
         if self.computed_by is None:
             return []
@@ -82,7 +82,7 @@ class Sentence(Strict):
 
 @dataclass(frozen=True)
 class Page:
-    """A page of which numbers are checked. name: its path from the root."""
+    """A page whose numbers are checked. name: its path from the root."""
 
     name: str
     text: str
@@ -100,8 +100,8 @@ def listed(root: Path = paths.ROOT) -> list[Sentence]:
     return [Sentence.model_validate(each) for each in content["sentence"]]
 
 
-def pages(root: Path = paths.ROOT) -> dict[str, Path]:
-    """Return README.md, the pages of docs/ and records/repeats.md, by their path from the root."""
+def page_files(root: Path = paths.ROOT) -> dict[str, Path]:
+    """Return path from the root -> file: README.md, the pages of docs/ and records/repeats.md."""
     files = sorted((root / "docs").glob("*.md"))
     files.append(root / "README.md")
     files += (root / "records").glob("repeats.md")
@@ -109,8 +109,8 @@ def pages(root: Path = paths.ROOT) -> dict[str, Path]:
 
 
 def replace_spans(text: str, replacements: dict[tuple[int, int], str]) -> str:
-    """Return a text in which other words stand at some places. replacements: (first, end) -> words;
-    no two overlap.
+    """Return a text with some spans replaced. replacements: (first, end) -> new words; no two spans
+    overlap.
     """
     parts = []
     position = 0
@@ -124,11 +124,12 @@ def replace_spans(text: str, replacements: dict[tuple[int, int], str]) -> str:
 def update(
     check: bool, sentences: list[Sentence], functions: Functions, root: Path = paths.ROOT
 ) -> list[str]:
-    """Write the numbers that are recomputed, or only check them, and return problems, a line each.
+    """Write the numbers that are recomputed, or only check them; return a line for each problem.
 
-    Problems are numbers that differ, that no sentence covers, and sentences that are not there.
+    A problem is a number that differs, a number that no [[sentence]] covers, and a [[sentence]]
+    that is not in its page.
     """
-    by_page = {name: [] for name in pages(root)}
+    by_page = {name: [] for name in page_files(root)}
     problems = []
     for sentence in sentences:
         if sentence.page in by_page:
@@ -144,7 +145,7 @@ def update(
 def update_page(
     path: Path, name: str, check: bool, sentences: list[Sentence], functions: Functions
 ) -> list[str]:
-    """Do for one page what `update` does for all."""
+    """Write the numbers of one page, or only check them; return a line for each problem."""
     page = Page(name, path.read_text(encoding="utf-8"))
     matches, problems = located(page, sentences)
 
@@ -170,7 +171,7 @@ def update_page(
 def located(
     page: Page, sentences: list[Sentence]
 ) -> tuple[list[tuple[Sentence, re.Match]], list[str]]:
-    """Return where each sentence stands in a page, and a line for each that does not, or twice."""
+    """Return each sentence with its match in a page, and a line for each that matches not once."""
     matches = []
     problems = []
     for sentence in sentences:
@@ -184,7 +185,7 @@ def located(
 
 
 def out_of_date(page: Page, changes: dict[tuple[int, int], str]) -> list[str]:
-    """Return a line for each number that is another now. changes: place in the text -> number."""
+    """Return a line for each number that differs. changes: span in the text -> number now."""
     problems = []
     for (first, end), number in changes.items():
         difference = f"says {page.text[first:end]}, traces and records give {number}"
@@ -193,7 +194,10 @@ def out_of_date(page: Page, changes: dict[tuple[int, int], str]) -> list[str]:
 
 
 def without_source(page: Page, covered: list[tuple[int, int]]) -> list[str]:
-    """Return a line for each number of a page's sentences that is not covered."""
+    """Return a line for each number in a page's sentences that no [[sentence]] covers.
+
+    covered: spans of the text that one covers.
+    """
     sentences = NO_SENTENCE.sub(blank, page.text)
     problems = []
     for match in QUANTITY.finditer(sentences):
@@ -206,5 +210,5 @@ def without_source(page: Page, covered: list[tuple[int, int]]) -> list[str]:
 
 
 def blank(match: re.Match) -> str:
-    """Return as many characters as matched, on as many lines, that are no number."""
+    """Return as many characters as matched, on as many lines, without any number."""
     return re.sub(r"[^\n]", "_", match[0])

@@ -10,7 +10,7 @@ from moebench.reports.measured_with import TIMED, in_full
 from moebench.results.summary import SHOWN_TOLERANCE, counted
 
 SMALL_PRINT = 160  # characters in a line
-LARGEST_MARK = 7.5  # points; each solution's is smaller than that of the one below it
+LARGEST_MARK = 7.5  # points; each curve's marks are smaller than those of the curve below it
 SMALLEST_MARK = 4
 
 
@@ -39,7 +39,7 @@ def figure(rows: pd.DataFrame) -> Figure:
 
 
 def curve_label(curve: pd.DataFrame, token_counts: int) -> str:
-    """Return the solution's name, and at how many token counts it was timed if not at all."""
+    """Return the solution's name, and "(12/19)" if it was not timed at all token counts."""
     name = curve.solution.iloc[0]
     if len(curve) == token_counts:
         return name
@@ -49,7 +49,7 @@ def curve_label(curve: pd.DataFrame, token_counts: int) -> str:
 def curves(rows: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the rows of each solution by T, the fastest solution last.
 
-    It is drawn on top; where curves coincide the rims of the others' larger marks show.
+    The last curve is drawn on top. Where curves coincide, the rims of larger marks below show.
     """
     last_of_tokens = rows.drop_duplicates(["solution", "tokens"], keep="last")
     by_tokens = last_of_tokens.sort_values("tokens")

@@ -13,7 +13,8 @@ from moebench.reports.figures import style
 WHOLE = "whole layer in one kernel"
 BETWEEN = "host and gaps"
 
-# A fused kernel has the colour of its first stage here, except one that holds both GEMMs.
+# A fused kernel has the colour of the first of its stages in this order, but WHOLE's if it holds
+# both GEMMs.
 COLOURS = {
     "gemm1": "#2f6f9f",
     "gemm2": "#b4701c",
@@ -60,7 +61,7 @@ def figure(records: list[ProfileRecord]) -> Figure:
 
 
 def profiles_by_tokens(records: list[ProfileRecord]) -> dict[int, dict[str, WorkloadProfile]]:
-    """Return T -> solution -> its profile, of recorded workloads whose wall time is known."""
+    """Return T -> solution -> profile, of recorded workloads whose wall time is known."""
     panels = {}
     for record in records:
         for profile in record.workloads:
@@ -84,7 +85,7 @@ def draw_panel(axes: Axes, profiles: dict[str, WorkloadProfile]) -> None:
 
 
 def draw_bar(axes: Axes, name: str, profile: WorkloadProfile, longest: float) -> None:
-    """Draw a solution's stages, and what is between and around them."""
+    """Draw the bar of a solution. longest: us that the axis is long."""
     left = 0.0
     for part in parts(profile):
         colour = COLOURS[colour_key(part.stage)]
@@ -115,7 +116,7 @@ def parts(profile: WorkloadProfile) -> list[Part]:
 
 
 def colour_key(stage: str) -> str:
-    """Return the key of COLOURS that a stage, or several in one kernel, "a + b", goes by."""
+    """Return the key of COLOURS for a stage, or for several in one kernel, "a + b"."""
     stages = stage.split(" + ")
     if "gemm1" in stages and "gemm2" in stages:
         return WHOLE

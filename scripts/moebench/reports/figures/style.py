@@ -1,4 +1,8 @@
-"""How every figure looks, beside report.mplstyle, and how it becomes an SVG."""
+"""How every figure looks, beside report.mplstyle, and how it becomes an SVG.
+
+speed.py and stages.py draw with it, docs/generated.py writes with `settings`, `digest` and `svg`,
+and html.py takes the colours.
+"""
 
 import hashlib
 import io
@@ -27,8 +31,8 @@ INK = "#222222"
 FAINT = "#6b6b6b"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 
-# Each colour's shade for a light ground, which figures have, and for a dark one, which the HTML
-# page has, too. Each has a contrast of at least 4.5 on its ground.
+# Two shades of each colour: for the light ground of figures, and for a dark one, which the HTML
+# page may have. Each has a contrast of at least 4.5 on its ground.
 PALETTE = [
     ("#0a63c9", "#6db3ff"),
     ("#bd185f", "#ff92c1"),
@@ -47,20 +51,20 @@ BEYOND = {"color": FAINT, "alpha": 0.14, "linewidth": 0}  # fills what the hardw
 BOUND_TICKS = (1, 1.2, 1.5, 2, 3, 5, 10)
 
 FONT = "DejaVu Sans"
-# For a viewer without FONT, by whose widths texts were placed: none is wider.
+# In place of FONT, for viewers without it. None is wider, as texts were placed by FONT's widths.
 VIEWER_FONTS = "'DejaVu Sans', Verdana, Arial, sans-serif"
 
 
 def settings() -> AbstractContextManager:
-    """Return a context in which figures are made and written, whatever a matplotlibrc says."""
+    """Return a context to draw and write figures in, whatever the user's matplotlibrc says."""
     return matplotlib.style.context(SHEET, after_reset=True)
 
 
 def look_number(solution: str) -> int:
     """Return the number that chooses a solution's colour and marker, the same in every figure.
 
-    It is the solution's place among those of its operator, and a hash of its name where the
-    solution is not of this repository.
+    It is the solution's place among those of its operator, or a hash of the name of a solution that
+    is not in this repository.
     """
     if solution not in solution_names():
         return crc32(solution.encode())

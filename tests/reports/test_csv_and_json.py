@@ -6,7 +6,7 @@ import json
 
 import pandas as pd
 import pytest
-from moebench.reports import files
+from moebench.reports import csv_and_json
 
 
 def rows_with(solution):
@@ -29,13 +29,13 @@ def rows_with(solution):
     ],
 )
 def test_csv_holds_no_formula_and_no_control_character(name, written):
-    text = files.csv_text(rows_with(name))
+    text = csv_and_json.csv_text(rows_with(name))
     (row,) = csv.DictReader(io.StringIO(text))
     assert row == {"solution": written, "ms": "-1.5", "passed": "True"}
 
 
 def test_json_holds_every_name_as_it_is_without_control_characters():
     name = "=a\x1b[2J\nb"
-    text = files.json_text(rows_with(name))
+    text = csv_and_json.json_text(rows_with(name))
     assert "\x1b" not in text
     assert json.loads(text) == [{"solution": name, "ms": -1.5, "passed": True, "log": "printed"}]

@@ -1,7 +1,7 @@
-"""All measurements as files for other programs: CSV and JSON.
+"""All measurements as files for other programs: `moebench compare --csv` and --json.
 
-A spreadsheet takes a text that begins like a formula for one, and a terminal obeys the control
-characters of a file that it shows; names and texts of others may hold both.
+Names and texts of other projects are made harmless in CSV: a spreadsheet would compute a text that
+begins like a formula, and a terminal would obey control characters in a file that it shows.
 """
 
 import pandas as pd
@@ -20,9 +20,8 @@ def csv_text(rows: pd.DataFrame) -> str:
 
 
 def harmless(value: object) -> object:
-    """Return a text in one line, with an apostrophe before it where it begins like a formula.
-
-    Any other value is returned as it is.
+    """Return a text as one line, with an apostrophe before it where it begins like a formula; any
+    other value as it is.
     """
     if not isinstance(value, str):
         return value
