@@ -11,6 +11,7 @@ tests/stress, and its releases in machine code by tests/kernels/test_released_in
 
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -88,16 +89,20 @@ def write_sources(folder, hidden_size, intermediate_size):
 
 
 @pytest.fixture(scope="module")
-def program(request, tmp_path_factory):
-    """The program that both GEMMs make for a layer of these sizes."""
-    folder = tmp_path_factory.mktemp("gemms")
-    write_sources(folder, *request.param)
+def program_for(tmp_path_factory):
+    """A function of H and I that returns the program of a layer of these sizes, built once."""
+    return cache(lambda *sizes: build_program(sizes, tmp_path_factory.mktemp("gemms")))
+
+
+def build_program(sizes, folder):
+    """Build the program that both GEMMs make for a layer of these sizes."""
+    write_sources(folder, *sizes)
     compiler = ["c++", "-std=c++17", "-w", f"-I{folder}"]
     kernels = folder / "gemms.o"
     # The kernels' accesses are reported to hopper_machine.cc, whose own are not.
     instrumented = ["-O1", "-fsanitize=thread", "-c", HERE / "hopper_gemms.cc", "-o", kernels]
     subprocess.run([*compiler, *instrumented], check=True)
-    machine = ["-O2", HERE / "hopper_machine.cc", kernels, "-o", folder / "program"]
+    machine = ["-O3", HERE / "hopper_machine.cc", kernels, "-o", folder / "program"]
     subprocess.run([*compiler, *machine], check=True)
     return folder / "program"
 
@@ -108,17 +113,15 @@ def run(program, gemm, h_split, rows, seed=0, without=""):
     return subprocess.run(list(command), capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("program", [SIZES], indirect=True)
 @pytest.mark.parametrize("h_split", [1, 2])
 @pytest.mark.parametrize("gemm", [1, 2])
-def test_every_byte_is_ordered(program, gemm, h_split):
-    done = run(program, gemm, h_split, ROWS)
+def test_every_byte_is_ordered(program_for, gemm, h_split):
+    done = run(program_for(*SIZES), gemm, h_split, ROWS)
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("program", [NARROW], indirect=True)
-def test_every_byte_of_narrow_experts_is_ordered(program):
-    done = run(program, 2, 1, ROWS)
+def test_every_byte_of_narrow_experts_is_ordered(program_for):
+    done = run(program_for(*NARROW), 2, 1, ROWS)
     assert done.returncode == 0, done.stdout
 
 
@@ -128,11 +131,11 @@ SIZES_AND_SPLITS += [(sizes, 1 + number % 2) for number, sizes in enumerate(OTHE
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("program", "h_split"), SIZES_AND_SPLITS, indirect=["program"])
+@pytest.mark.parametrize(("sizes", "h_split"), SIZES_AND_SPLITS)
 @pytest.mark.parametrize("gemm", [1, 2])
-def test_every_byte_is_ordered_in_other_orders(program, gemm, h_split):
+def test_every_byte_is_ordered_in_other_orders(program_for, gemm, sizes, h_split):
     rows = ROWS[h_split:] + ROWS[:h_split]
-    done = run(program, gemm, h_split, rows, seed=h_split)
+    done = run(program_for(*sizes), gemm, h_split, rows, seed=h_split)
     assert done.returncode == 0, done.stdout
 
 
@@ -146,9 +149,9 @@ def not_missed(program, gemm, h_split, rows, places):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [SIZES], indirect=True)
 @pytest.mark.parametrize("gemm", [1, 2])
-def test_each_synchronisation_is_missed(program, gemm):
+def test_each_synchronisation_is_missed(program_for, gemm):
+    program = program_for(*SIZES)
     places = run(program, gemm, 2, FEW_ROWS).stdout.splitlines()
     assert len(places) > 8
 
@@ -156,8 +159,8 @@ def test_each_synchronisation_is_missed(program, gemm):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [NARROW], indirect=True)
-def test_each_synchronisation_of_narrow_experts_is_missed(program):
+def test_each_synchronisation_of_narrow_experts_is_missed(program_for):
+    program = program_for(*NARROW)
     rows = [176, *FEW_ROWS]
     places = run(program, 2, 1, rows).stdout.splitlines()
     assert any("bulk_wait_read_but" in place for place in places)

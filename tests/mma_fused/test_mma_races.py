@@ -85,7 +85,7 @@ def sanitizer(tmp_path_factory):
 @pytest.fixture
 def build(tmp_path, monkeypatch):
     """A function of sources and a configuration that returns the program."""
-    monkeypatch.setenv("TSAN_OPTIONS", "history_size=3")
+    monkeypatch.setenv("TSAN_OPTIONS", "history_size=3 atexit_sleep_ms=0")
 
     def get(texts, configuration):
         flags = ("-g1", "-fsanitize=thread")
