@@ -292,10 +292,12 @@ def test_no_solution_runs_on_a_new_workers_reference_that_is_not_finite(runner):
     assert str(runner.started.fault).startswith("the reference has 1 values in output, of 2,")
 
 
-def test_the_first_to_pass_after_a_reference_is_evaluated_twice(runner):
+def test_the_device_rests_between_a_reference_and_the_first_solution(runner, monkeypatch):
+    steps = runner.worker._worker_proc.names
+    monkeypatch.setattr(fib, "time", SimpleNamespace(sleep=steps.append))
     for uuid in ("a", "b"):
         runner(uuid, "wrong", "first", "second")
-    assert runner.worker._worker_proc.names == ["wrong", "first", "first", "second"] * 2
+    assert steps == [fib.SECONDS_OF_REST, "wrong", "first", "second"] * 2
 
 
 def test_a_reference_that_is_out_of_memory_says_so_and_costs_no_other_workload(runner):

@@ -294,7 +294,7 @@ class Planner:
         """Return for each run a task of every workload with all of our solutions, then one of it
         with each third-party solution.
 
-        Every run begins with another of our solutions, as calls after the reference are slower.
+        Every run begins with another of our solutions, so that none always follows the reference.
         """
         tasks = []
         for run in range(1, self.request.runs + 1):
