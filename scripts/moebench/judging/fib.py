@@ -48,7 +48,7 @@ from moebench.judging import gpu_clock
 STACKS = "MOEBENCH_STACKS"  # in the environment: the folder in which workers write where they hang
 SECONDS_TO_WRITE = 0.5  # that a worker has for that, once it is asked where it is
 # Between the reference and the first solution. On an H200, calls in the first 0.1 s after the
-# reference of a layer with 256 experts took 12% longer, at the same clock rates; none did after 0.1 s.
+# reference of a layer with 256 experts took 12% longer, at the same clock rates, and none later.
 SECONDS_OF_REST = 0.2
 ENDED = "the process ended: "  # in a log, before how
 IS_MAIN_BRANCH = not hasattr(timing, "do_bench")  # FIB's main branch
