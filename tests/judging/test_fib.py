@@ -64,15 +64,17 @@ def test_a_worker_takes_no_ctrl_c():
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
-def test_fibs_evaluator_says_each_trials_time_and_that_leaves_the_worker(monkeypatch):
+def test_the_gpu_rests_before_each_trial_whose_time_leaves_the_worker(monkeypatch):
     times = iter([9.0, 1.0, 2.0, 6.0])
+    rests = []
     before = default.DefaultEvaluator.eval_performance
     metadata = SimpleNamespace(destination_passing_style=False)
     runnable = SimpleNamespace(metadata=metadata)
     config = SimpleNamespace(warmup_runs=1, iterations=1)
     monkeypatch.setattr(default, "time_runnable", lambda *args: next(times))
+    monkeypatch.setattr(fib, "rest", lambda: rests.append(times.__length_hint__()))
 
-    with fib.trial_times_kept():
+    with fib.rested_trials():
         default.time_runnable(runnable, [], 1, 1, "cpu")  # of another solution, which failed then
         inputs_of_trials = [[], [], []]
         reference_ms = 6.0
@@ -80,6 +82,7 @@ def test_fibs_evaluator_says_each_trials_time_and_that_leaves_the_worker(monkeyp
             None, runnable, inputs_of_trials, reference_ms, config, "", "cpu"
         )
     assert failure is None
+    assert rests == [4, 3, 2, 1]  # how many times were to come
     assert default.DefaultEvaluator.eval_performance == before
 
     evaluation = make_passed(performance)
@@ -290,14 +293,6 @@ def test_no_solution_runs_on_a_new_workers_reference_that_is_not_finite(runner):
     assert set(runner("finite once", "first", "dies", "second", "third")) == {"first", "dies"}
     assert runner.worker._worker_proc.names == []
     assert str(runner.started.fault).startswith("the reference has 1 values in output, of 2,")
-
-
-def test_the_device_rests_between_a_reference_and_the_first_solution(runner, monkeypatch):
-    steps = runner.worker._worker_proc.names
-    monkeypatch.setattr(fib, "time", SimpleNamespace(sleep=steps.append))
-    for uuid in ("a", "b"):
-        runner(uuid, "wrong", "first", "second")
-    assert steps == [fib.SECONDS_OF_REST, "wrong", "first", "second"] * 2
 
 
 def test_a_reference_that_is_out_of_memory_says_so_and_costs_no_other_workload(runner):

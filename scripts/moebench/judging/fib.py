@@ -6,8 +6,8 @@ compares and times, so that an evaluation here is one of FIB's.
 The second part is FIB's PersistentRunner on a GPU. It runs the reference in this process and
 solutions in a worker process. runners.py gets that runner from `patched_runner`, with these
 changes: a failure of the reference says why, a worker that hangs or dies says where or how, the
-device rests between the reference and the first solution, each trial's time is kept beside the
-mean, Ctrl-C ends workers without tracebacks, and no freed device memory is kept.
+device rests before calls are timed, each trial's time is kept beside the mean, Ctrl-C ends workers
+without tracebacks, and no freed device memory is kept.
 """
 
 import faulthandler
@@ -47,9 +47,10 @@ from moebench.judging import gpu_clock
 
 STACKS = "MOEBENCH_STACKS"  # in the environment: the folder in which workers write where they hang
 SECONDS_TO_WRITE = 0.5  # that a worker has for that, once it is asked where it is
-# Between the reference and the first solution. On an H200, calls in the first 0.1 s after the
-# reference of a layer with 256 experts took 12% longer, at the same clock rates, and none later.
-SECONDS_OF_REST = 0.2
+# Before a trial's calls are timed. Without a rest, calls of the first solutions that a worker runs
+# on new inputs took up to 12% longer on an H200, at the same clock rates: those of its first 0.1 s,
+# on a layer of 256 experts. A rest of the device before the first solution alone does not help.
+SECONDS_OF_REST = 0.1
 ENDED = "the process ended: "  # in a log, before how
 IS_MAIN_BRANCH = not hasattr(timing, "do_bench")  # FIB's main branch
 # FIB's that compare as `compute_error_stats` counts
@@ -143,6 +144,13 @@ def timer(clock: str) -> Callable[..., float]:
     return timing.time_runnable if clock == CLOCK else gpu_clock.time_runnable
 
 
+def rest() -> None:
+    """Let a GPU rest before a trial's calls are timed."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        time.sleep(SECONDS_OF_REST)
+
+
 # ---- FIB's runner on a GPU: in its worker process
 
 
@@ -162,7 +170,7 @@ def start_without_interrupt(process, start=SpawnProcess._Popen):
 def worker_main(*args) -> None:
     """FIB's worker process, in a session of its own; SIGUSR1 has it write down where it is."""
     os.setsid()
-    with open(stack_file(os.getpid()), "w") as stack, trial_times_kept():
+    with open(stack_file(os.getpid()), "w") as stack, rested_trials():
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
         persistent_worker_main(*args)
 
@@ -177,13 +185,16 @@ class TimedPerformance(Performance):
 
 
 @contextmanager
-def trial_times_kept() -> Iterator[None]:
-    """Have FIB's evaluators return a TimedPerformance inside, whichever clock they time by."""
+def rested_trials() -> Iterator[None]:
+    """Have FIB's evaluators let the device rest before each trial's calls, and return a
+    TimedPerformance, whichever clock they time by.
+    """
     times_ms: list[float] = []
     time_call = default.time_runnable
     evaluate = default.DefaultEvaluator.eval_performance.__func__
 
-    def time_and_note(*args) -> float:
+    def rest_and_time(*args) -> float:
+        rest()
         ms = time_call(*args)
         times_ms.append(ms)
         return ms
@@ -196,7 +207,7 @@ def trial_times_kept() -> Iterator[None]:
         return performance, failure
 
     with (
-        mock.patch.object(default, "time_runnable", time_and_note),
+        mock.patch.object(default, "time_runnable", rest_and_time),
         mock.patch.object(
             default.DefaultEvaluator, "eval_performance", classmethod(eval_performance)
         ),
@@ -257,8 +268,7 @@ class Worker(PersistentSubprocessWorker):
     ran: set[str] = set()
 
     def run_ref(self, definition, *args):
-        """Run the reference and keep its baseline: inputs, expected outputs and time. Then let the
-        device rest.
+        """Run the reference and keep its baseline: inputs, expected outputs and time.
 
         Earlier ones are dropped, as FIB releases none that it built after a restart. Raises
         RuntimeError where an expected output is not finite.
@@ -268,7 +278,6 @@ class Worker(PersistentSubprocessWorker):
             handle = super().run_ref(definition, *args)
             for expected in self._baselines[handle].outputs:
                 check_finite(definition, expected)
-            time.sleep(SECONDS_OF_REST)
             return handle
         except Exception as error:
             self._baselines.clear()  # FIB has stored one that is not finite

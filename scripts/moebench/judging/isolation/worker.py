@@ -112,6 +112,7 @@ class Worker:
         milliseconds = []
         for inputs in self.trials:
             arguments = with_outputs(self.definition, runnable, inputs, self.device)
+            fib.rest()
             milliseconds.append(
                 time_runnable(runnable, arguments, warmup_runs, iterations, self.device)
             )
