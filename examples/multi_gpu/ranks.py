@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from moebench.core.errors import CannotRun, UserError
-from moebench.operators.catalogue import full, layer_sizes
+from moebench.operators.catalogue import keys_for_gpu, layer_sizes
 from rich.console import Console
 from rich.table import Table
 
@@ -23,7 +23,7 @@ def join(layer: str, layers: list[str]) -> str:
     ranks_here = int(os.environ["LOCAL_WORLD_SIZE"])
     gpus = torch.cuda.device_count()
     check_layer(layer, layers, ranks)
-    if ranks_here > gpus and (gpus or layer in full()):
+    if ranks_here > gpus and (gpus or layer in keys_for_gpu()):
         raise CannotRun(
             f"ranks: got {ranks_here} for {gpus} GPUs on this machine;"
             " without any: --definition small"

@@ -99,13 +99,13 @@ def make_passed(performance):
 
 def test_the_times_of_trials_are_in_the_trace_where_fib_reads_it(passed):
     """What FIB's schema does not have is in its libs, as the rest of the provenance."""
-    here = provenance.here("cpu").with_trials([1.0, 2.5])
+    here = provenance.measured_here("cpu").with_trials([1.0, 2.5])
     timed = fib.TimedPerformance(latency_ms=1.75, speedup_factor=2, trials_ms=[1.0, 2.5])
     evaluation = provenance.into_evaluation(make_passed(timed), here)
     read = Evaluation.model_validate_json(evaluation.model_dump_json())
     assert "trials_ms" not in evaluation.model_dump()["performance"]
     assert read.environment.libs["trials_ms"] == "1 2.5"
-    one_trial = provenance.here("cpu").with_trials([1.0])
+    one_trial = provenance.measured_here("cpu").with_trials([1.0])
     assert one_trial.trials_ms is None  # its time is the latency
 
 
@@ -346,10 +346,10 @@ def passed(tmp_path_factory):
 @pytest.fixture
 def on_gpu(monkeypatch, passed):
     """An evaluator takes this machine's CPU for a GPU; traces can be made all the same."""
-    here = provenance.here
+    here = provenance.measured_here
     make_eval = fib.make_eval
     monkeypatch.setattr(evaluate, "device_here", lambda: "cuda:0")
-    monkeypatch.setattr(provenance, "here", lambda device, **facts: here("cpu", **facts))
+    monkeypatch.setattr(provenance, "measured_here", lambda device, **facts: here("cpu", **facts))
     monkeypatch.setattr(
         fib, "make_eval", lambda status, device, *rest: make_eval(status, "cpu", *rest)
     )

@@ -141,7 +141,7 @@ def test_names_that_are_taken_are_told_apart_by_the_hash(folder):
     third_party(folder, "good", "carol")  # a copy of alice's
     alone = third_party(folder, "alone")
 
-    solutions, notes = solution_files.named([folder / "theirs"])
+    solutions, notes = solution_files.solutions_at([folder / "theirs"])
 
     hashes = {name: packed.hash() for name, packed in solutions.items()}
     assert hashes == {

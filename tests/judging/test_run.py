@@ -226,7 +226,7 @@ def trace(passed):
         sha1="0",
         **changes,
     ):
-        recorded = provenance.here(
+        recorded = provenance.measured_here(
             "cpu",
             source_sha1=sha1,
             source_fingerprint=sha1,

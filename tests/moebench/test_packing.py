@@ -262,7 +262,7 @@ def test_a_variant_has_its_bases_stages_and_units(folder):
 def test_origins_lead_back_to_the_repository(folder):
     based(folder, "variant", "tiny")
     write_texts(folder, {"variant/more.py": "N = 1\n"})
-    assert pack.origins("variant") == {
+    assert pack.repository_paths("variant") == {
         "main.py": PurePosixPath("solutions/tiny/main.py"),
         "more.py": PurePosixPath("solutions/variant/more.py"),
         "common/host/ones.py": PurePosixPath("solutions/common/host/ones.py"),

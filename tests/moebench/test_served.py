@@ -15,6 +15,7 @@ from moebench.judging.tolerances import TOLERANCES
 from moebench.operators import catalogue
 from moebench.operators.catalogue import definition, definition_name, operator
 from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
+from moebench.operators.layers import routed_experts
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.operators.routing import trained_router
 from moebench.packing import pack
@@ -82,7 +83,7 @@ def test_the_bound_of_a_pass_is_the_sum_over_its_layers(layer_key):
     expected = 0
     for layer in model.layers:
         chosen = chosen_experts(layer, 5, sizes) - layer.get("local_expert_offset", 0)
-        counts = trained_router.local_counts(chosen, sizes)
+        counts = trained_router.local_counts(chosen, routed_experts(sizes))
         expected += operator(layer_key).bound(5, counts, layer_key).ms
     assert model.bound_ms(5) == pytest.approx(expected)
     assert model.bound_ms(8) > expected

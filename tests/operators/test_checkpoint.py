@@ -87,8 +87,8 @@ def test_experts_in_mxfp4_are_half_of_those_in_fp8():
     in_fp8 = read(config, Assumptions(fp8=True))
     sizes = checkpoint.on(8)
     weights = 3 * 4096 * 2048
-    assert checkpoint.expert_bytes(sizes) == weights // 2 + weights // 32
-    assert in_fp8.expert_bytes(sizes) == weights + 4 * weights // 128**2
+    assert checkpoint.operator.expert_bytes(sizes) == weights // 2 + weights // 32
+    assert in_fp8.operator.expert_bytes(sizes) == weights + 4 * weights // 128**2
 
 
 def test_experts_with_biases_are_another_layer():

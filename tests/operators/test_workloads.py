@@ -25,7 +25,7 @@ from terminal import rows_of
 
 SMALL = catalogue.SIGMOID_BIAS.cases("small")
 MADE = ("full", "small", "small-one-group", "small-renorm")
-WHOLE = {"full", "bf16", "mxfp8", *layer_sizes().keys() - set(catalogue.full())}
+WHOLE = {"full", "bf16", "mxfp8", *layer_sizes().keys() - set(catalogue.keys_for_gpu())}
 IN_PART = [key for key in layer_sizes() if key not in WHOLE]
 WITH_SHARED = catalogue.SHARED_EXPERTS.layer_sizes()
 MODELS = [key for key in catalogue.fp8_moe() if key not in {*MADE, *WITH_SHARED}]

@@ -15,7 +15,7 @@ def rows_of(tmp_path, traces):
 
 
 def recommended(rows):
-    return models.recommended(models.measured_layers(rows))
+    return models.recommended_table(models.measured_layers(rows))
 
 
 def texts(table):
@@ -47,7 +47,7 @@ def test_a_gpu_without_a_known_bound_is_no_row(tmp_path):
 def test_the_speed_at_a_token_count_that_was_not_run_is_that_of_the_nearest(tmp_path):
     rows = rows_of(tmp_path, everywhere("fast", 1.0))
     over_bound = rows.set_index("tokens").over_bound
-    assert texts(models.speeds(models.measured_layers(rows))) == [
+    assert texts(models.speeds_table(models.measured_layers(rows))) == [
         LAYER,
         f"{over_bound[1]:.2f}, 1 active",
         f"{over_bound[32]:.2f}",
@@ -66,7 +66,7 @@ def test_every_solutions_times_on_a_tensor_parallel_rank(tmp_path):
         trace("slow", 8, status="RUNTIME_ERROR", **shard),
     ]
     rows = rows_of(tmp_path, traces)
-    bound, fast, slow = models.times(models.measured_shards(rows)).rows
+    bound, fast, slow = models.times_table(models.measured_shards(rows)).rows
 
     assert bound[:2] == ["DeepSeek-V3 TP8", "bound"]
     assert bound[2] == f"{rows.bound_ms[rows.tokens == 1].iloc[0]:.3f}"
@@ -83,7 +83,7 @@ def test_layers_of_whole_experts_are_neither_shards_nor_the_main_definition(tmp_
 
 def test_a_layer_with_whole_experts_is_no_tensor_parallel_rank(tmp_path):
     rows = rows_of(tmp_path, everywhere("fast", 1.0))
-    assert models.times(models.measured_shards(rows)).sections == []
+    assert models.times_table(models.measured_shards(rows)).sections == []
 
 
 def test_solutions_of_earlier_code_are_named_below_the_table(tmp_path):

@@ -18,7 +18,7 @@ import torch
 import triton
 from candidates import Candidate, choice_of
 from gemms import gemm2, operands, prepare
-from moebench.judging.calling import first_line
+from moebench.core.errors import first_line
 from pebble import ProcessPool
 from rich.progress import track
 from triton.backends.compiler import GPUTarget

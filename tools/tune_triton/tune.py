@@ -38,8 +38,7 @@ from gemms import PreparedLayer, check, gemm1, gemm2, operands, prepare, times_u
 from moebench.core import paths
 from moebench.core.arguments import count
 from moebench.core.atomic_file import write_atomically
-from moebench.core.errors import CannotRun, exit_with
-from moebench.judging.calling import first_line
+from moebench.core.errors import CannotRun, exit_with, first_line
 from moebench.operators import catalogue
 from moebench.operators.catalogue import definition, layer_key_named
 from moebench.packing.pack import pack

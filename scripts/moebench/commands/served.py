@@ -69,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
 
     tokens = sorted(set(args.tokens or (TOKENS if on_gpu else CPU_TOKENS)))
     solutions = select(args.solutions, layer_key, console().print)
-    measured_by = provenance.here(
+    measured_by = provenance.measured_here(
         device_here(),
         tolerance=str(TOLERANCE),
         protocol=f"{args.rounds} rounds, each the median of 3 to 20 replays",

@@ -1,7 +1,10 @@
-"""Errors that a user gets as one line, without a traceback."""
+"""Errors that a user gets as one line, without a traceback, and how any other becomes one line."""
 
+import re
 import sys
 from collections.abc import Callable
+
+OUT_OF_MEMORY = re.compile(r"(CUDA out of memory\..*? is free\.).*")
 
 
 class UserError(Exception):
@@ -26,3 +29,16 @@ def exit_with(main: Callable[[list[str]], int]) -> None:
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(error.status)
+
+
+def first_line(error: BaseException) -> str:
+    """Return 'ValueError: what is wrong': an error's type and the first line of its message."""
+    text = f"{type(error).__name__}: {str(error).strip()}"
+    return shortened(text.splitlines()[0])
+
+
+def shortened(line: str) -> str:
+    """Return torch's line on a lack of device memory, cut behind how much was free; others as they
+    are.
+    """
+    return OUT_OF_MEMORY.sub(r"\1", line)

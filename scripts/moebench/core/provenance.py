@@ -95,7 +95,7 @@ class Provenance(Strict):
         return "; ".join(texts).replace("_", " ")
 
 
-def here(device: str, **fields: str | None) -> Provenance:
+def measured_here(device: str, **fields: str | None) -> Provenance:
     """Return the provenance of a figure that is measured on this machine, now.
 
     fields: those of Provenance that the machine does not tell, as `tolerance`.

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 from flashinfer_bench import Solution
 
-from moebench.judging.calling import first_line
+from moebench.core.errors import first_line
 from moebench.packing import manifest
 from moebench.packing.build_ahead import build_timed
 

@@ -1,11 +1,9 @@
 """Make inputs, and call with them a solution that FIB has built, or the reference.
 
 Used by judging/isolation/, and by profiling/, served/ and tools, which call solutions themselves.
-All of them show an error that a call raises by its `first_line`.
 """
 
 import hashlib
-import re
 from collections.abc import Sequence
 from math import prod
 
@@ -17,7 +15,6 @@ from flashinfer_bench.utils import dtype_str_to_torch_dtype
 from moebench.judging.fib import allocate_outputs, gen_inputs, normalize_result
 
 CHUNK = 1 << 26  # elements that are drawn at once in fp32, before they become FP8
-OUT_OF_MEMORY = re.compile(r"(CUDA out of memory\..*? is free\.).*")
 
 
 def seeded_inputs(
@@ -62,19 +59,6 @@ def first_tokens(value: object, shape: list[str] | None, num_tokens: int) -> obj
     if "seq_len" not in (shape or ()):
         return value
     return value.narrow(shape.index("seq_len"), 0, num_tokens).contiguous()
-
-
-def first_line(error: BaseException) -> str:
-    """Return 'ValueError: what is wrong': an error's type and the first line of its message."""
-    text = f"{type(error).__name__}: {str(error).strip()}"
-    return shortened(text.splitlines()[0])
-
-
-def shortened(line: str) -> str:
-    """Return torch's line on a lack of device memory, cut behind how much was free; others as they
-    are.
-    """
-    return OUT_OF_MEMORY.sub(r"\1", line)
 
 
 def with_outputs(definition: Definition, runnable: Runnable, inputs: list, device: str) -> list:

@@ -15,12 +15,11 @@ from pathlib import PurePosixPath
 from flashinfer_bench import EvaluationStatus, Solution, Trace
 
 from moebench.core import provenance
-from moebench.core.errors import UserError
+from moebench.core.errors import UserError, first_line
 from moebench.core.printable import cut_line, printable, readable_log
 from moebench.core.provenance import Provenance
 from moebench.judging import fib
 from moebench.judging.building import Say, build_slow
-from moebench.judging.calling import first_line
 from moebench.judging.device import device_here, survey
 from moebench.judging.explaining import frames
 from moebench.judging.isolation.comparison import Finding
@@ -219,7 +218,7 @@ class Evaluator:
         """Return the provenance of a solution's figures, the same for all of its workloads."""
         key = f"{packed.definition} {packed.name}"
         if key not in self.provenances:
-            self.provenances[key] = provenance.here(
+            self.provenances[key] = provenance.measured_here(
                 self.device,
                 **source_hashes(packed),
                 packages=provenance.packages(tuple(packed.spec.dependencies)),
@@ -250,7 +249,7 @@ def shown_paths(part: Part, name: str) -> dict[str, PurePosixPath]:
     repository, or for a third-party solution below its name.
     """
     if name not in part.third_party:
-        return pack.origins(name)
+        return pack.repository_paths(name)
     sources = part.solutions[name].sources
     return {source.path: PurePosixPath(name, source.path) for source in sources}
 

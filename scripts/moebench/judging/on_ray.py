@@ -20,11 +20,10 @@ from filelock import FileLock
 from flashinfer_bench.env import get_fib_cache_path
 
 from moebench.core import provenance
-from moebench.core.errors import CannotRun, UserError
+from moebench.core.errors import CannotRun, UserError, first_line
 from moebench.core.interruption import on_interrupt
 from moebench.judging import dataset
 from moebench.judging.building import Say, build_slow
-from moebench.judging.calling import first_line
 from moebench.judging.device import Device, survey
 from moebench.judging.evaluate import Evaluator, Outcome
 from moebench.judging.plan import Plan, Task

@@ -29,7 +29,7 @@ def plan_run(request: RunRequest, device: Device) -> Plan:
     of it can be run here.
     """
     refuse_conflicts(request, device.on_gpu)
-    third_party, notes = solution_files.named(list(request.files))
+    third_party, notes = solution_files.solutions_at(list(request.files))
     tolerance = TOLERANCES[request.tolerance]
     config = tolerance.config(
         timeout_seconds=request.timeout_seconds,

@@ -6,9 +6,8 @@ about each solution, by the packed name: a Finding from isolation/, an Evaluatio
 
 from contextlib import AbstractContextManager, ExitStack, closing
 
-from moebench.core.errors import UserError
+from moebench.core.errors import UserError, first_line
 from moebench.judging import fib
-from moebench.judging.calling import first_line
 from moebench.judging.isolation.runner import IsolatedRunner
 from moebench.judging.plan import Part, Task
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from flashinfer_bench import EvaluationStatus
 
+from moebench.core.errors import first_line
 from moebench.judging import fib
-from moebench.judging.calling import first_line
 from moebench.judging.isolation.comparison import Finding
 from moebench.judging.isolation.runner import IsolatedRunner
 from moebench.judging.plan import Part, Plan, Task

@@ -3,8 +3,8 @@
 planning.py calls `eligible` for `moebench run`; the commands `profile` and `served`, which take one
 layer, call `choose_layer` and `select`.
 
-A layer is named by its key in the catalogue, as "glm-5-ep8" or "small". Those in `catalogue.full`
-need a GPU; the others are small ones, for a machine without.
+A layer is named by its key in the catalogue, as "glm-5-ep8" or "small". Those of
+`catalogue.keys_for_gpu` need a GPU; the others are small ones, for a machine without.
 """
 
 from flashinfer_bench import Solution
@@ -39,12 +39,12 @@ def choose_layer(layer_key: str | None, on_gpu: bool, solutions: list[str]) -> s
 
 def is_for(layer_key: str, on_gpu: bool) -> bool:
     """Whether a layer is for a GPU (on_gpu), or else whether it is for a machine without one."""
-    return (layer_key in catalogue.full()) == on_gpu
+    return (layer_key in catalogue.keys_for_gpu()) == on_gpu
 
 
 def check_device(layer_key: str, on_gpu: bool) -> None:
     """Raise CannotRun for a layer that is too large for a machine without a GPU."""
-    if not on_gpu and layer_key in catalogue.full():
+    if not on_gpu and layer_key in catalogue.keys_for_gpu():
         raise CannotRun(
             f"{layer_key} needs a CUDA device; without one: --definition {small_like(layer_key)}"
         )
@@ -117,7 +117,7 @@ def why_not_run(
     why = why_not(manifest.read_manifest(name).serves, form(layer_key), sizes)
 
     # a layer that it serves, for the same kind of machine where there is one
-    needs_gpu = layer_key in catalogue.full()
+    needs_gpu = layer_key in catalogue.keys_for_gpu()
     same_machine = [key for key in packed if is_for(key, needs_gpu)]
     served, *_ = same_machine or packed
     return f"does not serve {layer_key} ({why}); it serves --definition {served}"

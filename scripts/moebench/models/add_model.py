@@ -233,4 +233,4 @@ def runs_on_cpu(checkpoint: Checkpoint, sizes: Sizes) -> bool:
     local = sizes["num_local_experts"]
     if local < max(sizes["top_k"], 4):
         return False
-    return local * checkpoint.expert_bytes(sizes) <= SMALL_BYTES
+    return local * checkpoint.operator.expert_bytes(sizes) <= SMALL_BYTES

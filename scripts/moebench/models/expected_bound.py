@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from moebench.operators import catalogue
-from moebench.operators.fp8.layer import expert_bytes as fp8_bytes
-from moebench.operators.fp8.layer import layer_bound
+from moebench.operators.fp8.routed import TopKGiven
 from moebench.operators.layers import Sizes, expert_ranks, routed_experts
 from moebench.operators.routing import trained_router
 
@@ -22,37 +21,30 @@ MOST_ROUTINGS = 64
 class ExpectedBound:
     """Means over routings and ranks. ms: the bound. active: local experts that have a token."""
 
-    tokens: int
     ms: float
     active: float
 
 
-def expected_bound(num_tokens: int, sizes: Sizes, expert_bytes: int | None = None) -> ExpectedBound:
+def expected_bound(
+    num_tokens: int, sizes: Sizes, operator: TopKGiven = catalogue.ROUTED
+) -> ExpectedBound:
     """Return the bound of a layer with top-k given.
 
-    sizes: on one rank. expert_bytes: of an expert's weights and scales, by default in FP8. Routings
-    are drawn as those of workloads, but none is left out as untypical, and each rank counts: at one
-    token most of many ranks have no expert to read.
+    sizes: on one rank. operator: catalogue.ROUTED, or MXFP4 for weights in that. Routings are drawn
+    as those of workloads, but none is left out as untypical, and each rank counts: at one token
+    most of many ranks have no expert to read.
     """
     local = routed_experts(sizes)
-    routing_bytes = catalogue.ROUTED.routing_bytes(num_tokens, sizes)
-    if expert_bytes is None:
-        expert_bytes = fp8_bytes(sizes)
-
     bounds = []
-    for number in range(num_routings(num_tokens)):
+    routings = min(MOST_ROUTINGS, TOKENS_IN_ALL // num_tokens)
+    for number in range(max(1, routings)):
         seed = f"expected/{num_tokens}/{number}"
         outputs = trained_router.draw(seed, num_tokens, {}, sizes)
         chosen = trained_router.select(outputs, sizes)
         for rank in range(expert_ranks(sizes)):
             counts = trained_router.counts_with_shared(chosen - rank * local, rank, sizes)
-            bounds.append(layer_bound(num_tokens, counts, routing_bytes, sizes, expert_bytes))
+            bounds.append(operator.bound_of(num_tokens, counts, sizes))
 
     ms = fmean(bound.ms for bound in bounds)
     active = fmean(bound.active for bound in bounds)
-    return ExpectedBound(num_tokens, ms, active)
-
-
-def num_routings(num_tokens: int) -> int:
-    """Return how many routings of so many tokens are drawn."""
-    return max(1, min(MOST_ROUTINGS, TOKENS_IN_ALL // num_tokens))
+    return ExpectedBound(ms, active)

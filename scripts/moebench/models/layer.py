@@ -7,7 +7,6 @@ The tables of models in reports/ have a row for each ModelLayer.
 from dataclasses import dataclass
 
 from moebench.operators import catalogue
-from moebench.operators.fp8.layer import expert_bytes
 from moebench.operators.fp8.routed import routed_key, router_inside
 from moebench.operators.layers import Sizes, Split, cached, models
 
@@ -89,4 +88,4 @@ def layer_of(layer_key: str) -> ModelLayer | None:
 
 def weight_bytes(layer: ModelLayer) -> int:
     """Return the bytes of the rank's experts in one layer, with their scales."""
-    return layer.sizes["num_local_experts"] * expert_bytes(layer.sizes)
+    return layer.sizes["num_local_experts"] * catalogue.ROUTED.expert_bytes(layer.sizes)

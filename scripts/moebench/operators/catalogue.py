@@ -64,7 +64,7 @@ def mxfp4() -> tuple[str, ...]:
 
 
 @cached
-def full() -> tuple[str, ...]:
+def keys_for_gpu() -> tuple[str, ...]:
     """Return the keys of layers that need a GPU; the others are small."""
     keys = []
     for family in OPERATORS:

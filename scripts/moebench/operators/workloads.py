@@ -5,11 +5,11 @@ repository has made (workload_files.py) the file may have lines that a user has 
 dataset.py reads what is run with these functions; results/ and reports/ ask for bounds.
 """
 
-import csv
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
 import safetensors.torch
 from flashinfer_bench import Trace, Workload
 from pydantic import ValidationError
@@ -166,13 +166,8 @@ def recorded_counts(layer_key: str) -> dict[str, Counts]:
     routing takes seconds.
     """
     file = paths.workload_file(catalogue.definition_name(layer_key), suffix="csv")
-    counts = {}
-    with file.open(encoding="utf-8") as lines:
-        for row in csv.DictReader(lines):
-            uuid = row.pop("uuid")
-            numbers = {name: int(number) for name, number in row.items()}
-            counts[uuid] = Counts(**numbers)
-    return counts
+    rows = pd.read_csv(file, index_col="uuid").to_dict("index")
+    return {uuid: Counts(**row) for uuid, row in rows.items()}
 
 
 def recorded_bound(definition: str, workload: Workload, root: Path | None = None) -> Bound | None:

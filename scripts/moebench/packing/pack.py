@@ -165,7 +165,7 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def origins(name: str) -> dict[str, PurePosixPath]:
+def repository_paths(name: str) -> dict[str, PurePosixPath]:
     """Return path in a packed solution -> path in the repository. Raises PackingError."""
     files = Gathering(read_manifest(name)).files
     return {path: PurePosixPath("solutions", tree_path(file)) for path, file in files.items()}

@@ -1,7 +1,7 @@
 """Read third-party solutions: FIB's JSON files, one by one or in folders of any layout.
 
-judging/planning.py calls `named` for `moebench run FILE.json`; staleness.py and pull_request.py
-`read` the solutions of a data set.
+judging/planning.py calls `solutions_at` for `moebench run FILE.json`; staleness.py and
+pull_request.py `read` the solutions of a data set.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from moebench.packing.manifest import folder_name, solution_names
 Files = dict[Path, Solution]
 
 
-def named(locations: list[Path]) -> tuple[dict[str, Solution], list[str]]:
+def solutions_at(locations: list[Path]) -> tuple[dict[str, Solution], list[str]]:
     """Return name -> Solution of files and folders, and a line for each file that holds none, and
     for each whose solution is renamed.
 

@@ -15,9 +15,9 @@ from flashinfer_bench import Definition, Solution, Workload
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 
 from moebench.core import paths
-from moebench.core.errors import CannotRun, exit_with
+from moebench.core.errors import CannotRun, exit_with, first_line
 from moebench.judging import dataset
-from moebench.judging.calling import first_line, seeded_inputs, with_outputs
+from moebench.judging.calling import seeded_inputs, with_outputs
 from moebench.judging.device import device_here
 from moebench.judging.fib import load_safetensors
 from moebench.operators import catalogue, workloads

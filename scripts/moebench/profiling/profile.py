@@ -11,8 +11,7 @@ from flashinfer_bench import Definition, Solution, Workload
 from flashinfer_bench.compile import Runnable
 
 from moebench.core import provenance
-from moebench.core.errors import CannotRun
-from moebench.judging.calling import first_line
+from moebench.core.errors import CannotRun, first_line
 from moebench.judging.fib import time_runnable
 from moebench.operators.catalogue import definition, definition_name
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
@@ -167,7 +166,7 @@ class BuiltSolution:
         """Return the record of these profiles."""
         job = self.job
         source = source_hashes(job.solutions[self.name])
-        measured_by = provenance.here(
+        measured_by = provenance.measured_here(
             job.device, **source, protocol=job.protocol, command=job.command
         )
         return ProfileRecord(

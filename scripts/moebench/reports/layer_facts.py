@@ -124,7 +124,8 @@ def widths_text(layer: RankLayer) -> str:
 def memory_rows(layer: RankLayer) -> list[tuple[str, str]]:
     """Return rows of the memory that a layer's weights take, and those of all MoE layers."""
     checkpoint = layer.checkpoint
-    layer_gb = layer.sizes["num_local_experts"] * checkpoint.expert_bytes(layer.sizes) / 1e9
+    expert_bytes = checkpoint.operator.expert_bytes(layer.sizes)
+    layer_gb = layer.sizes["num_local_experts"] * expert_bytes / 1e9
     count = checkpoint.layers + sum(checkpoint.others.values())
     model_gb = layer_gb * count
     fits = "fits" if model_gb <= GPU_GB else "exceeds"
@@ -137,9 +138,8 @@ def memory_rows(layer: RankLayer) -> list[tuple[str, str]]:
 def bounds_text(layer: RankLayer) -> str:
     """Return the roofline bounds at TOKENS, "T=1: 0.0312 (8.0 experts active), ..."."""
     parts = []
-    expert_bytes = layer.checkpoint.expert_bytes(layer.sizes)
     for tokens in TOKENS:
-        bound = expected_bound(tokens, layer.sizes, expert_bytes)
+        bound = expected_bound(tokens, layer.sizes, layer.checkpoint.operator)
         parts.append(f"T={tokens}: {bound.ms:.4f} ({bound.active:.1f} experts active)")
     return f"{', '.join(parts)}; means over routings, {MEASURED_ON}"
 

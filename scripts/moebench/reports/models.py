@@ -76,7 +76,7 @@ def measured_whole(rows: pd.DataFrame) -> list[MeasuredLayer]:
     ]
 
 
-def recommended(measured: list[MeasuredLayer]) -> Table:
+def recommended_table(measured: list[MeasuredLayer]) -> Table:
     """Return the table of which solution to use for each layer."""
     table_rows = []
     for each in measured:
@@ -106,7 +106,7 @@ def recommended_cells(rows: pd.DataFrame) -> Row:
     return [Cell(best, "best"), at_default, over_bound, over_next]
 
 
-def speeds(measured: list[MeasuredLayer]) -> Table:
+def speeds_table(measured: list[MeasuredLayer]) -> Table:
     """Return the table of latency over the bound at TOKENS, of each layer's best solution."""
     table_rows = []
     for each in measured:
@@ -141,7 +141,7 @@ def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
     return texts
 
 
-def times(measured: list[MeasuredLayer]) -> Table:
+def times_table(measured: list[MeasuredLayer]) -> Table:
     """Return the table of ms at TIMES_TOKENS: each layer's bound and solutions."""
     sections = [times_rows(each.layer.name, each.rows) for each in measured]
     head = ["model", "solution", *token_heads(TIMES_TOKENS)]

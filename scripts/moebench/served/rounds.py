@@ -11,8 +11,8 @@ import torch
 from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry
 
-from moebench.core.errors import CannotRun
-from moebench.judging.calling import call, first_line
+from moebench.core.errors import CannotRun, first_line
+from moebench.judging.calling import call
 from moebench.judging.tolerances import Tolerance, compared_at
 from moebench.operators.catalogue import definition
 from moebench.served.forward import Forward, capture, forward_of, median_ms

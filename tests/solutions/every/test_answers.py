@@ -28,7 +28,9 @@ from layer_inputs import arguments as layer_arguments
 from moebench.judging.calling import input_bytes, seeded_inputs
 from moebench.operators import catalogue
 
-LAYERS = [key for key in (*catalogue.fp8_moe(), *catalogue.routed()) if key in catalogue.full()]
+LAYERS = [
+    key for key in (*catalogue.fp8_moe(), *catalogue.routed()) if key in catalogue.keys_for_gpu()
+]
 SMALL_CASES = [case.name for case in catalogue.operator("small").cases("small")]
 
 # ---- workloads ----

@@ -44,7 +44,7 @@ def serving(*layer_keys, **allowed_to_fail):
 
 def marks_of(solution, layer_key, why_it_may_fail):
     marks = []
-    if layer_key in catalogue.full():
+    if layer_key in catalogue.keys_for_gpu():
         marks.append(pytest.mark.gpu)
     if why_it_may_fail:
         expected = AssertionError, ValueError

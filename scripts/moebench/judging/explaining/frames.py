@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from moebench.judging.calling import shortened
+from moebench.core.errors import shortened
 
 # a file of a solution as FIB unpacks it
 UNPACKED = re.compile(r'(?<=File ")(?P<folder>/[^"]*/fib_\w+)/(?P<file>[^"]+)(?=")')

@@ -20,8 +20,8 @@ from moebench.models.checkpoint.schemes import FP8, MXFP4
 from moebench.models.checkpoint.shared import SharedExperts, shared_experts
 from moebench.models.checkpoint.storage import HF_QUANT, Storage, storage_of
 from moebench.operators import catalogue
-from moebench.operators.fp8.layer import expert_bytes
 from moebench.operators.fp8.reference import BLOCK
+from moebench.operators.fp8.routed import TopKGiven
 from moebench.operators.layers import Sizes
 
 # Sizes in which layers must not differ
@@ -79,11 +79,10 @@ class Checkpoint:
             "tensor_ranks": tensor_ranks,
         }
 
-    def expert_bytes(self, sizes: Sizes) -> int:
-        """Return the bytes of an expert's weights and scales on a rank of these sizes."""
-        if self.kind == MXFP4:
-            return catalogue.MXFP4.expert_bytes(sizes)
-        return expert_bytes(sizes)
+    @property
+    def operator(self) -> TopKGiven:
+        """The operator with top-k given whose weights are of this kind."""
+        return catalogue.MXFP4 if self.kind == MXFP4 else catalogue.ROUTED
 
 
 @dataclass(frozen=True)

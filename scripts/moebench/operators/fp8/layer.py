@@ -152,12 +152,25 @@ class Fp8Layer(Operator):
         return trained_router.select(outputs, sizes)
 
     def bound(self, seq_len: int, counts: Counts, key: str) -> Bound:
-        sizes = self.layer_sizes()[key]
-        routing_bytes = self.routing_bytes(seq_len, sizes)
-        return layer_bound(seq_len, counts, routing_bytes, sizes, self.expert_bytes(sizes))
+        return self.bound_of(seq_len, counts, self.layer_sizes()[key])
+
+    def bound_of(self, seq_len: int, counts: Counts, sizes: Sizes) -> Bound:
+        """Return the roofline bound of a layer of these sizes, in the catalogue or not: active
+        experts' weights, rows' tokens and routing inputs are read once, the output is written once.
+        """
+        hidden = sizes["hidden_size"]
+        moved = counts.active * self.expert_bytes(sizes)
+        moved += counts.tokens * (hidden + 4 * hidden // BLOCK)
+        moved += self.routing_bytes(seq_len, sizes)
+        moved += seq_len * hidden * 2  # output, bf16
+
+        flops = 2 * counts.rows * 3 * sizes["intermediate_size"] * hidden
+        return Bound(counts.rows, counts.active, moved, flops)
 
     def expert_bytes(self, sizes: Sizes) -> int:
-        return expert_bytes(sizes)
+        """Return the bytes of an expert's FP8 weights and their fp32 scales, one per block."""
+        weights = 3 * sizes["intermediate_size"] * sizes["hidden_size"]
+        return weights + 4 * weights // BLOCK**2
 
 
 def self_contained(sizes: Sizes, names: Iterable[str], functions: Iterable[Callable]) -> str:
@@ -266,29 +279,3 @@ def harsh_scales(seed: str, shape: tuple[int, ...]) -> torch.Tensor:
     is_zero = integers(f"{seed}/zero", count, 5) == 0
     eighths[is_zero] = 0
     return torch.from_numpy(eighths / 8).float().reshape(shape)
-
-
-def expert_bytes(sizes: Sizes) -> int:
-    """Return the bytes of an expert's FP8 weights and their fp32 scales, one per block."""
-    weights = 3 * sizes["intermediate_size"] * sizes["hidden_size"]
-    return weights + 4 * weights // BLOCK**2
-
-
-def layer_bound(
-    seq_len: int, counts: Counts, routing_bytes: int, sizes: Sizes, expert_bytes: int
-) -> Bound:
-    """Return the roofline bound of a layer: active experts' weights, rows' tokens and routing
-    inputs are read once, the output is written once.
-
-    routing_bytes: of all routing inputs. expert_bytes: of one expert's weights and scales.
-    """
-    hidden = sizes["hidden_size"]
-    token_bytes = hidden + 4 * hidden // BLOCK
-
-    moved = counts.active * expert_bytes
-    moved += counts.tokens * token_bytes
-    moved += routing_bytes
-    moved += seq_len * hidden * 2  # output, bf16
-
-    flops = 2 * counts.rows * 3 * sizes["intermediate_size"] * hidden
-    return Bound(counts.rows, counts.active, moved, flops)

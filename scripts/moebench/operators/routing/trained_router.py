@@ -79,7 +79,7 @@ def draw_typical(seed: str, num_tokens: int, offset: int, sizes: Sizes) -> Route
     for attempt in itertools.count():
         outputs = draw(f"{seed}/{attempt}", num_tokens, {}, sizes)
         chosen = select(outputs, sizes)
-        counts = local_counts(chosen - offset, sizes)
+        counts = local_counts(chosen - offset, routed_experts(sizes))
         if is_typical(num_tokens, counts, sizes):
             return outputs
 
@@ -236,15 +236,6 @@ def in_groups(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
     return scores.reshape(tokens, groups, experts // groups)
 
 
-def local_counts(chosen: np.ndarray, sizes: Sizes) -> Counts:
-    """Return the counts of a rank, shared experts left out.
-
-    chosen: [T, top_k], experts counted from the rank's first one; those below 0 and beyond its last
-    are other ranks'.
-    """
-    return counts_below(routed_experts(sizes), chosen)
-
-
 def counts_with_shared(chosen: np.ndarray, rank: int, sizes: Sizes) -> Counts:
     """Return the counts of a rank, with its shared experts: token t takes them on rank t % ranks.
 
@@ -257,11 +248,15 @@ def counts_with_shared(chosen: np.ndarray, rank: int, sizes: Sizes) -> Counts:
     is_taken_here = np.arange(len(chosen)) % expert_ranks(sizes) == rank
     shared = np.arange(num_routed, num_local)
     shared = np.where(is_taken_here[:, None], shared, -1)
-    return counts_below(num_local, np.concatenate([local, shared], axis=1))
+    return local_counts(np.concatenate([local, shared], axis=1), num_local)
 
 
-def counts_below(num_local_experts: int, chosen: np.ndarray) -> Counts:
-    """Return the counts of the experts 0 to num_local_experts - 1. chosen: as of `local_counts`."""
+def local_counts(chosen: np.ndarray, num_local_experts: int) -> Counts:
+    """Return the counts of a rank's first experts, so many of them.
+
+    chosen: [T, top_k], experts counted from the rank's first one; those below 0 and beyond its last
+    are other ranks'.
+    """
     local = (chosen >= 0) & (chosen < num_local_experts)
     return Counts(
         rows=int(local.sum()),

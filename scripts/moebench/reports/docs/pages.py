@@ -141,12 +141,12 @@ def passes_block() -> str:
 def models_block() -> str:
     """Return a row for each model: which solution to use."""
     measured = models.measured_layers(rows())
-    return with_provenance(models.recommended(measured), rows_of_all(measured))
+    return with_provenance(models.recommended_table(measured), rows_of_all(measured))
 
 
 def speeds_block() -> str:
     """Return a row for each model: how many times the bound, by token count."""
-    return models.speeds(models.measured_layers(rows())).markdown()
+    return models.speeds_table(models.measured_layers(rows())).markdown()
 
 
 def shards_block() -> str:
@@ -163,7 +163,7 @@ def times_block(measured: list[MeasuredLayer]) -> str:
     """Return the table of every solution's times on these layers."""
     if not measured:
         return "Not measured."
-    return with_provenance(models.times(measured), rows_of_all(measured))
+    return with_provenance(models.times_table(measured), rows_of_all(measured))
 
 
 def served_block() -> str:
