@@ -15,7 +15,7 @@ from flashinfer.fused_moe import cutlass_fused_moe
 from ..common.host.arguments import checked
 from ..common.host.mxfp4_arguments import ROUTED_MXFP4, as_int8
 from ..common.triton.rows.dequantise import dequantise
-from .build import load_runner
+from .build import calling, load_runner
 from .keywords import check_signature, keywords, local_routing
 from .prepare import FLAGS, prepare
 
@@ -24,7 +24,7 @@ if torch.cuda.get_device_capability() != (9, 0):
     needs = "its kernels are for SM90"
     raise RuntimeError(f"flashinfer_mxfp4: {needs}; this GPU is sm_{major}{minor}")
 check_signature(inspect.signature(cutlass_fused_moe).parameters, FLAGS)
-load_runner()  # compiled here, when the solution is built, not when it is first called
+_MODULE = load_runner()  # compiled here, when the solution is built, not when it is first called
 
 # whether FlashInfer has tuned in this process; it keeps the fastest tiles for numbers of tokens
 _tuned = False
@@ -69,8 +69,9 @@ def layer(given, prepared):
     x = dequantise(given.hidden_states, given.hidden_states_scale)
     values = keywords(experts, weights, x, prepared, FLAGS, given.output)
 
-    if not _tuned:
-        with autotune(True):
-            cutlass_fused_moe(**values)
-        _tuned = True
-    cutlass_fused_moe(**values)
+    with calling(_MODULE):
+        if not _tuned:
+            with autotune(True):
+                cutlass_fused_moe(**values)
+            _tuned = True
+        cutlass_fused_moe(**values)
