@@ -72,7 +72,7 @@ def load_runner():
 
 @contextmanager
 def calling(module):
-    """Have cutlass_fused_moe call this module.
+    """Have FlashInfer's functions call this module, inside `with` or in a decorated function.
 
     FlashInfer itself keeps one module a process, while each solution has one of its own.
     """

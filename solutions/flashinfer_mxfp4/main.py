@@ -17,7 +17,8 @@ from ..common.host.mxfp4_arguments import ROUTED_MXFP4, as_int8
 from ..common.triton.rows.dequantise import dequantise
 from .build import calling, load_runner
 from .keywords import check_signature, keywords, local_routing
-from .prepare import FLAGS, prepare
+from .prepare import FLAGS
+from .prepare import prepare as prepare_weights
 
 if torch.cuda.get_device_capability() != (9, 0):
     major, minor = torch.cuda.get_device_capability()
@@ -54,6 +55,13 @@ def run_mxfp4(given):
         layer(given, prepare(weights))
 
 
+@calling(_MODULE)
+def prepare(weights):
+    """Return the weights in the order of FlashInfer's kernels, as prepare.py does."""
+    return prepare_weights(weights)
+
+
+@calling(_MODULE)
 def layer(given, prepared):
     """Write given.output [T, H] bf16.
 
@@ -69,9 +77,8 @@ def layer(given, prepared):
     x = dequantise(given.hidden_states, given.hidden_states_scale)
     values = keywords(experts, weights, x, prepared, FLAGS, given.output)
 
-    with calling(_MODULE):
-        if not _tuned:
-            with autotune(True):
-                cutlass_fused_moe(**values)
-            _tuned = True
-        cutlass_fused_moe(**values)
+    if not _tuned:
+        with autotune(True):
+            cutlass_fused_moe(**values)
+        _tuned = True
+    cutlass_fused_moe(**values)
