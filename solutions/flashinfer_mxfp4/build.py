@@ -9,6 +9,7 @@ compiled, or was installed with FlashInfer, is used as it is.
 
 import dataclasses
 import sys
+from contextlib import contextmanager
 from unittest import mock
 
 from flashinfer.fused_moe import core
@@ -47,7 +48,7 @@ def choose_spec():
 
 
 def load_runner():
-    """Compile the module unless it is there, and have cutlass_fused_moe use it in this process.
+    """Compile the module unless it is there, and return it, for `calling`.
 
     Raises:
         RuntimeError: there is no nvcc or ninja, or a source does not compile (the output is in the
@@ -66,4 +67,18 @@ def load_runner():
         core, "gen_cutlass_fused_moe_sm90_module", lambda use_fast_build=False: spec
     )
     with patched:
-        core.get_cutlass_fused_moe_module("90")  # kept by FlashInfer for the process
+        return core.get_cutlass_fused_moe_module.__wrapped__("90")
+
+
+@contextmanager
+def calling(module):
+    """Have FlashInfer's functions call this module, inside `with` or in a decorated function.
+
+    FlashInfer itself keeps one module a process, while each solution has one of its own.
+    """
+    kept = core.get_cutlass_fused_moe_module
+    core.get_cutlass_fused_moe_module = lambda architecture: module
+    try:
+        yield
+    finally:
+        core.get_cutlass_fused_moe_module = kept

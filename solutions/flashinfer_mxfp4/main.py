@@ -15,16 +15,17 @@ from flashinfer.fused_moe import cutlass_fused_moe
 from ..common.host.arguments import checked
 from ..common.host.mxfp4_arguments import ROUTED_MXFP4, as_int8
 from ..common.triton.rows.dequantise import dequantise
-from .build import load_runner
+from .build import calling, load_runner
 from .keywords import check_signature, keywords, local_routing
-from .prepare import FLAGS, prepare
+from .prepare import FLAGS
+from .prepare import prepare as prepare_weights
 
 if torch.cuda.get_device_capability() != (9, 0):
     major, minor = torch.cuda.get_device_capability()
     needs = "its kernels are for SM90"
     raise RuntimeError(f"flashinfer_mxfp4: {needs}; this GPU is sm_{major}{minor}")
 check_signature(inspect.signature(cutlass_fused_moe).parameters, FLAGS)
-load_runner()  # compiled here, when the solution is built, not when it is first called
+_MODULE = load_runner()  # compiled here, when the solution is built, not when it is first called
 
 # whether FlashInfer has tuned in this process; it keeps the fastest tiles for numbers of tokens
 _tuned = False
@@ -54,6 +55,13 @@ def run_mxfp4(given):
         layer(given, prepare(weights))
 
 
+@calling(_MODULE)
+def prepare(weights):
+    """Return the weights in the order of FlashInfer's kernels, as prepare.py does."""
+    return prepare_weights(weights)
+
+
+@calling(_MODULE)
 def layer(given, prepared):
     """Write given.output [T, H] bf16.
 

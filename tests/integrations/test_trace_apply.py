@@ -17,34 +17,47 @@ PROGRAM = TESTS / "support" / "engines" / "applied_call.py"
 pytestmark = pytest.mark.xdist_group("trace apply")  # one worker makes the calls
 
 
-@pytest.fixture(scope="module")
-def answer(tmp_path_factory):
-    """What applied_call.py prints."""
-    folder = tmp_path_factory.mktemp("applied")
-    trace_apply.pack_for_trace_apply(["triton_fused_v2"], folder, ["small"])
-    environment = os.environ | {
+def answer_of(solution, key, tokens, folder, **environment):
+    """What applied_call.py prints where Trace Apply has a solution of a layer."""
+    trace_apply.pack_for_trace_apply([solution], folder, [key])
+    environment = os.environ | environment
+    environment |= {
         "FLASHINFER_TRACE_APPLY": "1",
         "FLASHINFER_TRACE_APPLY_PATH": str(folder),
-        "HOME": str(tmp_path_factory.mktemp("home")),
         "PYTHONPATH": str(TESTS / "support" / "solutions"),
-        "TRITON_INTERPRET": "1",
     }
-    command = [sys.executable, PROGRAM]
+    command = [sys.executable, PROGRAM, key, str(tokens)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory):
+    """That of triton_fused_v2 in Triton's interpreter."""
+    folder = tmp_path_factory.mktemp("applied")
+    home = str(tmp_path_factory.mktemp("home"))
+    return answer_of("triton_fused_v2", "small", 5, folder, HOME=home, TRITON_INTERPRET="1")
+
+
 @pytest.mark.slow
 def test_the_call_runs_the_packed_solution(answer):
-    assert answer["relaxed"] >= 0.85
+    assert answer["matched"]["relaxed"] >= 0.85
     assert answer["counts"]["hit"] == 1
 
 
 @pytest.mark.slow
 def test_an_activation_that_the_layer_has_not_is_refused(answer):
-    assert answer["error"] == "ValueError"
+    assert answer["clamp_error"].startswith("ValueError")
     assert answer["counts"]["error"] == 1
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_call_and_a_graph_of_it_run_the_packed_solution(tmp_path):
+    answer = answer_of("hopper_fused", "full", 57, tmp_path)
+    assert answer["matched"]["relaxed"] >= 0.85
+    assert answer["same_in_graph"]
+    assert answer["counts"] == {"hit": 1, "error": 1}
 
 
 def test_every_written_layer_is_named_as_flashinfer_names_its_call(tmp_path):

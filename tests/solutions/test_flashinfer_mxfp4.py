@@ -269,6 +269,14 @@ def test_our_build_instantiates_some_of_the_installed_releases_kernels(
     assert len(files) < len(full.sources) / 5
 
 
+def test_flashinfer_calls_a_solutions_own_module():
+    """FlashInfer keeps one for a process, in which FlashInfer-Bench runs several solutions."""
+    kept = build.core.get_cutlass_fused_moe_module
+    with build.calling("ours"):
+        assert build.core.get_cutlass_fused_moe_module("90") == "ours"
+    assert build.core.get_cutlass_fused_moe_module is kept
+
+
 def test_only_sources_that_differ_are_written_again(tmp_path):
     """A newer file would be compiled again."""
     arguments = (tmp_path, source.KERNELS, source.ACTIVATIONS, source.SCALES)

@@ -18,13 +18,12 @@ from moebench.operators import catalogue
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.operators.workloads import recorded
 from moebench.profiling.record import WorkloadProfile
-from moebench.reports import layer_times, profiles, repeats, served
+from moebench.reports import engines, layer_times, profiles, repeats, served
 from moebench.reports.docs import pages
 from moebench.reports.table import decimal
 from moebench.results import measurements
 from moebench.results.summary import counted
 
-ENGINES = paths.RECORDS / "engines"
 RAY = paths.RECORDS / "ray.md"
 WITHOUT_RAY = r"(\d+) cells of [^|]*, whole jobs \| one GPU without Ray (\d+) s"
 WITH_ACTORS = r"with actors in place of batches \| (\d+) s:"
@@ -46,18 +45,6 @@ def percent(share: float, digits: int = 0) -> str:
 # Engines
 
 
-def json_lines(name: str) -> list[dict]:
-    """Return the objects in a file of records/engines/."""
-    text = (ENGINES / name).read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def vllm_runs(layers: int) -> pd.DataFrame:
-    """Return the runs of vLLM with so many layers of a model, a row for each concurrency."""
-    runs = pd.json_normalize(json_lines("vllm.jsonl"))
-    return runs[runs["model.num_hidden_layers"] == layers]
-
-
 def least_and_greatest_saving(ours: pd.Series, theirs: pd.Series) -> list[str]:
     """Return how much less `ours` is than `theirs`, in %, over concurrencies."""
     savings = 1 - ours / theirs
@@ -71,7 +58,7 @@ def less_per_token_in_vllm(layers: int, backend: str) -> list[str]:
 
     layers: of the model. Only runs of the solution before the backend's last one are taken.
     """
-    runs = vllm_runs(layers)
+    runs = engines.vllm_runs(layers)
     theirs = runs[runs.backend == backend]
     ours = runs[(runs.backend == "solution") & (runs.date < theirs.date.max())]
 
@@ -85,7 +72,7 @@ def less_per_token_side_by_side(layers: int, backend: str) -> list[str]:
     """Return the same as `less_per_token_in_vllm`, by the last run in which both servers were up
     together.
     """
-    runs = vllm_runs(layers)
+    runs = engines.vllm_runs(layers)
     together = runs[runs.date == runs.date.max()]
     tpot = together.pivot(index="concurrency", columns="backend", values="median_tpot_ms")
     return least_and_greatest_saving(tpot.solution, tpot[backend])
@@ -97,7 +84,7 @@ def less_in_sglang(runs: list[str], than: list[str]) -> list[str]:
 
     runs, than: names of runs in the record, over which medians are taken.
     """
-    by_name = pd.DataFrame(json_lines("sglang.jsonl")).set_index("run_name")
+    by_name = pd.DataFrame(engines.json_lines("sglang.jsonl")).set_index("run_name")
     savings = []
     for field in ("median_decode_latency", "prefill_latency"):
         ours = by_name[field][runs].median()

@@ -15,6 +15,7 @@ from moebench.operators.roofline import H100, MEASURED_ON
 from moebench.operators.workloads import recorded_counts
 from moebench.reports import (
     comparison,
+    engines,
     layer_times,
     measured_with,
     models,
@@ -202,6 +203,13 @@ def all_reduce_block() -> str:
     return layer_times.markdown(layer_times.all_reduce_tables(layer_times.all_reduce_points()))
 
 
+def vllm_block(layers: int, backends: list[str], since: str = "", until: str = "~") -> str:
+    """Return the table of servers with so many layers; see `engines.vllm_table`."""
+    return engines.vllm_table(layers, backends, since, until).markdown()
+
+
+VLLM = "integrations/vllm/README.md"
+OURS = ["triton", "solution"]
 TABLES: Tables = {
     ("README.md", "solutions"): lambda: solutions_block(headline_clock()),
     ("README.md", "models"): models_block,
@@ -219,6 +227,14 @@ TABLES: Tables = {
     ("docs/served.md", "predicted"): lambda: predicted.table(served.recorded()).markdown(),
     ("docs/multi_gpu.md", "all-reduce"): all_reduce_block,
     ("docs/profile.md", "profile"): profile_block,
+    (VLLM, "qwen3-30b"): lambda: vllm_block(48, OURS, until="2026-11-26 03"),
+    (VLLM, "deepgemm"): lambda: vllm_block(48, ["deep_gemm", "solution"], since="2026-11-26 07"),
+    (VLLM, "qwen3.5-35b"): lambda: vllm_block(40, OURS),
+    (VLLM, "deepseek-v3"): lambda: vllm_block(12, OURS),
+    (VLLM, "four-h200"): lambda: vllm_block(36, [*OURS, "solution_sum"], since="2026-11-27 07:13"),
+    (VLLM, "four-h100"): lambda: vllm_block(24, OURS),
+    (VLLM, "logprobs"): lambda: engines.logprobs_table().markdown(),
+    ("integrations/sglang/README.md", "qwen3-30b"): lambda: engines.sglang_table(24).markdown(),
     ("records/repeats.md", "repeats"): lambda: repeats.table().markdown(),
     ("records/repeats.md", "ratios"): lambda: repeats.ratios_table().markdown(),
 }

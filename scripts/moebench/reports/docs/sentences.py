@@ -40,6 +40,8 @@ NO_SENTENCE = re.compile(
     re.M | re.S,
 )
 
+PAGES = ("docs/*.md", "integrations/**/*.md", "solutions/*/README.md", "records/repeats.md")
+
 Functions = Mapping[str, Callable[..., list[str]]]
 
 
@@ -101,10 +103,12 @@ def listed(root: Path = paths.ROOT) -> list[Sentence]:
 
 
 def page_files(root: Path = paths.ROOT) -> dict[str, Path]:
-    """Return path from the root -> file: README.md, the pages of docs/ and records/repeats.md."""
-    files = sorted((root / "docs").glob("*.md"))
-    files.append(root / "README.md")
-    files += (root / "records").glob("repeats.md")
+    """Return path from the root -> file: README.md, the pages of docs/ and of integrations/, each
+    solution's README.md and records/repeats.md.
+    """
+    files = [root / "README.md"]
+    for pattern in PAGES:
+        files += sorted(root.glob(pattern))
     return {path.relative_to(root).as_posix(): path for path in files}
 
 
