@@ -1,7 +1,7 @@
 """What tests may import, and which of them this machine can run; before any of them is imported.
 
-A test's name is its claim. Its docstring says what a user would meet if the claim were false, or
-which case this is. `support/` has what several folders share: pyproject.toml puts it in reach.
+A test's name is its claim. Its docstring says what the test catches, or which case this is.
+`support/` has what several folders share: pyproject.toml puts it in reach.
 """
 
 import importlib

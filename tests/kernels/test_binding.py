@@ -98,6 +98,6 @@ def test_a_call_with_an_argument_less_is_refused(binding):
 
 @pytest.mark.parametrize("name", OTHER_FORMS)
 def test_a_form_that_the_library_is_not_built_for_is_refused(binding, name):
-    """Bytes of one argument read as another's."""
+    """Catches bytes of one argument read as another's."""
     with pytest.raises(RuntimeError, match="run_layer"):
         getattr(binding, name)(*layer_arguments("small", 3, "cpu").values())

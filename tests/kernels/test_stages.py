@@ -293,7 +293,7 @@ def test_quantise_tokens(device, seed, size):
 @pytest.mark.parametrize("row_major", [False, True])
 @pytest.mark.parametrize("num_tokens", [1, 16, 37])
 def test_dequantise(device, num_tokens, row_major, monkeypatch):
-    """Another token's scale, which the routing's weights would hide."""
+    """Catches another token's scale, which the routing's weights would hide."""
     case = Case(device, num_tokens)
     x = case.fp8(num_tokens, case.hidden)
     x_scale = case.scales(case.hidden // 128, num_tokens)

@@ -1,7 +1,5 @@
-"""sglang_triton: SGLang's kernel is loaded and called as it wants to be, and our stages around
-it.
-
-A test's docstring says what fails, or which case it is, without what is tested.
+"""sglang_triton: SGLang's kernel is loaded and called as it wants to be, and our stages around it
+are right.
 """
 
 import importlib
@@ -70,9 +68,7 @@ def write_kernels(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("folder", ["srt/layers/moe/fused_moe_triton", "kernels/ops/moe"])
 def test_the_kernel_is_loaded_without_its_package(module, write_kernels, folder):
-    """That one module needs none of SGLang's compiled libraries, wherever a
-    version keeps it.
-    """
+    """That one module needs none of SGLang's compiled libraries, wherever a version keeps it."""
     write_kernels(folder)
     load = module("load")
     before = set(sys.modules)
@@ -102,7 +98,7 @@ def test_what_a_newer_sglang_adds_keeps_its_default(module, write_kernels):
 
 @pytest.mark.parametrize("intermediate", [384, 512, 768, 1536, 2048])
 def test_both_gemms_share_the_order_of_rows(module, intermediate):
-    """Rows padded to one tile and multiplied by another."""
+    """Catches rows padded to one tile and multiplied by another."""
     choose_configs = module("tiles").choose_configs
     for rows_per_expert in (0.03, 4, 4.1, 12, 12.1, 24, 24.1, 32, 500):
         first, second, _ = choose_configs(rows_per_expert, intermediate)
@@ -197,7 +193,7 @@ class OverflowCase:
 @pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("first_tile", [0, 2])
 def test_tiles_beyond_the_grid_are_multiplied(module, in_order, first_tile):
-    """A rank that gets more than twice its share of the rows."""
+    """Catches a rank that gets more than twice its share of the rows."""
     case = OverflowCase()
     shape = (len(case.token), case.COLUMNS)
     output = torch.full(shape, torch.nan, dtype=torch.bfloat16, device=DEVICE)
@@ -242,9 +238,7 @@ def test_swiglu_quant_rows_is_the_shared_stage(module, num_tokens):
 @pytest.mark.parametrize("layer_key", ["small", *map(slow, SMALL[1:])])
 @pytest.mark.parametrize(("num_tokens", "tiles"), [(1, None), (9, None), (9, 2)])
 def test_kernel_gives_the_definitions_answer(module, layer_key, num_tokens, tiles, monkeypatch):
-    """A parameter of the installed kernel that means something else; rows beyond
-    its grid.
-    """
+    """Catches a parameter of the kernel that means something else, and rows beyond its grid."""
     main = module("main", layer_key)
     if tiles:
         monkeypatch.setattr(main, "usual_tiles", lambda *sizes: tiles)
@@ -262,7 +256,7 @@ def test_kernel_gives_the_definitions_answer(module, layer_key, num_tokens, tile
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_90", "sm_100"])
 def test_stages_compile(architecture, tmp_path):
-    """The first call at some token count dies in the compiler."""
+    """Catches a first call that dies in the compiler."""
     tokens = (1, 300, 500, 1000, 4096)
     kernels = ahead_of_time.compiled("sglang_triton", "full", architecture, tokens, tmp_path)
 

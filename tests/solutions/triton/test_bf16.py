@@ -181,7 +181,7 @@ def tabled_tiles(table):
 @pytest.mark.parametrize("architecture", ["sm_90", "sm_100"])
 @pytest.mark.parametrize("name", ["align_fused_bf16", "gather_scatter_bf16"])
 def test_every_tabled_tile_compiles(packed_module, name, architecture, tmp_path):
-    """The first call at some token count dies in the compiler, or does not fit the machine.
+    """Catches a first call that dies in the compiler, or does not fit the machine.
 
     Also a kernel several times slower than it should be, because it spills or leaves the newest
     tensor cores.
