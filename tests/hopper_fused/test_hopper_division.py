@@ -11,6 +11,7 @@ import host_program
 import pytest
 from every_solution import slow
 from moebench.operators import catalogue
+from packed_sources import with_one_replaced
 
 hypothesis = pytest.importorskip("hypothesis")
 given = hypothesis.given
@@ -233,10 +234,8 @@ def narrow(tmp_path_factory):
     folder = tmp_path_factory.mktemp("narrow")
     division = Division("small-one-group", folder)
     problem = folder / "problem.cuh"
-    text = problem.read_text()
-    changed = text.replace("kHidden = 640;", f"kHidden = {NARROW_HIDDEN};")
-    assert changed != text
-    problem.write_text(changed)
+    hidden = f"kHidden = {NARROW_HIDDEN};"
+    problem.write_text(with_one_replaced(problem.read_text(), "kHidden = 640;", hidden))
     division.program = host_program.compiled("hopper_division.cc", folder, folder)
     return division
 

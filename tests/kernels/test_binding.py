@@ -5,6 +5,7 @@ import shutil
 import pytest
 import torch
 from layer_inputs import arguments as layer_arguments
+from layer_inputs import misaligned, strided
 from packed_sources import packed_texts
 
 from solutions.common.host.build_library import build_library, load_library
@@ -50,17 +51,7 @@ def narrow(tensor):
     return tensor[..., :-1].contiguous()
 
 
-def strided(tensor):
-    return tensor.repeat_interleave(2, dim=-1)[..., ::2]
-
-
-def unaligned(tensor):
-    """Return an equal tensor that starts an element behind a multiple of 16 bytes."""
-    longer = torch.empty(tensor.numel() + 1, dtype=tensor.dtype)
-    return longer[1:].view(tensor.shape)
-
-
-@pytest.mark.parametrize("spoil", [narrow, strided, unaligned, torch.Tensor.bool])
+@pytest.mark.parametrize("spoil", [narrow, strided, misaligned, torch.Tensor.bool])
 @pytest.mark.parametrize("name", ["routing_bias", "hidden_states_scale", "gemm2_weights", "output"])
 def test_a_tensor_is_refused_in_the_words_of_python(binding, host, name, spoil):
     arguments = layer_arguments("small", 3, "cpu")

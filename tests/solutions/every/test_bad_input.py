@@ -3,7 +3,7 @@
 import pytest
 import torch
 from every_solution import OUTPUT, local_experts_of, serving
-from layer_inputs import DEVICE
+from layer_inputs import DEVICE, misaligned, strided
 from layer_inputs import arguments as layer_arguments
 from moebench.operators import catalogue
 
@@ -21,19 +21,6 @@ of_any_kind = serving(
     *("full", "deepseek-v3-ep8-routed", "bf16"),
     *("small", "small-routed", "small-mxfp4", "bf16_small"),
 )
-
-
-def strided(tensor):
-    """The same shape and values, every second element of a larger tensor."""
-    *others, columns = tensor.shape
-    wide = torch.empty(*others, 2 * columns, dtype=tensor.dtype, device=tensor.device)
-    return wide[..., ::2].copy_(tensor)
-
-
-def misaligned(tensor):
-    """Contiguous, but one element beyond a multiple of 16 bytes."""
-    room = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)
-    return room[1:].view(tensor.shape).copy_(tensor)
 
 
 FAULTS = ["dtype", "rank", "device", "contiguity", "alignment", "not a tensor", "nothing"]

@@ -190,7 +190,7 @@ def whole_arguments(num_tokens, weights):
 @serving(WHOLE)
 @pytest.mark.parametrize("num_tokens", [8, 32])
 def test_calls_and_replays_of_a_whole_layer_have_the_same_bits(layer, num_tokens, whole_weights):
-    """Catches a layer that is a bit off in some runs: the next router may send a token elsewhere."""
+    """Catches a layer that is a bit off in some runs: the next router sends a token elsewhere."""
     layer_in_bf16 = in_bf16(layer)
     arguments = whole_arguments(num_tokens, whole_weights)
     output = arguments[-1]

@@ -194,7 +194,7 @@ def assert_product(output, expected, route):
 @pytest.mark.parametrize(("n", "dtype"), OUTPUTS)
 @pytest.mark.parametrize("tile", PRODUCTS, ids=["-".join(map(str, tile)) for tile in PRODUCTS])
 def test_product(module, device, tile, n, dtype):
-    """Catches scales of another row or group, a tile or part of K left out, rows beyond M stored."""
+    """Catches scales of another row or group, a tile or part of K left out, stores beyond M."""
     step = module("block_scaled_matmul")
     quantise = module("group_quantise")
     x, weight, scale = operands(37, n, 512, device)

@@ -22,6 +22,13 @@ def write_texts(folder, texts):
         file.write_text(text, encoding="utf-8")
 
 
+def with_one_replaced(text, old, new):
+    """Return the text with its only `old` replaced. Raises ValueError for none or several."""
+    if text.count(old) != 1:
+        raise ValueError(f"{old!r}: got {text.count(old)} of them, want one")
+    return text.replace(old, new)
+
+
 def include_flags(folder, *others):
     """Return a compiler's flags for every folder below one that has a header, and for others."""
     folders = [folder, *others]
