@@ -14,7 +14,6 @@ import pytest
 import stage_build
 import stage_inputs
 import torch
-import tvm_ffi.libinfo
 from every_solution import slow
 from packed_sources import (
     CUDA,
@@ -23,6 +22,7 @@ from packed_sources import (
     with_one_replaced,
     write_texts,
 )
+from tvm_ffi.libinfo import find_libtvm_ffi
 
 from solutions.common.host.build_library import load_library
 
@@ -52,11 +52,10 @@ def build_program(layer_key, folder):
     texts["launch_layer_cu.cuh"] = texts.pop("launch_layer.cu")
     write_texts(folder, texts)
 
-    tvm = (tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path())
-    library = Path(tvm_ffi.libinfo.find_libtvm_ffi())
+    library = Path(find_libtvm_ffi())
     command = ["nvcc", "-std=c++17", "-O1", "-w", "-cudart", "none"]
     command += ["-gencode=arch=compute_90a,code=sm_90a"]
-    command += [*include_flags(folder, *tvm), SAMPLE, "-o", folder / "program"]
+    command += [*include_flags(folder), SAMPLE, "-o", folder / "program"]
     command += [library, "-Xlinker", f"-rpath={library.parent}"]
     subprocess.run(command, check=True)
     return folder / "program"

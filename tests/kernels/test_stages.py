@@ -93,9 +93,6 @@ class Case(Draw):
         w = self.fp8(NUM_LOCAL_EXPERTS, columns, depth)
         return w, self.scales(NUM_LOCAL_EXPERTS, columns // 128, depth // 128)
 
-    def bf16_full_of_nan(self, *shape):
-        return torch.full(shape, torch.nan, dtype=torch.bfloat16, device=self.device)
-
     def experts(self):
         """[T, top_k] int32, as `route` gives them: no expert twice for a token, half of them not
         local.
@@ -388,7 +385,7 @@ def test_gemm2_in_column_slices(device, seed):
     width = case.slice_width()
 
     for first in range(0, case.hidden, width):
-        y = case.bf16_full_of_nan(num_rows, width)
+        y = case.full_of_nan(num_rows, width)
         gemm2(*operands, first, y, case.tile)
 
         expected = gemm2_ref(*operands, block_m, first, width)[rows]
@@ -411,7 +408,7 @@ def test_combine(device, seed, num_tokens, branch):
     permutation = permute_ref(expert, NUM_LOCAL_EXPERTS, 16)
     row_of_pair = permutation.row_of_pair
     weight = case.normal(num_tokens, TOP_K)
-    output = case.bf16_full_of_nan(num_tokens, case.hidden)
+    output = case.full_of_nan(num_tokens, case.hidden)
     expected = output.clone()
     width = case.slice_width()
 
@@ -430,6 +427,6 @@ def test_combine(device, seed, num_tokens, branch):
 def random_y(case, permutation, width):
     """Return y [rows, width]: NaN in rows of no token."""
     rows = rows_of_tokens(permutation, 16)
-    y = case.bf16_full_of_nan(len(permutation.pair_of_row), width)
+    y = case.full_of_nan(len(permutation.pair_of_row), width)
     y[rows] = case.normal(len(rows), width).bfloat16()
     return y

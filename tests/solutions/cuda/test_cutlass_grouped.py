@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ahead_of_time import CUOBJDUMP, resources
+from ahead_of_time import cuobjdump, resources
 from flashinfer_bench.compile import BuilderRegistry
 from layer_inputs import arguments as layer_arguments
 from moebench.core import paths
@@ -18,7 +18,6 @@ from moebench.operators import catalogue
 from moebench.packing import manifest, pack
 from moebench.profiling.stages import stage_of
 from packed_sources import include_flags, packed_texts, write_texts
-from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
 NAME = "cutlass_grouped"
 STAGES = ("route_kernel", "permute_kernel", "swiglu_quant_kernel", "combine_kernel")
@@ -55,11 +54,6 @@ def layer():
     """What FIB builds; compiled for sm_90a once for each content of the sources."""
     packed = pack.pack(NAME)["full"]
     return BuilderRegistry.get_instance().build(catalogue.definition("full"), packed)
-
-
-def cuobjdump(option, library):
-    command = [CUOBJDUMP, option, library]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def is_gemm(kernel):
@@ -112,10 +106,10 @@ OTHER_LAYERS = ["kimi-k2-ep1", "minimax-m2", "qwen3-next"]
 def test_stages_compile_for_hopper_and_do_not_spill(layer_key, tmp_path):
     """Catches a first call that dies in nvcc. The GEMMs take minutes and are tested below."""
     write_texts(tmp_path, packed_texts(NAME, layer_key))
-    includes = include_flags(tmp_path, find_include_path(), find_dlpack_include_path())
     built = tmp_path / "layer.o"
+    flags = [*FLAGS, HOPPER, *include_flags(tmp_path)]
 
-    command = ["nvcc", *FLAGS, HOPPER, *includes, "-c", tmp_path / "layer.cu", "-o", built]
+    command = ["nvcc", *flags, "-c", tmp_path / "layer.cu", "-o", built]
     done = subprocess.run(command, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
@@ -143,13 +137,14 @@ def test_hopper_build_has_every_gemm_and_does_not_spill(build_module):
 @compiles("sm_90")
 def test_hopper_gemms_use_the_tensor_cores_and_wait_for_the_stage_before(build_module):
     """Catches a GEMM several times slower than it can be, or one that reads too early."""
-    libraries = build_module.build("sm_90")
-    for function in cuobjdump("-sass", libraries[0]).split("Function : ")[1:]:
-        name = function.split(maxsplit=1)[0]
-        if is_gemm(name):
-            assert "QGMMA" in function, name
-            assert "UTMALDG" in function, name
-            assert "ACQBULK" in function, name
+    library, _ = build_module.build("sm_90")
+    functions = cuobjdump("-sass", library).split("Function : ")[1:]
+    gemms = [function for function in functions if is_gemm(function.split(maxsplit=1)[0])]
+    assert gemms
+    for gemm in gemms:
+        assert "QGMMA" in gemm
+        assert "UTMALDG" in gemm
+        assert "ACQBULK" in gemm
 
 
 @compiles("sm_100")

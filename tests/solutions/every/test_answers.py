@@ -19,7 +19,6 @@ from every_solution import (
     run,
     serving,
     slow,
-    without_local_expert,
 )
 from flashinfer_bench.bench.utils import load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
@@ -217,7 +216,7 @@ def test_rows_without_a_local_expert_are_zero(layer, layer_key, num_tokens, ever
     lowered = slice(1, None, 2) if every_second else slice(None)
     last = FIRST_EXPERT + local_experts_of(layer_key)
     arguments["routing_logits"][lowered, FIRST_EXPERT:last] = -20
-    nowhere = without_local_expert(layer_key, arguments)
+    nowhere = (chosen_local_experts(layer_key, arguments) < 0).all(1)
     assert nowhere[lowered].all()
     assert nowhere.all() != every_second
 
@@ -288,7 +287,9 @@ def test_tensors_changed_in_place_change_the_answer(layer, layer_key, together):
 def test_nan_reaches_the_output(layer, layer_key, name, code):
     """Catches a broken activation or weight that gives a finite answer, as if its code were 480."""
     arguments = layer_arguments(layer_key, 3)
-    token, expert = a_local_pair(layer_key, arguments)
+    chosen = chosen_local_experts(layer_key, arguments)
+    token, slot = (chosen >= 0).nonzero()[0].tolist()
+    expert = chosen[token, slot]
     place = (token, 5) if name == "hidden_states" else (expert, 130, 5)
     arguments[name].view(torch.uint8)[place] = code
     expected = expected_output(layer_key, arguments).isnan()
@@ -300,11 +301,10 @@ def test_nan_reaches_the_output(layer, layer_key, name, code):
     assert torch.equal(output.isnan(), expected)
 
 
-def a_local_pair(layer_key, arguments):
-    """A token, and the number on this rank of one of its experts."""
+def chosen_local_experts(layer_key, arguments):
+    """Return the chosen experts by their numbers on this rank, [T, top_k]; -1 of another's."""
     route = reference(layer_key).route
     experts, _ = route(arguments["routing_logits"], arguments["routing_bias"], 1.0)
     local = experts - arguments["local_expert_offset"]
     is_local = (local >= 0) & (local < local_experts_of(layer_key))
-    token, slot = is_local.nonzero()[0].tolist()
-    return token, int(local[token, slot])
+    return torch.where(is_local, local, -1)

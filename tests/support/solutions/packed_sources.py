@@ -1,6 +1,7 @@
 """The sources of packed solutions, as texts and as files."""
 
 from moebench.packing.pack import pack
+from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
 CUDA = (".cu", ".cuh")
 
@@ -29,8 +30,8 @@ def with_one_replaced(text, old, new):
     return text.replace(old, new)
 
 
-def include_flags(folder, *others):
-    """Return a compiler's flags for every folder below one that has a header, and for others."""
-    folders = [folder, *others]
-    folders += [header.parent for header in folder.rglob("*.cuh")]
-    return [f"-I{path}" for path in sorted(set(map(str, folders)))]
+def include_flags(folder):
+    """Return a compiler's flags for every folder below one that has a header, and for tvm-ffi's."""
+    folders = {folder, *(header.parent for header in folder.rglob("*.cuh"))}
+    others = [find_include_path(), find_dlpack_include_path()]
+    return [f"-I{path}" for path in [*sorted(folders), *others]]
