@@ -65,7 +65,7 @@ class Division:
     def __init__(self, layer_key, folder):
         sizes = catalogue.layer_sizes()[layer_key]
         sample = "hopper_division.cc"
-        self.program = host_program.of_packed("hopper_fused", layer_key, sample, folder)
+        self.program = host_program.build_packed("hopper_fused", layer_key, sample, folder)
         self.experts = sizes["num_local_experts"]
         n_block_pairs = -(-sizes["intermediate_size"] // 256)
         self.n_blocks = sizes["intermediate_size"] // 32  # of an m_block, in the one launch
@@ -236,7 +236,7 @@ def narrow(tmp_path_factory):
     problem = folder / "problem.cuh"
     hidden = f"kHidden = {NARROW_HIDDEN};"
     problem.write_text(with_one_replaced(problem.read_text(), "kHidden = 640;", hidden))
-    division.program = host_program.compiled("hopper_division.cc", folder, folder)
+    division.program = host_program.build("hopper_division.cc", folder)
     return division
 
 

@@ -33,7 +33,7 @@ def program(tmp_path_factory):
     @cache
     def get(layer_key):
         folder = tmp_path_factory.mktemp(layer_key)
-        return host_program.of_packed("cutlass_grouped", layer_key, "cutlass_permute.cc", folder)
+        return host_program.build_packed("cutlass_grouped", layer_key, "cutlass_permute.cc", folder)
 
     return get
 
