@@ -17,6 +17,7 @@ import triton.language as tl
 from every_solution import each_device, slow
 from layer_inputs import halves_swapped
 from moebench.operators.fp8 import swiglu as activations
+from permuted_rows import rows_of_tokens
 from random_values import Draw
 
 from solutions.common.host.problem import (
@@ -107,7 +108,7 @@ class Case(Draw):
     @cached_property
     def used_rows(self):
         """Rows that hold a token; all others are padding or undefined."""
-        return rows_of_tokens(self.permutation, self.tile.block_m)
+        return rows_of_tokens(self.permutation)
 
     def gemm1_operands(self):
         """Return x, x_scale, w13 and w13_scale."""
@@ -122,11 +123,6 @@ class Case(Draw):
         blocks = self.hidden // 128
         divisors = [n for n in (2, 3, 4) if blocks % n == 0]
         return self.hidden // self.choice(divisors)
-
-
-def rows_of_tokens(permutation, block_m):
-    pair = permutation.pair_of_row[: int(permutation.num_tiles) * block_m]
-    return (pair >= 0).nonzero().flatten()
 
 
 def assert_within(output, expected, relative, absolute):
@@ -426,7 +422,7 @@ def test_combine(device, seed, num_tokens, branch):
 
 def random_y(case, permutation, width):
     """Return y [rows, width]: NaN in rows of no token."""
-    rows = rows_of_tokens(permutation, 16)
+    rows = rows_of_tokens(permutation)
     y = case.full_of_nan(len(permutation.pair_of_row), width)
     y[rows] = case.normal(len(rows), width).bfloat16()
     return y

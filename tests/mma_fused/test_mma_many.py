@@ -14,6 +14,7 @@ import torch
 from every_solution import assert_close, expected_output
 from moebench.operators import catalogue
 from moebench.packing import manifest
+from permuted_rows import rows_of_tokens
 from random_values import Draw
 
 from solutions.common.triton.rows.permute import permute_ref
@@ -66,8 +67,8 @@ def permutation(draw, block_m):
 
 def real_rows(permuted, *values):
     """Return the values [rows, ...] of the rows that have a token, as fp32."""
-    real = permuted.pair_of_row[: int(permuted.num_rows)] >= 0
-    return [value[: len(real)][real].float() for value in values]
+    rows = rows_of_tokens(permuted)
+    return [value[rows].float() for value in values]
 
 
 def choice(module, blocks):

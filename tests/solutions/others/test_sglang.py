@@ -13,6 +13,7 @@ from layer_inputs import DEVICE
 from layer_inputs import arguments as layer_arguments
 from moebench.operators import catalogue
 from moebench.packing import eligibility, manifest
+from permuted_rows import rows_of_tokens
 from random_values import Draw
 
 from solutions.common.triton.rows.permute import permute_ref
@@ -215,7 +216,7 @@ def test_swiglu_quant_rows_is_the_shared_stage(module, num_tokens):
     expert = draw.integers(-1, 5, num_tokens, 8)
     expert[0] = -1
     permutation = permute_ref(expert, 5, 16, padding=expert.numel())
-    used = permutation.row_of_pair[expert >= 0].long()
+    used = rows_of_tokens(permutation)
     g = draw.full_of_nan(len(permutation.pair_of_row), 512)
     g[used] = draw.normal(len(used), 512).bfloat16()
 
