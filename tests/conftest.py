@@ -1,24 +1,39 @@
 """What tests may import, and which of them this machine can run; before any of them is imported.
 
-A test's name is its claim. Its docstring says what a user would meet if the claim were false, or
-which case this is. `support/` has what several folders share: pyproject.toml puts it in reach.
+A test's name is its claim. Its docstring says what the test catches, or which case this is.
+`support/` has what several folders share: pyproject.toml puts it in reach.
 """
 
 import importlib
 import os
+import shutil
 import sys
 import tempfile
 from collections import Counter
 
 import pytest
 
+IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+
+if not IS_WORKER:
+    # pytest keeps the folders of three runs where it always does
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    # all else that tests and their processes leave behind, torchrun's logs for instance, goes with
+    # this folder; its name is short for the sake of sockets
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="moe-")
+
 os.environ["FIB_CACHE_PATH"] = tempfile.mkdtemp(prefix="fib-cache-")
 
 import torch  # noqa: E402
 from moebench.core import interpreter  # noqa: E402, F401  before any test imports Triton
 
-if "PYTEST_XDIST_WORKER" in os.environ:
+if IS_WORKER:
     torch.set_num_threads(1)  # the workers have the cores already
+
+
+def pytest_unconfigure():
+    if not IS_WORKER:
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items):

@@ -1,7 +1,9 @@
 """A solution, or the reference, for a rank's share of a layer, whatever part that is."""
 
+import atexit
 import importlib
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -59,6 +61,7 @@ def import_solution(name: str, share: Share, routed: bool) -> tuple[ModuleType, 
     package = f"{name}_{form}_e{len(share.experts)}_i{len(share.columns)}"
     if package not in sys.modules:
         folder = tempfile.mkdtemp(prefix="share-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         sys.path.insert(0, folder)
         write_sources(solution, share, Path(folder, package))
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from packed_sources import CUDA, packed_texts
+from packed_sources import CUDA, packed_texts, with_one_replaced
 
 HERE = Path(__file__).parent
 STAND_IN = f'#pragma once\n#include "{HERE / "hopper_on_host.h"}"\n'
@@ -57,18 +57,13 @@ NOT_MISSED = {1: {"fence_barrier_init"}, 2: set()}
 pytestmark = pytest.mark.xdist_group("hopper barriers")  # one worker builds the programs
 
 
-def replaced(text, old, new):
-    assert old in text
-    return text.replace(old, new)
-
-
 def device_code(name, text):
     """Return a packed file's text as the host compiles it."""
     if name == "wgmma.cuh":
         layouts, _, _ = text.partition("// ---- fences ----")
         return layouts + STAND_IN.replace("#pragma once\n", "")
     if name == "grouped_gemm.cuh":
-        return replaced(text, SHARED_MEMORY, "uint8_t* gemm_smem = shared_memory();")
+        return with_one_replaced(text, SHARED_MEMORY, "uint8_t* gemm_smem = shared_memory();")
     if name.endswith(".cu"):
         device, _, _ = text.partition("// ---- host ----")
         return f"{device}}}  // namespace hopper_fused\n"
@@ -83,8 +78,10 @@ def write_sources(folder, hidden_size, intermediate_size):
         (folder / name).write_text(STAND_IN)
 
     problem = (folder / "problem.cuh").read_text()
-    problem = replaced(problem, "kHidden = 512", f"kHidden = {hidden_size}")
-    problem = replaced(problem, "kIntermediate = 256", f"kIntermediate = {intermediate_size}")
+    problem = with_one_replaced(problem, "kHidden = 512", f"kHidden = {hidden_size}")
+    problem = with_one_replaced(
+        problem, "kIntermediate = 256", f"kIntermediate = {intermediate_size}"
+    )
     (folder / "problem.cuh").write_text(problem)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import sass
-import tvm_ffi.libinfo
 from moebench.core import paths
 from packed_sources import include_flags, packed_texts, write_texts
 
@@ -64,10 +63,9 @@ class Compiled:
 def compiled(layer_key, source, folder):
     """Compile a packed source in a folder; return the result."""
     write_texts(folder, packed_texts("hopper_fused", layer_key))
-    tvm = (tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path())
     target = "-gencode=arch=compute_90a,code=sm_90a"
     command = ["nvcc", "-std=c++17", "-O2", "-Xcompiler", "-fPIC", target, "-Xptxas", "-v"]
-    command += include_flags(folder, *tvm)
+    command += include_flags(folder)
 
     object_file = None
     cubins = folder / "cubins"

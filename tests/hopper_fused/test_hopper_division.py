@@ -11,6 +11,7 @@ import host_program
 import pytest
 from every_solution import slow
 from moebench.operators import catalogue
+from packed_sources import with_one_replaced
 
 hypothesis = pytest.importorskip("hypothesis")
 given = hypothesis.given
@@ -64,7 +65,7 @@ class Division:
     def __init__(self, layer_key, folder):
         sizes = catalogue.layer_sizes()[layer_key]
         sample = "hopper_division.cc"
-        self.program = host_program.of_packed("hopper_fused", layer_key, sample, folder)
+        self.program = host_program.build_packed("hopper_fused", layer_key, sample, folder)
         self.experts = sizes["num_local_experts"]
         n_block_pairs = -(-sizes["intermediate_size"] // 256)
         self.n_blocks = sizes["intermediate_size"] // 32  # of an m_block, in the one launch
@@ -233,11 +234,9 @@ def narrow(tmp_path_factory):
     folder = tmp_path_factory.mktemp("narrow")
     division = Division("small-one-group", folder)
     problem = folder / "problem.cuh"
-    text = problem.read_text()
-    changed = text.replace("kHidden = 640;", f"kHidden = {NARROW_HIDDEN};")
-    assert changed != text
-    problem.write_text(changed)
-    division.program = host_program.compiled("hopper_division.cc", folder, folder)
+    hidden = f"kHidden = {NARROW_HIDDEN};"
+    problem.write_text(with_one_replaced(problem.read_text(), "kHidden = 640;", hidden))
+    division.program = host_program.build("hopper_division.cc", folder)
     return division
 
 

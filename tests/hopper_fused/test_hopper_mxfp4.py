@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("hopper mxfp4")  # one worker builds the pr
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mxfp4")
-    program = host_program.of_packed("hopper_fused", "small-mxfp4", "hopper_mxfp4.cc", folder)
+    program = host_program.build_packed("hopper_fused", "small-mxfp4", "hopper_mxfp4.cc", folder)
 
     def output_of(question):
         done = subprocess.run([program, question], check=True, capture_output=True)

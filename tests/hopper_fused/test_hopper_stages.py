@@ -113,9 +113,9 @@ class RightLayer:
     statements.
     """
 
-    def __init__(self, layer, num_tokens, few, numbers):
+    def __init__(self, layer, num_tokens, is_few, numbers):
         self.layer = layer
-        self.few = few
+        self.is_few = is_few
         self.numbers = numbers
         self.h_split = numbers["h_split"]
         self.hidden = layer["hidden_size"]
@@ -124,15 +124,15 @@ class RightLayer:
         self.arguments |= stage_inputs.weights(layer, "cpu")
         chosen, weight = stage_references.reference_choice(layer, self.arguments)
         self.choice = hopper_read_out.Choice(chosen, weight)
-        rows_of = hopper_layouts.few_rows if few else hopper_layouts.many_rows
+        rows_of = hopper_layouts.few_rows if is_few else hopper_layouts.many_rows
         self.rows = rows_of(layer, chosen)
         self.row_weight = self.choice.row_weights(self.rows)
 
         self.arrays = self.shared_arrays()
-        h = hopper_read_out.h_of(self.arrays, self.rows, layer, self.h_split, few)
+        h = hopper_read_out.h_of(self.arrays, self.rows, layer, self.h_split, is_few)
         self.y = stage_references.reference_y(self.arguments, self.rows, h)
         self.output = stage_references.combined(self.y, self.rows.token_rows)
-        self.arrays |= self.few_arrays() if few else self.many_arrays()
+        self.arrays |= self.few_arrays() if is_few else self.many_arrays()
 
     def shared_arrays(self):
         return {"weight": as_bytes(self.choice.weight), "x_scale": self.x_scales()} | self.h()
@@ -140,20 +140,20 @@ class RightLayer:
     def x_scales(self):
         blocks = self.hidden // 128
         scales = stage_inputs.token_scales(self.layer, self.arguments)
-        scale_by_row = hopper_layouts.of_tokens(scales, self.rows)
+        scale_by_row = hopper_layouts.values_by_row(scales, self.rows)
         index = hopper_layouts.scale_index(self.rows, blocks)
         return scattered(len(self.rows.token) * blocks, index, scale_by_row)
 
     def h(self):
         rows = self.rows
         count = len(rows.token)
-        columns = hopper_layouts.N_BLOCK_COLUMNS if self.few else 128  # with one scale
+        columns = hopper_layouts.N_BLOCK_COLUMNS if self.is_few else 128  # with one scale
         up, gate = stage_references.reference_halves(self.layer, self.arguments, rows)
         h = torch.nn.functional.silu(gate) * up
         parts, scale = quantised(h, self.h_split, columns)
         scale = scale * self.row_weight[:, None]
 
-        index = hopper_layouts.h_index(rows, self.inter, self.h_split, self.few)
+        index = hopper_layouts.h_index(rows, self.inter, self.h_split, self.is_few)
         scale_index = hopper_layouts.scale_index(rows, self.inter // 128, 128 // columns)
         return {
             "h": scattered(parts.numel(), index, parts),
@@ -166,7 +166,7 @@ class RightLayer:
         starts = rows.starts
         rows_from = hopper_read_out.rows_from(rows)[starts]
         m_blocks = torch.stack([rows.expert[starts], rows_from, starts, 0 * starts], 1)
-        x = hopper_layouts.of_tokens(self.arguments["hidden_states"].view(torch.uint8), rows)
+        x = hopper_layouts.values_by_row(self.arguments["hidden_states"].view(torch.uint8), rows)
         x_index = hopper_layouts.x_index(rows, self.hidden)
         arrays = {
             "mask": as_bytes(self.mask()),
@@ -262,7 +262,7 @@ class BrokenCase:
     """A layer of which one array after the other is spoilt."""
 
     layer: dict
-    few: bool
+    is_few: bool
     num_tokens: int
     last_stage: str
     h_split: int = 2
@@ -283,7 +283,7 @@ SLOW = ["few, shared columns", "many, routed"]
 def test_a_broken_stage_is_named(name):
     case = CASES[name]
     numbers = NUMBERS | {"h_split": case.h_split, "ctas_per_column_tile": case.sharing_ctas}
-    right = RightLayer(case.layer, case.num_tokens, case.few, numbers)
+    right = RightLayer(case.layer, case.num_tokens, case.is_few, numbers)
 
     def fault_of(arrays, output):
         return hopper_faults.first_fault(arrays, numbers, case.layer, right.arguments, output)

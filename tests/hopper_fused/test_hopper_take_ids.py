@@ -43,7 +43,7 @@ class Layer:
         self.sizes = stage_inputs.sizes(layer_key)
         self.num_local = self.sizes["num_local_experts"]
         self.top_k = self.sizes["top_k"]
-        self.program = host_program.of_packed("hopper_fused", layer_key, sample, folder)
+        self.program = host_program.build_packed("hopper_fused", layer_key, sample, folder)
 
     def ask(self, tokens, offset, *inputs):
         data = b"".join(array.tobytes() for array in inputs)

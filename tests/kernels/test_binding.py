@@ -5,6 +5,7 @@ import shutil
 import pytest
 import torch
 from layer_inputs import arguments as layer_arguments
+from layer_inputs import misaligned, strided
 from packed_sources import packed_texts
 
 from solutions.common.host.build_library import build_library, load_library
@@ -50,17 +51,7 @@ def narrow(tensor):
     return tensor[..., :-1].contiguous()
 
 
-def strided(tensor):
-    return tensor.repeat_interleave(2, dim=-1)[..., ::2]
-
-
-def unaligned(tensor):
-    """Return an equal tensor that starts an element behind a multiple of 16 bytes."""
-    longer = torch.empty(tensor.numel() + 1, dtype=tensor.dtype)
-    return longer[1:].view(tensor.shape)
-
-
-@pytest.mark.parametrize("spoil", [narrow, strided, unaligned, torch.Tensor.bool])
+@pytest.mark.parametrize("spoil", [narrow, strided, misaligned, torch.Tensor.bool])
 @pytest.mark.parametrize("name", ["routing_bias", "hidden_states_scale", "gemm2_weights", "output"])
 def test_a_tensor_is_refused_in_the_words_of_python(binding, host, name, spoil):
     arguments = layer_arguments("small", 3, "cpu")
@@ -98,6 +89,6 @@ def test_a_call_with_an_argument_less_is_refused(binding):
 
 @pytest.mark.parametrize("name", OTHER_FORMS)
 def test_a_form_that_the_library_is_not_built_for_is_refused(binding, name):
-    """Bytes of one argument read as another's."""
+    """Catches bytes of one argument read as another's."""
     with pytest.raises(RuntimeError, match="run_layer"):
         getattr(binding, name)(*layer_arguments("small", 3, "cpu").values())

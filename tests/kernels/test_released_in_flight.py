@@ -24,11 +24,15 @@ DEFINITIONS = [
 ]
 
 
+def machine_code(texts, folder):
+    """Return function -> instructions of FILE in a solution's sources."""
+    return sass.disassemble(sass.compiled(texts, FILE, folder, "90a").cubin)
+
+
 @sass.needs_compilers
 @pytest.mark.parametrize("definition", DEFINITIONS)
 def test_a_stage_is_read_when_it_is_released(definition, tmp_path):
-    cubin = sass.compile_cubin(packed_texts(SOLUTION, definition), FILE, tmp_path, "90a")
-    functions = sass.disassemble(cubin)
+    functions = machine_code(packed_texts(SOLUTION, definition), tmp_path)
     assert sass.arrivals(functions)
     assert sass.released_in_flight(functions) == set()
 
@@ -47,8 +51,7 @@ def without_what_was_read(texts):
 @pytest.mark.slow
 def test_a_release_that_depends_on_nothing_is_found(tmp_path):
     texts = without_what_was_read(packed_texts(SOLUTION, "full"))
-    cubin = sass.compile_cubin(texts, FILE, tmp_path, "90a")
-    assert sass.released_in_flight(sass.disassemble(cubin))
+    assert sass.released_in_flight(machine_code(texts, tmp_path))
 
 
 # ---- the analysis itself ----

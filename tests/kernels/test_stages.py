@@ -17,6 +17,7 @@ import triton.language as tl
 from every_solution import each_device, slow
 from layer_inputs import halves_swapped
 from moebench.operators.fp8 import swiglu as activations
+from permuted_rows import rows_of_tokens
 from random_values import Draw
 
 from solutions.common.host.problem import (
@@ -93,9 +94,6 @@ class Case(Draw):
         w = self.fp8(NUM_LOCAL_EXPERTS, columns, depth)
         return w, self.scales(NUM_LOCAL_EXPERTS, columns // 128, depth // 128)
 
-    def bf16_full_of_nan(self, *shape):
-        return torch.full(shape, torch.nan, dtype=torch.bfloat16, device=self.device)
-
     def experts(self):
         """[T, top_k] int32, as `route` gives them: no expert twice for a token, half of them not
         local.
@@ -110,7 +108,7 @@ class Case(Draw):
     @cached_property
     def used_rows(self):
         """Rows that hold a token; all others are padding or undefined."""
-        return rows_of_tokens(self.permutation, self.tile.block_m)
+        return rows_of_tokens(self.permutation)
 
     def gemm1_operands(self):
         """Return x, x_scale, w13 and w13_scale."""
@@ -125,11 +123,6 @@ class Case(Draw):
         blocks = self.hidden // 128
         divisors = [n for n in (2, 3, 4) if blocks % n == 0]
         return self.hidden // self.choice(divisors)
-
-
-def rows_of_tokens(permutation, block_m):
-    pair = permutation.pair_of_row[: int(permutation.num_tiles) * block_m]
-    return (pair >= 0).nonzero().flatten()
 
 
 def assert_within(output, expected, relative, absolute):
@@ -293,7 +286,7 @@ def test_quantise_tokens(device, seed, size):
 @pytest.mark.parametrize("row_major", [False, True])
 @pytest.mark.parametrize("num_tokens", [1, 16, 37])
 def test_dequantise(device, num_tokens, row_major, monkeypatch):
-    """Another token's scale, which the routing's weights would hide."""
+    """Catches another token's scale, which the routing's weights would hide."""
     case = Case(device, num_tokens)
     x = case.fp8(num_tokens, case.hidden)
     x_scale = case.scales(case.hidden // 128, num_tokens)
@@ -388,7 +381,7 @@ def test_gemm2_in_column_slices(device, seed):
     width = case.slice_width()
 
     for first in range(0, case.hidden, width):
-        y = case.bf16_full_of_nan(num_rows, width)
+        y = case.full_of_nan(num_rows, width)
         gemm2(*operands, first, y, case.tile)
 
         expected = gemm2_ref(*operands, block_m, first, width)[rows]
@@ -411,7 +404,7 @@ def test_combine(device, seed, num_tokens, branch):
     permutation = permute_ref(expert, NUM_LOCAL_EXPERTS, 16)
     row_of_pair = permutation.row_of_pair
     weight = case.normal(num_tokens, TOP_K)
-    output = case.bf16_full_of_nan(num_tokens, case.hidden)
+    output = case.full_of_nan(num_tokens, case.hidden)
     expected = output.clone()
     width = case.slice_width()
 
@@ -429,7 +422,7 @@ def test_combine(device, seed, num_tokens, branch):
 
 def random_y(case, permutation, width):
     """Return y [rows, width]: NaN in rows of no token."""
-    rows = rows_of_tokens(permutation, 16)
-    y = case.bf16_full_of_nan(len(permutation.pair_of_row), width)
+    rows = rows_of_tokens(permutation)
+    y = case.full_of_nan(len(permutation.pair_of_row), width)
     y[rows] = case.normal(len(rows), width).bfloat16()
     return y

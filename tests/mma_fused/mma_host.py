@@ -8,6 +8,7 @@ from pathlib import Path
 
 import mma_small_layer as small
 import torch
+from packed_sources import with_one_replaced
 
 HERE = Path(__file__).parent
 LAYER = HERE / "mma_layer.cc"
@@ -29,12 +30,6 @@ STANDS_IN_FOR = [
     "tma.cuh",
 ]
 SHARED_MEMORY = "extern __shared__ __align__(1024) uint8_t smem_base[];"
-
-
-def with_one_replaced(text, old, new):
-    """Return the text with its only `old` replaced."""
-    assert text.count(old) == 1
-    return text.replace(old, new)
 
 
 def sources(layer, layer_key="full"):

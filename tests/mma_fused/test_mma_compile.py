@@ -1,7 +1,6 @@
 """mma_fused's kernels, compiled for every architecture that it lists, without a GPU."""
 
 import re
-import subprocess
 
 import ahead_of_time
 import mma_small_layer as small
@@ -66,8 +65,7 @@ def test_one_launch_compiles_without_spills(architecture, layer_key, tmp_path):
     spills = re.findall(r"(\d+) bytes spill", result.log)
     assert set(spills) == {"0"}
 
-    command = [ahead_of_time.CUOBJDUMP, "-sass", result.cubin]
-    code = subprocess.run(command, capture_output=True, text=True).stdout
+    code = ahead_of_time.cuobjdump("-sass", result.cubin)
     if architecture == "sm_103" and "EXIT" not in code:
         return  # newer than the disassembler
     products = set(re.findall(r"\b(?:HMMA|QMMA|IMMA|OMMA)\.[\w.]+", code))

@@ -14,6 +14,7 @@ import torch
 from every_solution import assert_close, expected_output
 from moebench.operators import catalogue
 from moebench.packing import manifest
+from permuted_rows import rows_of_tokens
 from random_values import Draw
 
 from solutions.common.triton.rows.permute import permute_ref
@@ -66,8 +67,8 @@ def permutation(draw, block_m):
 
 def real_rows(permuted, *values):
     """Return the values [rows, ...] of the rows that have a token, as fp32."""
-    real = permuted.pair_of_row[: int(permuted.num_rows)] >= 0
-    return [value[: len(real)][real].float() for value in values]
+    rows = rows_of_tokens(permuted)
+    return [value[rows].float() for value in values]
 
 
 def choice(module, blocks):
@@ -77,7 +78,7 @@ def choice(module, blocks):
     return tiles.Fp16Choice(tile, tile, blocks.as_bytes)
 
 
-def relative_error(output, expected):
+def row_errors(output, expected):
     """Return the error of each row, relative to its norm."""
     norm = expected.norm(dim=-1).clamp(min=1e-30)
     return (output - expected).norm(dim=-1) / norm
@@ -124,7 +125,7 @@ def test_gemm1_swiglu_fp16(module, draw, blocks, routed, monkeypatch):
     assert (scale.frexp().mantissa == 0.5).all()
     assert (h.abs() < 2**15).all()
     expected_h = wide_halves(*real_rows(gemm1.permuted, *expected))
-    assert (relative_error(wide_halves(h, scale), expected_h) < 1e-3).all()
+    assert (row_errors(wide_halves(h, scale), expected_h) < 1e-3).all()
 
 
 @on_each(Blocks(16, 128, 128), Blocks(32, 128, 64))
@@ -138,13 +139,13 @@ def test_gemm2_fp16(module, draw, blocks):
     w2 = draw.fp8(EXPERTS, 384, INTER)
     w2_scale = draw.normal(EXPERTS, 3, INTER // 128)
     operands = (h, h_scale, w2, w2_scale, permuted)
-    y = torch.full((rows, 256), torch.nan, dtype=torch.bfloat16, device=DEVICE)
+    y = draw.full_of_nan(rows, 256)
 
     stage.gemm2_fp16(*operands, 128, y, choice(module, blocks))
 
     expected = stage.gemm2_fp16_ref(*operands, blocks.m, 128, 256)
     y, expected = real_rows(permuted, y, expected)
-    assert (relative_error(y, expected) < 4e-3).all()
+    assert (row_errors(y, expected) < 4e-3).all()
 
 
 # ---- MXFP4 weights ----
@@ -176,7 +177,7 @@ def test_gemm1_swiglu_mxfp4(module, draw, blocks):
     assert scale is None
     expected = stage.gemm1_swiglu_mxfp4_ref(*operands, blocks.m)
     h, expected = real_rows(permuted, h, expected)
-    assert (relative_error(h, expected) < 4e-3).all()
+    assert (row_errors(h, expected) < 4e-3).all()
 
 
 @mxfp4_tiles
@@ -187,13 +188,13 @@ def test_gemm2_mxfp4_bf16(module, draw, blocks):
     rows = len(permuted.pair_of_row)
     h = draw.normal(rows, INTER).bfloat16()
     weights = mxfp4_weights(draw, 384, INTER)
-    y = torch.full((rows, 256), torch.nan, dtype=torch.bfloat16, device=DEVICE)
+    y = draw.full_of_nan(rows, 256)
 
     stage.gemm2_mxfp4_bf16(h, None, *weights, permuted, 128, y, choice(module, blocks))
 
     expected = stage.gemm2_mxfp4_bf16_ref(h, *weights, permuted, blocks.m, 128, 256)
     y, expected = real_rows(permuted, y, expected)
-    assert (relative_error(y, expected) < 4e-3).all()
+    assert (row_errors(y, expected) < 4e-3).all()
 
 
 TOKEN_TENSORS = ("hidden_states", "hidden_states_scale", "topk_ids")

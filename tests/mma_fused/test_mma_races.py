@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import mma_host
 import mma_small_layer as small
 import pytest
+from packed_sources import with_one_replaced
 
 CTAS = 3  # of tiny's four column tiles each has one alone, and all share the last
 TMA = (99, 1, 1)
@@ -117,7 +118,7 @@ def test_a_missing_barrier_is_noticed(build, tmp_path, name):
     barrier = BARRIERS[name]
     layer = small.LAYERS[barrier.layer]
     texts = mma_host.sources(layer)
-    changed = mma_host.with_one_replaced(texts[barrier.file], barrier.text, barrier.without)
+    changed = with_one_replaced(texts[barrier.file], barrier.text, barrier.without)
     program = build(texts | {barrier.file: changed}, barrier.configuration)
     num_tokens = TOKENS[barrier.layer]
     arguments = small.inputs(layer, num_tokens, seed=num_tokens)

@@ -7,7 +7,7 @@ from pathlib import Path
 import mma_small_layer as small
 import pytest
 import sanitizer
-from mma_host import with_one_replaced
+from packed_sources import with_one_replaced
 
 from solutions.common.host.build_library import build_library
 

@@ -91,7 +91,7 @@ def schedule(tmp_path_factory):
     for layer_key in LAYER_KEYS:
         folder = tmp_path_factory.mktemp(layer_key)
         sample = "mma_tile_scheduler.cc"
-        programs[layer_key] = host_program.of_packed("mma_fused", layer_key, sample, folder)
+        programs[layer_key] = host_program.build_packed("mma_fused", layer_key, sample, folder)
 
     def get(layer_key, ctas, m_blocks):
         command = [programs[layer_key], str(ctas), str(m_blocks)]

@@ -65,7 +65,6 @@ static cudaError_t poison_and_launch_route(const GroupedArgs& args, int ctas, cu
     if (placed.y != args.y) continue;
     check_cuda(cudaMemsetAsync(args.weight, 0xff, bytes, stream), "filling the scratch with NaN");
     numbers["h_split"] = h_split;
-    numbers["sms"] = ctas;
     return launch_route_permute(args, ctas, stream);
   }
   return cudaErrorInvalidValue;  // the scratch is not laid out as by place_grouped_scratch
@@ -159,7 +158,6 @@ static cudaError_t launch_fused_and_read_out(const TensorMaps& maps, const Fused
   if (Config::kCtasPerColumnTile > 1)
     copy_out("partial", scratch.partial(0, 0), sizeof(Partials<Config::kCtasPerColumnTile>), stream);
   numbers["h_split"] = 2;
-  numbers["sms"] = ctas;
   return cudaSuccess;
 }
 
@@ -177,7 +175,6 @@ static ffi::Map<ffi::String, int64_t> read_numbers() {
   found.Set("few_tokens", Config::kMaxTokens);
   found.Set("bypass_tokens", Config::kBypassTokens);
   found.Set("ctas_per_column_tile", Config::kCtasPerColumnTile);
-  found.Set("most_tokens", kMaxTokens);
   return found;
 }
 

@@ -45,8 +45,6 @@ static ffi::Map<ffi::String, ffi::Tensor> read_arrays() {
 
 static ffi::Map<ffi::String, int64_t> read_numbers() {
   ffi::Map<ffi::String, int64_t> found;
-  found.Set("most_tokens", Config::kMaxTokens);
-  found.Set("smem", sizeof(Smem));
   found.Set("mxfp4", kMxfp4Weights);
   return found;
 }

@@ -5,6 +5,8 @@ solution's machine code. A CTA waits behind `pdl_wait()`, a warp now and then be
 and before an arrival, by a hash of the clock: every order that the barriers allow comes up.
 """
 
+from packed_sources import with_one_replaced
+
 HEADER = "pdl.cuh"
 DELAY = """
 // ---- test build: delays at random ----
@@ -55,23 +57,16 @@ def delayed_pdl(text):
         "__device__ __forceinline__ void pdl_wait() {\n"
         f"  pdl_wait_at_once();\n  {AFTER_PDL_WAIT}\n}}"
     )
-    return replaced(text, PDL_WAIT, f"{DELAY}\n{at_once}\n{wrapped}")
+    return with_one_replaced(text, PDL_WAIT, f"{DELAY}\n{at_once}\n{wrapped}")
 
 
 def delayed_barrier(text):
     """Behind mbar_wait() a warp waits now and then: a producer refills late, a consumer reads
     late.
     """
-    text = replaced(
+    text = with_one_replaced(
         text, '#include "smem_addr.cuh"\n', '#include "pdl.cuh"\n#include "smem_addr.cuh"\n'
     )
-    text = replaced(text, MBAR_WAIT, MBAR_WAIT.replace("mbar_wait", "mbar_wait_at_once"))
+    text = with_one_replaced(text, MBAR_WAIT, MBAR_WAIT.replace("mbar_wait", "mbar_wait_at_once"))
     wrapped = f"{MBAR_WAIT}\n  mbar_wait_at_once(bar, phase);\n  {AFTER_MBAR_WAIT}\n}}\n\n"
-    return replaced(text, "// ---- release:", f"{wrapped}// ---- release:")
-
-
-def replaced(text, old, new):
-    """Return the text with its only `old` replaced. Raises ValueError for none or several."""
-    if text.count(old) != 1:
-        raise ValueError(f"{old!r}: got {text.count(old)} of them, want one")
-    return text.replace(old, new)
+    return with_one_replaced(text, "// ---- release:", f"{wrapped}// ---- release:")

@@ -42,6 +42,6 @@ def test_only_the_delayed_build_sleeps(tmp_path):
     sleeps = {}
     for name, build in {"as_is": texts, "delayed": delays.delayed(texts)}.items():
         (tmp_path / name).mkdir()
-        cubin = sass.compile_cubin(build, "few_rows_gemm1.cu", tmp_path / name, "90a")
-        sleeps[name] = "NANOSLEEP" in sass.opcodes(sass.disassemble(cubin))
+        built = sass.compiled(build, "few_rows_gemm1.cu", tmp_path / name, "90a")
+        sleeps[name] = "NANOSLEEP" in sass.opcodes(sass.disassemble(built.cubin))
     assert sleeps == {"as_is": False, "delayed": True}

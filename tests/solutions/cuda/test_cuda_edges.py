@@ -136,9 +136,7 @@ for layer_key in DS:
 @every_regime
 @pytest.mark.parametrize(("layer_key", "spoil"), TIES)
 def test_the_lower_of_equal_experts_is_chosen(layer_key, spoil, solution, num_tokens):
-    """A token with an expert fewer or one twice, where logits are equal, as in
-    padding.
-    """
+    """Catches a token with an expert fewer or one twice, where logits are equal, as in padding."""
     sizes = stage_inputs.sizes(layer_key)
     arguments = random_arguments(sizes, num_tokens)
     spoil(arguments["routing_logits"], arguments["routing_bias"])
@@ -151,9 +149,7 @@ def test_the_lower_of_equal_experts_is_chosen(layer_key, spoil, solution, num_to
 @every_regime
 @pytest.mark.parametrize("layer_key", [*DS, *RENORM])
 def test_nan_logits_spoil_their_token_only(layer_key, solution, num_tokens):
-    """A hang, reads out of bounds or wrong rows of other tokens, after one bad
-    router output.
-    """
+    """Catches a hang, reads out of bounds or wrong other tokens after one bad router output."""
     sizes = stage_inputs.sizes(layer_key)
     arguments = random_arguments(sizes, num_tokens)
     logits = arguments["routing_logits"]
@@ -178,9 +174,7 @@ def test_nan_logits_spoil_their_token_only(layer_key, solution, num_tokens):
 @every_regime
 @pytest.mark.parametrize("layer_key", CLAMPED)
 def test_nan_passes_the_clamp(layer_key, solution, num_tokens):
-    """A NaN that becomes the limit, and with it a wrong token that looks
-    right.
-    """
+    """Catches a NaN that becomes the limit, and with it a wrong token that looks right."""
     sizes = stage_inputs.sizes(layer_key)
     arguments = random_arguments(sizes, num_tokens)
     stage_inputs.token_scales(sizes, arguments)[1] = torch.nan
@@ -227,9 +221,7 @@ class Caller:
 @pytest.mark.parametrize("shared", [False, True], ids=["two streams", "one stream"])
 @pytest.mark.parametrize("layer_key", ["full", "qwen3-next"])
 def test_two_host_threads(layer_key, shared, solution, counts):
-    """Wrong sums when launches of two threads mix, as calls do not hold Python's
-    lock.
-    """
+    """Catches wrong sums when launches of two threads mix, as calls do not hold Python's lock."""
     layer = layer_of(layer_key, solution)
     sizes = stage_inputs.sizes(layer_key)
     weights = stage_inputs.weights(sizes, DEVICE)
@@ -254,8 +246,7 @@ def test_two_host_threads(layer_key, shared, solution, counts):
 @pytest.mark.parametrize("solution", TOKENS)
 @pytest.mark.parametrize("counts", [(5, 60), (60, 300), (300, 5)])
 def test_layers_of_one_graph_behind_other_kernels(counts, solution):
-    """Layers of a captured model that share counters, or that read before others
-    wrote.
+    """Catches layers of a model's graph that share counters, or that read before others wrote.
 
     Programmatic dependent launch lets a layer begin before the kernel in front of it has ended.
     """
@@ -297,9 +288,7 @@ class CapturedCall:
 
 
 def test_more_tokens_than_the_limit_are_refused():
-    """Shared memory or 32-bit offsets that overflow, with experts and widths of
-    another model.
-    """
+    """Catches shared memory or 32-bit offsets that overflow at another model's sizes."""
     sizes = stage_inputs.sizes("qwen3-next")
     arguments = random_arguments(sizes, 131_073)
     output = torch.full_like(arguments["hidden_states"], 7, dtype=torch.bfloat16)
@@ -313,9 +302,7 @@ def test_more_tokens_than_the_limit_are_refused():
     [("hopper_fused", 300, 3), ("mma_fused", 5, -1), ("mma_fused", 5, 2**32 + 1)],
 )
 def test_an_option_out_of_range_is_refused(solution, num_tokens, option):
-    """Kernels for h in two parts without their scales, or a grid cut to 32
-    bits.
-    """
+    """Catches kernels for h in two parts without their scales, or a grid cut to 32 bits."""
     sizes = stage_inputs.sizes("full")
     arguments = random_arguments(sizes, num_tokens)
     kernels = sys.modules[layer_of("full", solution)._callable.__module__]._kernels

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ahead_of_time import CUOBJDUMP, resources
+from ahead_of_time import cuobjdump, resources
 from flashinfer_bench.compile import BuilderRegistry
 from layer_inputs import arguments as layer_arguments
 from moebench.core import paths
@@ -18,7 +18,6 @@ from moebench.operators import catalogue
 from moebench.packing import manifest, pack
 from moebench.profiling.stages import stage_of
 from packed_sources import include_flags, packed_texts, write_texts
-from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
 NAME = "cutlass_grouped"
 STAGES = ("route_kernel", "permute_kernel", "swiglu_quant_kernel", "combine_kernel")
@@ -57,11 +56,6 @@ def layer():
     return BuilderRegistry.get_instance().build(catalogue.definition("full"), packed)
 
 
-def cuobjdump(option, library):
-    command = [CUOBJDUMP, option, library]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
 def is_gemm(kernel):
     return "device_kernel" in kernel
 
@@ -95,7 +89,7 @@ TILES = [
 
 @pytest.mark.parametrize(("layer_key", "num_tokens", "tile"), TILES)
 def test_tiles_go_by_the_rows_of_an_expert(layer_key, num_tokens, tile, packed_module):
-    """Tiles of 128 rows for experts with a few, or the other way round."""
+    """Catches tiles of 128 rows for experts with a few, or the other way round."""
     assert packed_module(NAME, "tiles", layer_key).choose_tiles(num_tokens) == (tile, tile)
 
 
@@ -110,14 +104,12 @@ OTHER_LAYERS = ["kimi-k2-ep1", "minimax-m2", "qwen3-next"]
 @needs_nvcc
 @pytest.mark.parametrize("layer_key", OTHER_LAYERS)
 def test_stages_compile_for_hopper_and_do_not_spill(layer_key, tmp_path):
-    """The first call dies in the compiler. The GEMMs take minutes and are tested
-    below.
-    """
+    """Catches a first call that dies in nvcc. The GEMMs take minutes and are tested below."""
     write_texts(tmp_path, packed_texts(NAME, layer_key))
-    includes = include_flags(tmp_path, find_include_path(), find_dlpack_include_path())
     built = tmp_path / "layer.o"
+    flags = [*FLAGS, HOPPER, *include_flags(tmp_path)]
 
-    command = ["nvcc", *FLAGS, HOPPER, *includes, "-c", tmp_path / "layer.cu", "-o", built]
+    command = ["nvcc", *flags, "-c", tmp_path / "layer.cu", "-o", built]
     done = subprocess.run(command, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
@@ -126,7 +118,7 @@ def test_stages_compile_for_hopper_and_do_not_spill(layer_key, tmp_path):
 
 @compiles("sm_90")
 def test_hopper_build_has_every_gemm_and_does_not_spill(build_module):
-    """The first call dies in the compiler, or a tile that is not built."""
+    """Catches a first call that dies in nvcc, or a tile that is not built."""
     sources = (paths.SOLUTIONS / NAME / "gemms").glob("sm90_*_*.cu")
     tile_files = [path for path in sources if "_tiles" not in path.name]
 
@@ -144,19 +136,20 @@ def test_hopper_build_has_every_gemm_and_does_not_spill(build_module):
 
 @compiles("sm_90")
 def test_hopper_gemms_use_the_tensor_cores_and_wait_for_the_stage_before(build_module):
-    """A GEMM several times slower than it can be, or one that reads too early."""
-    libraries = build_module.build("sm_90")
-    for function in cuobjdump("-sass", libraries[0]).split("Function : ")[1:]:
-        name = function.split(maxsplit=1)[0]
-        if is_gemm(name):
-            assert "QGMMA" in function, name
-            assert "UTMALDG" in function, name
-            assert "ACQBULK" in function, name
+    """Catches a GEMM several times slower than it can be, or one that reads too early."""
+    library, _ = build_module.build("sm_90")
+    functions = cuobjdump("-sass", library).split("Function : ")[1:]
+    gemms = [function for function in functions if is_gemm(function.split(maxsplit=1)[0])]
+    assert gemms
+    for gemm in gemms:
+        assert "QGMMA" in gemm
+        assert "UTMALDG" in gemm
+        assert "ACQBULK" in gemm
 
 
 @compiles("sm_100")
 def test_blackwell_gemm_compiles_behind_the_same_interface(build_module):
-    """A port that stopped compiling. It has never been run."""
+    """Catches a port that stopped compiling. It has never been run."""
     kernels = resources(cuobjdump("-res-usage", build_module.build("sm_100")[0]))
     assert len(list(filter(is_gemm, kernels))) == 1
     assert any("write_scale_layouts" in name for name in kernels)
@@ -164,7 +157,7 @@ def test_blackwell_gemm_compiles_behind_the_same_interface(build_module):
 
 @compiles("sm_90")
 def test_every_chosen_tile_is_compiled(layer):
-    """Some token count asks for a tile that is not in the build."""
+    """Catches a token count that asks for a tile which is not in the build."""
     main = sys.modules[layer._callable.__module__]
     names = set()
     for _, *tiles in sys.modules[main.choose_tiles.__module__].TABLE:
@@ -184,7 +177,7 @@ def test_every_chosen_tile_is_compiled(layer):
 
 @compiles("sm_90")
 def test_tensors_that_are_not_on_a_gpu_are_refused(layer):
-    """A crash in the GPU, or a trace, instead of a line naming the argument."""
+    """Catches a crash in the GPU, or a trace, instead of a line naming the argument."""
     with pytest.raises(ValueError, match="CUDA"):
         layer(*layer_arguments("full", 2, "cpu").values())
 
@@ -210,7 +203,7 @@ ARCHITECTURES = [("sm_90", "9.0a", "gemms/sm90_"), ("sm_100", "10.0a", "gemms/sm
 @needs_cutlass
 @pytest.mark.parametrize(("hardware", "architecture", "gemms"), ARCHITECTURES)
 def test_what_decides_a_library(build_module, monkeypatch, hardware, architecture, gemms):
-    """A library for another GPU, or of CUTLASS headers that were replaced since."""
+    """Catches a library for another GPU, or of CUTLASS headers that were replaced since."""
     texts = {}
     options = {}
 
@@ -232,14 +225,14 @@ def test_what_decides_a_library(build_module, monkeypatch, hardware, architectur
 
 @needs_cutlass
 def test_the_gemms_do_not_depend_on_the_definition(build_module):
-    """Minutes of compiling for each model, of the same GEMMs."""
+    """Catches minutes of compiling for each model, of the same GEMMs."""
     sources = build_module.sources("sm_90")
     assert "common/cuda/layer/problem.cuh" in sources[NAME]
     assert "common/cuda/layer/problem.cuh" not in sources[f"{NAME}_gemms"]
 
 
 def test_a_single_folder_has_the_same_libraries(build_module, monkeypatch):
-    """A submission, whose files all lie beside main.py, that does not build."""
+    """Catches a submission, whose files all lie beside main.py, that does not build."""
 
     def file_names():
         names = {}

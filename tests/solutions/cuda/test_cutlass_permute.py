@@ -33,7 +33,7 @@ def program(tmp_path_factory):
     @cache
     def get(layer_key):
         folder = tmp_path_factory.mktemp(layer_key)
-        return host_program.of_packed("cutlass_grouped", layer_key, "cutlass_permute.cc", folder)
+        return host_program.build_packed("cutlass_grouped", layer_key, "cutlass_permute.cc", folder)
 
     return get
 
@@ -234,9 +234,7 @@ def check(call, program, options):
 @pytest.mark.parametrize("num_tokens", [1, 16, 33, 70])
 @pytest.mark.parametrize("layer_key", [*LAYER_SIZES, *map(slow, OTHERS)])
 def test_rows_are_where_the_gemms_and_combine_look(program, layer_key, num_tokens):
-    """Rows of another token or expert, at a number of experts that has no GPU
-    test.
-    """
+    """Catches rows of another token or expert, at a number of experts that has no GPU test."""
     check(Call(layer_key, num_tokens), program(layer_key), Options())
 
 
@@ -244,9 +242,7 @@ def test_rows_are_where_the_gemms_and_combine_look(program, layer_key, num_token
     ("layer_key", "window"), [("kimi-k2-ep1", 128), ("qwen3-next", 128), ("kimi-k2-ep8", 100)]
 )
 def test_windows_share_the_rows(program, layer_key, window):
-    """Wrong sums above the tokens whose rows fit scratch, or rows of a window
-    added twice.
-    """
+    """Catches wrong sums where the rows do not fit scratch, or rows of a window added twice."""
     windows = check(Call(layer_key, 65), program(layer_key), Options(window=window))
 
     assert len(windows) > 4
@@ -256,7 +252,5 @@ def test_windows_share_the_rows(program, layer_key, window):
 
 @pytest.mark.parametrize("options", [Options(swap_ab=True), Options(by_row=True)], ids=str)
 def test_tables_suit_swap_ab_tiles_and_scales_by_row(program, options):
-    """Sums of the wrong operand, or scales of other rows, with some tiles
-    only.
-    """
+    """Catches sums of the wrong operand, or scales of other rows, with some tiles only."""
     check(Call("qwen3-next", 40), program("qwen3-next"), options)

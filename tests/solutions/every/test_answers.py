@@ -1,7 +1,7 @@
 """Every packed solution that this machine can run, built by FIB, gives right answers.
 
-Without a GPU that is the small layer_key through Triton's interpreter; tests marked `gpu` run the
-full one. Solutions that are made for other hardware are skipped.
+Without a GPU that is the small layer through Triton's interpreter; tests marked `gpu` run the full
+one. Solutions that are made for other hardware are skipped.
 """
 
 import gc
@@ -19,7 +19,6 @@ from every_solution import (
     run,
     serving,
     slow,
-    without_local_expert,
 )
 from flashinfer_bench.bench.utils import load_safetensors
 from flashinfer_bench.compile import BuilderRegistry
@@ -65,7 +64,7 @@ QUICK_ONES = [name for name in SMALL_CASES if name not in SECONDS_EACH]
 @serving("small")
 @pytest.mark.parametrize("case", [*QUICK_ONES, *map(slow, SECONDS_EACH)])
 def test_small_workloads(layer, layer_key, case, records):
-    """A wrong answer on a workload chosen to hurt, which would be seen on a GPU only."""
+    """Catches a wrong answer on a workload chosen to hurt, which would be seen on a GPU only."""
     small = records(layer_key)
     workload = small.workloads[SMALL_CASES.index(case)]
     check_workload(layer, catalogue.definition(layer_key), workload, small.root)
@@ -94,7 +93,7 @@ def run_cases(layer, layer_key, names, recorded):
 
 @serving(*QUICK_CASES)
 def test_small_workloads_of_the_other_definitions(layer, layer_key, records):
-    """Sizes or a routing of the first definition in what every definition shares.
+    """Catches sizes or a routing of the first definition in what every definition shares.
 
     Behind a router: an empty slot that is computed, ids taken for local numbers, gate and up
     swapped.
@@ -125,7 +124,7 @@ def skip_without_memory(layer_key, workload):
 @serving(*LAYERS, flashinfer_mono_moe="it takes 8 tokens at most")
 @pytest.mark.parametrize("num_tokens", [slow(1), 64, slow(256), slow(1024)])  # the traces have more
 def test_workloads_of_every_definition(layer, layer_key, num_tokens, records):
-    """A wrong answer at the sizes of another model."""
+    """Catches a wrong answer at the sizes of another model."""
     recorded = records(layer_key)
     workload = min(recorded.workloads, key=distance_from(num_tokens))
     skip_without_memory(layer_key, workload)
@@ -149,7 +148,7 @@ def test_more_tokens_than_one_chunk_or_tile_choice(layer, layer_key, num_tokens,
 @serving("full")
 @pytest.mark.parametrize("last", [224, 256, 1024, 8192])
 def test_neighbours_where_kernels_change(layer, layer_key, last):
-    """A wrong answer at the last count of one kernel or the first of the next, of CUDA
+    """Catches a wrong answer at the last count of one kernel or the first of the next, of CUDA
     solutions.
     """
     for num_tokens in (last, last + 1):
@@ -165,7 +164,7 @@ MANY_CALLS = ((33, 64), (1, 0), (16, 224), (2, 33), (33, 64))
 @serving("full", "small")
 @pytest.mark.parametrize("calls", [FEW_CALLS, slow(MANY_CALLS)], ids=["few", "many"])
 def test_many_sizes_in_one_process(layer, layer_key, calls):
-    """A call that takes over what a call of another size left behind."""
+    """Catches a call that takes over what a call of another size left behind."""
     for num_tokens, offset in calls:
         arguments = layer_arguments(layer_key, num_tokens, seed=num_tokens, offset=offset)
         expected = expected_output(layer_key, arguments)
@@ -174,7 +173,7 @@ def test_many_sizes_in_one_process(layer, layer_key, calls):
 
 @serving("full")
 def test_no_tokens(layer, layer_key):
-    """A launch of an empty grid, which CUDA refuses."""
+    """Catches a launch of an empty grid, which CUDA refuses."""
     assert run(layer, layer_arguments(layer_key, 0)).shape[0] == 0
 
 
@@ -185,7 +184,7 @@ def test_no_tokens(layer, layer_key):
 )
 @pytest.mark.parametrize("num_tokens", [131_072, 131_073])
 def test_a_huge_batch_is_right_or_refused(layer, layer_key, num_tokens):
-    """An offset that no longer fits in 32 bits, hence wrong rows or a crash in the GPU."""
+    """Catches an offset that no longer fits in 32 bits, hence wrong rows or a crash in the GPU."""
     arguments = layer_arguments(layer_key, num_tokens)
     try:
         output = run(layer, arguments)
@@ -214,12 +213,12 @@ ROW_COUNTS = [9, *(pytest.param(count, marks=pytest.mark.gpu) for count in (700,
 @pytest.mark.parametrize("every_second", [False, True])
 @pytest.mark.parametrize("num_tokens", ROW_COUNTS)
 def test_rows_without_a_local_expert_are_zero(layer, layer_key, num_tokens, every_second):
-    """Old memory, here NaN, in rows that this rank adds nothing to."""
+    """Catches old memory, here NaN, in rows that this rank adds nothing to."""
     arguments = layer_arguments(layer_key, num_tokens)
     lowered = slice(1, None, 2) if every_second else slice(None)
     last = FIRST_EXPERT + local_experts_of(layer_key)
     arguments["routing_logits"][lowered, FIRST_EXPERT:last] = -20
-    nowhere = without_local_expert(layer_key, arguments)
+    nowhere = (chosen_local_experts(layer_key, arguments) < 0).all(1)
     assert nowhere[lowered].all()
     assert nowhere.all() != every_second
 
@@ -232,7 +231,7 @@ def test_rows_without_a_local_expert_are_zero(layer, layer_key, num_tokens, ever
 
 @serving("full")
 def test_same_call_same_bits(layer, layer_key):
-    """Results that differ from run to run, as sums by atomics do; on a GPU alone."""
+    """Catches results that differ from run to run, as sums by atomics do; on a GPU alone."""
     arguments = layer_arguments(layer_key, 21)
     first = run(layer, arguments)
     for _ in range(20):
@@ -241,7 +240,7 @@ def test_same_call_same_bits(layer, layer_key):
 
 @serving("full", "small")
 def test_inputs_are_left_alone(layer, layer_key):
-    """An argument that a kernel scribbled on."""
+    """Catches an argument that a kernel scribbled on."""
     arguments = layer_arguments(layer_key, 5)
     before = dict(zip(arguments, cloned(arguments.values()), strict=True))
 
@@ -258,7 +257,7 @@ OTHER_SCALARS = {"local_expert_offset": 80, "routed_scaling_factor": 1.25}
 @serving("full", "small")
 @pytest.mark.parametrize("together", [True, slow(False)], ids=["together", "one by one"])
 def test_tensors_changed_in_place_change_the_answer(layer, layer_key, together):
-    """An answer remembered by address, wrong from the second call on."""
+    """Catches an answer remembered by address, wrong from the second call on."""
     num_tokens = 2 if together else 5
     arguments = layer_arguments(layer_key, num_tokens)
     other = layer_arguments(layer_key, num_tokens, seed=1) | OTHER_SCALARS
@@ -288,9 +287,11 @@ def test_tensors_changed_in_place_change_the_answer(layer, layer_key, together):
 @pytest.mark.parametrize("code", [0x7F, 0xFF])
 @pytest.mark.parametrize("name", ["hidden_states", "gemm1_weights", "gemm2_weights"])
 def test_nan_reaches_the_output(layer, layer_key, name, code):
-    """A broken activation or weight that turns into a finite answer, here the code read as 480."""
+    """Catches a broken activation or weight that gives a finite answer, as if its code were 480."""
     arguments = layer_arguments(layer_key, 3)
-    token, expert = a_local_pair(layer_key, arguments)
+    chosen = chosen_local_experts(layer_key, arguments)
+    token, slot = (chosen >= 0).nonzero()[0].tolist()
+    expert = chosen[token, slot]
     place = (token, 5) if name == "hidden_states" else (expert, 130, 5)
     arguments[name].view(torch.uint8)[place] = code
     expected = expected_output(layer_key, arguments).isnan()
@@ -302,11 +303,10 @@ def test_nan_reaches_the_output(layer, layer_key, name, code):
     assert torch.equal(output.isnan(), expected)
 
 
-def a_local_pair(layer_key, arguments):
-    """A token, and the number on this rank of one of its experts."""
+def chosen_local_experts(layer_key, arguments):
+    """Return the chosen experts by their numbers on this rank, [T, top_k]; -1 of another's."""
     route = reference(layer_key).route
     experts, _ = route(arguments["routing_logits"], arguments["routing_bias"], 1.0)
     local = experts - arguments["local_expert_offset"]
     is_local = (local >= 0) & (local < local_experts_of(layer_key))
-    token, slot = is_local.nonzero()[0].tolist()
-    return token, int(local[token, slot])
+    return torch.where(is_local, local, -1)

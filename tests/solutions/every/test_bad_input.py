@@ -3,7 +3,7 @@
 import pytest
 import torch
 from every_solution import OUTPUT, local_experts_of, serving
-from layer_inputs import DEVICE
+from layer_inputs import DEVICE, misaligned, strided
 from layer_inputs import arguments as layer_arguments
 from moebench.operators import catalogue
 
@@ -21,19 +21,6 @@ of_any_kind = serving(
     *("full", "deepseek-v3-ep8-routed", "bf16"),
     *("small", "small-routed", "small-mxfp4", "bf16_small"),
 )
-
-
-def strided(tensor):
-    """The same shape and values, every second element of a larger tensor."""
-    *others, columns = tensor.shape
-    wide = torch.empty(*others, 2 * columns, dtype=tensor.dtype, device=tensor.device)
-    return wide[..., ::2].copy_(tensor)
-
-
-def misaligned(tensor):
-    """Contiguous, but one element beyond a multiple of 16 bytes."""
-    room = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)
-    return room[1:].view(tensor.shape).copy_(tensor)
 
 
 FAULTS = ["dtype", "rank", "device", "contiguity", "alignment", "not a tensor", "nothing"]
@@ -74,7 +61,7 @@ def assert_refused(layer, arguments, name):
 @of_any_kind
 @pytest.mark.parametrize("fault", FAULTS)
 def test_wrong_tensors_are_refused(layer, layer_key, fault):
-    """A crash in the GPU, or a wrong answer, instead of a line that says why."""
+    """Catches a crash in the GPU, or a wrong answer, instead of a line that says why."""
     right = layer_arguments(layer_key, NUM_TOKENS)
     for name, tensor in tensors_of(right).items():
         assert_refused(layer, right | {name: with_fault(tensor, fault)}, name)
@@ -82,7 +69,7 @@ def test_wrong_tensors_are_refused(layer, layer_key, fault):
 
 @of_any_kind
 def test_wrong_sizes_are_refused(layer, layer_key):
-    """Reads beyond the end of a tensor that is shorter than the others say."""
+    """Catches reads beyond the end of a tensor that is shorter than the others say."""
     right = layer_arguments(layer_key, NUM_TOKENS)
     definition = catalogue.definition(layer_key)
     axes = {name: spec.shape or [] for name, spec in definition.inputs.items()}
@@ -121,5 +108,5 @@ WRONG_SCALARS = [
 @with_a_router
 @pytest.mark.parametrize(("name", "value"), WRONG_SCALARS)
 def test_wrong_scalars_are_refused(layer, layer_key, name, value):
-    """Experts outside this rank's weights, that is reads out of bounds."""
+    """Catches experts outside this rank's weights, that is reads out of bounds."""
     assert_refused(layer, layer_arguments(layer_key, NUM_TOKENS) | {name: value}, name)

@@ -106,7 +106,7 @@ def check_batch(layer, arguments, tokens, expected):
 
 @serving("small-one-group", *FULL)
 def test_bits_do_not_depend_on_the_batch(layer, solution, layer_key):
-    """Another answer to the same prompt because of what others asked."""
+    """Catches another answer to the same prompt because of what others asked."""
     check_bits(layer, solution, layer_key)
 
 

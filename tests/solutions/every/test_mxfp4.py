@@ -44,7 +44,7 @@ def random_steps(draw, least, end, shape):
 @mxfp4_layers
 @pytest.mark.parametrize("num_tokens", FEW)
 def test_scales_of_any_spread_are_exact(layer, layer_key, num_tokens):
-    """Groups that vanish or overflow beside others of their row."""
+    """Catches groups that vanish or overflow beside others of their row."""
     values = arguments(layer_key, num_tokens)
     draw = Draw(DEVICE, num_tokens)
     for name in SCALES:
@@ -56,7 +56,7 @@ def test_scales_of_any_spread_are_exact(layer, layer_key, num_tokens):
 
 @mxfp4_layers
 def test_bytes_of_any_name_are_taken(layer, layer_key):
-    """An engine's uint8 weights and e8m0 scales that are refused."""
+    """Catches an engine's uint8 weights and e8m0 scales that are refused."""
     values = arguments(layer_key)
     expected = expected_output(layer_key, values)
     for name in WEIGHTS:
@@ -70,7 +70,7 @@ def test_bytes_of_any_name_are_taken(layer, layer_key):
 @mxfp4_layers
 @pytest.mark.parametrize("num_tokens", BOTH_PATHS)
 def test_rows_whose_scales_drift_are_exact(layer, layer_key, num_tokens):
-    """A row of weights whose scales drift along K, or half of which is zero."""
+    """Catches a row of weights whose scales drift along K, or half of which is zero."""
     values = arguments(layer_key, num_tokens)
     draw = Draw(DEVICE, num_tokens)
     for weight_name, scale_name in zip(WEIGHTS, SCALES, strict=True):

@@ -63,9 +63,7 @@ def with_router_inside(arguments, logits, form):
 @routed
 @some_tokens
 def test_both_forms_agree(layer, solution, layer_key, num_tokens):
-    """Two answers for one layer, depending on who routes. Of triton_fused_v2 bit
-    for bit.
-    """
+    """Catches an answer that depends on who routes. Of triton_fused_v2 bit for bit."""
     form = LAYERS[layer_key]
     arguments = layer_arguments(layer_key, num_tokens)
     logits = normal((num_tokens, NUM_EXPERTS), seed=1)
@@ -107,7 +105,7 @@ def assert_bf16_is_quantised_per_128(layer, arguments, by_block):
 @routed
 @some_tokens
 def test_tokens_in_bf16_are_quantised_per_128(layer, layer_key, num_tokens):
-    """An engine's own quantisation and ours that differ by more than a rounding."""
+    """Catches a quantisation that differs from the engines' own."""
     assert_bf16_is_quantised_per_128(layer, layer_arguments(layer_key, num_tokens), False)
 
 
@@ -115,7 +113,7 @@ def test_tokens_in_bf16_are_quantised_per_128(layer, layer_key, num_tokens):
 @pytest.mark.parametrize("num_tokens", [1, 3, 8, 9, 80, 300])
 @pytest.mark.parametrize("layer_key", ["full", "qwen3.5-35b"])
 def test_tokens_in_bf16_with_the_router_inside(layer_key, num_tokens):
-    """Other answers where the layer's one launch quantises, up to 6 and 8 tokens of these."""
+    """Catches other answers where the one launch quantises, up to 6 and 8 tokens of these."""
     layer = built("hopper_fused", layer_key)
     assert_bf16_is_quantised_per_128(layer, layer_arguments(layer_key, num_tokens), True)
 
@@ -123,7 +121,7 @@ def test_tokens_in_bf16_with_the_router_inside(layer_key, num_tokens):
 @routed
 @some_tokens
 def test_rows_of_no_token_are_zero_and_read_nothing(layer, layer_key, num_tokens):
-    """NaN from the padding of a captured batch, or old memory in its rows."""
+    """Catches NaN from the padding of a captured batch, or old memory in its rows."""
     arguments = layer_arguments(layer_key, num_tokens)
     padding = slice(num_tokens * 2 // 3, None)
     arguments["topk_ids"][padding] = -1
@@ -142,7 +140,7 @@ def test_rows_of_no_token_are_zero_and_read_nothing(layer, layer_key, num_tokens
 
 @routed
 def test_tokens_in_fp8_are_not_taken_for_bf16(layer, layer_key):
-    """Bytes of one format read as the other."""
+    """Catches bytes of one format read as the other."""
     arguments = layer_arguments(layer_key, 3)
     del arguments["hidden_states_scale"]
     with pytest.raises(ValueError, match="^hidden_states: .*float8_e4m3fn"):
@@ -155,9 +153,7 @@ def test_tokens_in_fp8_are_not_taken_for_bf16(layer, layer_key):
 @serving("deepseek-v3-ep8-routed")
 @some_tokens
 def test_random_ids_of_a_trial_run(layer, layer_key, num_tokens):
-    """Engines measure their memory with random ids, in which an expert comes
-    twice.
-    """
+    """Engines measure their memory with random ids, in which an expert comes twice."""
     arguments = layer_arguments(layer_key, num_tokens)
     generator = torch.Generator(DEVICE).manual_seed(3)
     arguments["topk_ids"].random_(FIRST_EXPERT, FIRST_EXPERT + LOCAL // 4, generator=generator)
@@ -194,9 +190,7 @@ def whole_arguments(num_tokens, weights):
 @serving(WHOLE)
 @pytest.mark.parametrize("num_tokens", [8, 32])
 def test_calls_and_replays_of_a_whole_layer_have_the_same_bits(layer, num_tokens, whole_weights):
-    """A token that the next router sends elsewhere in some runs, as this layer
-    is a bit off.
-    """
+    """Catches a layer that is a bit off in some runs: the next router sends a token elsewhere."""
     layer_in_bf16 = in_bf16(layer)
     arguments = whole_arguments(num_tokens, whole_weights)
     output = arguments[-1]

@@ -54,7 +54,7 @@ def logits_with_ties(num_tokens):
 
 @pytest.mark.parametrize("num_tokens", [1, 5, MOST_TOKENS])
 def test_hand_over(num_tokens):
-    """Another token's scale, an expert that was chosen but not prepared."""
+    """Catches another token's scale, an expert that was chosen but not prepared."""
     layer = random_layer(num_tokens)
     logits = logits_with_ties(num_tokens)
     finite = torch.where(logits.isfinite(), logits, -3e38)  # infinite and NaN ones come last
@@ -71,7 +71,7 @@ def test_hand_over(num_tokens):
 
 
 def test_weights_are_prepared_as_flashinfer_does():
-    """Gate taken for up."""
+    """Catches gate taken for up."""
     x, x_scale, w13, w13_scale = random_layer(1)
     _, prepared, prepared_scale = hand_over_ref(x, x_scale, w13, w13_scale)
     gate_first = bits(w13).roll(INNER, 1)
@@ -113,7 +113,7 @@ def kernel(load, monkeypatch):
 
 
 def test_what_is_called(load, kernel):
-    """Tensors in another order, other routing."""
+    """Catches tensors in another order, other routing."""
     arguments = layer_arguments(KEY, MOST_TOKENS, "meta")
     load().run(*arguments.values())
 
@@ -174,7 +174,7 @@ for kernel in compile_all(run, "{KEY}", "sm_90", [1, 8], "NVIDIA H200"):
 
 @pytest.mark.slow
 def test_hand_over_compiles_for_hopper():
-    """A kernel that dies in the compiler or spills, on the GPU only."""
+    """Catches a kernel that dies in the compiler or spills, on the GPU only."""
     environment = os.environ | {
         "TRITON_INTERPRET": "0",
         "CUDA_VISIBLE_DEVICES": "",

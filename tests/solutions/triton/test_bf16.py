@@ -19,6 +19,7 @@ from every_solution import (
 from layer_inputs import DEVICE
 from layer_inputs import arguments as layer_arguments
 from moebench.packing import manifest
+from permuted_rows import rows_of_tokens
 from random_values import Draw
 
 from solutions.common.triton.bf16.gemm1_bf16 import gemm1_bf16, gemm1_bf16_ref
@@ -52,7 +53,7 @@ class Case:
         self.tile = Tile(*sizes, 8, 1, 4, 3, 4)
         self.rows = permute(self.ids, NUM_EXPERTS, self.tile.block_m, padded)
         self.expected_rows = permute_ref(self.ids, NUM_EXPERTS, self.tile.block_m, padded)
-        self.used = self.expected_rows.row_of_pair.flatten().long()
+        self.used = rows_of_tokens(self.expected_rows)
 
     def random(self, columns):
         """Return random values for every row."""
@@ -181,7 +182,7 @@ def tabled_tiles(table):
 @pytest.mark.parametrize("architecture", ["sm_90", "sm_100"])
 @pytest.mark.parametrize("name", ["align_fused_bf16", "gather_scatter_bf16"])
 def test_every_tabled_tile_compiles(packed_module, name, architecture, tmp_path):
-    """The first call at some token count dies in the compiler, or does not fit the machine.
+    """Catches a first call that dies in the compiler, or does not fit the machine.
 
     Also a kernel several times slower than it should be, because it spills or leaves the newest
     tensor cores.

@@ -74,9 +74,9 @@ def assert_quick(gemm, tensor_cores):
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_kernel_compiles_and_fits(architecture, tmp_path):
-    """The first call at some token count dies in the compiler, or at launch for
-    want of shared memory; a GEMM that fell back to slow instructions, or whose sums left the
-    registers."""
+    """Catches a first call that dies in the compiler, or at launch for want of shared memory, and a
+    GEMM that fell back to slow instructions, or whose sums left the registers.
+    """
     kernels = ahead_of_time.compiled("triton_fused_v2", "full", architecture, TOKENS, tmp_path)
 
     choices = [by_rule_of(architecture, num_tokens) for num_tokens in TOKENS]
@@ -89,7 +89,7 @@ def test_every_kernel_compiles_and_fits(architecture, tmp_path):
 
 @pytest.mark.slow
 def test_a_tuned_gpu_takes_tiles_of_its_table(tmp_path):
-    """A table that is not found."""
+    """Catches a table that is not found."""
     kernels = ahead_of_time.compiled("triton_fused_v2", "full", H200, TOKENS, tmp_path)
 
     choices = tuned()["NVIDIA H200", "e32_h7168_i2048"].values()
@@ -104,9 +104,7 @@ def test_a_tuned_gpu_takes_tiles_of_its_table(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", TENSOR_CORES)
 def test_the_routed_form_compiles_as_well(architecture, tmp_path):
-    """A form that spills, or leaves the tensor cores, where the other one does
-    not.
-    """
+    """Catches a form that spills, or leaves the tensor cores, where the other one does not."""
     kernels = ahead_of_time.compiled(
         "triton_fused_v2", ROUTED, architecture, (80, 2000), tmp_path, "main.py::run_routed_bf16"
     )

@@ -82,9 +82,7 @@ CONVERSIONS = [  # values of a group, its scale's byte and their codes, by hand 
 
 @pytest.mark.parametrize(("values", "scale", "codes"), CONVERSIONS)
 def test_reference_quantises_as_the_format_says(values, scale, codes):
-    """A scale off by one at a power of two, ties rounded up, overflow to NaN
-    instead of 448.
-    """
+    """Catches a scale off by one at a power of two, ties rounded up, overflow to NaN."""
     group = torch.zeros(1, mx.GROUP)
     group[0, : len(values)] = torch.tensor(values)
 
@@ -135,7 +133,7 @@ def assert_same_codes(output, expected):
 
 @each_device
 def test_group_quantise_at_every_exponent(module, device):
-    """Codes that differ from the format's at some size of the activations."""
+    """Catches codes that differ from the format's at some size of the activations."""
     x = groups_of_every_size().to(device)
     step = module("group_quantise")
     expected = step.group_quantise_ref(x)
@@ -147,7 +145,7 @@ def test_group_quantise_at_every_exponent(module, device):
 
 @each_device
 def test_group_round_is_quantise_and_expand(module, device):
-    """`run` disagreeing with its own two steps."""
+    """Catches a `run` that differs from its own two steps."""
     x = groups_of_every_size().to(device)
     step = module("group_quantise")
     expected = module("expand").expand_ref(*step.group_quantise_ref(x))
@@ -156,7 +154,7 @@ def test_group_round_is_quantise_and_expand(module, device):
 
 @each_device
 def test_expand_every_code_with_every_scale(module, device):
-    """Weights changed by the route through bf16, which calls itself exact."""
+    """Catches weights changed by the route through bf16, which calls itself exact."""
     step = module("expand")
     byte = torch.arange(256, dtype=torch.uint8, device=device)
     codes = byte.repeat(8).view(torch.float8_e4m3fn).repeat(256, 1)
@@ -196,9 +194,7 @@ def assert_product(output, expected, route):
 @pytest.mark.parametrize(("n", "dtype"), OUTPUTS)
 @pytest.mark.parametrize("tile", PRODUCTS, ids=["-".join(map(str, tile)) for tile in PRODUCTS])
 def test_product(module, device, tile, n, dtype):
-    """A scale of another row or group, a tile or a share of K left out, rows
-    beyond M stored.
-    """
+    """Catches scales of another row or group, a tile or part of K left out, stores beyond M."""
     step = module("block_scaled_matmul")
     quantise = module("group_quantise")
     x, weight, scale = operands(37, n, 512, device)
@@ -223,7 +219,7 @@ def test_product(module, device, tile, n, dtype):
 
 @each_device
 def test_scale_nan_makes_its_row_nan(module, device):
-    """A broken weight scale that passes for infinity, or for a large number."""
+    """Catches a broken weight scale that passes for infinity, or for a large number."""
     x, weight, scale = operands(3, 128, 256, device)
     scale.view(torch.uint8)[5, 3] = 255
     output = torch.zeros(3, 128, dtype=torch.bfloat16, device=device)
@@ -238,7 +234,7 @@ def test_scale_nan_makes_its_row_nan(module, device):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rows", [1, 37, slow(65)])
 def test_linear_is_its_two_steps(module, device, rows, dtype):
-    """A linear layer that does not multiply what `quantise` returns."""
+    """Catches a linear layer that does not multiply what `quantise` returns."""
     main = module()
     x, weight, scale = operands(rows, 128, 384, device)
     output = empty(rows, 128, device, dtype)
@@ -255,7 +251,7 @@ def test_linear_is_its_two_steps(module, device, rows, dtype):
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", [1, 16, 64, 512, 2048, 8192])
 def test_full_width(module, rows):
-    """A wrong result at the sizes that the pages quote."""
+    """Catches a wrong result at the sizes that the pages quote."""
     sizes = mx.LAYER_SIZES["mxfp8"]
     x, weight, scale = operands(rows, sizes["n"], sizes["k"], "cuda")
     output = empty(rows, sizes["n"], "cuda")
@@ -319,7 +315,7 @@ def assert_quick(product, architecture):
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ROUTES)
 def test_every_chosen_tile_compiles_and_fits(architecture, tmp_path):
-    """The first call at some M dies in the compiler, or at launch for want of shared memory.
+    """Catches a first call that dies in the compiler, or at launch for want of shared memory.
 
     Also a slow product on a Hopper GPU, or SM100's block-scaled tensor cores idle.
     """
@@ -341,20 +337,24 @@ def test_every_chosen_tile_compiles_and_fits(architecture, tmp_path):
 
 
 def test_swizzled_scales_lie_as_documented(packed_module):
-    """Torch's product reading the scale of another row. The layout is the one that cuBLAS states:
-    tiles of 128 rows and 4 groups, in which rows r, r + 32, r + 64 and r + 96 lie together.
+    """cuBLAS states the layout: tiles of 128 rows and 4 groups, in which rows r, r + 32, r + 64 and
+    r + 96 lie together.
     """
-    scales = Draw("cpu").integers(0, 255, 256, 8, dtype=torch.uint8)
     swizzled = packed_module("torch_scaled_mxfp8", "main").swizzled
-    expected = scales.view(2, 4, 32, 2, 4).permute(0, 3, 2, 1, 4)
-    tiles = (2, 2, 32, 4, 4)
+    scales = Draw("cpu").integers(1, 255, 256, 8, dtype=torch.uint8)
+    assert torch.equal(swizzled(scales).view(torch.uint8).flatten(), in_tiles(scales))
 
-    assert torch.equal(swizzled(scales).view(torch.uint8).view(tiles), expected)
+    # rows and groups that fill no tile
+    scales[200:] = 0
+    scales[:, 6:] = 0
+    padded = swizzled(scales[:200, :6]).view(torch.uint8).flatten()
+    is_scale = in_tiles(scales) > 0
+    assert torch.equal(padded[is_scale], in_tiles(scales)[is_scale])
 
-    partial = swizzled(scales[:200, :6]).view(torch.uint8).view(tiles)
-    last_rows = (1, 1, slice(8), 2, slice(2))
-    assert torch.equal(partial[0, 0], expected[0, 0])
-    assert torch.equal(partial[last_rows], expected[last_rows])
+
+def in_tiles(scales):
+    """Return scales [256, 8] in that layout."""
+    return scales.view(2, 4, 32, 2, 4).permute(0, 3, 2, 1, 4).flatten()
 
 
 def test_bound_counts_every_byte_once():

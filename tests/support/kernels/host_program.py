@@ -14,19 +14,19 @@ SAMPLES = Path(__file__).parents[2] / "samples"
 CUDA_H = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
 
 
-def of_packed(solution, layer_key, sample, folder):
-    """Return the program of a file of tests/samples and a packed solution's headers, which are put
-    into one folder.
+def build_packed(solution, layer_key, sample, folder):
+    """Compile a file of tests/samples with a packed solution's headers, which are put into folder;
+    return the program.
     """
     for path, text in packed_texts(solution, layer_key, (".cuh",)).items():
         (folder / Path(path).name).write_text(text)
-    return compiled(sample, folder, folder)
+    return build(sample, folder)
 
 
-def compiled(sample, folder, *includes):
-    """Compile a file of tests/samples, and return folder/program."""
+def build(sample, folder):
+    """Compile a file of tests/samples with the headers in folder; return the program there."""
     program = folder / "program"
-    includes = [f"-I{path}" for path in (SAMPLES / "cuda_on_host", CUDA_H, *includes)]
+    includes = [f"-I{path}" for path in (SAMPLES / "cuda_on_host", CUDA_H, folder)]
     options = ["-std=c++17", "-O1", "-Wno-attributes", *includes]
     subprocess.run(["c++", *options, SAMPLES / sample, "-o", program], check=True)
     return program

@@ -255,8 +255,3 @@ def compiled(texts, source, folder, architecture, flags=()):
     done = subprocess.run([*command, "-o", cubin, folder / source], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return Compiled(cubin, done.stderr)
-
-
-def compile_cubin(texts, source, folder, architecture, flags=()):
-    """Return the cubin's path that `compiled` makes."""
-    return compiled(texts, source, folder, architecture, flags).cubin

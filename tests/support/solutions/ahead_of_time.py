@@ -79,12 +79,17 @@ def arguments_of(run, layer_key, num_tokens):
     return arguments.values()
 
 
+def cuobjdump(option, file):
+    """Return what cuobjdump prints of a library or a cubin; nothing where it is too old."""
+    return subprocess.run([CUOBJDUMP, option, file], capture_output=True, text=True).stdout
+
+
 def disassembled(cubin, option):
     """Return what cuobjdump prints of a kernel's bytes."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        return subprocess.run([CUOBJDUMP, option, file.name], capture_output=True, text=True).stdout
+        return cuobjdump(option, file.name)
 
 
 def resources(text):
@@ -172,14 +177,11 @@ def described(function, kernel, keywords):
         "tcgen05": "tcgen05.mma" in ptx,
         "block_scaled_mma": "tcgen05.mma" in ptx and ".block_scale" in ptx,
         "bulk_tensor_copy": "cp.async.bulk.tensor" in ptx,
-        "ptx": ptx,
     }
 
 
-def main(leave_out=("ptx",)):
-    """Print what `compile_all` yields for the program's arguments, a constant that is a dtype by
-    its name.
-    """
+def main():
+    """Print what `compile_all` yields for the program's arguments, dtypes by their names."""
     sources, entry_point, layer_key, machine, *token_counts = sys.argv[1:]
     architecture, _, gpu = machine.partition(":")
     path, function = entry_point.split("::")
@@ -189,8 +191,6 @@ def main(leave_out=("ptx",)):
 
     run = getattr(module, function)
     for kernel in compile_all(run, layer_key, architecture, map(int, token_counts), gpu):
-        for name in leave_out:
-            del kernel[name]
         print(json.dumps(kernel, default=str), flush=True)
 
 

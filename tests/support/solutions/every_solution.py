@@ -112,6 +112,12 @@ def relative_error(output, expected):
     return (difference.norm() / expected.float().norm()).item()
 
 
+def share_of_close(output, expected, tolerance=0.1):
+    """Return the share of values within a tolerance, both relative and absolute."""
+    options = {"rtol": tolerance, "atol": tolerance}
+    return torch.isclose(output.float(), expected.float(), **options).float().mean()
+
+
 def assert_close(output, expected, label="", tolerances=("relaxed", "contest")):
     """Check that an output is inside these tolerances."""
     assert torch.isfinite(output).all()
@@ -127,12 +133,3 @@ def assert_same_bits(output, expected, label=""):
 
 def local_experts_of(layer_key):
     return catalogue.layer_sizes()[layer_key]["num_local_experts"]
-
-
-def without_local_expert(layer_key, arguments):
-    """[T] bool: tokens that route to no expert of this rank."""
-    route = reference(layer_key).route
-    experts, _ = route(arguments["routing_logits"], arguments["routing_bias"], 1.0)
-    local = experts - arguments["local_expert_offset"]
-    elsewhere = (local < 0) | (local >= local_experts_of(layer_key))
-    return elsewhere.all(1)

@@ -108,6 +108,18 @@ def halves_swapped(gemm1):
     return torch.cat([second, first], 1).view(gemm1.dtype)
 
 
+def strided(tensor):
+    """Return the same values as every second element of a larger tensor."""
+    wide = torch.empty((*tensor.shape, 2), dtype=tensor.dtype, device=tensor.device)
+    return wide[..., 0].copy_(tensor)
+
+
+def misaligned(tensor):
+    """Return the same values, contiguous, an element behind a multiple of 16 bytes."""
+    longer = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)
+    return longer[1:].view(tensor.shape).copy_(tensor)
+
+
 @cache
 def reference(layer_key):
     """Return what the definition's reference defines: `run`, `route`, ..."""

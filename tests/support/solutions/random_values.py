@@ -30,6 +30,10 @@ class Draw:
         whole = self.integers(0, 256, *shape, dtype=torch.uint8)
         return whole.bitwise_and_(0xBF).view(torch.float8_e4m3fn)
 
+    def full_of_nan(self, *shape):
+        """Return what a kernel should write to, in bf16."""
+        return torch.full(shape, torch.nan, dtype=torch.bfloat16, device=self.device)
+
     def order(self, *shape):
         """Return the numbers below the last size in random order, for each row."""
         return self.uniform(*shape).argsort(-1)

@@ -5,7 +5,7 @@ so that an error counts where it arises. A `wrong_*` returns a sentence on what 
 """
 
 import torch
-from hopper_read_out import Scratch, few, few_choice, many, many_choice
+from hopper_read_out import Scratch, few_choice, many_choice, read_few, read_many
 from stage_inputs import BLOCK
 from stage_references import combined, reference_choice, reference_h, reference_y
 
@@ -127,7 +127,7 @@ def first_fault(arrays, numbers, layer, arguments, output):
     if fault:
         return f"route: {fault}"
 
-    read_out = few(scratch, choice) if is_few else many(scratch, choice)
+    read_out = read_few(scratch, choice) if is_few else read_many(scratch, choice)
     fault = wrong_layout(read_out.layout)
     if fault:
         return f"permute: {fault}"

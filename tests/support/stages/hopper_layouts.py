@@ -116,19 +116,19 @@ def round_up(value, multiple):
     return -(-value // multiple) * multiple
 
 
-def h_index(rows, inter, h_split, few):
+def h_index(rows, inter, h_split, is_few):
     """Return [h_split, rows, inter] int64: where h's bytes lie."""
     column = rows.columns(inter)
     block = column // BLOCK
     byte = column % BLOCK
     span = rows.span[:, None]
     within = rows.within[:, None]
-    columns = inter if few else round_up(inter, 256)  # for which there is room
+    columns = inter if is_few else round_up(inter, 256)  # for which there is room
     begin = rows.first[:, None] * columns * h_split
 
     places = []
     for part in range(h_split):
-        if few:  # the parts of an atom lie together
+        if is_few:  # the parts of an atom lie together
             place = block * span * BLOCK * h_split
             place = place + (within // ATOM * h_split + part) * ATOM * BLOCK
             place = place + swizzled(within % ATOM, byte)
@@ -168,7 +168,7 @@ def as_type(array, dtype, *shape):
     return values[: math.prod(shape)].view(shape) if shape else values
 
 
-def of_tokens(values, rows):
+def values_by_row(values, rows):
     """Return [rows, ...]: the values [T, ...] of each row's token, zero in rows of padding."""
     padding = (~rows.real).nonzero().flatten()
     token = rows.token.clamp(min=0)

@@ -1,6 +1,6 @@
 """What a test build of hopper_fused hands out, as tensors in order of rows.
 
-`few` and `many` decode the bytes of the one launch and of the four kernels.
+`read_few` and `read_many` decode the bytes of the one launch and of the four kernels.
 """
 
 import re
@@ -16,9 +16,9 @@ from hopper_layouts import (
     few_rows,
     h_index,
     many_rows,
-    of_tokens,
     round_up,
     scale_index,
+    values_by_row,
     x_index,
 )
 from stage_inputs import BLOCK, token_scales
@@ -101,15 +101,15 @@ class ReadOut:
     partial: torch.Tensor | None = None
 
 
-def h_of(arrays, rows, layer, h_split, few):
+def h_of(arrays, rows, layer, h_split, is_few):
     """Return h [rows, I] fp32 of its bytes and scales."""
     inter = layer["intermediate_size"]
-    columns = N_BLOCK_COLUMNS if few else BLOCK  # with one scale
-    h_bytes = arrays["h"][h_index(rows, inter, h_split, few)]
+    columns = N_BLOCK_COLUMNS if is_few else BLOCK  # with one scale
+    h_bytes = arrays["h"][h_index(rows, inter, h_split, is_few)]
     parts = h_bytes.view(torch.float8_e4m3fn).float()
 
     scales = as_type(arrays["h_scale"], torch.float32)
-    multiple = 1 if few else 2  # many tokens: K blocks in pairs
+    multiple = 1 if is_few else 2  # many tokens: K blocks in pairs
     scale = scales[scale_index(rows, inter // BLOCK, BLOCK // columns, multiple)]
     return parts.sum(0) * scale.repeat_interleave(columns, 1)
 
@@ -131,7 +131,7 @@ def few_choice(scratch, num_tokens):
     return Choice(chosen, scratch.fp32("weight", num_tokens, local))
 
 
-def few(scratch, choice):
+def read_few(scratch, choice):
     """Return the ReadOut of the one launch."""
     numbers = scratch.numbers
     num_tokens = len(choice.chosen)
@@ -169,8 +169,8 @@ def few_lists(scratch, rows):
 
 def gathered(scratch, rows):
     """Compare the gathered tokens and their scales."""
-    x = of_tokens(scratch.arguments["hidden_states"].view(torch.uint8), rows)
-    x_scale = of_tokens(scratch.x_scale, rows)
+    x = values_by_row(scratch.arguments["hidden_states"].view(torch.uint8), rows)
+    x_scale = values_by_row(scratch.x_scale, rows)
     stored_x = scratch.arrays["x"][x_index(rows, x.shape[1])]
     scale_places = scale_index(rows, x_scale.shape[1], multiple=4)
     stored_scale = scratch.fp32("x_scale")[scale_places]
@@ -209,7 +209,7 @@ def column_passes(scratch):
     return ColumnPasses(firsts, columns // len(firsts))
 
 
-def many(scratch, choice):
+def read_many(scratch, choice):
     """Return the ReadOut of the four kernels."""
     hidden = scratch.layer["hidden_size"]
     inter = scratch.layer["intermediate_size"]
@@ -241,7 +241,7 @@ def many_lists(scratch, rows, choice):
     token_rows = padded_token_rows(scratch.layer, rows)
     stored_rows = scratch.int32("token_rows", *token_rows.shape).long()
     row_weight = scratch.fp32("row_weight", count)
-    x_scale = of_tokens(scratch.x_scale, rows)
+    x_scale = values_by_row(scratch.x_scale, rows)
     stored_scale = scratch.fp32("x_scale")[scale_index(rows, x_scale.shape[1])]
     return [
         Compared("active experts and rows", queues[2:], queues.new_tensor([num_active, count])),
