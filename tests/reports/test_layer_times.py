@@ -1,0 +1,125 @@
+"""The tables of layers that are timed apart: over several GPUs, and with MXFP4 experts."""
+
+import json
+
+import pytest
+from moebench.core import schema
+from moebench.core.errors import UserError
+from moebench.reports.layer_times import (
+    AllReducePoint,
+    PeerPoint,
+    all_reduce_points,
+    all_reduce_tables,
+    peer_tables,
+)
+
+ALL_REDUCE = {
+    "gpu": "NVIDIA H200",
+    "torch": "2.11.0",
+    "ranks": 4,
+    "definition": "small",
+    "split": "width",
+    "shares": 4,
+    "solution": "hopper_fused",
+    "source": "1f",
+    "layers": 20,
+    "layers_of_weights": 20,
+    "rounds": 15,
+    "tokens": 8,
+    "us": {"the layer alone": 10.0, "group's all-reduce": 22.04, "run_allreduce": 13.26},
+}
+PEER = {
+    "gpu": "NVIDIA H200",
+    "card": 1,
+    "driver": "580",
+    "torch": "2.11.0",
+    "triton": "3.6.0",
+    "date": "2026-11-27",
+    "definition": "small-mxfp4",
+    "tokens": 8,
+    "peer": "ours",
+    "us": 200.0,
+    "prepared_ms": 0.0,
+    "matched": {"relaxed": 1.0},
+}
+
+
+@pytest.fixture
+def read_lines(tmp_path):
+    """A function of a model and the lines of a record that returns the points in it."""
+
+    def read(model, *lines):
+        file = tmp_path / "record.jsonl"
+        file.write_text("\n".join(map(json.dumps, lines)))
+        return schema.read_lines(file, model)
+
+    return read
+
+
+def times(cells):
+    """Return the text and the mark of each cell."""
+    return [(cell.text, cell.mark) for cell in cells]
+
+
+@pytest.mark.parametrize(
+    ("model", "line", "changes"),
+    [
+        (AllReducePoint, ALL_REDUCE, {"tokens": "many"}),
+        (AllReducePoint, ALL_REDUCE, {"unknown": 1}),
+        (PeerPoint, PEER, {"us": "fast"}),
+    ],
+)
+def test_a_line_that_is_no_point_is_named(read_lines, model, line, changes):
+    with pytest.raises(UserError, match="record.jsonl:2"):
+        read_lines(model, line, line | changes)
+
+
+# Over several GPUs
+
+
+def test_a_table_has_a_row_for_each_token_count_and_marks_the_fastest_sum(read_lines):
+    points = read_lines(AllReducePoint, ALL_REDUCE, ALL_REDUCE | {"tokens": 1})
+    (table,) = all_reduce_tables(points)
+    assert table.head == ["T", "the layer alone", "group's all-reduce", "run_allreduce"]
+
+    first, second = table.rows
+    assert first[0] == 1
+    assert second[0] == 8
+    assert times(first[1:]) == [("10.0", ""), ("22.0", ""), ("13.3", "best")]
+
+
+def test_runs_have_tables_of_their_own_and_most_ranks_stand_first(read_lines):
+    by_experts = ALL_REDUCE | {"split": "experts"}
+    on_two = ALL_REDUCE | {"ranks": 2}
+    tables = all_reduce_tables(read_lines(AllReducePoint, on_two, by_experts, ALL_REDUCE))
+
+    in_order = read_lines(AllReducePoint, ALL_REDUCE, by_experts, on_two)
+    assert [table.title for table in tables] == [point.title for point in in_order]
+
+
+def test_every_recorded_run_is_a_row_of_its_own():
+    points = all_reduce_points()
+    rows = sum(len(table.rows) for table in all_reduce_tables(points))
+    assert rows == len(points)
+    assert len({(point.table_key, point.tokens) for point in points}) == rows
+
+
+# With MXFP4 experts
+
+
+def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest(read_lines):
+    theirs = PEER | {"peer": "theirs", "us": 250.0}
+    again = PEER | {"card": 2, "us": 210.0}
+    one_token = PEER | {"tokens": 1, "us": 40.0}
+    (table,) = peer_tables(read_lines(PeerPoint, theirs, PEER, again, one_token))
+    assert table.head == ["T", "theirs", "ours"]
+
+    assert {row[0]: times(row[1:]) for row in table.rows} == {
+        1: [("-", ""), ("0.040", "best")],
+        8: [("0.250", ""), ("0.205", "best")],
+    }
+
+
+def test_definitions_have_tables_of_their_own(read_lines):
+    other = PEER | {"definition": "another-mxfp4"}
+    assert len(peer_tables(read_lines(PeerPoint, PEER, other))) == 2
