@@ -24,6 +24,7 @@ from moebench.reports.table import decimal
 from moebench.results import measurements
 from moebench.results.summary import counted
 
+REST = paths.RECORDS / "rest.csv"  # by the GPU's clock, on DeepSeek-V4-Flash EP1 on an H200
 RAY = paths.RECORDS / "ray.md"
 WITHOUT_RAY = r"(\d+) cells of [^|]*, whole jobs \| one GPU without Ray (\d+) s"
 WITH_ACTORS = r"with actors in place of batches \| (\d+) s:"
@@ -368,3 +369,20 @@ def seconds_on_ray() -> list[str]:
     if not without_ray or not with_actors:
         raise LookupError("records/ray.md: nothing says how long the job took")
     return [with_actors[1], *without_ray.groups()]
+
+
+# The rest before a trial
+
+
+@named
+def runs_apart_after_rest(rest_s: float, tokens: list[int]) -> list[str]:
+    """Return how far the runs of a solution lie apart at most, in %, with a rest of so many seconds
+    before each trial.
+    """
+    runs = pd.read_csv(REST)
+    runs = runs[(runs.rest_s == rest_s) & runs.tokens.isin(tokens)]
+    if runs.empty:
+        raise LookupError(f"{REST.name}: no runs with a rest of {rest_s} s")
+
+    us = runs.groupby(["tokens", "solution"]).us
+    return [percent((us.max() / us.min() - 1).max(), 1)]
