@@ -74,6 +74,28 @@ def test_every_solutions_times_on_a_tensor_parallel_rank(tmp_path):
     assert slow[1:] == ["slow", Cell("1.500"), *[None] * 8]
 
 
+def test_how_close_to_the_bound_the_fastest_is_and_how_far_ahead(tmp_path):
+    """At each token count; a variant goes by the name of its base, and is not the next one."""
+    layer = {"definition": definition_name("glm-5-ep8")}
+    traces = [
+        trace("hopper_fused_exact", 1, 0.5, **layer),
+        trace("hopper_fused", 1, 0.75, **layer),
+        trace("deepgemm", 1, 1.0, **layer),
+        trace("hopper_fused", 8, 2.0, **layer),
+        trace("deepgemm", 8, 1.0, **layer),
+        trace("hopper_fused", 32, 2.0, **layer),
+    ]
+    rows = rows_of(tmp_path, traces)
+    bound = rows.groupby("tokens").bound_ms.first()
+    assert texts(models.ahead_table(models.measured_whole(rows))) == [
+        "GLM-5 EP8",
+        "hopper_fused, deepgemm",
+        f"{0.5 / bound[1]:.2f} (2.00)",
+        f"{1.0 / bound[8]:.2f} (2.00)",
+        *[None] * 4,
+    ]
+
+
 def test_layers_of_whole_experts_are_neither_shards_nor_the_main_definition(tmp_path):
     keys = ["full", "glm-5-ep8", "deepseek-v3-tp8"]
     traces = [trace("fast", 1, 0.5, definition=definition_name(key)) for key in keys]

@@ -27,6 +27,7 @@ from moebench.served.record import Point, ServedRecord
 
 # T of the columns: in tables of one layer, of all layers, and of ranks with a slice of every expert
 TOKENS = (1, 32, 1024, 8192)
+AHEAD_TOKENS = (1, 8, 32, 128, 1024, 4096)
 SERVED_TOKENS = (1, 8, 32, 128, 1024)
 TIMES_TOKENS = (1, 8, 32, 64, 128, 256, 1024, 4096, 16384)
 
@@ -76,15 +77,32 @@ def measured_whole(rows: pd.DataFrame) -> list[MeasuredLayer]:
     ]
 
 
+def shown_name(layer: ModelLayer) -> str:
+    """Return a layer's name, marked if the weights of all such layers exceed one GPU's memory."""
+    gigabytes = weight_bytes(layer) * layer.count / 1e9
+    return f"{layer.name} {TOO_LARGE}" if gigabytes > GPU_GB else layer.name
+
+
+def ahead_table(measured: list[MeasuredLayer]) -> Table:
+    """Return the table of `ahead_text` at AHEAD_TOKENS, with the fastest solutions of each layer,
+    each variant by the name of its base.
+    """
+    table_rows = []
+    for each in measured:
+        timed = counted(each.rows).sort_values("ms")
+        points = [list(timed[timed.tokens == tokens].itertuples()) for tokens in AHEAD_TOKENS]
+        fastest = dict.fromkeys(base_of(of_tokens[0].solution) for of_tokens in points if of_tokens)
+        texts = [ahead_text(of_tokens) for of_tokens in points]
+        table_rows.append([shown_name(each.layer), ", ".join(fastest), *texts])
+    head = ["model", "fastest", *token_heads(AHEAD_TOKENS)]
+    return Table(head, [table_rows], word_columns=2)
+
+
 def recommended_table(measured: list[MeasuredLayer]) -> Table:
     """Return the table of which solution to use for each layer."""
     table_rows = []
     for each in measured:
-        name = each.layer.name
-        gigabytes = weight_bytes(each.layer) * each.layer.count / 1e9
-        if gigabytes > GPU_GB:
-            name += f" {TOO_LARGE}"
-        table_rows.append([name, *recommended_cells(each.rows)])
+        table_rows.append([shown_name(each.layer), *recommended_cells(each.rows)])
     head = ["model", f"at {SHOWN_TOLERANCE}", "at default", "ms/bound", "over the next"]
     return Table(head, [table_rows], word_columns=3)
 
@@ -164,20 +182,21 @@ def times_rows(name: str, rows: pd.DataFrame) -> list[Row]:
 
 
 def served(records: list[ServedRecord]) -> Table:
-    """Return the table of `served_text` at SERVED_TOKENS, a row for each served record."""
+    """Return the table of `ahead_text` at SERVED_TOKENS, a row for each served record."""
     table_rows = []
     for record in records:
         if record.has_bound:
-            texts = [served_text(record.timed_points(tokens)) for tokens in SERVED_TOKENS]
+            texts = [ahead_text(record.timed_points(tokens)) for tokens in SERVED_TOKENS]
             table_rows.append([title(record.head), *texts])
     return Table(["model", *token_heads(SERVED_TOKENS)], [table_rows])
 
 
-def served_text(timed: list[Point]) -> str | None:
+def ahead_text(timed: list[Point]) -> str | None:
     """Return the fastest solution's latency over the bound, and in brackets how many times as fast
     it is as the next one that is no variant of it: "1.25 (1.20)".
 
-    None where no such other solution was timed. timed: points of one T, the fastest first.
+    None where no such other solution was timed. timed: what was measured at one T, the fastest
+    first.
     """
     if not timed:
         return None

@@ -139,6 +139,14 @@ def passes_block() -> str:
     return comparison.exactness_table(main_definition()).markdown()
 
 
+def ahead_block() -> str:
+    """Return a row for each model: how close to the bound, and how far ahead of the next solution,
+    by the GPU's clock.
+    """
+    measured = models.measured_whole(rows("gpu"))
+    return with_provenance(models.ahead_table(measured), rows_of_all(measured))
+
+
 def models_block() -> str:
     """Return a row for each model: which solution to use."""
     measured = models.measured_layers(rows())
@@ -212,7 +220,7 @@ VLLM = "integrations/vllm/README.md"
 OURS = ["triton", "solution"]
 TABLES: Tables = {
     ("README.md", "solutions"): lambda: solutions_block(headline_clock()),
-    ("README.md", "models"): models_block,
+    ("README.md", "models"): ahead_block,
     ("docs/compare.md", "solutions"): lambda: solutions_block("gpu"),
     ("docs/compare.md", "ranges"): ranges_block,
     ("docs/compare.md", "clocks"): lambda: solutions_block("events"),
@@ -221,6 +229,7 @@ TABLES: Tables = {
     ("docs/models.md", "shards"): shards_block,
     ("docs/models.md", "whole"): whole_block,
     ("docs/models.md", "mxfp4"): mxfp4_block,
+    ("docs/models.md", "models"): models_block,
     ("docs/models.md", "speeds"): speeds_block,
     ("docs/tolerances.md", "passes"): passes_block,
     ("docs/served.md", "served"): served_block,
