@@ -1,9 +1,10 @@
 """Compile the Triton kernels of solutions for any architecture, and print the registers, shared
-memory and stack that they need: for each kernel the most of all variants that a call launches.
+memory and stack that they need.
 
-    python tools/kernel_resources.py triton_fused_v2 --definition full --architecture sm_100
+    python tools/kernel_resources.py triton_fused_v2 --architecture sm_100
 
-No GPU is needed.
+No GPU is needed. A kernel is compiled in all variants that calls of different numbers of tokens
+launch; the table has the largest number of each resource.
 """
 
 import argparse
@@ -26,10 +27,12 @@ from ahead_of_time import compiled  # noqa: E402
 from moebench.core.errors import exit_with  # noqa: E402
 from moebench.operators.catalogue import layer_key_named  # noqa: E402
 
-# numbers of tokens that together launch every kernel; multiples of 16, and others
+# Numbers of tokens that together launch every kernel. Some are multiples of 16, for which Triton
+# compiles variants of their own.
 TOKENS = (1, 7, 80, 300, 901, 2000, 14107)
-# how the opcodes end that are printed: those of tensor cores and asynchronous copies
-SHOWN = ("MMA", "UTMALDG", "LDGSTS")
+# Printed are opcodes with these endings: those of tensor cores and asynchronous copies.
+PRINTED_OPCODES = ("MMA", "UTMALDG", "LDGSTS")
+LAYER_KEY = "deepseek-v3-ep8"
 COLUMNS = (
     "solution",
     "kernel",
@@ -42,15 +45,18 @@ COLUMNS = (
 
 
 def instructions(opcodes: Iterable[str] | None) -> str:
-    """Return the opcodes to print, "?" for None: where the disassembler cannot tell."""
+    """Return the opcodes to print, or "?" where the disassembler cannot tell (None)."""
     if opcodes is None:
         return "?"
-    shown = [opcode for opcode in opcodes if opcode.endswith(SHOWN)]
-    return " ".join(sorted(shown))
+    printed = [opcode for opcode in opcodes if opcode.endswith(PRINTED_OPCODES)]
+    return " ".join(sorted(printed))
 
 
 def resources(solutions: list[str], layer_key: str, architecture: str) -> dict[tuple, list[tuple]]:
-    """Return (solution, kernel, instructions) -> (registers, shared, stack bytes) of variants."""
+    """Return the variants of each kernel, by (solution, kernel, instructions).
+
+    A variant is (registers, bytes of shared memory, bytes of stack).
+    """
     variants = defaultdict(list)
     for name in track(solutions, "compiling", console=Console(stderr=True)):
         with tempfile.TemporaryDirectory() as folder:
@@ -65,9 +71,9 @@ def resources(solutions: list[str], layer_key: str, architecture: str) -> dict[t
 def table_of(variants: dict[tuple, list[tuple]]) -> Table:
     """Return a table with a row for each kernel: the most of each resource of its variants."""
     table = Table(*COLUMNS, box=MARKDOWN)
-    for (solution, kernel, opcodes), used in variants.items():
-        most = [str(max(column)) for column in zip(*used, strict=True)]
-        table.add_row(solution, kernel, str(len(used)), *most, opcodes)
+    for (solution, kernel, opcodes), of_kernel in variants.items():
+        most = [str(max(resource)) for resource in zip(*of_kernel, strict=True)]
+        table.add_row(solution, kernel, str(len(of_kernel)), *most, opcodes)
     return table
 
 
@@ -75,8 +81,8 @@ def main(argv: list[str]) -> int:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("solutions", nargs="+", metavar="SOLUTION")
-    parser.add_argument("--definition", type=layer_key_named, default="full", metavar="KEY")
-    gpu_help = "GPU: a name, for its own tiles"
+    parser.add_argument("--definition", type=layer_key_named, default=LAYER_KEY, metavar="KEY")
+    gpu_help = "for example sm_100; GPU: a GPU's name, for the tiles that were tuned for it"
     parser.add_argument("--architecture", default="sm_100", metavar="SM[:GPU]", help=gpu_help)
     args = parser.parse_args(argv)
 

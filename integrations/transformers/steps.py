@@ -1,5 +1,5 @@
-"""Make functions of no arguments that run a forward pass, which main.py times: prefill of a prompt,
-a step of decode, and a step of decode as a CUDA graph.
+"""Make the forward passes that main.py times, as functions without arguments: prefill of prompts, a
+step of decode, and a step of decode as a CUDA graph.
 """
 
 import torch
@@ -60,7 +60,7 @@ def decode_in_place(model: DeepseekV3ForCausalLM, batch: int, context: int) -> F
 
     device = ids.device
     position = torch.full((1, 1), context, device=device)
-    # The code by which the model makes a mask cannot be captured.
+    # The model's own code for making a mask cannot be captured in a graph, so it gets one.
     mask = torch.zeros(batch, 1, 1, length, dtype=model.dtype, device=device)
     mask[..., context + 1 :] = torch.finfo(mask.dtype).min
 

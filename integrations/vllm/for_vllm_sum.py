@@ -1,9 +1,11 @@
-"""for_vllm_sum: experts whose output is summed over the ranks before vLLM has it.
+"""for_vllm_sum: experts whose output is summed over the ranks before vLLM gets it.
 
-vLLM then leaves out the all-reduce behind the layer. Up to as many tokens as the layer's launch can
-sum, this package does; above, vLLM's own all-reduce, called here. It is for those who ask for it:
-`--additional-config '{"experts_sum_over_ranks": true}'`. That is a part of the hash of vLLM's cache
-of compiled models, as it must be: whether there is an all-reduce is compiled in.
+vLLM then leaves out its all-reduce behind the layer. With few tokens the layer's own launch sums
+over the ranks. With more than it can sum, the experts call vLLM's all-reduce themselves.
+
+A server asks for it with `--additional-config '{"experts_sum_over_ranks": true}'`. vLLM compiles
+into the model whether there is an all-reduce. This is safe with its cache of compiled models, whose
+hash includes the additional config.
 """
 
 # pyright: reportMissingImports=false
@@ -24,15 +26,16 @@ OPTION = "experts_sum_over_ranks"
 
 
 class SumIsDone(MoEPrepareAndFinalizeNoDPEPModular):
-    """Tells vLLM that the layer's output is the sum over ranks, as those of expert parallelism do
-    whose exchange adds up.
+    """Tells vLLM that the layer's output is already the sum over ranks.
+
+    vLLM has such classes for expert parallelism, where the exchange of tokens adds up.
     """
 
     def output_is_reduced(self):
         return True
 
     def supports_deferred_moe_finalize(self):
-        return False  # of newer releases, whose models may sum behind the layer
+        return False  # asked by newer releases, whose models may otherwise sum behind the layer
 
 
 def is_asked_for():
@@ -42,8 +45,10 @@ def is_asked_for():
 
 
 def check_can_sum(moe):
-    """Raise ValueError where ranks do not make the same calls, with the same tokens, in one order,
-    or where vLLM wants the sum elsewhere. moe: FusedMoEConfig.
+    """Raise ValueError, with the reason, where experts cannot sum over the ranks.
+
+    They can where all ranks make the same calls, with the same tokens, in the same order, and vLLM
+    does not want the sum elsewhere. moe: FusedMoEConfig.
     """
     parallel = moe.moe_parallel_config
     own_tokens = parallel.dp_size > 1 or parallel.pcp_size > 1 or parallel.is_sequence_parallel
@@ -69,13 +74,13 @@ def has_sum():
 
 
 def summing_kernel(experts):
-    """Return vLLM's kernel around these experts, whose output is then the sum over ranks."""
+    """Return vLLM's kernel for these experts, changed so that its output is the sum over ranks."""
     experts.run = partial(run_and_sum, shared_peers())
     return mk.FusedMoEKernel(SumIsDone(), experts)
 
 
 def run_and_sum(peers, *arguments):
-    """Compute a layer, and its sum over the ranks, into the last of run_bf16's arguments."""
+    """Compute a layer, and write its sum over the ranks to the last of run_bf16's arguments."""
     from integrations import run_allreduce_bf16, run_bf16
 
     output = arguments[-1]
@@ -83,7 +88,7 @@ def run_and_sum(peers, *arguments):
         run_allreduce_bf16(*arguments, peers=peers)
         return
 
-    # vLLM cannot do it behind the layer: that it does not is compiled into the model, once for all
+    # vLLM cannot sum behind the layer for these calls alone: the model is compiled once for all
     # numbers of tokens. The copy is needed because vLLM's all-reduce returns another tensor.
     run_bf16(*arguments)
     output.copy_(tensor_model_parallel_all_reduce(output))

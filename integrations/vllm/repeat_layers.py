@@ -1,10 +1,13 @@
-"""Make vLLM load a model of many layers from a checkpoint that has weights for few of them: `vllm
-serve --worker-extension-cls repeat_layers.RepeatLayers`.
+"""Make vLLM load a model of many layers from a checkpoint that has weights for few of them.
 
-vLLM imports this file in its worker before it builds the model. Each layer in the checkpoint is
-loaded into several layers of the model, which have memory of their own. So a large model of random
-weights is written and read in seconds. server.py passes the option for checkpoints whose config has
-written_layers, the number of layers with weights.
+    vllm serve CHECKPOINT --worker-extension-cls repeat_layers.RepeatLayers
+
+The option makes vLLM import this file in its worker before it builds the model. Each layer in the
+checkpoint is then loaded into several layers of the model, which have memory of their own. So a
+large model of random weights is written and read in seconds.
+
+server.py passes the option for checkpoints whose config has written_layers, the number of layers
+with weights.
 """
 
 import re
@@ -13,15 +16,15 @@ from collections.abc import Iterable, Iterator
 import torch
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
-NAME = re.compile(r"(.*\blayers\.)(\d+)(\..*)")
-get_all_weights = DefaultModelLoader.get_all_weights
+LAYER_WEIGHT = re.compile(r"(.*\blayers\.)(\d+)(\..*)")  # as in "model.layers.3.mlp.gate.weight"
+vllm_get_all_weights = DefaultModelLoader.get_all_weights
 
 
 class RepeatLayers:
     """An empty class, as vLLM's option needs one."""
 
 
-def repeated(
+def repeat_layers(
     weights: Iterable[tuple[str, torch.Tensor]], written: int, layers: int
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield each weight of layer n under the names of layers n, n + written, n + 2 written, ...
@@ -29,7 +32,7 @@ def repeated(
     weights: (name, weight) in the checkpoint. Weights outside of layers are yielded as they are.
     """
     for name, weight in weights:
-        parts = NAME.fullmatch(name)
+        parts = LAYER_WEIGHT.fullmatch(name)
         if not parts:
             yield name, weight
             continue
@@ -39,11 +42,11 @@ def repeated(
             yield f"{before}{layer}{after}", weight
 
 
-def get_all_layers(loader, model_config, model) -> Iterator[tuple[str, torch.Tensor]]:
+def get_all_weights(loader, model_config, model) -> Iterator[tuple[str, torch.Tensor]]:
     """Return what vLLM's loader yields, with the weights repeated for all layers of the model."""
     config = model_config.hf_config
-    weights = get_all_weights(loader, model_config, model)
-    return repeated(weights, config.written_layers, config.num_hidden_layers)
+    weights = vllm_get_all_weights(loader, model_config, model)
+    return repeat_layers(weights, config.written_layers, config.num_hidden_layers)
 
 
-DefaultModelLoader.get_all_weights = get_all_layers
+DefaultModelLoader.get_all_weights = get_all_weights

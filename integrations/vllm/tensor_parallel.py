@@ -1,12 +1,14 @@
-"""Serve Qwen3-235B's sizes with tensor parallelism, a slice of every expert on each GPU, by vLLM's
-kernels and by an installed package, and measure both as measure.py does.
+"""Serve a model of Qwen3-235B's sizes with tensor parallelism, by vLLM's kernels and by a solution
+that is installed as a package, and measure both as measure.py does.
 
     python tensor_parallel.py FOLDER --ranks 2
 
-A checkpoint is written to FOLDER unless there is one, with as many layers as fit into the GPUs and
-on the disk. The package has to be made for such a slice: README.md has the commands. With
-`--together` all servers run at once and are measured in turns, so that what changes with time or
-from machine to machine is the same for all.
+Each GPU has a slice of every expert. A checkpoint of random weights is written to FOLDER unless
+there is one, with as many layers as fit into the GPUs and on the disk. The package has to be made
+for such a slice: README.md has the commands.
+
+With `--together` all servers run at once and are measured in turns, so that what changes with time
+or from machine to machine is the same for all.
 """
 
 import argparse
@@ -23,10 +25,11 @@ import server
 from server import SOLUTION, SUM, Server, parser_of
 
 MODEL = "qwen3-235b"
-USED = 0.9  # share of a GPU's memory that vLLM may use
-TOKENS = 128 * (1024 + 128)  # in the cache: 128 prompts of 1024 tokens, each with 128 new ones
-SPARE = 1.1  # factor on the size of the cache, as its blocks are rarely full
-RESERVED = 8e9  # bytes kept free: on each GPU, for embeddings, activations and graphs; on the disk
+MEMORY_SHARE = 0.9  # of a GPU's memory: what vLLM may use
+CACHE_TOKENS = 128 * (1024 + 128)  # 128 prompts of 1024 tokens, each with 128 new ones
+CACHE_MARGIN = 1.1  # factor on the size of the cache, as its blocks are rarely full
+# Kept free on each GPU, for embeddings, activations and graphs, and as much on the disk.
+RESERVED_BYTES = 8e9
 
 
 def bytes_of_layer(sizes: dict) -> int:
@@ -42,9 +45,9 @@ def bytes_of_layer(sizes: dict) -> int:
 
 
 def bytes_of_cache(sizes: dict) -> int:
-    """Return the bytes of a layer's keys and values for TOKENS, in bf16."""
-    numbers = 2 * sizes["num_key_value_heads"] * sizes["head_dim"]
-    return 2 * numbers * TOKENS
+    """Return the bytes of a layer's keys and values for CACHE_TOKENS, in bf16."""
+    columns = 2 * sizes["num_key_value_heads"] * sizes["head_dim"]
+    return 2 * columns * CACHE_TOKENS
 
 
 def layers_that_fit(
@@ -61,10 +64,10 @@ def layers_that_fit(
     """
     weights = bytes_of_layer(sizes)
     cache = bytes_of_cache(sizes)
-    free = ranks * (USED * gpu_bytes / servers - RESERVED)
+    free = ranks * (MEMORY_SHARE * gpu_bytes / servers - RESERVED_BYTES)
 
     in_gpus = int(free / (weights + cache))
-    on_disk = int((disk_bytes - RESERVED) / weights)
+    on_disk = int((disk_bytes - RESERVED_BYTES) / weights)
     most = min(in_gpus, on_disk, sizes["num_hidden_layers"])
     return max(most, 0)
 
@@ -121,11 +124,11 @@ def measure_together(args: argparse.Namespace) -> bool:
             stack.callback(server.end, started)
             servers.append(started)
 
-        common = records_of_those_up(servers, args.model)
+        starts = starts_of_records(servers, args.model)
         for repeat in range(args.repeats):
-            for url, about in common.items():
-                measure.measure_points(args, url, about, {"start": 0, "repeat": repeat})
-        return len(common) == len(servers)
+            for url, start_of_record in starts.items():
+                measure.measure_points(args, url, start_of_record, {"start": 0, "repeat": repeat})
+        return len(starts) == len(servers)
 
 
 def start(args: argparse.Namespace, backend: str) -> Server:
@@ -134,27 +137,27 @@ def start(args: argparse.Namespace, backend: str) -> Server:
     # what other servers allocate meanwhile as its own.
     layers = server.read(args.model)["num_hidden_layers"]
     cache_of_layer = bytes_of_cache(checkpoint.MODELS[MODEL]) / args.ranks
-    cache_bytes = int(SPARE * layers * cache_of_layer)
-    used = USED / len(set(args.backends))
-    options = f"--gpu-memory-utilization {used:.2f} --kv-cache-memory-bytes {cache_bytes}"
+    cache_bytes = int(CACHE_MARGIN * layers * cache_of_layer)
+    share = MEMORY_SHARE / len(set(args.backends))
+    options = f"--gpu-memory-utilization {share:.2f} --kv-cache-memory-bytes {cache_bytes}"
 
     log = args.logs / f"{args.model.name}_{backend}.log"
     compiled = args.logs.absolute() / f"compiled_{backend}"
     return server.start(args.model, backend, log, f"{options} {args.serve}", compiled)
 
 
-def records_of_those_up(servers: list[Server], model: Path) -> dict[str, dict]:
-    """Return URL -> the fields that all records of a server share, for those that have started.
+def starts_of_records(servers: list[Server], model: Path) -> dict[str, dict]:
+    """Return the fields that all records of a server share, by the server's URL.
 
-    Print why the others have not.
+    Servers that have not started are left out, and the reason is printed.
     """
-    common = {}
+    starts = {}
     for started in servers:
         try:
-            common[started.url] = server.start_of_record(started, model)
+            starts[started.url] = server.start_of_record(started, model)
         except RuntimeError as reason:
             print(f"{started.backend}: {reason}", file=sys.stderr)
-    return common
+    return starts
 
 
 def main() -> None:
@@ -162,7 +165,7 @@ def main() -> None:
     measure.add_arguments(parser)
     option = parser.add_argument
     option("--ranks", type=int, default=2, help="GPUs; default: 2")
-    option("--layers", type=int, help="default: as many as fit")
+    option("--layers", type=int, help="layers of the model; default: as many as fit")
     option("--written", type=int, help="layers that are written and then repeated; default: all")
     option("--write-only", action="store_true", help="write the checkpoint, and serve nothing")
     option("--together", action="store_true", help="all servers at once, measured in turns")

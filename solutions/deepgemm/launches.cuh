@@ -1,9 +1,9 @@
 // launches: launches the kernels of a recorded call again, for the tensors of another call. record.py records calls.
 //
-// A call is recorded as a CUDA graph, which is never executed: its nodes hold each kernel, DeepGEMM's as well as
-// Triton's, with its grid and the bytes of its parameters. A plan keeps a pointer, and the address in a tensor map, as
-// an owner (an argument, or a part of scratch) and an offset, so no address stays. All kernels wait for the preceding
-// one themselves (PDL).
+// A call is recorded as a CUDA graph, which is never executed. Its nodes hold each kernel, DeepGEMM's as well as
+// Triton's, with its grid and the bytes of its parameters. From them a plan is made, which keeps no address: it keeps a
+// pointer, or the address in a tensor map, as an owner (an argument, or a part of scratch) and an offset in it. Every
+// kernel may start before the preceding one has ended, and waits for it itself (programmatic dependent launch).
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/string.h>
 
@@ -19,6 +19,7 @@
 constexpr size_t kMostParameters = 32;
 constexpr int kValue = -1;  // the owner of a parameter that is no address
 
+// A parameter of a kernel: a number, a pointer or a tensor map.
 struct Parameter {
   alignas(64) unsigned char bytes[sizeof(CUtensorMap)];  // as recorded
   size_t size;
@@ -31,18 +32,20 @@ struct Launch {
   std::vector<Parameter> parameters;
 };
 struct Plan {
-  int64_t scratch_bytes;          // of the last part of scratch
+  int64_t scratch_bytes;         // of the last part of scratch, the only one whose size differs from call to call
   std::vector<Launch> launches;  // none: such calls are launched from Python
 };
 
 using Caller = std::tuple<std::thread::id, int, CUstream>;  // Python keeps scratch by the same three
+// What is remembered for one entry point.
 struct Layer {
   std::mutex lock;
   std::map<Key, std::shared_ptr<const Plan>> plans;
   std::map<Caller, std::vector<Extent>> scratch;
 };
 
-// replay(*arguments): kUnknown: no such call was recorded; kOrdinary: it is to be launched from Python.
+// replay(*arguments): launches a call like a recorded one, and returns kDone. kUnknown: no such call was recorded yet.
+// kOrdinary: the call has to be launched from Python.
 static int64_t replay(Layer& layer, ffi::PackedArgs arguments) {
   Key key;
   std::vector<Extent> owners;
@@ -50,6 +53,7 @@ static int64_t replay(Layer& layer, ffi::PackedArgs arguments) {
   owners.reserve(16);
   DLDevice device;
   if (!recognise(arguments, 0, key, owners, device)) return kOrdinary;
+
   const auto stream = stream_of(device);
   std::shared_ptr<const Plan> plan;
   {
@@ -62,8 +66,11 @@ static int64_t replay(Layer& layer, ffi::PackedArgs arguments) {
     owners.insert(owners.end(), scratch->second.begin(), scratch->second.end());
   }
   if (plan->launches.empty() || !is_current(device)) return kOrdinary;
-  CUstreamCaptureStatus capturing;  // a graph gets scratch of its own
-  if (DRIVER(cuStreamIsCapturing)(stream, &capturing) != CUDA_SUCCESS || capturing != CU_STREAM_CAPTURE_STATUS_NONE) return kOrdinary;
+
+  // Python launches what is captured in a graph, as a graph gets scratch of its own.
+  CUstreamCaptureStatus capturing;
+  if (DRIVER(cuStreamIsCapturing)(stream, &capturing) != CUDA_SUCCESS || capturing != CU_STREAM_CAPTURE_STATUS_NONE)
+    return kOrdinary;
 
   for (const Launch& launch : plan->launches) {
     alignas(64) CUtensorMap place[kMostParameters];
@@ -73,12 +80,15 @@ static int64_t replay(Layer& layer, ffi::PackedArgs arguments) {
       pointer[i] = &place[i];
       std::memcpy(&place[i], p.bytes, p.size);
       if (p.owner == kValue) continue;
+
       const int64_t address = owners[p.owner].address + p.offset;
       if (p.size == sizeof(CUtensorMap))
-        check(DRIVER(cuTensorMapReplaceAddress)(&place[i], reinterpret_cast<void*>(address)), "cuTensorMapReplaceAddress");
+        check(DRIVER(cuTensorMapReplaceAddress)(&place[i], reinterpret_cast<void*>(address)),
+              "cuTensorMapReplaceAddress");
       else
         std::memcpy(&place[i], &address, sizeof address);
     }
+
     CUlaunchAttribute attribute[2] = {};
     attribute[0].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     attribute[0].value.programmaticStreamSerializationAllowed = 1;
@@ -93,7 +103,7 @@ static int64_t replay(Layer& layer, ffi::PackedArgs arguments) {
   return kDone;
 }
 
-// begin(): a stream, of the current device, whose launches are collected instead of executed.
+// begin(): returns a new stream of the current device, whose launches are collected instead of executed.
 static int64_t begin() {
   CUstream stream;
   check(DRIVER(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
@@ -101,7 +111,8 @@ static int64_t begin() {
   return reinterpret_cast<int64_t>(stream);
 }
 
-// end(stream): the graph of what was launched on it; 0 if that cannot be a graph.
+// end(stream): returns the graph of what was launched on a stream of begin(), or 0 if that cannot be a graph. The
+// stream is destroyed.
 static int64_t end(int64_t stream) {
   CUgraph graph = nullptr;
   const auto of = reinterpret_cast<CUstream>(stream);
@@ -110,7 +121,7 @@ static int64_t end(int64_t stream) {
   return reinterpret_cast<int64_t>(graph);
 }
 
-// Whose byte an address is; false if nobody's.
+// Writes to `p` which owner's memory an address lies in, and where. Returns false if it lies in nobody's.
 static bool place(const std::vector<Extent>& owners, int64_t address, Parameter& p) {
   for (size_t i = 0; i < owners.size(); i++) {
     if (address < owners[i].address || address >= owners[i].address + owners[i].bytes) continue;
@@ -121,8 +132,9 @@ static bool place(const std::vector<Extent>& owners, int64_t address, Parameter&
   return false;
 }
 
-// What a parameter points to. `starts`: addresses that a tensor map may have; its form is the driver's own business, so
-// its address is the one that, put in again, changes nothing.
+// Writes to `p` what it points to. Returns false if that is unknown. `starts`: addresses that a tensor map may have.
+// The driver does not say where in a tensor map the address is, so each of them is put in: it is the map's own if
+// nothing changes.
 static bool explain(const std::vector<Extent>& owners, const std::vector<int64_t>& starts, Parameter& p) {
   p.owner = kValue;
   if (p.size == sizeof(CUtensorMap)) {
@@ -134,54 +146,70 @@ static bool explain(const std::vector<Extent>& owners, const std::vector<int64_t
     }
     return false;
   }
+
+  // Four bytes or fewer are a number, eight a pointer, which may be null.
   int64_t address = 0;
   if (p.size == sizeof address) std::memcpy(&address, p.bytes, sizeof address);
   return p.size <= 4 || (p.size == sizeof address && (address == 0 || place(owners, address, p)));
 }
 
-// Reads a graph's launches; what is wrong with it, or nothing.
+// Reads a graph's launches, which must follow one after another. Returns why they cannot be replayed, or "".
 static std::string read(CUgraph graph, const std::vector<Extent>& owners, const std::vector<int64_t>& starts,
                         std::vector<Launch>& launches) {
   CUgraphNode next[2];
   CUgraphEdgeData edges[2];
   size_t count = 2;
   if (!graph || DRIVER(cuGraphGetRootNodes)(graph, next, &count) != CUDA_SUCCESS || count == 0) return "no launches";
+
   while (count == 1) {
     const CUgraphNode node = next[0];
     CUgraphNodeType type;
     CUDA_KERNEL_NODE_PARAMS_v2 of = {};
-    if (DRIVER(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS || type != CU_GRAPH_NODE_TYPE_KERNEL) return "a node without a kernel";
+    if (DRIVER(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS || type != CU_GRAPH_NODE_TYPE_KERNEL)
+      return "a node without a kernel";
     check(DRIVER(cuGraphKernelNodeGetParams_v2)(node, &of), "cuGraphKernelNodeGetParams");
     if (!of.func && of.kern) check(DRIVER(cuKernelGetFunction)(&of.func, of.kern), "cuKernelGetFunction");
     if (!of.func || !of.kernelParams) return "a kernel without a function or parameters";
-    Launch launch = {of.func, {of.gridDimX, of.gridDimY, of.gridDimZ}, {of.blockDimX, of.blockDimY, of.blockDimZ}, of.sharedMemBytes, 1, {}};
+
+    Launch launch = {of.func,
+                     {of.gridDimX, of.gridDimY, of.gridDimZ},
+                     {of.blockDimX, of.blockDimY, of.blockDimZ},
+                     of.sharedMemBytes,
+                     1,
+                     {}};
     CUlaunchAttributeValue value = {};
     if (DRIVER(cuGraphKernelNodeGetAttribute)(node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &value) == CUDA_SUCCESS) {
       if (value.clusterDim.y > 1 || value.clusterDim.z > 1) return "a cluster of more than one dimension";
       if (value.clusterDim.x > 1) launch.cluster = value.clusterDim.x;
     }
+
     size_t offset, size;
     while (DRIVER(cuFuncGetParamInfo)(of.func, launch.parameters.size(), &offset, &size) == CUDA_SUCCESS) {
       Parameter p = {};
-      if (size > sizeof p.bytes || launch.parameters.size() == kMostParameters) return "a parameter too large or too many";
+      if (size > sizeof p.bytes || launch.parameters.size() == kMostParameters)
+        return "a parameter too large or too many";
       std::memcpy(p.bytes, of.kernelParams[launch.parameters.size()], p.size = size);
       if (!explain(owners, starts, p)) {
-        return "kernel " + std::to_string(launches.size()) + ": parameter " + std::to_string(launch.parameters.size()) + " is nobody's";
+        return "kernel " + std::to_string(launches.size()) + ": parameter " +
+               std::to_string(launch.parameters.size()) + " is nobody's";
       }
       launch.parameters.push_back(p);
     }
     launches.push_back(launch);
+
     count = 2;
     check(DRIVER(cuGraphNodeGetDependentNodes_v2)(node, next, edges, &count), "cuGraphNodeGetDependentNodes");
   }
   return count == 0 ? "" : "launches beside one another";
 }
 
-// keep(graph, scratch, starts, *arguments): calls like this one are launched as in the graph, which is destroyed.
-// scratch: address and bytes of each of its parts. Returns why they are not, or nothing.
+// keep(graph, scratch, starts, *arguments): from now on, replay launches calls like this one as in the graph. Returns
+// why it will not, or "". The graph is destroyed.
+// scratch: address and bytes of each of its parts. starts: addresses in it that a tensor map may have.
 static std::string keep(Layer& layer, ffi::PackedArgs given) {
   const auto graph = reinterpret_cast<CUgraph>(given[0].cast<int64_t>());
   const auto scratch = given[1].cast<ffi::Array<int64_t>>(), inside = given[2].cast<ffi::Array<int64_t>>();
+
   Key key;
   std::vector<Extent> owners;
   std::vector<int64_t> starts(inside.begin(), inside.end());
@@ -192,12 +220,16 @@ static std::string keep(Layer& layer, ffi::PackedArgs given) {
   for (size_t i = 0; i + 1 < scratch.size(); i += 2) owners.push_back({scratch[i], scratch[i + 1]});
   for (size_t i = 0; i < owners.size(); i++)
     for (size_t j = 0; j < i; j++)
-      if (owners[i].address < owners[j].address + owners[j].bytes && owners[j].address < owners[i].address + owners[i].bytes)
-        wrong = "arguments share memory";  // whose a pointer is would be a guess
+      if (owners[i].address < owners[j].address + owners[j].bytes &&
+          owners[j].address < owners[i].address + owners[i].bytes)
+        wrong = "arguments share memory";  // it would be a guess which of them a pointer belongs to
+
+  // Up to here it is this call that is wrong: another one with the same key may still be recorded.
   const bool another_may_do = !wrong.empty();
   if (wrong.empty()) wrong = read(graph, owners, starts, plan->launches);
   if (graph) DRIVER(cuGraphDestroy)(graph);
   if (another_may_do) return wrong;
+
   if (!wrong.empty()) plan->launches.clear();
   plan->scratch_bytes = owners.back().bytes;
   std::lock_guard<std::mutex> guard(layer.lock);
@@ -205,7 +237,8 @@ static std::string keep(Layer& layer, ffi::PackedArgs given) {
   return wrong;
 }
 
-// lend(device, stream, scratch): what this thread's later calls on the stream use, until told otherwise; none: nothing.
+// lend(device, stream, scratch): this thread's later calls on the stream use this scratch, until the next lend. An
+// empty list takes it back.
 static void lend(Layer& layer, int64_t device, int64_t stream, ffi::Array<int64_t> scratch) {
   const Caller caller = {std::this_thread::get_id(), (int)device, reinterpret_cast<CUstream>(stream)};
   std::vector<Extent> parts;
@@ -215,13 +248,17 @@ static void lend(Layer& layer, int64_t device, int64_t stream, ffi::Array<int64_
   else layer.scratch[caller] = parts;
 }
 
-// replay, begin, end, keep and lend, for the calls of one module.
+// Returns replay, begin, end, keep and lend, for the calls of one entry point.
 static ffi::Array<ffi::Function> functions() {
   const auto layer = std::make_shared<Layer>();
-  return {ffi::Function::FromPacked([layer](ffi::PackedArgs given, ffi::Any* answer) { *answer = replay(*layer, given); }),
+  return {ffi::Function::FromPacked(
+              [layer](ffi::PackedArgs given, ffi::Any* answer) { *answer = replay(*layer, given); }),
           ffi::Function::FromTyped(begin),
           ffi::Function::FromTyped(end),
-          ffi::Function::FromPacked([layer](ffi::PackedArgs given, ffi::Any* why) { *why = ffi::String(keep(*layer, given)); }),
-          ffi::Function::FromTyped([layer](int64_t device, int64_t stream, ffi::Array<int64_t> scratch) { lend(*layer, device, stream, scratch); })};
+          ffi::Function::FromPacked(
+              [layer](ffi::PackedArgs given, ffi::Any* why) { *why = ffi::String(keep(*layer, given)); }),
+          ffi::Function::FromTyped([layer](int64_t device, int64_t stream, ffi::Array<int64_t> scratch) {
+            lend(*layer, device, stream, scratch);
+          })};
 }
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(functions, functions);

@@ -9,9 +9,11 @@ the tensors hold or where they are. Calls that agree in all of these are of one 
 of a kind is made twice: executed, then captured as a CUDA graph, from which C++ reads the launches.
 C++ makes the same launches for later calls of the kind, with the pointers of their own tensors.
 
-    call -- of a known kind? -- yes -- launches.cuh
-                +- no -- in Python, then recorded -- every pointer understood? -- yes -- keep
-                                                        +- no -- this kind always runs in Python
+    call: is its kind known?
+      yes: launches.cuh launches all kernels
+      no:  Python runs it, then records it. Is every pointer understood?
+             yes: keep the launches for later calls of this kind
+             no:  calls of this kind always run in Python
 """
 
 import sys
@@ -26,20 +28,20 @@ from ..common.host import launch
 from ..common.host.arguments import check_arguments, takes
 from .scratch import forget_scratch, places, scratch_of
 
-# What launches.cuh's `replay` answers, as in recorded_call.h: the call's kind is new; all was
-# launched; calls of this kind run in Python.
-UNKNOWN = 0
-DONE = 1
-ORDINARY = 2
+# What launches.cuh's `replay` answers, as in recorded_call.h.
+UNKNOWN = 0  # the call's kind is new
+DONE = 1  # all kernels were launched
+ORDINARY = 2  # calls of this kind run in Python
 FUNCTIONS = ("replay", "begin", "end", "keep", "lend")
 
 
 def recorded(interface):
-    """Return a decorator that makes an entry point, called with an interface's arguments, of f.
+    """Return a decorator: it turns f(given, scratch) into an entry point that takes an interface's
+    arguments.
 
-    f(given, scratch) launches kernels on the current stream, all with programmatic dependent
-    launch, and allocates nothing. given: the arguments, as `check_arguments` returns them, with one
-    token or more; scratch: as `scratch_of` returns it.
+    f launches kernels on the current stream, all with programmatic dependent launch, and allocates
+    nothing. given: the arguments, as `check_arguments` returns them, with one token or more.
+    scratch: as `scratch_of` returns it.
     """
 
     library = launches()  # compiled on import, when the solution is built, not at its first call
@@ -59,6 +61,7 @@ def recorded(interface):
             device = given.hidden_states.device
             if len(given.hidden_states) == 0:
                 return
+
             if device.type != "cuda":  # Triton's interpreter, or no data at all
                 _execute(function, given, 0)
                 return

@@ -100,7 +100,7 @@ def test_a_checkpoint_of_few_layers_is_a_model_of_many(example, monkeypatch, tmp
     assert not (tmp_path / "few" / "2.safetensors").exists()
 
     weights = load_files(tmp_path / "few")
-    repeated = list(example("repeat_layers").repeated(weights.items(), 2, 5))
+    repeated = list(example("repeat_layers").repeat_layers(weights.items(), 2, 5))
     names = [name for name, _ in repeated]
     assert sorted(names) == sorted(load_files(tmp_path / "all"))
 

@@ -1,21 +1,21 @@
 """The tiles that tune.py tries for triton_fused_v2's two grouped GEMMs, and the choice by time.
 
-Rows are padded once for both GEMMs, so the tiles of a pair (gemm1's, gemm2's) have the same
-BLOCK_M. The GEMMs are timed separately.
+The GEMMs are timed separately. A pair of tiles, gemm1's and gemm2's, has the same BLOCK_M, because
+rows are padded to whole tiles once for both.
 """
 
 from types import SimpleNamespace
 from typing import NamedTuple
 
-# (GEMM, whether gemm1 applies SwiGLU itself, columns of a tile, which are 128 in gemm1: one
-# quantisation group of h)
+# (GEMM, whether gemm1 applies SwiGLU itself, BLOCK_N). gemm1's BLOCK_N is always 128, a
+# quantisation group of h.
 FORMS = (("gemm1", True, 128), ("gemm1", False, 128), ("gemm2", False, 64), ("gemm2", False, 128))
 BLOCK_MS = (16, 32, 64, 128)
 FIRST_GROUP = 8
 GROUPS = (1, 4, 8, 16, 32)
-PER_SM = (1, 2, 3)
+PROGRAMS_PER_SM = (1, 2, 3)
 WARPS = (4, 8)
-STAGES = (3, 4, 5, 6)
+PIPELINE_STAGES = (3, 4, 5, 6)
 
 
 class Candidate(NamedTuple):
@@ -26,11 +26,11 @@ class Candidate(NamedTuple):
 
     block_m: int
     block_n: int
-    group: int
-    per_sm: int
+    group: int  # tiles that follow one another in order of rows (tile_order.py)
+    per_sm: int  # programs on each SM
     num_warps: int
     num_stages: int
-    programs: int
+    programs: int  # on the whole GPU
     stage: str  # gemm1 or gemm2
     fused: bool  # gemm1 applies SwiGLU itself; False for gemm2
 
@@ -41,7 +41,7 @@ Times = dict[Candidate, float | str]  # microseconds, or the reason why it could
 def useful_block_ms(rows_per_expert: float) -> list[int]:
     """Return the BLOCK_Ms worth trying: a quarter to twice the one that holds an expert's rows.
 
-    rows_per_expert: of the experts that have any rows.
+    rows_per_expert: the mean over experts that have any rows.
     """
     holding = next((block for block in BLOCK_MS if block >= rows_per_expert), BLOCK_MS[-1])
     return [block for block in BLOCK_MS if holding // 4 <= block <= 2 * holding]
@@ -55,9 +55,9 @@ def grid(block_ms: list[int], multiprocessors: int) -> list[Candidate]:
     candidates = []
     for stage, fused, block_n in FORMS:
         for block_m in block_ms:
-            for per_sm in PER_SM:
+            for per_sm in PROGRAMS_PER_SM:
                 for num_warps in WARPS:
-                    for num_stages in STAGES:
+                    for num_stages in PIPELINE_STAGES:
                         candidate = Candidate(
                             block_m,
                             block_n,
@@ -74,7 +74,7 @@ def grid(block_ms: list[int], multiprocessors: int) -> list[Candidate]:
 
 
 def other_groups(pair: tuple[Candidate, ...]) -> list[Candidate]:
-    """Return both candidates of a pair with each of GROUPS that they do not have."""
+    """Return both candidates of a pair again, with each of the other GROUPS in place of theirs."""
     others = []
     for candidate in pair:
         for group in GROUPS:
@@ -86,7 +86,7 @@ def other_groups(pair: tuple[Candidate, ...]) -> list[Candidate]:
 def choice_of(gemm1: Candidate, gemm2: Candidate) -> SimpleNamespace:
     """Return an object with the fields of the solution's Choice.
 
-    For a GEMM that is not run any candidate will do.
+    To run only one of the GEMMs, pass any candidate for the other.
     """
     return SimpleNamespace(gemm1=gemm1, gemm2=gemm2, fused=gemm1.fused, tma=True)
 

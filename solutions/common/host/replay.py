@@ -10,9 +10,11 @@ is watched: which kernels it launches, and into which argument or scratch each p
 replay.cpp launches the same kernels for later calls of the kind, with the pointers of their own
 tensors; no address is kept.
 
-    call -- of a known kind? -- yes -- replay.cpp: allocate the scratch, launch all
-                +- no -- in Python, watched -- every pointer and launch understood? -- yes -- keep
-                                                    +- no -- this kind always runs in Python
+    call: is its kind known?
+      yes: replay.cpp allocates the scratch and launches all kernels
+      no:  Python runs it and is watched. Is every pointer and launch understood?
+             yes: keep the launches for later calls of this kind
+             no:  calls of this kind always run in Python
 """
 
 import struct
@@ -29,19 +31,19 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from . import launch
 
-# What replay_and_keep's first function answers, as in recorded_call.h: the call's kind is new; all
-# was launched; calls of this kind run in Python.
-UNKNOWN = 0
-DONE = 1
-ORDINARY = 2
-# Kinds of a parameter, and bases of an address that is in no argument; as in recorded_call.h.
+# What replay.cpp's `replay` answers, as in recorded_call.h.
+UNKNOWN = 0  # the call's kind is new
+DONE = 1  # all kernels were launched
+ORDINARY = 2  # calls of this kind run in Python
+# Kinds of a kernel's parameter, as in recorded_call.h.
 VALUE = 0
 ADDRESS = 1
-MAP = 2
+MAP = 2  # a TMA descriptor
+# What an address is relative to, where it lies in no argument; as in recorded_call.h.
 SCRATCH = -1
 NULL = -2
-# bytes: replay.cpp does not reuse scratch within a call as torch does, and where a call needs more
-# than this, host time hardly counts
+# Bytes. replay.cpp does not reuse scratch within a call as torch does. Where a call needs more than
+# this, its kernels take so long that host time hardly counts.
 MOST_SCRATCH = 256 << 20
 MOST_PARAMETERS = 64  # as in replay.cpp
 ALLOCATIONS = (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_like.default)
@@ -107,6 +109,7 @@ def replayed_by(library, run):
             launches, scratch = watched(run, arguments)
             numbers = plan(launches, scratch, arguments)
             kernels.extend(compiled for compiled, *_ in launches)
+            # No bytes and no launches mean that calls of this kind run in Python.
             keep(numbers or [0, 0], *arguments)
 
     return call
@@ -116,8 +119,10 @@ class _Watch(TorchDispatchMode):
     """Collects in `scratch` what torch allocates during a call.
 
     The allocations, and the arguments in `launches`, are kept alive, so that no two share an
-    address. `other` becomes true when torch does anything but allocate or view, or allocates more
-    than MOST_SCRATCH: such a call is not replayed, and from then on nothing is kept alive, as much
+    address.
+
+    `other` becomes true when torch does anything but allocate or view, or allocates more than
+    MOST_SCRATCH. Such a call is not replayed. From then on nothing is kept alive, because a large
     scratch must not stay longer than the call needs it.
     """
 

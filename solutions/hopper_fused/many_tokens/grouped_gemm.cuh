@@ -17,7 +17,7 @@ namespace hopper_fused {
 
 // ---- shared memory ----
 
-// kParts: of A in FP8. x has one; h two, where it is split in hi and lo.
+// kParts: the FP8 terms that A is a sum of. x has one; h has two where it is split in hi and lo.
 template <int kParts>
 struct GemmSmem {
   static constexpr int kStages = Grouped::stages(kParts);
@@ -26,7 +26,7 @@ struct GemmSmem {
   uint8_t w[kStages][Grouped::kWTileBytes];
   // rows beyond the tile's are not loaded, and their results not stored
   uint8_t a[kStages][kParts][Grouped::kATileBytes];
-  // the tile's result before its store: [warpgroup], of gemm1's swap-AB tiles [part]
+  // the tile's result before its store. First index: the warpgroup, but the part (hi or lo) in gemm1's swap-AB tiles
   uint8_t d[2][Grouped::kATileBytes];
   float a_scale[kStages][Grouped::kBlockM];
   float w_scale[kStages][2 * Grouped::kWScaleBlocks];  // gemm1: [half of W13][K block among its kWScaleBlocks]
@@ -38,7 +38,8 @@ struct GemmSmem {
 
 // ---- barriers ----
 
-// The prologue of both GEMMs: barriers are initialised in both CTAs of the cluster.
+// The prologue of both GEMMs. When it returns, the barriers of both CTAs of the cluster are initialised.
+// full_arrivals: how many threads arrive at a full barrier.
 template <class Smem>
 __device__ __forceinline__ Smem& init_gemm(int full_arrivals) {
   static_assert(sizeof(Smem) <= kSmemLimit, "a CTA has 227 KB of shared memory");
@@ -57,8 +58,9 @@ __device__ __forceinline__ Smem& init_gemm(int full_arrivals) {
   return smem;
 }
 
-// Releases a stage to the producers of both CTAs, with or without multicast, by which each fills the other's. One lane
-// per warp and CTA. read: what the thread has read of the stage and may not have used yet, see barrier.cuh.
+// Releases a stage to the producers of both CTAs: with multicast each of them fills the stage in both CTAs, and without
+// it nothing changes, so that the number of arrivals is always the same. In each warp one lane arrives for each CTA.
+// read: what the thread has read of the stage and may not have used yet, see barrier.cuh.
 template <class Smem, class... Read>
 __device__ __forceinline__ void cluster_consumer_release(Smem& smem, int stage, const Read&... read) {
   release_stage_to_cluster<Grouped::kClusterCtas>(smem.empty[stage], read...);
@@ -78,7 +80,7 @@ template <int N>
 struct RowCount {
   static constexpr int count = N;
 };
-// Calls f with a swap-AB tile's rows, wgmma's N, as a type.
+// Calls f with a swap-AB tile's number of rows, which is wgmma's N, as a compile-time constant.
 template <class F>
 __device__ __forceinline__ void dispatch_swap_ab_rows(int m_rows, F f) {
   static_assert(Grouped::kRowAlign == 16 && Grouped::kSwapAbRows == 64, "one case for each N");

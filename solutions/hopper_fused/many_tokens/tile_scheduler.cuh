@@ -1,18 +1,22 @@
 // tile_scheduler: the work tiles of both grouped GEMMs, and which of them a cluster computes next.
 //
-// M is an expert's rows, which lie together, padded to a multiple of kRowAlign by rows without use; N is its weight
-// rows, K comes in blocks of 128 with one scale. A work tile is an m_block of up to kBlockM rows by an n_block of
-// kBlockN weight rows of one expert, over all of K. A cluster of two CTAs takes two tiles at a time, so that both CTAs
-// have equally many K blocks and neither waits for one that the other does not reach:
-//   W multicast   one n_block, two m_blocks: each CTA loads half of the weights and multicasts it to both
-//   else          two n_blocks, one m_block, an expert's last one without a pair: each CTA loads its own weights. With
-//                 kOddNBlocks gemm1's may be of two experts
-// A tile of more than kSwapAbRows rows is normal: wgmma's M is the rows, 64 for each consumer warpgroup. Another one is
-// swap-AB: wgmma's M, which cannot be smaller, is the weight rows, and its N is 16, 32, 48 or 64 rows.
+// M is an expert's rows, which lie together, padded to a multiple of kRowAlign by unused rows. N is its weight rows. K
+// comes in blocks of 128 with one scale.
 //
-// route_permute writes a queue for each GEMM: an array with an entry of two words for each pair of tiles, first the
-// long entries, which have a normal tile, then the short ones; each expert by expert. In gemm1's with kOddNBlocks those
-// with multicast come first, then the others. gemm1 takes them by StaticTileScheduler, gemm2 by DynamicTileScheduler.
+// A work tile is an m_block of up to kBlockM rows by an n_block of kBlockN weight rows of one expert, over all of K. A
+// cluster of two CTAs takes a pair of tiles at a time, which both have equally many K blocks, so that neither CTA waits
+// for one that the other does not reach:
+//   W multicast   one n_block, two m_blocks: each CTA loads half of the weights and multicasts it to both
+//   else          two n_blocks of one m_block, an expert's last without a second one: each CTA loads its own weights
+// With an odd number of n_blocks in gemm1 (kOddNBlocks), a pair without multicast may belong to two experts.
+//
+// A tile of more than kSwapAbRows rows is normal: wgmma's M is the rows, 64 for each consumer warpgroup. A smaller one
+// is swap-AB: wgmma's M, which is never less than 64, is the weight rows, and its N is the 16, 32, 48 or 64 rows.
+//
+// route_permute writes a queue for each GEMM: an array with an entry of two words for each pair of tiles. First come
+// the long entries, which have a normal tile, then the short ones; each in order of experts. In gemm1's queue with
+// kOddNBlocks the entries with multicast come first, then the others. gemm1 takes entries by StaticTileScheduler, gemm2
+// by DynamicTileScheduler.
 #pragma once
 #include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/cluster.cuh"
@@ -32,10 +36,15 @@ struct WorkTile {
   bool before_last_wave;          // for gemm2: no cluster's last tile of gemm1 is one of this expert
 };
 
-// An entry's words. x: expert (9 bits, or 11), n_block, the first of a pair or the shared one, with kOddNBlocks the CTA's own
-// less its rank, modulo 32 (5), multicast_w (1),
-// before_last_wave (1), m_first of the pair / kClusterM (16, or 14). y: expert_rows / kRowAlign (14), expert_first /
-// kRowAlign (18).
+// An entry's words, from the lowest bits up:
+//   x   expert                       9 bits, or 11
+//       n_block                      5: the shared one, or the first of a pair. With kOddNBlocks a CTA's own, less its
+//                                       rank in the cluster, modulo 32
+//       multicast_w                  1
+//       before_last_wave             1
+//       m_first of the pair          the other 16, or 14; in units of kClusterM
+//   y   expert_rows                  14; in units of kRowAlign
+//       expert_first                 18; in units of kRowAlign
 constexpr unsigned kNoTile = 0xffffffffu;
 constexpr int kExpertBits = kNumLocalExperts < 1 << 9 ? 9 : 11, kNBlockBits = 5, kRowsBits = 14;
 constexpr unsigned kExpertMask = (1u << kExpertBits) - 1, kNBlockMask = (1u << kNBlockBits) - 1;
@@ -87,12 +96,12 @@ __device__ constexpr int gemm1_entries(int entries_of_pair) {
                               : entries_of_pair * (Grouped::kNumNBlocks1 / 2);
 }
 
-// Where an expert's entries are. Counts are of one pair of n_blocks: of n pairs, an expert with two long entries and a
-// long_end of 5 has the long entries 3 n to 5 n - 1. long_entries and short_entries: of all experts.
+// Where an expert's entries are in the queue. All counts are for one pair of n_blocks. Where there are n pairs, an
+// expert with two long entries and a long_end of 5 has the long entries 3 n to 5 n - 1.
 struct QueuePlace {
   int expert, expert_rows, expert_first;
-  int long_end, short_end, long_entries, short_entries;
-  int single_end, singles;  // with kOddNBlocks: of those m_blocks without a pair
+  int long_end, short_end, long_entries, short_entries;  // ends of this expert's entries, numbers of all experts'
+  int single_end, singles;  // with kOddNBlocks, the same of m_blocks without a pair
   // With kOddNBlocks: entries of m_blocks in pairs.
   __device__ int paired_end() const { return long_end + short_end - single_end; }
   __device__ int paired() const { return long_entries + short_entries - singles; }
@@ -128,10 +137,10 @@ __device__ __forceinline__ void write_entries(
                                at.expert_rows, at.expert_first);
 }
 
-// The same of gemm1's queue with kOddNBlocks. An entry has two words for each CTA of the cluster. Tiles of m_blocks
-// without a pair follow each other, expert by expert, two in an entry: where an expert has the first one of an entry's,
-// the next expert with such an m_block has the second. Behind the last of an odd number comes one of the n_block that
-// pads I, which nobody reads.
+// Writes the expert's entries of gemm1's queue with kOddNBlocks. An entry has two words for each CTA of the cluster.
+// Tiles of m_blocks without a pair follow each other, expert by expert, two in an entry: where an expert ends with an
+// entry's first tile, the next expert with such an m_block has the second one. If the number of all these tiles is odd,
+// the last entry's second tile is of an n_block that pads I; nobody reads its result.
 __device__ __forceinline__ void write_gemm1_entries(uint2* queue, const QueuePlace& at, bool before_last_wave,
                                                     int thread, int threads) {
   constexpr int kCtas = Grouped::kClusterCtas;
@@ -154,7 +163,7 @@ __device__ __forceinline__ void write_gemm1_entries(uint2* queue, const QueuePla
   }
 }
 
-// What route_permute has found: entries for each pair of n_blocks, active experts, rows with padding.
+// What route_permute counted: entries for each pair of n_blocks, experts that have rows, rows with padding.
 struct TileQueues {
   int long_entries, short_entries, experts, rows;
 };
@@ -169,17 +178,19 @@ __device__ __forceinline__ uint2 queue_entry(const uint2* queue, int entries, in
 
 // ---- schedulers ----
 
-// gemm1: cluster c takes entries c, c + clusters, ... of the queue, so that among clusters the numbers of long and of
-// short ones differ by one at most. Of its next long and its next short entry it takes that of the lower expert, so
-// that neighbours use the same expert's weights at the same time. Both are read one tile ahead.
+// gemm1: cluster c takes entries c, c + clusters, ... of the queue. So the clusters have equally many long entries, and
+// equally many short ones, to within one. Of its next long and its next short entry a cluster takes that of the lower
+// expert first, so that neighbours use the same expert's weights at the same time. Both are read one tile ahead.
 struct StaticTileScheduler {
   const uint2* queue;
   int clusters, long_entries, entries;
   int position[2];  // of the next long and the next short entry
   uint2 head[2];    // what is there
-  unsigned first_expert[Grouped::kOddNBlocks ? 2 : 1];  // with kOddNBlocks that of CTA 0, by which both CTAs go
+  // With kOddNBlocks: the expert of CTA 0's tile in both heads. Both CTAs choose by it, as their own may differ.
+  unsigned first_expert[Grouped::kOddNBlocks ? 2 : 1];
 
-  // singles: with kOddNBlocks, m_blocks without a pair. Their entries stand for the short ones, the others for long ones.
+  // singles: with kOddNBlocks, the number of m_blocks without a pair. Their entries are then treated as the short ones,
+  // all others as the long ones.
   __device__ StaticTileScheduler(const uint2* queue_, const TileQueues& queues, int clusters_, int singles = 0)
       : queue(queue_), clusters(clusters_), long_entries(gemm1_entries(queues.long_entries)),
         entries(gemm1_entries(queues.long_entries + queues.short_entries)) {
@@ -226,9 +237,9 @@ struct StaticTileScheduler {
   }
 };
 
-// gemm2: a cluster takes the queue's next entry from a counter in global memory, as clusters begin at different times,
-// whenever gemm1 leaves two SMs. Its first entry is that of its own number. The producer of the cluster's CTA 0 draws
-// the others and sends them to both CTAs.
+// gemm2: a cluster takes the queue's next entry by a counter in global memory, because clusters begin at different
+// times: each when gemm1 leaves two SMs. A cluster's first entry is the one of its own number. The producer of its CTA
+// 0 draws all others from the counter and sends them to both CTAs.
 template <class Smem>
 struct DynamicTileScheduler {
   Smem& smem;
@@ -248,9 +259,11 @@ struct DynamicTileScheduler {
     tile = unpack_tile(entry, rank);
     return entry.x != kNoTile;
   }
-  // For one thread of each CTA, before it loads tile nth's last K block: sends the next entry. There is no barrier for
-  // an empty stage: the entry that is overwritten, that of tile nth + 1 - kSchedulerStages, has been read. For the K
-  // block before, both CTAs' consumers have released that of kStages earlier, so they are at most kTilesAhead behind.
+  // For one thread of each CTA, before it loads tile nth's last K block: sends the next entry.
+  //
+  // There is no barrier for an empty stage, because the entry that is overwritten, tile nth + 1 - kSchedulerStages',
+  // has been read: to load the K block before, this thread waited until both CTAs' consumers had released the one
+  // kStages earlier, so they are at most kTilesAhead tiles behind.
   __device__ __forceinline__ void publish(uint2 next, int nth) const {
     constexpr int kTilesAhead = (Smem::kStages + 1) / kNumKBlocks2;
     static_assert(kTilesAhead < Grouped::kSchedulerStages, "the entry that is overwritten has been read");

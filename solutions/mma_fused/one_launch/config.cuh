@@ -1,4 +1,5 @@
-// config: what is chosen for the one launch, and what follows from it: tiles, threads, stages and lists of rows.
+// config: what is chosen for the single launch that computes the whole layer (up to kMaxTokens tokens), and what
+// follows from it: tiles, threads, stages and lists of rows.
 //
 // row          a (token, local expert) pair. An expert's rows lie together, padded to multiples of 8
 // m_block      up to kMBlockRows rows of one expert
@@ -11,11 +12,11 @@
 // m_block and n_block are named after x . W^T, but kMmaM, kMmaN, kMTiles and kNTiles after the MMAs, which are swap-AB
 // (tiled_mma.cuh): M counts weight rows, N an m_block's rows.
 //
-// To change a tile: the constants of Config that are numbers. Static asserts name most of what has to follow; the TMA
-// boxes (launch_layer.cu) do by themselves.
+// To change a tile, edit the constants of Config that are plain numbers. Static asserts name most of what has to be
+// changed with them; the TMA boxes (launch_layer.cu) are computed from them.
 //
-// build.py sets the macros for the GPU that is here; tests set them to run another architecture's paths on sm_90.
-// Without any, sm_90's.
+// build.py sets the three macros below for the GPU of the machine. Tests set them to run another architecture's paths
+// on sm_90. The defaults are sm_90's.
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -53,46 +54,51 @@ struct Config {
 
   // ---- rows ----
   static constexpr int kMaxTokens = 256;  // of the one launch
-  static constexpr int kMBlockRows = 16;  // measured: 24 were no faster, with 8 T = 256 took 27% more; 32 spill sums
-  static constexpr int kMaxTokenRows = kMaxTokenExperts;  // of a token
+  static constexpr int kMBlockRows = 16;  // measured: 24 is no faster; 8 takes 27% longer at T = 256; 32 spills sums
+  static constexpr int kMaxTokenRows = kMaxTokenExperts;  // rows of a token
   static constexpr int kMaxPairs = kMaxTokens * kMaxTokenRows;                               // rows without padding
   static constexpr int kMaxActiveExperts = kNumLocalExperts < kMaxPairs ? kNumLocalExperts : kMaxPairs;
   static constexpr int kMaxMBlocks = kMaxActiveExperts + kMaxPairs / kMBlockRows;
   static constexpr int kMaxRows = kMaxPairs + kMaxActiveExperts * (kMmaN - 1);
 
   // ---- threads ----
-  // Half as many warps, of half the stages, where the lists of rows need the room
+  // Four warps instead of eight, and so half of the stages in all, where shared memory has no room for eight beside the
+  // lists of rows.
   static constexpr int kWarps = kSmemLimit >= (kMaxRows > 7168 ? 227 : 163) * 1024 ? 8 : 4;
   static constexpr int kThreads = kWarps * kWarp;
-  // Of each warp, 16 KiB of weights: with FP8 24 were no faster on an H200, at 256 tokens up to 3% slower. MXFP4's
-  // scales take the room of one where there are 163 KiB for eight warps.
+  // Each warp has a pipeline of its own. Its stages hold 16 KiB of weights: 24 KiB were no faster with FP8 on an H200,
+  // and up to 3% slower at 256 tokens. With MXFP4, eight warps and 163 KiB, the scales take the room of one stage.
   static constexpr int kStages = !kMxfp4Weights ? 2 : kWarps == 8 && kSmemLimit < 227 * 1024 ? 3 : 4;
-  static constexpr int kSignalWarp = kWarps - 1;  // counts what warps 0 to 3 have stored
+  static constexpr int kSignalWarp = kWarps - 1;  // counts, for other CTAs, the n_blocks of h that warps 0 to 3 stored
 
   // ---- tiles ----
-  // Up to kRouteAllTokens every CTA routes all tokens: no grid barrier. With 4 instead of 12, T = 7 took 2% more.
-  static constexpr bool kManyExperts = kWarps == 4 && kPaddedLocalExperts > 512;  // for what routing has before stages
+  // Too many experts for what routing keeps in shared memory before the stages are used.
+  static constexpr bool kManyExperts = kWarps == 4 && kPaddedLocalExperts > 512;
+  // Up to so many tokens every CTA routes all of them, without a grid barrier. With 4 instead of 12, T = 7 took 2%
+  // more.
   static constexpr int kRouteAllTokens = kManyExperts ? 4 : 12;
   static constexpr int kMaxNTiles = kMBlockRows / kMmaN;      // MMAs for an m_block's rows, at most
   static constexpr int kNBlockColumns = kWeightTileRows / 2;  // half of a weight tile's rows are up, half gate
-  static constexpr int kNumNBlocks =
-      kIntermediate / kNBlockColumns;  // of an m_block; h has a scale for each row and one
+  // n_blocks of an m_block. h has a scale for each row and n_block.
+  static constexpr int kNumNBlocks = kIntermediate / kNBlockColumns;
   static constexpr int kNBlocksPerKBlock = kBlockK / kNBlockColumns;  // n_blocks of h in a K block of gemm2
-  // Where half of the warps have a K block of gemm2 each, the other half has the same ones for the next 64 columns.
+  // gemm2's K is divided among the warps. Where half of them are enough, a K block each, the other half takes the same
+  // K blocks for the next 64 columns.
   static constexpr int kColumnHalves = kWarps == 2 * kMTiles && 2 * kNumKBlocks2 <= kWarps ? 2 : 1;
-  static constexpr int kGemm2Warps = kWarps / kColumnHalves;  // that divide K in gemm2
+  static constexpr int kGemm2Warps = kWarps / kColumnHalves;  // warps that divide gemm2's K
   static constexpr int kColumnTile = kWeightTileRows * kColumnHalves;
   static constexpr int kNumColumnTiles = kHidden / kColumnTile;
   static constexpr int kMaxSharingCtas = 8;  // CTAs that share a column tile, at most
-  // A tile of gemm1 can be split along K between two CTAs if each warp has two K blocks of it or more. The first part
-  // is not the larger one, as the CTA of the second part waits for it.
+  // A tile of gemm1 can be split along K between two CTAs if each warp has at least two K blocks of it. The CTA of the
+  // second part waits for the first part, which is therefore never the larger one.
   static constexpr int kSplitKBlocks = kNumKBlocks1 / kWarps / 2;  // of a warp, in the first part
   static constexpr int kMaxSplitTiles = 128;
-  // A warp has one K block at most of a tile of gemm2. The tile takes no longer than a load, so nothing that it loads
-  // may be waited for before the next tile.
+  // Whether a warp has at most one K block of each tile of gemm2. Such a tile takes no longer than a load: what it
+  // loads has to be on its way while the tile before is computed.
   static constexpr bool kShortTiles = kNumKBlocks2 <= kGemm2Warps;
 
-  // Up to so many tokens lie in shared memory, where it has room and loads from L2 would be as long as a tile.
+  // The most tokens that are copied to shared memory: where there is room, and a load from L2 would take as long as a
+  // tile.
   static constexpr int kStagedTokens = kShortTiles && kSmemLimit >= 227 * 1024 && kHidden <= 2048 ? 16 : 0;
   static constexpr int kStagedPitch = kHidden + 16;  // bytes of a token; the 16 spread neighbours over the banks
 
@@ -100,7 +106,7 @@ struct Config {
   static constexpr int kRouteAllPairs = kRouteAllTokens * kMaxTokenRows;
   static constexpr int kRouteAllExperts = kNumLocalExperts < kRouteAllPairs ? kNumLocalExperts : kRouteAllPairs;
   static constexpr int kRouteAllRows = kRouteAllPairs + kRouteAllExperts * (kMmaN - 1);
-  // as small as they must be
+  // The lists' types: 8 bits where wider ones would not fit into shared memory.
   using TokenIndex = std::conditional_t<(kMaxRows > 4800), uint8_t, uint16_t>;
   using RowsBefore = std::conditional_t<kManyExperts, uint8_t, uint32_t>;
 };

@@ -14,8 +14,9 @@ __device__ __forceinline__ int block_rank_in_cluster() {
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
-// Arrives at the barrier that CTA `rank` of the cluster has at the same address. .release.cluster, which would wait for
-// loads that are in flight, compiles to a fence for the whole GPU: see barrier.cuh's release.
+// Arrives at the barrier that CTA `rank` of the cluster has at the same address. It does not wait for loads in flight:
+// the qualifier that would, .release.cluster, compiles to a fence for the whole GPU. Where it matters, use
+// release_stage_to_cluster, for the reason that barrier.cuh has under "release".
 __device__ __forceinline__ void mbar_arrive_cluster(uint64_t* bar, int rank) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
@@ -23,7 +24,8 @@ __device__ __forceinline__ void mbar_arrive_cluster(uint64_t* bar, int rank) {
       "r"(rank)
       : "memory");
 }
-// For a whole warp, whose lanes 0 to kCtas - 1 release the stage to the CTAs of the cluster, as release_stage_of_warp.
+// release_stage_of_warp (barrier.cuh) for a stage that all CTAs of the cluster fill. For a whole warp: lane i, of lanes
+// 0 to kCtas - 1, arrives at CTA i's barrier. read: what the thread has read of the stage.
 template <int kCtas, class... Read>
 __device__ __forceinline__ void release_stage_to_cluster(uint64_t* empty, const Read&... read) {
   const int lane = threadIdx.x % 32;
@@ -36,7 +38,7 @@ __device__ __forceinline__ void release_stage_to_cluster(uint64_t* empty, const 
     ARRIVE_AFTER(".shared::cluster.b64 _, [%2]", lane < kCtas, read_bits(read...), "r"(there));
   }
 }
-// Stores a word at the same address in CTA `rank` of the cluster; its four bytes count at the barrier there.
+// Stores a word at the same address in CTA `rank` of the cluster. The barrier `bar` of that CTA counts its four bytes.
 __device__ __forceinline__ void st_async_cluster(int* word, int value, uint64_t* bar, int rank) {
   asm volatile(
       "{\n.reg .b32 to, there;\nmapa.shared::cluster.u32 to, %0, %3;\nmapa.shared::cluster.u32 there, %2, %3;\n"

@@ -1,7 +1,8 @@
 // quantise_tokens: bf16 tokens as FP8, with one fp32 scale for each token and 128 columns, in the interface's layout.
 //
-// A kernel of its own, above kQuantiseLimit tokens: gemm1 reads each row of x once for every weight tile, as the bytes
-// that it multiplies.
+// It runs before the layer where there are more tokens than the layer's own kernels quantise (kQuantiseLimit of
+// common/cuda/host/launch_layer.cuh). gemm1 reads a row of x again for every weight tile, so the row lies in memory as
+// the FP8 bytes that are multiplied.
 //
 // A CTA has kColumns columns of one token. Half a warp has 128 of them, a lane 8: one 16-byte load.
 #include "common/cuda/layer/arguments.cuh"
@@ -19,7 +20,7 @@ __global__ void __launch_bounds__(kQuantiseThreads)
   if (column >= kHidden) return;  // a whole half of a warp, as kHidden is a multiple of 128
   const size_t at = (size_t)blockIdx.x * kHidden + column;
   const uint4 loaded[] = {__ldg(reinterpret_cast<const uint4*>(x + at))};
-  uint16_t two[kLaneColumns / 2];
+  uint16_t two[kLaneColumns / 2];  // two FP8 values each
   const float scale = quantise_group<kLaneColumns>(loaded, two);
   *reinterpret_cast<uint2*>(q + at) = make_uint2(two[0] | (unsigned)two[1] << 16, two[2] | (unsigned)two[3] << 16);
   if (threadIdx.x % kGroupLanes == 0) scales[x_scale_index(column / kBlockK, blockIdx.x, gridDim.x)] = scale;

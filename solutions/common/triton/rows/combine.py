@@ -5,11 +5,14 @@ The last stage of layer.py, sglang_triton and deepgemm.
 It gathers rows and has no atomics: the terms are added in the order of the routing, so the result
 is the same bit for bit in every run. A token without a local expert gets exact zeros.
 
-Map of the kernel: one program a (token, BLOCK columns), in one of two forms. Without BRANCH, loads
-of y are masked and all in flight together: best for few tokens. With BRANCH, row numbers and
-weights are loaded as vectors and the program branches past experts of other ranks, which most are:
-best for many tokens, when enough other programs have loads in flight. Both forms add by a fused
-multiply-add, and so give the same bits.
+A program of the kernel computes BLOCK columns of one token, in one of two forms:
+
+- Without BRANCH the loads of y are masked, and all are in flight together: best for few tokens.
+- With BRANCH row numbers and weights are loaded as vectors, and the program branches past experts
+  of other ranks, which most of a token's experts are: best for many tokens, when enough other
+  programs have loads in flight.
+
+Both forms add by a fused multiply-add, and so give the same bits.
 """
 
 import torch
@@ -38,10 +41,12 @@ def combine_kernel(
     token = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < num_columns
+
     if BRANCH:
         slot = tl.arange(0, SLOTS)
         rows = tl.load(row_of_pair_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=-1)
         weights = tl.load(weight_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=0.0)
+
     total = tl.zeros((BLOCK,), tl.float32)
     for k in tl.static_range(TOP_K):
         if BRANCH:
@@ -56,6 +61,7 @@ def combine_kernel(
             local = inside & (row >= 0)
             y = tl.load(y_ptr + row.to(tl.int64) * num_columns + column, mask=local, other=0.0)
             total = tl.where(local, tl.fma(y.to(tl.float32), weight, total), total)
+
     tl.store(
         output_ptr + token.to(tl.int64) * H + first_column + column,
         total.to(tl.bfloat16),
@@ -68,10 +74,12 @@ def combine(y, row_of_pair, weight, output, first_column, branch=False, pdl=Fals
 
     Args:
         y: [rows, num_columns] bfloat16.
-        row_of_pair: [T, top_k] int32, -1 where a token has no such row; weight: [T, top_k] float32.
+        row_of_pair: [T, top_k] int32, the row of y for a token's k-th expert, -1 for an expert of
+            another rank.
+        weight: [T, top_k] float32, routing weights.
         output: [T, H] bfloat16; columns first_column .. first_column + num_columns are written, all
             of them.
-        branch: whether more than 64 tokens take the branching form.
+        branch: use the form with branches if there are more than 64 tokens.
         pdl: whether a GPU may start the kernel before the preceding one has ended; it waits by
             itself.
     """
@@ -80,7 +88,7 @@ def combine(y, row_of_pair, weight, output, first_column, branch=False, pdl=Fals
     few = num_tokens <= 64
     branch = branch and not few
     block = 1024 if branch else 512
-    blocks = -(-num_columns // block)  # triton.cdiv takes microseconds
+    blocks = -(-num_columns // block)  # not triton.cdiv, whose call takes microseconds
     combine_kernel[(num_tokens, blocks)](
         y,
         row_of_pair,
@@ -94,7 +102,8 @@ def combine(y, row_of_pair, weight, output, first_column, branch=False, pdl=Fals
         BRANCH=branch,
         SLOTS=1 << (top_k - 1).bit_length(),
         PDL=pdl and y.device.type != "cpu",
-        num_warps=4 if few else 1,  # for few tokens the shortest, for many as many loads as can be
+        # For few tokens the time of one program counts; for many, how many loads are in flight.
+        num_warps=4 if few else 1,
     )
 
 

@@ -28,8 +28,9 @@ constexpr int kNBlockGroups =
 
 // ---- weights ----
 
-// For one thread, while its CTA waits for the other CTAs' routing: prefetches to L2 the weights that the CTA needs
-// first if the first experts all have rows. A wrong guess costs bytes at a time when memory has little else to do.
+// For one thread, while its CTA waits for the other CTAs' routing: prefetches weights to L2. It guesses that the first
+// experts all have rows, and takes what the CTA needs first in that case. A wrong guess costs bytes at a time when
+// memory has little else to do.
 __device__ __forceinline__ void prefetch_first_weights(const TensorMaps& maps) {
   const uint64_t policy = l2_evict_unchanged();
   const int expert = 2 * blockIdx.x / Config::kNumNBlocks, n_block = 2 * blockIdx.x % Config::kNumNBlocks;
@@ -39,14 +40,20 @@ __device__ __forceinline__ void prefetch_first_weights(const TensorMaps& maps) {
       tma_prefetch_5d(&maps.w1, k * kBlockK, 0, 0, (n_block + b) * kNBlockGroups, expert, policy);
 }
 
-// Scales of MXFP4 weights, which consumers read from memory themselves, to L2: `rows` rows of `row_bytes` each.
+// Prefetches scales of MXFP4 weights to L2: `rows` rows of `row_bytes` each. Consumers read them from memory
+// themselves.
 __device__ __forceinline__ void prefetch_scales(const uint8_t* scales, size_t first_row, int rows, int row_bytes) {
   bulk_prefetch(scales + first_row * row_bytes, rows * row_bytes);
 }
 
-// For one thread. For a tile that bypasses the gather it also loads the row of x, in front of the first weights:
-// requested by warp 9, the row would come from memory behind them. It then arrives at `full` for warp 9 as well. kBf16:
-// the row is in shared memory already.
+// For one thread: loads the weights of all of the CTA's tiles, gemm1's and then gemm2's.
+//
+// For a tile that bypasses the gather (kBypassTokens, config.cuh) it also loads the row of x, in front of the first
+// weights: if warp 9 requested it, as it does for other tiles, the row would come from memory behind the weights. So
+// that the stage's barrier still completes, this thread then arrives at `full` for warp 9 as well.
+//
+// kBf16: the caller's tokens are bf16, and the row, quantised by this CTA, is in shared memory already.
+// has_column_tile: whether the CTA takes part in gemm2.
 template <bool kBf16>
 __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& maps, const FusedArgs& args,
                                              bool has_column_tile) {
@@ -54,11 +61,14 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
   PipelineState<Config::kStages> pipe;
   Gemm1Tile tile;
   int bypass_tiles = 0;
+
+  // gemm1
   for (NBlockScheduler scheduler(s); scheduler.get_next_tile(tile);) {
     // a stage's second weight tile: of the next n_block, or of the next K block
     const int boxes = tile.num_n_blocks == 2 || tile.split_k() ? 2 : 1;
     const int next_k = tile.split_k() ? 1 : 0, next_n_block = tile.num_n_blocks - 1;
     const bool bypass = tile.m_block.bypasses_gather(args.num_tokens);
+
     if constexpr (kMxfp4Weights) {
       const int rows =
           min(tile.num_n_blocks * Config::kNBlockColumns, kIntermediate - tile.n_block * Config::kNBlockColumns);
@@ -68,6 +78,7 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
         prefetch_scales(args.w1_bytes(), first + kIntermediate, rows, kHidden / 32);
       }
     }
+
     for (int i = 0; i < tile.k_iters(); i++, pipe.advance()) {
       const int stage = pipe.stage, k = tile.k_block((1 + next_k) * i);
       s.empty[stage].wait(pipe.phase ^ 1);
@@ -85,16 +96,20 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
         tma_load_5d(s.stage(stage) + b * Config::kWeightTileBytes, &maps.w1, s.full[stage], (k + b * next_k) * kBlockK,
                     0, 0, (tile.n_block + b * next_n_block) * kNBlockGroups, tile.m_block.expert, policy);
     }
+
+    // Warp 9 skips this tile's stages once this thread has filled them. It is then at most one such tile behind.
     if (bypass) {
       if (bypass_tiles > 0) s.bypass_skipped.wait((bypass_tiles - 1) % 2);
       s.bypass_loaded.arrive();
       bypass_tiles++;
     }
   }
+
+  // gemm2
   if (!has_column_tile) return;
   for (int n = blockIdx.x / Config::kNumColumnTiles; n < s.num_m_blocks; n += Config::kCtasPerColumnTile) {
     const MBlock m_block = s.m_block[n];
-    const int stage_k = m_block.split_k() ? 2 : 1;  // K blocks of a stage, but for a half-filled one
+    const int stage_k = m_block.split_k() ? 2 : 1;  // weight tiles of a stage; kHalfStage2's last stage has one
     if constexpr (kMxfp4Weights)
       prefetch_scales(args.w2_bytes(),
                       (size_t)m_block.expert * kHidden + blockIdx.x % Config::kNumColumnTiles * Config::kColumnTile,
@@ -114,16 +129,17 @@ __device__ __forceinline__ void load_weights(FusedSmem& s, const TensorMaps& map
 
 // ---- activations ----
 
-// The consumers read a stage's scales by generic loads, and a bulk copy overwrites them through the async proxy. The
-// barrier's order is not enough between the two: a proxy fence must follow. The rest of a stage is read by wgmma, in
-// the async proxy itself, so load_weights needs none.
+// Waits until a stage may be filled again, its scales too. The consumers read scales by generic loads, and a bulk copy
+// overwrites them through the async proxy: between the two the barrier's order is not enough, and a proxy fence must
+// follow. The rest of a stage is read by wgmma, in the async proxy itself, so load_weights needs no fence.
 __device__ __forceinline__ void wait_for_empty_scales(FusedSmem& s, const PipelineState<Config::kStages>& pipe) {
   s.empty[pipe.stage].wait(pipe.phase ^ 1);
   fence_proxy_async_shared();
 }
 
-// For a whole warp, whose first lane copies. Two bulk copies a stage, rows and scales: issuing one costs about 50
-// cycles, however small it is.
+// For a whole warp, whose first lane copies the rows and scales of all of the CTA's tiles: x for gemm1, then h for
+// gemm2. A stage takes two bulk copies only, one of rows and one of scales: to issue one costs about 50 cycles, however
+// small it is.
 __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& args, bool has_column_tile) {
   const FusedScratch& scratch = *args.scratch;
   const uint64_t policy = l2_evict_last();
@@ -136,13 +152,16 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
   int bypass_tiles = 0;
   PipelineState<Config::kStages> pipe;
   Gemm1Tile tile;
+
+  // gemm1: x
   for (NBlockScheduler scheduler(s); copies && scheduler.get_next_tile(tile);) {
     const MBlock& m_block = tile.m_block;
     const int stage_k = tile.split_k() ? 2 * Config::kStepBlocks : Config::kStepBlocks;  // K blocks of a stage
     const int bytes = m_block.atoms() * stage_k * kAtomBytes;
     if (m_block.bypasses_gather(args.num_tokens)) {
-      // load_weights alone fills these stages, and this warp skips them once it has. Sooner or much later, its next
-      // wait for `empty` could mistake the pass over the ring: passes 1 and 3 have the same parity.
+      // load_weights alone fills these stages. This warp skips them when load_weights has filled them, neither sooner
+      // nor much later: its next wait for `empty` goes by the parity of the pass over the ring, and passes 1 and 3 have
+      // the same.
       s.bypass_loaded.wait(bypass_tiles++ % 2);
       s.bypass_skipped.arrive();
       pipe.advance(tile.k_iters());
@@ -163,6 +182,8 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
       bulk_load(s.scales[stage], scratch.x_scale + m_block.x_scale_offset(k), scale_bytes, s.full[stage], policy);
     }
   }
+
+  // gemm2: h
   if (!has_column_tile) return;
   __syncwarp();
   for (int n = blockIdx.x / Config::kNumColumnTiles, ready = 0; n < s.num_m_blocks; n += Config::kCtasPerColumnTile) {
@@ -190,7 +211,8 @@ __device__ __forceinline__ void load_activations(FusedSmem& s, const FusedArgs& 
 
 // ---- counters ----
 
-// For a whole warp, beside reduce_column_tile: waits until each CTA of the column tile has stored its sums.
+// For a whole warp, while the consumers are in reduce_column_tile: tells the other CTAs of the column tile that this
+// one has stored its partial sums, waits until each of them has, and tells the consumers.
 __device__ __forceinline__ void exchange_partials(const FusedArgs& args) {
   unsigned* stored = &args.scratch->partials_stored[blockIdx.x % Config::kNumColumnTiles];
   PartialsBarrier::sync();
@@ -202,10 +224,10 @@ __device__ __forceinline__ void exchange_partials(const FusedArgs& args) {
   AllPartialsBarrier::arrive();
 }
 
-// For a whole warp, when its CTA reads no counter any more: the last CTA leaves them at zero for the next launch. None
-// is counted up any more, as the CTAs with column tiles have seen all m_blocks complete. Other warps still compute: at
-// the kernel's end the round trip to L2 took 0.3 us.
-// With ReducedArgs it also ends the epoch, which every CTA has read.
+// For a whole warp, when its CTA reads no counter any more: the last CTA that comes here sets all counters to zero for
+// the next launch. No CTA counts up any more, as those with column tiles have seen all m_blocks complete. The other
+// warps still compute meanwhile: at the kernel's end the round trip to L2 took 0.3 us.
+// With ReducedArgs (a sum over ranks) it also ends the epoch, which every CTA has read.
 template <class Args>
 __device__ __forceinline__ void reset_counters(const FusedSmem& s, const Args& args) {
   FusedScratch& scratch = *args.scratch;
@@ -223,9 +245,9 @@ __device__ __forceinline__ void reset_counters(const FusedSmem& s, const Args& a
 
 // ---- signals ----
 
-// For one warp beside each warpgroup: counts every stored n_block for the other CTAs. The named barrier orders the
-// warpgroup's stores before the release; wait_for_h is the other end. The release takes a round trip to L2, during
-// which the warpgroup already computes its next tile.
+// For one warp for each consumer warpgroup: counts every n_block that the warpgroup has stored, for the other CTAs,
+// which wait in wait_for_h. The named barrier orders the warpgroup's stores before the release. The release takes a
+// round trip to L2, during which the warpgroup already computes its next tile.
 __device__ __forceinline__ void signal_stored_h(const FusedSmem& s, const FusedArgs& args, int warpgroup) {
   Gemm1Tile tile;
   for (NBlockScheduler scheduler(s); scheduler.get_next_tile(tile);) {
