@@ -8,37 +8,9 @@
 #include "grouped_gemm1.cu"
 #include "grouped_gemm2.cu"
 
+#include "hopper_queue.h"
+
 using namespace hopper_fused;
-
-struct Queue {
-  TileQueues sizes = {};
-  int singles = 0;  // m_blocks without a pair
-  std::vector<uint2> entries;
-
-  Queue(const std::vector<int>& rows, int n_block_pairs, bool is_gemm1) {
-    std::vector<QueuePlace> places;
-    for (int expert = 0; expert < (int)rows.size(); expert++) {
-      const MBlocks blocks(rows[expert]);
-      sizes.long_entries += blocks.long_entries();
-      sizes.short_entries += blocks.short_entries();
-      singles += blocks.rest > 0;
-      places.push_back({expert, rows[expert], sizes.rows, sizes.long_entries, sizes.short_entries, 0, 0, singles, 0});
-      sizes.rows += rows[expert];
-      sizes.experts += rows[expert] > 0;
-    }
-    const bool by_cta = is_gemm1 && Grouped::kOddNBlocks;  // two words for each CTA
-    entries.resize(by_cta ? 2 * (gemm1_entries(sizes.long_entries + sizes.short_entries - singles) + gemm1_entries(singles))
-                          : (sizes.long_entries + sizes.short_entries) * n_block_pairs);
-    for (QueuePlace& place : places) {
-      place.long_entries = sizes.long_entries;
-      place.short_entries = sizes.short_entries;
-      place.singles = singles;
-      if (place.expert_rows == 0) continue;
-      if (by_cta) write_gemm1_entries(entries.data(), place, false, 0, 1);
-      else write_entries(entries.data(), n_block_pairs, place, false, 0, 1);
-    }
-  }
-};
 
 static void set_maps(CUtensorMap& maps, const CUtensorMap& w2) { maps = w2; }
 static void set_maps(WeightAndResultMaps& maps, const CUtensorMap& w2) { maps = {w2, {kWarpRows * kAtomRowBytes}}; }
@@ -47,11 +19,12 @@ int main(int count, char** arguments) {
   const bool is_gemm1 = atoi(arguments[1]) == 1;
   const bool splits_h = atoi(arguments[2]) == 2;
   std::vector<int> rows;
-  for (int i = 5; i < count; i++) rows.push_back(round_up(atoi(arguments[i]), Grouped::kRowAlign));
+  for (int i = 5; i < count; i++) rows.push_back(atoi(arguments[i]));
 
   GroupedArgs args = {};
   args.y_columns = y_columns_of(1);
-  const Queue queue(rows, is_gemm1 ? Grouped::kNumNBlocks1 / 2 : args.y_columns / (2 * Grouped::kBlockN), is_gemm1);
+  const int n_block_pairs = is_gemm1 ? Grouped::kNumNBlocks1 / 2 : args.y_columns / (2 * Grouped::kBlockN);
+  const Queue queue(rows, n_block_pairs, is_gemm1, 1);
   Counters counters = {};
   counters.queues = queue.sizes;
   counters.singles = queue.singles;

@@ -153,7 +153,7 @@ def test_few_tokens_work_is_spread_and_in_order(division, ctas, share):
 
 
 def check_each_row_meets_each_column_once(tiles, rows, n_blocks):
-    """rows: of each expert, multiples of 16 or less."""
+    """Check it by 16 rows. rows: of each expert."""
     done = Counter()
     for tile in tiles:
         for row in range(tile.m_first, tile.m_first + tile.m_rows, 16):
@@ -196,7 +196,7 @@ def test_many_tokens_a_cluster_shares_rows_or_columns(division, order, ctas, row
 
 
 def check_gemm2_begins_with_ready_h(division, ctas, rows):
-    """A CTA signals `h_ready_except_last_wave` when no tile follows the one that it begins."""
+    """Check `h_ready_except_last_wave`: a CTA signals it when it begins its last tile."""
     _, n_blocks = division.orders[0]
     rows = rows[: division.experts]
     last_experts = set()

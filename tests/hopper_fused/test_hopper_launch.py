@@ -172,7 +172,7 @@ def test_how_many_tokens_take_one_launch(program_for, layer_key, most, most_summ
 
 
 def failing_sources():
-    """The test build's sources, with a gemm1 whose launch fails when the program says so."""
+    """Return the test build's sources, with a gemm1 whose launch fails where FAIL_GEMM1 is set."""
     texts = stage_build.sources("full")
     (path,) = [path for path in texts if path.endswith("regimes.cuh")]
     call = "return launch_grouped_gemm1(args, w1_map, h_split, stream);"

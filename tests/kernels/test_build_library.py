@@ -61,7 +61,7 @@ def compiler(tmp_path, monkeypatch):
 
 
 def start():
-    """A process that builds TEXTS."""
+    """Start a process that builds TEXTS."""
     return subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=paths.ROOT)
 
 

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.usefixtures("poisoned_scratch")
 
 
 def random_experts(num_tokens, num_local, top_k, share=1.0):
-    """[T, top_k] int32: no expert twice in a row, about this share of them local; -1 is another
-    rank's.
+    """Return experts [T, top_k] int32, none twice for a token: about this share of them local, and
+    -1 for another rank's.
     """
     num_experts = max(int(num_local / share), top_k)
     expert = Draw("cpu", num_tokens).order(num_tokens, num_experts)[:, :top_k]

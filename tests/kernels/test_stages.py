@@ -85,7 +85,7 @@ class Case(Draw):
         )
 
     def scales(self, *shape):
-        """Scales of either sign, some zero."""
+        """Return scales of either sign, some zero."""
         is_zero = self.uniform(*shape) < 0.05
         return self.normal(*shape).masked_fill(is_zero, 0)
 
@@ -95,9 +95,7 @@ class Case(Draw):
         return w, self.scales(NUM_LOCAL_EXPERTS, columns // 128, depth // 128)
 
     def experts(self):
-        """[T, top_k] int32, as `route` gives them: no expert twice for a token, half of them not
-        local.
-        """
+        """Return [T, top_k] int32 as `route` does: no expert twice for a token, half not local."""
         expert = self.order(self.num_tokens, 2 * NUM_LOCAL_EXPERTS)[:, :TOP_K]
         return torch.where(expert < NUM_LOCAL_EXPERTS, expert, -1).to(torch.int32)
 
@@ -126,7 +124,7 @@ class Case(Draw):
 
 
 def assert_within(output, expected, relative, absolute):
-    """Every element within relative x |expected| + absolute; finite, so NaN never passes."""
+    """Check every element: within relative x |expected| + absolute, and finite."""
     output = output.float()
     expected = expected.float()
     assert torch.isfinite(output).all()

@@ -12,6 +12,8 @@
 #include "grouped_layer.cuh"
 #include "n_block_scheduler.cuh"
 
+#include "../hopper_fused/hopper_queue.h"
+
 using namespace hopper_fused;
 
 static void few_tokens(int m_blocks) {
@@ -30,54 +32,26 @@ static void print(unsigned cta, const WorkTile& tile, bool more) {
          tile.multicast_w, more);
 }
 
-// The queue that route_permute writes, of gemm1 or of gemm2 for so many n_blocks.
-struct Queues {
-  TileQueues sizes = {};
-  std::vector<QueuePlace> places;
-  std::vector<uint2> entries;
-  int singles = 0;
-  Queues(const unsigned* count, int n_blocks, bool is_gemm1) {
-    for (int e = 0; e < kNumLocalExperts; e++) {
-      const int rows = (count[e] + Grouped::kRowAlign - 1) / Grouped::kRowAlign * Grouped::kRowAlign;
-      const MBlocks blocks(rows);
-      sizes.long_entries += blocks.long_entries(), sizes.short_entries += blocks.short_entries();
-      singles += blocks.rest > 0;
-      places.push_back({e, rows, sizes.rows, sizes.long_entries, sizes.short_entries, 0, 0, singles, 0});
-      sizes.rows += rows, sizes.experts += rows > 0;
-    }
-    const bool by_cta = is_gemm1 && Grouped::kOddNBlocks;  // two words for each CTA
-    entries.resize(by_cta ? 2 * (gemm1_entries(sizes.long_entries + sizes.short_entries - singles) + gemm1_entries(singles))
-                          : (sizes.long_entries + sizes.short_entries) * (n_blocks / 2));
-    for (QueuePlace& at : places) {
-      at.long_entries = sizes.long_entries, at.short_entries = sizes.short_entries, at.singles = singles;
-      if (at.expert_rows == 0) continue;
-      const bool before = at.before_last_wave(gridDim.x / Grouped::kClusterCtas);
-      for (int thread = 0; thread < 3; thread++) {
-        if (by_cta) write_gemm1_entries(entries.data(), at, before, thread, 3);
-        else write_entries(entries.data(), n_blocks / 2, at, before, thread, 3);
-      }
-    }
-  }
-};
+static int clusters() { return gridDim.x / Grouped::kClusterCtas; }
 
-static void static_schedule(const Queues& queues) {
+static void static_schedule(const Queue& queue) {
   for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
-    StaticTileScheduler scheduler(queues.entries.data(), queues.sizes, gridDim.x / Grouped::kClusterCtas, queues.singles);
+    StaticTileScheduler scheduler(queue.entries.data(), queue.sizes, clusters(), queue.singles);
     for (WorkTile tile; scheduler.get_next_tile(tile, blockIdx.x % Grouped::kClusterCtas);)
       print(blockIdx.x, tile, scheduler.has_next());
   }
 }
 
-static void dynamic_schedule(const Queues& queues) {
+static void dynamic_schedule(const Queue& queue) {
   for (int rank = 0; rank < Grouped::kClusterCtas; rank++)
-    for (unsigned entry = 0; entry < queues.entries.size(); entry++)
-      print(Grouped::kClusterCtas * entry + rank, unpack_tile(queues.entries[entry], rank), true);
+    for (unsigned entry = 0; entry < queue.entries.size(); entry++)
+      print(Grouped::kClusterCtas * entry + rank, unpack_tile(queue.entries[entry], rank), true);
 }
 
-static void before_last_wave(const Queues& queues) {
+static void before_last_wave(const Queue& queue) {
   unsigned long long experts = 0;
-  for (const QueuePlace& at : queues.places)
-    experts |= (unsigned long long)at.before_last_wave(gridDim.x / Grouped::kClusterCtas) << at.expert;
+  for (const QueuePlace& at : queue.places)
+    experts |= (unsigned long long)at.before_last_wave(clusters()) << at.expert;
   printf("%llu\n", experts);
 }
 
@@ -88,11 +62,11 @@ int main(int count, char** arguments) {
   if (!strcmp(question, "few")) {
     few_tokens(atoi(arguments[3]));
   } else {
-    unsigned rows[kNumLocalExperts];
-    for (int e = 0; e < kNumLocalExperts; e++) rows[e] = atoi(arguments[4 + e]);
-    const Queues queues(rows, atoi(arguments[3]), strcmp(question, "dynamic") != 0);
+    std::vector<int> rows;
+    for (int e = 0; e < kNumLocalExperts; e++) rows.push_back(atoi(arguments[4 + e]));
+    const Queue queue(rows, atoi(arguments[3]) / 2, strcmp(question, "dynamic") != 0, clusters());
     (!strcmp(question, "static")    ? static_schedule
      : !strcmp(question, "dynamic") ? dynamic_schedule
-                                    : before_last_wave)(queues);
+                                    : before_last_wave)(queue);
   }
 }

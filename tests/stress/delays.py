@@ -51,7 +51,7 @@ def delayed(texts):
 
 
 def delayed_pdl(text):
-    """Behind pdl_wait() a CTA's warps wait."""
+    """Return the text of pdl.cuh in which a CTA's warps wait behind pdl_wait()."""
     at_once = PDL_WAIT.replace("pdl_wait", "pdl_wait_at_once")
     wrapped = (
         "__device__ __forceinline__ void pdl_wait() {\n"
@@ -61,8 +61,8 @@ def delayed_pdl(text):
 
 
 def delayed_barrier(text):
-    """Behind mbar_wait() a warp waits now and then: a producer refills late, a consumer reads
-    late.
+    """Return the text of barrier.cuh in which a warp waits behind mbar_wait() now and then: a
+    producer refills late, a consumer reads late.
     """
     text = with_one_replaced(
         text, '#include "smem_addr.cuh"\n', '#include "pdl.cuh"\n#include "smem_addr.cuh"\n'

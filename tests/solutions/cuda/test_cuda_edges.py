@@ -53,7 +53,7 @@ def run(layer, sizes, arguments, output=None):
 
 
 def first_of_equals(values, count):
-    """[..., count] indices of the largest values; of equal ones the first, and NaN before all."""
+    """Return [..., count] indices of the largest; of equal ones the first, and NaN before all."""
     order = values.sort(dim=-1, descending=True, stable=True).indices
     return order[..., :count]
 
@@ -112,7 +112,7 @@ def equal_pairs(logits, bias):
 
 
 def bias_undoes_a_difference(logits, bias):
-    """Sigmoids of 0.5, 1 and 0 with a bias of 0.5, 0 and 1: every expert's choice is 1, and their
+    """Make sigmoids 0.5, 1 and 0 with a bias of 0.5, 0 and 1: every expert's choice is 1, and their
     weights differ.
     """
     for first, (logit, added) in enumerate(((0.0, 0.5), (torch.inf, 0.0), (-torch.inf, 1.0))):

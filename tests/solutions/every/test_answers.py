@@ -36,9 +36,7 @@ SMALL_CASES = [case.name for case in catalogue.operator("small").cases("small")]
 
 
 def workload_inputs(definition, workload, root):
-    """A workload's inputs, copied as FIB hands them over: what lies in a mapped file may start at
-    any address.
-    """
+    """Return a workload's inputs, copied: what lies in a mapped file may start at any address."""
     stored = load_safetensors(definition, workload, root)
     (values,) = seeded_inputs(definition, workload, 1, DEVICE, stored)
     return cloned(values)

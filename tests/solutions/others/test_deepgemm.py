@@ -89,7 +89,7 @@ def check_operands(a, b, d, layout):
 
 
 def multiply(x, x_scale, w, w_scale):
-    """[R, K] times [N, K] transposed, in bf16."""
+    """Return [R, K] times [N, K] transposed, in bf16."""
     x = x.float() * x_scale.repeat_interleave(128, 1)
     w = w.float() * w_scale.repeat_interleave(128, 0).repeat_interleave(128, 1)
     return (x @ w.t()).bfloat16()
@@ -281,7 +281,7 @@ def test_rows_have_room_for_any_routing(rows_for, layer_key):
 
 
 def most_contiguous_rows(num_tokens, sizes):
-    """Rows in whole tiles at worst: all experts but one have a single row."""
+    """Return the rows in whole tiles at worst: all experts but one have a single row."""
     pairs = num_tokens * min(sizes["top_k"], sizes["num_local_experts"])
     active = min(sizes["num_local_experts"], pairs)
     return -(-(pairs - active + 1) // TILE) * TILE + (active - 1) * TILE

@@ -17,21 +17,19 @@ def make_below(root, layer_key):
 
 
 def assert_committed(layer_key, root):
-    """The files that stand beside the tensors are the committed ones, byte for byte; a user's own
-    lines come last.
+    """Check that the files beside the tensors are the committed ones, byte for byte; a user's own
+    workloads come last.
     """
     name = catalogue.definition_name(layer_key)
     for suffix in ("csv", "sha256"):
         committed = paths.workload_file(name, suffix=suffix).read_bytes()
         assert paths.workload_file(name, root, suffix).read_bytes() == committed
-    assert (
-        paths.workload_file(name)
-        .read_bytes()
-        .startswith(paths.workload_file(name, root).read_bytes())
-    )
+
+    workloads_here = paths.workload_file(name).read_bytes()
+    assert workloads_here.startswith(paths.workload_file(name, root).read_bytes())
 
 
 def bound(layer_key, uuid):
-    """The roofline bound of a committed workload."""
-    workload = next(workload for workload in workloads.recorded(layer_key) if workload.uuid == uuid)
+    """Return the roofline bound of a committed workload."""
+    workload = next(each for each in workloads.recorded(layer_key) if each.uuid == uuid)
     return workloads.recorded_bound(catalogue.definition_name(layer_key), workload)

@@ -1,7 +1,7 @@
 """Plans of packed solutions on a small layer, and what becomes of their tasks."""
 
 from contextlib import closing
-from dataclasses import replace  # noqa: F401
+from dataclasses import replace
 
 from moebench import cli
 from moebench.judging.dataset import labelled
@@ -77,7 +77,7 @@ def recorded(folder, *arguments):
 
 
 def stand_in(monkeypatch, run_workload):
-    """Have a function of (workload, solutions) evaluate a workload on a CPU."""
+    """Let a function of (workload, solutions) evaluate workloads, in place of a process."""
 
     def run(self, full, workload, solutions, config, root):
         evaluations = run_workload(workload, solutions)

@@ -17,8 +17,9 @@ def source(body):
 
 
 def solution(folder, body="pass", name="tiny", main=None, **changes):
-    """Packed, from folder/name. body: of `run`; main: or the whole main.py; changes: of the
-    manifest.
+    """Return a packed solution of folder/name.
+
+    body: of `run`; main: or the whole main.py; changes: of the manifest.
     """
     manifest = {"name": name, "author": "tests", "description": "x", "language": "python"}
     manifest |= {"entry_point": "main.py::run", "target_hardware": ["cpu"]} | changes

@@ -24,7 +24,7 @@ each_device = pytest.mark.parametrize(
 
 
 def slow(*values):
-    """A parameter of the slow set."""
+    """Return a parameter of the slow set."""
     return pytest.param(*values, marks=pytest.mark.slow)
 
 

@@ -87,7 +87,7 @@ def random_tensor(name, shape, dtype, rank, draw):
 
 
 def expert_ids(num_tokens, rank, draw):
-    """[T, top_k]: no expert twice for a token."""
+    """Return [T, top_k], no expert twice for a token."""
     candidates = min(2 * rank.num_local, rank.num_experts)
     return draw.order(num_tokens, candidates)[:, : rank.top_k]
 
