@@ -15,7 +15,6 @@ import inspect
 import pickle
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -38,7 +37,8 @@ TOP_K = SIZES["top_k"]
 HIDDEN = SIZES["hidden_size"]
 INTER = SIZES["intermediate_size"]
 RANKS = 4
-RANK = 2  # so ids 2 * LOCAL to 3 * LOCAL are local
+RANK = 2
+FIRST = RANK * LOCAL  # of the rank's experts
 ACTIVATIONS = {
     "silu": {"activation": "silu", "swiglu_limit": 0},
     "clamp": {"activation": "silu", "swiglu_limit": 10.0},
@@ -367,28 +367,16 @@ def method_of(vllm, adapter):
 # ---- vLLM: a layer's answer ----
 
 
-@dataclass
-class Routed:
-    """Ids as vLLM has them, and the map to this rank's experts."""
-
-    topk_ids: torch.Tensor
-    expert_map: torch.Tensor
-
-
-def in_turn(ids):
-    """The rank's experts have consecutive ids."""
-    expert_map = torch.full((RANKS * LOCAL,), -1, dtype=torch.int32)
-    expert_map[RANK * LOCAL : (RANK + 1) * LOCAL] = torch.arange(LOCAL, dtype=torch.int32)
-    return Routed(ids, expert_map)
-
-
-def out_of_turn(ids):
-    """The first two of them are exchanged."""
-    exchanged = torch.arange(RANKS * LOCAL)
-    exchanged[RANK * LOCAL] = RANK * LOCAL + 1
-    exchanged[RANK * LOCAL + 1] = RANK * LOCAL
-    expert_map = in_turn(ids).expert_map[exchanged]
-    return Routed(torch.where(ids < 0, -1, exchanged[ids]).int(), expert_map)
+def routed_in_vllm(ids):
+    """Return ids as vLLM has them and its map to this rank's experts, whose first two exchanged
+    their numbers.
+    """
+    numbers = torch.arange(RANKS * LOCAL, dtype=torch.int32)
+    numbers[FIRST] = FIRST + 1
+    numbers[FIRST + 1] = FIRST
+    local = numbers - FIRST
+    expert_map = local.where((local >= 0) & (local < LOCAL), -1)
+    return numbers[ids].where(ids >= 0, -1), expert_map
 
 
 def call_experts(vllm, method, tensors, result):
@@ -417,23 +405,22 @@ def call_experts(vllm, method, tensors, result):
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["workspace", "result"])
-@pytest.mark.parametrize("order", [in_turn, out_of_turn])
-def test_vllm_gets_the_layer(vllm, method_of, order, shared):
+def test_vllm_gets_the_layer(vllm, method_of, shared):
     """An argument that this release calls otherwise, ids that are not mapped to this rank's.
 
     shared: whether vLLM's result is a copy of a workspace.
     """
-    arguments = layer_arguments(LAYER_KEY, 5, "cpu", offset=RANK * LOCAL)
+    arguments = layer_arguments(LAYER_KEY, 5, "cpu", offset=FIRST)
     x = torch.randn(5, HIDDEN, generator=torch.Generator().manual_seed(0)).bfloat16()
-    routed = order(arguments["topk_ids"])
+    topk_ids, expert_map = routed_in_vllm(arguments["topk_ids"])
     workspace = torch.full_like(x, torch.nan)
     result = torch.full_like(x, torch.nan)
     tensors = {
         "arguments": arguments,
         "output": workspace if shared else result,
         "hidden_states": x,
-        "topk_ids": routed.topk_ids,
-        "expert_map": routed.expert_map,
+        "topk_ids": topk_ids,
+        "expert_map": expert_map,
         "workspace13": workspace.view(-1)[:0],
     }
 
@@ -524,80 +511,71 @@ def test_vllm_has_what_sums_and_mxfp4_experts_use(vllm):
 # ---- vLLM: the sum over ranks ----
 
 
-def parallel(**changes):
-    """Return a FusedMoEParallelConfig of two tensor-parallel ranks, but for the changes."""
-    values = {"tp_size": 2, "ep_size": 1, "dp_size": 1, "pcp_size": 1}
-    return SimpleNamespace(**values | {"is_sequence_parallel": False} | changes)
+def moe_config(skip_final_all_reduce=False, **changes):
+    """Return a FusedMoEConfig of two tensor-parallel ranks, but for the changes."""
+    parallel = {"tp_size": 2, "ep_size": 1, "dp_size": 1, "pcp_size": 1}
+    parallel |= {"is_sequence_parallel": False} | changes
+    return SimpleNamespace(
+        moe_parallel_config=SimpleNamespace(**parallel),
+        skip_final_all_reduce=skip_final_all_reduce,
+    )
 
 
 CANNOT_SUM = {
     "one rank": {"tp_size": 1},
     "tokens of their own": {"dp_size": 2},
     "a part of the tokens": {"is_sequence_parallel": True},
+    "a sum behind the layer": {"skip_final_all_reduce": True},
 }
 
 
 @pytest.fixture
-def check_can_sum(vllm, adapter, package, monkeypatch):
-    """The check of a package that can sum, on FusedMoEConfig's parallel config."""
+def for_vllm_sum(vllm, adapter, package, monkeypatch):
+    """The module of a package that can sum."""
     adapter("vllm")
     module = importlib.import_module(f"{package}.for_vllm_sum")
     monkeypatch.setattr(module, "has_sum", lambda: True)
-
-    def check(moe_parallel_config, skip_final_all_reduce=False):
-        module.check_can_sum(
-            SimpleNamespace(
-                moe_parallel_config=moe_parallel_config,
-                skip_final_all_reduce=skip_final_all_reduce,
-            )
-        )
-
-    check.module = module
-    return check
+    return module
 
 
-def test_ranks_with_the_same_tokens_can_sum(check_can_sum):
-    check_can_sum(parallel())
-    check_can_sum(parallel(tp_size=1, ep_size=2))
+def test_ranks_with_the_same_tokens_can_sum(for_vllm_sum):
+    for_vllm_sum.check_can_sum(moe_config())
+    for_vllm_sum.check_can_sum(moe_config(tp_size=1, ep_size=2))
 
 
 @pytest.mark.parametrize("name", CANNOT_SUM)
-def test_ranks_that_cannot_sum_are_refused(check_can_sum, name):
+def test_ranks_that_cannot_sum_are_refused(for_vllm_sum, name):
     """Ranks that wait for each other without end, or a sum that is made twice."""
     with pytest.raises(ValueError, match="^experts_sum_over_ranks: got true"):
-        check_can_sum(parallel(**CANNOT_SUM[name]))
+        for_vllm_sum.check_can_sum(moe_config(**CANNOT_SUM[name]))
 
 
-def test_a_model_that_sums_behind_the_layer_is_refused(check_can_sum):
-    with pytest.raises(ValueError, match="^experts_sum_over_ranks: got true"):
-        check_can_sum(parallel(), skip_final_all_reduce=True)
-
-
-def test_a_package_that_cannot_sum_is_refused(check_can_sum, monkeypatch):
-    monkeypatch.setattr(check_can_sum.module, "has_sum", lambda: False)
+def test_a_package_that_cannot_sum_is_refused(for_vllm_sum, monkeypatch):
+    monkeypatch.setattr(for_vllm_sum, "has_sum", lambda: False)
     with pytest.raises(ValueError, match="triton_fused_v2 has no run_allreduce"):
-        check_can_sum(parallel())
+        for_vllm_sum.check_can_sum(moe_config())
 
 
 # ---- SGLang: scales of MXFP4 ----
 
 
-def test_powers_of_two_become_their_bytes(adapter, package):
+@pytest.fixture
+def e8m0(adapter, package):
+    """The function of a package's adapter."""
+    adapter("sglang")
+    return importlib.import_module(f"{package}.for_sglang_mxfp4").e8m0
+
+
+def test_powers_of_two_become_their_bytes(e8m0):
     """All of E8M0, the smallest of which float32 has only below its normal numbers."""
     codes = torch.arange(256, dtype=torch.uint8)
-    module = mxfp4_module(package, adapter)
-    assert torch.equal(module.e8m0(codes.view(torch.float8_e8m0fnu).float()), codes)
+    assert torch.equal(e8m0(codes.view(torch.float8_e8m0fnu).float()), codes)
 
 
 @pytest.mark.parametrize("number", [0.0, -1.0, 1.5, 2.0**-128, float("inf")])
-def test_other_scales_of_mxfp4_are_refused(adapter, package, number):
+def test_other_scales_of_mxfp4_are_refused(e8m0, number):
     with pytest.raises(ValueError, match="^weight scales: got "):
-        mxfp4_module(package, adapter).e8m0(torch.tensor([1.0, number]))
-
-
-def mxfp4_module(package, adapter):
-    adapter("sglang")
-    return importlib.import_module(f"{package}.for_sglang_mxfp4")
+        e8m0(torch.tensor([1.0, number]))
 
 
 # ---- vLLM: what is refused ----

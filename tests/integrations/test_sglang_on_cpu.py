@@ -9,7 +9,7 @@ import pytest
 import torch
 from environments import cached, pip_install
 from every_solution import expected_output, relative_error
-from installed_plugin import install as install_plugin
+from installed_plugin import install
 from layer_inputs import arguments as layer_arguments
 from moebench.core import paths
 from moebench.operators import catalogue
@@ -87,7 +87,8 @@ def x():
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
     """A package that is installed as a plugin of SGLang."""
-    return install_plugin("triton_fused_v2", LAYER_KEY, tmp_path_factory.mktemp("package"))
+    (package,) = install("triton_fused_v2", [LAYER_KEY], tmp_path_factory.mktemp("package"))
+    return package
 
 
 def run(sglang, package, request, ranks, folder):
@@ -181,7 +182,7 @@ def test_the_sum_of_two_ranks_is_the_layer(sglang, layer_key, tmp_path):
         "faults": {},
     }
 
-    package = install_plugin("triton_fused_v2", layer_key, tmp_path / "package")
+    (package,) = install("triton_fused_v2", [layer_key], tmp_path / "package")
     first, second = run(sglang, package, checkpoint | request, [0, 1], tmp_path)
 
     assert torch.equal(first[5], second[5])

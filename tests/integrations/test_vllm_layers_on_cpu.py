@@ -18,33 +18,17 @@ from two_ranks import RANKS, two_ranks
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
 PROGRAM = paths.ROOT / "tests" / "support" / "engines" / "vllm_layer.py"
 SLICES = "small-renorm-routed"
-MXFP4 = "small-mxfp4"
+LAYERS = (SLICES, "small-mxfp4")
 FAULTS = {
     "sizes": {"hidden_size": 512},
     "intermediate_size": {"intermediate_size": 320},
     "swiglu_limit": {"swiglu_limit": 3.0},
 }
+each_layer = pytest.mark.parametrize("layer_key", LAYERS)
 
 
-@pytest.fixture(scope="module", params=[vllm_environment.OLDER, vllm_environment.VERSION])
-def in_reach(request):
-    """Folders of this release."""
-    is_older = request.param == vllm_environment.OLDER
-    return [vllm_environment.older()] if is_older else []
-
-
-def environment_of(package, in_reach):
-    search_path = [*in_reach, package.parent, paths.ROOT / "scripts"]
-    return os.environ | {
-        "PYTHONPATH": os.pathsep.join(map(str, search_path)),
-        "VLLM_DIST_IDENT": "moebench",
-        "VLLM_HOST_IP": "127.0.0.1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-
-
-def request_of(layer, folder: Path):
-    """Return what vllm_layer.py reads."""
+def request_of(layer, package, folder: Path):
+    """Return what vllm_layer.py reads of a layer."""
     is_mxfp4 = layer.layer_key in catalogue.mxfp4()
     checkpoint = layer.checkpoint()
     if is_mxfp4:
@@ -60,30 +44,65 @@ def request_of(layer, folder: Path):
         "expert_parallel": not layer.has_slices,
         "can_sum": layer.has_slices,
         "model": str(folder),
-        "rendezvous": str(folder / "rendezvous"),
+        "package": package.name,
         "faults": FAULTS,
     }
 
 
-@pytest.mark.parametrize("layer_key", [SLICES, MXFP4])
-def test_the_sum_of_two_ranks_is_the_layer(in_reach, layer_key, tmp_path):
-    """A rank that computes another one's slice or experts, or a sum that is made twice or not."""
-    layer = two_ranks(layer_key)
-    package = install("triton_fused_v2", layer_key, tmp_path / "package")
-    request = request_of(layer, tmp_path) | {"package": package.name}
+@pytest.fixture(scope="module", params=[vllm_environment.OLDER, vllm_environment.VERSION])
+def answers(request, tmp_path_factory):
+    """What vllm_layer.py answers with this release on each rank, by layer key."""
+    folder = tmp_path_factory.mktemp("vllm")
+    is_older = request.param == vllm_environment.OLDER
+    search_path = [vllm_environment.older()] if is_older else []
+    packages = install("triton_fused_v2", LAYERS, folder / "package")
+    requests = {}
+    for layer_key, package in zip(LAYERS, packages, strict=True):
+        requests[layer_key] = request_of(two_ranks(layer_key), package, folder)
 
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(
+            map(str, [*search_path, folder / "package", paths.ROOT / "scripts"])
+        ),
+        "VLLM_DIST_IDENT": "moebench",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     command = [vllm_environment.python(), PROGRAM]
-    environment = environment_of(package, in_reach)
-    first, second = run_ranks(command, request, range(RANKS), tmp_path, environment)
+    whole = {"layers": requests, "rendezvous": str(folder / "rendezvous")}
+    return run_ranks(command, whole, range(RANKS), folder, environment)
 
-    outputs = ["output", "summed", "summed_by_vllm"] if layer.has_slices else ["output"]
-    for name in outputs:
-        assert torch.equal(first[name], second[name])
-        # FP8 has 3 bits beside the leading one: x and h are off by 0.026 each in the mean
-        assert 0.01 < layer.error(first[name]) < 0.06
-    if layer.has_slices:
-        assert first["summed_calls"] == 1
-        assert first["summed_by_vllm_calls"] == 0
-    assert "MoE backend" in first["alone"]  # vLLM has none
-    for name in FAULTS:
-        assert first[name].startswith(f"{name}: got "), first[name]
+
+def check_sum(answers, layer_key, name, calls):
+    """Check an output of both ranks, and how often the package was asked for the sum."""
+    outputs = []
+    for answer in answers:
+        output, calls_of_rank = answer[layer_key][name]
+        assert calls_of_rank == calls
+        outputs.append(output)
+    assert torch.equal(*outputs)
+    # FP8 has 3 bits beside the leading one: x and h are off by 0.026 each in the mean
+    assert 0.01 < two_ranks(layer_key).error(outputs[0]) < 0.06
+
+
+@each_layer
+def test_the_sum_of_two_ranks_is_the_layer(answers, layer_key):
+    """A rank that computes another one's slice or experts."""
+    check_sum(answers, layer_key, "output", calls=0)
+
+
+@pytest.mark.parametrize(("name", "calls"), [("summed", 1), ("summed_by_vllm", 0)])
+def test_ranks_sum_once_before_vllm_has_the_output_or_in_vllm(answers, name, calls):
+    """A sum that is made twice or not."""
+    check_sum(answers, SLICES, name, calls)
+
+
+@each_layer
+def test_vllm_alone_has_no_experts_for_it(answers, layer_key):
+    assert "MoE backend" in answers[0][layer_key]["alone"]
+
+
+@each_layer
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_is_not_served_is_refused(answers, layer_key, name):
+    assert answers[0][layer_key][name].startswith(f"{name}: got ")

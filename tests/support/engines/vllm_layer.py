@@ -1,7 +1,8 @@
-"""One MoE layer of vLLM's own classes on one of two ranks, without a GPU.
+"""MoE layers of vLLM's own classes on one of two ranks, without a GPU.
 
 python vllm_layer.py REQUEST ANSWER RANK, with vLLM in reach: test_vllm_layers_on_cpu.py writes the
-one and reads the other. Ranks exchange what they have by gloo.
+one and reads the other. Ranks exchange what they have by gloo. A request has several `layers`, by
+name, which share what takes long: the start of the processes.
 """
 
 import importlib
@@ -84,7 +85,7 @@ class PeersWithoutGPUs:
 
     Attributes:
         launch_tokens: up to so many tokens the package is asked for the sum.
-        calls: how often it was.
+        calls: how often it was, for the present layer.
     """
 
     launch_tokens = 0
@@ -117,50 +118,62 @@ def refusal_of(request, **changes):
 
 
 def output_of(request, config):
-    """Return the output of a layer that is made and loaded with this config."""
+    """Return the output of a layer that is made and loaded with this config, and how often the
+    package was asked for the sum over ranks.
+    """
+    PeersWithoutGPUs.calls = 0
     layer = new_layer(request)
     load_weights(layer.routed_experts, request)
     x = request["x"]
     logits = torch.zeros(len(x), request["layer"]["num_experts"])
     with set_forward_context(None, config):
-        return layer(x, logits)
+        return layer(x, logits), PeersWithoutGPUs.calls
 
 
-def answer(request, rank):
-    """Return the layer's output, those of ranks that sum before vLLM has it, and the refusals of
-    vLLM alone and of a layer with each of the request's changes.
-    """
+def answer(request):
+    """Return the layer's output, and a refusal for each of the request's changes."""
     answers = {}
-    with set_current_vllm_config(engine_config(request, {})):
-        connect(rank, request["rendezvous"])
-        answers["alone"] = refusal_of(request)
-
-    if request["can_sum"]:
-        stand_in_for_the_sum(request["package"])
     config = engine_config(request, {})
     with set_current_vllm_config(config):
-        load_general_plugins()
         answers["output"] = output_of(request, config)
-        assert PeersWithoutGPUs.calls == 0
         for name, changes in request["faults"].items():
             answers[name] = refusal_of(request, **changes)
-
-    return answers | sums(request) if request["can_sum"] else answers
+    return answers
 
 
 def sums(request):
-    """Return the outputs where the layer's launch can sum so many tokens, and where it can sum all
-    but one, and how often the package was asked to in each.
+    """Return the output of ranks that sum before vLLM has it, where the layer's launch can sum so
+    many tokens, and where it can sum all but one.
     """
+    stand_in_for_the_sum(request["package"])
     answers = {}
     tokens = len(request["x"])
     for name, launch_tokens in {"summed": tokens, "summed_by_vllm": tokens - 1}.items():
         PeersWithoutGPUs.launch_tokens = launch_tokens
-        PeersWithoutGPUs.calls = 0
         config = engine_config(request, {"experts_sum_over_ranks": True})
         with set_current_vllm_config(config):
             answers[name] = output_of(request, config)
-        answers[f"{name}_calls"] = PeersWithoutGPUs.calls
+    return answers
+
+
+def answers_of(request, rank):
+    """Return name -> answers of each layer, of which `alone` is vLLM's without a package."""
+    layers = request["layers"]
+    first, *_ = layers.values()
+    with set_current_vllm_config(engine_config(first, {})):
+        connect(rank, request["rendezvous"])
+
+    alone = {}
+    for name, layer in layers.items():
+        with set_current_vllm_config(engine_config(layer, {})):
+            alone[name] = refusal_of(layer)
+
+    load_general_plugins()
+    answers = {}
+    for name, layer in layers.items():
+        answers[name] = answer(layer) | {"alone": alone[name]}
+        if layer["can_sum"]:
+            answers[name] |= sums(layer)
     return answers
 
 
@@ -169,7 +182,7 @@ def main():
     request = torch.load(request_file)
     moe_utils.per_token_group_quant_fp8 = quantise_tokens
     with torch.inference_mode():
-        torch.save(answer(request, int(rank)), answer_file)
+        torch.save(answers_of(request, int(rank)), answer_file)
 
 
 if __name__ == "__main__":
