@@ -76,7 +76,10 @@ def in_cpp(title: str, constants: dict[str, float]) -> str:
     text = f"// {title} {NOTE}\n#pragma once\n\n"
     for key, value in constants.items():
         cpp_type = CPP_TYPES[type(value)]
-        text += f"constexpr {cpp_type} {SYMBOLS[key]} = {cpp_literal(value)};\n"
+        literal = str(value).lower()
+        if cpp_type == "float":
+            literal += "f"
+        text += f"constexpr {cpp_type} {SYMBOLS[key]} = {literal};\n"
     return text
 
 
@@ -100,12 +103,6 @@ def constants_of(file: str, layer_key: str) -> dict[str, float]:
     constants = {key: layer[key] for key in NAMES}
     constants["renorm"] = layer_key in catalogue.renorm()
     return constants | swiglu.constants(layer)
-
-
-def cpp_literal(value: float) -> str:
-    """Return a bool, an int or a float as a literal of C++: true, 8, 2.5f."""
-    literal = str(value).lower()
-    return f"{literal}f" if isinstance(value, float) else literal
 
 
 def table_source(text: str, layer_key: str) -> str:

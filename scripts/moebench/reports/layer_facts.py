@@ -197,15 +197,11 @@ def reasons(solution: manifest.Manifest, layer: RankLayer) -> dict[str, str | No
     for form, key in layer.keys.items():
         by_form[form] = None
         if key not in solution.definitions:
-            by_form[form] = why_not(solution.serves, form, sizes_of_form(form, layer.sizes))
+            sizes = layer.sizes
+            if form in TOP_K_GIVEN:  # then a solution sees no groups, and shared experts as others
+                sizes = after_routing(sizes)
+            by_form[form] = why_not(solution.serves, form, sizes)
     return by_form
-
-
-def sizes_of_form(form: str, sizes: Sizes) -> Sizes:
-    """Return the sizes that a solution sees. Where top-k is given it sees no groups of experts, and
-    shared experts are among the others.
-    """
-    return after_routing(sizes) if form in TOP_K_GIVEN else sizes
 
 
 def over_bound(key: str) -> dict[str, float]:
@@ -249,7 +245,8 @@ def serving_rows(layer: RankLayer, servings: list[Serving]) -> list[tuple[str, s
     for serving in servings:
         refusals = list(serving.why_not.values())
         if all(refusals):
-            refusing[most_telling(refusals)].append(serving.solution)
+            of_sizes = [reason for reason in refusals if not reason.startswith("router")]
+            refusing[(of_sizes or refusals)[0]].append(serving.solution)
     texts = [f"{', '.join(names)} ({reason})" for reason, names in refusing.items()]
     if texts:
         rows.append(("not served by", "; ".join(texts)))
@@ -273,9 +270,3 @@ def served_by(form: str, servings: list[Serving]) -> str:
 def solutions_serving(form: str, servings: list[Serving]) -> list[Serving]:
     """Return the solutions that serve a form."""
     return [serving for serving in servings if serving.why_not[form] is None]
-
-
-def most_telling(reasons: list[str]) -> str:
-    """Return the first reason that is about sizes, or else the one that is about the router."""
-    of_sizes = [reason for reason in reasons if not reason.startswith("router")]
-    return (of_sizes or reasons)[0]

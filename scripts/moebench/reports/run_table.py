@@ -188,11 +188,15 @@ def table(
     table_rows = []
     for name in part.solutions:
         of_solution = rows[rows.solution == name]
-        passed = passed_cell(of_solution, missing[name])
+        passed = int(of_solution.passed.sum())
+        asked = len(of_solution) + missing[name]
+        passed = Cell(f"{passed}/{asked}", "good" if passed == asked else "failed")
         table_rows.append([name, passed, *column_figures(columns, of_solution)])
 
     notes = captions(columns)
-    notes += not_evaluated(outcomes)
+    for outcome in outcomes:
+        for name, reason in outcome.lost.items():
+            notes.append(f"not evaluated: {name} on {outcome.task.label}: {reason}")
     notes += not_passed(part, rows, outcomes)
     notes += part.skipped
     measured_by = conditions(str(plan.tolerance), plan.protocol, plan.clock)
@@ -246,16 +250,6 @@ def columns_of(plan: Plan, rows: pd.DataFrame) -> list[str]:
     return columns
 
 
-def passed_cell(rows: pd.DataFrame, missing: int) -> Cell:
-    """Return how many of its workloads a solution passed, "17/19".
-
-    rows: of the workloads it was evaluated on. missing: on how many it was not.
-    """
-    passed = int(rows.passed.sum())
-    asked = len(rows) + missing
-    return Cell(f"{passed}/{asked}", "good" if passed == asked else "failed")
-
-
 def column_figures(columns: Collection[str], rows: pd.DataFrame) -> Row:
     """Return a solution's entries in these columns: means, how often it is the fastest or tied with
     it, and the least share of elements within each tolerance. rows: of one solution.
@@ -280,15 +274,6 @@ def captions(columns: Collection[str]) -> list[str]:
         names = ", ".join(tolerances)
         texts.append(f"{names}: the lowest share of elements within that tolerance")
     return texts
-
-
-def not_evaluated(outcomes: list[Outcome]) -> list[str]:
-    """Return a line for each solution and workload that was not evaluated, with the reason."""
-    notes = []
-    for outcome in outcomes:
-        for name, reason in outcome.lost.items():
-            notes.append(f"not evaluated: {name} on {outcome.task.label}: {reason}")
-    return notes
 
 
 def not_passed(part: Part, rows: pd.DataFrame, outcomes: list[Outcome]) -> list[str]:

@@ -157,7 +157,9 @@ def weights(
         if layer_key in catalogue.mxfp4():
             # a byte holds two FP4 weights, and every byte is valid
             tensors[name] = integers(-128, 128, shapes[name], generator)
-            tensors[scale] = powers_of_two(shapes[scale], mean, generator)
+            # each scale stands for the power of two at or below the mean, or for half of it
+            exponent = SCALE_BIAS + math.floor(math.log2(mean))
+            tensors[scale] = exponent - integers(0, 2, shapes[scale], generator)
         else:
             tensors[name] = random_fp8(shapes[name], generator.device, generator)
             tensors[scale] = scales(shapes[scale], mean, generator)
@@ -176,15 +178,6 @@ def integers(
     return torch.randint(
         start, end, shape, dtype=torch.int8, device=generator.device, generator=generator
     )
-
-
-def powers_of_two(shape: tuple[int, ...], mean: float, generator: torch.Generator) -> torch.Tensor:
-    """Return scales of MXFP4: int8 exponents with SCALE_BIAS.
-
-    Each stands for the power of two at or below the mean, or for half of it.
-    """
-    exponent = SCALE_BIAS + math.floor(math.log2(mean))
-    return exponent - integers(0, 2, shape, generator)
 
 
 @dataclass(frozen=True)
