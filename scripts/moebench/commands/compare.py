@@ -39,34 +39,48 @@ OUTPUTS: dict[str, Callable[[pd.DataFrame], str]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-
-    traces_help = (
-        "data sets in any layout, folders of JSONL files or such files; default: this repository's"
+    add(
+        "--traces",
+        "--dataset",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="data sets in any layout, folders of JSONL files or such files; default: this "
+        "repository's",
     )
-    add("--traces", "--dataset", nargs="+", type=Path, metavar="PATH", help=traces_help)
-
-    definition_help = "of `moebench data`, or a name; default: the first one that was recorded"
-    add("--definition", metavar="KEY", help=definition_help)
-
-    solutions_help = "default: all that were recorded"
-    add("--solutions", nargs="+", default=[], metavar="NAME", help=solutions_help)
-
-    tolerance_help = "workload by workload at it; default: relaxed, if it is there"
-    add("--tolerance", choices=list(TOLERANCES), help=tolerance_help)
+    add(
+        "--definition",
+        metavar="KEY",
+        help="of `moebench data`, or a name; default: the first one that was recorded",
+    )
+    add(
+        "--solutions", nargs="+", default=[], metavar="NAME", help="default: all that were recorded"
+    )
+    add(
+        "--tolerance",
+        choices=list(TOLERANCES),
+        help="workload by workload at it; default: relaxed, if it is there",
+    )
     add("--clock", choices=CLOCKS, default="events", help="default: events")
     add("--workloads", action="store_true", help="every workload, not three of them")
     add("--rates", action="store_true", help="every workload, in TFLOP/s and TB/s")
-
-    against_help = (
-        "the traces before a change, as --traces; exit 1 where something is slower than its runs "
-        "differ, or wrong now"
+    add(
+        "--against",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="the traces before a change, as --traces; exit 1 where something is slower than its "
+        "runs differ, or wrong now",
     )
-    add("--against", nargs="+", type=Path, metavar="PATH", help=against_help)
-
-    html_help = "a page to explore, which needs no network"
-    add("--html", type=output_file, metavar="FILE", help=html_help)
-    csv_help = "every row, of all definitions unless one is named"
-    add("--csv", type=output_file, metavar="FILE", help=csv_help)
+    add(
+        "--html", type=output_file, metavar="FILE", help="a page to explore, which needs no network"
+    )
+    add(
+        "--csv",
+        type=output_file,
+        metavar="FILE",
+        help="every row, of all definitions unless one is named",
+    )
     add("--json", type=output_file, metavar="FILE", help="likewise")
 
 

@@ -65,9 +65,7 @@ def main(args: argparse.Namespace) -> int:
     written = write(args)
     print(*written, sep="\n")
     if args.package:
-        without_plugin = [str(path) for path in written if not (path / "for_vllm.py").exists()]
-        if without_plugin:
-            print(f"{', '.join(without_plugin)}: {NO_PLUGIN}", file=sys.stderr)
+        say_what_has_no_plugin(written)
     for line in left_out:
         print(f"{line}; left out", file=sys.stderr)
 
@@ -84,3 +82,10 @@ def write(args: argparse.Namespace) -> list[Path]:
     if args.trace_apply:
         return trace_apply.pack_for_trace_apply(args.names, args.trace_apply, args.definition)
     return pack.write_packed(args.names)
+
+
+def say_what_has_no_plugin(packages: list[Path]) -> None:
+    """Print which of the packages hold no adapter that vLLM finds as a plugin."""
+    without_plugin = [str(path) for path in packages if not (path / "for_vllm.py").exists()]
+    if without_plugin:
+        print(f"{', '.join(without_plugin)}: {NO_PLUGIN}", file=sys.stderr)

@@ -245,8 +245,7 @@ def serving_rows(layer: RankLayer, servings: list[Serving]) -> list[tuple[str, s
     for serving in servings:
         refusals = list(serving.why_not.values())
         if all(refusals):
-            of_sizes = [reason for reason in refusals if not reason.startswith("router")]
-            refusing[(of_sizes or refusals)[0]].append(serving.solution)
+            refusing[most_telling(refusals)].append(serving.solution)
     texts = [f"{', '.join(names)} ({reason})" for reason, names in refusing.items()]
     if texts:
         rows.append(("not served by", "; ".join(texts)))
@@ -270,3 +269,9 @@ def served_by(form: str, servings: list[Serving]) -> str:
 def solutions_serving(form: str, servings: list[Serving]) -> list[Serving]:
     """Return the solutions that serve a form."""
     return [serving for serving in servings if serving.why_not[form] is None]
+
+
+def most_telling(reasons: list[str]) -> str:
+    """Return the first reason that is about sizes, or else the one that is about the router."""
+    of_sizes = [reason for reason in reasons if not reason.startswith("router")]
+    return (of_sizes or reasons)[0]

@@ -9,7 +9,7 @@ inside `shown`, and calls the function that it yields for each outcome.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pandas as pd
 from flashinfer_bench import Trace
@@ -18,7 +18,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -56,34 +55,29 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
     for note in plan.notes:
         print_line(console, note)
 
-    outcomes: list[Outcome] = []
+    results = Results(plan, place, console)
     try:
-        with Progress(*BAR_COLUMNS, console=console, transient=True) as bar:
-            results = Results(plan, place, console, bar, outcomes)
+        with results.bar:
             yield results.show
     finally:
-        show_tables(plan, outcomes, console)
+        show_tables(plan, results.outcomes, console)
 
 
-@dataclass
 class Results:
-    """Prints the results of a run as they come, each with its number, and moves the bar.
+    """Prints the results of a run as they come, each with its number, and moves a bar.
 
-    outcomes: gets each outcome that was shown. shown_count: how many of `total` results were.
+    outcomes: those that were shown. shown_count: how many of `total` results were.
     """
 
-    plan: Plan
-    place: str
-    console: Console
-    bar: Progress
-    outcomes: list[Outcome]
-    shown_count: int = 0
-    total: int = field(init=False)
-    bar_task: TaskID = field(init=False)
-
-    def __post_init__(self):
-        self.total = sum(len(task.names) for task in self.plan)
-        self.bar_task = self.bar.add_task(self.place, total=self.total)
+    def __init__(self, plan: Plan, place: str, console: Console):
+        self.plan = plan
+        self.place = place
+        self.console = console
+        self.outcomes: list[Outcome] = []
+        self.shown_count = 0
+        self.total = sum(len(task.names) for task in plan)
+        self.bar = Progress(*BAR_COLUMNS, console=console, transient=True)
+        self.bar_task = self.bar.add_task(place, total=self.total)
 
     def show(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
