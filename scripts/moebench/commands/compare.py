@@ -39,34 +39,48 @@ OUTPUTS: dict[str, Callable[[pd.DataFrame], str]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-
-    traces_help = (
-        "data sets in any layout, folders of JSONL files or such files; default: this repository's"
+    add(
+        "--traces",
+        "--dataset",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="data sets in any layout, folders of JSONL files or such files; default: this "
+        "repository's",
     )
-    add("--traces", "--dataset", nargs="+", type=Path, metavar="PATH", help=traces_help)
-
-    definition_help = "of `moebench data`, or a name; default: the first one that was recorded"
-    add("--definition", metavar="KEY", help=definition_help)
-
-    solutions_help = "default: all that were recorded"
-    add("--solutions", nargs="+", default=[], metavar="NAME", help=solutions_help)
-
-    tolerance_help = "workload by workload at it; default: relaxed, if it is there"
-    add("--tolerance", choices=list(TOLERANCES), help=tolerance_help)
+    add(
+        "--definition",
+        metavar="KEY",
+        help="of `moebench data`, or a name; default: the first one that was recorded",
+    )
+    add(
+        "--solutions", nargs="+", default=[], metavar="NAME", help="default: all that were recorded"
+    )
+    add(
+        "--tolerance",
+        choices=list(TOLERANCES),
+        help="workload by workload at it; default: relaxed, if it is there",
+    )
     add("--clock", choices=CLOCKS, default="events", help="default: events")
     add("--workloads", action="store_true", help="every workload, not three of them")
     add("--rates", action="store_true", help="every workload, in TFLOP/s and TB/s")
-
-    against_help = (
-        "the traces before a change, as --traces; exit 1 where something is slower than its runs "
-        "differ, or wrong now"
+    add(
+        "--against",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="the traces before a change, as --traces; exit 1 where something is slower than its "
+        "runs differ, or wrong now",
     )
-    add("--against", nargs="+", type=Path, metavar="PATH", help=against_help)
-
-    html_help = "a page to explore, which needs no network"
-    add("--html", type=output_file, metavar="FILE", help=html_help)
-    csv_help = "every row, of all definitions unless one is named"
-    add("--csv", type=output_file, metavar="FILE", help=csv_help)
+    add(
+        "--html", type=output_file, metavar="FILE", help="a page to explore, which needs no network"
+    )
+    add(
+        "--csv",
+        type=output_file,
+        metavar="FILE",
+        help="every row, of all definitions unless one is named",
+    )
     add("--json", type=output_file, metavar="FILE", help="likewise")
 
 
@@ -90,7 +104,11 @@ def main(args: argparse.Namespace) -> int:
     if not outputs:
         first = rows.definition.iloc[0]
         show(tables(rows[rows.definition == first], args))
-        show_other_definitions(all_rows, first)
+        others = all_rows[all_rows.definition != first]
+        names = sorted(set(others.geometry.fillna(others.definition)))
+        if names:
+            line = f"Others, by --definition: {', '.join(map(one_line, names))}"
+            console().print(line, soft_wrap=True)
     show_warnings(warnings)
     return 0
 
@@ -145,22 +163,20 @@ def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
     if args.definition:
         rows = rows[rows.definition == recorded_definition(args.definition, rows)]
     if args.solutions:
-        check_solutions(args.solutions, rows)
+        recorded = rows.solution.unique()
+        for name in args.solutions:
+            if name not in recorded:
+                there = sorted(map(one_line, recorded))
+                raise UserError(f"--solutions: {unknown('solution', name, there)}")
         rows = rows[rows.solution.isin(args.solutions)]
     if args.tolerance:
         rows = rows[rows.tolerance == args.tolerance]
         if rows.empty:
             raise UserError(f"--tolerance: nothing is recorded at {args.tolerance}")
-    return in_catalogue_order(rows)
-
-
-def check_solutions(names: list[str], rows: pd.DataFrame) -> None:
-    """Raise UserError for a solution that has no row."""
-    recorded = rows.solution.unique()
-    for name in names:
-        if name not in recorded:
-            there = sorted(map(one_line, recorded))
-            raise UserError(f"--solutions: {unknown('solution', name, there)}")
+    # in the order of `moebench data`, then those that it does not list
+    names = dict.fromkeys([*catalogue.by_name(), *rows.definition])
+    places = {name: place for place, name in enumerate(names)}
+    return rows.sort_values("definition", key=lambda each: each.map(places), kind="stable")
 
 
 def recorded_definition(wanted: str, rows: pd.DataFrame) -> str:
@@ -178,15 +194,6 @@ def recorded_definition(wanted: str, rows: pd.DataFrame) -> str:
         )
     names = sorted(one_line(each) for each in recorded)
     raise UserError(f"--definition: {unknown('definition', wanted, names)}")
-
-
-def in_catalogue_order(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows sorted by definition: in the order of `moebench data`, then those that it
-    does not list. The rows of one definition stay in their order.
-    """
-    names = dict.fromkeys([*catalogue.by_name(), *rows.definition])
-    places = {name: place for place, name in enumerate(names)}
-    return rows.sort_values("definition", key=lambda each: each.map(places), kind="stable")
 
 
 def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:
@@ -218,15 +225,6 @@ def tables(rows: pd.DataFrame, args: argparse.Namespace) -> list[Table]:
 def show(drawn: list[Table]) -> None:
     for table in drawn:
         console().print(InTerminal(table))
-
-
-def show_other_definitions(rows: pd.DataFrame, shown: str) -> None:
-    """Print the keys or names of the definitions that are not shown."""
-    others = rows[rows.definition != shown]
-    names = sorted(set(others.geometry.fillna(others.definition)))
-    if names:
-        line = f"Others, by --definition: {', '.join(map(one_line, names))}"
-        console().print(line, soft_wrap=True)
 
 
 def show_warnings(warnings: list[str]) -> None:

@@ -10,9 +10,8 @@ from moebench.core import paths
 from moebench.models.add_model import write
 from moebench.operators import workloads
 from moebench.operators.catalogue import definition_name, layer_key_named, layer_sizes
-from moebench.operators.layers import Sizes
-from moebench.operators.roofline import MEASURED_ON, Bound
-from moebench.reports.table import Entry, Table, decimal
+from moebench.operators.roofline import MEASURED_ON
+from moebench.reports.table import Table
 from moebench.reports.terminal import InTerminal, console
 
 # Size of a layer -> how the table calls it
@@ -50,17 +49,12 @@ def definitions_table() -> Table:
     for key, sizes in layer_sizes().items():
         tokens = [workload.axes["seq_len"] for workload in workloads.recorded(key)]
         span = f"{min(tokens)} to {max(tokens)}" if tokens else "-"
-        rows.append([key, definition_name(key), sizes_text(sizes), span, len(tokens)])
+        parts = []
+        for name, short in SIZES.items():
+            if name in sizes:
+                parts.append(f"{short} {sizes[name]}")
+        rows.append([key, definition_name(key), ", ".join(parts), span, len(tokens)])
     return Table(["key", "definition", "sizes", "T", "workloads"], [rows], word_columns=4)
-
-
-def sizes_text(sizes: Sizes) -> str:
-    """Return the sizes that SIZES lists: "E 256, H 7168, I 2048"."""
-    parts = []
-    for name, short in SIZES.items():
-        if name in sizes:
-            parts.append(f"{short} {sizes[name]}")
-    return ", ".join(parts)
 
 
 def workloads_table(key: str) -> Table:
@@ -70,15 +64,13 @@ def workloads_table(key: str) -> Table:
     for workload in workloads.recorded(key):
         label, *_ = workloads.label(workload, key).split(" ")
         bound = workloads.recorded_bound(name, workload, paths.ROOT)
-        cells = bound_cells(bound) if bound else [None] * 6
+        cells = [None] * 6
+        if bound:
+            limit = "bytes" if bound.limit == "bytes" else "FLOPs"
+            megabytes = f"{bound.bytes / 1e6:.1f}"
+            gigaflops = f"{bound.flops / 1e9:.1f}"
+            ms = f"{bound.ms:.4f}"
+            cells = [bound.rows, bound.active, megabytes, gigaflops, limit, ms]
         rows.append([label, workload.axes["seq_len"], *cells])
     head = ["name", "T", "rows", "active", "MB", "GFLOP", "by", "bound ms"]
     return Table(head, [rows], title=f"{name}, {MEASURED_ON}", word_columns=1)
-
-
-def bound_cells(bound: Bound) -> list[Entry]:
-    """Return the last six cells of a row of `workloads_table`, from a workload's bound."""
-    limit = "bytes" if bound.memory_ms >= bound.compute_ms else "FLOPs"
-    megabytes = f"{bound.bytes / 1e6:.1f}"
-    gigaflops = f"{bound.flops / 1e9:.1f}"
-    return [bound.rows, bound.active, megabytes, gigaflops, limit, decimal(bound.ms, 4)]

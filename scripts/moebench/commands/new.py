@@ -62,12 +62,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("name", metavar="NAME", help="lower-case letters, digits and underscores")
 
     start_names = ", ".join(starts())
-    from_help = f"{start_names}, or a solution to copy; default: %(default)s"
-    add("--from", dest="original", metavar="START", default="torch", help=from_help)
-
-    served_help = "what it shall serve; default: full and small, or what the original serves"
     add(
-        "--definition", nargs="+", type=layer_key_named, default=[], metavar="KEY", help=served_help
+        "--from",
+        dest="original",
+        metavar="START",
+        default="torch",
+        help=f"{start_names}, or a solution to copy; default: %(default)s",
+    )
+    add(
+        "--definition",
+        nargs="+",
+        type=layer_key_named,
+        default=[],
+        metavar="KEY",
+        help="what it shall serve; default: full and small, or what the original serves",
     )
     add("--author", metavar="NAME", help="default: git's user.name, else your login name")
 

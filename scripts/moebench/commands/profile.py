@@ -30,20 +30,29 @@ from moebench.reports.terminal import InTerminal, console
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("solutions", nargs="+", metavar="NAME", help="several stand in one table")
-
-    definition_help = "default: the first solution's own"
-    add("--definition", type=layer_key_named, metavar="KEY", help=definition_help)
+    add(
+        "--definition",
+        type=layer_key_named,
+        metavar="KEY",
+        help="default: the first solution's own",
+    )
 
     kinds = ", ".join(KINDS)
-    workloads_help = (
-        f"T, a uuid, or KIND:T, the FP8 layer with a made-up routing ({kinds}); default: a few"
+    add(
+        "--workloads",
+        nargs="+",
+        default=[],
+        metavar="W",
+        help=f"T, a uuid, or KIND:T, the FP8 layer with a made-up routing ({kinds}); default: a few",
     )
-    add("--workloads", nargs="+", default=[], metavar="W", help=workloads_help)
     add("--calls", type=count(), default=10, help="default: 10")
     add("--counters", action="store_true", help="hardware counters of each launch, through ncu")
-
-    records_help = "keep a record of each solution there, as in records/profile/"
-    add("--records", type=output_folder, metavar="FOLDER", help=records_help)
+    add(
+        "--records",
+        type=output_folder,
+        metavar="FOLDER",
+        help="keep a record of each solution there, as in records/profile/",
+    )
 
 
 class Progress:

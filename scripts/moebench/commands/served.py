@@ -42,23 +42,40 @@ TOLERANCE = TOLERANCES["relaxed"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--solutions", nargs="+", default=[], metavar="NAME", help="default: every solution")
-
-    definition_help = "an FP8 MoE layer; default: full with a GPU, else small"
-    add("--definition", type=layer_key_named, metavar="KEY", help=definition_help)
-
-    tokens_help = "default: 14 counts from 1 to 16384; 1 and 4 without GPU"
-    add("--tokens", nargs="+", type=count(), metavar="T", help=tokens_help)
-
-    layers_help = "at most so many; default: those of the model, 2 without a GPU"
-    add("--layers", type=count(), metavar="N", help=layers_help)
-
-    rounds_help = "of each solution at each T; default: 5"
     add(
-        "--rounds", "--turns", dest="rounds", type=count(), default=5, metavar="N", help=rounds_help
+        "--definition",
+        type=layer_key_named,
+        metavar="KEY",
+        help="an FP8 MoE layer; default: full with a GPU, else small",
     )
-
-    output_help = "record it; docs/served.md shows records/served/*.jsonl"
-    add("--output", type=output_file, metavar="FILE", help=output_help)
+    add(
+        "--tokens",
+        nargs="+",
+        type=count(),
+        metavar="T",
+        help="default: 14 counts from 1 to 16384; 1 and 4 without GPU",
+    )
+    add(
+        "--layers",
+        type=count(),
+        metavar="N",
+        help="at most so many; default: those of the model, 2 without a GPU",
+    )
+    add(
+        "--rounds",
+        "--turns",
+        dest="rounds",
+        type=count(),
+        default=5,
+        metavar="N",
+        help="of each solution at each T; default: 5",
+    )
+    add(
+        "--output",
+        type=output_file,
+        metavar="FILE",
+        help="record it; docs/served.md shows records/served/*.jsonl",
+    )
 
 
 def main(args: argparse.Namespace) -> int:

@@ -31,9 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", metavar="NAME", help="the solution")
     add("--to", choices=["dataset", "contest"], default="contest", help="default: %(default)s")
-
-    into_help = "no file of anybody else is overwritten"
-    add("--into", type=output_folder, metavar="FOLDER", required=True, help=into_help)
+    add(
+        "--into",
+        type=output_folder,
+        metavar="FOLDER",
+        required=True,
+        help="no file of anybody else is overwritten",
+    )
     add(
         "--definition",
         type=layer_key_named,
@@ -42,14 +46,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
         help="default: full",
     )
-    baseline_help = "dataset: the solution to be the baseline of a definition that has none"
-    add("--baseline", metavar="NAME", help=baseline_help)
+    add(
+        "--baseline",
+        metavar="NAME",
+        help="dataset: the solution to be the baseline of a definition that has none",
+    )
 
     evaluators = [target for target in get_args(manifest.Hardware) if target != "cpu"]
-    hardware_help = "contest: what evaluates; default: %(default)s"
-    add("--hardware", choices=evaluators, default=contest.HARDWARE, help=hardware_help)
-    traces_help = "default: this repository's traces"
-    add("--traces", type=Path, nargs="+", default=[], metavar="PATH", help=traces_help)
+    add(
+        "--hardware",
+        choices=evaluators,
+        default=contest.HARDWARE,
+        help="contest: what evaluates; default: %(default)s",
+    )
+    add(
+        "--traces",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="default: this repository's traces",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -65,17 +82,21 @@ def main(args: argparse.Namespace) -> int:
         is_written = contest.prepare(solution, args.into, traces, args.hardware)
         return 0 if is_written else 1
 
+    return write_pull_requests(args, packed)
+
+
+def write_pull_requests(args: argparse.Namespace, packed: dict[str, dict[str, Solution]]) -> int:
+    """Write a pull request for each definition, once all are known to be fit; return the exit
+    status.
+    """
     traces = args.traces or recorded_traces(args.definition, CLOCKS)
     pull_requests = []
     for key in args.definition:
-        submitted = packed[args.name][key]
+        solution = packed[args.name][key]
         baselines = [packed[args.baseline][key]] if args.baseline else []
-        pull_requests.append(pull_request.plan(submitted, baselines, args.into, traces))
-
-    is_valid = True
-    for planned in pull_requests:  # once all of them are known to be fit
-        is_valid = pull_request.write(planned) and is_valid
-    return 0 if is_valid else 1
+        pull_requests.append(pull_request.plan(solution, baselines, args.into, traces))
+    are_valid = [pull_request.write(planned) for planned in pull_requests]
+    return 0 if all(are_valid) else 1
 
 
 def check_arguments(args: argparse.Namespace) -> None:

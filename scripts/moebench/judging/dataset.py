@@ -71,7 +71,17 @@ def labelled(
     gives to some of the workloads, as `workloads.named` takes them; without any, all are returned.
     Raises UserError for a name that no workload has, and where there are no workloads.
     """
-    every_workload = all_labelled(name, root)
+    every_workload = []
+    if root == paths.ROOT:
+        layer_key = catalogue.by_name()[name]
+        workload_files.make(layer_key)
+        for workload in workloads.recorded(layer_key):
+            label = workloads.label(workload, layer_key)
+            every_workload.append(LabelledWorkload(label, workload))
+    else:
+        for workload in workloads.of_data_set(name, root):
+            label = f"{workload.uuid} {workloads.size(workload)}"
+            every_workload.append(LabelledWorkload(label, workload))
     if not every_workload:
         raise UserError(f"{name}: {root} has no workloads/**/{name}.jsonl")
     if not wanted:
@@ -81,22 +91,6 @@ def labelled(
     for user_name in wanted:
         chosen += workloads.named(user_name, every_workload)
     return [each for each in every_workload if each in chosen]
-
-
-def all_labelled(name: str, root: Path) -> list[LabelledWorkload]:
-    """Return all workloads as `labelled` does; [] where the data set has none."""
-    labelled_workloads = []
-    if root == paths.ROOT:
-        layer_key = catalogue.by_name()[name]
-        workload_files.make(layer_key)
-        for workload in workloads.recorded(layer_key):
-            label = workloads.label(workload, layer_key)
-            labelled_workloads.append(LabelledWorkload(label, workload))
-    else:
-        for workload in workloads.of_data_set(name, root):
-            label = f"{workload.uuid} {workloads.size(workload)}"
-            labelled_workloads.append(LabelledWorkload(label, workload))
-    return labelled_workloads
 
 
 def why_not_loadable(definition: Definition, workload: Workload, root: Path) -> str | None:

@@ -92,7 +92,9 @@ def cluster() -> "Cluster":
     for resources in nodes:
         cpus += int(resources.get("CPU", 0))
         if resources.get("GPU"):
-            gpus[kind_of_gpu(resources)] += int(resources["GPU"])
+            kinds = [name for name in resources if name.startswith(ACCELERATOR)]
+            kind = kinds[0].removeprefix(ACCELERATOR) if kinds else "GPU"
+            gpus[kind] += int(resources["GPU"])
 
     if len(gpus) > 1:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(gpus.items()))
@@ -105,14 +107,6 @@ def cluster() -> "Cluster":
     if cpus:
         return Cluster({"num_cpus": 1}, cpus, f"{cpus} CPUs of {len(nodes)} nodes")
     raise CannotRun(NEITHER)
-
-
-def kind_of_gpu(resources: dict[str, float]) -> str:
-    """Return what Ray calls the GPUs of a node: "H200", or "GPU" where it does not say."""
-    for name in resources:
-        if name.startswith(ACCELERATOR):
-            return name.removeprefix(ACCELERATOR)
-    return "GPU"
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,10 @@ class Planner:
 
         candidates = self.workloads(name)
         ours, skipped = self.our_solutions(name)
-        third_party = self.third_party_for(name)
+        third_party = {}
+        for each, packed in self.third_party.items():
+            if packed.definition == name:
+                third_party[each] = packed
         if not ours and not third_party:
             raise CannotRun(f"no solution can be run here: {'; '.join(skipped)}")
 
@@ -255,14 +258,6 @@ class Planner:
         if self.request.wants_ours and layer_key:
             return eligible(names, layer_key, self.device)
         return {}, [f"{name}: SKIPPED: does not serve {definition_name}" for name in names]
-
-    def third_party_for(self, definition_name: str) -> dict[str, Solution]:
-        """Return the third-party solutions of a definition, by name."""
-        solutions = {}
-        for name, packed in self.third_party.items():
-            if packed.definition == definition_name:
-                solutions[name] = packed
-        return solutions
 
     def fitting(
         self, definition: Definition, candidates: list[LabelledWorkload]

@@ -46,7 +46,12 @@ def add(key: str, checkpoint: Checkpoint, sizes: Sizes) -> list[str]:
     that is malformed or taken, and for a layer that is in the catalogue already.
     """
     names = catalogue.names(sizes, checkpoint.kind)
-    check_key(key)
+    if not KEY.fullmatch(key):
+        raise UserError(f"--add: got {key!r}, want lower-case letters, digits, dots and hyphens")
+    taken = {*catalogue.keys(), "all"}
+    for each in (key, routed_key(key)):
+        if each in taken:
+            raise UserError(f"--add: got {key!r}, but {each} is there already")
     check_layer(key, names)
 
     table = layers_file()
@@ -54,7 +59,11 @@ def add(key: str, checkpoint: Checkpoint, sizes: Sizes) -> list[str]:
     after = with_layer(before, key, checkpoint, sizes)
     definitions = list(names.values())
     files = [table, *files_of(definitions)]
-    with undone_on_failure(files, folders_of(definitions)):
+    folders = []
+    for name in definitions:
+        file = paths.ROOT / paths.blob_file(name, "any")
+        folders.append(file.parent)
+    with undone_on_failure(files, folders):
         write_atomically(table, after)
         read_again()
         keys = keys_of(key, names)
@@ -85,16 +94,6 @@ def keys_of(key: str, forms: Iterable[str]) -> dict[str, str]:
     return keys
 
 
-def check_key(key: str) -> None:
-    """Raise UserError for a key that is malformed or taken."""
-    if not KEY.fullmatch(key):
-        raise UserError(f"--add: got {key!r}, want lower-case letters, digits, dots and hyphens")
-    taken = {*catalogue.keys(), "all"}
-    for each in (key, routed_key(key)):
-        if each in taken:
-            raise UserError(f"--add: got {key!r}, but {each} is there already")
-
-
 def check_layer(key: str, names: dict[str, str]) -> None:
     """Raise UserError if one of a layer's definitions is in the catalogue.
 
@@ -114,15 +113,6 @@ def files_of(definitions: list[str]) -> list[Path]:
         for suffix in ("jsonl", "csv", "sha256"):
             files.append(paths.workload_file(name, suffix=suffix))
     return files
-
-
-def folders_of(definitions: list[str]) -> list[Path]:
-    """Return the folders in which these definitions' tensors are written."""
-    folders = []
-    for name in definitions:
-        file = paths.ROOT / paths.blob_file(name, "any")
-        folders.append(file.parent)
-    return folders
 
 
 @contextmanager

@@ -68,7 +68,11 @@ def to_fp8(packed: torch.Tensor, scales: torch.Tensor, name: str = "weights") ->
     that names the first block whose values no FP8 block has, and ValueError for other shapes.
     """
     check_shapes(packed, scales, name)
-    codes = codes_of(packed)
+    packed = packed.view(torch.uint8)
+    low = packed & 15
+    high = packed >> 4
+    pairs = torch.stack([low, high], dim=2)
+    codes = pairs.flatten(1).int()
     exponents = scales.view(torch.uint8).int()
     exponents -= SCALE_BIAS
 
@@ -103,15 +107,6 @@ def check_shapes(packed: torch.Tensor, scales: torch.Tensor, name: str) -> None:
     want = [rows, columns // GROUP]
     if got != want:
         raise ValueError(f"{name}: got scales {got}, want {want}")
-
-
-def codes_of(packed: torch.Tensor) -> torch.Tensor:
-    """Return the E2M1 codes [R, K] int32 of packed bytes [R, K / 2]."""
-    packed = packed.view(torch.uint8)
-    low = packed & 15
-    high = packed >> 4
-    pairs = torch.stack([low, high], dim=2)
-    return pairs.flatten(1).int()
 
 
 def exponents_of_blocks(codes: torch.Tensor, exponents: torch.Tensor, name: str) -> torch.Tensor:

@@ -82,17 +82,13 @@ class WorkloadWriter:
         written = 0
         for case in self.cases.values():
             name = paths.blob_file(self.definition, case.uuid)
-            if self.has_blob(name):
+            path = self.root / name
+            if path.exists() and sha256(path.read_bytes()) == self.recorded_sums.get(name):
                 checksums[name] = self.recorded_sums[name]
             else:
                 checksums[name] = self.write_blob(name, case)
                 written += 1
         return checksums, written
-
-    def has_blob(self, name: str) -> bool:
-        """Whether a blob is there, with the recorded checksum."""
-        path = self.root / name
-        return path.exists() and sha256(path.read_bytes()) == self.recorded_sums.get(name)
 
     def write_blob(self, name: str, case: Case) -> str:
         """Write the blob of a case; return its sha256. Raises CannotRun as `make`."""

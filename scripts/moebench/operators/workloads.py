@@ -90,17 +90,12 @@ def named(name: str, workloads: list[LabelledWorkload], others: str = "") -> lis
     """
     matching = [labelled for labelled in workloads if labelled.goes_by(name)]
     if not matching:
-        raise unknown_workload(name, workloads, others)
+        by_size = sorted(workloads, key=lambda labelled: [*labelled.workload.axes.values()])
+        sizes = ordered_set(size(labelled.workload) for labelled in by_size)
+        case_names = ordered_set(labelled.case_name for labelled in workloads)
+        listed = f"{', '.join(sizes)}; their uuids and names{others}"
+        raise UserError(unknown("workload", name, case_names, listed))
     return matching
-
-
-def unknown_workload(name: str, workloads: list[LabelledWorkload], others: str) -> UserError:
-    """Return the error for a name that no workload has. others: what else may be named."""
-    by_size = sorted(workloads, key=lambda labelled: [*labelled.workload.axes.values()])
-    sizes = ordered_set(size(labelled.workload) for labelled in by_size)
-    case_names = ordered_set(labelled.case_name for labelled in workloads)
-    listed = f"{', '.join(sizes)}; their uuids and names{others}"
-    return UserError(unknown("workload", name, case_names, listed))
 
 
 def ordered_set(texts: Iterable[str]) -> list[str]:

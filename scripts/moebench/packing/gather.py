@@ -189,7 +189,14 @@ class Gathering:
         text = self.text(file)
         if not text:
             raise PackingError(f"{self.place(file)}: got an empty file, want source text")
-        self.check_ascii(file, text)
+        # FIB writes sources in the encoding of whoever runs it, and Python and nvcc read UTF-8
+        for number, line in enumerate(text.splitlines(), 1):
+            character = NOT_ASCII.search(line)
+            if character:
+                raise PackingError(
+                    f"{self.place(file, number)}: got {character[0]!r}, want ASCII; "
+                    f"in a string {ascii(character[0])[1:-1]} stands for it"
+                )
 
         if file.suffix == ".py":
             return with_packed_imports(file, text)
@@ -202,18 +209,6 @@ class Gathering:
         a library's path as it is.
         """
         return PurePosixPath(path).name if self.file_at(path) else path
-
-    def check_ascii(self, file: Path, text: str) -> None:
-        """Raise PackingError for a character that is not ASCII: FIB writes sources in the encoding
-        of whoever runs it, and Python and nvcc read UTF-8.
-        """
-        for number, line in enumerate(text.splitlines(), 1):
-            character = NOT_ASCII.search(line)
-            if character:
-                raise PackingError(
-                    f"{self.place(file, number)}: got {character[0]!r}, want ASCII; "
-                    f"in a string {ascii(character[0])[1:-1]} stands for it"
-                )
 
     def text(self, file: Path) -> str:
         return read_source(self.name, file)

@@ -96,8 +96,22 @@ def read_manifest(name: str) -> Manifest:
     """
     manifest = read_stated_manifest(name)
     if manifest.based_on is not None:
-        manifest = with_inherited(manifest, read_base(manifest))
-    return with_served(manifest)
+        base = read_base(manifest)
+        stated = manifest.model_fields_set
+        inherited = [key for key in INHERITED if key not in stated]
+        if stated.isdisjoint(SERVING):
+            inherited += SERVING
+        manifest = manifest.model_copy(update={key: getattr(base, key) for key in inherited})
+
+    listed = manifest.definitions
+    if not listed and not manifest.serves:
+        listed = DEFAULT
+
+    definitions = list(dict.fromkeys([*listed, *served(manifest.serves)]))
+    if not definitions:
+        wanted = "one that `moebench data` lists"
+        raise refusal(manifest.name, "serves", "rules that take no definition", wanted)
+    return manifest.model_copy(update={"definitions": definitions})
 
 
 def read_stated_manifest(name: str) -> Manifest:
@@ -145,31 +159,6 @@ def read_base(manifest: Manifest) -> Manifest:
         wanted = f"a solution without a base; this one's is {base.based_on}"
         raise refusal(manifest.name, "based_on", base_name, wanted)
     return base
-
-
-def with_inherited(manifest: Manifest, base: Manifest) -> Manifest:
-    """Return a manifest with the keys from its base that it does not state itself."""
-    stated = manifest.model_fields_set
-    inherited = [key for key in INHERITED if key not in stated]
-    if stated.isdisjoint(SERVING):
-        inherited += SERVING
-    return manifest.model_copy(update={key: getattr(base, key) for key in inherited})
-
-
-def with_served(manifest: Manifest) -> Manifest:
-    """Return a manifest whose definitions are those it lists, then those that its rules take.
-
-    Raises PackingError where there is no definition.
-    """
-    listed = manifest.definitions
-    if not listed and not manifest.serves:
-        listed = DEFAULT
-
-    definitions = list(dict.fromkeys([*listed, *served(manifest.serves)]))
-    if not definitions:
-        wanted = "one that `moebench data` lists"
-        raise refusal(manifest.name, "serves", "rules that take no definition", wanted)
-    return manifest.model_copy(update={"definitions": definitions})
 
 
 def refusal(name: str, key: str, got: object, want: str) -> PackingError:

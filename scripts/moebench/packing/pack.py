@@ -55,12 +55,15 @@ def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
         sources = []
         for path, text in texts.items():
             sources.append({"path": path, "content": problem.packed_text(path, layer_key, text)})
+        # what FIB needs to build the solution for this layer
+        fields = manifest.model_dump(include=set(BuildSpec.model_fields))
+        fields["entry_point"] = entry_point(manifest, layer_key, texts)
         solutions[layer_key] = Solution(
             name=packed_name(manifest.name, layer_key, manifest.definitions[0]),
             definition=catalogue.definition_name(layer_key),
             author=manifest.author,
             description=manifest.description,
-            spec=build_spec(manifest, layer_key, texts),
+            spec=BuildSpec(**fields),
             sources=sources,
         )
     return solutions
@@ -78,13 +81,6 @@ def packed_name(name: str, layer_key: str, first: str) -> str:
         if part not in first_parts:
             name += f"_{part}"
     return name
-
-
-def build_spec(manifest: Manifest, layer_key: str, texts: dict[str, str]) -> BuildSpec:
-    """Return what FIB needs to build a solution for a layer. texts: path -> packed text."""
-    fields = manifest.model_dump(include=set(BuildSpec.model_fields))
-    fields["entry_point"] = entry_point(manifest, layer_key, texts)
-    return BuildSpec(**fields)
 
 
 def entry_point(manifest: Manifest, layer_key: str, texts: dict[str, str]) -> str:

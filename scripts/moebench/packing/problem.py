@@ -56,19 +56,13 @@ def packed_text(path: str, layer_key: str, text: str = "") -> str:
     if path in TABLES:
         return text or argument_tables.table_text(path)
     if path in CONSTANTS:
-        return constants_source(PurePosixPath(path), layer_key)
+        file = PurePosixPath(path)
+        title = f"{file.stem}: {catalogue.definition_name(layer_key)}."
+        in_language = in_cpp if file.suffix == ".cuh" else in_python
+        return in_language(title, constants_of(file.stem, layer_key))
     if path.endswith(".csv"):
         return table_source(text, layer_key)
     return text
-
-
-def constants_source(path: PurePosixPath, layer_key: str) -> str:
-    """Return the text of one of CONSTANTS (path) for a definition."""
-    title = f"{path.stem}: {catalogue.definition_name(layer_key)}."
-    constants = constants_of(path.stem, layer_key)
-    if path.suffix == ".cuh":
-        return in_cpp(title, constants)
-    return in_python(title, constants)
 
 
 def in_cpp(title: str, constants: dict[str, float]) -> str:
@@ -76,7 +70,10 @@ def in_cpp(title: str, constants: dict[str, float]) -> str:
     text = f"// {title} {NOTE}\n#pragma once\n\n"
     for key, value in constants.items():
         cpp_type = CPP_TYPES[type(value)]
-        text += f"constexpr {cpp_type} {SYMBOLS[key]} = {cpp_literal(value)};\n"
+        literal = str(value).lower()
+        if cpp_type == "float":
+            literal += "f"
+        text += f"constexpr {cpp_type} {SYMBOLS[key]} = {literal};\n"
     return text
 
 
@@ -100,12 +97,6 @@ def constants_of(file: str, layer_key: str) -> dict[str, float]:
     constants = {key: layer[key] for key in NAMES}
     constants["renorm"] = layer_key in catalogue.renorm()
     return constants | swiglu.constants(layer)
-
-
-def cpp_literal(value: float) -> str:
-    """Return a bool, an int or a float as a literal of C++: true, 8, 2.5f."""
-    literal = str(value).lower()
-    return f"{literal}f" if isinstance(value, float) else literal
 
 
 def table_source(text: str, layer_key: str) -> str:

@@ -99,18 +99,13 @@ def with_entry(solution: Solution, key: str) -> Solution:
         "topk_group": sizes["kept_groups"],
     }
     values = {"ENTRY_FILE": file, "ENTRY_FUNCTION": function, "LAYER": layer}
-    source = SourceFile(path=ENTRY, content=entry_text(values))
+    text = (paths.INTEGRATIONS / "flashinfer" / ENTRY).read_text(encoding="utf-8")
+    for name, value in values.items():
+        text, count = re.subn(rf"^{name} = .*$", f"{name} = {value!r}", text, flags=re.MULTILINE)
+        assert count == 1, f"{ENTRY} has no line that begins with {name}"
+    source = SourceFile(path=ENTRY, content=text)
 
     changes = {"entry_point": f"{ENTRY}::{FUNCTION}", "destination_passing_style": False}
     spec = solution.spec.model_copy(update=changes)
     sources = [*solution.sources, source]
     return solution.model_copy(update={"spec": spec, "sources": sources})
-
-
-def entry_text(values: dict[str, object]) -> str:
-    """Return the text of ENTRY with other values of its constants. values: constant -> value."""
-    text = (paths.INTEGRATIONS / "flashinfer" / ENTRY).read_text(encoding="utf-8")
-    for name, value in values.items():
-        text, count = re.subn(rf"^{name} = .*$", f"{name} = {value!r}", text, flags=re.MULTILINE)
-        assert count == 1, f"{ENTRY} has no line that begins with {name}"
-    return text

@@ -96,7 +96,13 @@ def by_workload(report: str, count: int) -> list[pd.DataFrame]:
 
 def launches_in(report: str) -> pd.DataFrame:
     """Return the launches in a report, a row each, as in `by_workload`. Raises CannotRun."""
-    rows = table_in(report)
+    lines = report.splitlines()
+    table = [line for line in lines if line.startswith('"')]
+    if not table or '"Metric Name"' not in table[0]:
+        errors = [line.strip() for line in lines if "ERROR" in line]
+        raise CannotRun(f"ncu: {errors[0] if errors else 'no table in its output'}")
+    text = io.StringIO("\n".join(table))
+    rows = pd.read_csv(text, dtype=str).astype({"ID": int})
     times = rows[rows["Metric Name"] == METRICS["us"]]
     for unit in set(times["Metric Unit"]) - TIME_UNITS:
         raise CannotRun(f"ncu: {METRICS['us']}: got the unit {unit!r}, want nanoseconds")
@@ -112,17 +118,6 @@ def launches_in(report: str) -> pd.DataFrame:
     names = launches.index.get_level_values("Kernel Name")
     launches["kernel"] = names.map(plain_name)
     return launches
-
-
-def table_in(report: str) -> pd.DataFrame:
-    """Return the CSV table in a report, as texts, without ncu's messages. Raises CannotRun."""
-    lines = report.splitlines()
-    table = [line for line in lines if line.startswith('"')]
-    if not table or '"Metric Name"' not in table[0]:
-        errors = [line.strip() for line in lines if "ERROR" in line]
-        raise CannotRun(f"ncu: {errors[0] if errors else 'no table in its output'}")
-    text = io.StringIO("\n".join(table))
-    return pd.read_csv(text, dtype=str).astype({"ID": int})
 
 
 def with_counters(

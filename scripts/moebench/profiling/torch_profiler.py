@@ -59,7 +59,12 @@ def launches(events: list[dict], calls: int) -> pd.DataFrame:
     """Return the launches in all calls, a row each. A launch belongs to the call during which the
     host made it. Raises CannotRun if there are not `calls` calls.
     """
-    host_times = launch_times(events)
+    # correlation, which a kernel shares with its launch -> when the host made that
+    host_times = {}
+    for event in timed(events, LAUNCH_CATEGORIES):
+        correlation = event["args"].get("correlation")
+        if correlation is not None:
+            host_times[correlation] = event["ts"]
     rows = []
     for event in timed(events, DEVICE_CATEGORIES):
         start = event["ts"]
@@ -90,16 +95,6 @@ def call_times(events: list[dict], calls: int) -> pd.IntervalIndex:
     if len(intervals) != calls:
         raise CannotRun(f"the profiler recorded {len(intervals)} calls, want {calls}")
     return pd.IntervalIndex.from_tuples(intervals, closed="both")
-
-
-def launch_times(events: list[dict]) -> dict[int, float]:
-    """Return correlation -> when the host made the launch. The kernel has the same correlation."""
-    times = {}
-    for event in timed(events, LAUNCH_CATEGORIES):
-        correlation = event["args"].get("correlation")
-        if correlation is not None:
-            times[correlation] = event["ts"]
-    return times
 
 
 def kernels(launches: pd.DataFrame, stages: dict[str, str], calls: int) -> list[Kernel]:

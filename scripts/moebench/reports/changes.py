@@ -22,7 +22,13 @@ def changes_table(rows: pd.DataFrame) -> Table:
     several_definitions = both.definition.nunique() > 1
     counts = [f"{(marked.mark == mark).sum()} {text}" for mark, text in MARKS.items()]
 
-    notes = [f"A change: the ranges of both sides' runs do not overlap; {ranges_of_both(both)}"]
+    sides = []
+    for side in ("before", "after"):
+        columns = {f"{name}_{side}": name for name in ("ms", "runs", "range_from")}
+        sides.append(both[list(columns)].rename(columns=columns))
+    notes = [
+        f"A change: the ranges of both sides' runs do not overlap; {ranges_text(pd.concat(sides))}"
+    ]
     for side, count in rows.side.value_counts().items():
         if side != "both":
             notes.append(f"only {side}: {count} cells")
@@ -37,18 +43,6 @@ def changes_table(rows: pd.DataFrame) -> Table:
         key_columns=3,
         important=("change", "mark"),
     )
-
-
-def ranges_of_both(rows: pd.DataFrame) -> str:
-    """Return what the ranges of the cells of both sides were taken from, in words.
-
-    rows: of `against.compare`.
-    """
-    sides = []
-    for side in ("before", "after"):
-        columns = {f"{name}_{side}": name for name in ("ms", "runs", "range_from")}
-        sides.append(rows[list(columns)].rename(columns=columns))
-    return ranges_text(pd.concat(sides))
 
 
 def change_row(row, with_definition: bool) -> Row:

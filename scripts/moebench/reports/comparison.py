@@ -58,7 +58,9 @@ def solutions_table(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) ->
     """
     tolerance = shown_tolerance(rows)
     tolerances = STRICT_FIRST if tolerance in TOLERANCES else [tolerance]
-    tokens = shown_tokens(rows)
+    recorded = set(rows.tokens)
+    shown = [nearest_tokens(count, recorded) for count in SHOWN_TOKENS]
+    tokens = list(dict.fromkeys(shown))
     times = times_by_tokens(counted(rows, tolerance))
 
     table_rows = []
@@ -89,13 +91,6 @@ def title(rows: pd.DataFrame, *contents: str) -> str:
     if rows.clock.iloc[0] == "gpu":
         parts.append("by the GPU's clock")
     return f"{rows.definition.iloc[0]}\n{', '.join(parts)}"
-
-
-def shown_tokens(rows: pd.DataFrame) -> list[int]:
-    """Return the rows' token counts that are nearest to SHOWN_TOKENS, each once."""
-    recorded = set(rows.tokens)
-    shown = [nearest_tokens(count, recorded) for count in SHOWN_TOKENS]
-    return list(dict.fromkeys(shown))
 
 
 def ratio_cell(means: pd.Series) -> Cell | None:

@@ -197,15 +197,11 @@ def reasons(solution: manifest.Manifest, layer: RankLayer) -> dict[str, str | No
     for form, key in layer.keys.items():
         by_form[form] = None
         if key not in solution.definitions:
-            by_form[form] = why_not(solution.serves, form, sizes_of_form(form, layer.sizes))
+            sizes = layer.sizes
+            if form in TOP_K_GIVEN:  # then a solution sees no groups, and shared experts as others
+                sizes = after_routing(sizes)
+            by_form[form] = why_not(solution.serves, form, sizes)
     return by_form
-
-
-def sizes_of_form(form: str, sizes: Sizes) -> Sizes:
-    """Return the sizes that a solution sees. Where top-k is given it sees no groups of experts, and
-    shared experts are among the others.
-    """
-    return after_routing(sizes) if form in TOP_K_GIVEN else sizes
 
 
 def over_bound(key: str) -> dict[str, float]:

@@ -44,7 +44,9 @@ def with_bound_of_today(record: ProfileRecord, profile: WorkloadProfile) -> Work
 
 def table(records: list[ProfileRecord]) -> Table:
     """Return the table, a section for each solution. records: of one machine."""
-    labels = workload_labels(records)
+    profiles = [profile for record in records for profile in record.workloads]
+    profiles.sort(key=lambda profile: (profile.T, profile.uuid))
+    labels = {profile.uuid: profile.label for profile in profiles}
     warnings = []
     for record in records:
         for profile in record.workloads:
@@ -60,13 +62,6 @@ def table(records: list[ProfileRecord]) -> Table:
         notes=warnings,
         key_columns=2,
     )
-
-
-def workload_labels(records: list[ProfileRecord]) -> dict[str, str]:
-    """Return uuid -> label of every workload, by T."""
-    profiles = [profile for record in records for profile in record.workloads]
-    profiles.sort(key=lambda profile: (profile.T, profile.uuid))
-    return {profile.uuid: profile.label for profile in profiles}
 
 
 def section(record: ProfileRecord, uuids: Iterable[str]) -> list[Row]:

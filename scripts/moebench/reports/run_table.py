@@ -9,7 +9,7 @@ inside `shown`, and calls the function that it yields for each outcome.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pandas as pd
 from flashinfer_bench import Trace
@@ -18,7 +18,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -56,34 +55,29 @@ def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcom
     for note in plan.notes:
         print_line(console, note)
 
-    outcomes: list[Outcome] = []
+    results = Results(plan, place, console)
     try:
-        with Progress(*BAR_COLUMNS, console=console, transient=True) as bar:
-            results = Results(plan, place, console, bar, outcomes)
+        with results.bar:
             yield results.show
     finally:
-        show_tables(plan, outcomes, console)
+        show_tables(plan, results.outcomes, console)
 
 
-@dataclass
 class Results:
-    """Prints the results of a run as they come, each with its number, and moves the bar.
+    """Prints the results of a run as they come, each with its number, and moves a bar.
 
-    outcomes: gets each outcome that was shown. shown_count: how many of `total` results were.
+    outcomes: those that were shown. shown_count: how many of `total` results were.
     """
 
-    plan: Plan
-    place: str
-    console: Console
-    bar: Progress
-    outcomes: list[Outcome]
-    shown_count: int = 0
-    total: int = field(init=False)
-    bar_task: TaskID = field(init=False)
-
-    def __post_init__(self):
-        self.total = sum(len(task.names) for task in self.plan)
-        self.bar_task = self.bar.add_task(self.place, total=self.total)
+    def __init__(self, plan: Plan, place: str, console: Console):
+        self.plan = plan
+        self.place = place
+        self.console = console
+        self.outcomes: list[Outcome] = []
+        self.shown_count = 0
+        self.total = sum(len(task.names) for task in plan)
+        self.bar = Progress(*BAR_COLUMNS, console=console, transient=True)
+        self.bar_task = self.bar.add_task(place, total=self.total)
 
     def show(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -188,11 +182,15 @@ def table(
     table_rows = []
     for name in part.solutions:
         of_solution = rows[rows.solution == name]
-        passed = passed_cell(of_solution, missing[name])
+        passed = int(of_solution.passed.sum())
+        asked = len(of_solution) + missing[name]
+        passed = Cell(f"{passed}/{asked}", "good" if passed == asked else "failed")
         table_rows.append([name, passed, *column_figures(columns, of_solution)])
 
     notes = captions(columns)
-    notes += not_evaluated(outcomes)
+    for outcome in outcomes:
+        for name, reason in outcome.lost.items():
+            notes.append(f"not evaluated: {name} on {outcome.task.label}: {reason}")
     notes += not_passed(part, rows, outcomes)
     notes += part.skipped
     measured_by = conditions(str(plan.tolerance), plan.protocol, plan.clock)
@@ -246,16 +244,6 @@ def columns_of(plan: Plan, rows: pd.DataFrame) -> list[str]:
     return columns
 
 
-def passed_cell(rows: pd.DataFrame, missing: int) -> Cell:
-    """Return how many of its workloads a solution passed, "17/19".
-
-    rows: of the workloads it was evaluated on. missing: on how many it was not.
-    """
-    passed = int(rows.passed.sum())
-    asked = len(rows) + missing
-    return Cell(f"{passed}/{asked}", "good" if passed == asked else "failed")
-
-
 def column_figures(columns: Collection[str], rows: pd.DataFrame) -> Row:
     """Return a solution's entries in these columns: means, how often it is the fastest or tied with
     it, and the least share of elements within each tolerance. rows: of one solution.
@@ -280,15 +268,6 @@ def captions(columns: Collection[str]) -> list[str]:
         names = ", ".join(tolerances)
         texts.append(f"{names}: the lowest share of elements within that tolerance")
     return texts
-
-
-def not_evaluated(outcomes: list[Outcome]) -> list[str]:
-    """Return a line for each solution and workload that was not evaluated, with the reason."""
-    notes = []
-    for outcome in outcomes:
-        for name, reason in outcome.lost.items():
-            notes.append(f"not evaluated: {name} on {outcome.task.label}: {reason}")
-    return notes
 
 
 def not_passed(part: Part, rows: pd.DataFrame, outcomes: list[Outcome]) -> list[str]:

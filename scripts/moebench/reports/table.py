@@ -57,15 +57,7 @@ class Table:
         parts = []
         if titled and self.title:
             parts.append(f"**{printable(self.title)}**")
-        parts.append("\n".join(self.markdown_rows()))
 
-        if self.caption:
-            parts.append(escaped(printable(self.caption)))
-        parts += map(printable, self.notes)
-        return "\n\n".join(parts)
-
-    def markdown_rows(self) -> list[str]:
-        """Return the lines of the table alone."""
         numbers = len(self.head) - self.word_columns
         rule = ["---"] * self.word_columns + ["---:"] * numbers
         heading = map(one_line, self.head)
@@ -73,7 +65,12 @@ class Table:
         lines = [markdown_row(heading), markdown_row(rule)]
         for row in self.rows:
             lines.append(markdown_row(map(markdown_cell, row)))
-        return lines
+        parts.append("\n".join(lines))
+
+        if self.caption:
+            parts.append(escaped(printable(self.caption)))
+        parts += map(printable, self.notes)
+        return "\n\n".join(parts)
 
 
 def token_heads(token_counts: Iterable[int]) -> list[str]:

@@ -6,6 +6,7 @@ the day they were made: `by_ceilings_of_today` corrects them, for the tables in 
 """
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.core.provenance import of_trace
 from moebench.operators import catalogue, roofline
-from moebench.operators.roofline import CEILINGS, MEASURED_ON, Bound, Counts
+from moebench.operators.roofline import CEILINGS, MEASURED_ON, Counts
 from moebench.operators.workloads import of_data_set, recorded_bound
 from moebench.results.trace_files import Recorded
 
@@ -40,7 +41,10 @@ def bound_columns(recorded: list[Recorded]) -> pd.DataFrame:
             key = (each.root, trace.definition, trace.workload.uuid)
             if key not in bound_of_workload:
                 bound_of_workload[key] = recorded_bound(trace.definition, trace.workload, each.root)
-            columns |= bound_on(trace.evaluation.environment.hardware, bound_of_workload[key])
+            bound = bound_of_workload[key]
+            if bound and bound.rows:  # the routing is known, and an expert has a token
+                on_gpu = replace(bound, gpu=trace.evaluation.environment.hardware)
+                columns |= {"bound_ms": on_gpu.ms, "bytes": bound.bytes, "flops": bound.flops}
         columns["workloads"] = len(uuids[each.root, trace.definition])
         rows.append(columns)
     return pd.DataFrame(rows)
@@ -57,14 +61,6 @@ def can_be_bounded(trace: Trace) -> bool:
     return trace.evaluation.environment.hardware in roofline.CEILINGS and not is_elsewhere
 
 
-def bound_on(gpu: str, bound: Bound | None) -> dict[str, float]:
-    """Return BOUNDS on a GPU; {} where the routing is not known or no expert has a token."""
-    if bound is None or not bound.rows:
-        return {}
-    on_gpu = replace(bound, gpu=gpu)
-    return {"bound_ms": on_gpu.ms, "bytes": bound.bytes, "flops": bound.flops}
-
-
 def workload_uuids(recorded: list[Recorded]) -> dict[tuple[Path | None, str], set[str]]:
     """Return (data set, definition) -> uuids of the definition's workloads, in the data set and in
     these traces.
@@ -73,21 +69,13 @@ def workload_uuids(recorded: list[Recorded]) -> dict[tuple[Path | None, str], se
     for each in recorded:
         key = (each.root, each.trace.definition)
         if key not in uuids:
-            uuids[key] = uuids_of_data_set(*key)
+            uuids[key] = set()
+            # of a data set that cannot be read, the workloads in its traces will do
+            with suppress(UserError):
+                workloads = of_data_set(each.trace.definition, each.root or paths.ROOT)
+                uuids[key] |= {workload.uuid for workload in workloads}
         uuids[key].add(each.trace.workload.uuid)
     return uuids
-
-
-def uuids_of_data_set(root: Path | None, definition: str) -> set[str]:
-    """Return the uuids of a definition's workloads in a data set.
-
-    There are none in a data set that cannot be read: a comparison can do with those of the traces.
-    """
-    try:
-        workloads = of_data_set(definition, root or paths.ROOT)
-    except UserError:
-        return set()
-    return {workload.uuid for workload in workloads}
 
 
 def by_ceilings_of_today(

@@ -26,7 +26,7 @@ CELL = [*GROUP, "solution", "uuid"]
 def load(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     """Return a row for each CELL below these paths, and a warning for each unreadable line.
 
-    Columns are those of TraceRow, merged as `merge_runs` says, those of `bound_columns`, and
+    Columns are those of trace_rows.py, merged as `merge_runs` says, those of `bound_columns`, and
     source: "current", "earlier", "stale" or "unknown" (`staleness.judge`);
     others: the trace's fields that FIB's schema lacks;
     comparable: whether versions and protocol are those of most cells of the GROUP;

@@ -96,24 +96,18 @@ def sources(root: Path | None) -> tuple[Sources, list[str]]:
     None, of trace files outside any data set, this repository's solutions are packed.
     """
     if root in (None, paths.ROOT):
-        sources_now, faults = repository_sources()
+        faults = []
+        sources_now = {}
+        for name in manifest.solution_names():
+            try:
+                sources_now |= hashes_of_solution(paths.SOLUTIONS, name)
+            except PackingError as error:
+                faults.append(str(error))
     else:
         files = sorted((root / "solutions").rglob("*.json"))
         by_file, faults = solution_files.read(files)
         sources_now = hashes_by_key(by_file.values())
     return sources_now, [f"{fault}; its traces count as stale" for fault in faults]
-
-
-def repository_sources() -> tuple[Sources, list[str]]:
-    """Return this repository's sources, and a line for each solution that cannot be packed."""
-    sources_now = {}
-    faults = []
-    for name in manifest.solution_names():
-        try:
-            sources_now |= hashes_of_solution(paths.SOLUTIONS, name)
-        except PackingError as error:
-            faults.append(str(error))
-    return sources_now, faults
 
 
 @cached  # no command edits a solution, and a page of documentation asks a hundred times
@@ -165,6 +159,7 @@ def reusable(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str
     Those are traces of the solution's source as it is now, made on the plan's device, at its
     tolerance and by its protocol. One that did not pass counts, too: it would fail again.
     """
+    wanted = (plan.device.hardware, str(plan.tolerance), plan.protocol)
     traces_to_keep = defaultdict(list)
     for name, packed in part.solutions.items():
         hashes_now = hashes(packed)
@@ -173,12 +168,7 @@ def reusable(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str
                 continue
             provenance = of_trace(trace)
             is_current = judge(provenance, hashes_now) == "current"
-            if is_current and has_conditions_of(plan, provenance):
+            measured = (provenance.hardware, provenance.tolerance, provenance.protocol)
+            if is_current and measured == wanted:
                 traces_to_keep[trace.workload.uuid, name].append(trace)
     return traces_to_keep
-
-
-def has_conditions_of(plan: Plan, provenance: Provenance) -> bool:
-    """Return whether something was measured on a plan's device, at its tolerance and protocol."""
-    measured = (provenance.hardware, provenance.tolerance, provenance.protocol)
-    return measured == (plan.device.hardware, str(plan.tolerance), plan.protocol)

@@ -1,14 +1,13 @@
-"""Traces as the rows of a DataFrame: `rows_from` makes a TraceRow of each trace.
+"""Traces as the rows of a DataFrame: `rows_from` makes a row with COLUMNS of each trace.
 
 measurements.py and against.py merge these rows; reports/run_table.py and `moebench submit` use them
 as they are.
 """
 
 import math
-from dataclasses import dataclass, fields
 
 import pandas as pd
-from flashinfer_bench import Evaluation, Trace
+from flashinfer_bench import Correctness, Performance, Trace
 
 from moebench.core.provenance import of_trace
 from moebench.judging.tolerances import TOLERANCES
@@ -23,7 +22,7 @@ ERRORS = ["max_absolute_error", "max_relative_error"]
 NUMBERS = [*TIMES, *SHARES, *ERRORS]
 
 # Fields of a trace's Provenance that are columns under the same names
-PROVENANCE = (
+PROVENANCE = [
     "packages",
     "source_sha1",
     "source_fingerprint",
@@ -32,51 +31,32 @@ PROVENANCE = (
     "command",
     "host",
     "trials_ms",
-)
+]
 
 
-@dataclass
-class TraceRow:
-    """What one trace says: the columns that `rows_from` makes, with an example of each."""
-
-    definition: str  # moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048
-    geometry: str | None  # full: the layer key; None for a definition that is not in the catalogue
-    solution: str  # my_layer: the name of the solution's folder
-    uuid: str  # of the workload
-    tokens: int  # 1: T of the workload
-    hardware: str  # NVIDIA H200
-    tolerance: str  # relaxed
-    clock: str  # events: one of provenance.CLOCKS
-    status: str  # PASSED, or one that FIB does not know
-    passed: bool
-
-    # None where the solution did not pass or was not timed.
-    ms: float | None  # 0.0361: FIB's latency
-    reference_ms: float | None  # 15.2
-    speedup: float | None  # 421.4
-
-    # Share of elements inside the run's tolerance, and inside each tolerance it was computed for.
-    matched: float | None  # 0.9983
-    matched_relaxed: float | None
-    matched_contest: float | None
-    matched_default: float | None
-    max_absolute_error: float | None
-    max_relative_error: float | None
-
-    tolerance_text: str  # relaxed: rtol=0.2 atol=0.1 ratio=0.85
-    protocol: str  # warmup=10 iterations=50 trials=3
-    versions: str  # cuda 13.0; python 3.12.3; torch 2.11.0+cu130
-    packages: str | None  # and the further fields of PROVENANCE, as Provenance explains them
-    source_sha1: str | None
-    source_fingerprint: str | None
-    earlier_code: str | None
-    timestamp: str
-    command: str | None
-    host: str | None
-    trials_ms: str | None
-
-    place: str  # traces/moe/NAME.jsonl:229; "" unless the trace was read from a file
-    log: str
+# The columns that `rows_from` makes, with an example of each
+COLUMNS = [
+    "definition",  # moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048
+    "geometry",  # full: the layer key; None for a definition that is not in the catalogue
+    "solution",  # my_layer: the name of the solution's folder
+    "uuid",  # of the workload
+    "tokens",  # 1: T of the workload
+    "hardware",  # NVIDIA H200
+    "tolerance",  # relaxed
+    "clock",  # events: one of provenance.CLOCKS
+    "status",  # PASSED, or one that FIB does not know
+    "passed",  # True
+    *TIMES,  # 0.0361: FIB's latency, 15.2, 421.4; NaN where it did not pass or was not timed
+    # 0.9983: share of elements inside the run's tolerance, and inside each that it was computed for
+    *SHARES,
+    *ERRORS,
+    "tolerance_text",  # relaxed: rtol=0.2 atol=0.1 ratio=0.85
+    "protocol",  # warmup=10 iterations=50 trials=3
+    "versions",  # cuda 13.0; python 3.12.3; torch 2.11.0+cu130
+    *PROVENANCE,
+    "place",  # traces/moe/NAME.jsonl:229; "" unless the trace was read from a file
+    "log",
+]
 
 
 def rows_from(traces: list[Trace]) -> pd.DataFrame:
@@ -90,10 +70,8 @@ def rows_from(traces: list[Trace]) -> pd.DataFrame:
         key = (trace.solution, trace.definition)
         if key not in folder_names:
             folder_names[key] = folder_name(*key)
-        rows.append(vars(row_of(trace, folder_names[key])))
-
-    columns = [field.name for field in fields(TraceRow)]
-    table = pd.DataFrame(rows, columns=columns)
+        rows.append(row_of(trace, folder_names[key]))
+    table = pd.DataFrame(rows, columns=COLUMNS)
     numbers = table[NUMBERS].apply(pd.to_numeric, errors="coerce")  # FIB writes "inf" and "nan"
     is_finite = numbers.abs() < math.inf
     table[NUMBERS] = numbers.where(is_finite)
@@ -101,66 +79,61 @@ def rows_from(traces: list[Trace]) -> pd.DataFrame:
     return table
 
 
-def row_of(trace: Trace, solution: str) -> TraceRow:
-    """Return the row of a trace. solution: the name of its folder."""
+def row_of(trace: Trace, solution: str) -> dict[str, object]:
+    """Return those of COLUMNS that a trace says. solution: the name of its folder."""
     provenance = of_trace(trace)
     evaluation = trace.evaluation
     status = getattr(evaluation.status, "value", evaluation.status)
     passed = status == "PASSED"
-    further = {field: getattr(provenance, field) for field in PROVENANCE}
-    return TraceRow(
-        definition=trace.definition,
-        geometry=catalogue.by_name().get(trace.definition),
-        solution=solution,
-        uuid=trace.workload.uuid,
-        tokens=tokens(trace.workload),
-        hardware=provenance.hardware,
-        tolerance=provenance.tolerance_name,
-        clock=provenance.clock,
-        status=status,
-        passed=passed,
-        **(times(evaluation) if passed else dict.fromkeys(TIMES)),
-        **exactness(evaluation, provenance.tolerance_name),
-        tolerance_text=provenance.tolerance or "unknown tolerance",
-        protocol=provenance.protocol or "unknown protocol",
-        versions=provenance.versions_text,
-        **further,
-        place="",
-        log=evaluation.log,
-    )
-
-
-def times(evaluation: Evaluation) -> dict[str, float | None]:
-    """Return TIMES of a solution that passed, None where it was not timed."""
-    performance = evaluation.performance
-    if performance is None:
-        return dict.fromkeys(TIMES)
-    if performance.latency_ms <= 0 or performance.speedup_factor <= 0:
-        return dict.fromkeys(TIMES)  # what FIB leaves on a CPU
-
-    return {
-        "ms": performance.latency_ms,
-        "reference_ms": performance.reference_latency_ms,
-        "speedup": performance.speedup_factor,
+    row = {
+        "definition": trace.definition,
+        "geometry": catalogue.by_name().get(trace.definition),
+        "solution": solution,
+        "uuid": trace.workload.uuid,
+        "tokens": tokens(trace.workload),
+        "hardware": provenance.hardware,
+        "tolerance": provenance.tolerance_name,
+        "clock": provenance.clock,
+        "status": status,
+        "passed": passed,
+        "tolerance_text": provenance.tolerance or "unknown tolerance",
+        "protocol": provenance.protocol or "unknown protocol",
+        "versions": provenance.versions_text,
+        "place": "",
+        "log": evaluation.log,
     }
+    row |= provenance.model_dump(include=set(PROVENANCE))
+    if passed and evaluation.performance:
+        row |= times(evaluation.performance)
+    if evaluation.correctness:
+        row |= exactness(evaluation.correctness, provenance.tolerance_name)
+    return row
 
 
-def exactness(evaluation: Evaluation, tolerance: str) -> dict[str, float | None]:
+def times(performance: Performance) -> dict[str, float]:
+    """Return TIMES of a solution that passed, {} where it was not timed."""
+    ms = performance.latency_ms
+    speedup = performance.speedup_factor
+    if ms <= 0 or speedup <= 0:  # what FIB leaves on a CPU
+        return {}
+    return {"ms": ms, "reference_ms": performance.reference_latency_ms, "speedup": speedup}
+
+
+def exactness(correctness: Correctness, tolerance: str) -> dict[str, float | None]:
     """Return SHARES and ERRORS.
 
     tolerance: the run's. FIB's evaluator writes the share inside it alone, as matched_ratio.
     """
-    correctness = evaluation.correctness
-    if correctness is None:
-        return dict.fromkeys([*SHARES, *ERRORS])
-
     extra = correctness.extra or {}
-    columns = {"matched": extra.get("matched_ratio")}
+    matched = extra.get("matched_ratio")
+    columns = {
+        "matched": matched,
+        "max_absolute_error": correctness.max_absolute_error,
+        "max_relative_error": correctness.max_relative_error,
+    }
     for name in TOLERANCES:
-        default = columns["matched"] if name == tolerance else None
+        default = matched if name == tolerance else None
         columns[f"matched_{name}"] = extra.get(f"matched_ratio_{name}", default)
-    columns["max_absolute_error"] = correctness.max_absolute_error
-    columns["max_relative_error"] = correctness.max_relative_error
     return columns
 
 

@@ -78,7 +78,10 @@ def fitting(
     layer_bytes = sum(size for name, size in inputs.items() if name not in STATES)
 
     other_bytes = CONTEXT_BYTES + reference_bytes(sizes, num_tokens)
-    other_bytes += solution_count * scratch_bytes(sizes, num_tokens)
+    # a solution's scratch, in bf16: for a token and one of its experts gemm1's output (two
+    # intermediate sizes wide), the intermediate and gemm2's output
+    scratch_width = sizes["hidden_size"] + 3 * sizes["intermediate_size"]
+    other_bytes += solution_count * 2 * num_tokens * sizes["top_k"] * scratch_width
     fit = (free_bytes - other_bytes) // layer_bytes
     if fit < 1:
         needed = f"{(other_bytes + layer_bytes) / 1e9:.1f} GB"
@@ -88,16 +91,6 @@ def fitting(
             f"{free} are free; want fewer tokens"
         )
     return min(wanted_layers, fit)
-
-
-def scratch_bytes(sizes: Sizes, num_tokens: int) -> int:
-    """Return how many bytes a solution's scratch has.
-
-    An expanded token is a token for one of its experts. Each has gemm1's output (two intermediate
-    sizes wide), the intermediate and gemm2's output, all in bf16.
-    """
-    expanded_tokens = num_tokens * sizes["top_k"]
-    return 2 * expanded_tokens * (sizes["hidden_size"] + 3 * sizes["intermediate_size"])
 
 
 def reference_bytes(sizes: Sizes, num_tokens: int) -> int:
@@ -157,7 +150,9 @@ def weights(
         if layer_key in catalogue.mxfp4():
             # a byte holds two FP4 weights, and every byte is valid
             tensors[name] = integers(-128, 128, shapes[name], generator)
-            tensors[scale] = powers_of_two(shapes[scale], mean, generator)
+            # each scale stands for the power of two at or below the mean, or for half of it
+            exponent = SCALE_BIAS + math.floor(math.log2(mean))
+            tensors[scale] = exponent - integers(0, 2, shapes[scale], generator)
         else:
             tensors[name] = random_fp8(shapes[name], generator.device, generator)
             tensors[scale] = scales(shapes[scale], mean, generator)
@@ -176,15 +171,6 @@ def integers(
     return torch.randint(
         start, end, shape, dtype=torch.int8, device=generator.device, generator=generator
     )
-
-
-def powers_of_two(shape: tuple[int, ...], mean: float, generator: torch.Generator) -> torch.Tensor:
-    """Return scales of MXFP4: int8 exponents with SCALE_BIAS.
-
-    Each stands for the power of two at or below the mean, or for half of it.
-    """
-    exponent = SCALE_BIAS + math.floor(math.log2(mean))
-    return exponent - integers(0, 2, shape, generator)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,9 @@ def main(folder: Path, hardware: str) -> None:
     if has_device:
         done.append(call_once(definition, runnable))
     else:
-        if has_kernels_to_compile(solution):
+        # FIB's builder for CUDA has compiled them itself
+        has_cuda = any(source.path.endswith(".cu") for source in solution.sources)
+        if has_cuda and solution.spec.language.value != "cuda":
             compile_kernels(runnable)
             done.append("CUDA sources compiled and linked by nvcc")
         done.append("not checked: that it runs, for want of a CUDA device")
@@ -73,12 +75,6 @@ def call_once(definition: Definition, runnable) -> str:
     if not torch.isfinite(output.float()).all():
         raise ValueError(f"a call with {TOKENS} tokens gave an output that is not finite")
     return f"called once with {TOKENS} tokens on {torch.cuda.get_device_name()}"
-
-
-def has_kernels_to_compile(solution: Solution) -> bool:
-    """Return whether there are CUDA sources that FIB's builder has not compiled itself."""
-    has_cuda = any(source.path.endswith(".cu") for source in solution.sources)
-    return has_cuda and solution.spec.language.value != "cuda"
 
 
 def compile_kernels(runnable) -> None:

@@ -12,7 +12,6 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-import pandas as pd
 from flashinfer_bench import BuildSpec, Solution
 from flashinfer_bench.agents import pack_solution_from_files
 
@@ -183,7 +182,11 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
 
     If all were passed, that is printed, and None returned.
     """
-    passed = contest_passes(solution, traces)
+    # workloads on which every run of the current source passed, by machine
+    rows = load_solution(solution, traces)
+    rows = rows[(rows.source == "current") & (rows.tolerance == "contest")]
+    rows = merge_runs(rows, ["hardware", "uuid"])
+    passed = rows[rows.passed]
     machine = passed.hardware.mode()[0] if len(passed) else None
     proven = set(passed.uuid[passed.hardware == machine])
 
@@ -199,13 +202,3 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
     name = folder_name(solution.name, solution.definition)
     tokens = ", ".join(str(workload.axes["seq_len"]) for workload in missing)
     return NOT_PROVEN.format(missing=len(missing), total=total, tokens=tokens, name=name, key=key)
-
-
-def contest_passes(solution: Solution, traces: list[Path]) -> pd.DataFrame:
-    """Return a row for each machine and workload on which every run of the solution's current
-    source passed at contest tolerance.
-    """
-    rows = load_solution(solution, traces)
-    rows = rows[(rows.source == "current") & (rows.tolerance == "contest")]
-    rows = merge_runs(rows, ["hardware", "uuid"])
-    return rows[rows.passed]

@@ -68,7 +68,8 @@ class PullRequest:
         folder = paths.author_folder(solution.author, solution.definition)
         solution_file = self.into / "solutions" / folder / f"{solution.name}.json"
         trace_file = self.into / "traces" / f"{folder}.jsonl"
-        earlier = [trace_file] if is_filled(trace_file) else []
+        is_filled = trace_file.exists() and trace_file.stat().st_size > 0
+        earlier = [trace_file] if is_filled else []
         rows = runs.runs_on(self.target, solution, [*traces, *earlier], self.clock)
         if solution is self.solution:
             check_measured(solution, rows)
@@ -82,11 +83,6 @@ class PullRequest:
         trace_lines += [trace.model_dump_json() for trace in rows.trace[rows.submitted]]
         if earlier or trace_lines:
             self.contents[trace_file] = "".join(f"{line}\n" for line in trace_lines)
-
-
-def is_filled(path: Path) -> bool:
-    """Return whether there is a file in this place that is not empty."""
-    return path.exists() and path.stat().st_size > 0
 
 
 def plan(

@@ -25,7 +25,7 @@ WORD_COLUMNS = len(HEAD) - 3
 
 
 def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
-    """Return a TraceRow for each run of a packed solution below these paths, the newest first.
+    """Return a row for each run of a packed solution below these paths, the newest first.
 
     There are two further columns, trace: the Trace, and source: its state (`staleness.judge`) by
     this packed solution. Warnings are printed.

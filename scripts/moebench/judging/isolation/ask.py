@@ -12,7 +12,7 @@ import torch
 from flashinfer_bench import BenchmarkConfig, Definition, Solution
 from flashinfer_bench import EvaluationStatus as Status
 
-from moebench.judging.isolation.channel import TensorKind, kind_of
+from moebench.judging.isolation.channel import kind_of
 from moebench.judging.isolation.comparison import Finding, Trial
 from moebench.judging.isolation.processes import Answer, Ended, SolutionProcess
 
@@ -70,17 +70,12 @@ def call(
 
     for name, kind, want in zip(definition.outputs, answer.outputs, wanted, strict=True):
         if kind != want:
-            return wrong_kind(name, kind, want)
+            status = Status.INCORRECT_SHAPE
+            if kind.shape == want.shape:
+                status = Status.INCORRECT_DTYPE
+            return Finding(status, sentences=[f"the output {name} is {kind}, want {want}"])
     device = trial.expected[0].device
     return [output.to(device) for output in process.receive_tensors(wanted)]
-
-
-def wrong_kind(name: str, kind: TensorKind, want: TensorKind) -> Finding:
-    """Return the finding about an output of another shape or dtype than the reference's."""
-    status = Status.INCORRECT_SHAPE
-    if kind.shape == want.shape:
-        status = Status.INCORRECT_DTYPE
-    return Finding(status, sentences=[f"the output {name} is {kind}, want {want}"])
 
 
 def time(process: SolutionProcess, solution: str, config: BenchmarkConfig, clock: str) -> Answer:

@@ -92,25 +92,18 @@ def compare(
     for place, tensor in enumerate(outputs):
         output = Output(trial, place, tensor)
         if not tensor.float().isfinite().all():
-            return not_finite_finding(definition, output, config)
-        comparisons.append(compare_finite(output, config))
+            error = math.inf if output.tensor.float().isinf().any() else math.nan
+            correctness = Correctness(max_relative_error=error, max_absolute_error=error)
+            sentences = diagnosis_of(definition, output, config)
+            return Finding(Status.INCORRECT_NUMERICAL, correctness, sentences)
+        absolute, relative, _, matched = fib.compute_error_stats(
+            output.tensor, output.expected, config
+        )
+        ratios = {"matched_ratio": matched}
+        for name, ratio in matched_ratios(output.tensor, output.expected).items():
+            ratios[f"matched_ratio_{name}"] = ratio
+        comparisons.append(Comparison(output, absolute, relative, ratios))
     return comparisons
-
-
-def not_finite_finding(definition: Definition, output: Output, config: BenchmarkConfig) -> Finding:
-    error = math.inf if output.tensor.float().isinf().any() else math.nan
-    correctness = Correctness(max_relative_error=error, max_absolute_error=error)
-    sentences = diagnosis_of(definition, output, config)
-    return Finding(Status.INCORRECT_NUMERICAL, correctness, sentences)
-
-
-def compare_finite(output: Output, config: BenchmarkConfig) -> Comparison:
-    """Return an output's comparison, with errors and matched ratios as FIB computes them."""
-    absolute, relative, _, matched = fib.compute_error_stats(output.tensor, output.expected, config)
-    ratios = {"matched_ratio": matched}
-    for name, ratio in matched_ratios(output.tensor, output.expected).items():
-        ratios[f"matched_ratio_{name}"] = ratio
-    return Comparison(output, absolute, relative, ratios)
 
 
 def finding_of(

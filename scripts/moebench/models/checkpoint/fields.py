@@ -31,15 +31,6 @@ def text_part(config: dict) -> dict:
     return config
 
 
-def implied_by(model_type: str | None) -> dict:
-    """Return key -> value that the code of a type of model implies where config.json is silent."""
-    implied = {}
-    for entry in facts()["implied"]:
-        if model_type in entry["model_types"]:
-            implied |= entry
-    return implied
-
-
 def without_repeats(value: object) -> object:
     """Return the first value of a list whose values are all equal, anything else as it is."""
     if not isinstance(value, list) or not value:
@@ -64,7 +55,10 @@ class Fields:
     def of_config(cls, config: dict) -> "Fields":
         """Return the fields of a config.json's content."""
         values = text_part(config)
-        implied = implied_by(values.get("model_type"))
+        implied = {}
+        for entry in facts()["implied"]:
+            if values.get("model_type") in entry["model_types"]:
+                implied |= entry
         names = dict(facts()["fields"])
 
         widths = names["intermediate_size"]

@@ -71,7 +71,8 @@ def layers_of_entry(entry: str, layers: list[int], num_experts: int) -> list[int
     for layer in layers:
         names = expert_names(layer, num_experts)
         if is_glob:
-            names += names_around(layer)
+            layer_names = [f"{root}.{layer}" for root in ROOTS]
+            names += layer_names + mlp_names(layer)
         if any(map(expression.match, names)):
             matching.append(layer)
     return matching
@@ -115,15 +116,10 @@ def mlp_names(layer: int) -> list[str]:
     return names
 
 
-def names_around(layer: int) -> list[str]:
-    """Return the names of the modules that a layer's experts lie in."""
-    layer_names = [f"{root}.{layer}" for root in ROOTS]
-    return layer_names + mlp_names(layer)
-
-
 def layers_of_name(name: str, layers: list[int]) -> list[int]:
     """Return the layers whose experts, or a part of them, a plain name means."""
-    if name in CLASSES or is_around_layers(name):
+    has_all_layers = any(f"{root}.".startswith(f"{name}.") for root in ROOTS)
+    if name in CLASSES or has_all_layers:
         return layers
 
     match = IN_LAYER.fullmatch(name)
@@ -135,8 +131,3 @@ def layers_of_name(name: str, layers: list[int]) -> list[int]:
     if layer not in layers or (inside and not PART_OF_EXPERT.fullmatch(inside)):
         return []
     return [layer]
-
-
-def is_around_layers(name: str) -> bool:
-    """Return whether a module of this name has all layers in it."""
-    return any(f"{root}.".startswith(f"{name}.") for root in ROOTS)

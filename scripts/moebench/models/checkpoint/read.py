@@ -211,23 +211,18 @@ def check_alike(fields: Fields) -> None:
     size_names = set()
     for key in SIZES_OF_A_LAYER:
         size_names.update(fields.names[key])
-    for layer, changes in changes_by_layer(fields).items():
-        differing = size_names.intersection(changes)
-        if differing:
-            raise ValueError(
-                f"per_layer_config: layer {layer} has its own {min(differing)}, want layers alike"
-            )
-
-
-def changes_by_layer(fields: Fields) -> dict[str, dict]:
-    """Return layer -> the fields that it has otherwise. Raises ValueError for anything else."""
     by_layer = fields.values.get("per_layer_config") or {}
     is_readable = isinstance(by_layer, dict)
     if is_readable:
         is_readable = all(isinstance(changes, dict) for changes in by_layer.values())
     if not is_readable:
         raise ValueError(f"per_layer_config: has {by_layer!r}, want fields by layer")
-    return by_layer
+    for layer, changes in by_layer.items():
+        differing = size_names.intersection(changes)
+        if differing:
+            raise ValueError(
+                f"per_layer_config: layer {layer} has its own {min(differing)}, want layers alike"
+            )
 
 
 def sizes_of(fields: Fields) -> Sizes:

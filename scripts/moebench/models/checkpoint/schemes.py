@@ -93,7 +93,9 @@ def stated_by(quantisation: dict) -> Stated:
     if method == "compressed-tensors":
         return stated_by_groups(quantisation)
     if method == "quark":
-        return stated_by_quark(quantisation)
+        every = scheme_of_quark(quantisation.get("global_quant_config"))
+        by_module = object_in(quantisation, "layer_quant_config")
+        return Stated(every, {name: scheme_of_quark(entry) for name, entry in by_module.items()})
 
     by_module = quantisation.get("quantized_layers")
     if isinstance(by_module, dict):
@@ -224,13 +226,6 @@ def activations_of_group(inputs: dict) -> str:
 
 
 # ---- Quark ----
-
-
-def stated_by_quark(quantisation: dict) -> Stated:
-    """Return what Quark states of all modules, and of some."""
-    every = scheme_of_quark(quantisation.get("global_quant_config"))
-    by_module = object_in(quantisation, "layer_quant_config")
-    return Stated(every, {name: scheme_of_quark(entry) for name, entry in by_module.items()})
 
 
 def object_in(part: object, name: str) -> dict:

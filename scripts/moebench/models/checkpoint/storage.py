@@ -81,7 +81,11 @@ def storage_of(
     source = quantisation.source
     schemes = scheme_by_layer(quantisation.fields, layers, num_experts)
 
-    reasons = faults(schemes, source, fp8_activations)
+    reasons = {}  # layer -> why it is left out
+    for layer, scheme in schemes.items():
+        reason = fault(scheme, source, fp8_activations)
+        if reason:
+            reasons[layer] = reason
     if len(reasons) == len(layers):
         raise ValueError(reasons[layers[0]])
     kind = most_frequent(schemes[layer].kind for layer in layers if layer not in reasons)
@@ -130,20 +134,6 @@ def hf_quantisation(beside: object) -> dict:
         return {}
     inner = beside.get("quantization", beside)
     return inner if isinstance(inner, dict) else {}
-
-
-def faults(schemes: dict[int, Scheme | None], source: str, fp8_activations: bool) -> dict[int, str]:
-    """Return layer -> why no definition is of experts that are stored so.
-
-    Layers for which there is a definition are left out. schemes: layer -> how its experts are
-    stored. source, fp8_activations: as in `fault`.
-    """
-    reasons = {}
-    for layer, scheme in schemes.items():
-        reason = fault(scheme, source, fp8_activations)
-        if reason:
-            reasons[layer] = reason
-    return reasons
 
 
 def fault(scheme: Scheme | None, source: str, fp8_activations: bool) -> str:

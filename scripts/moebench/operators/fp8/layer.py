@@ -81,7 +81,8 @@ class Fp8Layer(Operator):
     def definition_name_of(self, sizes: Sizes) -> str:
         experts = f"e{sizes['num_local_experts']}"
         widths = f"h{sizes['hidden_size']}_i{sizes['intermediate_size']}"
-        suffix = swiglu.suffix(sizes) + shared_suffix(sizes)
+        shared = sizes["num_shared_experts"]
+        suffix = swiglu.suffix(sizes) + (f"_shared{shared}" if shared else "")
         return f"{self.name_prefix(sizes)}_{experts}_{widths}{suffix}"
 
     def reference_source(self, key: str) -> str:
@@ -178,12 +179,6 @@ def self_contained(sizes: Sizes, names: Iterable[str], functions: Iterable[Calla
     constants = {name.upper(): sizes[name] for name in names}
     constants["BLOCK"] = BLOCK
     return module_source(constants, [swiglu.source(sizes), *functions])
-
-
-def shared_suffix(sizes: Sizes) -> str:
-    """Return the end of a definition's name: "_shared1" with a shared expert, "" without."""
-    shared = sizes["num_shared_experts"]
-    return f"_shared{shared}" if shared else ""
 
 
 def slice_sentence(sizes: Sizes) -> str:

@@ -83,14 +83,14 @@ class Renorm(Fp8Layer):
         spread = range(0, experts, experts // sizes["top_k"])
 
         # one rank has every expert, so its first one is 0
-        case = partial(self.new_case, key, offset=0)
+        case = partial(self.new_case, key, offset=0, added_logits={})
         return [
-            case("one-token", 1, added_logits={}),
-            case("no-tokens", 0, added_logits={}),
+            case("one-token", 1),
+            case("no-tokens", 0),
             case("same-experts", 33, added_logits=logits_choosing(spread, experts)),
             case("one-expert-takes-all", 70, added_logits={3: 9.0}),
-            case("odd-length", 37, added_logits={}),
-            case("harsh-scales", 24, added_logits={}, scales="harsh"),
+            case("odd-length", 37),
+            case("harsh-scales", 24, scales="harsh"),
             case("harsh-scales-one-token", 1, added_logits={3: 4.0}, scales="harsh"),
         ]
 

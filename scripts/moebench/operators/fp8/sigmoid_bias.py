@@ -127,34 +127,24 @@ class SigmoidBias(Fp8Layer):
         offsets = [ranks * eighth // 8 * local for eighth in range(8)]
         last_offset = experts - local
 
-        case = partial(self.new_case, key)
+        none_local = none_of_rank(offsets[3], local)
+        same_eight = same_experts(offsets[2], sizes)
+        takes_all = one_expert(offsets[4], sizes)
+        one_chosen = {offsets[6] + 3: 4.0}
+
+        case = partial(self.new_case, key, added_logits={})
+        harsh = partial(case, scales="harsh")
         return [
-            case("one-token", 1, offset=offsets[1] or local, added_logits={}),
-            case("no-tokens", 0, offset=0, added_logits={}),
-            case("none-local", 5, offset=offsets[3], added_logits=none_of_rank(offsets[3], local)),
-            case(
-                "same-eight-local",
-                33,
-                offset=offsets[2],
-                added_logits=same_experts(offsets[2], sizes),
-            ),
-            case(
-                "one-expert-takes-all",
-                70,
-                offset=offsets[4],
-                added_logits=one_expert(offsets[4], sizes),
-            ),
-            case("first-rank", 16, offset=0, added_logits={}),
-            case("last-rank-odd-length", 37, offset=last_offset, added_logits={}),
-            case("offset-across-groups", 19, offset=experts * 77 // 256, added_logits={}),
-            case("harsh-scales", 24, offset=offsets[5], added_logits={}, scales="harsh"),
-            case(
-                "harsh-scales-one-token",
-                1,
-                offset=offsets[6],
-                added_logits={offsets[6] + 3: 4.0},
-                scales="harsh",
-            ),
+            case("one-token", 1, offset=offsets[1] or local),
+            case("no-tokens", 0, offset=0),
+            case("none-local", 5, offset=offsets[3], added_logits=none_local),
+            case("same-eight-local", 33, offset=offsets[2], added_logits=same_eight),
+            case("one-expert-takes-all", 70, offset=offsets[4], added_logits=takes_all),
+            case("first-rank", 16, offset=0),
+            case("last-rank-odd-length", 37, offset=last_offset),
+            case("offset-across-groups", 19, offset=experts * 77 // 256),
+            harsh("harsh-scales", 24, offset=offsets[5]),
+            harsh("harsh-scales-one-token", 1, offset=offsets[6], added_logits=one_chosen),
         ]
 
     def scalars(self, case: MoeCase) -> dict[str, float]:

@@ -123,27 +123,22 @@ def digest(figure: Figure) -> str:
 
     The SVG itself differs among versions of matplotlib.
     """
-    lines = [line_shown(line) for line in figure.findobj(Line2D)]
-    bars = [bar_shown(bar) for bar in figure.findobj(Rectangle)]
-    texts = [text_shown(text) for text in figure.findobj(Text)]
+    lines = []
+    for line in figure.findobj(Line2D):
+        points = [rounded(point) for point in line.get_xydata()]
+        colour = to_hex(line.get_color())
+        marker = [str(line.get_marker()), line.get_markersize()]
+        lines.append([points, colour, line.get_linewidth(), *marker])
+    bars = []
+    for bar in figure.findobj(Rectangle):
+        colour = to_hex(bar.get_facecolor(), keep_alpha=True)
+        bars.append([rounded(bar.get_bbox().bounds), colour])
+    texts = []
+    for text in figure.findobj(Text):
+        texts.append([text.get_text(), to_hex(text.get_color()), text.get_fontsize()])
 
     shown = json.dumps({"lines": lines, "bars": bars, "texts": texts})
     return hashlib.sha256(shown.encode() + SHEET.read_bytes()).hexdigest()
-
-
-def line_shown(line: Line2D) -> list:
-    points = [rounded(point) for point in line.get_xydata()]
-    marker = [str(line.get_marker()), line.get_markersize()]
-    return [points, to_hex(line.get_color()), line.get_linewidth(), *marker]
-
-
-def bar_shown(bar: Rectangle) -> list:
-    colour = to_hex(bar.get_facecolor(), keep_alpha=True)
-    return [rounded(bar.get_bbox().bounds), colour]
-
-
-def text_shown(text: Text) -> list:
-    return [text.get_text(), to_hex(text.get_color()), text.get_fontsize()]
 
 
 def rounded(values: Iterable[float]) -> list[float]:
