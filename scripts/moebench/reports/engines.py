@@ -109,14 +109,11 @@ def logprobs_table() -> Table:
         for record in records:
             if record["logprobs"] != prompts:
                 continue
-            rows.append(
-                [
-                    f"{EXPERTS_BY[record['backend']]}, {record['positions']} tokens, {length} prompts",
-                    decimal(record["median"], 4),
-                    decimal(record["p99"], 3),
-                    f"{record['same_best']:.1%}",
-                ]
-            )
+            experts_by = EXPERTS_BY[record["backend"]]
+            name = f"{experts_by}, {record['positions']} tokens, {length} prompts"
+            same_best = f"{record['same_best']:.1%}"
+            row = [name, decimal(record["median"], 4), decimal(record["p99"], 3), same_best]
+            rows.append(row)
     return Table(["", "median", "99th percentile", "same best token"], [rows])
 
 

@@ -6,7 +6,6 @@ function returns the texts of a sentence's numbers, ["3.1"], and raises LookupEr
 or record that it reads is not there. sentences.py calls it.
 """
 
-import json
 import re
 from collections.abc import Callable
 
