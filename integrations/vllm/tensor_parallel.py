@@ -135,12 +135,14 @@ def start(args: argparse.Namespace, backend: str) -> Server:
     layers = server.read(args.model)["num_hidden_layers"]
     cache_of_layer = bytes_of_cache(checkpoint.MODELS[MODEL]) / args.ranks
     cache_bytes = int(SPARE * layers * cache_of_layer)
-    used = USED / len(set(args.backends))
-    options = f"--gpu-memory-utilization {used:.2f} --kv-cache-memory-bytes {cache_bytes}"
+
+    servers = len(set(args.backends))
+    options = f"--gpu-memory-utilization {USED / servers:.2f}"
+    options += f" --kv-cache-memory-bytes {cache_bytes} {args.serve}"
 
     log = args.logs / f"{args.model.name}_{backend}.log"
     compiled = args.logs.absolute() / f"compiled_{backend}"
-    return server.start(args.model, backend, log, f"{options} {args.serve}", compiled)
+    return server.start(args.model, backend, log, options, compiled)
 
 
 def records_of_those_up(servers: list[Server], model: Path) -> dict[str, dict]:
