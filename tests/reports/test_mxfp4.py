@@ -49,6 +49,12 @@ def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest(read_lines):
     assert shown == {1: [("-", ""), ("0.040", "best")], 8: [("0.250", ""), ("0.205", "best")]}
 
 
+def test_a_wrong_output_is_marked(read_lines):
+    wrong = LINE | {"peer": "theirs", "us": 250.0, "matched": {"relaxed": 0.84}}
+    (table,) = layer_times.peer_tables(read_lines(LINE, wrong))
+    assert [cell.text for cell in table.rows[0][1:]] == ["0.200", "0.250, wrong"]
+
+
 def test_definitions_have_tables_of_their_own(read_lines):
     other = LINE | {"definition": "another-mxfp4"}
     assert len(layer_times.peer_tables(read_lines(LINE, other))) == 2
