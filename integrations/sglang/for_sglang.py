@@ -109,13 +109,7 @@ def check(dispatch_output, quant_info, runner_config):
     Arguments are those of `experts`.
     Shapes and dtypes of the tensors are checked by run_bf16.
     """
-    wanted = activation()
-    wanted |= {"apply_router_weight_on_input": False, "no_combine": False}
-    for key, want in wanted.items():
-        value = getattr(runner_config, key, None)
-        allowed = want if isinstance(want, tuple) else (want,)
-        if value not in allowed:
-            raise ValueError(f"{key}: got {value!r}, want {want!r}, for which {NAME} is compiled")
+    check_config(runner_config)
 
     weights = {key: getattr(quant_info, key, None) for key in WEIGHTS}
     if weights != WEIGHTS:
@@ -134,6 +128,17 @@ def check(dispatch_output, quant_info, runner_config):
     }
     if sizes != SIZES:
         refuse_sizes(sizes, runner_config)
+
+
+def check_config(runner_config):
+    """Raise ValueError unless SGLang's configuration of a layer is what this package computes."""
+    wanted = activation()
+    wanted |= {"apply_router_weight_on_input": False, "no_combine": False}
+    for key, want in wanted.items():
+        value = getattr(runner_config, key, None)
+        allowed = want if isinstance(want, tuple) else (want,)
+        if value not in allowed:
+            raise ValueError(f"{key}: got {value!r}, want {want!r}, for which {NAME} is compiled")
 
 
 def refuse_sizes(sizes, runner_config):

@@ -83,20 +83,29 @@ def longest(kernels: list[Kernel]) -> str:
     """Return the NAMES_SHOWN kernels with most ms, as text: name and ms."""
     totals = Counter()
     for kernel in kernels:
-        totals[kernel.plain_name] += (kernel.end - kernel.start) / 1000
-    return ", ".join(f"{name} {ms:.3f}" for name, ms in totals.most_common(NAMES_SHOWN))
+        totals[kernel.plain_name] += kernel.end - kernel.start
+
+    texts = []
+    for name, us in totals.most_common(NAMES_SHOWN):
+        texts.append(f"{name} {us / 1000:.3f}")
+    return ", ".join(texts)
 
 
 def show(path: Path, layers: int | None) -> None:
     """Print the share of a trace's experts, and the names on both sides."""
-    all_kernels = read_kernels(path)
-    experts = [kernel for kernel in all_kernels if kernel.is_of_experts]
-    others = [kernel for kernel in all_kernels if not kernel.is_of_experts]
+    experts = []
+    others = []
+    for kernel in read_kernels(path):
+        side = experts if kernel.is_of_experts else others
+        side.append(kernel)
 
     ms = busy_ms(experts)
-    all_ms = busy_ms(all_kernels)
-    a_layer = f", {ms / layers:.4f} a layer" if layers else ""
-    print(f"{path.name}: {all_ms:.3f} ms, experts {ms:.3f} ({ms / all_ms:.1%}){a_layer}")
+    all_ms = busy_ms(experts + others)
+    line = f"{path.name}: {all_ms:.3f} ms, experts {ms:.3f} ({ms / all_ms:.1%})"
+    if layers:
+        line += f", {ms / layers:.4f} a layer"
+
+    print(line)
     print(f"  experts: {longest(experts)}")
     print(f"  others: {longest(others)}")
 

@@ -155,15 +155,19 @@ def time_points(
         table.add_row(*row)
 
 
-def main(argv: list[str]) -> int:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    setting = ON_GPU if device == "cuda" else ON_CPU
+def arguments(argv: list[str], setting: Setting) -> argparse.Namespace:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("--solutions", nargs="+", default=[setting.solution])
     layers_help = "MoE layers, of 34 GB each on a GPU; default: 2"
     parser.add_argument("--layers", type=int, default=2, help=layers_help)
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> int:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    setting = ON_GPU if device == "cuda" else ON_CPU
+    args = arguments(argv, setting)
 
     solutions = manifest.choose(args.solutions)
     checks = Table("experts", "median", "largest", "result", title="relative error of logits")

@@ -136,20 +136,18 @@ def write_weights(folder: Path, config, shapes: dict[str, tuple[int, ...]], expe
     """
     source = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
     written = getattr(config, "written_layers", config.num_hidden_layers)
-    rest = dict(shapes)
     file_of = {}
-    for layer in range(config.num_hidden_layers):
+    for layer in range(written):
         prefix = f"model.layers.{layer}."
         layer_shapes = {key: shape for key, shape in shapes.items() if key.startswith(prefix)}
-        rest = {key: shape for key, shape in rest.items() if key not in layer_shapes}
-        if layer < written:
-            tensors = plain_weights(layer_shapes, source)
-            tensors |= experts_of(config, f"{prefix}mlp.experts", experts, source)
-            save(folder / f"{layer}.safetensors", tensors, file_of)
+        tensors = plain_weights(layer_shapes, source)
+        tensors |= experts_of(config, f"{prefix}mlp.experts", experts, source)
+        save(folder / f"{layer}.safetensors", tensors, file_of)
 
+    rest = {key: shape for key, shape in shapes.items() if not key.startswith("model.layers.")}
     save(folder / "rest.safetensors", plain_weights(rest, source), file_of)
-    index = {"metadata": {}, "weight_map": file_of}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    index = json.dumps({"metadata": {}, "weight_map": file_of})
+    (folder / "model.safetensors.index.json").write_text(index)
 
 
 def save(file: Path, tensors: dict[str, torch.Tensor], file_of: dict[str, str]) -> None:
@@ -189,14 +187,12 @@ def experts_of(config, prefix: str, dtype: str, source: torch.Generator) -> dict
     """
     count = getattr(config, "n_routed_experts", None) or config.num_experts
     count //= getattr(config, "expert_ranks", 1)
-    hidden = config.hidden_size
-    inner = config.moe_intermediate_size
+    up = (count, config.moe_intermediate_size, config.hidden_size)
+    down = (count, config.hidden_size, config.moe_intermediate_size)
 
     tensors = {}
     for name, gain in GAINS.items():
-        shape = (count, inner, hidden)
-        if name == "down_proj":
-            shape = (count, hidden, inner)
+        shape = down if name == "down_proj" else up
         deviation = gain * shape[2] ** -0.5
         quantised, scale = quantised_blocks(shape, deviation, source)
         if dtype == "bf16":

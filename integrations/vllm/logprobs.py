@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from server import SOLUTION, parser_of, record, served
+from server import SOLUTION, parser_of, read, record, served
 
 NO_WORSE = 1.1  # largest ratio of the solution's median error to another backend's
 
@@ -82,8 +82,7 @@ def ask_all(url: str, words: int) -> dict[str, list[Position]]:
         for _ in range(prompt_set.requests):
             prompts = []
             for _ in range(prompt_set.prompts):
-                prompt = [source.randrange(1, words) for _ in range(prompt_set.length)]
-                prompts.append(prompt)
+                prompts.append(source.choices(range(1, words), k=prompt_set.length))
             positions[name] += ask(url, prompts)
     return positions
 
@@ -121,8 +120,7 @@ def main() -> int:
     parser.add_argument("fp8", type=Path, help="folder of a checkpoint")
     parser.add_argument("bf16", type=Path, help="folder of the same one by --experts bf16")
     args = parser.parse_args()
-    config = json.loads((args.fp8 / "config.json").read_text())
-    words = config["vocab_size"]
+    words = read(args.fp8)["vocab_size"]
 
     log = args.logs / "logprobs_bf16.log"
     with served(args.bf16, "bf16", log, args.serve) as (url, _):

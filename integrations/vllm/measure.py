@@ -4,7 +4,7 @@ bench serve`.
     python measure.py FOLDER --backends triton solution triton
 
 server.py has the backends. One that is named twice is started twice. Each point, CONCURRENCY
-requests at a time and PROMPTS in all, becomes a line of JSON in --results; table.py prints them.
+requests at a time and PROMPTS in all, becomes a line of JSON in --results, which table.py prints.
 """
 
 import argparse
@@ -50,8 +50,8 @@ def measure(url: str, model: Path, point: str, lengths: tuple[int, int]) -> dict
     """
     concurrency, prompts = map(int, point.split(":"))
     options = client_options(concurrency, prompts, lengths)
-    command = ["--base-url", url, "--model", "moe", "--dataset-name", "random", "--disable-tqdm"]
-    command += ["--tokenizer", str(model), *options.split()]
+    not_recorded = f"--base-url {url} --model moe --dataset-name random --disable-tqdm"
+    command = [*not_recorded.split(), "--tokenizer", str(model), *options.split()]
 
     parser = FlexibleArgumentParser()
     client.add_cli_args(parser)

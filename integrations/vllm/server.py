@@ -164,9 +164,8 @@ def start_process(
 
     environment = dict(os.environ)
     search_path = environment.get("PYTHONPATH", "")
-    environment["PYTHONPATH"] = (
-        f"{Path(__file__).parent}:{search_path}"  # of one_rank and repeat_layers
-    )
+    here = Path(__file__).parent  # of one_rank and repeat_layers
+    environment["PYTHONPATH"] = f"{here}:{search_path}"
     if not BACKENDS[backend].has_plugin:
         environment["VLLM_PLUGINS"] = ""
     if cache:

@@ -1,145 +1,76 @@
-"""Print the tables of README.md, in Markdown, from records that measure.py and logprobs.py wrote.
+"""Print tables of records that measure.py and logprobs.py wrote: medians, and how far runs differ.
 
-python table.py results.jsonl
+python table.py results.jsonl            needs pandas
 """
 
-import json
 import re
 import sys
-from collections import defaultdict
-from dataclasses import dataclass
-from itertools import product
-from pathlib import Path
-from statistics import median
+
+import pandas as pd
+
+FIGURES = {
+    "median_tpot_ms": "TPOT ms",
+    "median_ttft_ms": "TTFT ms",
+    "output_throughput": "tokens/s",
+}
+LOGPROBS = ["kernels", "logprobs", "median", "p99", "same_best"]
+NONE = pd.Series(dtype=object)
+BACKENDS = {"triton": "Triton", "deep_gemm": "DeepGEMM"}
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A number of a record, as the table shows it."""
+def kernels_of(record: pd.Series) -> str:
+    """Return what computed the experts: the solution, or the backend of vLLM."""
+    backend = record.backend
+    if backend in BACKENDS:
+        return BACKENDS[backend]
 
-    key: str  # in the record
-    name: str  # in the head of the table
-    digits: int  # after the decimal point
-
-    def text(self, runs: list[float]) -> str:
-        """Return the median of some runs; "-" without any."""
-        return f"{median(runs):.{self.digits}f}" if runs else "-"
-
-
-FIGURES = (
-    Figure("median_tpot_ms", "TPOT ms", 3),
-    Figure("median_ttft_ms", "TTFT ms", 1),
-    Figure("output_throughput", "tokens/s", 0),
-)
-BACKEND_NAMES = {"triton": "Triton", "deep_gemm": "DeepGEMM"}
-Cells = dict[tuple, list[float]]  # (concurrency, key of a Figure, column) -> a number for each run
-
-
-def column(record: dict) -> str:
-    """Return the name of a record's column: the solution, or the backend of vLLM."""
-    backend = record["backend"]
-    if backend in BACKEND_NAMES:
-        return BACKEND_NAMES[backend]
-
-    name = re.search(r"solution (\w+)", record["kernels"])[1]
+    name = re.search(r"solution (\w+)", record.kernels)[1]
     if backend == "solution_sum":
-        name += ", sum over ranks"
+        name += " with its sum"
     return name
 
 
-def title(record: dict) -> str:
-    """Return the heading of a record's table. Records with the same heading are in one table."""
-    model = record["model"]
-    layers = model["num_hidden_layers"]
-    sizes = "{experts} experts, H {hidden_size}, I {moe_intermediate_size}".format(**model)
+def server_of(record: pd.Series) -> str:
+    """Return which server it was, without what computed the experts: a table's heading."""
+    model = record.model
+    parts = [
+        record.gpu,
+        f"vLLM {record.versions['vllm']}",
+        f"{model['num_hidden_layers']} layers of {model['experts']} experts",
+        f"H {model['hidden_size']}, I {model['moe_intermediate_size']}",
+    ]
+    slices = re.search(r"--tensor-parallel-size \d+", record.options)
     if model["ranks"] > 1:
-        sizes += f", the share of one of {model['ranks']} ranks"
-    slices = re.search(r"--tensor-parallel-size (\d+)", record["options"])
+        parts.append(f"the share of one of {model['ranks']} ranks")
     if slices:
-        sizes += f", in {slices[1]} slices"
-
-    software = f"vLLM {record['versions']['vllm']}"
-    for name, value in record["environment"].items():
-        software += f" {name}={value}"
-    return f"{record['gpu']}, {software}: {layers} layers of {sizes}"
+        parts.append(slices[0])
+    for name, value in record.environment.items():
+        parts.append(f"{name}={value}")
+    return ", ".join(parts)
 
 
-def cells_of(records: list[dict]) -> Cells:
-    """Return the runs of each cell."""
-    cells = defaultdict(list)
-    for record in records:
-        for figure in FIGURES:
-            cell = (record["concurrency"], figure.key, column(record))
-            cells[cell].append(record[figure.key])
-    return dict(cells)
+def show_times(runs: pd.DataFrame) -> None:
+    """Print the medians of each concurrency and kernel, and the widest range of its runs."""
+    cells = runs.rename(columns=FIGURES).groupby(["concurrency", "kernels"])
+    figures = cells[list(FIGURES.values())]
+    print(figures.median().unstack().round(3).to_string())
 
-
-def times(records: list[dict]) -> list[str]:
-    """Return the lines of a table of medians over starts and repeats, and of a sentence on their
-    spread.
-    """
-    backends = list(dict.fromkeys(map(column, records)))
-    columns = list(product(FIGURES, backends))
-    head = ["concurrency"]
-    for figure, backend in columns:
-        head.append(f"{figure.name}, {backend}")
-    lines = [table_row(head), "|" + " ---: |" * len(head)]
-
-    cells = cells_of(records)
-    for concurrency in sorted({record["concurrency"] for record in records}):
-        row = [str(concurrency)]
-        for figure, backend in columns:
-            runs = cells.get((concurrency, figure.key, backend), [])
-            row.append(figure.text(runs))
-        lines.append(table_row(row))
-    return [*lines, "", distances(cells), ""]
-
-
-def table_row(texts: list[str]) -> str:
-    """Return a row of a Markdown table."""
-    return f"| {' | '.join(texts)} |"
-
-
-def distances(cells: Cells) -> str:
-    """Return a sentence: how far the runs of a cell are apart, the most of all cells, by figure."""
-    counts = {len(runs) for runs in cells.values()}
-    if counts == {1}:
-        return "One run each."
-
-    parts = []
-    for figure in FIGURES:
-        excess = largest_ratio(cells, figure) - 1
-        parts.append(f"{figure.name} {excess:.1%}")
-    numbers = " or ".join(map(str, sorted(counts)))
-    return f"Medians of {numbers} runs, at most so far apart: {', '.join(parts)}."
-
-
-def largest_ratio(cells: Cells, figure: Figure) -> float:
-    """Return the ratio of a cell's largest run to its smallest, the largest of all cells."""
-    ratios = []
-    for (_, key, _), runs in cells.items():
-        if key == figure.key:
-            ratios.append(max(runs) / min(runs))
-    return max(ratios)
-
-
-def show_logprobs(record: dict) -> None:
-    """Print a line on a record of logprobs.py."""
-    numbers = "median {median:.4f}, p99 {p99:.4f}, same best {same_best:.1%}".format(**record)
-    print(f"- {column(record)}, {record['logprobs']}: {numbers}")
+    widest = (figures.max() / figures.min() - 1).max()
+    print(f"\nRuns of a cell differ by at most:\n{widest.map('{:.1%}'.format).to_string()}\n")
 
 
 def main() -> None:
-    lines = Path(sys.argv[1]).read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    for heading in dict.fromkeys(map(title, records)):
-        here = [record for record in records if title(record) == heading]
-        points = [record for record in here if "concurrency" in record]
-        table = times(points) if points else []
-        print(heading, "", *table, sep="\n")
-        for record in here:
-            if "logprobs" in record:
-                show_logprobs(record)
+    records = pd.read_json(sys.argv[1], lines=True)
+    records["server"] = records.apply(server_of, axis="columns")
+    records["kernels"] = records.apply(kernels_of, axis="columns")
+
+    for server, runs in records.groupby("server", sort=False):
+        print(server)
+        if runs.get("concurrency", NONE).notna().any():
+            show_times(runs)
+        if runs.get("logprobs", NONE).notna().any():
+            compared = runs.dropna(subset="logprobs")
+            print(compared[LOGPROBS].to_string(index=False), "\n")
 
 
 if __name__ == "__main__":

@@ -138,12 +138,14 @@ def start(args: argparse.Namespace, backend: str) -> Server:
     layers = server.read(args.model)["num_hidden_layers"]
     cache_of_layer = bytes_of_cache(checkpoint.MODELS[MODEL]) / args.ranks
     cache_bytes = int(CACHE_MARGIN * layers * cache_of_layer)
-    share = MEMORY_SHARE / len(set(args.backends))
-    options = f"--gpu-memory-utilization {share:.2f} --kv-cache-memory-bytes {cache_bytes}"
+
+    servers = len(set(args.backends))
+    options = f"--gpu-memory-utilization {MEMORY_SHARE / servers:.2f}"
+    options += f" --kv-cache-memory-bytes {cache_bytes} {args.serve}"
 
     log = args.logs / f"{args.model.name}_{backend}.log"
     compiled = args.logs.absolute() / f"compiled_{backend}"
-    return server.start(args.model, backend, log, f"{options} {args.serve}", compiled)
+    return server.start(args.model, backend, log, options, compiled)
 
 
 def starts_of_records(servers: list[Server], model: Path) -> dict[str, dict]:

@@ -123,3 +123,9 @@ def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest(read_lines):
 def test_definitions_have_tables_of_their_own(read_lines):
     other = PEER | {"definition": "another-mxfp4"}
     assert len(peer_tables(read_lines(PeerPoint, PEER, other))) == 2
+
+
+def test_a_wrong_output_of_a_peer_is_marked(read_lines):
+    wrong = PEER | {"peer": "theirs", "us": 250.0, "matched": {"relaxed": 0.84}}
+    (table,) = peer_tables(read_lines(PeerPoint, PEER, wrong))
+    assert [cell.text for cell in table.rows[0][1:]] == ["0.200", "0.250, wrong"]

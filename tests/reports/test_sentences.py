@@ -68,6 +68,17 @@ def test_a_figure_that_nothing_gives_is_a_problem(root, listed):
     assert all(problem.startswith("docs/a.md:3: ") for problem in problems)
 
 
+def test_a_page_of_a_solution_may_have_more_figures_than_records_give(root):
+    (root / "solutions/a").mkdir(parents=True)
+    page = root / "solutions/a/README.md"
+    page.write_text(PAGE)
+    listed = [TIME, SAVING, sentence("takes {} us", "time", page="solutions/a/README.md", us="5.5")]
+
+    assert len(problems_of(root, *listed)) == 1
+    assert problems_of(root, *listed, check=False) == []
+    assert page.read_text() == PAGE.replace("4.4", "5.5")
+
+
 def test_a_sentence_of_no_page_is_a_problem(root):
     elsewhere = sentence("takes {} us", "time", page="docs/b.md", us="4.4")
     (problem,) = problems_of(root, TIME, SAVING, elsewhere)

@@ -60,18 +60,20 @@ def vllm_runs(layers: int) -> pd.DataFrame:
 
 
 def with_change(value: float, before: float, digits: int) -> str:
-    """Return "3.545 (-9.7%)" for a value and the one that it is compared with."""
+    """Return "3.545 (-9.7%)" for a value and the one that it is compared with, or NaN for none."""
+    if pd.isna(before):
+        return decimal(value, digits)
     return f"{decimal(value, digits)} ({value / before - 1:+.1%})"
 
 
 def vllm_table(layers: int, backends: list[str], since: str = "", until: str = "~") -> Table:
     """Return the medians over all runs of some backends, a row for each concurrency.
 
-    layers: of the model. since, until: the runs' dates, "2026-11-27 07:13". backends: keys of
-    EXPERTS_BY; the others' times are compared with the first one's.
+    layers: of the model. backends: keys of EXPERTS_BY; the others' times are compared with the
+    first one's. since, until: of the runs' dates, "2026-11-27 07:13"; until is not included.
     """
     runs = vllm_runs(layers)
-    runs = runs[runs.date.between(since, until)]
+    runs = runs[(runs.date >= since) & (runs.date < until)]
     keys = [quantity.key for quantity in QUANTITIES]
     medians = runs.groupby(["concurrency", "backend"])[keys].median()
 
@@ -84,7 +86,7 @@ def vllm_table(layers: int, backends: list[str], since: str = "", until: str = "
         row = [int(concurrency)]
         for quantity in QUANTITIES:
             values = medians.loc[concurrency, quantity.key]
-            row += vllm_cells(values[backends], quantity)
+            row += vllm_cells(values.reindex(backends), quantity)
         rows.append(row)
     return Table(head, [rows], word_columns=0)
 
@@ -109,14 +111,11 @@ def logprobs_table() -> Table:
         for record in records:
             if record["logprobs"] != prompts:
                 continue
-            rows.append(
-                [
-                    f"{EXPERTS_BY[record['backend']]}, {record['positions']} tokens, {length} prompts",
-                    decimal(record["median"], 4),
-                    decimal(record["p99"], 3),
-                    f"{record['same_best']:.1%}",
-                ]
-            )
+            experts_by = EXPERTS_BY[record["backend"]]
+            name = f"{experts_by}, {record['positions']} tokens, {length} prompts"
+            same_best = f"{record['same_best']:.1%}"
+            row = [name, decimal(record["median"], 4), decimal(record["p99"], 3), same_best]
+            rows.append(row)
     return Table(["", "median", "99th percentile", "same best token"], [rows])
 
 

@@ -8,13 +8,14 @@ records/mxfp4_peers.jsonl  a layer with MXFP4 experts; a way is a peer, kernels 
                            project. Measured by tools/mxfp4_peers.py and like programs.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import TypeVar
 
 import pandas as pd
 
 from moebench.core import paths
 from moebench.core.schema import Strict, read_lines
+from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.table import Cell, Table, decimal
 
 ALONE = "the layer alone"  # in place of a way to sum: the time without any; never in bold
@@ -78,6 +79,11 @@ class PeerPoint(Strict):
     prepared_ms: float
     matched: dict[str, float]
 
+    @property
+    def is_right(self) -> bool:
+        """Return whether the output was inside the relaxed tolerance."""
+        return self.matched["relaxed"] >= TOLERANCES["relaxed"].ratio
+
 
 Point = TypeVar("Point", bound=Strict)
 
@@ -108,7 +114,9 @@ def peer_tables(points: list[PeerPoint]) -> list[Table]:
     tables = []
     for group in grouped(points, lambda point: (point.gpu, point.definition)):
         ms = peer_times(group) / 1e3
-        tables.append(times_table(ms, 3, f"{group[0].gpu}: {group[0].definition}, ms"))
+        wrong = {(point.tokens, point.peer) for point in group if not point.is_right}
+        title = f"{group[0].gpu}: {group[0].definition}, ms"
+        tables.append(times_table(ms, 3, title, wrong))
     return tables
 
 
@@ -126,10 +134,12 @@ def grouped(points: list[Point], key: Callable[[Point], Hashable]) -> Iterable[l
     return groups.values()
 
 
-def times_table(times: pd.DataFrame, digits: int, title: str) -> Table:
+def times_table(
+    times: pd.DataFrame, digits: int, title: str, wrong: Collection[tuple[int, str]] = ()
+) -> Table:
     """Return a row for each T, the index of `times`, and a column for each way.
 
-    times: NaN where a way was not timed.
+    times: NaN where a way was not timed. wrong: (T, way) whose output was wrong.
     """
     fastest = times.drop(columns=ALONE, errors="ignore").min(axis="columns")
     rows = []
@@ -137,7 +147,10 @@ def times_table(times: pd.DataFrame, digits: int, title: str) -> Table:
         row = [tokens]
         for way, time in of_tokens.items():
             is_fastest = time == least and way != ALONE
-            row.append(Cell(decimal(time, digits), "best" if is_fastest else ""))
+            text = decimal(time, digits)
+            if (tokens, way) in wrong:
+                text += ", wrong"
+            row.append(Cell(text, "best" if is_fastest else ""))
         rows.append(row)
     return Table(["T", *times.columns], [rows], title=title, word_columns=0)
 

@@ -6,7 +6,6 @@ function returns the texts of a sentence's numbers, ["3.1"], and raises LookupEr
 or record that it reads is not there. sentences.py calls it.
 """
 
-import json
 import re
 from collections.abc import Callable
 
@@ -92,6 +91,78 @@ def less_in_sglang(runs: list[str], than: list[str]) -> list[str]:
         theirs = by_name[field][than].median()
         savings.append(percent(1 - ours / theirs))
     return savings
+
+
+@named
+def sum_in_vllm(layers: int, concurrencies: list[int]) -> list[str]:
+    """Return how much less or more time per token the server takes that leaves the sum over ranks
+    to the solution than the one that does not, in %, at each concurrency.
+    """
+    runs = engines.vllm_runs(layers)
+    tpot = runs.groupby(["backend", "concurrency"]).median_tpot_ms.median()
+    change = (tpot.solution_sum / tpot.solution - 1).abs()
+    return [percent(change[each], 1) for each in concurrencies]
+
+
+@named
+def vllm_runs_apart(layers: int, until: str) -> list[str]:
+    """Return how far runs at one concurrency lie apart at most, in %: of TPOT and of TTFT.
+
+    until: before which date.
+    """
+    runs = engines.vllm_runs(layers)
+    cells = runs[runs.date < until].groupby(["backend", "concurrency"])
+    texts = []
+    for key in ("median_tpot_ms", "median_ttft_ms"):
+        width = cells[key].max() / cells[key].min() - 1
+        texts.append(percent(width.max(), 1))
+    return texts
+
+
+@named
+def vllm_p99_over_median(layers: int, backend: str, concurrencies: list[int]) -> list[str]:
+    """Return the 99th percentile of TPOT over its median, at each concurrency."""
+    runs = engines.vllm_runs(layers)
+    runs = runs[runs.backend == backend].set_index("concurrency")
+    over = runs.p99_tpot_ms / runs.median_tpot_ms
+    return [decimal(over[each], 1) for each in concurrencies]
+
+
+@named
+def vllm_tpot(layers: int, backend: str, start: int, concurrencies: list[int]) -> list[str]:
+    """Return the ms per token of a server's runs, at each concurrency. start: which of them."""
+    runs = engines.vllm_runs(layers)
+    runs = runs[(runs.backend == backend) & (runs.start == start)].set_index("concurrency")
+    return [decimal(runs.median_tpot_ms[each], 3) for each in concurrencies]
+
+
+@named
+def sglang_starts_apart(runs: list[str]) -> list[str]:
+    """Return how far the times of some runs in SGLang lie apart at most, in %."""
+    by_name = pd.DataFrame(engines.json_lines("sglang.jsonl")).set_index("run_name")
+    times = by_name.loc[runs, ["median_decode_latency", "prefill_latency"]]
+    return [percent((times.max() / times.min() - 1).max(), 1)]
+
+
+@named
+def sglang_rest_of_step(experts_by: list[str]) -> list[str]:
+    """Return the ms of a profiled decode step without the experts' kernels."""
+    runs = engines.sglang_runs()
+    rest = runs["step_ms.decode"] - runs["experts_ms.decode"]
+    return [decimal(rest[name], 2) for name in experts_by]
+
+
+@named
+def applied_calls() -> list[str]:
+    """Return of FlashInfer's calls by Trace Apply: the least and the greatest share of elements
+    inside relaxed, the least share against FlashInfer's kernels, and the least and the greatest us
+    of a call on the host.
+    """
+    calls = pd.json_normalize(engines.json_lines("flashinfer.jsonl"))
+    matched = calls["matched.relaxed"]
+    texts = [decimal(share, 3) for share in (matched.min(), matched.max())]
+    texts.append(decimal(calls["beside.relaxed"].min(), 3))
+    return texts + [decimal(us, 0) for us in (calls.host_us.min(), calls.host_us.max())]
 
 
 # Several GPUs
@@ -356,6 +427,18 @@ def served_savings(solution: str, others: list[str], tokens: list[int]) -> list[
         ms = {point.solution: point.ms for point in first.points_at(count)}
         texts += [decimal(ms[other] - ms[solution], 1) for other in others]
     return texts
+
+
+@named
+def served_ms(layer_key: str, solution: str, tokens: list[int]) -> list[str]:
+    """Return the ms of all layers of a served record at each token count, then the bounds."""
+    definition = catalogue.definition_name(layer_key)
+    record = next(each for each in served.recorded() if each.head.definition == definition)
+    points = []
+    for count in tokens:
+        points += [each for each in record.points_at(count) if each.solution == solution]
+    times = [point.ms for point in points] + [point.bound_ms for point in points]
+    return [decimal(ms, 2) for ms in times]
 
 
 @named

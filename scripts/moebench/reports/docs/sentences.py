@@ -1,5 +1,6 @@
 """Numbers in the sentences of README.md and docs/: each is recomputed from traces and records, or
-docs/figures.toml says why it is no measurement of ours. `moebench docs` calls `update`.
+docs/figures.toml says why it is no measurement of ours. Of integrations/ and solutions/ those are
+recomputed that a record gives. `moebench docs` calls `update`.
 
 docs/figures.toml lists the sentences, as
 
@@ -40,7 +41,9 @@ NO_SENTENCE = re.compile(
     re.M | re.S,
 )
 
-PAGES = ("docs/*.md", "integrations/**/*.md", "solutions/*/README.md", "records/repeats.md")
+PAGES = ("docs/*.md", "records/repeats.md", "integrations/**/*.md", "solutions/*/README.md")
+# in pages of these folders there are also numbers without a record, of experiments
+WITH_EXPERIMENTS = ("integrations/", "solutions/")
 
 Functions = Mapping[str, Callable[..., list[str]]]
 
@@ -198,10 +201,13 @@ def out_of_date(page: Page, changes: dict[tuple[int, int], str]) -> list[str]:
 
 
 def without_source(page: Page, covered: list[tuple[int, int]]) -> list[str]:
-    """Return a line for each number in a page's sentences that no [[sentence]] covers.
+    """Return a line for each number in a page's sentences that no [[sentence]] covers; none for a
+    page WITH_EXPERIMENTS.
 
     covered: spans of the text that one covers.
     """
+    if page.name.startswith(WITH_EXPERIMENTS):
+        return []
     sentences = NO_SENTENCE.sub(blank, page.text)
     problems = []
     for match in QUANTITY.finditer(sentences):
