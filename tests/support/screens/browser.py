@@ -4,22 +4,18 @@ import json
 import shutil
 
 from selenium import webdriver
-from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-__all__ = ["ActionChains", "By", "Keys", "MISSING", "WebDriverWait", "requested", "resize", "start"]
+__all__ = ["By", "MISSING", "WebDriverWait", "requested", "resize", "start"]
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
 DRIVER = shutil.which("chromedriver")
-MISSING = (
-    None
-    if CHROMIUM and DRIVER
-    else "needs chromium and chromedriver (apt-get install chromium chromium-driver)"
-)
+MISSING = None
+if not (CHROMIUM and DRIVER):
+    MISSING = "needs chromium and chromedriver (apt-get install chromium chromium-driver)"
 
 # No sandbox: tests may run as root in a container. The rest keeps the browser from calling its
 # maker.
@@ -36,7 +32,7 @@ SWITCHES = (
 
 
 def start(profile):
-    """A browser with an empty profile in the folder `profile`."""
+    """Return a browser with an empty profile in the folder `profile`."""
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for switch in (*SWITCHES, f"--user-data-dir={profile}"):
@@ -47,7 +43,7 @@ def start(profile):
 
 
 def resize(driver, width, height=900, colours="light"):
-    """Size of the page in CSS pixels, and the colour scheme that it is asked for."""
+    """Set the page's size in CSS pixels, and the colour scheme that it is asked for."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     features = [{"name": "prefers-color-scheme", "value": colours}]
@@ -55,10 +51,10 @@ def resize(driver, width, height=900, colours="light"):
 
 
 def requested(driver):
-    """URLs asked for since the last call."""
-    messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
-    return [
-        m["params"]["request"]["url"]
-        for m in messages
-        if m["method"] == "Network.requestWillBeSent"
-    ]
+    """Return the URLs asked for since the last call."""
+    urls = []
+    for entry in driver.get_log("performance"):
+        message = json.loads(entry["message"])["message"]
+        if message["method"] == "Network.requestWillBeSent":
+            urls.append(message["params"]["request"]["url"])
+    return urls
