@@ -12,12 +12,9 @@ from unittest import mock
 
 import pytest
 from every_solution import slow
-from flashinfer_bench import Trace
-from flashinfer_bench.data import load_jsonl_file
 from moebench import cli
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
-from moebench.core.provenance import of_trace
 from moebench.operators.catalogue import definition, definition_name
 from moebench.packing import pack
 from moebench.results import measurements
@@ -184,10 +181,8 @@ def test_traces_of_one_clock_go_along(solution, baseline, submitted, submit, dat
     traces = [*record(OURS, **BY_GPU), *record(OURS, **solution), *record(OTHER, **baseline)]
     assert submit(traces, "--baseline", "torch_grouped_bf16") == 0
 
-    clocks = {}
-    for file in (data_set / "traces").rglob("*.jsonl"):
-        for trace in load_jsonl_file(Trace, file):
-            clocks.setdefault(trace.solution, set()).add(of_trace(trace).clock)
+    rows, _ = measurements.load([data_set])
+    clocks = {name: set(values) for name, values in rows.groupby("solution").clock}
     assert clocks == submitted
 
 
