@@ -19,7 +19,6 @@ from moebench.operators.fp8.routed import router_inside
 
 EXAMPLE = paths.ROOT / "examples" / "multi_gpu"
 GLOO = pytest.mark.skipif(torch.cuda.is_available(), reason="over gloo, for machines without a GPU")
-LAYERS = ["small-one-group", "small-renorm"]  # with a bias for the router, and without
 RANKS = 3  # whose shares make up their experts and their width
 CHECKS = 7  # of all_reduce.py for each way, with two numbers of tokens
 
@@ -48,8 +47,11 @@ def passed_checks(*arguments, ranks=2):
     return done.stdout.count("PASSED")
 
 
-@pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("split", ["width_share", "expert_share"])
+@pytest.mark.parametrize(
+    ("split", "name"),
+    # with a bias for the router, and without
+    [("width_share", "small-one-group"), ("expert_share", "small-renorm")],
+)
 def test_shares_make_up_the_layer(example, split, name):
     layer = example("layer")
     local_layer = example("local_layer")
