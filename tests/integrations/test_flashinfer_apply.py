@@ -4,13 +4,13 @@ packed solution of the small definition.
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 
 import pytest
 import torch
 from moebench.core import paths
+from moebench.core.atomic_file import write_atomically
 from moebench.operators.catalogue import definition_name
 from moebench.packing import pack
 
@@ -36,12 +36,9 @@ def data_set(tmp_path):
     small = definition_name("small")
     files = [paths.definition_file(full), paths.definition_file(small), paths.trace_file(full)]
     for file in files:
-        copy = tmp_path / file.relative_to(paths.ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, copy)
-    solution = tmp_path / "solutions" / "small.json"
-    solution.parent.mkdir()
-    solution.write_text(pack.pack("triton_fused_v2")["small"].model_dump_json())
+        write_atomically(tmp_path / file.relative_to(paths.ROOT), file.read_text())
+    packed = pack.pack("triton_fused_v2")["small"].model_dump_json()
+    write_atomically(tmp_path / "solutions" / "small.json", packed)
     return tmp_path
 
 

@@ -63,20 +63,17 @@ def test_on_a_gpu_the_call_and_a_graph_of_it_run_the_packed_solution(tmp_path):
 def test_every_written_layer_is_named_as_flashinfer_names_its_call(tmp_path):
     from flashinfer.trace.templates.moe import trtllm_fp8_block_scale_moe_ds_routing_trace as trace
 
-    written = trace_apply.pack_for_trace_apply(["triton_fused_v2"], tmp_path, [])
-    by_name = catalogue.by_name()
-    keys = []
-    for path in written:
-        definition = json.loads(path.read_text())["definition"]
-        keys.append(by_name[definition])
-    assert "full" in keys
+    names = []
+    for path in trace_apply.pack_for_trace_apply(["triton_fused_v2"], tmp_path, []):
+        names.append(json.loads(path.read_text())["definition"])
+    assert catalogue.definition_name("full") in names
 
-    for key in keys:
-        sizes = catalogue.layer_sizes()[key]
-        axes = {name: sizes.get(name, 0) for name in trace.axes}
+    for name in names:
+        sizes = catalogue.layer_sizes()[catalogue.by_name()[name]]
+        axes = {axis: sizes.get(axis, 0) for axis in trace.axes}
         axes["n_group"] = sizes["num_groups"]
         axes["topk_group"] = sizes["kept_groups"]
-        assert trace.definition_name(axes) == catalogue.definition_name(key)
+        assert trace.definition_name(axes) == name
 
 
 def test_a_layer_that_has_no_call_is_refused(tmp_path):
@@ -86,13 +83,12 @@ def test_a_layer_that_has_no_call_is_refused(tmp_path):
 
 
 def test_two_solutions_of_a_layer_are_refused(tmp_path):
-    names = ["triton_fused_v2", "torch_moe"]
     with pytest.raises(UserError, match="small"):
-        trace_apply.pack_for_trace_apply(names, tmp_path, ["small"])
+        trace_apply.pack_for_trace_apply(["triton_fused_v2", "torch_moe"], tmp_path, ["small"])
 
-    trace_apply.pack_for_trace_apply(names[:1], tmp_path, ["small"])
+    trace_apply.pack_for_trace_apply(["triton_fused_v2"], tmp_path, ["small"])
     with pytest.raises(UserError, match="triton_fused_v2"):
-        trace_apply.pack_for_trace_apply(names[1:], tmp_path, ["small"])
+        trace_apply.pack_for_trace_apply(["torch_moe"], tmp_path, ["small"])
 
 
 def test_the_patch_on_the_page_passes_block_scales(monkeypatch):

@@ -101,15 +101,13 @@ def test_a_checkpoint_of_few_layers_is_a_model_of_many(example, monkeypatch, tmp
 
     weights = load_files(tmp_path / "few")
     repeated = list(example("repeat_layers").repeat_layers(weights.items(), 2, 5))
-    names = [name for name, _ in repeated]
-    assert sorted(names) == sorted(load_files(tmp_path / "all"))
+    by_name = dict(repeated)
+    assert len(repeated) == len(by_name)
+    assert by_name.keys() == load_files(tmp_path / "all").keys()
 
-    gates = {}
-    for name, tensor in repeated:
-        if name.endswith("mlp.gate.weight"):
-            gates[int(name.split(".")[2])] = tensor
-    assert gates[4] is weights["model.layers.0.mlp.gate.weight"]
-    assert gates[3] is weights["model.layers.1.mlp.gate.weight"]
+    gate = "model.layers.{}.mlp.gate.weight"
+    assert by_name[gate.format(4)] is weights[gate.format(0)]
+    assert by_name[gate.format(3)] is weights[gate.format(1)]
 
 
 def load_files(folder):
@@ -123,17 +121,18 @@ def load_files(folder):
 def test_the_sum_over_ranks_has_to_be_in_the_log(example):
     """A server that leaves the sum to vLLM, measured as one that does not."""
     proof = example("server").proof
-    line = "experts by moe.x: solution hopper_fused, definition y"
+    experts = "FP8 experts by moe.x: solution hopper_fused, definition y"
     with pytest.raises(RuntimeError, match="^log: got "):
-        proof(f"FP8 {line}", "solution_sum")
-    record = proof(f"FP8 {line}\nSum over ranks by moe.x: solution x, definition y", "solution_sum")
-    assert record["kernels"] == "moe.x: solution x, definition y"
+        proof(experts, "solution_sum")
+    kernels = "moe.x: solution x, definition y"
+    record = proof(f"{experts}\nSum over ranks by {kernels}", "solution_sum")
+    assert record["kernels"] == kernels
 
 
 @pytest.fixture
 def server(example, tmp_path, monkeypatch):
-    """server.py with a vLLM that only says that it uses a package; `processes` has those that were
-    started.
+    """server.py with a vLLM that only says that it uses a package; what it starts is noted in
+    `processes`.
     """
     main = tmp_path / "vllm" / "entrypoints" / "cli" / "main.py"
     main.parent.mkdir(parents=True)
@@ -158,18 +157,15 @@ def server(example, tmp_path, monkeypatch):
 
 
 def assert_nothing_is_left(processes):
-    psutil.wait_procs(processes, timeout=5)
     assert len(processes) >= 2
-    for process in processes:
-        assert not process.is_running()
+    _, running = psutil.wait_procs(processes, timeout=5)
+    assert running == []
 
 
 def test_a_server_leaves_nothing_where_its_user_fails(server, tmp_path):
     """A GPU that is not free."""
-    with (
-        pytest.raises(KeyError, match="moe.x"),
-        server.served(tmp_path, "solution", tmp_path / "log", "") as (_, record),
-    ):
+    served = server.served(tmp_path, "solution", tmp_path / "log", "")
+    with pytest.raises(KeyError, match="moe.x"), served as (_, record):
         raise KeyError(record["kernels"])
     assert_nothing_is_left(server.processes)
 

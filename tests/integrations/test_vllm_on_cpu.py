@@ -79,10 +79,10 @@ def save_model(folder):
 def quantise(weight):
     """Return FP8 values by blocks of 128 x 128, their scales, and what they stand for in bf16."""
     blocks = weight.float().unflatten(1, (-1, 128)).unflatten(0, (-1, 128))
-    scale = blocks.abs().amax((1, 3), keepdim=True) / 448
-    values = (blocks / scale).to(torch.float8_e4m3fn)
-    rounded = (values.float() * scale).reshape(weight.shape).bfloat16()
-    return values.reshape(weight.shape), scale[:, 0, :, 0].contiguous(), rounded
+    scales = blocks.abs().amax((1, 3)) / 448
+    scale_of_each = torch.kron(scales, torch.ones(128, 128))
+    values = (weight.float() / scale_of_each).to(torch.float8_e4m3fn)
+    return values, scales, (values.float() * scale_of_each).bfloat16()
 
 
 @pytest.fixture
@@ -169,9 +169,9 @@ def log_probabilities(port):
     prompts = PROMPTS.tolist()
     choices = complete(port, prompt=prompts, max_tokens=1, prompt_logprobs=1)
     values = []
-    for prompt, choice in zip(prompts, choices, strict=True):
-        for token, row in zip(prompt[1:], choice["prompt_logprobs"][1:], strict=True):
-            values.append(row[str(token)]["logprob"])
+    for (_, *tokens), choice in zip(prompts, choices, strict=True):
+        _, *rows = choice["prompt_logprobs"]
+        values += [row[str(token)]["logprob"] for token, row in zip(tokens, rows, strict=True)]
     return values
 
 

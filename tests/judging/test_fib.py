@@ -42,12 +42,11 @@ SPIN = "at::cuda::(anonymous namespace)::spin_kernel(long)"
 
 
 def test_ctrl_c_drops_the_solutions_that_have_not_begun():
-    with pytest.raises(KeyboardInterrupt):
-        with fib.Pool(1) as pool:
-            begun, *others = [pool.submit(time.sleep, 0.2) for _ in range(3)]
-            while not begun.running():
-                time.sleep(0.01)
-            raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt), fib.Pool(1) as pool:
+        begun, *others = [pool.submit(time.sleep, 0.2) for _ in range(3)]
+        while not begun.running():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
     assert begun.done()
     assert all(other.cancelled() for other in others)
 
@@ -399,22 +398,22 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(
     plan = judged.plan(packed, ["16", "19"], device=judged.GPU, clock=clock, **protocol)
     plan = judged.with_part(plan, renew_worker=renew_worker)
 
-    with pytest.raises(KeyboardInterrupt):
-        with closing(evaluate.Evaluator(plan)) as evaluator:
-            first, _ = [evaluator.evaluate(task) for task in plan]
-            raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt), closing(evaluate.Evaluator(plan)) as evaluator:
+        first, _ = map(evaluator.evaluate, plan)
+        raise KeyboardInterrupt
 
+    between = ["closed", clock] if renew_worker else []
+    assert runners.seen == [clock, (16, 7, 9, 3), *between, (19, 7, 9, 3), "closed"]
+
+    assert first.passed
     recorded = provenance.of_trace(first.evaluated["tiny"].trace)
     words = ["warmup=7", "iterations=9", "trials=3"]
     if fib.IS_MAIN_BRANCH:
         words.append("fib=main")
     if clock == "gpu":
         words.append("clock=gpu")
-    assert first.passed
     assert recorded.clock == clock
     assert recorded.protocol.split() == words
-    between = ["closed", clock] if renew_worker else []
-    assert runners.seen == [clock, (16, 7, 9, 3), *between, (19, 7, 9, 3), "closed"]
 
 
 def test_third_party_solutions_are_compared_apart_on_a_gpu(tmp_path, monkeypatch, on_gpu, passed):
@@ -436,16 +435,16 @@ def test_third_party_solutions_are_compared_apart_on_a_gpu(tmp_path, monkeypatch
     monkeypatch.setattr(evaluate, "IsolatedRunner", Apart)
     packed = {"tiny": solution(tmp_path, RIGHT), "other": solution(tmp_path, RIGHT, "other")}
     plan = judged.plan(packed, ["16"], device=judged.GPU)
-    (task,) = plan
-    tasks = [judged.replace(task, names=(name,)) for name in packed]
-    plan = judged.with_part(plan, tasks=tuple(tasks), third_party=frozenset(["other"]))
+    (both,) = plan
+    tasks = (judged.replace(both, names=("tiny",)), judged.replace(both, names=("other",)))
+    plan = judged.with_part(plan, tasks=tasks, third_party=frozenset(["other"]))
 
     with closing(evaluate.Evaluator(plan)) as evaluator:
-        outcomes = [evaluator.evaluate(task) for task in tasks]
+        for task in tasks:
+            assert evaluator.evaluate(task).passed
 
-    assert all(outcome.passed for outcome in outcomes)
-    assert runners.seen[0] == "events"
-    assert runners.seen[2:] == ["closed"]
+    clock, call, closed = runners.seen
+    assert (clock, closed) == ("events", "closed")
     assert apart == [("cuda:0", "events"), ["other_h512_i256"], "closed"]
 
 
@@ -486,10 +485,7 @@ def test_what_was_not_run_is_not_evaluated_and_says_why(
     runners.fault = RuntimeError(fault) if fault else None
     runners.left_out = ["b_h512_i256"]
     packed = {name: solution(tmp_path, RIGHT, name) for name in ("a", "b")}
-    plan = judged.plan(packed, ["16"], device=judged.GPU)
-    (task,) = plan
-    with closing(evaluate.Evaluator(plan)) as evaluator:
-        outcome = evaluator.evaluate(task)
+    (outcome,) = judged.outcomes(packed, ["16"], device=judged.GPU)
 
     assert set(outcome.evaluated) == {"a"}
     assert outcome.lost == {"b": reason}
@@ -500,11 +496,9 @@ def test_a_time_out_on_a_gpu_is_not_waited_for_again(tmp_path, monkeypatch, on_g
     hung = fib.make_eval(EvaluationStatus.TIMEOUT, "cpu", None, None, None, "no answer")
     runners = Runners(monkeypatch, hung)
     monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
-    plan = judged.plan({"tiny": solution(tmp_path)}, ["16", "19"], device=judged.GPU)
-    with closing(evaluate.Evaluator(plan)) as evaluator:
-        outcomes = [evaluator.evaluate(task) for task in plan]
+    packed = {"tiny": solution(tmp_path)}
 
-    for outcome in outcomes:
+    for outcome in judged.outcomes(packed, ["16", "19"], device=judged.GPU):
         assert outcome.evaluated["tiny"].trace.evaluation.status == EvaluationStatus.TIMEOUT
     clock, *calls, closed = runners.seen
     assert len(calls) == 1
@@ -554,11 +548,11 @@ def test_fib_times_by_the_clock_inside_and_by_its_own_after(monkeypatch):
     with fib.patched_runner(fib.CLOCK):
         by_own = (default.time_runnable, persistent_runner._persistent_worker_main)
 
+    assert by_own == (timing.time_runnable, fib.worker_main)
     if fib.CLOCK == "gpu":
         assert by_gpu == by_own
     else:
         assert by_gpu == (gpu_clock.time_runnable, fib.gpu_clock_worker)
-    assert by_own == (timing.time_runnable, fib.worker_main)
     assert (default.time_runnable, persistent_runner._persistent_worker_main) == before
     assert fib.timer(fib.CLOCK) is timing.time_runnable
 

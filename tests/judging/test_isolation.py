@@ -36,7 +36,7 @@ PASSED = EvaluationStatus.PASSED
 @pytest.fixture
 def ends():
     """The two ends of a channel: the run's is `near`, the solution's process has `far`."""
-    near, far = (Channel(connection) for connection in socket.socketpair())
+    near, far = map(Channel, socket.socketpair())
     with closing(near), closing(far):
         yield near, far
 
@@ -283,10 +283,9 @@ def test_on_a_gpu_outputs_are_compared_where_no_solution_runs(tmp_path):
         "wrong": "output.zero_()",
         "breaks": "torch.empty(1, device='cuda')[torch.tensor([1 << 40], device='cuda')] = 1",
     }
-    packed = [
-        solution(tmp_path, body, name, target_hardware=["cpu", "sm_90"])
-        for name, body in bodies.items()
-    ]
+    packed = []
+    for name, body in bodies.items():
+        packed.append(solution(tmp_path, body, name, target_hardware=["cpu", "sm_90"]))
     plan = judged.plan({each.name: each for each in packed}, ["16"])
     (task,) = plan
     (part,) = plan.parts.values()

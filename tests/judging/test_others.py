@@ -1,4 +1,7 @@
-"""What others have: FIB Solutions beside ours, and FIB data sets in place of ours."""
+"""What others have: FIB Solutions beside ours, and FIB data sets in place of ours.
+
+Solutions and data sets are written to a folder; then a run is planned or made on them.
+"""
 
 from dataclasses import replace
 
@@ -92,19 +95,16 @@ def test_each_is_evaluated_and_costs_the_others_nothing(folder, capsys):
 
     assert status == 1
     renamed = f"mine_{taken.hash()[:8]}"
-    statuses = {}
-    hashes = {}
-    for trace in traces:
-        statuses[trace.solution] = trace.evaluation.status.value
-        hashes[trace.solution] = provenance.of_trace(trace).source_sha1
+    by_name = {trace.solution: trace for trace in traces}
+    statuses = {name: trace.evaluation.status.value for name, trace in by_name.items()}
     assert statuses == {
         "mine_h512_i256": "PASSED",
         "good": "PASSED",
         renamed: "PASSED",
         "broken": "COMPILE_ERROR",
     }
-    assert hashes["good"] == good.hash()
-    assert hashes[renamed] == taken.hash()
+    assert provenance.of_trace(by_name["good"]).source_sha1 == good.hash()
+    assert provenance.of_trace(by_name[renamed]).source_sha1 == taken.hash()
     shown = capsys.readouterr().out
     for name in ("elsewhere", "gemm_n128_k2048", "notes.json", "at broken/main.py:1"):
         assert name in shown
@@ -177,8 +177,8 @@ def test_an_operator_of_two_outputs_and_the_tensors_that_are_there(folder, sums,
     status, (right, wrong) = judged.recorded(folder, folder / "theirs", "--dataset", sums)
 
     assert status == 1
-    assert (right.solution, right.workload.uuid) == ("right", "w0")
-    assert (wrong.solution, wrong.workload.uuid) == ("wrong", "w0")
+    assert (right.solution, wrong.solution) == ("right", "wrong")
+    assert right.workload.uuid == wrong.workload.uuid == "w0"
     assert right.evaluation.status.value == "PASSED"
     assert wrong.evaluation.status.value == "INCORRECT_NUMERICAL"
     assert "output count" in wrong.evaluation.log
@@ -196,32 +196,40 @@ def test_what_a_workload_lacks_is_named(tmp_path):
 
     save_file({"x": torch.zeros(300, 8)}, tmp_path / "x.safetensors")
     assert dataset.why_not_loadable(OTHER, workload, tmp_path) is None
-    assert "M" in dataset.why_not_loadable(
-        OTHER, workload.model_copy(update={"axes": {}}), tmp_path
-    )
+    without_axes = workload.model_copy(update={"axes": {}})
+    assert "M" in dataset.why_not_loadable(OTHER, without_axes, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("changes", "differs"),
-    [({"description": "x"}, False), ({"reference": f"{LAYER.reference}\n"}, True)],
-)
-def test_another_text_of_our_definition_is_evaluated_and_both_are_named(folder, changes, differs):
-    changed = LAYER.model_copy(update=changes)
-    inputs = dict.fromkeys(LAYER.inputs, {"type": "random"})
-    root = data_set(folder / "set", changed, inputs)
+@pytest.fixture
+def plan_with(folder):
+    """A function that plans a run on a data set whose definition is ours with changes; it returns
+    the plan and the data set.
+    """
 
-    plan = plan_run(RunRequest(dataset=root, save=True), judged.CPU)
+    def plan(**changes):
+        changed = LAYER.model_copy(update=changes)
+        inputs = dict.fromkeys(LAYER.inputs, {"type": "random"})
+        root = data_set(folder / "set", changed, inputs)
+        planned = plan_run(RunRequest(dataset=root, save=True), judged.CPU)
 
-    part = plan.parts[LAYER.name]
-    assert (part.definition, part.root, part.path) == (changed, root, None)
-    assert [task.names for task in part.tasks] == [("mine",)]
-    if not differs:
-        assert plan.notes == ()
-    else:
-        (note,) = plan.notes
-        assert str(root) in note
-        assert "definitions/moe/" in note
-        assert "reference" in note
+        part = planned.parts[LAYER.name]
+        assert (part.definition, part.root, part.path) == (changed, root, None)
+        assert [task.names for task in part.tasks] == [("mine",)]
+        return planned, root
+
+    return plan
+
+
+def test_another_description_of_our_definition_is_no_other_definition(plan_with):
+    plan, _ = plan_with(description="x")
+    assert plan.notes == ()
+
+
+def test_another_reference_of_our_definition_is_evaluated_and_both_are_named(plan_with):
+    plan, root = plan_with(reference=f"{LAYER.reference}\n")
+    (note,) = plan.notes
+    for name in (str(root), "definitions/moe/", "reference"):
+        assert name in note
 
 
 def test_each_third_party_solution_has_tasks_of_its_own(folder):
@@ -239,5 +247,5 @@ def test_each_third_party_solution_has_tasks_of_its_own(folder):
     assert all(part.keeps(task) for task in part.tasks)
 
     ours_alone = replace(part, keeps_third_party=False)
-    kept = [task.names for task in part.tasks if ours_alone.keeps(task)]
-    assert kept == [("mine",), ("mine",)]
+    is_kept = [ours_alone.keeps(task) for task in part.tasks]
+    assert is_kept == [True, True, False, False, False, False]

@@ -64,9 +64,11 @@ def rows(out):
     for line in out.splitlines():
         if line.startswith("moebench "):
             commands.append(line)
-            continue
-        name = line[:22].strip() or name
-        texts[name] = f"{texts.get(name, '')} {line[22:].strip()}".strip()
+        elif line[:22].strip():
+            name = line[:22].strip()
+            texts[name] = line[22:].strip()
+        else:
+            texts[name] += f" {line[22:].strip()}"
     return texts, commands
 
 

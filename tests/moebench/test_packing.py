@@ -55,19 +55,19 @@ def folder(tmp_path, monkeypatch):
     return paths.SOLUTIONS
 
 
-def packed_sources(name="tiny", layer_key="small"):
-    """Return path -> text of what is packed."""
-    return packed_texts(name, layer_key)
+def packed_sources(name="tiny"):
+    """Return path -> text of what is packed for the small layer."""
+    return packed_texts(name, "small")
 
 
-def based(folder, name, base, more=""):
-    """A folder `name` with a manifest like tiny's, based on `base`."""
+def write_variant(folder, name, base):
+    """Write a manifest like tiny's of a solution `name`, based on `base`."""
     text = MANIFEST.replace('"tiny"', f'"{name}"')
-    write_texts(folder, {f"{name}/solution.toml": f'{text}based_on = "{base}"\n{more}'})
+    write_texts(folder, {f"{name}/solution.toml": f'{text}based_on = "{base}"\n'})
 
 
 def fault(name="tiny"):
-    """The line that says why a solution cannot be packed."""
+    """Return the line that says why a solution cannot be packed."""
     with pytest.raises(manifest.PackingError) as caught:
         pack.pack(name)
     line = str(caught.value)
@@ -92,19 +92,21 @@ def test_fib_reads_builds_and_runs_what_is_packed(folder):
 
 def test_packed_folder_has_what_there_is(folder):
     """No solution stays that FIB would still find after it is renamed."""
-    based(folder, "variant", "tiny")
+    write_variant(folder, "variant", "tiny")
     before = {path.name for path in pack.write_packed([])}
     (folder / "tiny").rename(folder / "renamed")
     for name in ("renamed", "variant"):
         edit(folder / name / "solution.toml", '"tiny"', '"renamed"')
 
     assert cli.main(["pack", "renamed"]) == 0
-    names = {path.name for path in (folder / "packed").rglob("*.json")}
-    assert names == before | {"renamed.json"}
+    assert names_below(folder / "packed") == before | {"renamed.json"}
 
     assert cli.main(["pack"]) == 0
-    names = {path.name for path in (folder / "packed").rglob("*.json")}
-    assert names == {"renamed.json", "variant.json"}
+    assert names_below(folder / "packed") == {"renamed.json", "variant.json"}
+
+
+def names_below(folder):
+    return {path.name for path in folder.rglob("*.json")}
 
 
 def test_a_packed_file_is_ascii_whoever_reads_it(folder):
@@ -202,11 +204,17 @@ def test_an_empty_marker_of_a_package_is_left_out(folder):
     assert set(packed_sources()) == {"main.py", "few/a.py", "common/host/ones.py"}
 
 
-@pytest.mark.parametrize("path", sorted(paths.SOLUTIONS.glob("[a-z]*/**/*.py")), ids=str)
-def test_an_editor_can_follow_our_imports(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            parts = node.module.split(".") if node.module else []
+def relative_imports(path):
+    """Return the relative imports of a Python file, as syntax nodes."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level]
+
+
+@pytest.mark.parametrize("name", [*SOLUTIONS, "common"])
+def test_an_editor_can_follow_our_imports(name):
+    for path in (paths.SOLUTIONS / name).rglob("*.py"):
+        for node in relative_imports(path):
+            parts = (node.module or "").split(".")
             target = path.parents[node.level - 1].joinpath(*parts)
             is_there = target.with_suffix(".py").is_file() or target.is_dir()
             assert is_there, f"{path}:{node.lineno}"
@@ -238,7 +246,7 @@ def test_a_solution_based_on_another_differs_by_its_own_files(folder):
             "variant/b.cuh": "// b\n",
         },
     )
-    based(folder, "variant", "tiny")
+    write_variant(folder, "variant", "tiny")
     assert packed_sources("variant") == packed_sources("tiny") | {
         "value.py": "from .main import run\nVALUE = 2\n",
         "b.cu": '#include "kernel.cuh"\n#include "b.cuh"\n',
@@ -254,13 +262,13 @@ def test_a_variant_has_its_bases_stages_and_units(folder):
     assert pack.pack("tiny")["small"] == before
 
     edit(folder / "tiny" / "solution.toml", "language", 'units = ["common/cuda/a.cu"]\nlanguage')
-    based(folder, "variant", "tiny")
+    write_variant(folder, "variant", "tiny")
     assert manifest.read_manifest("variant").stages == {"ones": "ones"}
     assert "common/cuda/a.cu" in packed_sources("variant")
 
 
 def test_origins_lead_back_to_the_repository(folder):
-    based(folder, "variant", "tiny")
+    write_variant(folder, "variant", "tiny")
     write_texts(folder, {"variant/more.py": "N = 1\n"})
     assert pack.repository_paths("variant") == {
         "main.py": PurePosixPath("solutions/tiny/main.py"),
@@ -271,8 +279,8 @@ def test_origins_lead_back_to_the_repository(folder):
 
 @pytest.mark.parametrize("base", ["tinny", "third", "second"])
 def test_a_base_must_be_another_solution_that_has_none(folder, base):
-    based(folder, "second", "tiny")
-    based(folder, "third", base)
+    write_variant(folder, "second", "tiny")
+    write_variant(folder, "third", base)
     assert fault("third").startswith(f"third: solution.toml: based_on: got '{base}'")
 
 
@@ -289,23 +297,17 @@ def test_a_definition_takes_its_own_rows_of_a_table_alone(folder):
     header = "gpu,sizes,tokens\n"
     (folder / "tiny" / "tiles.csv").write_text(header + "".join(rows.values()))
     for layer_key in ("full", "small"):
-        assert packed_sources("tiny", layer_key)["tiles.csv"] == header + rows[layer_key]
+        assert packed_texts("tiny", layer_key)["tiles.csv"] == header + rows[layer_key]
 
 
 def test_each_interface_has_its_function(folder):
-    edit(
-        folder / "tiny" / "main.py",
-        MAIN,
-        f"{MAIN}\n\ndef run_renorm(): ...\n\n\ndef run_routed(): ...\n",
-    )
-    edit(
-        folder / "tiny" / "solution.toml",
-        "language",
-        'definitions = ["full", "qwen3-30b", "deepseek-v3-ep8-routed"]\n'
-        'renorm_entry_point = "main.py::run_renorm"\n'
-        'routed_entry_point = "main.py::run_routed"\n'
-        "language",
-    )
+    main = f"{MAIN}\n\ndef run_renorm(): ...\n\n\ndef run_routed(): ...\n"
+    more = """
+definitions = ["full", "qwen3-30b", "deepseek-v3-ep8-routed"]
+renorm_entry_point = "main.py::run_renorm"
+routed_entry_point = "main.py::run_routed"
+"""
+    write_texts(folder, {"tiny/main.py": main, "tiny/solution.toml": MANIFEST + more})
     entry_points = [solution.spec.entry_point for solution in pack.pack("tiny").values()]
     assert entry_points == ["main.py::run", "main.py::run_renorm", "main.py::run_routed"]
 
@@ -516,5 +518,5 @@ def test_an_interrupted_build_is_undone(folder, tmp_path, monkeypatch):
 
     assert not any(map(goes_on, started))
     assert list(temporary.iterdir()) == []
-    assert [path for path in cache.rglob("*") if not path.is_dir()] == []
+    assert not any(path.is_file() for path in cache.rglob("*"))
     assert list((cache / "python").iterdir()) == []

@@ -94,17 +94,17 @@ def test_a_pass_of_fewer_tokens_gets_only_their_inputs(layer_key):
     """In `hidden_states_scale` the tokens may be the last axis, as the definition says."""
     model = resident.make(layer_key, 2, 8, "cpu")
     full = definition(layer_key)
-    shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": 3}), strict=True))
+    shapes = full.get_input_shapes({"seq_len": 3})
+    token_axis = full.inputs["hidden_states_scale"].shape.index("seq_len")
 
     for arguments, layer in zip(model.inputs(3), model.layers, strict=True):
-        inputs = dict(zip(full.inputs, arguments, strict=True))
-        for name, shape in shapes.items():
+        for argument, shape in zip(arguments, shapes, strict=True):
             if shape is not None:
-                assert tuple(inputs[name].shape) == tuple(shape)
-                assert inputs[name].is_contiguous()
-        assert inputs["gemm1_weights"] is layer["gemm1_weights"]
+                assert list(argument.shape) == shape
+                assert argument.is_contiguous()
 
-        token_axis = full.inputs["hidden_states_scale"].shape.index("seq_len")
+        inputs = dict(zip(full.inputs, arguments, strict=True))
+        assert inputs["gemm1_weights"] is layer["gemm1_weights"]
         first_scales = layer["hidden_states_scale"].narrow(token_axis, 0, 3)
         assert torch.equal(inputs["hidden_states_scale"], first_scales)
 
@@ -317,30 +317,34 @@ def recorded(tmp_path, monkeypatch):
     return write
 
 
+def three_rounds(ms):
+    """Return times whose median is ms."""
+    return [ms + 1, ms - 0.1, ms]
+
+
 def graph_points(solution, few, many):
-    """Return points of CUDA graphs at T = 32 and 2048. few, many: their median ms of three
-    rounds.
-    """
+    """Return points of CUDA graphs at T = 32 and 2048. few, many: their median ms."""
     common = {"solution": solution, "bound_ms": 10, "scratch_mb": 1234.56}
     return [
-        record.Point(tokens=32, graph=[few + 1, few - 0.1, few], **common),
-        record.Point(tokens=2048, graph=[many + 1, many - 0.1, many], **common),
+        record.Point(tokens=32, graph=three_rounds(few), **common),
+        record.Point(tokens=2048, graph=three_rounds(many), **common),
     ]
 
 
-def eager_points(solution, few, many):
-    """Return points as `graph_points` does, of a solution that cannot be captured."""
-    common = {"solution": solution, "bound_ms": 10, "not_captured": "RuntimeError: no"}
-    return [
-        record.Point(tokens=32, eager=[few + 1, few - 0.1, few], **common),
-        record.Point(tokens=2048, eager=[many + 1, many - 0.1, many], **common),
-    ]
+def eager_point(solution, tokens, ms):
+    """Return a point of a solution that cannot be captured. ms: its median."""
+    return record.Point(
+        solution=solution,
+        tokens=tokens,
+        bound_ms=10,
+        eager=three_rounds(ms),
+        not_captured="RuntimeError: no",
+    )
 
 
 def test_the_table_has_median_rounds_and_marks_what_is_no_graph_or_stale(recorded):
     fused = graph_points("triton_fused_v2", 12.5, 20.0)
-    gone = eager_points("gone", 15.0, 25.0)
-    recorded([*fused, *gone])
+    recorded([*fused, eager_point("gone", 32, 15.0), eager_point("gone", 2048, 25.0)])
 
     text = pages.served_block()
     # bound; ms (times the bound), bold for the fastest; a star for no graph

@@ -6,6 +6,7 @@ import importlib
 import re
 import shutil
 import tomllib
+from pathlib import PurePath
 
 import pytest
 import torch
@@ -69,8 +70,7 @@ def unproven(built, tmp_path):
         if not objections:
             return []
         (line,) = objections
-        listed = re.search("T=(.*?);", line)[1]
-        return [int(count) for count in listed.split(", ")]
+        return list(map(int, re.search("T=(.*?);", line)[1].split(", ")))
 
     return tokens
 
@@ -113,7 +113,7 @@ def test_our_solutions_stay_what_they_are_in_a_single_folder(name):
     assert not any("/" in path for path in flat)
 
     for path, text in sources.items():
-        moved = flat[path.rpartition("/")[2]]
+        moved = flat[PurePath(path).name]
         for old, new in zip(text.splitlines(), moved.splitlines(), strict=True):
             is_import = old.strip().startswith("from .") and new.strip().startswith("from .")
             assert old == new or is_import
@@ -260,7 +260,12 @@ def test_a_triton_solution_builds_alone(tmp_path, monkeypatch):
 @pytest.fixture
 def submit(built, capsys):
     """Run moebench submit to the contest, without building: exit status, output, errors."""
-    return lambda *args: (cli.main(["submit", *args]), *capsys.readouterr())
+
+    def run(*args):
+        status = cli.main(["submit", *map(str, args)])
+        return status, *capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture
@@ -270,7 +275,7 @@ def submitted(tmp_path, submit):
     def run(name):
         traces = record(pack.pack(name)["full"], hardware="NVIDIA B200", **CONTEST)
         file = write(tmp_path / "t.jsonl", traces)
-        return submit(name, "--into", str(tmp_path / "out"), "--traces", str(file))
+        return submit(name, "--into", tmp_path / "out", "--traces", file)
 
     return run
 
@@ -305,7 +310,7 @@ def test_what_was_edited_by_hand_stays(tmp_path, submitted, path):
 
 def test_a_submission_of_somebody_else_stays(tmp_path, submit):
     (tmp_path / "solution").mkdir()
-    status, _, errors = submit("triton_fused_v2", "--into", str(tmp_path))
+    status, _, errors = submit("triton_fused_v2", "--into", tmp_path)
     assert status == 2
     assert "solution" in errors
     assert files(tmp_path) == {}
@@ -315,7 +320,7 @@ def test_another_definition_is_submitted_alone(tmp_path, submit):
     solution = pack.pack("triton_fused_v2")["qwen3-30b"]
     out = tmp_path / "out"
     traces = write(tmp_path / "t.jsonl", record(solution, **CONTEST))
-    options = ["--definition", solution.definition, "--into", str(out), "--traces", str(traces)]
+    options = ["--definition", solution.definition, "--into", out, "--traces", traces]
     status, output, _ = submit("triton_fused_v2", *options)
     assert status == 0
     assert "12 of 12" in output
@@ -339,7 +344,7 @@ def test_all_reasons_come_at_once_and_nothing_is_written(tmp_path, submit, monke
         file.write('{"cut off')
 
     out = tmp_path / "out"
-    options = ["--into", str(out), "--traces", str(traces), "--hardware", "sm_80"]
+    options = ["--into", out, "--traces", traces, "--hardware", "sm_80"]
     status, output, _ = submit("triton_fused_v2", *options)
     assert status == 1
     assert not out.exists()
@@ -352,24 +357,23 @@ def test_all_reasons_come_at_once_and_nothing_is_written(tmp_path, submit, monke
     assert "t.jsonl:20" in output
 
 
-@pytest.mark.parametrize(
-    ("args", "named"),
-    [
-        (["nothing"], "'nothing'"),
-        (["torch_mxfp8_emulated"], "--definition"),
-        (["triton_fused_v2", "--definition", "full", "small"], "--definition"),
-        (["triton_fused_v2", "--baseline", "torch_moe"], "--baseline"),
-        (["triton_fused_v2", "--to", "dataset", "--baseline", "triton_fused_v2"], "--baseline"),
-        (["triton_fused_v2", "--hardware", "cpu"], "--hardware"),
-        (["triton_fused_v2", "--traces", "gone.jsonl"], "gone.jsonl"),
-        (["triton_fused_v2", "--into", str(paths.ROOT)], "--into"),
-    ],
-)
-def test_bad_arguments_get_one_line(tmp_path, args, named, submit):
-    status, _, errors = submit("--into", str(tmp_path / "out"), *args)
+BAD_ARGUMENTS = {  # -> what the error names
+    "nothing": "'nothing'",
+    "torch_mxfp8_emulated": "--definition",
+    "triton_fused_v2 --definition full small": "--definition",
+    "triton_fused_v2 --baseline torch_moe": "--baseline",
+    "triton_fused_v2 --to dataset --baseline triton_fused_v2": "--baseline",
+    "triton_fused_v2 --hardware cpu": "--hardware",
+    "triton_fused_v2 --traces gone.jsonl": "gone.jsonl",
+    f"triton_fused_v2 --into {paths.ROOT}": "--into",
+}
+
+
+@pytest.mark.parametrize("arguments", BAD_ARGUMENTS)
+def test_bad_arguments_get_one_line(tmp_path, arguments, refusal):
+    status, line = refusal("submit", "--into", tmp_path / "out", *arguments.split())
     assert status == 2
-    assert named in errors
-    assert len(errors.splitlines()) == 1
+    assert BAD_ARGUMENTS[arguments] in line
     assert not (tmp_path / "out").exists()
 
 

@@ -12,12 +12,9 @@ from unittest import mock
 
 import pytest
 from every_solution import slow
-from flashinfer_bench import Trace
-from flashinfer_bench.data import load_jsonl_file
 from moebench import cli
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
-from moebench.core.provenance import of_trace
 from moebench.operators.catalogue import definition, definition_name
 from moebench.packing import pack
 from moebench.results import measurements
@@ -51,14 +48,34 @@ def data_set(tmp_path):
 
 
 @pytest.fixture
-def submit(data_set, tmp_path, monkeypatch):
-    """Run moebench submit --to dataset with these traces: its exit status."""
+def installed_fib(monkeypatch):
+    """FIB as it is installed: to find out that it cannot validate takes a process of seconds."""
     monkeypatch.delenv("FIB_MAIN", raising=False)
-    monkeypatch.setattr(pull_request, "validate", lambda *_: "")  # a process of seconds
+    monkeypatch.setattr(pull_request, "validate", lambda *_: "")
 
-    def run(traces, *args):
+
+@pytest.fixture
+def main_branch(installed_fib, monkeypatch):
+    """FIB's main branch, which validates what is submitted."""
+    monkeypatch.setenv("FIB_MAIN", MAIN)
+    monkeypatch.setattr(pull_request, "validate", VALIDATE)
+
+
+@pytest.fixture(params=["", pytest.param(MAIN, marks=NEEDS_MAIN)], ids=["installed", "main"])
+def checkout(request, installed_fib):
+    """Of the FIB that reads what is submitted; "" for the installed one."""
+    if request.param:
+        request.getfixturevalue("main_branch")
+    return request.param
+
+
+@pytest.fixture
+def submit(data_set, tmp_path, installed_fib):
+    """Run moebench submit --to dataset with these traces: its exit status."""
+
+    def run(traces, *args, solution="gather_scatter_bf16", key="bf16"):
         file = write(tmp_path / "t.jsonl", traces)
-        command = ["submit", "gather_scatter_bf16", "--to", "dataset", "--definition", "bf16"]
+        command = ["submit", solution, "--to", "dataset", "--definition", key]
         command += ["--traces", str(file), "--into", str(data_set), *args]
         return cli.main(command)
 
@@ -90,40 +107,20 @@ def what_fib_reads(data_set, checkout):
     return json.loads(printed.getvalue())
 
 
-WHAT_IS_SUBMITTED = [[NAME], {NAME: ["baseline", OURS.author]}, {NAME: 20}]
+def test_fib_reads_it(checkout, submit, data_set, capsys):
+    traces = [*record(OURS), *record(OTHER)]
+    assert submit(traces, "--baseline", "torch_grouped_bf16") == 0
 
-
-@pytest.fixture
-def submitted(submit, data_set, capsys):
-    """A function that submits two solutions, and returns what was printed."""
-
-    def run():
-        traces = [*record(OURS), *record(OTHER)]
-        assert submit(traces, "--baseline", "torch_grouped_bf16") == 0
-        shown = capsys.readouterr().out
-        assert f"baseline: {OTHER.name}" in shown
-        assert (data_set / f"{OURS.name}.pull_request.md").read_text() in shown
-        return shown
-
-    return run
-
-
-def test_fib_reads_it(submitted, data_set):
-    submitted()
-    assert what_fib_reads(data_set, "") == WHAT_IS_SUBMITTED
-
-
-@NEEDS_MAIN
-def test_the_main_branch_reads_it(submitted, data_set, monkeypatch):
-    monkeypatch.setenv("FIB_MAIN", MAIN)
-    monkeypatch.setattr(pull_request, "validate", VALIDATE)
-    assert "[OK]" in submitted()
-    assert what_fib_reads(data_set, MAIN) == WHAT_IS_SUBMITTED
+    shown = capsys.readouterr().out
+    assert f"baseline: {OTHER.name}" in shown
+    assert (data_set / f"{OURS.name}.pull_request.md").read_text() in shown
+    assert ("[OK]" in shown) == bool(checkout)
+    authors = {NAME: ["baseline", OURS.author]}
+    assert what_fib_reads(data_set, checkout) == [[NAME], authors, {NAME: 20}]
 
 
 @pytest.mark.slow
-def test_an_older_fib_has_no_report(data_set, monkeypatch):
-    monkeypatch.delenv("FIB_MAIN", raising=False)
+def test_an_older_fib_has_no_report(data_set, installed_fib):
     data_set.mkdir()
     assert VALIDATE(data_set, NAME, "layout").startswith("not run: ")
 
@@ -132,32 +129,23 @@ def test_an_older_fib_has_no_report(data_set, monkeypatch):
 LACKING = [slow("deepseek-v3-tp8"), slow("deepseek-v3-ep8-shared"), "deepseek-v4-flash-ep8-mxfp4"]
 
 
-@pytest.mark.parametrize("main", ["", pytest.param(MAIN, marks=NEEDS_MAIN)])
 @pytest.mark.parametrize("key", LACKING)
-def test_fib_reads_what_the_public_data_set_lacks(key, main, data_set, tmp_path, monkeypatch):
+def test_fib_reads_what_the_public_data_set_lacks(key, checkout, submit, data_set):
     """With traces of two kinds of GPU."""
-    monkeypatch.setenv("FIB_MAIN", main)
-    if not main:
-        monkeypatch.setattr(pull_request, "validate", lambda *_: "")
     packed = pack.pack("hopper_fused")[key]
     baseline = pack.pack("triton_fused_v2")[key]
     traces = [*record(packed), *record(packed, hardware="NVIDIA H100"), *record(baseline)]
-
-    command = ["submit", "hopper_fused", "--to", "dataset", "--definition", key]
-    command += ["--baseline", "triton_fused_v2", "--into", str(data_set)]
-    command += ["--traces", str(write(tmp_path / "t.jsonl", traces))]
-    assert cli.main(command) == 0
+    options = ["--baseline", "triton_fused_v2"]
+    assert submit(traces, *options, solution="hopper_fused", key=key) == 0
 
     name = packed.definition
     authors = {name: ["baseline", packed.author]}
-    assert what_fib_reads(data_set, main) == [[name], authors, {name: len(traces)}]
+    assert what_fib_reads(data_set, checkout) == [[name], authors, {name: len(traces)}]
 
 
 @NEEDS_MAIN
-def test_what_the_main_branch_finds_wrong_fails(submit, data_set, monkeypatch):
+def test_what_the_main_branch_finds_wrong_fails(submit, main_branch, data_set):
     """As a trace of a solution that is gone."""
-    monkeypatch.setenv("FIB_MAIN", MAIN)
-    monkeypatch.setattr(pull_request, "validate", VALIDATE)
     assert submit(record(OURS)) == 0
     gone = record(OTHER)[0].model_copy(update={"solution": "gone"})
     write(data_set / TRACES, [gone])
@@ -193,10 +181,8 @@ def test_traces_of_one_clock_go_along(solution, baseline, submitted, submit, dat
     traces = [*record(OURS, **BY_GPU), *record(OURS, **solution), *record(OTHER, **baseline)]
     assert submit(traces, "--baseline", "torch_grouped_bf16") == 0
 
-    clocks = {}
-    for file in (data_set / "traces").rglob("*.jsonl"):
-        for trace in load_jsonl_file(Trace, file):
-            clocks.setdefault(trace.solution, set()).add(of_trace(trace).clock)
+    rows, _ = measurements.load([data_set])
+    clocks = {name: set(values) for name, values in rows.groupby("solution").clock}
     assert clocks == submitted
 
 
@@ -205,15 +191,15 @@ def test_traces_of_one_clock_go_along(solution, baseline, submitted, submit, dat
 @pytest.mark.parametrize(
     "folder", [paths.ROOT / "traces", paths.GPU_CLOCK], ids=["events", "activity"]
 )
-def test_the_main_branch_accepts_every_recorded_definition(folder, data_set, monkeypatch):
+def test_the_main_branch_accepts_every_recorded_definition(folder, main_branch, data_set):
     """With this repository's own traces, of the solution that is on most definitions."""
-    monkeypatch.setenv("FIB_MAIN", MAIN)
     rows, _ = measurements.load([folder])
     current = rows[(rows.source == "current") & (rows.solution == "triton_fused_v2")]
     keys = sorted(current.geometry.unique())
     command = ["submit", "triton_fused_v2", "--to", "dataset", "--definition", *keys]
     assert cli.main([*command, "--into", str(data_set)]) == 0
-    assert sorted(what_fib_reads(data_set, MAIN)[0]) == sorted(map(definition_name, keys))
+    definitions, *_ = what_fib_reads(data_set, MAIN)
+    assert sorted(definitions) == sorted(map(definition_name, keys))
 
 
 def test_new_traces_replace_those_of_before_and_nobody_elses(submit, data_set):

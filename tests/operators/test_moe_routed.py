@@ -53,9 +53,9 @@ def test_it_is_the_layer_with_the_router_inside(inside, offset):
     inputs["hidden_states_scale"] = inputs["hidden_states_scale"].t().contiguous()
 
     inputs |= routing | {"local_expert_offset": offset}
-    run = reference(f"{inside}-routed").run
     names = catalogue.definition(f"{inside}-routed").inputs
-    assert torch.equal(run(*(inputs[name] for name in names)), expected)
+    output = reference(f"{inside}-routed").run(**{name: inputs[name] for name in names})
+    assert torch.equal(output, expected)
 
 
 def inputs_of(offset):
@@ -101,19 +101,18 @@ def tokens_of(case):
 def test_workloads_are_those_with_the_router_inside(layer_key):
     inside = routed.router_inside()[layer_key]
     cases = catalogue.ROUTED.cases(layer_key)
-    likes = workloads.cases_by_uuid(inside)
-    chosen = [tokens_of(case) for case in cases if case.ids == "chosen"]
-    assert chosen == [tokens_of(like) for like in likes.values()]
+    cases_inside = workloads.cases_by_uuid(inside)
+    chosen = [case for case in cases if case.ids == "chosen"]
+    assert list(map(tokens_of, chosen)) == list(map(tokens_of, cases_inside.values()))
 
     uuids = {case.uuid for case in cases}
     assert len(uuids) == len(cases)
-    assert uuids.isdisjoint(likes)
+    assert uuids.isdisjoint(cases_inside)
 
     counts = workloads.recorded_counts(layer_key)
     counts_inside = workloads.recorded_counts(inside)
-    for case in cases:
-        if case.ids == "chosen":
-            assert counts[case.uuid] == counts_inside[case.like.uuid]
+    for case in chosen:
+        assert counts[case.uuid] == counts_inside[case.like.uuid]
 
 
 @each_small

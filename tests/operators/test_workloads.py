@@ -101,9 +101,9 @@ def test_models_have_decode_and_prefill_workloads_of_average_load(layer_key):
 
     counts = workloads.recorded_counts(layer_key)
     for case in cases[1:7]:
+        recorded = counts[case.uuid]
         rows = case.seq_len * rows_a_token
         active = local * (1 - math.exp(-rows / local))
-        recorded = counts[case.uuid]
         assert recorded.rows == pytest.approx(rows, abs=2, rel=0.1)
         assert recorded.active == pytest.approx(active, abs=1.5, rel=0.08), case.seq_len
 
@@ -272,13 +272,12 @@ def test_no_choice_hangs_on_rounding(data_set, layer_key):
 
 
 def test_hard_cases_are_as_hard_as_they_say(data_set):
-    by_name = {case.name: case for case in SMALL}
-    rows = {name: local_rows(data_set, case) for name, case in by_name.items()}
-    assert rows["none-local"].sum() == 0
-    assert sorted(rows["same-eight-local"]) == [0] * 24 + [33] * 8
-    assert rows["one-expert-takes-all"][3] == 70
+    cases = {case.name: case for case in SMALL}
+    assert local_rows(data_set, cases["none-local"]).sum() == 0
+    assert sorted(local_rows(data_set, cases["same-eight-local"])) == [0] * 24 + [33] * 8
+    assert local_rows(data_set, cases["one-expert-takes-all"])[3] == 70
 
-    assert by_name["offset-across-groups"].offset % 32
+    assert cases["offset-across-groups"].offset % 32
     assert {case.offset for case in SMALL} >= {0, 224}
 
 

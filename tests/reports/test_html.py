@@ -25,7 +25,7 @@ CHOICES = ("definition", "hardware", "tolerance")
 pytestmark = pytest.mark.xdist_group("page")  # one worker makes it, and starts a browser
 
 
-def page_of(tmp_path, traces):
+def page_of(tmp_path, *traces):
     rows, _ = measurements.load([write(tmp_path / "t.jsonl", traces)])
     return html.page(rows)
 
@@ -37,15 +37,15 @@ def inflated(page, name):
 
 
 def results_of(page):
-    """Return the rows as dicts, and the orders."""
+    """Return the rows, a dict each, and what else the page knows of them."""
     results = json.loads(inflated(page, "RESULTS"))
     rows = [dict(zip(results["columns"], row, strict=True)) for row in results["rows"]]
-    return rows, results["orders"]
+    return rows, results
 
 
 def test_markup_and_control_characters_of_others_are_data(tmp_path):
     theirs = trace("fast", 1).model_copy(update={"solution": MARKUP})
-    page = page_of(tmp_path, [theirs])
+    page = page_of(tmp_path, theirs)
     assert MARKUP not in page
     assert page.count("</script>") == 1
     assert "\x1b" not in page + inflated(page, "RESULTS")
@@ -69,43 +69,39 @@ def test_a_page_of_all_records_is_under_3_mb(page_of_all):
 
 
 def test_a_view_is_offered_of_what_was_recorded_relaxed_first(tmp_path):
-    traces = [
-        trace("fast", 1, tolerance=DEFAULT),
-        trace("fast", 1),
-        trace("fast", 1, hardware="NVIDIA  H100 "),
-    ]
-    rows, orders = results_of(page_of(tmp_path, traces))
+    by_default = trace("fast", 1, tolerance=DEFAULT)
+    elsewhere = trace("fast", 1, hardware="NVIDIA  H100 ")
+    rows, results = results_of(page_of(tmp_path, by_default, trace("fast", 1), elsewhere))
+    orders = results["orders"]
     assert orders["definition"] == ["full"]
     assert orders["hardware"] == ["NVIDIA H200", "NVIDIA  H100 "]
     assert orders["tolerance"][0] == "relaxed"
 
-    views = {(row["hardware"], row["tolerance"]) for row in rows}
-    expected = {
+    assert {(row["hardware"], row["tolerance"]) for row in rows} == {
         ("NVIDIA H200", "default"),
         ("NVIDIA H200", "relaxed"),
         ("NVIDIA  H100 ", "relaxed"),
     }
-    assert views == expected
 
 
 def test_a_number_has_six_digits_and_none_is_null(tmp_path):
-    rows, _ = results_of(page_of(tmp_path, [trace("fast", 1, 0.123456789, status="PASSED")]))
-    assert rows[0]["ms"] == 0.123457
-    assert rows[0]["tokens"] == 1
+    (row,), _ = results_of(page_of(tmp_path, trace("fast", 1, 0.123456789)))
+    assert row["ms"] == 0.123457
+    assert row["tokens"] == 1
 
-    rows, _ = results_of(page_of(tmp_path, [trace("fast", 1, status="RUNTIME_ERROR")]))
-    assert rows[0]["ms"] is None
+    (row,), _ = results_of(page_of(tmp_path, trace("fast", 1, status="RUNTIME_ERROR")))
+    assert row["ms"] is None
 
 
 def test_a_range_is_shown_of_several_runs_alone(tmp_path):
-    traces = [trace("fast", 1, ms) for ms in (1.0, 1.5, 1.1)]
-    rows, _ = results_of(page_of(tmp_path, [*traces, trace("slow", 1, 2.0)]))
+    fast = [trace("fast", 1, ms) for ms in (1.0, 1.5, 1.1)]
+    rows, _ = results_of(page_of(tmp_path, *fast, trace("slow", 1, 2.0)))
     ranges = {row["solution"]: (row["runs"], row["ms_low"], row["ms_high"]) for row in rows}
     assert ranges == {"fast": (3, 1.0, 1.5), "slow": (1, None, None)}
 
 
 def test_a_solution_has_one_colour_on_the_page_and_in_the_figures(tmp_path):
-    results = json.loads(inflated(page_of(tmp_path, [trace("mma_fused", 1)]), "RESULTS"))
+    _, results = results_of(page_of(tmp_path, trace("mma_fused", 1)))
     light, _ = results["looks"]["mma_fused"]["colours"]
     assert light == style.look("mma_fused")["color"]
 
@@ -132,6 +128,10 @@ def open_page(opened, colours="light", width=1280, address=""):
     return driver
 
 
+def element(driver, selector):
+    return driver.find_element(browser.By.CSS_SELECTOR, selector)
+
+
 def column(driver, name):
     """Return the texts of a column of the table."""
     script = (
@@ -142,29 +142,24 @@ def column(driver, name):
     return driver.execute_script(script, name)
 
 
-def numbers(driver, name):
-    return [float(text) for text in column(driver, name)]
-
-
 def chosen(driver):
     """Return the choices that the page shows."""
-    selects = [driver.find_element(browser.By.ID, name) for name in CHOICES]
-    return [select.get_property("value") for select in selects]
+    return [element(driver, f"#{name}").get_property("value") for name in CHOICES]
 
 
 @pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_it_needs_no_network_and_sorts_both_ways(opened, colours):
     driver = open_page(opened, colours)
     assert chosen(driver)[1:] == ["NVIDIA H200", "relaxed"]
-    button = driver.find_element(browser.By.CSS_SELECTOR, "th[data-column=ms] button")
+    button = element(driver, "th[data-column=ms] button")
 
     button.click()
-    up = numbers(driver, "ms")
+    up = [float(text) for text in column(driver, "ms")]
     button.click()
-    down = numbers(driver, "ms")
+    down = [float(text) for text in column(driver, "ms")]
     assert len(up) > 100
     assert up == sorted(up)
-    assert down == sorted(down, reverse=True)
+    assert down == up[::-1]
 
     schemes = {url.partition(":")[0] for url in browser.requested(driver)}
     assert schemes <= {"file", "data", "blob"}
@@ -174,18 +169,20 @@ def test_it_needs_no_network_and_sorts_both_ways(opened, colours):
 
 def test_a_link_opens_the_view_that_it_was_taken_from(opened):
     driver = open_page(opened)
-    driver.find_element(browser.By.CSS_SELECTOR, "#definition option[value=qwen3-30b]").click()
-    driver.find_element(browser.By.CSS_SELECTOR, "#tolerance option[value=contest]").click()
-    driver.find_element(browser.By.CSS_SELECTOR, "th[data-column=matched] button").click()
-    shown = (chosen(driver), column(driver, "matched"))
-    assert shown[0] == ["qwen3-30b", "NVIDIA H200", "contest"]
+    element(driver, "#definition option[value=qwen3-30b]").click()
+    element(driver, "#tolerance option[value=contest]").click()
+    element(driver, "th[data-column=matched] button").click()
+    matched = column(driver, "matched")
+    choices = ["qwen3-30b", "NVIDIA H200", "contest"]
+    assert chosen(driver) == choices
     assert driver.find_elements(browser.By.CSS_SELECTOR, "tr.tied") == []  # of single calls
 
     address = driver.execute_script("return location.hash")
     open_page(opened)
-    assert chosen(driver) != shown[0]
+    assert chosen(driver) != choices
     open_page(opened, address=address)
-    assert (chosen(driver), column(driver, "matched")) == shown
+    assert chosen(driver) == choices
+    assert column(driver, "matched") == matched
 
 
 def test_an_address_hides_a_solution_and_one_of_nothing_opens_the_first_view(opened):

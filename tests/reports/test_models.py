@@ -19,7 +19,7 @@ def recommended(rows):
 
 
 def texts(table):
-    (row,) = table.sections[0]
+    (row,) = table.rows
     return [getattr(entry, "text", entry) for entry in row]
 
 

@@ -22,8 +22,14 @@ def table_of(monkeypatch):
     return table
 
 
-def least_ms(record, tokens):
-    return min(point.ms for point in record.points_at(tokens) if point.ms)
+def least_ms(record):
+    """Return the ms of the fastest solution with 8 tokens."""
+    return min(point.ms for point in record.points_at(8) if point.ms)
+
+
+def scaled_ms(record):
+    """Return the ms of all layers of a model, of which some were recorded, with 8 tokens."""
+    return least_ms(record) / record.head.layers * record.head.of_model
 
 
 def test_a_model_of_which_all_layers_were_recorded_is_not_predicted(table_of):
@@ -37,8 +43,7 @@ def test_layers_that_did_not_fit_take_as_long_as_those_that_did(table_of):
     assert record.head.layers < record.head.of_model
     assert f"{record.head.layers} of {record.head.of_model}" in row[1]
 
-    scaled = least_ms(record, 8) / record.head.layers * record.head.of_model
-    assert float(row[2]) == pytest.approx(scaled, abs=0.005)
+    assert float(row[2]) == pytest.approx(scaled_ms(record), abs=0.005)
 
 
 def test_the_terminal_predicts_the_layers_that_did_not_fit_and_says_so():
@@ -46,8 +51,7 @@ def test_the_terminal_predicts_the_layers_that_did_not_fit_and_says_so():
     (note,) = predicted.predicted_notes(record)
     assert note.startswith("Predicted, not measured")
     ms = float(re.search(r"\bT=8 ([\d.]+)", note)[1])
-    scaled = least_ms(record, 8) / record.head.layers * record.head.of_model
-    assert ms == pytest.approx(scaled, abs=0.0005)
+    assert ms == pytest.approx(scaled_ms(record), abs=0.0005)
 
     whole = BY_KEY["qwen3-30b"]
     assert predicted.predicted_notes(whole) == []
@@ -56,12 +60,11 @@ def test_the_terminal_predicts_the_layers_that_did_not_fit_and_says_so():
 def test_another_layer_takes_as_many_times_its_bound_as_the_nearest(table_of):
     layer = layer_of("glm-5-ep8")
     (row,) = table_of(layer.key).sections[0]
-    distances = {key: predicted.distance(layer, record) for key, record in BY_KEY.items()}
-    source = min(distances, key=distances.get)
+    source = min(BY_KEY, key=lambda key: predicted.distance(layer, BY_KEY[key]))
     assert row[1] == layer_of(source).name
 
-    points = BY_KEY[source].points_at(8)
-    over_bound = least_ms(BY_KEY[source], 8) / points[0].bound_ms
+    first, *_ = BY_KEY[source].points_at(8)
+    over_bound = least_ms(BY_KEY[source]) / first.bound_ms
     expected = over_bound * predicted.mean_bound(layer.key, 8) * layer.count
     assert float(row[2]) == pytest.approx(expected, abs=0.005)
 

@@ -1,4 +1,8 @@
-"""The table of results: which rows count, how they stand to each other, and where they are from."""
+"""The table of results: which rows count, how they stand to each other, and where they are from.
+
+Traces with figures of their own are written, beside the sources of the solutions "fast" and "slow",
+and loaded.
+"""
 
 import json
 import math
@@ -19,10 +23,8 @@ ONE_CALL = "warmup=1 iterations=1 trials=1"
 
 def two_solutions(**changes):
     """Return traces of fast and slow on five workloads; slow is faster at T=80 alone."""
-    traces = []
-    for name, times in (("fast", FAST), ("slow", SLOW)):
-        for tokens, ms in times.items():
-            traces.append(trace(name, tokens, ms, 20.0, **changes))
+    traces = [trace("fast", tokens, ms, 20.0, **changes) for tokens, ms in FAST.items()]
+    traces += [trace("slow", tokens, ms, 20.0, **changes) for tokens, ms in SLOW.items()]
     return traces
 
 
@@ -39,12 +41,22 @@ def row_at(rows, name, tokens):
 
 def test_a_row_has_what_the_trace_says(tmp_path):
     row = row_at(loaded(tmp_path, two_solutions()), "fast", 80)
-
-    assert (row.ms, row.reference_ms, row.speedup, row.matched) == (4.0, 20.0, 5.0, 0.99)
-    assert (row.tolerance, row.clock, row.hardware) == ("relaxed", "events", "NVIDIA H200")
-    assert (row.geometry, row.definition, row.protocol) == ("full", NAME, "once")
-    assert (row.source, row.passed) == ("current", True)
-    assert row.matched_relaxed == 0.99
+    expected = {
+        "ms": 4.0,
+        "reference_ms": 20.0,
+        "speedup": 5.0,
+        "matched": 0.99,
+        "matched_relaxed": 0.99,
+        "tolerance": "relaxed",
+        "clock": "events",
+        "hardware": "NVIDIA H200",
+        "geometry": "full",
+        "definition": NAME,
+        "protocol": "once",
+        "source": "current",
+        "passed": True,
+    }
+    assert {name: getattr(row, name) for name in expected} == expected
     assert math.isnan(row.matched_default)
     assert row.place.endswith(":3")
 
@@ -203,7 +215,9 @@ def test_another_protocol_or_version_has_no_rank(tmp_path, change):
 
     assert row_at(rows, "fast", 1).over_fastest == 1
     other = row_at(rows, "slow", 1)
-    assert (other.ms, other.comparable, other.counts) == (0.1, False, False)
+    assert other.ms == 0.1
+    assert not other.comparable
+    assert not other.counts
     assert math.isnan(other.over_fastest)
 
 
@@ -255,26 +269,22 @@ def test_a_comment_leaves_traces_of_another_data_set_current(tmp_path):
     assert row_at(rows, "slow", 1).source == "stale"
 
 
-def of_a_newer_fib(record):
-    """Add what a newer FIB writes to a trace as JSON: fields and a status that are not known."""
-    record["evaluation"] |= {"status": "REFUSED", "judge": 2}
-    record["evaluation"]["performance"]["stdev_ms"] = 0.5
-
-
 def test_traces_of_a_newer_fib_are_read_and_keep_what_is_unknown(tmp_path):
     """The public data set's traces lie in folders by author; some are a workload alone."""
-    new = json.loads(trace("fast", 1).model_dump_json())
-    of_a_newer_fib(new)
-    workload_alone = new | {"solution": None, "evaluation": None}
+    newer = json.loads(trace("fast", 1).model_dump_json())
+    newer["evaluation"] |= {"status": "REFUSED", "judge": 2}
+    newer["evaluation"]["performance"]["stdev_ms"] = 0.5
+    workload_alone = newer | {"solution": None, "evaluation": None}
 
     root = trace_set(tmp_path, [])
     file = write(root / "traces" / "alice" / "moe" / f"{NAME}.jsonl", [])
-    file.write_text("\n".join(map(json.dumps, (new, workload_alone))))
+    file.write_text(f"{json.dumps(newer)}\n{json.dumps(workload_alone)}")
     rows, warnings = measurements.load([root])
     assert warnings == []
 
-    newer = row_at(rows, "fast", 1)
-    assert (newer.status, newer.others) == ("REFUSED", {"judge": 2, "stdev_ms": 0.5})
+    row = row_at(rows, "fast", 1)
+    assert row.status == "REFUSED"
+    assert row.others == {"judge": 2, "stdev_ms": 0.5}
 
 
 def test_a_trace_of_another_format_is_left_out_and_named(tmp_path):

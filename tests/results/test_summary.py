@@ -8,8 +8,6 @@ from moebench.operators.workloads import recorded_bound
 from moebench.results import measurements, summary
 from recorded import DEFAULT, NAME, RECORDS, everywhere, trace, trace_set, workload, write
 
-TIMES = {"fast": {1: 0.5, 7: 1.0, 80: 4.0}, "slow": {1: 1.0, 7: 2.0, 80: 2.0}}
-
 
 def loaded(root, traces):
     rows, _ = measurements.load([trace_set(root, traces)])
@@ -21,21 +19,19 @@ def best(rows, tolerance="relaxed"):
 
 
 def test_means_against_statistics_computed_apart(tmp_path):
-    traces = []
-    for name, times in TIMES.items():
-        traces += [trace(name, tokens, ms, 20.0) for tokens, ms in times.items()]
+    fast = {1: 0.5, 7: 1.0, 80: 4.0}  # T -> ms
+    slow = {1: 1.0, 7: 2.0, 80: 2.0}
+    traces = [trace("fast", tokens, ms, 20.0) for tokens, ms in fast.items()]
+    traces += [trace("slow", tokens, ms, 20.0) for tokens, ms in slow.items()]
     rows, _ = measurements.load([write(tmp_path / "traces.jsonl", traces)])
     means = summary.by_solution(rows).loc["fast"]
 
-    scores = []
-    over_bound = []
-    for tokens, ms in TIMES["fast"].items():
-        scores.append(20.0 / ms)
-        over_bound.append(ms / recorded_bound(NAME, workload(tokens), None).ms)
-    assert means.score == pytest.approx(fmean(scores))
-    assert means.over_bound == pytest.approx(geometric_mean(over_bound))
+    bounds = [recorded_bound(NAME, workload(tokens), None).ms for tokens in fast]
+    over_bound = geometric_mean(fast.values()) / geometric_mean(bounds)
+    assert means.over_bound == pytest.approx(over_bound)
     assert means.over_fastest == pytest.approx(geometric_mean([1, 1, 2]))
-    assert means.mean_ms == pytest.approx(fmean([0.5, 1.0, 4.0]))
+    assert means.score == pytest.approx(fmean([20 / 0.5, 20 / 1.0, 20 / 4.0]))
+    assert means.mean_ms == pytest.approx(fmean(fast.values()))
     assert (means.passed_relaxed, means.workloads, means.complete) == (3, 19, False)
 
 

@@ -6,11 +6,7 @@ import pytest
 from flashinfer_bench import TraceSet
 from moebench.core.errors import UserError
 from moebench.results import trace_files
-from recorded import DEFAULT, NAME, trace, trace_set, write
-
-
-def times_in(file):
-    return sorted(each.evaluation.performance.latency_ms for each in trace_files.read_saved(file))
+from recorded import DEFAULT, NAME, times_in, trace, trace_set, write
 
 
 def test_broken_lines_are_named_and_the_rest_is_read(tmp_path):
@@ -57,8 +53,8 @@ def test_merging_keeps_every_run_of_every_protocol_once(tmp_path):
 
 
 def test_fib_reads_several_runs_of_a_cell(tmp_path):
-    root = trace_set(tmp_path, [])
-    trace_files.merge(root / "traces" / "moe" / f"{NAME}.jsonl", [trace("fast", 1, 1.0)])
+    first = trace("fast", 1, 1.0)
+    root = trace_set(tmp_path, [first])
     second = trace("fast", 1, 2.0, day="2026-01-02")
     trace_files.merge(root / "traces" / "moe" / f"{NAME}.jsonl", [second])
     assert len(TraceSet.from_path(str(root)).traces[NAME]) == 2

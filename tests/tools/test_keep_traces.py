@@ -7,7 +7,7 @@ import pytest
 from moebench.core import paths
 from moebench.core.provenance import CLOCKS
 from moebench.results import trace_files
-from recorded import trace, workload, write
+from recorded import times_in, trace, workload, write
 
 PROGRAM = str(paths.ROOT / "tools" / "keep_traces.py")
 SOLUTION = "hopper_fused"
@@ -40,7 +40,3 @@ def test_traces_are_added_by_clock_as_runs_and_others_left_out(
     assert times_in(files["events"]) == [1.0, 2.0]
     assert times_in(files["gpu"]) == [0.5]
     assert "2 left out" in capsys.readouterr().out
-
-
-def times_in(file):
-    return sorted(each.evaluation.performance.latency_ms for each in trace_files.read_saved(file))

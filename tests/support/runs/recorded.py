@@ -17,6 +17,7 @@ from flashinfer_bench import (
 from flashinfer_bench.data import load_jsonl_file
 from moebench.core import paths
 from moebench.operators.catalogue import definition_name
+from moebench.results import trace_files
 
 NAME = definition_name("full")
 
@@ -106,6 +107,11 @@ def record(packed, **more):
     for each in workloads(packed.definition):
         traces.append(trace(packed.name, each.axes["seq_len"], **options))
     return traces
+
+
+def times_in(file):
+    """Return the ms of a file's traces, sorted."""
+    return sorted(each.evaluation.performance.latency_ms for each in trace_files.read_saved(file))
 
 
 def write(file, traces):

@@ -4,12 +4,10 @@ import json
 import shutil
 
 from selenium import webdriver
-from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-__all__ = ["ActionChains", "By", "Keys", "MISSING", "WebDriverWait", "requested", "resize", "start"]
+__all__ = ["By", "MISSING", "WebDriverWait", "requested", "resize", "start"]
 
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -45,7 +43,7 @@ def start(profile):
 
 
 def resize(driver, width, height=900, colours="light"):
-    """Give the page a size in CSS pixels, and ask it for a colour scheme."""
+    """Set the page's size in CSS pixels, and the colour scheme that it is asked for."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     features = [{"name": "prefers-color-scheme", "value": colours}]
@@ -53,7 +51,7 @@ def resize(driver, width, height=900, colours="light"):
 
 
 def requested(driver):
-    """Return the URLs that were asked for since the last call."""
+    """Return the URLs asked for since the last call."""
     urls = []
     for entry in driver.get_log("performance"):
         message = json.loads(entry["message"])["message"]
