@@ -20,6 +20,7 @@ from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.models.checkpoint import Checkpoint
 from moebench.models.expected_bound import expected_bound
+from moebench.models.scales import Facts
 from moebench.operators import catalogue
 from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.routed import after_routing
@@ -61,7 +62,7 @@ def keys_by_form(sizes: Sizes, kind: str) -> dict[str, str | None]:
     return {form: by_name.get(name) for form, name in names.items()}
 
 
-def facts(layer: RankLayer) -> list[tuple[str, str]]:
+def facts(layer: RankLayer) -> Facts:
     """Return rows of what config.json says and of what follows from it."""
     checkpoint = layer.checkpoint
     rows = [("experts", experts_text(layer.sizes))]
@@ -121,7 +122,7 @@ def widths_text(layer: RankLayer) -> str:
     return text
 
 
-def memory_rows(layer: RankLayer) -> list[tuple[str, str]]:
+def memory_rows(layer: RankLayer) -> Facts:
     """Return rows of the memory that a layer's weights take, and those of all MoE layers."""
     checkpoint = layer.checkpoint
     expert_bytes = checkpoint.operator.expert_bytes(layer.sizes)
@@ -230,7 +231,7 @@ def best_first(serving: Serving) -> tuple[int, float, float, str]:
     return len(refused), here, serving.elsewhere or math.inf, serving.solution
 
 
-def serving_rows(layer: RankLayer, servings: list[Serving]) -> list[tuple[str, str]]:
+def serving_rows(layer: RankLayer, servings: list[Serving]) -> Facts:
     """Return a row for each form with the solutions that serve it, and a row with those that serve
     no form and why.
     """

@@ -147,7 +147,9 @@ def keep_newest_source(traces: list[Trace]) -> list[Trace]:
     for trace in in_order:
         if source_hash(trace) == newest_source[experiment_of(trace)]:
             remaining.append(trace)
-    return sorted(remaining, key=experiment_and_protocol)
+    return sorted(
+        remaining, key=lambda trace: (*experiment_of(trace), of_trace(trace).protocol or "")
+    )
 
 
 def experiment_of(trace: Trace) -> tuple:
@@ -161,11 +163,6 @@ def experiment_of(trace: Trace) -> tuple:
         provenance.hardware,
         provenance.tolerance or "",
     )
-
-
-def experiment_and_protocol(trace: Trace) -> tuple:
-    """Return the key by which the traces in a file are sorted."""
-    return *experiment_of(trace), of_trace(trace).protocol or ""
 
 
 def source_hash(trace: Trace) -> str | None:
