@@ -207,9 +207,14 @@ def append_shared_experts(routed: Tensors, offset: int, sizes: Sizes, seed: str)
         return
 
     ids = routed["topk_ids"]
-    shared_weights = weights_of_shared(len(ids), sizes, seed).to(ids.device)
+    gate = np.ones((len(ids), 1))
+    if sizes["shared_gate"]:
+        gate = sigmoid(normal(f"{seed}/shared-gate", gate.shape))
+    shared_weights = torch.from_numpy(gate).float().expand(-1, sizes["num_shared_experts"])
+
     routed["topk_ids"] = with_shared_ids(ids, offset, sizes)
-    routed["topk_weights"] = torch.cat([routed["topk_weights"], shared_weights], dim=1)
+    weights = [routed["topk_weights"], shared_weights.to(ids.device)]
+    routed["topk_weights"] = torch.cat(weights, dim=1)
 
 
 def with_shared_ids(ids: torch.Tensor, offset: int, sizes: Sizes) -> torch.Tensor:
@@ -224,16 +229,6 @@ def with_shared_ids(ids: torch.Tensor, offset: int, sizes: Sizes) -> torch.Tenso
     shared_ids = torch.arange(first_shared, first_shared + shared, device=ids.device)
     shared_ids = torch.where(is_taken_here.unsqueeze(1), shared_ids, -1)
     return torch.cat([moved, shared_ids.int()], dim=1)
-
-
-def weights_of_shared(num_tokens: int, sizes: Sizes, seed: str) -> torch.Tensor:
-    """Return float32 weights [T, num_shared_experts], the same for all shared experts of
-    a token.
-    """
-    gate = np.ones((num_tokens, 1))
-    if sizes["shared_gate"]:
-        gate = sigmoid(normal(f"{seed}/shared-gate", (num_tokens, 1)))
-    return torch.from_numpy(gate).float().expand(num_tokens, sizes["num_shared_experts"])
 
 
 def stored_scales(case: MoeCase, sizes: Sizes) -> Tensors:
@@ -256,17 +251,14 @@ def stored_scales(case: MoeCase, sizes: Sizes) -> Tensors:
 
     scales = {}
     for name, shape in shapes.items():
-        scales[name] = harsh_scales(f"{case.uuid}/{name}", shape)
+        seed = f"{case.uuid}/{name}"
+        count = math.prod(shape)
+        # multiples of 1/8 from -32 to 32
+        eighths = integers(f"{seed}/size", count, 513) - 256
+        is_zero = integers(f"{seed}/zero", count, 5) == 0
+        eighths[is_zero] = 0
+        scales[name] = torch.from_numpy(eighths / 8).float().reshape(shape)
     if case.seq_len > 1:
         scales["hidden_states_scale"][:, 0] = 0
     scales["gemm2_weights_scale"][-1] = 0
     return scales
-
-
-def harsh_scales(seed: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return float32 multiples of 1/8 from -32 to 32, of which a fifth are zero."""
-    count = math.prod(shape)
-    eighths = integers(f"{seed}/size", count, 513) - 256
-    is_zero = integers(f"{seed}/zero", count, 5) == 0
-    eighths[is_zero] = 0
-    return torch.from_numpy(eighths / 8).float().reshape(shape)
