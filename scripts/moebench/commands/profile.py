@@ -84,7 +84,7 @@ def main(args: argparse.Namespace) -> int:
         command=args.command_line,
         say=progress.say,
     )
-    records: list[ProfileRecord] = []
+    records = []
     try:
         for record in profile_all(job):
             records.append(record)

@@ -54,7 +54,7 @@ def solutions_to_write(names: list[str], keys: list[str]) -> dict[str, Solution]
     if keys:
         wanted &= set(keys)
 
-    chosen: dict[str, Solution] = {}
+    chosen = {}
     packed, _ = pack_all(names)
     for solutions in packed.values():
         for key, solution in solutions.items():

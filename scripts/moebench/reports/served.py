@@ -87,7 +87,7 @@ def table(record: ServedRecord) -> Table:
     """Return a row for each token count, and the scratch memory at the greatest one."""
     rows = [time_row(record, tokens) for tokens in record.tokens]
     tokens = record.tokens[-1]
-    row: Row = [f"scratch MB at {tokens}", ""]
+    row = [f"scratch MB at {tokens}", ""]
     for point in record.points_in_order(tokens):
         is_recorded = point and point.scratch_mb
         row.append(f"{point.scratch_mb:,.1f}" if is_recorded else None)
@@ -109,7 +109,7 @@ def time_row(record: ServedRecord, tokens: int) -> Row:
     slowest_round = max(timed[0].rounds) if timed else 0
 
     bound_ms = record.points_at(tokens)[0].bound_ms
-    row: Row = [tokens, f"{bound_ms:.3f}" if record.has_bound else None]
+    row = [tokens, f"{bound_ms:.3f}" if record.has_bound else None]
     for point in record.points_in_order(tokens):
         row.append(time_cell(point, slowest_round, record.has_bound))
     return row

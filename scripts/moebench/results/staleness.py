@@ -62,7 +62,7 @@ def judge_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
 
     Of a data set without sources, and of a file outside any data set, not all sources are known.
     """
-    sources_of_root: dict[Path | None, Sources] = {}
+    sources_of_root = {}
     warnings = []
     for root in {each.root for each in recorded}:
         sources_of_root[root], faults = sources(root)
