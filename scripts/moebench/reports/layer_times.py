@@ -8,8 +8,8 @@ records/mxfp4_peers.jsonl  a layer with MXFP4 experts; a way is a peer, kernels 
                            project. Measured by tools/mxfp4_peers.py and like programs.
 """
 
-from collections import defaultdict
-from itertools import groupby
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
 
 import pandas as pd
 
@@ -79,6 +79,9 @@ class PeerPoint(Strict):
     matched: dict[str, float]
 
 
+Point = TypeVar("Point", bound=Strict)
+
+
 def all_reduce_points() -> list[AllReducePoint]:
     """Return the points of records/multi_gpu.jsonl. Raises UserError for a line that is none."""
     return read_lines(paths.MULTI_GPU, AllReducePoint)
@@ -93,8 +96,7 @@ def all_reduce_tables(points: list[AllReducePoint]) -> list[Table]:
     """Return a table for each GPU, layer, split and number of ranks, most ranks first: us."""
     in_order = sorted(points, key=lambda point: (*point.table_key, point.tokens))
     tables = []
-    for _, points_of_table in groupby(in_order, lambda point: point.table_key):
-        group = list(points_of_table)
+    for group in grouped(in_order, lambda point: point.table_key):
         tokens = [point.tokens for point in group]
         times = pd.DataFrame([point.us for point in group], index=tokens)
         tables.append(times_table(times, 1, group[0].title))
@@ -103,16 +105,25 @@ def all_reduce_tables(points: list[AllReducePoint]) -> list[Table]:
 
 def peer_tables(points: list[PeerPoint]) -> list[Table]:
     """Return a table for each GPU and definition: the median ms of each peer over its points."""
-    groups = defaultdict(list)
-    for point in points:
-        groups[f"{point.gpu}: {point.definition}, ms"].append(point)
-    return [times_table(peer_times(group) / 1e3, 3, title) for title, group in groups.items()]
+    tables = []
+    for group in grouped(points, lambda point: (point.gpu, point.definition)):
+        ms = peer_times(group) / 1e3
+        tables.append(times_table(ms, 3, f"{group[0].gpu}: {group[0].definition}, ms"))
+    return tables
 
 
 def peer_times(points: list[PeerPoint]) -> pd.DataFrame:
     """Return the median us of each peer, a column, at each T; NaN where it was not timed."""
     us = pd.DataFrame([{"T": point.tokens, point.peer: point.us} for point in points])
     return us.groupby("T").median()
+
+
+def grouped(points: list[Point], key: Callable[[Point], Hashable]) -> Iterable[list[Point]]:
+    """Return lists of points that share a key, in the order of the lists' first points."""
+    groups = {}
+    for point in points:
+        groups.setdefault(key(point), []).append(point)
+    return groups.values()
 
 
 def times_table(times: pd.DataFrame, digits: int, title: str) -> Table:
