@@ -54,6 +54,7 @@ class WorkloadWriter:
         traces = [self.operator.record(case) for case in self.cases.values()]
         our_lines = [trace.model_dump_json() for trace in traces]
         write_lines(self.workload_file, our_lines + users_lines)
+
         lines = ["uuid,rows,tokens,active"]
         for trace in traces:
             stored = stored_tensors(trace.workload, self.root)

@@ -183,6 +183,7 @@ class Gathering:
         text = self.text(file)
         if not text:
             raise PackingError(f"{self.place(file)}: got an empty file, want source text")
+
         # FIB writes sources in the encoding of whoever runs it, and Python and nvcc read UTF-8
         for number, line in enumerate(text.splitlines(), 1):
             character = NOT_ASCII.search(line)

@@ -86,6 +86,7 @@ def is_stale(head: Head, solution: str) -> bool:
 def table(record: ServedRecord) -> Table:
     """Return a row for each token count, and the scratch memory at the greatest one."""
     rows = [time_row(record, tokens) for tokens in record.tokens]
+
     tokens = record.tokens[-1]
     row = [f"scratch MB at {tokens}", ""]
     for point in record.points_in_order(tokens):
