@@ -66,13 +66,14 @@ class Fp8Layer(Operator):
     constraints = CONSTRAINTS
     meanings = AXIS_MEANINGS  # axis -> its description
     quantization = "fp8_block_scale"
+    prefix: str  # of definitions' names
     routing_inputs: tuple[str, ...]  # names of the inputs with the routing, which are stored
     reference_sizes = ("experts_at_once",)  # sizes that are constants of the reference
     reference_functions: tuple[Callable, ...]  # of which the reference is put together
 
-    @abstractmethod
     def name_prefix(self, sizes: Sizes) -> str:
         """Return how a definition's name begins, before its sizes."""
+        return f"{self.prefix}_topk{sizes['top_k']}"
 
     @abstractmethod
     def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:

@@ -103,6 +103,7 @@ class Mxfp4(TopKGiven):
     """The layer with top-k given and weights in MXFP4."""
 
     form = "mxfp4"
+    prefix = "moe_mxfp4_fp8_block_scale_routed"
     case = Mxfp4Case
     quantization = "mxfp4"
     constraints = [
@@ -136,9 +137,6 @@ class Mxfp4(TopKGiven):
                 on_rank = layers.sizes_on_rank(name, model, Split.of_table(value))
                 sizes[key] = on_rank | {"num_groups": 1, "kept_groups": 1}
         return sizes
-
-    def name_prefix(self, sizes: Sizes) -> str:
-        return f"moe_mxfp4_fp8_block_scale_routed_topk{sizes['top_k']}"
 
     def reference_source(self, key: str) -> str:
         constants = {

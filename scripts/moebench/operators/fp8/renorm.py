@@ -54,6 +54,7 @@ class Renorm(Fp8Layer):
     """The FP8 layer with a softmax over the chosen logits inside."""
 
     form = "renorm"
+    prefix = "moe_fp8_block_scale_renorm"
     routing_inputs = ("routing_logits",)
     router_sizes = ("top_k",)  # constants of `route`
     router_functions = (route,)
@@ -66,9 +67,6 @@ class Renorm(Fp8Layer):
         """Return layer key -> sizes of the layers of which one rank has all experts."""
         on_ranks = layers_of("renorm")
         return {key: sizes for key, sizes in on_ranks.items() if has_all_experts(sizes)}
-
-    def name_prefix(self, sizes: Sizes) -> str:
-        return f"moe_fp8_block_scale_renorm_topk{sizes['top_k']}"
 
     def description(self, sizes: Sizes) -> str:
         return (

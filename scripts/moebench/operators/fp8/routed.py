@@ -188,6 +188,7 @@ class Routed(TopKGiven):
     """The FP8 layer with top-k given."""
 
     form = "routed"
+    prefix = "moe_fp8_block_scale_routed"
     case = RoutedCase
     reference_functions = (dequantize, run)
     meanings = AXIS_MEANINGS | {
@@ -203,9 +204,6 @@ class Routed(TopKGiven):
     def small(self) -> list[str]:
         """Return the keys of small layers, all of which have a form with the router inside."""
         return [key for key in super().small() if key in router_inside()]
-
-    def name_prefix(self, sizes: Sizes) -> str:
-        return f"moe_fp8_block_scale_routed_topk{sizes['top_k']}"
 
     def description(self, sizes: Sizes) -> str:
         return (

@@ -92,6 +92,7 @@ class SigmoidBias(Fp8Layer):
     """The FP8 layer with DeepSeek-V3's router inside."""
 
     form = "sigmoid-bias"
+    prefix = "moe_fp8_block_scale_ds_routing"
     routing_inputs = ("routing_logits", "routing_bias")
     router_sizes = ("top_k", "num_groups", "kept_groups")  # constants of `route`
     router_functions = (route,)
@@ -106,7 +107,7 @@ class SigmoidBias(Fp8Layer):
 
     def name_prefix(self, sizes: Sizes) -> str:
         groups = f"ng{sizes['num_groups']}_kg{sizes['kept_groups']}"
-        return f"moe_fp8_block_scale_ds_routing_topk{sizes['top_k']}_{groups}"
+        return f"{super().name_prefix(sizes)}_{groups}"
 
     def description(self, sizes: Sizes) -> str:
         return (
