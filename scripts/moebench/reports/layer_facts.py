@@ -65,7 +65,11 @@ def keys_by_form(sizes: Sizes, kind: str) -> dict[str, str | None]:
 def facts(layer: RankLayer) -> Facts:
     """Return rows of what config.json says and of what follows from it."""
     checkpoint = layer.checkpoint
-    rows = [("experts", experts_text(layer.sizes))]
+    sizes = layer.sizes
+    experts = f"{routed_experts(sizes)} of {sizes['num_experts']}, top-k {sizes['top_k']}"
+    if sizes["num_groups"] > 1:
+        experts += f", {sizes['kept_groups']} of {sizes['num_groups']} groups"
+    rows = [("experts", experts)]
     if checkpoint.shared:
         rows.append(("shared experts", shared_text(layer)))
 
@@ -88,14 +92,6 @@ def facts(layer: RankLayer) -> Facts:
     if checkpoint.not_understood:
         rows.append(("not understood", listed(checkpoint.not_understood)))
     return rows
-
-
-def experts_text(sizes: Sizes) -> str:
-    """Return how many experts there are and how many are chosen: "32 of 256, top-k 8"."""
-    text = f"{routed_experts(sizes)} of {sizes['num_experts']}, top-k {sizes['top_k']}"
-    if sizes["num_groups"] > 1:
-        text += f", {sizes['kept_groups']} of {sizes['num_groups']} groups"
-    return text
 
 
 def shared_text(layer: RankLayer) -> str:
