@@ -173,6 +173,7 @@ def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
         rows = rows[rows.tolerance == args.tolerance]
         if rows.empty:
             raise UserError(f"--tolerance: nothing is recorded at {args.tolerance}")
+
     # in the order of `moebench data`, then those that it does not list
     names = dict.fromkeys([*catalogue.by_name(), *rows.definition])
     places = {name: place for place, name in enumerate(names)}

@@ -16,6 +16,7 @@ from moebench.core.arguments import count
 from moebench.core.errors import UserError
 from moebench.models import add_model, scales
 from moebench.models.checkpoint import Assumptions, Checkpoint, read_file
+from moebench.models.scales import Facts
 from moebench.operators import catalogue
 from moebench.operators.fp8.routed import routed_key
 from moebench.operators.layers import Split
@@ -163,7 +164,7 @@ def shared_count(args: argparse.Namespace, checkpoint: Checkpoint) -> int:
     return shared.count
 
 
-def wrapped(rows: list[tuple[str, str]]) -> list[str]:
+def wrapped(rows: Facts) -> list[str]:
     """Return rows as lines of WIDTH: a row's name, and its text beside it."""
     lines = []
     for name, text in rows:

@@ -37,13 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: the first solution's own",
     )
 
-    kinds = ", ".join(KINDS)
     add(
         "--workloads",
         nargs="+",
         default=[],
         metavar="W",
-        help=f"T, a uuid, or KIND:T, the FP8 layer with a made-up routing ({kinds}); default: a few",
+        help="T, a uuid, or KIND:T, the FP8 layer with a made-up routing "
+        f"({', '.join(KINDS)}); default: a few",
     )
     add("--calls", type=count(), default=10, help="default: 10")
     add("--counters", action="store_true", help="hardware counters of each launch, through ncu")
@@ -84,7 +84,7 @@ def main(args: argparse.Namespace) -> int:
         command=args.command_line,
         say=progress.say,
     )
-    records: list[ProfileRecord] = []
+    records = []
     try:
         for record in profile_all(job):
             records.append(record)

@@ -147,7 +147,9 @@ def main(args: argparse.Namespace) -> int:
     screen = console()
     logging.getLogger("flashinfer_bench").setLevel(logging.CRITICAL)  # it becomes a result
 
-    with place_of(request) as place:
+    ray = request.ray
+    place_of_run = nullcontext(ThisMachine()) if ray is None else on_ray.connected(ray or None)
+    with place_of_run as place:
         if place.text:
             screen.print(f"{place.text}: waiting for the first")
         device = place.survey()
@@ -162,13 +164,6 @@ def main(args: argparse.Namespace) -> int:
                 show(outcome)
                 passed = passed and outcome.passed
     return 0 if passed else 1
-
-
-def place_of(request: RunRequest):
-    """Return a context of what evaluates: this machine, or a cluster."""
-    if request.ray is None:
-        return nullcontext(ThisMachine())
-    return on_ray.connected(request.ray or None)
 
 
 def record(plan: Plan, outcome: Outcome) -> None:

@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from flashinfer_bench import Solution
 
 from moebench.core import provenance
 from moebench.core.arguments import count, output_file
 from moebench.core.errors import CannotRun, UserError
 from moebench.core.schema import write_record
+from moebench.judging.building import Solutions
 from moebench.judging.device import device_here
 from moebench.judging.selection import choose_layer, select
 from moebench.judging.tolerances import TOLERANCES
@@ -135,7 +135,7 @@ def resident_layers(
 
 def measure(
     record: ServedRecord,
-    solutions: dict[str, Solution],
+    solutions: Solutions,
     layer_key: str,
     round_count: int,
     output: Path | None,
@@ -161,7 +161,7 @@ def measure(
 
 
 def points_at_each_count(
-    head: Head, solutions: dict[str, Solution], layer_key: str, round_count: int
+    head: Head, solutions: Solutions, layer_key: str, round_count: int
 ) -> Iterator[list[Point]]:
     """Yield the points of all solutions at each token count.
 

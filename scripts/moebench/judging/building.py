@@ -14,10 +14,11 @@ from moebench.core.errors import first_line
 from moebench.packing import manifest
 from moebench.packing.build_ahead import build_timed
 
+Solutions = dict[str, Solution]  # name -> packed solution
 Say = Callable[[str], None]  # takes a line for the user
 
 
-def build_slow(solutions: dict[str, Solution], say: Say) -> None:
+def build_slow(solutions: Solutions, say: Say) -> None:
     """Build those solutions whose manifest says that their first use takes long (`first_use`).
 
     A build that fails is only reported here: the run evaluates it as COMPILE_ERROR.

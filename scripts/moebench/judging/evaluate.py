@@ -140,7 +140,10 @@ class Evaluator:
         findings = {}
         for name in task.names:
             if (task.definition_name, name) in self.hung:
-                findings[name] = self.skipped_after_timeout(task, name)
+                seconds = self.plan.config.timeout_seconds
+                label = self.hung[task.definition_name, name]
+                log = f"skipped: no result after {seconds} s on {label}, see there; "
+                findings[name] = Finding(TIMEOUT, log=f"{log}--timeout takes other seconds")
             else:
                 to_run.append(name)
         if not to_run:
@@ -151,13 +154,6 @@ class Evaluator:
             if finding.status == TIMEOUT:
                 self.hung[task.definition_name, name] = task.label
         return findings
-
-    def skipped_after_timeout(self, task: Task, name: str) -> Finding:
-        """Return the finding about a solution that is not run again after a time-out."""
-        seconds = self.plan.config.timeout_seconds
-        label = self.hung[task.definition_name, name]
-        log = f"skipped: no result after {seconds} s on {label}, see there; "
-        return Finding(TIMEOUT, log=f"{log}--timeout takes other seconds")
 
     def run(self, part: Part, task: Task, names: list[str]) -> dict[str, Finding]:
         """Run some of a task's solutions. Return name -> what is found; one not run is left out.

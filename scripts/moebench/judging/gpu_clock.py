@@ -73,7 +73,7 @@ def spans_ms(recorded: Iterable[Activity], calls: int) -> list[float]:
     recorded: marks, and the activities between them. Raises RuntimeError where marks are missing,
     as without CUPTI, and for a call that did nothing on the device.
     """
-    parts: list[list[Activity]] = [[]]
+    parts = [[]]
     for activity in sorted(recorded, key=lambda activity: activity.start):
         if MARK in activity.name:
             parts.append([])

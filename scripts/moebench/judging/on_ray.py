@@ -301,7 +301,7 @@ def tasks_in_order(plan: Plan) -> list[Task]:
     Those of one definition and the same solutions follow each other, as an actor needs seconds to
     change. Among them the longest are first: begun last, one would keep the run waiting.
     """
-    groups: dict[tuple, list[Task]] = defaultdict(list)
+    groups = defaultdict(list)
     for task in plan:
         groups[task.definition_name, task.names].append(task)
 

@@ -16,13 +16,13 @@ from flashinfer_bench import (
     BenchmarkConfig,
     Definition,
     EvaluationStatus,
-    Solution,
     Trace,
     Workload,
 )
 
 from moebench.core import paths
 from moebench.judging import fib
+from moebench.judging.building import Solutions
 from moebench.judging.device import Device
 from moebench.judging.tolerances import Tolerance
 
@@ -110,7 +110,7 @@ class Part:
     """
 
     definition: Definition
-    solutions: dict[str, Solution]
+    solutions: Solutions
     skipped: tuple[str, ...]
     tasks: tuple[Task, ...]
     path: Path | None = None
@@ -121,7 +121,7 @@ class Part:
     renew_worker: bool = False
 
     @property
-    def ours_to_run(self) -> dict[str, Solution]:
+    def ours_to_run(self) -> Solutions:
         """This repository's solutions that a task is for, by name."""
         ours = {}
         for task in self.tasks:

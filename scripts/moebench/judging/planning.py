@@ -8,12 +8,13 @@ What cannot be run is skipped with a line in the plan, or refused where nothing 
 from dataclasses import dataclass
 from pathlib import Path
 
-from flashinfer_bench import BenchmarkConfig, Definition, Solution
+from flashinfer_bench import BenchmarkConfig, Definition
 
 from moebench.core import paths
 from moebench.core.arguments import writable
 from moebench.core.errors import CannotRun, UserError
 from moebench.judging import dataset, fib
+from moebench.judging.building import Solutions
 from moebench.judging.device import Device, needs_renewal, too_large
 from moebench.judging.plan import EVERY, Part, Plan, RunRequest, Task
 from moebench.judging.selection import check_device, eligible, is_for
@@ -106,7 +107,7 @@ class Planner:
 
     request: RunRequest
     device: Device
-    third_party: dict[str, Solution]
+    third_party: Solutions
     config: BenchmarkConfig
     root: Path
     clock: str
@@ -249,7 +250,7 @@ class Planner:
             workloads.append(routing_kinds.workload(kind, tokens, layer_key))
         return workloads
 
-    def our_solutions(self, definition_name: str) -> tuple[dict[str, Solution], list[str]]:
+    def our_solutions(self, definition_name: str) -> tuple[Solutions, list[str]]:
         """Return this repository's solutions that can be run, by name, and a line for each that is
         asked for and cannot.
         """

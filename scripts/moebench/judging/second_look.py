@@ -90,19 +90,14 @@ def after_look(by_fib: Finding, again: Finding) -> Finding:
         return without_look(by_fib, "out of memory")
 
     if by_fib.status == PASSED:
-        return after_passing(by_fib, again)
+        if again.status == PASSED:  # with sentences on what is odd, if anything is
+            return replace(by_fib, sentences=again.sentences)
+        if again.status == EvaluationStatus.INCORRECT_NUMERICAL:
+            return replace(again, sentences=[*again.sentences, ON_FRESH_INPUT])
+        return again
     if again.status == PASSED:
         return replace(by_fib, sentences=[UNSTEADY])
     return replace(by_fib, sentences=again.sentences or again.log.splitlines()[-1:])
-
-
-def after_passing(by_fib: Finding, again: Finding) -> Finding:
-    """Return the same for a solution that has passed FIB's evaluation."""
-    if again.status == PASSED:  # with sentences on what is odd, if anything is
-        return replace(by_fib, sentences=again.sentences)
-    if again.status == EvaluationStatus.INCORRECT_NUMERICAL:
-        return replace(again, sentences=[*again.sentences, ON_FRESH_INPUT])
-    return again
 
 
 def without_look(by_fib: Finding, reason: str) -> Finding:

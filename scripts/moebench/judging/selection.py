@@ -7,11 +7,9 @@ A layer is named by its key in the catalogue, as "glm-5-ep8" or "small". Those o
 `catalogue.keys_for_gpu` need a GPU; the others are small ones, for a machine without.
 """
 
-from flashinfer_bench import Solution
-
 from moebench.core.arguments import check_cache
 from moebench.core.errors import CannotRun
-from moebench.judging.building import Say, build_slow
+from moebench.judging.building import Say, Solutions, build_slow
 from moebench.judging.device import Device, survey
 from moebench.operators import catalogue
 from moebench.operators.catalogue import form, operator, small_like
@@ -50,7 +48,7 @@ def check_device(layer_key: str, on_gpu: bool) -> None:
         )
 
 
-def select(names: list[str], layer_key: str, say: Say) -> dict[str, Solution]:
+def select(names: list[str], layer_key: str, say: Say) -> Solutions:
     """Return the `eligible` solutions on this machine, and build those that take minutes to build.
 
     Tells the user which are skipped, and why. Raises as `eligible`, and CannotRun if all are.
@@ -65,9 +63,7 @@ def select(names: list[str], layer_key: str, say: Say) -> dict[str, Solution]:
     return solutions
 
 
-def eligible(
-    names: list[str], layer_key: str, device: Device
-) -> tuple[dict[str, Solution], list[str]]:
+def eligible(names: list[str], layer_key: str, device: Device) -> tuple[Solutions, list[str]]:
     """Return name -> packed solution for a layer, and a line for each solution that is skipped.
 
     names: of the solutions; [] for all that serve a layer of this operator. Raises UserError for a
@@ -99,9 +95,7 @@ def eligible(
     return solutions, skipped
 
 
-def why_not_run(
-    name: str, packed: dict[str, Solution], layer_key: str, device: Device
-) -> str | None:
+def why_not_run(name: str, packed: Solutions, layer_key: str, device: Device) -> str | None:
     """Return why a solution cannot be run on a layer here, or None where it can.
 
     packed: layer key -> the solution, for each layer that it serves.

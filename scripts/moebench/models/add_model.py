@@ -59,10 +59,12 @@ def add(key: str, checkpoint: Checkpoint, sizes: Sizes) -> list[str]:
     after = with_layer(before, key, checkpoint, sizes)
     definitions = list(names.values())
     files = [table, *files_of(definitions)]
+
     folders = []
     for name in definitions:
         file = paths.ROOT / paths.blob_file(name, "any")
         folders.append(file.parent)
+
     with undone_on_failure(files, folders):
         write_atomically(table, after)
         read_again()

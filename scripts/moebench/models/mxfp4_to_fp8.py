@@ -68,6 +68,7 @@ def to_fp8(packed: torch.Tensor, scales: torch.Tensor, name: str = "weights") ->
     that names the first block whose values no FP8 block has, and ValueError for other shapes.
     """
     check_shapes(packed, scales, name)
+
     packed = packed.view(torch.uint8)
     low = packed & 15
     high = packed >> 4

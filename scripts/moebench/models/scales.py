@@ -24,6 +24,8 @@ NOT_CERTAIN = (
     "leave room, which moebench.models.mxfp4_to_fp8 says"
 )
 
+Facts = list[tuple[str, str]]  # rows for the terminal, each a name and a text
+
 
 @dataclass(frozen=True)
 class Scales:
@@ -135,7 +137,7 @@ def matrices_of(name: str, tensor: torch.Tensor) -> Iterator[Scales]:
         yield Scales(f"{name}, expert {number}", exponents)
 
 
-def rows_of(tally: Tally) -> list[tuple[str, str]]:
+def rows_of(tally: Tally) -> Facts:
     """Return a tally as rows for the terminal, each a name and a text."""
     uncertain = tally.blocks - tally.exact - tally.nan
     exact = f"{tally.blocks}, of which {tally.exact} are exact as FP8 whatever their weights"

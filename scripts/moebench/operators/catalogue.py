@@ -17,7 +17,7 @@ from moebench.operators.fp8.renorm import Renorm
 from moebench.operators.fp8.routed import Routed, routers
 from moebench.operators.fp8.shared import SharedExperts
 from moebench.operators.fp8.sigmoid_bias import SigmoidBias
-from moebench.operators.layers import Sizes, cached, has_all_experts
+from moebench.operators.layers import Layers, Sizes, cached, has_all_experts
 from moebench.operators.moe_bf16 import MoeBf16
 from moebench.operators.mxfp8_linear import Mxfp8Linear
 from moebench.operators.operator import Operator
@@ -31,7 +31,7 @@ OPERATORS = (SIGMOID_BIAS, RENORM, MoeBf16(), Mxfp8Linear(), ROUTED, MXFP4, SHAR
 
 
 @cached
-def layer_sizes() -> dict[str, Sizes]:
+def layer_sizes() -> Layers:
     """Return layer key -> sizes, of every layer."""
     sizes = {}
     for family in OPERATORS:

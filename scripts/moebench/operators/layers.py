@@ -70,6 +70,9 @@ class Sizes(TypedDict):
     small: bool  # for machines without a GPU
 
 
+Layers = dict[str, Sizes]  # layer key -> sizes
+
+
 @dataclass(frozen=True)
 class Split:
     """How ranks share a layer.
@@ -149,7 +152,7 @@ def models() -> dict[str, dict]:
 
 
 @cached
-def layer_sizes() -> dict[str, Sizes]:
+def layer_sizes() -> Layers:
     """Return layer key -> sizes on one rank, of the layers of all models."""
     sizes = {}
     for name, model in models().items():
@@ -159,7 +162,7 @@ def layer_sizes() -> dict[str, Sizes]:
 
 
 @cached
-def layers_of(routing: str, shared: bool = False) -> dict[str, Sizes]:
+def layers_of(routing: str, shared: bool = False) -> Layers:
     """Return layer key -> sizes of the layers with a routing, "sigmoid-bias" for instance.
 
     shared: those that have shared experts, or else those that have none.

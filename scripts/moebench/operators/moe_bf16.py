@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from flashinfer_bench import Trace, Workload
 
-from moebench.operators.operator import Case, Operator, const, module_source, tensor, var
+from moebench.operators.fp8.arguments import axes
+from moebench.operators.operator import Case, Operator, Tensors, module_source, tensor
 from moebench.operators.roofline import Bound, Counts
 from moebench.operators.routing.numbers import exponential, normal, normalised
 
@@ -61,6 +62,14 @@ LAYER_SIZES = {
         "intermediate_size": 128,
         "small": True,
     },
+}
+# Axis of a definition -> its description
+MEANINGS = {
+    "num_experts": "Experts of the layer, all of them held here.",
+    "top_k": "Experts of a token.",
+    "hidden_size": "Model width.",
+    "intermediate_size": "Width inside an expert.",
+    "gemm1_out_size": "GEMM1's output: gate, then up.",
 }
 POPULARITY = 0.4  # standard deviation of experts' popularities; at 0 all experts are alike
 
@@ -116,17 +125,7 @@ class MoeBf16(Operator):
         return ["model:qwen3-30b-a3b", "quantization:none"]
 
     def axes(self, sizes: dict) -> dict:
-        width = sizes["intermediate_size"]
-        return {
-            "seq_len": var("Tokens in the batch; 0 is legal."),
-            "num_experts": const(
-                sizes["num_experts"], "Experts of the layer, all of them held here."
-            ),
-            "top_k": const(sizes["top_k"], "Experts of a token."),
-            "hidden_size": const(sizes["hidden_size"], "Model width."),
-            "intermediate_size": const(width, "Width inside an expert."),
-            "gemm1_out_size": const(2 * width, "GEMM1's output: gate, then up."),
-        }
+        return axes(MEANINGS, sizes)
 
     def outputs(self, sizes: dict) -> dict:
         description = "Weighted sum over a token's experts."
@@ -142,7 +141,7 @@ class MoeBf16(Operator):
             self.new_case(key, "few-experts", 40, popularity=8.0),
         ]
 
-    def tensors(self, case: Bf16Case) -> dict[str, torch.Tensor]:
+    def tensors(self, case: Bf16Case) -> Tensors:
         """Return expert ids [T, top_k] int32, best first, and their weights [T, top_k] float32,
         which sum to one.
         """
@@ -166,9 +165,7 @@ class MoeBf16(Operator):
         random = ("hidden_states", "gemm1_weights", "gemm2_weights")
         return self.trace(case, random, ("expert_ids", "expert_weights"), {})
 
-    def counts(
-        self, workload: Workload, stored: dict[str, torch.Tensor], key: str
-    ) -> Counts | None:
+    def counts(self, workload: Workload, stored: Tensors, key: str) -> Counts | None:
         """Return a workload's counts, where every expert is local, or None where it lacks the
         routing.
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from flashinfer_bench import Trace, Workload
 
-from moebench.operators.operator import Case, Operator, const, module_source, tensor, var
+from moebench.operators.operator import Case, Operator, Tensors, const, module_source, tensor, var
 from moebench.operators.roofline import Bound, Counts
 from moebench.operators.routing.numbers import integers
 
@@ -170,7 +170,7 @@ class Mxfp8Linear(Operator):
             self.new_case(key, "harsh-scales-one-token", 1, harsh=True),
         ]
 
-    def tensors(self, case: LinearCase) -> dict[str, torch.Tensor]:
+    def tensors(self, case: LinearCase) -> Tensors:
         low, high = HARSH if case.harsh else TYPICAL
         sizes = LAYER_SIZES[case.layer_key]
         count = sizes["n"] * sizes["k"] // GROUP
@@ -186,7 +186,7 @@ class Mxfp8Linear(Operator):
         stored = ("weight_scale", "x") if case.harsh else ("weight_scale",)
         return self.trace(case, ("x", "weight"), stored, {})
 
-    def counts(self, workload: Workload, stored: dict[str, torch.Tensor], key: str) -> Counts:
+    def counts(self, workload: Workload, stored: Tensors, key: str) -> Counts:
         """Return a workload's counts: a linear layer is one expert, which takes every row."""
         rows = workload.axes["seq_len"]
         return Counts(rows=rows, tokens=rows, active=1)

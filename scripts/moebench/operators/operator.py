@@ -20,6 +20,8 @@ from flashinfer_bench import AxisConst, AxisVar, Definition, TensorSpec, Trace, 
 from moebench.core import paths
 from moebench.operators.roofline import Bound, Counts
 
+Tensors = dict[str, torch.Tensor]  # name in a definition -> tensor
+
 
 @dataclass(frozen=True)
 class Case:
@@ -85,7 +87,7 @@ class Operator(ABC):
         """
 
     @abstractmethod
-    def tensors(self, case: Case) -> dict[str, torch.Tensor]:
+    def tensors(self, case: Case) -> Tensors:
         """Return the inputs of a workload that are stored, as its safetensors file has them."""
 
     @abstractmethod
@@ -93,9 +95,7 @@ class Operator(ABC):
         """Return the workload as FIB writes it down: a trace without a solution."""
 
     @abstractmethod
-    def counts(
-        self, workload: Workload, stored: Mapping[str, torch.Tensor], key: str
-    ) -> Counts | None:
+    def counts(self, workload: Workload, stored: Tensors, key: str) -> Counts | None:
         """Return how many rows and experts a workload has, or None where its stored inputs lack the
         routing. Raises ValueError for tensors of another shape.
         """
@@ -204,7 +204,7 @@ def uuid_of(definition: str, name: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{definition}/{name}"))
 
 
-def stored_tensors(workload: Workload, root: Path) -> dict[str, torch.Tensor]:
+def stored_tensors(workload: Workload, root: Path) -> Tensors:
     """Return a workload's inputs that lie in safetensors files of the data set at root. An input
     whose file is not there is left out.
     """

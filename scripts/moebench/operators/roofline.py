@@ -37,7 +37,7 @@ class Reading(Strict):
 
 def ceilings(path: Path = READINGS) -> dict[str, dict[str, float]]:
     """Return GPU's name -> rate's name -> the best reading on any GPU of that name."""
-    best: dict[str, dict[str, float]] = {}
+    best = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         reading = Reading.model_validate_json(line)
         rates = best.setdefault(reading.hardware, {})

@@ -13,13 +13,12 @@ import hashlib
 from pathlib import Path
 
 import safetensors.torch
-from flashinfer_bench import Trace
 
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import CannotRun
 from moebench.operators import catalogue
-from moebench.operators.operator import Case, stored_tensors
+from moebench.operators.operator import stored_tensors
 from moebench.operators.workloads import cases_by_uuid, read_lines
 
 
@@ -55,7 +54,14 @@ class WorkloadWriter:
         traces = [self.operator.record(case) for case in self.cases.values()]
         our_lines = [trace.model_dump_json() for trace in traces]
         write_lines(self.workload_file, our_lines + users_lines)
-        write_lines(self.counts_file, self.counts_table(traces))
+
+        lines = ["uuid,rows,tokens,active"]
+        for trace in traces:
+            stored = stored_tensors(trace.workload, self.root)
+            counts = self.operator.counts(trace.workload, stored, self.layer_key)
+            numbers = f"{counts.rows},{counts.tokens},{counts.active}"
+            lines.append(f"{trace.workload.uuid},{numbers}")
+        write_lines(self.counts_file, lines)
         checksum_lines = [f"{digest}  {name}" for name, digest in checksums.items()]
         write_lines(self.checksum_file, checksum_lines)
         return written, len(checksums) - written
@@ -83,35 +89,22 @@ class WorkloadWriter:
         for case in self.cases.values():
             name = paths.blob_file(self.definition, case.uuid)
             path = self.root / name
-            if path.exists() and sha256(path.read_bytes()) == self.recorded_sums.get(name):
-                checksums[name] = self.recorded_sums[name]
-            else:
-                checksums[name] = self.write_blob(name, case)
-                written += 1
+            recorded = self.recorded_sums.get(name)
+            if path.exists() and sha256(path.read_bytes()) == recorded:
+                checksums[name] = recorded
+                continue
+
+            content = safetensors.torch.save(self.operator.tensors(case))
+            digest = sha256(content)
+            if recorded not in (None, digest):
+                raise CannotRun(
+                    f"{name}: generated sha256 {digest}, recorded is {recorded}. If the generator "
+                    f"was changed on purpose, delete {self.checksum_file.name}."
+                )
+            write_atomically(path, content)
+            checksums[name] = digest
+            written += 1
         return checksums, written
-
-    def write_blob(self, name: str, case: Case) -> str:
-        """Write the blob of a case; return its sha256. Raises CannotRun as `make`."""
-        content = safetensors.torch.save(self.operator.tensors(case))
-        digest = sha256(content)
-        recorded = self.recorded_sums.get(name, digest)
-        if digest != recorded:
-            raise CannotRun(
-                f"{name}: generated sha256 {digest}, recorded is {recorded}. If the generator "
-                f"was changed on purpose, delete {self.checksum_file.name}."
-            )
-        write_atomically(self.root / name, content)
-        return digest
-
-    def counts_table(self, traces: list[Trace]) -> list[str]:
-        """Return lines of CSV: uuid and counts of each workload."""
-        lines = ["uuid,rows,tokens,active"]
-        for trace in traces:
-            stored = stored_tensors(trace.workload, self.root)
-            counts = self.operator.counts(trace.workload, stored, self.layer_key)
-            numbers = f"{counts.rows},{counts.tokens},{counts.active}"
-            lines.append(f"{trace.workload.uuid},{numbers}")
-        return lines
 
 
 def write_lines(file: Path, lines: list[str]) -> None:

@@ -88,7 +88,12 @@ def undone_if_interrupted(solution: Solution) -> Iterator[None]:
             yield
         except KeyboardInterrupt:
             end_descendants(spared=set())
-            remove_from_fibs_cache(solution)
+            # the folder and the lock that FIB's builders make for a solution
+            cache = get_fib_cache_path()
+            for folder in cache.glob(f"*/*{create_package_name(solution)}"):
+                shutil.rmtree(folder, ignore_errors=True)
+            for lock in cache.glob(f"*/{solution.hash()}.lock"):
+                lock.unlink(missing_ok=True)
             raise
 
 
@@ -107,12 +112,3 @@ def temporary_files_apart() -> Iterator[None]:
             tempfile.tempdir = default
             del os.environ["TMPDIR"]
             os.environ.update(before)
-
-
-def remove_from_fibs_cache(solution: Solution) -> None:
-    """Remove the folder and the lock that FIB's builders make for a solution."""
-    cache = get_fib_cache_path()
-    for folder in cache.glob(f"*/*{create_package_name(solution)}"):
-        shutil.rmtree(folder, ignore_errors=True)
-    for lock in cache.glob(f"*/{solution.hash()}.lock"):
-        lock.unlink(missing_ok=True)

@@ -53,7 +53,13 @@ class Gathering:
     def __init__(self, manifest: Manifest):
         self.name = manifest.name
         self.folders = [name for name in (manifest.based_on, manifest.name) if name]
-        self.files = self.folder_files()
+        # where both folders have a file, the solution's counts
+        self.files = {}
+        for folder in self.folders:
+            root = paths.SOLUTIONS / folder
+            for file in root.rglob("*"):
+                if file.suffix in SUFFIXES and not is_marker(file):
+                    self.files[file.relative_to(root).as_posix()] = file
 
         pending = list(self.files.values())
         for unit in manifest.units:
@@ -63,18 +69,6 @@ class Gathering:
                 pending += self.add(file)
 
         self.check_headers()
-
-    def folder_files(self) -> dict[str, Path]:
-        """Return path -> file, of the solution's folder and of its base's. Where both have a file,
-        the solution's counts.
-        """
-        files = {}
-        for folder in self.folders:
-            root = paths.SOLUTIONS / folder
-            for file in root.rglob("*"):
-                if file.suffix in SUFFIXES and not is_marker(file):
-                    files[file.relative_to(root).as_posix()] = file
-        return files
 
     def unit_file(self, unit: str) -> Path:
         """Return the file of one of the manifest's `units`."""
@@ -189,6 +183,7 @@ class Gathering:
         text = self.text(file)
         if not text:
             raise PackingError(f"{self.place(file)}: got an empty file, want source text")
+
         # FIB writes sources in the encoding of whoever runs it, and Python and nvcc read UTF-8
         for number, line in enumerate(text.splitlines(), 1):
             character = NOT_ASCII.search(line)

@@ -95,7 +95,9 @@ def pack_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list
     and where a package exists, since its sources would be compiled along with the new ones.
     """
     check_name(parent)
-    check_project(parent)
+    file = parent / PROJECT
+    if file.exists() and not file.read_bytes().startswith(MARK.encode()):
+        raise UserError(f"--package: {file} is not of this command; name another folder")
     packages = chosen_packages(names, parent, layer_keys)
     for package in packages:
         if package.folder.exists():
@@ -145,13 +147,6 @@ def check_name(parent: Path) -> None:
                 f"--package: got {parent}, but {distribution} is installed under that name and "
                 "would be replaced; want a new name"
             )
-
-
-def check_project(parent: Path) -> None:
-    """Raise UserError where a pyproject.toml is there that this command has not written."""
-    file = parent / PROJECT
-    if file.exists() and not file.read_bytes().startswith(MARK.encode()):
-        raise UserError(f"--package: {file} is not of this command; name another folder")
 
 
 def chosen_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list[Package]:

@@ -21,16 +21,6 @@ from moebench.operators.fp8 import swiglu
 # Ways to call the layer. In this order: DeepSeek-V3's router is inside; a softmax router is inside;
 # top-k is given; top-k is given and experts are in MXFP4.
 FORMS = ("sigmoid-bias", "renorm", "routed", "mxfp4")
-SIZES = (
-    "num_experts",
-    "num_local_experts",
-    "num_shared_experts",
-    "top_k",
-    "num_groups",
-    "kept_groups",
-    "hidden_size",
-    "intermediate_size",
-)
 
 
 class Range(Strict):
@@ -88,9 +78,8 @@ class Rule(Strict):
         if activation not in self.activations:
             return f"activation: has {activation}, takes {', '.join(self.activations)}"
 
-        for size in SIZES:
-            wanted = getattr(self, size)
-            if not wanted.takes(layer[size]):
+        for size, wanted in self:
+            if isinstance(wanted, Range) and not wanted.takes(layer[size]):
                 return f"{size}: has {layer[size]}, takes {wanted}"
         return None
 

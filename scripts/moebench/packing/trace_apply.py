@@ -54,7 +54,7 @@ def solutions_to_write(names: list[str], keys: list[str]) -> dict[str, Solution]
     if keys:
         wanted &= set(keys)
 
-    chosen: dict[str, Solution] = {}
+    chosen = {}
     packed, _ = pack_all(names)
     for solutions in packed.values():
         for key, solution in solutions.items():
@@ -99,6 +99,7 @@ def with_entry(solution: Solution, key: str) -> Solution:
         "topk_group": sizes["kept_groups"],
     }
     values = {"ENTRY_FILE": file, "ENTRY_FUNCTION": function, "LAYER": layer}
+
     text = (paths.INTEGRATIONS / "flashinfer" / ENTRY).read_text(encoding="utf-8")
     for name, value in values.items():
         text, count = re.subn(rf"^{name} = .*$", f"{name} = {value!r}", text, flags=re.MULTILINE)

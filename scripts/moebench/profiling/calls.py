@@ -42,7 +42,7 @@ def choose_workloads(names: list[str], layer_key: str) -> dict[str, Workload]:
     recorded = dataset.labelled(definition_name(layer_key))
     or_a_kind = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""  # for the message
 
-    chosen: dict[str, Workload] = {}
+    chosen = {}
     for name in names or default_workloads(recorded):
         kind, _, tokens = name.partition(":")
         if kind in kinds and tokens.isdecimal():

@@ -101,8 +101,10 @@ def launches_in(report: str) -> pd.DataFrame:
     if not table or '"Metric Name"' not in table[0]:
         errors = [line.strip() for line in lines if "ERROR" in line]
         raise CannotRun(f"ncu: {errors[0] if errors else 'no table in its output'}")
+
     text = io.StringIO("\n".join(table))
     rows = pd.read_csv(text, dtype=str).astype({"ID": int})
+
     times = rows[rows["Metric Name"] == METRICS["us"]]
     for unit in set(times["Metric Unit"]) - TIME_UNITS:
         raise CannotRun(f"ncu: {METRICS['us']}: got the unit {unit!r}, want nanoseconds")

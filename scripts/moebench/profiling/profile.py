@@ -7,11 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
-from flashinfer_bench import Definition, Solution, Workload
+from flashinfer_bench import Definition, Workload
 from flashinfer_bench.compile import Runnable
 
 from moebench.core import provenance
 from moebench.core.errors import CannotRun, first_line
+from moebench.judging.building import Solutions
 from moebench.judging.fib import time_runnable
 from moebench.operators.catalogue import definition, definition_name
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
@@ -33,7 +34,7 @@ class Job:
     user on what is done now, or with failed=True on what could not be done.
     """
 
-    solutions: dict[str, Solution]
+    solutions: Solutions
     layer_key: str
     workloads: dict[str, Workload]
     device: str

@@ -26,6 +26,7 @@ def changes_table(rows: pd.DataFrame) -> Table:
     for side in ("before", "after"):
         columns = {f"{name}_{side}": name for name in ("ms", "runs", "range_from")}
         sides.append(both[list(columns)].rename(columns=columns))
+
     notes = [
         f"A change: the ranges of both sides' runs do not overlap; {ranges_text(pd.concat(sides))}"
     ]

@@ -65,7 +65,7 @@ def solutions_table(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) ->
 
     table_rows = []
     for name, means in by_solution(rows, verdicts).iterrows():
-        row: Row = [name, ratio_cell(means)]
+        row = [name, ratio_cell(means)]
         row += [times.get((name, count)) for count in tokens]
         row.append(decimal(means.score, 1, "x") if means.complete else None)
         row += [passes(means, each) for each in tolerances]
@@ -180,7 +180,7 @@ def exactness_table(rows: pd.DataFrame) -> Table:
     """
     table_rows = []
     for name, means in by_solution(rows).sort_index().iterrows():
-        row: Row = [name]
+        row = [name]
         for tolerance in STRICT_FIRST:
             passed = passes(means, tolerance).text
             matched = decimal(means[f"matched_{tolerance}"], 3)

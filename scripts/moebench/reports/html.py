@@ -85,18 +85,6 @@ const RESULTS = "{results}";
 
 def page(rows: pd.DataFrame) -> str:
     """Return the HTML of rows of `measurements.load`, of any definitions and GPUs."""
-    return PAGE.format(
-        style=(FOLDER / "page.css").read_text(encoding="utf-8"),
-        tied=escape(TIED_WORDS),
-        heads="".join(headings()),
-        plotly=compressed(get_plotlyjs()),
-        results=compressed(results_json(rows)),
-        script=(FOLDER / "page.js").read_text(encoding="utf-8"),
-    )
-
-
-def headings() -> list[str]:
-    """Return a <th> for each column of the table."""
     heads = []
     for at, (column, heading) in enumerate(HEADINGS.items()):
         kinds = "" if column in WORDS else "number"
@@ -105,7 +93,14 @@ def headings() -> list[str]:
         kinds = kinds.strip()
         button = f"<button>{escape(heading)}</button>"
         heads.append(f'<th class="{kinds}" data-column="{column}">{button}</th>')
-    return heads
+    return PAGE.format(
+        style=(FOLDER / "page.css").read_text(encoding="utf-8"),
+        tied=escape(TIED_WORDS),
+        heads="".join(heads),
+        plotly=compressed(get_plotlyjs()),
+        results=compressed(results_json(rows)),
+        script=(FOLDER / "page.js").read_text(encoding="utf-8"),
+    )
 
 
 def compressed(text: str) -> str:

@@ -20,6 +20,7 @@ from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.models.checkpoint import Checkpoint
 from moebench.models.expected_bound import expected_bound
+from moebench.models.scales import Facts
 from moebench.operators import catalogue
 from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.routed import after_routing
@@ -61,10 +62,14 @@ def keys_by_form(sizes: Sizes, kind: str) -> dict[str, str | None]:
     return {form: by_name.get(name) for form, name in names.items()}
 
 
-def facts(layer: RankLayer) -> list[tuple[str, str]]:
+def facts(layer: RankLayer) -> Facts:
     """Return rows of what config.json says and of what follows from it."""
     checkpoint = layer.checkpoint
-    rows = [("experts", experts_text(layer.sizes))]
+    sizes = layer.sizes
+    experts = f"{routed_experts(sizes)} of {sizes['num_experts']}, top-k {sizes['top_k']}"
+    if sizes["num_groups"] > 1:
+        experts += f", {sizes['kept_groups']} of {sizes['num_groups']} groups"
+    rows = [("experts", experts)]
     if checkpoint.shared:
         rows.append(("shared experts", shared_text(layer)))
 
@@ -87,14 +92,6 @@ def facts(layer: RankLayer) -> list[tuple[str, str]]:
     if checkpoint.not_understood:
         rows.append(("not understood", listed(checkpoint.not_understood)))
     return rows
-
-
-def experts_text(sizes: Sizes) -> str:
-    """Return how many experts there are and how many are chosen: "32 of 256, top-k 8"."""
-    text = f"{routed_experts(sizes)} of {sizes['num_experts']}, top-k {sizes['top_k']}"
-    if sizes["num_groups"] > 1:
-        text += f", {sizes['kept_groups']} of {sizes['num_groups']} groups"
-    return text
 
 
 def shared_text(layer: RankLayer) -> str:
@@ -121,7 +118,7 @@ def widths_text(layer: RankLayer) -> str:
     return text
 
 
-def memory_rows(layer: RankLayer) -> list[tuple[str, str]]:
+def memory_rows(layer: RankLayer) -> Facts:
     """Return rows of the memory that a layer's weights take, and those of all MoE layers."""
     checkpoint = layer.checkpoint
     expert_bytes = checkpoint.operator.expert_bytes(layer.sizes)
@@ -230,7 +227,7 @@ def best_first(serving: Serving) -> tuple[int, float, float, str]:
     return len(refused), here, serving.elsewhere or math.inf, serving.solution
 
 
-def serving_rows(layer: RankLayer, servings: list[Serving]) -> list[tuple[str, str]]:
+def serving_rows(layer: RankLayer, servings: list[Serving]) -> Facts:
     """Return a row for each form with the solutions that serve it, and a row with those that serve
     no form and why.
     """

@@ -31,7 +31,13 @@ def caption(rows: pd.DataFrame) -> str:
     rows: those of the table.
     """
     compared = compared_rows(rows)
-    parts = [*main_versions(compared), *circumstances(compared)]
+    parts = []
+    for name in IN_CAPTION:
+        pattern = rf"(?:^|; ){name} ([^;]+)"
+        versions = compared.versions.str.extract(pattern, expand=False).dropna()
+        if len(versions):
+            parts.append(f"{name} {joined(versions)}")
+    parts += circumstances(compared)
 
     earlier = compared[compared.counts & compared.earlier_code.notna()]
     if len(earlier):
@@ -108,17 +114,6 @@ def solutions_by_value(rows: pd.DataFrame, column: str) -> dict[str, str]:
     for value, of_value in rows.groupby(column):
         names[value] = ", ".join(sorted(of_value.solution.unique()))
     return names
-
-
-def main_versions(rows: pd.DataFrame) -> list[str]:
-    """Return a text for each of IN_CAPTION with the versions in these rows: "torch 2.11.0"."""
-    texts = []
-    for name in IN_CAPTION:
-        pattern = rf"(?:^|; ){name} ([^;]+)"
-        versions = rows.versions.str.extract(pattern, expand=False).dropna()
-        if len(versions):
-            texts.append(f"{name} {joined(versions)}")
-    return texts
 
 
 def conditions(tolerance: str, protocol: str, clock: str) -> str:

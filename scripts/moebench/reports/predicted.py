@@ -59,7 +59,7 @@ def table_row(layer: ModelLayer, record: ServedRecord) -> Row:
     if source.key == layer.key:
         name += f", {record.head.layers} of {layer.count} layers"
 
-    row: Row = [layer.name, name]
+    row = [layer.name, name]
     for tokens in SERVED_TOKENS:
         ms = predicted_ms(layer, record, tokens)
         row.append(None if ms is None else f"{ms:.2f}")

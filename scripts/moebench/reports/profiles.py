@@ -77,7 +77,7 @@ def section(record: ProfileRecord, uuids: Iterable[str]) -> list[Row]:
         texts[profile.uuid] = profile_texts(profile, has_bound)
         names |= dict.fromkeys(profile.stages)
 
-    rows: list[Row] = []
+    rows = []
     for name in [*names, *CALL_ROWS]:
         cells = [texts.get(uuid, {}).get(name) for uuid in uuids]
         if any(cells):

@@ -158,7 +158,7 @@ def tables(plan: Plan, part: Part, outcomes: list[Outcome]) -> Iterator[Table]:
     for outcome in outcomes:
         traces += [result.trace for result in outcome.evaluated.values()]
 
-    by_device: dict[str, list[Trace]] = defaultdict(list)
+    by_device = defaultdict(list)
     for trace in traces:
         by_device[trace.evaluation.environment.hardware].append(trace)
     if outcomes and not by_device:

@@ -86,9 +86,17 @@ def is_stale(head: Head, solution: str) -> bool:
 def table(record: ServedRecord) -> Table:
     """Return a row for each token count, and the scratch memory at the greatest one."""
     rows = [time_row(record, tokens) for tokens in record.tokens]
+
+    tokens = record.tokens[-1]
+    row = [f"scratch MB at {tokens}", ""]
+    for point in record.points_in_order(tokens):
+        is_recorded = point and point.scratch_mb
+        row.append(f"{point.scratch_mb:,.1f}" if is_recorded else None)
+    scratch_rows = [row] if any(row[2:]) else []
+
     return Table(
         head=["T", "bound", *record.solutions],
-        sections=[rows, scratch_rows(record)],
+        sections=[rows, scratch_rows],
         title=title(record.head),
         word_columns=0,
         caption=CAPTION,
@@ -102,7 +110,7 @@ def time_row(record: ServedRecord, tokens: int) -> Row:
     slowest_round = max(timed[0].rounds) if timed else 0
 
     bound_ms = record.points_at(tokens)[0].bound_ms
-    row: Row = [tokens, f"{bound_ms:.3f}" if record.has_bound else None]
+    row = [tokens, f"{bound_ms:.3f}" if record.has_bound else None]
     for point in record.points_in_order(tokens):
         row.append(time_cell(point, slowest_round, record.has_bound))
     return row
@@ -126,16 +134,6 @@ def time_cell(point: Point | None, slowest_round: float, has_bound: bool) -> Cel
     if not point.graph:
         text += " *"
     return Cell(text, "best" if min(point.rounds) <= slowest_round else "")
-
-
-def scratch_rows(record: ServedRecord) -> list[Row]:
-    """Return a row with the MB of scratch at the greatest token count; [] if none is recorded."""
-    tokens = record.tokens[-1]
-    row: Row = [f"scratch MB at {tokens}", ""]
-    for point in record.points_in_order(tokens):
-        is_recorded = point and point.scratch_mb
-        row.append(f"{point.scratch_mb:,.1f}" if is_recorded else None)
-    return [row] if any(row[2:]) else []
 
 
 def not_captured(points: list[Point]) -> list[str]:

@@ -62,7 +62,7 @@ def judge_traces(recorded: list[Recorded]) -> tuple[list[State], list[str]]:
 
     Of a data set without sources, and of a file outside any data set, not all sources are known.
     """
-    sources_of_root: dict[Path | None, Sources] = {}
+    sources_of_root = {}
     warnings = []
     for root in {each.root for each in recorded}:
         sources_of_root[root], faults = sources(root)
@@ -136,21 +136,18 @@ def left_to_run(plan: Plan, resume: bool) -> Plan:
     """
     parts = {}
     for name, part in plan.parts.items():
-        recorded = traces_in_output(part.path) if part.path else []
+        recorded = []
+        if part.path:
+            try:
+                recorded = trace_files.read_saved(part.path)
+            except ValueError as error:
+                raise UserError(
+                    f"{part.path}: has lines that are no traces; fix it, or choose another --output"
+                ) from error
         if resume:
             part = part.without(reusable(plan, part, recorded))
         parts[name] = part
     return replace(plan, parts=parts)
-
-
-def traces_in_output(path: Path) -> list[Trace]:
-    """Return the traces in a run's output file. Raises UserError if it holds something else."""
-    try:
-        return trace_files.read_saved(path)
-    except ValueError as error:
-        raise UserError(
-            f"{path}: has lines that are no traces; fix it, or choose another --output"
-        ) from error
 
 
 def reusable(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str], list[Trace]]:

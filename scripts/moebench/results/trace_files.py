@@ -75,7 +75,9 @@ def trace_files_below(wanted: list[Path]) -> list[Path]:
 
 def read_file(file: Path) -> tuple[list[Recorded], list[str]]:
     """Return a file's traces with an evaluation, and a warning for each line that is no trace."""
-    root = data_set_of(file)
+    data_sets = [each for each in file.resolve().parents if (each / "definitions").is_dir()]
+    root = data_sets[0] if data_sets else None  # the nearest
+
     name = str(file)
     if root == paths.ROOT:  # shown alike wherever this repository lies
         name = file.resolve().relative_to(root).as_posix()
@@ -94,14 +96,6 @@ def read_file(file: Path) -> tuple[list[Recorded], list[str]]:
         if trace.solution is not None and trace.evaluation is not None:
             recorded.append(Recorded(trace, place, root))
     return recorded, warnings
-
-
-def data_set_of(file: Path) -> Path | None:
-    """Return the nearest folder above a file that holds definitions/, or None."""
-    for folder in file.resolve().parents:
-        if (folder / "definitions").is_dir():
-            return folder
-    return None
 
 
 def read_saved(path: Path) -> list[AnyTrace]:
@@ -147,7 +141,9 @@ def keep_newest_source(traces: list[Trace]) -> list[Trace]:
     for trace in in_order:
         if source_hash(trace) == newest_source[experiment_of(trace)]:
             remaining.append(trace)
-    return sorted(remaining, key=experiment_and_protocol)
+    return sorted(
+        remaining, key=lambda trace: (*experiment_of(trace), of_trace(trace).protocol or "")
+    )
 
 
 def experiment_of(trace: Trace) -> tuple:
@@ -161,11 +157,6 @@ def experiment_of(trace: Trace) -> tuple:
         provenance.hardware,
         provenance.tolerance or "",
     )
-
-
-def experiment_and_protocol(trace: Trace) -> tuple:
-    """Return the key by which the traces in a file are sorted."""
-    return *experiment_of(trace), of_trace(trace).protocol or ""
 
 
 def source_hash(trace: Trace) -> str | None:

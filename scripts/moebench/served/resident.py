@@ -16,6 +16,7 @@ from moebench.operators.catalogue import definition, operator, router, router_si
 from moebench.operators.fp8.layer import append_shared_experts
 from moebench.operators.fp8.mxfp4 import SCALE_BIAS
 from moebench.operators.layers import Sizes, routed_experts
+from moebench.operators.operator import Tensors
 from moebench.operators.routing import trained_router
 from moebench.operators.routing.kinds import offset_of
 
@@ -135,7 +136,7 @@ def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resi
 
 def weights(
     layer_key: str, shapes: dict[str, tuple[int, ...]], generator: torch.Generator
-) -> dict[str, torch.Tensor]:
+) -> Tensors:
     """Return a layer's weights and their scales.
 
     The scales' mean is 1 / sqrt(K), so that a GEMM's outputs, sums over K products, are about as
@@ -177,7 +178,7 @@ def integers(
 class Routing:
     """A layer's routing inputs by name, and the experts [T, top_k] that they choose."""
 
-    inputs: dict[str, torch.Tensor]
+    inputs: Tensors
     experts: torch.Tensor
 
 

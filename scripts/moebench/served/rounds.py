@@ -12,6 +12,7 @@ from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry
 
 from moebench.core.errors import CannotRun, first_line
+from moebench.judging.building import Solutions
 from moebench.judging.calling import call
 from moebench.judging.tolerances import Tolerance, compared_at
 from moebench.operators.catalogue import definition
@@ -89,7 +90,7 @@ class Result:
         )
 
 
-def measure(solutions: dict[str, Solution], request: Request) -> Iterator[list[Point]]:
+def measure(solutions: Solutions, request: Request) -> Iterator[list[Point]]:
     """Yield the points of all solutions at each token count. solutions: packed, by name.
 
     Raises CannotRun where the reference does not run.

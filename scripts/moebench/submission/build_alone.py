@@ -43,7 +43,11 @@ def main(folder: Path, hardware: str) -> None:
         # FIB's builder for CUDA has compiled them itself
         has_cuda = any(source.path.endswith(".cu") for source in solution.sources)
         if has_cuda and solution.spec.language.value != "cuda":
-            compile_kernels(runnable)
+            # without opening the library, which needs a driver
+            tvm_ffi.cpp.load = tvm_ffi.cpp.build
+            tvm_ffi.cpp.load_inline = tvm_ffi.cpp.build_inline
+            package = runnable._callable.__module__.rpartition(".")[0]
+            importlib.import_module(f"{package}.build").load_kernels()
             done.append("CUDA sources compiled and linked by nvcc")
         done.append("not checked: that it runs, for want of a CUDA device")
 
@@ -75,14 +79,6 @@ def call_once(definition: Definition, runnable) -> str:
     if not torch.isfinite(output.float()).all():
         raise ValueError(f"a call with {TOKENS} tokens gave an output that is not finite")
     return f"called once with {TOKENS} tokens on {torch.cuda.get_device_name()}"
-
-
-def compile_kernels(runnable) -> None:
-    """Compile and link CUDA sources without opening the library, which needs a driver."""
-    tvm_ffi.cpp.load = tvm_ffi.cpp.build
-    tvm_ffi.cpp.load_inline = tvm_ffi.cpp.build_inline
-    package = runnable._callable.__module__.rpartition(".")[0]
-    importlib.import_module(f"{package}.build").load_kernels()
 
 
 if __name__ == "__main__":

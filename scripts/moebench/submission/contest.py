@@ -187,6 +187,7 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
     rows = rows[(rows.source == "current") & (rows.tolerance == "contest")]
     rows = merge_runs(rows, ["hardware", "uuid"])
     passed = rows[rows.passed]
+
     machine = passed.hardware.mode()[0] if len(passed) else None
     proven = set(passed.uuid[passed.hardware == machine])
 

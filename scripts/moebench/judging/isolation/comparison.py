@@ -96,6 +96,7 @@ def compare(
             correctness = Correctness(max_relative_error=error, max_absolute_error=error)
             sentences = diagnosis_of(definition, output, config)
             return Finding(Status.INCORRECT_NUMERICAL, correctness, sentences)
+
         absolute, relative, _, matched = fib.compute_error_stats(
             output.tensor, output.expected, config
         )

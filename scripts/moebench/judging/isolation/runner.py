@@ -95,10 +95,7 @@ class IsolatedRunner:
         job = self.new_job(definition, fresh, one_trial, root, is_timed=False)
         for solution in solutions:
             yield self.examine(job, solution)
-        self.free_inputs(job)
-
-    def free_inputs(self, job: Job) -> None:
-        """Free the device's memory: processes drop their inputs, and torch what it has cached."""
+        # processes drop their inputs, and torch what it has cached
         no_inputs = replace(job, trials=[], inputs_number=next(INPUTS_NUMBERS))
         for process in list(self.processes.values()):
             process.begin(job.config.timeout_seconds)

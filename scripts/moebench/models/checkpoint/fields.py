@@ -59,6 +59,7 @@ class Fields:
         for entry in facts()["implied"]:
             if values.get("model_type") in entry["model_types"]:
                 implied |= entry
+
         names = dict(facts()["fields"])
 
         widths = names["intermediate_size"]

@@ -86,6 +86,7 @@ def storage_of(
         reason = fault(scheme, source, fp8_activations)
         if reason:
             reasons[layer] = reason
+
     if len(reasons) == len(layers):
         raise ValueError(reasons[layers[0]])
     kind = most_frequent(schemes[layer].kind for layer in layers if layer not in reasons)

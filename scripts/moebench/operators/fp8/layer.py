@@ -16,11 +16,11 @@ from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.arguments import axes, outputs
 from moebench.operators.fp8.reference import BLOCK
 from moebench.operators.layers import Sizes, expert_ranks, routed_experts
-from moebench.operators.operator import Case, Operator, module_source
+from moebench.operators.operator import Case, Operator, Tensors, module_source
 from moebench.operators.roofline import Bound, Counts
 from moebench.operators.routing import trained_router
 from moebench.operators.routing.numbers import integers, normal, sigmoid
-from moebench.operators.routing.trained_router import RouterOutputs
+from moebench.operators.routing.trained_router import AddedLogits, RouterOutputs
 
 SCALE_NAMES = ("hidden_states_scale", "gemm1_weights_scale", "gemm2_weights_scale")
 RANDOM_INPUTS = ("hidden_states", "gemm1_weights", "gemm2_weights", *SCALE_NAMES)
@@ -54,7 +54,7 @@ class MoeCase(Case):
     """
 
     offset: int
-    added_logits: dict[int, float] | None = None
+    added_logits: AddedLogits | None = None
     scales: str = "random"
 
 
@@ -66,13 +66,14 @@ class Fp8Layer(Operator):
     constraints = CONSTRAINTS
     meanings = AXIS_MEANINGS  # axis -> its description
     quantization = "fp8_block_scale"
+    prefix: str  # of definitions' names
     routing_inputs: tuple[str, ...]  # names of the inputs with the routing, which are stored
     reference_sizes = ("experts_at_once",)  # sizes that are constants of the reference
     reference_functions: tuple[Callable, ...]  # of which the reference is put together
 
-    @abstractmethod
     def name_prefix(self, sizes: Sizes) -> str:
         """Return how a definition's name begins, before its sizes."""
+        return f"{self.prefix}_topk{sizes['top_k']}"
 
     @abstractmethod
     def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
@@ -108,7 +109,7 @@ class Fp8Layer(Operator):
         rank = expert_ranks(sizes) // 2
         return {"offset": rank * routed_experts(sizes)}
 
-    def tensors(self, case: MoeCase) -> dict[str, torch.Tensor]:
+    def tensors(self, case: MoeCase) -> Tensors:
         sizes = self.layer_sizes()[case.layer_key]
         return router_outputs(case, sizes).as_inputs() | stored_scales(case, sizes)
 
@@ -121,9 +122,7 @@ class Fp8Layer(Operator):
         stored = (*self.routing_inputs, *scales)
         return self.trace(case, RANDOM_INPUTS, stored, self.scalars(case))
 
-    def counts(
-        self, workload: Workload, stored: dict[str, torch.Tensor], key: str
-    ) -> Counts | None:
+    def counts(self, workload: Workload, stored: Tensors, key: str) -> Counts | None:
         # topk_weights say how much of an expert a token takes, which no count needs
         needed = set(self.routing_inputs) - {"topk_weights"}
         if not needed <= stored.keys():
@@ -141,7 +140,7 @@ class Fp8Layer(Operator):
         rank = offset // routed_experts(sizes)
         return trained_router.counts_with_shared(local, rank, sizes)
 
-    def chosen_experts(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
+    def chosen_experts(self, stored: Tensors, sizes: Sizes) -> np.ndarray:
         """Return the experts of each token, [T, top_k], global indices: those that the router
         inside chooses. Raises ValueError for logits of another width.
         """
@@ -197,9 +196,7 @@ def router_outputs(case: MoeCase, sizes: Sizes) -> RouterOutputs:
     return trained_router.draw(f"{case.uuid}/0", case.seq_len, case.added_logits, sizes)
 
 
-def append_shared_experts(
-    routed: dict[str, torch.Tensor], offset: int, sizes: Sizes, seed: str
-) -> None:
+def append_shared_experts(routed: Tensors, offset: int, sizes: Sizes, seed: str) -> None:
     """Append a rank's shared experts to each token's topk_ids and topk_weights, in `routed`.
 
     Token t takes them on rank t % ranks; on other ranks their ids are -1. They have the ids behind
@@ -211,9 +208,14 @@ def append_shared_experts(
         return
 
     ids = routed["topk_ids"]
-    shared_weights = weights_of_shared(len(ids), sizes, seed).to(ids.device)
+    gate = np.ones((len(ids), 1))
+    if sizes["shared_gate"]:
+        gate = sigmoid(normal(f"{seed}/shared-gate", gate.shape))
+    shared_weights = torch.from_numpy(gate).float().expand(-1, sizes["num_shared_experts"])
+
     routed["topk_ids"] = with_shared_ids(ids, offset, sizes)
-    routed["topk_weights"] = torch.cat([routed["topk_weights"], shared_weights], dim=1)
+    weights = [routed["topk_weights"], shared_weights.to(ids.device)]
+    routed["topk_weights"] = torch.cat(weights, dim=1)
 
 
 def with_shared_ids(ids: torch.Tensor, offset: int, sizes: Sizes) -> torch.Tensor:
@@ -230,17 +232,7 @@ def with_shared_ids(ids: torch.Tensor, offset: int, sizes: Sizes) -> torch.Tenso
     return torch.cat([moved, shared_ids.int()], dim=1)
 
 
-def weights_of_shared(num_tokens: int, sizes: Sizes, seed: str) -> torch.Tensor:
-    """Return float32 weights [T, num_shared_experts], the same for all shared experts of
-    a token.
-    """
-    gate = np.ones((num_tokens, 1))
-    if sizes["shared_gate"]:
-        gate = sigmoid(normal(f"{seed}/shared-gate", (num_tokens, 1)))
-    return torch.from_numpy(gate).float().expand(num_tokens, sizes["num_shared_experts"])
-
-
-def stored_scales(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
+def stored_scales(case: MoeCase, sizes: Sizes) -> Tensors:
     """Return a case's harsh block scales by name, or {} if FIB draws its scales.
 
     A fifth are zero, the others of either sign and up to 32. All of gemm2's are zero for the last
@@ -260,17 +252,14 @@ def stored_scales(case: MoeCase, sizes: Sizes) -> dict[str, torch.Tensor]:
 
     scales = {}
     for name, shape in shapes.items():
-        scales[name] = harsh_scales(f"{case.uuid}/{name}", shape)
+        seed = f"{case.uuid}/{name}"
+        count = math.prod(shape)
+        # multiples of 1/8 from -32 to 32
+        eighths = integers(f"{seed}/size", count, 513) - 256
+        is_zero = integers(f"{seed}/zero", count, 5) == 0
+        eighths[is_zero] = 0
+        scales[name] = torch.from_numpy(eighths / 8).float().reshape(shape)
     if case.seq_len > 1:
         scales["hidden_states_scale"][:, 0] = 0
     scales["gemm2_weights_scale"][-1] = 0
     return scales
-
-
-def harsh_scales(seed: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return float32 multiples of 1/8 from -32 to 32, of which a fifth are zero."""
-    count = math.prod(shape)
-    eighths = integers(f"{seed}/size", count, 513) - 256
-    is_zero = integers(f"{seed}/zero", count, 5) == 0
-    eighths[is_zero] = 0
-    return torch.from_numpy(eighths / 8).float().reshape(shape)

@@ -22,8 +22,8 @@ from moebench.operators.fp8.layer import MoeCase, router_outputs, slice_sentence
 from moebench.operators.fp8.reference import BLOCK, dequantize
 from moebench.operators.fp8.routed import TopKGiven
 from moebench.operators.fp8.swiglu import silu_clamp as swiglu
-from moebench.operators.layers import Sizes, Split, cached
-from moebench.operators.operator import module_source
+from moebench.operators.layers import Layers, Sizes, Split, cached
+from moebench.operators.operator import Tensors, module_source
 from moebench.operators.routing import trained_router
 from moebench.operators.routing.numbers import bits
 
@@ -103,6 +103,7 @@ class Mxfp4(TopKGiven):
     """The layer with top-k given and weights in MXFP4."""
 
     form = "mxfp4"
+    prefix = "moe_mxfp4_fp8_block_scale_routed"
     case = Mxfp4Case
     quantization = "mxfp4"
     constraints = [
@@ -128,7 +129,7 @@ class Mxfp4(TopKGiven):
     inputs = inputs(ROUTED_MXFP4)
 
     @cached
-    def layer_sizes(self) -> dict[str, Sizes]:
+    def layer_sizes(self) -> Layers:
         """Return layer key -> sizes on one rank, of the models whose table has `mxfp4`."""
         sizes = {}
         for name, model in layers.models().items():
@@ -136,9 +137,6 @@ class Mxfp4(TopKGiven):
                 on_rank = layers.sizes_on_rank(name, model, Split.of_table(value))
                 sizes[key] = on_rank | {"num_groups": 1, "kept_groups": 1}
         return sizes
-
-    def name_prefix(self, sizes: Sizes) -> str:
-        return f"moe_mxfp4_fp8_block_scale_routed_topk{sizes['top_k']}"
 
     def reference_source(self, key: str) -> str:
         constants = {
@@ -183,7 +181,7 @@ class Mxfp4(TopKGiven):
         first, *_ = self.cases(case.layer_key)
         return first
 
-    def tensors(self, case: Mxfp4Case) -> dict[str, torch.Tensor]:
+    def tensors(self, case: Mxfp4Case) -> Tensors:
         sizes = self.layer_sizes()[case.layer_key]
         stored = trained_router.route(router_outputs(case, sizes), sizes)
         if case.spoilt:
@@ -211,7 +209,7 @@ class Mxfp4(TopKGiven):
         return weights // 2 + weights // GROUP
 
 
-def weight_scales(case: Mxfp4Case, sizes: Sizes) -> dict[str, torch.Tensor]:
+def weight_scales(case: Mxfp4Case, sizes: Sizes) -> Tensors:
     """Return both GEMMs' scales by name, bytes of E8M0 as int8.
 
     Typical ones are one of two powers in a row, and rows differ by one. Of harsh ones a sixteenth

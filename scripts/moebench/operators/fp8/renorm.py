@@ -13,7 +13,7 @@ from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.arguments import RENORM_ROUTING, inputs
 from moebench.operators.fp8.layer import Fp8Layer, MoeCase, slice_sentence
 from moebench.operators.fp8.reference import dequantize, local_experts
-from moebench.operators.layers import Sizes, cached, has_all_experts, layers_of
+from moebench.operators.layers import Layers, Sizes, cached, has_all_experts, layers_of
 from moebench.operators.routing.trained_router import logits_choosing
 
 TOP_K = 8  # the first layer's; in another layer's definition it has another value
@@ -54,6 +54,7 @@ class Renorm(Fp8Layer):
     """The FP8 layer with a softmax over the chosen logits inside."""
 
     form = "renorm"
+    prefix = "moe_fp8_block_scale_renorm"
     routing_inputs = ("routing_logits",)
     router_sizes = ("top_k",)  # constants of `route`
     router_functions = (route,)
@@ -62,13 +63,10 @@ class Renorm(Fp8Layer):
     inputs = inputs(RENORM_ROUTING)
 
     @cached
-    def layer_sizes(self) -> dict[str, Sizes]:
+    def layer_sizes(self) -> Layers:
         """Return layer key -> sizes of the layers of which one rank has all experts."""
         on_ranks = layers_of("renorm")
         return {key: sizes for key, sizes in on_ranks.items() if has_all_experts(sizes)}
-
-    def name_prefix(self, sizes: Sizes) -> str:
-        return f"moe_fp8_block_scale_renorm_topk{sizes['top_k']}"
 
     def description(self, sizes: Sizes) -> str:
         return (

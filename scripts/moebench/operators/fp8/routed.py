@@ -39,8 +39,8 @@ from moebench.operators.fp8.renorm import Renorm
 from moebench.operators.fp8.shared import SharedExperts
 from moebench.operators.fp8.sigmoid_bias import SigmoidBias
 from moebench.operators.fp8.swiglu import silu as swiglu
-from moebench.operators.layers import Sizes, cached, expert_ranks
-from moebench.operators.operator import uuid_of
+from moebench.operators.layers import Layers, Sizes, cached, expert_ranks
+from moebench.operators.operator import Tensors, uuid_of
 from moebench.operators.routing import trained_router
 from moebench.operators.routing.trained_router import RouterOutputs
 
@@ -105,7 +105,7 @@ def router_inside() -> dict[str, str]:
 
 
 @cached
-def routers() -> dict[str, Sizes]:
+def routers() -> Layers:
     """Return routed key -> the layer's sizes as the router before it has them, groups included."""
     every_layer = layers.layer_sizes()
     return {routed_key(key): sizes for key, sizes in every_layer.items() if key not in NOT_ROUTED}
@@ -177,7 +177,7 @@ class TopKGiven(Fp8Layer):
         """
         return super().definition_name_of(after_routing(sizes))
 
-    def chosen_experts(self, stored: dict[str, torch.Tensor], sizes: Sizes) -> np.ndarray:
+    def chosen_experts(self, stored: Tensors, sizes: Sizes) -> np.ndarray:
         return stored["topk_ids"].to(torch.int64).numpy()
 
     def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
@@ -188,6 +188,7 @@ class Routed(TopKGiven):
     """The FP8 layer with top-k given."""
 
     form = "routed"
+    prefix = "moe_fp8_block_scale_routed"
     case = RoutedCase
     reference_functions = (dequantize, run)
     meanings = AXIS_MEANINGS | {
@@ -197,15 +198,12 @@ class Routed(TopKGiven):
     inputs = inputs(ROUTED)
 
     @cached
-    def layer_sizes(self) -> dict[str, Sizes]:
+    def layer_sizes(self) -> Layers:
         return {key: after_routing(sizes) for key, sizes in routers().items()}
 
     def small(self) -> list[str]:
         """Return the keys of small layers, all of which have a form with the router inside."""
         return [key for key in super().small() if key in router_inside()]
-
-    def name_prefix(self, sizes: Sizes) -> str:
-        return f"moe_fp8_block_scale_routed_topk{sizes['top_k']}"
 
     def description(self, sizes: Sizes) -> str:
         return (
@@ -240,7 +238,7 @@ class Routed(TopKGiven):
         tokens = like.seq_len
         return RoutedCase(key, name, uuid, tokens, like.offset, scales=like.scales, like=like)
 
-    def tensors(self, case: RoutedCase) -> dict[str, torch.Tensor]:
+    def tensors(self, case: RoutedCase) -> Tensors:
         sizes = routers()[case.layer_key]
         if case.like:
             stored = form_inside(case.like.layer_key).tensors(case.like)

@@ -19,7 +19,7 @@ from moebench.operators.fp8 import swiglu
 from moebench.operators.fp8.layer import CONSTRAINTS, slice_sentence
 from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.fp8.sigmoid_bias import SigmoidBias, route
-from moebench.operators.layers import Sizes, expert_ranks, layers_of
+from moebench.operators.layers import Layers, Sizes, expert_ranks, layers_of
 
 NUM_SHARED_EXPERTS = 1  # DeepSeek-V3's; in another layer's definition it has another value
 
@@ -85,7 +85,7 @@ class SharedExperts(SigmoidBias):
         "num_shared_experts": "Experts that every token takes.",
     }
 
-    def layer_sizes(self) -> dict[str, Sizes]:
+    def layer_sizes(self) -> Layers:
         return layers_of("sigmoid-bias", shared=True)
 
     def definition(self, key: str) -> Definition:

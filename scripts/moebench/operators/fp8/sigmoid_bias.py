@@ -21,13 +21,14 @@ from moebench.operators.fp8.layer import (
 )
 from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.layers import (
+    Layers,
     Sizes,
     definitions_folder,
     expert_ranks,
     layers_of,
     routed_experts,
 )
-from moebench.operators.routing.trained_router import logits_choosing
+from moebench.operators.routing.trained_router import AddedLogits, logits_choosing
 
 # Those of the first layer: in another layer's definition they have other values. No tensor's shape
 # tells them.
@@ -91,6 +92,7 @@ class SigmoidBias(Fp8Layer):
     """The FP8 layer with DeepSeek-V3's router inside."""
 
     form = "sigmoid-bias"
+    prefix = "moe_fp8_block_scale_ds_routing"
     routing_inputs = ("routing_logits", "routing_bias")
     router_sizes = ("top_k", "num_groups", "kept_groups")  # constants of `route`
     router_functions = (route,)
@@ -100,12 +102,12 @@ class SigmoidBias(Fp8Layer):
     meanings = {"num_experts": "Experts of the whole layer.", **AXIS_MEANINGS}
     inputs = inputs(DS_ROUTING)
 
-    def layer_sizes(self) -> dict[str, Sizes]:
+    def layer_sizes(self) -> Layers:
         return layers_of("sigmoid-bias")
 
     def name_prefix(self, sizes: Sizes) -> str:
         groups = f"ng{sizes['num_groups']}_kg{sizes['kept_groups']}"
-        return f"moe_fp8_block_scale_ds_routing_topk{sizes['top_k']}_{groups}"
+        return f"{super().name_prefix(sizes)}_{groups}"
 
     def description(self, sizes: Sizes) -> str:
         return (
@@ -159,19 +161,19 @@ class SigmoidBias(Fp8Layer):
 # Logits that are added to experts (MoeCase.added_logits) of the rank that begins at an offset
 
 
-def none_of_rank(offset: int, num_local_experts: int) -> dict[int, float]:
+def none_of_rank(offset: int, num_local_experts: int) -> AddedLogits:
     """Return logits with which no token chooses an expert of a rank."""
     return dict.fromkeys(range(offset, offset + num_local_experts), -9.0)
 
 
-def same_experts(offset: int, sizes: Sizes) -> dict[int, float]:
+def same_experts(offset: int, sizes: Sizes) -> AddedLogits:
     """Return logits with which every token chooses the same experts, all of one rank."""
     local = routed_experts(sizes)
     chosen = range(offset, offset + local, local // sizes["top_k"])
     return logits_choosing(chosen, sizes["num_experts"])
 
 
-def one_expert(offset: int, sizes: Sizes) -> dict[int, float]:
+def one_expert(offset: int, sizes: Sizes) -> AddedLogits:
     """Return logits with which every token chooses one expert of a rank, and no other of that rank.
 
     A group counts by its best two, so one strong expert does not open its group. Lowering all

@@ -7,7 +7,6 @@ local where the layer has several ranks.
 """
 
 import safetensors.torch
-import torch
 
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
@@ -15,8 +14,9 @@ from moebench.core.errors import CannotRun
 from moebench.operators import catalogue
 from moebench.operators.fp8.layer import MoeCase, append_shared_experts
 from moebench.operators.layers import routed_experts
-from moebench.operators.operator import uuid_of
+from moebench.operators.operator import Tensors, uuid_of
 from moebench.operators.routing import trained_router
+from moebench.operators.routing.trained_router import AddedLogits
 from moebench.operators.workloads import LabelledWorkload
 
 KINDS = ("skewed", "uniform", "one-expert")
@@ -49,7 +49,7 @@ def kinds_of(layer_key: str) -> list[str]:
     return [*KINDS] if catalogue.form(layer_key) else []
 
 
-def tensors(kind: str, num_tokens: int, layer_key: str) -> dict[str, torch.Tensor]:
+def tensors(kind: str, num_tokens: int, layer_key: str) -> Tensors:
     """Return the definition's routing inputs: logits, or ids and weights where the caller routes.
 
     They are the same ones each time.
@@ -73,7 +73,7 @@ def tensors(kind: str, num_tokens: int, layer_key: str) -> dict[str, torch.Tenso
     return routed
 
 
-def same_experts(layer_key: str) -> dict[int, float]:
+def same_experts(layer_key: str) -> AddedLogits:
     """Return logits to add so that every token picks the same experts."""
     sizes = catalogue.router_sizes(layer_key)
     experts = sizes["num_experts"]

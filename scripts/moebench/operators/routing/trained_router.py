@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from moebench.operators.layers import Sizes, expert_ranks, routed_experts
+from moebench.operators.operator import Tensors
 from moebench.operators.roofline import Counts
 from moebench.operators.routing.numbers import exponential, normal, normalised, sigmoid
 
@@ -32,6 +33,8 @@ POPULARITY = 0.4  # standard deviation of experts' popularities, in logits
 BALANCE = 0.9  # share of a popularity's effect on the score that the bias takes back
 SLOPE = 0.15  # of the sigmoid, where the logits of chosen experts lie
 CENTRE = -0.5  # mean logit: most experts score below one half
+
+AddedLogits = dict[int, float]  # expert -> what is added to every token's logit of it
 
 
 @dataclass(frozen=True)
@@ -46,14 +49,14 @@ class RouterOutputs:
     bias: np.ndarray | None
 
     @classmethod
-    def of_inputs(cls, inputs: dict[str, torch.Tensor]) -> "RouterOutputs":
+    def of_inputs(cls, inputs: Tensors) -> "RouterOutputs":
         """Return them from a definition's inputs."""
         bias = None
         if "routing_bias" in inputs:
             bias = inputs["routing_bias"].float().numpy()
         return cls(inputs["routing_logits"].float().numpy(), bias)
 
-    def as_inputs(self) -> dict[str, torch.Tensor]:
+    def as_inputs(self) -> Tensors:
         """Return them as a definition's inputs: routing_logits float32 and routing_bias bfloat16,
         or routing_logits bfloat16 alone.
         """
@@ -103,7 +106,7 @@ def is_typical(num_tokens: int, counts: Counts, sizes: Sizes) -> bool:
 
 
 def draw(
-    seed: str, num_tokens: int, added_logits: dict[int, float], sizes: Sizes, spread: float = 1
+    seed: str, num_tokens: int, added_logits: AddedLogits, sizes: Sizes, spread: float = 1
 ) -> RouterOutputs:
     """Return router outputs in which no token's choice is narrow.
 
@@ -154,9 +157,7 @@ def exact_in_bfloat16(values: np.ndarray) -> np.ndarray:
     return torch.from_numpy(values).float().bfloat16().float().numpy()
 
 
-def logits_choosing(
-    chosen: Iterable[int], num_experts: int, others: float = -3.0
-) -> dict[int, float]:
+def logits_choosing(chosen: Iterable[int], num_experts: int, others: float = -3.0) -> AddedLogits:
     """Return expert -> logit to add (as `draw` takes them) with which every token chooses these."""
     return dict.fromkeys(range(num_experts), others) | dict.fromkeys(chosen, 9.0)
 
@@ -168,7 +169,7 @@ def select(outputs: RouterOutputs, sizes: Sizes) -> np.ndarray:
     return best_last[:, -sizes["top_k"] :]
 
 
-def route(outputs: RouterOutputs, sizes: Sizes) -> dict[str, torch.Tensor]:
+def route(outputs: RouterOutputs, sizes: Sizes) -> Tensors:
     """Return topk_ids int32 and topk_weights float32, both [T, top_k], the best expert first.
 
     With a bias the weights are the chosen scores, normalised, times the layer's scaling factor;

@@ -26,7 +26,11 @@ def figure(rows: pd.DataFrame) -> Figure:
     axes = drawn.subplots()
     places = style.token_axis(axes, shown.tokens)
     size = LARGEST_MARK
-    for curve in curves(shown):
+    # The fastest solution is drawn last, on top. Where curves coincide, rims of larger marks show.
+    last_of_tokens = shown.drop_duplicates(["solution", "tokens"], keep="last")
+    by_tokens = last_of_tokens.sort_values("tokens")
+    by_solution = [curve for _, curve in by_tokens.groupby("solution")]
+    for curve in sorted(by_solution, key=lambda curve: -curve.over_bound.mean()):
         look = style.look(curve.solution.iloc[0], max(size, SMALLEST_MARK))
         label = curve_label(curve, len(places))
         axes.plot(curve.tokens.map(places), curve.over_bound, label=label, **look)
@@ -44,14 +48,3 @@ def curve_label(curve: pd.DataFrame, token_counts: int) -> str:
     if len(curve) == token_counts:
         return name
     return f"{name} ({len(curve)}/{token_counts})"
-
-
-def curves(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return the rows of each solution by T, the fastest solution last.
-
-    The last curve is drawn on top. Where curves coincide, the rims of larger marks below show.
-    """
-    last_of_tokens = rows.drop_duplicates(["solution", "tokens"], keep="last")
-    by_tokens = last_of_tokens.sort_values("tokens")
-    by_solution = [curve for _, curve in by_tokens.groupby("solution")]
-    return sorted(by_solution, key=lambda curve: -curve.over_bound.mean())

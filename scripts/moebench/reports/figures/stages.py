@@ -44,7 +44,12 @@ class Part:
 
 def figure(records: list[ProfileRecord]) -> Figure:
     """Return a panel for each recorded workload, with a scale of its own."""
-    panels = profiles_by_tokens(records)
+    panels = {}
+    for record in records:
+        for profile in record.workloads:
+            made_up_routing = ":" in profile.uuid
+            if profile.wall_us and not made_up_routing:
+                panels.setdefault(profile.T, {})[record.solution] = profile
     title = f"Where one call's time goes: {records[0].provenance.hardware}"
     drawn = style.new(title, 1.4 + 1.1 * len(panels))
 
@@ -58,17 +63,6 @@ def figure(records: list[ProfileRecord]) -> Figure:
     keys += last.plot([], [], label="roofline bound", **style.BOUND_LINE)
     drawn.legend(handles=keys, loc="outside lower center", ncols=4)
     return drawn
-
-
-def profiles_by_tokens(records: list[ProfileRecord]) -> dict[int, dict[str, WorkloadProfile]]:
-    """Return T -> solution -> profile, of recorded workloads whose wall time is known."""
-    panels = {}
-    for record in records:
-        for profile in record.workloads:
-            made_up_routing = ":" in profile.uuid
-            if profile.wall_us and not made_up_routing:
-                panels.setdefault(profile.T, {})[record.solution] = profile
-    return panels
 
 
 def draw_panel(axes: Axes, profiles: dict[str, WorkloadProfile]) -> None:
