@@ -36,11 +36,12 @@ READERS = [Reader(4096, 8, 8), Reader(8192, 8, 8), Reader(8192, 16, 16), Reader(
 
 @dataclass(frozen=True)
 class Task:
-    """A call to be timed. work: bytes or floating-point operations of a call."""
+    """A call to be timed."""
 
+    kind: str  # of RATES
     name: str
     call: Callable[[], object]
-    work: int
+    work: int  # bytes or floating-point operations of a call
 
 
 @triton.jit
@@ -75,7 +76,7 @@ def gemm_tasks() -> list[Task]:
     options = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
     fp8 = partial(torch._scaled_mm, a_fp8, b_fp8.t(), scale, scale, **options)
     bf16 = partial(torch.mm, a.bfloat16(), b.bfloat16().t())
-    return [Task("fp8", fp8, operations), Task("bf16", bf16, operations)]
+    return [Task("fp8", "fp8", fp8, operations), Task("bf16", "bf16", bf16, operations)]
 
 
 def read_tasks() -> list[Task]:
@@ -93,26 +94,25 @@ def read_tasks() -> list[Task]:
             num_warps=reader.warps,
         )
         name = f"bytes, {reader.block} x {reader.loads} words, {reader.warps} warps"
-        tasks.append(Task(name, call, 4 * WORDS))
+        tasks.append(Task("bytes", name, call, 4 * WORDS))
     return tasks
 
 
-def measured() -> dict[str, float]:
-    """Return name of a task -> the best rate of all rounds, in units of work per second."""
-    tasks = [*gemm_tasks(), *read_tasks()]
-    best = {task.name: 0.0 for task in tasks}
+def best_rates(tasks: list[Task]) -> dict[Task, float]:
+    """Return each task's best rate of all rounds, in units of its work per second."""
+    best = dict.fromkeys(tasks, 0.0)
     for _ in range(ROUNDS + 1):  # the first one compiles
         for task in tasks:
             rate = task.work / seconds(task.call)
-            best[task.name] = max(best[task.name], rate)
+            best[task] = max(best[task], rate)
     return best
 
 
-def reading_of(rates: dict[str, float]) -> Reading:
+def reading_of(rates: dict[Task, float]) -> Reading:
     """Return a Reading of this GPU: the best rate of each kind of task, to four digits."""
     best = {}
     for kind in RATES:
-        rate = max(rates[name] for name in rates if kind in name)
+        rate = max(rates[task] for task in rates if task.kind == kind)
         best[kind] = float(f"{rate:.4g}")
     return Reading(
         hardware=torch.cuda.get_device_name(),
@@ -128,11 +128,11 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="add a line to ceilings.jsonl")
     args = parser.parse_args()
 
-    rates = measured()
+    rates = best_rates([*gemm_tasks(), *read_tasks()])
     reading = reading_of(rates)
     print(reading.hardware)
-    for name, rate in rates.items():
-        print(f"{name}: {rate:.4g} /s")
+    for task, rate in rates.items():
+        print(f"{task.name}: {rate:.4g} /s")
     if args.record:
         with READINGS.open("a", encoding="utf-8") as file:
             file.write(f"{reading.model_dump_json(exclude_none=True)}\n")

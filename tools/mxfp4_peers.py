@@ -1,9 +1,10 @@
 """Time the solutions of an MXFP4 layer side by side, with weights prepared ahead as a server does.
 
 In FlashInfer-Bench each call gets new weights, so a solution that reorders them does so in every
-call. Here solutions that have functions `prepare` and `layer` prepare once, which is not part of
-the time. The others are timed as they are, as are the FP8 solutions of the same sizes, on weights
-that were converted exactly. Every output is compared with the MXFP4 reference.
+call. Here a solution that has functions `prepare` and `layer` prepares once, which is not part of
+the time. Solutions without these are timed as they are. So are the solutions of the FP8 layer of
+the same sizes, on weights that were converted exactly. Every output is compared with the MXFP4
+reference.
 
 Needs a Hopper GPU. The time is that of a call in a CUDA graph after a flush of L2, without the
 flush. Exit status: 0, 1 for a wrong answer or without a GPU, 2 for bad arguments.
@@ -65,16 +66,18 @@ def batch_of(key: str, num_tokens: int) -> Batch:
         listed = ", ".join(map(str, cases))
         raise UserError(f"T: got {num_tokens}, want one of {listed}")
 
+    # Routing and scales are the workload's own; tokens and weights are drawn from a seed.
     case = cases[num_tokens]
-    with_scales = operator.case_with_scales(case)
-    stored = operator.tensors(case) | mxfp4.weight_scales(with_scales, operator.layer_sizes()[key])
-    full = catalogue.definition(key)
-    drawn = operator.record(case).workload
-    (values,) = seeded_inputs(full, drawn, 1, "cuda", stored)
+    workload = operator.record(case).workload
+    stored = operator.tensors(case)
+    sizes = operator.layer_sizes()[key]
+    stored |= mxfp4.weight_scales(operator.case_with_scales(case), sizes)
 
-    reference = BuilderRegistry.get_instance().build_reference(full)
-    (expected,) = normalize_result(full, reference(*values), "cuda")
-    inputs = dict(zip(full.inputs, values, strict=True))
+    definition = catalogue.definition(key)
+    (values,) = seeded_inputs(definition, workload, 1, "cuda", stored)
+    reference = BuilderRegistry.get_instance().build_reference(definition)
+    (expected,) = normalize_result(definition, reference(*values), "cuda")
+    inputs = dict(zip(definition.inputs, values, strict=True))
     return Batch(inputs, expected)
 
 
@@ -117,7 +120,7 @@ def converted_peer(name: str, key: str, batch: Batch) -> Peer:
 
 
 def as_fp8(inputs: dict[str, object]) -> dict[str, torch.Tensor]:
-    """Return name -> both GEMMs' weights and scales in FP8. Raises NotExact if that rounds."""
+    """Return both GEMMs' weights and scales in FP8, by name. Raises NotExact if that rounds."""
     converted = {}
     for gemm in ("gemm1_weights", "gemm2_weights"):
         scale = f"{gemm}_scale"
@@ -192,7 +195,7 @@ def fp8_key_of(key: str) -> str | None:
 
 
 def peer_makers(key: str, batch: Batch) -> dict[str, Callable[[], Peer]]:
-    """Return name -> function that makes the Peer: MXFP4 solutions first, then FP8 ones."""
+    """Return functions that make a Peer, by its name: MXFP4 solutions first, then FP8 ones."""
     makers = {}
     for name in solutions_of([key]):
         makers[name] = partial(peer_of, name, key, batch)

@@ -12,8 +12,9 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
 from transformers.utils.quantization_config import FineGrainedFP8Config
 
-# Sizes that a definition does not have, on machines without a GPU; else they are DeepSeek-V3's.
-SMALL = {
+# Sizes outside of the MoE layer, for a small model on machines without a GPU. On a GPU they are
+# transformers' defaults, DeepSeek-V3's.
+SMALL_SIZES = {
     "vocab_size": 1024,
     "intermediate_size": 1024,
     "q_lora_rank": 192,
@@ -40,7 +41,7 @@ def build(layer_key: str, moe_layers: int, device: str) -> DeepseekV3ForCausalLM
         model = DeepseekV3ForCausalLM._from_config(config, dtype=torch.bfloat16)
     model = model.eval().requires_grad_(False)
 
-    layers = model.model.layers[1:]
+    layers = model.model.layers[1:]  # the first one is dense
     bf16_experts = [layer.mlp.experts for layer in layers]
     linear_names = []
     for name, module in model.named_modules():
@@ -66,7 +67,7 @@ def config_of(layer_key: str, moe_layers: int, device: str) -> DeepseekV3Config:
         num_hidden_layers=1 + moe_layers,
         first_k_dense_replace=1,
         num_mtp_layers=0,
-        **(SMALL if device == "cpu" else {}),
+        **(SMALL_SIZES if device == "cpu" else {}),
     )
 
 
@@ -87,7 +88,7 @@ def fill_experts(fp8: torch.nn.Module, bf16: torch.nn.Module, device: str) -> No
 def use(model: DeepseekV3ForCausalLM, implementation: str) -> None:
     """Make the model compute its experts by an implementation that transformers knows by this name.
 
-    It gets the experts in FP8, or, where the name is BF16, those in bf16.
+    It gets the experts in bf16 where the name is BF16, else those in FP8.
     """
     model.set_experts_implementation(implementation)
     for layer in model.model.layers[1:]:

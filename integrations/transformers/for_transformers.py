@@ -18,8 +18,9 @@ from integrations import DEFINITION, SIZES, run_bf16
 from integrations.for_engines import ACTIVE, NAME, Split, commands
 from solutions.common.host import problem
 
-# Keys of a model's config that change SwiGLU, and the values that this package is compiled for
-_BESIDES_SWIGLU = {
+# Keys of a model's config that change SwiGLU, and the values that this package is compiled for;
+# None where the model must not have the key
+_SWIGLU_CONFIG = {
     "swiglu_limit": problem.SWIGLU_LIMIT or None,
     "mlp_gate_softcap": None,
     "mlp_up_softcap": None,
@@ -45,7 +46,7 @@ def register(name=NAME):
     return name
 
 
-@torch.compiler.disable  # what launches the kernels cannot be traced
+@torch.compiler.disable  # torch.compile cannot trace the launch of the kernels
 def experts(self, hidden_states, top_k_index, top_k_weights):
     """Return the sum over the routed experts, as transformers' FP8Experts.forward does.
 
@@ -144,19 +145,16 @@ def check_shape(module, name, want):
 
 def check_activation(module):
     """Raise ValueError where a module's activation is not the one that this package computes."""
-    others = {}
-    for key, ours in _BESIDES_SWIGLU.items():
+    others = []
+    for key, ours in _SWIGLU_CONFIG.items():
         value = getattr(module.config, key, None)
         if value is not None and value != ours:
-            others[key] = value
+            others.append(f"{key}={value}")
 
+    if not others and not computes_our_activation(module):
+        others.append(type(module.act_fn).__name__)
     if others:
-        got = ", ".join(f"{key}={value}" for key, value in others.items())
-    elif computes_our_activation(module):
-        return
-    else:
-        got = type(module.act_fn).__name__
-    raise ValueError(f"activation: got {got}, want that of {DEFINITION}")
+        raise ValueError(f"activation: got {', '.join(others)}, want that of {DEFINITION}")
 
 
 def use_float_scales(module):
@@ -169,7 +167,8 @@ def use_float_scales(module):
 def computes_our_activation(module):
     """Return whether the module's activation is the one that this package computes.
 
-    Both are computed for some numbers and compared, as a model may call a clamp by any name.
+    Both are computed for some numbers and compared, because a config's key for a clamp may have any
+    name.
     """
     numbers = torch.linspace(-1000, 1000, 4001)  # 0.5 apart, so small ones are among them
     gate = numbers.expand(3, -1)

@@ -25,16 +25,16 @@ from rich.table import Table
 from steps import decode, decode_graph, prefill, prompt
 from transformers import DeepseekV3ForCausalLM
 
-# of a token's logits, relative to those with bf16 experts, for the median token; rounding tokens
-# and h to FP8 gives about half of it
-LARGEST_ERROR = 0.08
+# A solution passes if the relative error of a token's logits, in the median of the tokens, is at
+# most this. To round tokens and h to FP8 makes an error of about half of it.
+LARGEST_MEDIAN_ERROR = 0.08
 
 
 @dataclass(frozen=True)
 class Phase:
     """A kind of forward pass that is timed."""
 
-    begin: Callable  # function of model, batch and tokens (Point's), which returns the timed call
+    begin: Callable  # begin(model, batch, tokens) returns the call to time; see Point
     calls: int  # timed calls in a round
 
 
@@ -137,7 +137,7 @@ def check(
         median = error.median().item()
         largest = error.max().item()
 
-        is_right = median <= LARGEST_ERROR  # False for NaN
+        is_right = median <= LARGEST_MEDIAN_ERROR  # False for NaN
         result = "PASSED" if is_right else "FAILED"
         table.add_row(solution, f"{median:.4f}", f"{largest:.4f}", result)
         all_pass = all_pass and is_right

@@ -1,6 +1,6 @@
-"""for_vllm_checks: refuse layers of vLLM's that this package is not compiled for.
+"""for_vllm_checks: refuse layers that this package is not compiled for.
 
-for_vllm_fp8.py and for_vllm_mxfp4.py call it when a layer is built.
+for_vllm_fp8.py and for_vllm_mxfp4.py call it when vLLM builds a layer.
 """
 
 # pyright: reportMissingImports=false
@@ -12,7 +12,7 @@ from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 from integrations.for_engines import NAME, Split, check_sizes
 from solutions.common.host import problem
 
-STEP_LIMIT = 7.0  # the limit of vLLM's SWIGLUSTEP, which cannot be changed
+STEP_LIMIT = 7.0  # where vLLM's SWIGLUSTEP clamps, whatever the model's config says
 ACTIVATION = MoEActivation.SILU
 if problem.CLAMP_AFTER_SILU:
     ACTIVATION = MoEActivation.SWIGLUSTEP

@@ -20,8 +20,8 @@ from integrations.vllm.for_vllm_checks import ACTIVATION, refuse
 class PackedExperts(mk.FusedMoEExpertsModular):
     """Computes, from tokens and the router's choice, the weighted sum over this rank's experts.
 
-    Where a rank has a slice of every expert, it is the sum over these slices. vLLM adds up the
-    ranks' sums in both cases.
+    With tensor parallelism a rank has a slice of every expert, and the sum is over these slices. In
+    any case vLLM adds up the ranks' sums.
 
     Before vLLM 0.32 `apply` gets a workspace as output, from which vLLM would copy the result. To
     save the copy, `apply` then only stores the call in `waiting`, and the object that vLLM gets
@@ -34,9 +34,9 @@ class PackedExperts(mk.FusedMoEExpertsModular):
     def layer(self, hidden_states, scale, *arguments):
         """Write the layer's result into the last argument, output [T, H] bfloat16.
 
-        hidden_states: [T, H], FP8 with `scale`, or bfloat16, and scale None. arguments: topk_ids,
-        topk_weights, weights and scales of gemm1 and of gemm2, number of this rank's first expert,
-        output.
+        hidden_states: [T, H], FP8, or bfloat16 where `scale` is None. arguments: topk_ids,
+        topk_weights, gemm1's weights and their scales, gemm2's weights and their scales, number of
+        this rank's first expert, output.
         """
 
     @staticmethod
@@ -95,6 +95,7 @@ class PackedExperts(mk.FusedMoEExpertsModular):
 
         offset = 0 if expert_map is None else first_local(expert_map)
         if offset is None:
+            # The package takes a rank's experts as consecutive ids: number them from 0 instead.
             topk_ids = torch.where(topk_ids < 0, -1, expert_map[topk_ids.clamp(min=0)])
             offset = 0
 
@@ -145,8 +146,8 @@ def first_local(expert_map):
 
     before = [-1] * first
     after = [-1] * (len(numbers) - first - local_experts)
-    in_a_row = before + list(range(local_experts)) + after
-    return first if numbers == in_a_row else None
+    consecutive = before + list(range(local_experts)) + after
+    return first if numbers == consecutive else None
 
 
 def share_storage(output, workspace):

@@ -5,15 +5,17 @@ first, as the shared permute does. The order of an expert's rows differs between
 layer's result: a row of a GEMM depends on no other, and `combine` adds a token's rows in the order
 of its routing.
 
-Map of the kernels, one warp a token in each. rows.py explains masked, contiguous and `room`:
+Which kernels run depends on how rows are laid out; rows.py explains masked, contiguous and `room`.
+Each kernel has one warp for a token:
     masked       route_gather   route, count, copy the token to row expert * room + rank
     contiguous   route_count    route, count, store the rank
                  gather         compute the experts' first rows from the counts, copy the token
-A tl.debug_barrier stands between the store of experts or rows and their load by other threads of
-the same warp. Every kernel waits for the preceding one first (pdl_wait).
 
-The scales of x are stored as DeepGEMM loads them by TMA: those of neighbouring rows adjacent,
-blocks of 128 columns `room` apart.
+What some threads of a warp store, experts or rows, others load: a tl.debug_barrier stands between.
+Every kernel waits for the preceding one first (pdl_wait).
+
+The scales of x are stored as DeepGEMM loads them by TMA: those of neighbouring rows are adjacent,
+those of neighbouring blocks of 128 columns `room` apart.
 """
 
 import triton
@@ -46,10 +48,10 @@ def route_token(
     routed_scaling_factor,
     num_tokens,
 ):
-    """Choose the experts of this program's token, and add it to their counts.
+    """Choose the experts of this program's token, and count the token for each local one.
 
-    Return, both [SLOTS] int32, the local experts, -1 for those of other ranks, and the token's rank
-    among each one's rows.
+    Return two tensors [SLOTS] int32: the local experts, -1 for those of other ranks, and the
+    token's rank among each one's rows.
     """
     expert_ptr, weight_ptr, _, _ = pointers(pair_ptr, num_tokens * TOP_K)
     slot = tl.arange(0, SLOTS)
@@ -203,11 +205,13 @@ def gather_kernel(
     first = tl.cumsum(padded, 0) - padded
     if token == 0:
         tl.store(end_ptr + local, first + count, mask=local < E_LOCAL)
+
     slot = tl.arange(0, SLOTS)
     expert = tl.load(expert_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=-1)
     rank = tl.load(rank_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=0)
     row = tl.where(expert >= 0, tl.gather(first, tl.maximum(expert, 0), 0) + rank, -1)
     tl.store(row_ptr + token * TOP_K + slot, row, mask=slot < TOP_K)
+
     if tl.max(row, 0) >= 0:
         values, scales = load_token(x_ptr, x_scale_ptr, num_tokens)
         store_token(values, scales, out_ptr, out_scale_ptr, row_ptr, room)
@@ -219,9 +223,11 @@ def gather(given, scratch, rows):
     Args:
         given: the call's arguments, as `check_arguments` returns them. In a routed layer topk_ids
             and topk_weights are used, and nothing is routed.
-        scratch: what `scratch_of` returned. Written are counts, the number of rows of each expert;
-            ends, where each one's rows end, unless masked; of views.pairs experts, weights and
-            rows; views.x and views.x_scale, except in rows without a pair.
+        scratch: what `scratch_of` returned. Written are
+            counts, the number of rows of each expert;
+            ends, where each expert's rows end, unless masked;
+            views.pairs' experts, weights and rows;
+            views.x and views.x_scale, except in rows without a pair.
         rows: what `arrange` returned for T.
     """
     x = given.hidden_states
@@ -234,7 +240,7 @@ def gather(given, scratch, rows):
     else:
         routing = (given.routing_logits, given.routing_bias)
 
-    # float: Triton would compile another kernel for an int
+    # As a float in any case, since Triton would compile another kernel for an int.
     numbers = (given.local_expert_offset, float(given.routed_scaling_factor))
     grid = (num_tokens,)
     pdl = x.device.type != "cpu"

@@ -5,8 +5,8 @@ A server would reorder its weights once. Here every call may bring other weights
 reorders those of the experts that a token goes to. The kernel finds these experts by mono_moe's
 rule: infinite and NaN logits are the lowest, and of two equal ones the lower expert comes first.
 
-Map of the kernel: a program has one expert and ROWS of its rows, which it reorders if the expert is
-chosen. The first T x H / 128 programs also convert one block of 128 columns of a token each.
+A program has ROWS rows of one expert, and reorders them if the expert is chosen. The first
+T x H / 128 programs also convert a block of 128 columns of a token each.
 """
 
 import torch
@@ -59,12 +59,14 @@ def hand_over_kernel(
     expert = tl.program_id(0)
     slab = tl.program_id(1)
 
+    # tokens: of_x is the number of this program's block of 128 columns
     of_x = expert * tl.num_programs(1) + slab
     if of_x < num_tokens * BLOCKS:
         at = of_x * BLOCK + tl.arange(0, BLOCK)
         scale = tl.load(x_scale_ptr + of_x % BLOCKS * num_tokens + of_x // BLOCKS)
         tl.store(x_out_ptr + at, (tl.load(x_ptr + at).to(tl.float32) * scale).to(tl.bfloat16))
 
+    # whether any token chooses the expert: fewer than TOP_K others are ahead of it
     token = tl.arange(0, MOST_TOKENS)
     other = tl.arange(0, E)[None, :]
     there = token < num_tokens
@@ -76,11 +78,14 @@ def hand_over_kernel(
     logits = tl.where(tl.abs(logits) < float("inf"), logits, LOWEST)
     ahead = (logits > own) | ((logits == own) & (other < expert))
     chosen = there & (tl.sum(ahead.to(tl.int32), 1) < TOP_K)
+
+    # weights and scales
     if tl.max(chosen.to(tl.int32), 0) > 0:
         if slab == 0:
             at = tl.arange(0, SCALES)
             scale = tl.load(scale_ptr + expert * SCALES + (at + SCALES // 2) % SCALES)
             tl.store(scale_out_ptr + expert * SCALES + at, scale)
+
         row = slab * ROWS + tl.arange(0, ROWS)
         source = row // 16 * 8 + row % 8 + tl.where(row % 16 < 8, INNER, 0)
         first = expert.to(tl.int64) * (2 * INNER * H // 4)

@@ -1,5 +1,5 @@
-// launch_layer: the layer as one kernel for few tokens, as four or six for many, one more with MXFP4 weights. Nothing
-// here waits for the device.
+// launch_layer: launches the layer. With few tokens it is one kernel, with many four, or six where gemm2 and combine
+// run twice. With MXFP4 weights there is one more. Nothing here waits for the device.
 #include "common/cuda/host/launch_layer.cuh"
 
 #include <algorithm>
@@ -21,12 +21,13 @@ using namespace hopper_fused;
 const char kSolutionName[] = "hopper_fused";
 
 static_assert(sizeof(FusedScratch) < (1u << 31), "offsets into the scratch are ints");
-// Up to here h is split in hi and lo in FP8: lo costs next to nothing while reading the weights bounds the time, which
-// it does up to 32 rows per expert (1024 tokens at DeepSeek-V3's 8 of 256): measured.
+// Up to so many tokens h is split in two FP8 terms, hi and lo. lo costs next to nothing while reading the weights
+// bounds the time: measured, up to 32 rows per expert (1024 tokens at DeepSeek-V3's 8 of 256).
 constexpr int64_t kHiLoTokens = 32 * kNumExperts / kTopK;
-// Up to here y has all columns. Above, gemm2 and combine run kColumnPasses times, to save memory.
+// Up to so many tokens y has all columns. Above, gemm2 and combine run kColumnPasses times, each for a part of the
+// columns, to save memory.
 constexpr int64_t kOnePassTokens = 8192;
-// A CTA of route_permute has shared memory for its share of so many tokens.
+// The most tokens of which a CTA of route_permute has room for its share in shared memory.
 constexpr int64_t kRouteTokens = (int64_t)Grouped::kMaxRouteBatches * 32 * kMinSms;
 constexpr int64_t kMaxTokens = kRouteTokens < 1 << 17 ? kRouteTokens : 1 << 17;
 static_assert((kMaxTokens * kMaxTokenExperts + kNumLocalExperts * Grouped::kRowAlign) / Grouped::kRowAlign <
@@ -38,7 +39,7 @@ static_assert(kMaxTokens / Grouped::kRowAlign < 1 << kRowsBits &&
 static_assert(kMaxTokens * kHidden < (int64_t)1 << 32, "gemm1 addresses x with 32 bits");
 const int64_t kTokenLimit = kMaxTokens, kQuantiseLimit = kOneLaunch ? Config::kQuantiseTokens : 0;
 
-// What the calls of a stream share. What stands before `fused.mask` is zero between calls.
+// Scratch that the calls of a stream share. All that stands before `fused.mask` is zero between calls.
 struct Scratch {
   alignas(1024) Counters grouped;
   FusedScratch fused;
@@ -46,13 +47,14 @@ struct Scratch {
 constexpr size_t kFusedOffset = round_up(sizeof(Counters), alignof(FusedScratch));
 constexpr size_t kZeroedBytes = kFusedOffset + offsetof(RoutingScratch, mask);
 
-// Rows of all experts, with padding.
+// Returns the most rows, with padding, that so many tokens can have.
 static size_t most_rows(size_t tokens) {
   const size_t pairs = tokens * kMaxTokenExperts;
   return pairs + std::min<size_t>(kNumLocalExperts, pairs) * (Grouped::kRowAlign - 1);
 }
 
-// Sets the pointers of the scratch arrays, for the most rows that so many tokens can have. Returns the bytes.
+// Sets args' pointers to its scratch arrays, one after another from `base` on, for the most rows that args.num_tokens
+// can have. Returns their bytes, also with a null `base`.
 static size_t place_grouped_scratch(GroupedArgs& args, uint8_t* base, int h_split, int ctas) {
   const size_t tokens = args.num_tokens, pairs = tokens * kMaxTokenExperts, rows = most_rows(tokens);
   // per pair of n_blocks
@@ -78,6 +80,8 @@ static size_t place_grouped_scratch(GroupedArgs& args, uint8_t* base, int h_spli
   return scratch.bytes;
 }
 
+// Before the first launch on a device: refuses a device with too few SMs, and lets the kernels have their shared
+// memory.
 static void prepare(int, int sms) {
   if (sms < std::max(kMinSms, Config::kGemm2Ctas))
     TVM_FFI_THROW(RuntimeError) << kSolutionName << ": the device has " << sms << " multiprocessors, want "
@@ -102,6 +106,9 @@ static void launch_few_tokens(const LayerArgs& layer, const void* w1, const void
              "launching fused_layer");
 }
 
+// ---- many tokens ----
+
+// Encodes what gemm2 loads and stores by TMA: W2, and y in builds whose Gemm2Maps is WeightAndResultMaps.
 inline void encode_gemm2_maps(CUtensorMap* w2_map, const void* w2, const GroupedArgs&) {
   if constexpr (kMxfp4Weights)
     encode_w2_map<kIntermediate / 2, kBlockK / 2>(w2_map, w2, Grouped::kW2BoxRows, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
@@ -121,7 +128,7 @@ static cudaError_t launch_gemm2(const GroupedArgs& args, const Maps& maps, int h
   else return launch_grouped_gemm2(args, maps, h_split, stream);
 }
 
-// The boxes that a CTA loads at a time, or stores.
+// Encodes the TMA descriptors of both GEMMs. A box is what a CTA loads, or stores, at a time.
 static void encode_maps(const void* w1, const void* w2, const GroupedArgs& args, int h_split, CUtensorMap* w1_map,
                         Gemm2Maps* gemm2_maps) {
   if constexpr (kMxfp4Weights) {
@@ -134,18 +141,21 @@ static void encode_maps(const void* w1, const void* w2, const GroupedArgs& args,
   encode_gemm2_maps(gemm2_maps, w2, args);
 }
 
-// The TMA descriptors are encoded before anything is launched: what fails there leaves nothing half done.
+// The TMA descriptors are encoded before anything is launched, so that an error there leaves nothing half done.
 static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const void* w1, const void* w2,
                                Counters* counters, int h_split, int sms, cudaStream_t stream) {
   GroupedArgs args = {layer};
   args.counters = counters;
   args.clusters = sms / Grouped::kClusterCtas;
   args.y_columns = y_columns_of(layer.num_tokens <= kOnePassTokens ? 1 : Grouped::kColumnPasses);
+
   const ffi::Tensor scratch = allocate(device, place_grouped_scratch(args, nullptr, h_split, sms));
   place_grouped_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), h_split, sms);
+
   CUtensorMap w1_map;
   Gemm2Maps gemm2_maps;
   encode_maps(w1, w2, args, h_split, &w1_map, &gemm2_maps);
+
   check_cuda(launch_route_permute(args, sms, stream), "launching route_permute");
   if constexpr (kMxfp4Weights) {
     check_cuda(launch_order_tokens(layer.x, const_cast<uint8_t*>(args.x), layer.num_tokens, stream),
@@ -160,7 +170,7 @@ static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const vo
   }
 }
 
-// ---- MXFP4 weights ----
+// ---- few tokens with MXFP4 weights ----
 
 static_assert(!kMxfp4Weights || (kTopKGiven && kScalesRowMajor), "tokens are rows everywhere");
 
@@ -184,8 +194,8 @@ static void launch_few_tokens_mxfp4(const LayerArgs& layer, DLDevice device, con
 
 // ---- the layer ----
 
-// options: FP8 parts of h above kHiLoTokens tokens, 1 or 2; and what open_peers() has returned, if the output of one
-// launch is summed over ranks.
+// options: first, in how many FP8 terms h is split above kHiLoTokens tokens, 1 or 2. Second, what open_peers()
+// returned, if the one launch shall sum the output over ranks.
 void launch_layer(const LayerArgs& layer, const Weights& weights, DLDevice device, ffi::PackedArgs options) {
   const int64_t t = layer.num_tokens, many_h_split = option(options, 0, 0);
   if (many_h_split != 1 && many_h_split != 2)
@@ -195,6 +205,7 @@ void launch_layer(const LayerArgs& layer, const Weights& weights, DLDevice devic
   if (peers && t > kMaxSummed)
     TVM_FFI_THROW(ValueError) << "output: got " << t << " tokens to sum over the ranks, want " << kMaxSummed
                               << " or fewer";
+
   const int h_split = t <= kHiLoTokens ? 2 : (int)many_h_split;
   const DeviceGuard guard(device.device_id);
   const int sms = prepared_sm_count(device.device_id, prepare);

@@ -1,4 +1,4 @@
-// sizes: constants of few_tokens/ and many_tokens/, and what their kernels assume of the problem.
+// sizes: constants that few_tokens/ and many_tokens/ share, and what their kernels assume of the layer's sizes.
 #pragma once
 #include "common/cuda/layer/layer_sizes.cuh"
 #include "common/cuda/pipeline/threads.cuh"
@@ -18,11 +18,12 @@ constexpr int kMmasPerStep = kBlockK / kMmaK;
 constexpr int kMinSms = 112;     // fewer SMs are refused
 constexpr int kTargetSms = 132;  // of the H100 and H200 SXM, for which work is divided
 
-// With up to this many active experts (few_tokens: m_blocks) weights are evict_first, else evict_unchanged: measured.
+// Up to so many experts that have rows (few_tokens: m_blocks) the L2 policy of weights is evict_first, else
+// evict_unchanged: measured.
 constexpr int kEvictFirstExperts = 8;
 
-// Where a width is not whole pairs of tiles, or K not whole steps of a main loop, work goes up to the next multiple: TMA
-// reads zeros beyond a matrix, and scratch has room for the results, which nobody reads.
+// Where a width is not a multiple of a pair of tiles, or K of a main loop's step, kernels compute up to the next
+// multiple: TMA reads zeros beyond a matrix, and scratch has room for the additional results, which nobody reads.
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 static_assert(kBlockK == kAtomRowBytes, "rows of the swizzle, scale blocks and K steps are all 128 bytes");

@@ -1,13 +1,14 @@
 """overflow_gemm: multiply the tiles for which SGLang's kernel was not launched.
 
-That kernel has a program for each tile, and the host knows only the most tiles that there can be,
-under expert parallelism several times as many as there are. A program without a tile still takes
-its turn on an SM. So where thousands may be without, grouped_gemm.py launches programs for twice
-the expected rows (tiles.py), and then this kernel for the rest. It has work only if this rank gets
-more than twice its share of rows, so it is simple and not tuned.
+SGLang's kernel has a program for each tile. The host knows only the most tiles that there can be,
+under expert parallelism several times as many as there are, and a program without a tile still
+takes its turn on an SM. So where thousands of programs might have none, grouped_gemm.py launches
+SGLang's kernel for twice the expected rows (tiles.py), and then this kernel for the rest. It has
+work only if this rank gets more than twice its share of rows, so it is simple and not tuned.
 
-Map of the kernel: a persistent grid over (tile, 128 columns), operands through pointers; num_stages
-K steps of 128 are in flight. It waits for the preceding kernel first (pdl_wait).
+The grid is persistent: programs go through tiles of BLOCK_M rows by 128 columns. Operands come
+through pointers, and the loads of num_stages steps of 128 K are in flight. The kernel waits for the
+preceding one first (pdl_wait).
 """
 
 import triton
@@ -58,6 +59,7 @@ def overflow_gemm_kernel(
     ):
         m = first_tile + index // (N // BLOCK)
         n = index % (N // BLOCK)
+
         expert = tl.load(tile_expert_ptr + m).to(tl.int64)
         row = m * BLOCK_M + tl.arange(0, BLOCK_M)
         pair = tl.load(pair_of_row_ptr + row)
@@ -67,12 +69,14 @@ def overflow_gemm_kernel(
         w_ptrs = w_ptr + expert * stride_w_expert + (n * BLOCK + lane)[None, :] * K + lane[:, None]
         x_scale_ptrs = x_scale_ptr + x_row.to(tl.int64) * stride_x_scale_row
         w_scale_row = w_scale_ptr + expert * stride_w_scale_expert + n * (K // BLOCK)
+
         out = tl.zeros((BLOCK_M, BLOCK), tl.float32)
         for k in range(K // BLOCK):
             x = tl.load(x_ptrs + k * BLOCK, mask=here[:, None], other=0.0)
             w = tl.load(w_ptrs + k * BLOCK)
             x_scale = tl.load(x_scale_ptrs + k * stride_x_scale_block, mask=here, other=0.0)
             out += tl.dot(x, w) * (x_scale * tl.load(w_scale_row + k))[:, None]
+
         column = n * BLOCK + lane
         tl.store(
             out_ptr + row.to(tl.int64)[:, None] * N + column[None, :],

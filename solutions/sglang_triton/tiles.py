@@ -2,11 +2,13 @@
 
 SGLang's tables are for layers split by columns, not by experts, and do not have these sizes. The
 tiles here are those that SGLang's H200 tables have for the same number of rows per expert, not for
-the same number of tokens. All N are multiples of 128, so BLOCK_SIZE_N divides them. K of the second
-GEMM is the intermediate size; where that gives a tile few steps, its pipeline has fewer stages.
+the same number of tokens.
+
+All N are multiples of 128, so BLOCK_SIZE_N divides them. K of the second GEMM is the intermediate
+size. Where a tile of it has few steps of K, its pipeline has fewer stages.
 """
 
-# So many launched tiles without rows are worth avoiding: in DeepSeek-V3's layer they are 8192
+# So many launched tiles without rows are worth avoiding. In DeepSeek-V3's layer 256 tiles are 8192
 # programs of gemm1 and 14336 of gemm2.
 MANY_TILES = 256
 
@@ -19,6 +21,8 @@ def choose_configs(rows_per_expert, intermediate_size):
     rows_per_expert: T * top_k / num_experts, the mean over all experts.
     """
     most_stages = max(2, intermediate_size // 256)  # half of the steps of the second GEMM
+
+    # block of rows, of columns, row tiles of a group, pipeline stages
     if rows_per_expert <= 4:
         first = _config(16, 64, 1, 5)
         second = _config(16, 128, 1, min(4, most_stages))
@@ -39,10 +43,10 @@ def choose_configs(rows_per_expert, intermediate_size):
 
 
 def usual_tiles(pairs, share, num_local_experts, block_m, most):
-    """Return how many tiles SGLang's kernel is launched for.
+    """Return how many tiles SGLang's kernel is launched for; overflow_gemm.py does any others.
 
-    It is the tiles of twice the rows that this rank would get if routing were even; or `most`,
-    where that is not MANY_TILES more.
+    That is enough for twice the rows that this rank would get if routing were even. It is enough
+    for any routing where that takes fewer than MANY_TILES tiles more.
 
     pairs: T * top_k. share: expected rows on this rank for each pair. most: the most tiles that any
     routing can make.

@@ -24,7 +24,7 @@ def multiply(codes, scales, weight, weight_scale, output):
     w = expand(weight, weight_scale.view(torch.uint8))
     if output.dtype == torch.bfloat16:
         torch.matmul(x, w.t(), out=output)
-    else:  # a bf16 product would be rounded twice
+    else:  # a product in bf16 would be rounded again, to fp16
         output.copy_(x.float() @ w.float().t())
 
 

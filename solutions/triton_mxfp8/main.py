@@ -30,8 +30,8 @@ def quantise(x):
 def multiply(codes, scales, weight, weight_scale, output, route=None):
     """Write into `output` the product of quantised x, as `quantise` returns it, with the weight.
 
-    weight, weight_scale, output: as `run` takes them. route: how to multiply, a name of
-    block_scaled_matmul.py; None for the fastest.
+    weight, weight_scale, output: as `run` takes them. route: one of the ways to multiply that
+    block_scaled_matmul.py describes, by its name; None for the fastest.
     """
     tile = choose_tile(gpu_of(codes.device).architecture, *codes.shape, route)
     with torch.cuda.device_of(codes):

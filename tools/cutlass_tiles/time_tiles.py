@@ -1,9 +1,13 @@
 """Check and time every compiled tile of cutlass_grouped, for the table in its tiles.py.
 
-Needs a Hopper GPU. For each number of tokens T, routed as in the workloads, each tile is used in
-gemm1 and then in gemm2, while the other GEMM has the tile that tiles.py chooses. Printed are the
-layer's median device time, with L2 flushed before each call, and the share of its values within
-each tolerance. Exit status: 0, 1 for a wrong answer or without a GPU, 2 for bad arguments.
+    python tools/cutlass_tiles/time_tiles.py T ...
+
+For each number of tokens T, routed as in the workloads, each tile is tried in gemm1 and then in
+gemm2, while the other GEMM has the tile that tiles.py chooses. The layer's median device time is
+printed, with L2 flushed before each call, and the share of the output's values within each
+tolerance.
+
+Needs a Hopper GPU. Exit status: 0, 1 for a wrong answer or without a GPU, 2 for bad arguments.
 """
 
 import argparse
@@ -27,6 +31,7 @@ from moebench.packing.pack import pack
 from triton.testing import do_bench
 
 SOLUTION = "cutlass_grouped"
+LAYER_KEY = "full"  # DeepSeek-V3's layer on one of eight ranks
 GEMMS = ("gemm1", "gemm2")
 
 
@@ -46,9 +51,9 @@ class Batch:
     expected: torch.Tensor
 
 
-def compiled_tiles(full: Definition) -> Tiles:
+def build_tiles(layer: Definition) -> Tiles:
     """Build the solution for a definition; return it with every tile that it has a source for."""
-    runnable = BuilderRegistry.get_instance().build(full, pack(SOLUTION)["full"])
+    runnable = BuilderRegistry.get_instance().build(layer, pack(SOLUTION)[LAYER_KEY])
     module = sys.modules[runnable._callable.__module__]
     sources = sorted((paths.SOLUTIONS / SOLUTION).glob("gemms/sm90_*_*.cu"))
 
@@ -59,13 +64,13 @@ def compiled_tiles(full: Definition) -> Tiles:
     return Tiles(module, addresses)
 
 
-def batch_of(full: Definition, num_tokens: int) -> Batch:
+def draw_batch(layer: Definition, num_tokens: int) -> Batch:
     """Return the arguments of a call with num_tokens tokens, routed as in the workloads."""
-    stored = tensors("skewed", num_tokens, "full")
-    _, drawn = workload("skewed", num_tokens, "full")
-    (inputs,) = seeded_inputs(full, drawn, 1, "cuda", stored)
-    reference = BuilderRegistry.get_instance().build_reference(full)
-    (expected,) = normalize_result(full, reference(*inputs), "cuda")
+    routing = tensors("skewed", num_tokens, LAYER_KEY)
+    _, drawn = workload("skewed", num_tokens, LAYER_KEY)
+    (inputs,) = seeded_inputs(layer, drawn, 1, "cuda", routing)
+    reference = BuilderRegistry.get_instance().build_reference(layer)
+    (expected,) = normalize_result(layer, reference(*inputs), "cuda")
     return Batch(inputs, expected)
 
 
@@ -113,11 +118,11 @@ def main(argv: list[str]) -> int:
     if not torch.cuda.is_available():
         raise CannotRun("timing tiles needs a CUDA device; torch sees none")
 
-    full = definition("full")
-    tiles = compiled_tiles(full)
+    layer = definition(LAYER_KEY)
+    tiles = build_tiles(layer)
     wrong = 0
     for num_tokens in args.tokens:
-        wrong += time_all(tiles, batch_of(full, num_tokens), num_tokens)
+        wrong += time_all(tiles, draw_batch(layer, num_tokens), num_tokens)
     return 1 if wrong else 0
 
 

@@ -26,7 +26,7 @@ def local(expert: torch.Tensor, first: int, layer_key: str) -> torch.Tensor:
 def drawn(layer_key: str, num_tokens: int, layer_count: int) -> list[torch.Tensor]:
     """Return, for each of layer_count layers, the experts as `local` returns them.
 
-    They are those that a rank in the middle sees, and the same in every run.
+    They are what the rank in the middle of all ranks sees, and the same in every run.
     """
     sizes = catalogue.layer_sizes()[layer_key]
     first = offset_of(layer_key)
@@ -42,8 +42,8 @@ def drawn(layer_key: str, num_tokens: int, layer_count: int) -> list[torch.Tenso
 def recorded(folder: Path, layer_key: str, num_tokens: int, most: int) -> list[torch.Tensor]:
     """Return up to `most` routings, as `local` returns them, from the files of a folder.
 
-    There is one for each file with num_tokens tokens or more and each rank, of the first num_tokens
-    tokens, if any of their experts is on the rank. Raises UserError where there is none.
+    A file with at least num_tokens tokens gives one for each rank that any of its first num_tokens
+    tokens goes to. Raises UserError where there is none.
     """
     sizes = catalogue.layer_sizes()[layer_key]
     batches = []

@@ -12,8 +12,9 @@ import torch
 class Tensor:
     """A tensor of a shape and dtype.
 
-    shape: sizes; a str, "tokens of a call", stands for T, which differs from call to call.
-    optional: the entry points for bfloat16 tokens do not have this argument (the tokens' scales).
+    shape: sizes. The str "tokens of a call" stands for T, which differs from call to call.
+    optional: the entry points for bfloat16 tokens do not have this argument. It is the tokens'
+        scales, which bfloat16 tokens do not need.
     """
 
     shape: tuple

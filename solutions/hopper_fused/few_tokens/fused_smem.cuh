@@ -8,15 +8,16 @@
 
 namespace hopper_fused {
 
+// Up to kMBlockRows rows of one expert.
 struct MBlock {
-  uint16_t expert, rows;  // without padding
+  uint16_t expert, rows;  // rows without padding
   uint32_t first_row;     // a multiple of kAtomRows
   __device__ int atoms() const { return (rows + kAtomRows - 1) / kAtomRows; }
   // In gemm2: whether a stage holds a K block for each warpgroup, and the number of stages that the m_block takes.
   __device__ bool split_k() const { return rows <= Config::kGemm2SplitKRows; }
   __device__ int k_iters() const { return split_k() ? Config::kSplitKSteps2 : Config::kKSteps2; }
   __device__ bool bypasses_gather(int num_tokens) const { return rows == 1 && num_tokens <= Config::kBypassTokens; }
-  // Offset of K block k in the scratch's arrays.
+  // Offsets of K block k of the m_block in the arrays of FusedScratch, in elements. h has two terms, hi and lo.
   __device__ int x_offset(int k) const { return first_row * Config::kPaddedHidden + k * atoms() * kAtomBytes; }
   __device__ int x_scale_offset(int k) const { return first_row * Config::kKBlocks1 + k * atoms() * kAtomRows; }
   __device__ int h_offset(int k) const {
@@ -27,7 +28,7 @@ struct MBlock {
   }
 };
 
-// Scales of x of kTokens tokens, all of them in the caller's layout, for bypass rows.
+// Scales of x, for rows that bypass the gather: those of kTokens tokens, in the caller's layout.
 template <int kTokens>
 struct BypassScales {
   float scales[kTokens * kNumKBlocks1];
@@ -38,7 +39,8 @@ struct BypassScales<0> {
   __device__ float* x_scale() { return reinterpret_cast<float*>(this); }  // nobody reads or writes there
 };
 
-// Routing weights: by token where every CTA routes all tokens, by row with top-k given, else in scratch.
+// Routing weights: by row if the caller gives the experts (kTopKGiven). Else by token, where every CTA routes all
+// tokens; with more tokens they are in scratch.
 template <bool kByRow>
 struct RoutingWeights {
   float weights[kByRow ? 1 : Config::kRouteAllTokens][kByRow ? Config::kMaxRows : kNumLocalExperts];
@@ -51,15 +53,17 @@ struct Gemm1Smem : BypassScales<Config::kBypassTokens>, RoutingWeights<kTopKGive
 static_assert(sizeof(Gemm1Smem) == Config::kGemm1SmemBytes, "the pool has room for it");
 
 struct FusedSmem {
-  // gemm1: stages | bypass rows, or all rows from bf16 | Gemm1Smem, at the end. gemm2: stages | sums, at the end.
+  // What is where in the pool. Gemm1Smem and the sums lie at its end.
+  //   gemm1   stages | rows that bypass the gather, or rows quantised from bf16 | Gemm1Smem
+  //   gemm2   stages | sums
   uint8_t pool[Config::kPoolBytes];  // 1024-byte aligned, as the swizzle requires
   union {
-    float scales[Config::kStages][Config::kStageScales];
-    uint32_t rows_before[Config::kMaxTokens * kMaskWords];  // of permute
+    float scales[Config::kStages][Config::kStageScales];    // of the stages' rows
+    uint32_t rows_before[Config::kMaxTokens * kMaskWords];  // used by permute, before the first stage is filled
   };
   uint16_t token[Config::kMaxRows];  // of each row, or kNoToken
-  // As in FusedScratch until permute transposes it to [batch of 32 tokens][expert]: bit t, the expert has a row of the
-  // batch's token t. With top-k given it is written so.
+  // After permute [batch of 32 tokens][expert]: bit t says that the batch's token t has a row of the expert. Routing
+  // writes it in the order of FusedScratch's mask, which permute transposes. With top-k given nothing is transposed.
   uint32_t mask[Config::kMaxTokens * kMaskWords];
   float amax[kConsumerWarpgroups][kWarpgroupWarps][Config::kMBlockRows];
   float split_k_sums[4][kWarpgroupThreads];  // of warpgroup 1, on their way to warpgroup 0

@@ -29,7 +29,7 @@ __device__ __forceinline__ float store_scale(float* h_scale, float amax, float w
   return rcp_approx(scale);
 }
 
-// Where a tile's h begins: rows of 128 columns, swizzled.
+// Where a tile's h begins in args.h: rows of 128 columns, swizzled. part: 0 for hi, 1 for lo.
 template <int kHSplit>
 __device__ __forceinline__ uint8_t* h_tile(const GroupedArgs& args, const WorkTile& tile, int part) {
   return args.h + (size_t)tile.expert_first * Grouped::kPaddedIntermediate * kHSplit +
@@ -40,7 +40,8 @@ __device__ __forceinline__ float* h_scale_tile(const GroupedArgs& args, const Wo
          tile.m_first;
 }
 
-// For a warpgroup: signals that the h that it has stored so far is in memory. gemm2 has a proxy fence before it reads.
+// For a warpgroup: signals to gemm2 that the h that it has stored so far is in memory. gemm2 has a proxy fence before
+// it reads h.
 __device__ __forceinline__ void signal_h_ready(unsigned* counter) {
   if (threadIdx.x % kWarpgroupThreads != 0) return;
   bulk_wait();
@@ -49,8 +50,8 @@ __device__ __forceinline__ void signal_h_ready(unsigned* counter) {
 
 // ---- normal tiles ----
 
-// A thread has sums of two rows. The four lanes of a quad have a row's 128 columns of h between them, so a row's
-// maximum needs no shared memory and the warpgroups do not wait for each other.
+// wgmma gives a thread sums of two rows, and the four lanes of a quad have a row's 128 columns of h between them. So a
+// row's maximum needs no shared memory, and the warpgroups do not wait for each other.
 __device__ __forceinline__ void gemm1_normal_mainloop(
     Gemm1Smem& smem, Gemm1Smem::Pipeline& pipe, float (&sum)[kNormalSums], int warpgroup) {
   const int row = warpgroup * kMmaM + threadIdx.x / kWarp % kWarpgroupWarps * kWarpRows + threadIdx.x % kWarp / kQuad;
@@ -72,6 +73,8 @@ __device__ __forceinline__ void gemm1_normal(
   const int in_warpgroup = threadIdx.x / kWarp % kWarpgroupWarps * kWarpRows + lane / kQuad;  // this thread's first row
   const int m_rows = min(kMmaM, tile.m_rows - warpgroup * kMmaM);  // of this warpgroup; the tile has more than 64
   const int first_row = tile.expert_first + tile.m_first + warpgroup * kMmaM;
+
+  // sums
   float weight[2];
 #pragma unroll
   for (int r = 0; r < 2; r++)
@@ -79,9 +82,10 @@ __device__ __forceinline__ void gemm1_normal(
   float sum[kNormalSums];
   gemm1_normal_mainloop(smem, pipe, sum, warpgroup);
 
+  // SwiGLU and scales, for rows in_warpgroup and in_warpgroup + 8; sums 4 apart are a column's up and gate
   float inverse[2];
 #pragma unroll
-  for (int r = 0; r < 2; r++) {  // rows in_warpgroup and in_warpgroup + 8; sums 4 apart are a column's up and gate
+  for (int r = 0; r < 2; r++) {
     float amax = 0.0f;
 #pragma unroll
     for (int i = 2 * r; i < kNormalSums; i += 8)
@@ -98,7 +102,9 @@ __device__ __forceinline__ void gemm1_normal(
       inverse[r] = store_scale(h_scale_tile(args, tile) + warpgroup * kMmaM + row, amax, weight[r]);
     inverse[r] = __shfl_sync(kFullWarp, inverse[r], lane & ~(kQuad - 1));
   }
-  if (threadIdx.x % kWarpgroupThreads == 0) bulk_wait_read();  // the previous tile's h has been read from smem.d
+
+  // h to shared memory, when the previous tile's has been read from there
+  if (threadIdx.x % kWarpgroupThreads == 0) bulk_wait_read();
   Gemm1WarpgroupBarrier::sync(warpgroup);
   uint8_t* smem_d = smem.d[warpgroup];  // [part][64 rows][128], swizzled
 #pragma unroll
@@ -114,6 +120,8 @@ __device__ __forceinline__ void gemm1_normal(
         *reinterpret_cast<uint16_t*>(smem_d + part * kMmaM * kBlockK + at) = q[part];
     }
   }
+
+  // h to memory
   fence_proxy_async_shared();
   Gemm1WarpgroupBarrier::sync(warpgroup);
   if (threadIdx.x % kWarpgroupThreads == 0) {
@@ -130,8 +138,8 @@ __device__ __forceinline__ void gemm1_normal(
 // Where a column's byte of h is in its 128: MXFP4 weights want another order of K (mxfp4_mainloop.cuh).
 __device__ __forceinline__ int h_position(int column) { return kMxfp4Weights ? k_position(column) : column; }
 
-// A thread has a few columns of h of several rows, so a row's maximum goes through shared memory. With MXFP4 weights
-// the tile may have fewer rows than N.
+// wgmma gives a thread a few columns of h of several rows, so a row's maximum goes through shared memory. With MXFP4
+// weights the tile may have fewer rows than N.
 template <int N, int kHSplit, class Smem>
 __device__ __forceinline__ void swiglu_quant_swap_ab(
     Smem& smem, const GroupedArgs& args, const WorkTile& tile, float (&sum)[2][N / 2], int warpgroup) {
@@ -139,13 +147,15 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
   static_assert((kConsumerWarps + 1) * kMaxima * sizeof(float) <= sizeof(smem.d), "maxima and inverses fit");
   static_assert(kHSplit <= 2, "one leader thread stores each part");
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  // smem.d holds maxima and inverse scales; when they are read, h in their place: [part][rows][128], swizzled
+  // smem.d holds maxima and inverse scales. When these have been read, h takes their place: [part][rows][128], swizzled
   float* maxima = reinterpret_cast<float*>(smem.d);    // [8 warps][rows]
   float* inverse = maxima + kConsumerWarps * kMaxima;  // [rows]
   const int rows = kMxfp4Weights ? tile.m_rows : N;
   const float weight = threadIdx.x < rows ? args.row_weight[tile.expert_first + tile.m_first + threadIdx.x] : 0.0f;
   if (threadIdx.x % kWarpgroupThreads == 0) bulk_wait_read();  // the previous tile's h has been read from smem.d
   Gemm1ConsumersBarrier::sync();
+
+  // SwiGLU, and each warp's maximum of a row
 #pragma unroll
   for (int j = 0; j < N / 8; j++) {
 #pragma unroll
@@ -162,6 +172,8 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
     }
   }
   Gemm1ConsumersBarrier::sync();
+
+  // scales, a thread for each row
   if (threadIdx.x < rows) {
     float amax = 0.0f;
 #pragma unroll
@@ -173,7 +185,9 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
 #pragma unroll
   for (int j = 0; j < N / 8; j++) inv[j] = *reinterpret_cast<const float2*>(inverse + 8 * j + 2 * (lane % kQuad));
   Gemm1ConsumersBarrier::sync();  // h overwrites maxima and inverses
-  // After transpose4 a lane's word is four columns, of m64 number m_of, of row 8 j + in_row.
+
+  // h to shared memory. After transpose4 a lane's word is four columns of row 8 j + in_row, from the warpgroup's first
+  // or second wgmma (m_of).
   const int parity = lane / kQuad % 2, m_of = lane / 8 % 2, in_row = 2 * (lane % kQuad) + parity;
   const int column = warpgroup * 64 + m_of * 32 + warp % kWarpgroupWarps * 8 + lane / 16 * 4;
   const int at = swizzle_128b(in_row, h_position(column));
@@ -191,10 +205,11 @@ __device__ __forceinline__ void swiglu_quant_swap_ab(
     for (int part = 0; part < kHSplit; part++)
       *reinterpret_cast<uint32_t*>(smem.d[part] + j * kAtomBytes + at) = transpose4(word[part]);
   }
+
+  // h to memory. Warpgroup 0's leader stores hi, warpgroup 1's lo, so that each waits for its own store before a normal
+  // tile, which may follow, overwrites smem.d[warpgroup].
   fence_proxy_async_shared();
   Gemm1ConsumersBarrier::sync();
-  // Warpgroup 0's leader stores hi, warpgroup 1's lo, so that each waits for its own store before a normal tile, which
-  // may follow, overwrites smem.d[warpgroup].
   if (threadIdx.x % kWarpgroupThreads == 0) {
     if (warpgroup < kHSplit) bulk_store(h_tile<kHSplit>(args, tile, warpgroup), smem.d[warpgroup], rows * kBlockK);
     bulk_commit();

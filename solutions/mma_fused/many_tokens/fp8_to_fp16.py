@@ -1,14 +1,15 @@
 """fp8_to_fp16: convert E4M3 to fp16 inside a Triton kernel, exactly.
 
-The many_tokens GEMMs call it. Where the GPU has no instruction for it, PTX on integers does it.
+The many_tokens GEMMs call it. Where the GPU has no instruction for it (before sm_89), it is done by
+integer instructions.
 """
 
 import triton
 import triton.language as tl
 
-# Four bytes seeeemmm: each becomes the upper byte of an fp16, then the seven bits after the sign
-# move right by one. The exponent bias of fp16 is larger by 8, so the result is 2^-8 times the
-# value, also for subnormal numbers. NaN becomes 480.
+# PTX for four bytes of E4M3, whose bits are seeeemmm. Each becomes the upper byte of an fp16, then
+# the seven bits after the sign move right by one. The exponent bias of fp16 is larger by 8, so the
+# result is 2^-8 times the value, also for subnormal numbers. NaN becomes 480 (2^-8 times it).
 UNPACK = tl.constexpr("""{
 .reg .b32 low, high, sign;
 prmt.b32 low, $2, 0, 0x1404;

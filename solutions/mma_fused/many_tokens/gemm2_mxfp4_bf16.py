@@ -1,9 +1,10 @@
 """gemm2_mxfp4_bf16: the second grouped GEMM with MXFP4 weights, y = h . W2^T, in expert order.
 
-many_tokens.py takes it after gemm1_swiglu_mxfp4, whose h is bf16 without scales.
+many_tokens.py calls it after gemm1_swiglu_mxfp4, whose h is bf16 without scales.
 
-Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of y); weights are dequantised
-to bf16 in registers. A K step of 128 has two products, of the even and of the odd columns of h.
+The grid is persistent: programs go through tiles of BLOCK_M rows by BLOCK_N columns of y. Weights
+are dequantised to bf16 in registers. A byte has the weights of two columns of h, so a step of 128 K
+is two products, of the even and of the odd columns.
 """
 
 import torch
@@ -26,7 +27,7 @@ def gemm2_mxfp4_bf16_kernel(
     tile_expert_ptr,  # [max_tiles] int32
     num_tiles_ptr,  # [1] int32
     y_ptr,  # [rows, num_columns] bf16, written
-    first_column,  # of H, which column 0 of y is
+    first_column,  # the column of the layer's output, of H, that column 0 of y is
     num_columns,
     H: tl.constexpr,
     I: tl.constexpr,  # noqa: E741
@@ -41,6 +42,7 @@ def gemm2_mxfp4_bf16_kernel(
     lane = tl.arange(0, BLOCK)
     byte = tl.arange(0, BLOCK // 2)
     column = tl.arange(0, BLOCK_N)
+
     for index in range(tl.program_id(0), num_m * num_n, tl.num_programs(0)):
         m, n = tile_order(index, num_m, num_n, GROUP)
         row = m * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -62,14 +64,17 @@ def gemm2_mxfp4_bf16_kernel(
 
 
 def gemm2_mxfp4_bf16(h, h_scale, w, w_scale, permutation, first_column, y, choice):
-    """Write y, y.shape[1] columns of the second grouped GEMM's result from first_column on.
+    """Write y: columns of the second grouped GEMM's result, as many as y has, from first_column on.
 
     Args:
-        h: [rows, I] bfloat16, in expert order; h_scale: None.
-        w: [E_local, H, I/2] int8; w_scale: [E_local, H, I/32] int8.
+        h: [rows, I] bfloat16, in expert order.
+        h_scale: None.
+        w: [E_local, H, I/2] int8.
+        w_scale: [E_local, H, I/32] int8.
         permutation: `permute`'s result for tile.block_m.
         first_column: a multiple of 128.
-        y: [rows, num_columns] bfloat16, written, not yet weighed; num_columns a multiple of 128.
+        y: [rows, num_columns] bfloat16, written, without the routing weights; num_columns is a
+            multiple of 128.
         choice: an Fp16Choice of choose_tiles.py, of which `gemm2` is taken.
     """
     tile = choice.gemm2

@@ -1,11 +1,12 @@
-// mxfp4_tile: in place of tiled_mma.cuh where the weights are MXFP4: a weight tile times rows of an m_block. A weight
-// is E2M1, two to a byte along K, with a power of two (E8M0) as the scale of each group of 32 of a row.
+// mxfp4_tile: a weight tile times rows of an m_block, where the weights are MXFP4; tiled_mma.cuh does it for FP8. A
+// weight is an E2M1 value, two to a byte along K. Each group of 32 of a row has a power of two (E8M0) as scale.
 //
-// The bits of E2M1, put where fp16 has its lowest exponents, are 2^-14 of its value, subnormal numbers too, so nothing
-// is rounded. A group is two MMAs, whose sums are multiplied by the scale in fp32, so no scale can leave fp16's range.
+// The three bits of E2M1 after the sign, put where fp16 has the low two bits of its exponent and the high bit of its
+// mantissa, are 2^-14 times the value, exactly, also where the value is subnormal. A group is the K of two MMAs. Their
+// sums are multiplied by the scale in fp32, so that no scale can leave fp16's range.
 //
-// Order of K: of each group lane 4 g + t has four bytes, K 8 t to 8 t + 7. The even K, the low halves of the bytes, go
-// into the first MMA, the odd K into the second. x and h are taken in the same order.
+// Order of K: lane 4 g + t has four bytes of each group, K 8 t to 8 t + 7. The even K, which are the low halves of the
+// bytes, go into the first MMA, the odd K into the second. x and h are taken in the same order.
 #pragma once
 #include "mma_fused/one_launch/tiled_mma.cuh"
 
@@ -25,13 +26,13 @@ __device__ __forceinline__ void unpack_e2m1(uint32_t eight, uint32_t (&pairs)[4]
   pairs[2] = __byte_perm(odd, 0, 0x1404), pairs[3] = __byte_perm(odd, 0, 0x3424);
 }
 
-// A of a group's two MMAs for each 16 rows of a weight tile.
+// The operand A of a group's two MMAs, for each 16 rows of a weight tile.
 struct GroupFragments {
   uint32_t a[Config::kMTiles][2][4];  // [16 weight rows][MMA][register]
 };
 
-// Chunk j of all rows, eight rows at a time, without bank conflicts. Returns the OR of what was read, on which
-// consumer_release must depend.
+// Loads group j of all rows of a weight tile, eight rows at a time, without bank conflicts. Returns the OR of what was
+// read, which is for consumer_release: it may not release the stage before these loads are over.
 __device__ __forceinline__ uint32_t load_group(GroupFragments& w, const uint8_t* weight_tile, int j) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
   const uint8_t* from = weight_tile + g * Config::kTileRowBytes + swizzled(j, g) * 16 + 4 * t;
@@ -60,8 +61,9 @@ __device__ __forceinline__ float scale_of_byte(uint32_t byte) {
   return __uint_as_float(byte == 0 || byte == 255 ? bits | 0x00400000u : bits);  // 2^-127 is subnormal
 }
 
-// For all lanes: a weight tile's scales as fp32, of two rows a lane. They are made fp32 here once, as four lanes need
-// each. consumer_wait() is between what reads `wide` and the next call.
+// For a whole warp: converts a weight tile's scales to fp32, those of two rows in each lane. It is done once, in shared
+// memory, because four lanes need each scale. `wide` may be overwritten by the next call: consumer_wait() stands
+// between the reads of `wide` and that call.
 __device__ __forceinline__ void widen_scales(WideScales& wide, const uint32_t* words) {
   const int lane = threadIdx.x % kWarp, g = lane % 8, eighth = lane / 8;
 #pragma unroll
@@ -75,9 +77,10 @@ __device__ __forceinline__ void widen_scales(WideScales& wide, const uint32_t* w
 
 // ---- product ----
 
-// acc += the weight tile that has arrived, times kNTiles tiles of 8 rows; releases its stage of the pipeline.
-// get_rows(n, j, half, b0, b1): B of tile n for one of group j's MMAs. get_scale(n, j): of rows 2 t and 2 t + 1 of tile
-// n; of group j with kScalePerGroup, else the same for all.
+// acc += the weight tile that has arrived, times kNTiles tiles of 8 rows. Releases the weight tile's stage.
+//   get_rows(n, j, half, b0, b1)   sets the operand B of tile n, for the first or second MMA (half) of group j
+//   get_scale(n, j)                returns the scales of rows 2 t and 2 t + 1 of tile n: for group j with
+//                                  kScalePerGroup, else for the whole K block
 template <bool kScalePerGroup, int kNTiles, class GetRows, class GetScale>
 __device__ __forceinline__ void multiply_mxfp4_tile(WeightPipeline& weights, const uint8_t* weight_tile,
                                                     float (&acc)[kNTiles][Config::kMTiles][4], const GetRows& get_rows,
@@ -92,6 +95,7 @@ __device__ __forceinline__ void multiply_mxfp4_tile(WeightPipeline& weights, con
     GroupFragments w;
     read |= load_group(w, weight_tile, j);
     if (j == kGroups - 1) weights.consumer_release(read);
+
     const float4 low = *reinterpret_cast<const float4*>(&scales[j][g][0]);
     const float4 high = *reinterpret_cast<const float4*>(&scales[j][g][4]);
     const float w_scale[Config::kMTiles][2] = {{low.x, low.y}, {low.z, low.w}, {high.x, high.y}, {high.z, high.w}};

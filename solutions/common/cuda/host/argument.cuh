@@ -1,4 +1,5 @@
-// argument: one argument of the layer, a tensor, integer or real, with what it must be. argument_table.cuh lists them.
+// argument: the description of one argument of the layer: a tensor, an integer or a real, and what it must be.
+// argument_table.cuh has those of all forms of the layer.
 #pragma once
 #include <dlpack/dlpack.h>
 
@@ -6,7 +7,7 @@
 
 constexpr DLDataType kFp32 = {kDLFloat, 32, 1}, kBf16 = {kDLBfloat, 16, 1}, kFp8 = {kDLFloat8_e4m3fn, 8, 1};
 constexpr DLDataType kInt32 = {kDLInt, 32, 1}, kInt8 = {kDLInt, 8, 1};
-constexpr int64_t kTokens = -1;  // a size: the call's tokens
+constexpr int64_t kTokens = -1;  // stands, among sizes, for the number of the call's tokens
 
 enum class ArgumentKind { kTensor, kInteger, kReal };
 
@@ -17,7 +18,7 @@ struct Argument {
   DLDataType dtype;
   int rank;
   int64_t size[3];
-  int64_t at_most;  // of an integer, which begins at 0
+  int64_t at_most;  // an integer's largest value; the smallest is 0
 };
 
 template <int kRank>

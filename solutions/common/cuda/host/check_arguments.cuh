@@ -18,11 +18,13 @@ struct CheckedArguments {
   DLDevice device = {};
 };
 
-// The argument on whose device the others must be.
+// The first argument, on whose device all others must be.
 struct First {
   const char* name;
   DLDevice device;
 };
+
+// ---- texts of messages ----
 
 inline std::string listed(int count, const int64_t* values) {
   std::string text = "[";
@@ -38,6 +40,10 @@ inline std::string named(DLDevice device) {
   return device.device_type == kDLCUDA ? "cuda:" + std::to_string(device.device_id) : "another kind of device";
 }
 
+// ---- checks ----
+
+// Raises a ValueError unless a tensor has the wanted dtype and shape, is on the device of `first`, contiguous, and
+// aligned to 16 bytes.
 inline void check_tensor(const ffi::TensorView& t, const Argument& want, int64_t num_tokens, const First& first) {
   const char* name = argument::kNames[want.name];
   int64_t size[3] = {};
@@ -58,15 +64,16 @@ inline void check_tensor(const ffi::TensorView& t, const Argument& want, int64_t
     TVM_FFI_THROW(ValueError) << name << ": starts at an address that is not a multiple of 16 bytes";
 }
 
+// Returns the value. Raises a ValueError where it is out of range.
 inline int64_t checked_integer(int64_t value, const Argument& want) {
   if (value < 0 || value > want.at_most)
     TVM_FFI_THROW(ValueError) << argument::kNames[want.name] << ": got " << value << ", want 0 to " << want.at_most;
   return value;
 }
 
-// Checks the arguments of a form; `given` begins with them. With bf16_tokens, tokens are in bf16 and the call leaves out
-// the optional arguments. Raises a ValueError that names the argument, what it is and what is wanted, and a
-// TypeError where it is of another kind.
+// Returns the arguments of a call, with which `given` begins, checked against those of a form. With bf16_tokens, tokens
+// are in bf16 and the call leaves out the optional arguments. Raises a ValueError that names the argument, what it is
+// and what is wanted, or a TypeError where a tensor is no tensor or a number no number.
 template <int kCount>
 CheckedArguments check_arguments(const Argument (&form)[kCount], bool bf16_tokens, ffi::PackedArgs given) {
   const auto tokens = given[0].cast<ffi::TensorView>();  // or logits: its first size is T in every form
@@ -99,7 +106,7 @@ CheckedArguments check_arguments(const Argument (&form)[kCount], bool bf16_token
   return checked;
 }
 
-// How many arguments check_arguments looks at.
+// Returns how many of a call's arguments check_arguments looks at. Options follow them.
 template <int kCount>
 int count_arguments(const Argument (&form)[kCount], bool bf16_tokens) {
   int count = kCount;

@@ -16,11 +16,12 @@ struct Weights {
   const uint8_t* w2;  // [E_local, H, I]
 };
 
-// Launches the layer on the device's current stream. Tokens: 1 to kTokenLimit. binding.cu has checked the arguments,
-// but for options: what Python passes behind the layer's own, which means something else in each solution.
+// Launches the layer, with 1 to kTokenLimit tokens, on the device's current stream. binding.cu has checked all
+// arguments but the options. These are what Python passes after the layer's own arguments, and differ from solution to
+// solution.
 void launch_layer(const LayerArgs& layer, const Weights& weights, DLDevice device, ffi::PackedArgs options);
 
-// One of the options, or another value where fewer are passed.
+// Returns the option number `at`, or `otherwise` where fewer are passed.
 inline int64_t option(ffi::PackedArgs options, int at, int64_t otherwise) {
   return at < options.size() ? options[at].cast<int64_t>() : otherwise;
 }

@@ -6,11 +6,13 @@ rows/permute.py; tokens are gathered by index.
 The first half of an expert's rows of W13 is `gate`, the second half `up`. With SwiGLU the kernel
 computes both fp32 sums and writes only h; without, it writes g, which has both halves.
 
-Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of the result). Weights come
-through TMA, tokens are gathered with asynchronous copies (rows that do not exist read nothing),
-num_stages K steps are in flight. Below 64 rows the weights are the operand that the matrix unit
-wants 64 rows of, W[BLOCK_N, K] . x[BLOCK_M, K]^T; from 64 on the rows are, x . W^T, and the sums
-lie in registers as the result lies in memory.
+The grid is persistent: programs go through tiles of BLOCK_M rows by BLOCK_N columns of the result.
+Weights come through TMA. Tokens are gathered with asynchronous copies, and rows that do not exist
+read nothing. The loads of num_stages K steps are in flight.
+
+Tensor cores want at least 64 rows of the first operand. Tiles of 64 rows or more are computed as
+x . W^T, and the sums lie in registers as the result lies in memory. Smaller ones are computed as
+W[BLOCK_N, K] . x[BLOCK_M, K]^T, whose first operand is the weights.
 """
 
 import torch
@@ -65,6 +67,7 @@ def gemm1_bf16_kernel(
     NUM_N: tl.constexpr = COLUMNS // BLOCK_N
     ROWS_FIRST: tl.constexpr = BLOCK_M >= 64
     N_AXIS: tl.constexpr = 1 if ROWS_FIRST else 0
+
     num_m = tl.load(num_tiles_ptr)
     for index in range(tl.program_id(0), num_m * NUM_N, tl.num_programs(0)):
         m, n = tile_order(index, num_m, NUM_N, GROUP)
@@ -77,6 +80,7 @@ def gemm1_bf16_kernel(
             row = tl.load(tile_rows_ptr + 2 * m) + tl.arange(0, BLOCK_M)
             valid = row < tl.load(tile_rows_ptr + 2 * m + 1)
             pair = tl.load(pair_of_row_ptr + row, mask=valid, other=0)
+
         x_ptrs = x_ptr + (pair // TOP_K)[:, None].to(tl.int64) * H + tl.arange(0, BLOCK_K)[None, :]
         w_row = expert * N + n * BLOCK_N
         column = n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -94,6 +98,7 @@ def gemm1_bf16_kernel(
 
         if SWIGLU:
             total = (total / (1.0 + tl.exp(-total)) * up).to(tl.bfloat16)
+
         out_row = out_ptr + row.to(tl.int64) * COLUMNS
         out_ptrs = tl.expand_dims(out_row, N_AXIS) + tl.expand_dims(column, 1 - N_AXIS)
         tl.store(
@@ -102,7 +107,7 @@ def gemm1_bf16_kernel(
 
 
 def gemm1_bf16(x, w, rows, tile, swiglu):
-    """Return the first grouped GEMM's result, with swiglu its activation.
+    """Return the first grouped GEMM's result, or with `swiglu` the activation h of it.
 
     Args:
         x: [T, H] bfloat16; w: [E, 2I, H] bfloat16, `gate` rows first.

@@ -4,16 +4,18 @@ layer.py takes it where the `Choice` of tiles.py is `fused`, else gemm1 and then
 ways give the same bits.
 
 W13's halves are `up` and `gate`, in the interface's order; swiglu.py computes h from the two. Both
-operands carry one fp32 scale for each 128 of K, so the tensor cores' sum is multiplied with (row
-scale x weight scale) and added to an fp32 accumulator every 128. The epilogue has 128 columns of h,
-which are one quantisation group. This is a kernel of its own and not a constexpr of gemm1's so that
-a profile tells the two apart by name.
+operands have one fp32 scale for each 128 of K. So every 128 of K the tensor cores' sum is
+multiplied by (row scale x weight scale) and added to an fp32 accumulator. A tile has 128 columns of
+h, one quantisation group.
 
-Map of the kernel: a persistent grid over (row tile, 128 columns of h). Weights are the wide
-operand: the MMAs are W[128, K] . x[BLOCK_M, K]^T, so BLOCK_M may be as small as 16 and the matrix
-unit still sees 128 rows. Per K step the two weight blocks come through TMA, the token rows are
-gathered with asynchronous copies (padding rows read nothing), the row scales with plain loads;
-num_stages of them are in flight.
+This is a kernel of its own, and not a constexpr of gemm1's, so that a profile tells the two apart
+by name.
+
+The grid is persistent: programs go through tiles of BLOCK_M rows by 128 columns of h. The MMAs are
+W[128, K] . x[BLOCK_M, K]^T, with the weights as first operand, of which tensor cores want at least
+64 rows; so BLOCK_M may be as small as 16. In each step of K the two blocks of weights come through
+TMA, tokens are gathered with asynchronous copies (padding rows read nothing), and their scales come
+by plain loads. The loads of num_stages steps are in flight.
 """
 
 import torch
@@ -53,11 +55,13 @@ def gemm1_swiglu_quant_kernel(
     BLOCK: tl.constexpr = 128
     NUM_N: tl.constexpr = I // BLOCK
     NUM_K: tl.constexpr = H // BLOCK
+
     num_m = tl.load(num_tiles_ptr)
     lane = tl.arange(0, BLOCK)
     for index in range(tl.program_id(0), num_m * NUM_N, tl.num_programs(0)):
         m, n = tile_order(index, num_m, NUM_N, GROUP)
         expert = tl.load(tile_expert_ptr + m)
+
         row = m * BLOCK_M + tl.arange(0, BLOCK_M)
         pair = tl.load(pair_of_row_ptr + row)
         valid = pair >= 0
@@ -66,6 +70,7 @@ def gemm1_swiglu_quant_kernel(
         x_scale_ptrs, x_scale_step = scales_of_tokens(
             x_scale_ptr, token, num_tokens, NUM_K, ROW_MAJOR
         )
+
         first_block = expert * (2 * NUM_N) + n
         up_block = first_block + NUM_N if GATE_FIRST else first_block
         gate_block = first_block if GATE_FIRST else first_block + NUM_N
@@ -75,9 +80,11 @@ def gemm1_swiglu_quant_kernel(
         for k in range(NUM_K):
             x = tl.load(x_ptrs + k * BLOCK, mask=valid[:, None], other=0.0)
             x_scale = tl.load(x_scale_ptrs + k * x_scale_step, mask=valid, other=0.0)
+
             up_w = w_desc.load([up_block * BLOCK, k * BLOCK])
             up_scale = tl.load(w_scale_ptr + up_block * NUM_K + k)
             up += tl.dot(up_w, x.T) * (x_scale * up_scale)[None, :]
+
             gate_w = w_desc.load([gate_block * BLOCK, k * BLOCK])
             gate_scale = tl.load(w_scale_ptr + gate_block * NUM_K + k)
             gate += tl.dot(gate_w, x.T) * (x_scale * gate_scale)[None, :]
@@ -87,6 +94,7 @@ def gemm1_swiglu_quant_kernel(
         up = up.to(tl.bfloat16).to(tl.float32)
         h, scale = swiglu_and_scale(gate, up, 0)
         q = (h / scale[None, :]).to(tl.float8e4nv)
+
         h_ptrs = h_ptr + n * BLOCK + lane[:, None]
         if EXPERT_ORDER:
             tl.store(h_ptrs + row[None, :].to(tl.int64) * I, q)

@@ -1,23 +1,26 @@
 """permute: sort the (token, expert) pairs of this rank by expert, and cut them into GEMM tiles.
 
-A pair is one of the TOP_K experts that a token is routed to, number token * TOP_K + slot. Each pair
-whose expert is on this rank (local) gets a row. An expert's rows lie together, in the order of its
-pairs (a stable counting sort), so the result is the same in every run. A tile is up to block_m rows
-of one expert, which the GEMMs multiply at once. Padded, an expert's rows start at a multiple of
-block_m, and tile m is the rows from m * block_m on; otherwise no row is padding, and `tile_rows`
-says where a tile starts. Tokens are not copied: the GEMMs find them by the pair of a row. Nothing
-is read back to the host.
+A pair is a token and one of the TOP_K experts that it is routed to; its number is token * TOP_K +
+slot. The experts `first_expert` to `first_expert` + num_local_experts - 1 are on this rank (local).
+Each pair of a local expert gets a row, other pairs get none. An expert's rows lie together, in the
+order of its pairs (a stable counting sort), so the result is the same in every run.
 
-Local are the experts from `first_expert` to `first_expert` + num_local_experts - 1; pairs may name
-any others, which get no row.
+A tile is up to block_m rows of one expert, which the GEMMs multiply at once. Padded, an expert's
+rows start at a multiple of block_m, and tile m is the rows from m * block_m on. Otherwise no row is
+padding, and `tile_rows` says where a tile starts. Tokens are not copied: the GEMMs find them by the
+pair of a row. Nothing is read back to the host.
 
-Map of the kernels: a pair's row is its expert's first row plus the number of earlier pairs of that
-expert. Pairs are counted in groups of up to 1024. `count` (a program a group) writes the histogram
-of its group; a single group needs none. `place` (64 pairs a program where there is a single group,
-else 256) adds up the groups' histograms, takes that of the pairs before its own in its group, and
-compares its own pairs with each other. So the work of a program is groups x experts + 256 x 256,
-never pairs x experts. The programs share the writing of tiles and padding. `place` is launched
-after `count`, in stream order; neither has barriers of its own.
+A pair's row is its expert's first row plus the number of earlier pairs of that expert. Two kernels
+count these pairs, in groups of up to 1024 pairs:
+
+- `count` has a program for each group, which writes the group's histogram of experts. Where there
+  is a single group, the kernel is not launched.
+- `place` has a program for each 256 pairs, or 64 where there is a single group. The program adds up
+  the groups' histograms, makes one of the pairs before its own in its group, and compares its own
+  pairs with each other. So its work is groups x experts + 256 x 256, never pairs x experts. The
+  programs share the writing of tiles and padding.
+
+`place` is launched after `count`, in stream order; neither has barriers of its own.
 """
 
 from typing import NamedTuple
@@ -117,11 +120,14 @@ def place_kernel(
     CHUNK: tl.constexpr = 64  # pairs that are compared with at a time
     me = tl.program_id(0)
     bins = tl.arange(0, BINS)
+
+    # this program's pairs
     first_pair = me * PAIRS
     pair = first_pair + tl.arange(0, PAIRS)
     named = tl.load(expert_ptr + pair, mask=pair < num_pairs, other=-1)
     expert = local_number(named, first_expert, LOCAL)
 
+    # each expert's pairs in all groups (count), and those before this program's (earlier)
     my_group = first_pair // GROUP
     group_pair = my_group * GROUP + tl.arange(0, GROUP)
     group_named = tl.load(expert_ptr + group_pair, mask=group_pair < num_pairs, other=-1)
@@ -139,6 +145,7 @@ def place_kernel(
             count += tl.sum(counts, 0)
             earlier += tl.sum(tl.where(group < my_group, counts, 0), 0)
 
+    # each expert's tiles and rows
     tiles = (count + BLOCK_M - 1) // BLOCK_M
     first_tile = tl.cumsum(tiles, 0) - tiles
     if PADDED:
@@ -148,16 +155,20 @@ def place_kernel(
         room = count
         first_row = tl.cumsum(count, 0) - count
 
+    # the pairs' rows; static_range, because a loop that is not unrolled spills 8 bytes of registers
+    # with 32 experts
     row = tl.gather(first_row + earlier, tl.maximum(expert, 0), 0)
-    for chunk in tl.static_range(0, PAIRS, CHUNK):  # rolled up, 32 experts spill 8 bytes
+    for chunk in tl.static_range(0, PAIRS, CHUNK):
         other = first_pair + chunk + tl.arange(0, CHUNK)
         other_named = tl.load(expert_ptr + other, mask=other < num_pairs, other=-1)
         before = (other_named[:, None] == named[None, :]) & (other[:, None] < pair[None, :])
         row += tl.sum(before.to(tl.int32), 0)  # a reduction within threads, hardly across lanes
+
     local = expert >= 0
     tl.store(row_of_pair_ptr + pair, tl.where(local, row, -1), mask=pair < num_pairs)
     tl.store(pair_of_row_ptr + row, pair, mask=local)
 
+    # the nth tile of each expert that has one, then padding and totals
     for nth in range(me, tl.max(tiles, 0), tl.num_programs(0)):
         used = nth < tiles
         tl.store(tile_expert_ptr + first_tile + nth, bins, mask=used)
@@ -178,9 +189,9 @@ def permute(expert, num_local_experts, block_m, padded=True, padding=-1, first_e
     """Return the pairs sorted by local expert, as rows and tiles.
 
     Args:
-        expert: [T, TOP_K] int32: each pair's expert, any number, as the head of this file says;
-            T >= 1.
-        num_local_experts: E_local.
+        expert: [T, TOP_K] int32, T >= 1: each pair's expert. Any number that is not a local
+            expert's is allowed.
+        num_local_experts: number of experts on this rank.
         block_m: rows of a GEMM tile, a power of two.
         padded: whether every expert's rows start at a multiple of block_m.
         padding: what pair_of_row holds for a padding row.
@@ -194,7 +205,7 @@ def permute(expert, num_local_experts, block_m, padded=True, padding=-1, first_e
     bins = 1 << (num_local_experts - 1).bit_length()
     tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)
     single = num_pairs <= GROUP
-    num_groups = -(-num_pairs // GROUP)  # triton.cdiv takes microseconds
+    num_groups = -(-num_pairs // GROUP)  # not triton.cdiv, whose call takes microseconds
 
     row_of_pair = torch.empty_like(expert)
     sizes = (

@@ -1,4 +1,5 @@
-// open_peers: the host's list of Peers, groups of ranks that sum their outputs in the launch, and what Python calls.
+// open_peers: the list of this process's Peers. A Peers describes a group of ranks that sum their outputs inside the
+// launch of the layer. Python calls the functions at the end.
 #include "hopper_fused/few_tokens/all_reduce/open_peers.cuh"
 
 #include <mutex>
@@ -20,8 +21,9 @@ const Peers* peers_of(int64_t handle) {
   return (*opened)[handle - 1];
 }
 
-// Adds a Peers to the list and returns its handle, from 1 on. buffers: addresses in this process of all ranks' buffers
-// of peer_buffer_bytes each. failure: the address of 8 bytes of pinned host memory. The rest is said at Peers' fields.
+// Adds a Peers to the list and returns its handle, from 1 on. Raises ValueError for what is out of range.
+// buffers: addresses in this process of all ranks' buffers, of peer_buffer_bytes each. failure: the address of 8 bytes
+// of pinned host memory. For the others see the fields of Peers (peers.cuh).
 static int64_t open_peers(ffi::Array<int64_t> buffers, int64_t failure, int64_t rank, int64_t direct_tokens,
                           int64_t patience) {
   const int64_t ranks = buffers.size();
@@ -32,6 +34,7 @@ static int64_t open_peers(ffi::Array<int64_t> buffers, int64_t failure, int64_t 
     TVM_FFI_THROW(ValueError) << "direct_tokens: got " << direct_tokens << ", want 0 to " << Config::kMaxTokens;
   if (patience < 1 || patience > UINT32_MAX - 1)
     TVM_FFI_THROW(ValueError) << "patience: got " << patience << ", want 1 to " << UINT32_MAX - 1;
+
   auto* peers = new Peers{};
   for (int64_t i = 0; i < ranks; i++) peers->buffer[i] = reinterpret_cast<uint8_t*>(buffers[i]);
   peers->failure = reinterpret_cast<uint64_t*>(failure);
@@ -40,18 +43,21 @@ static int64_t open_peers(ffi::Array<int64_t> buffers, int64_t failure, int64_t 
   peers->direct_tokens = (int)direct_tokens;
   peers->rank_octets = rank_octets_of((int)ranks, (int)direct_tokens);
   peers->patience = (unsigned)patience;
+
   const std::lock_guard<std::mutex> guard(lock);
   opened->push_back(peers);
   return opened->size();
 }
 
-// What Python has to know before it calls open_peers: the size of each rank's buffer; up to how many tokens each rank
-// sends its sums to all others by default; up to how many the layer and the sum are one launch, 0 if they never are.
+// ---- what Python has to know before it calls open_peers ----
 
+// The size of each rank's buffer.
 static int64_t peer_buffer_bytes(int64_t ranks, int64_t direct_tokens) {
   return peer_buffer_bytes_of((int)ranks, (int)direct_tokens);
 }
+// Up to how many tokens each rank sends its sums to all others, by default.
 static int64_t direct_tokens(int64_t ranks) { return direct_tokens_of((int)ranks); }
+// Up to how many tokens the layer and the sum over ranks are one launch; 0 if they never are.
 static int64_t tokens_of_one_launch() { return kOneLaunch ? Config::kMaxTokens : 0; }
 
 }  // namespace hopper_fused

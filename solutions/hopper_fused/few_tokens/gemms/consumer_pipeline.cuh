@@ -6,15 +6,17 @@
 
 namespace hopper_fused {
 
-// Every consumer thread arrives for its own reads: of the stage's scales, as its wgmmas are over. One lane for its warp
-// is no faster, and racecheck would report false hazards: it wants a __syncwarp() in front, which the compiler drops
-// where it knows the warp to be converged.
+// Gives a stage back. Every consumer thread calls it when its wgmmas on the stage are over, and arrives for itself.
+// read: the scales that it has read from the stage. One arrival for a warp would be no faster, and racecheck would
+// report false hazards: it wants a __syncwarp() in front, which the compiler drops where it knows the warp to be
+// converged.
 template <class... Read>
 __device__ __forceinline__ void consumer_release(FusedSmem& s, int stage, const Read&... read) {
   s.empty[stage].release(read...);
 }
 
-// For stages that only the other warpgroup reads. Waits for each, so that this thread keeps to the barriers' phases.
+// Goes past stages that only the other warpgroup reads. It waits for each of them, because a thread that left out a
+// phase of a barrier could mistake a later one for it.
 __device__ __forceinline__ void skip_stages(FusedSmem& s, PipelineState<Config::kStages>& pipe, int count) {
   for (int i = 0; i < count; i++, pipe.advance()) {
     s.full[pipe.stage].wait(pipe.phase);

@@ -1,9 +1,11 @@
 // mxfp4_values: MXFP4 weights as E4M3 with a power of two for a whole row, exactly.
 //
-// A weight is E2M1, two to a byte along K, times a power of two (E8M0) for each group of 32 of a row. Its row has a
-// reference, another power of two; what is multiplied is E2M1 times 2^d, d the difference of the exponents. E2M1's
-// values are multiples of 1/2 up to 6, and E4M3 has all multiples of 2^-9 that need three more bits, up to 448: with d
-// from -8 to 6, the window, every bit is kept.
+// A weight is an E2M1 value, two to a byte along K, times a power of two (E8M0) that each group of 32 values of a row
+// has. The row as a whole gets one more power of two, its reference. What is multiplied is E2M1 times 2^d, where d is
+// the group's exponent less the reference's.
+//
+// E2M1's values are multiples of 1/2 up to 6, with two significant bits. E4M3 has four significant bits, its smallest
+// value is 2^-9, its largest 448. So with d from -8 to 6, the window, every bit is kept.
 #pragma once
 #include <cstdint>
 
@@ -16,12 +18,12 @@ constexpr int kExponentsBelow = 8, kExponentsAbove = 6;  // of the reference: th
 constexpr int kExponents = kExponentsBelow + 1 + kExponentsAbove;
 constexpr int kE8M0Bias = 127, kE8M0NaN = 255;
 
-// Bytes of E4M3 for E2M1's eight magnitudes, times a power of two.
+// E2M1's eight magnitudes times a power of two, a byte of E4M3 each: a table for permute_bytes.
 struct Magnitudes {
   uint32_t low, high;
 };
 
-// E4M3 of half_steps / 2 * 2^power, exactly.
+// Returns half_steps / 2 * 2^power as a byte of E4M3, exactly.
 __host__ __device__ __forceinline__ uint32_t e4m3_of(int half_steps, int power) {
   if (half_steps == 0) return 0;
   int top = 0;
@@ -35,8 +37,9 @@ __host__ __device__ __forceinline__ Magnitudes magnitudes_of(int power) {
           e4m3_of(4, power) | e4m3_of(6, power) << 8 | e4m3_of(8, power) << 16 | e4m3_of(12, power) << 24};
 }
 
-// prmt: byte i is the one of {low, high} that the low three bits of the selector's nibble i name; where its fourth bit
-// is set, eight times that byte's sign. On the host for tests.
+// The instruction prmt. Nibble i of the selector chooses byte i of the result: its low three bits name a byte of {low,
+// high}; where its fourth bit is set, the result is eight times that byte's sign bit instead. Also on the host, for
+// tests.
 __host__ __device__ __forceinline__ uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
   uint32_t bytes = 0;
 #ifdef __CUDA_ARCH__
@@ -50,8 +53,10 @@ __host__ __device__ __forceinline__ uint32_t permute_bytes(uint32_t low, uint32_
   return bytes;
 }
 
-// The four values whose codes are in the low half of `packed`, in order of K.
-__host__ __device__ __forceinline__ uint32_t e4m3_of_four(uint32_t packed, uint32_t codes, const Magnitudes& magnitudes) {
+// Returns, in order of K, four values in E4M3, whose E2M1 codes are in the low half of `packed`. codes: `packed`
+// without signs.
+__host__ __device__ __forceinline__ uint32_t e4m3_of_four(uint32_t packed, uint32_t codes,
+                                                          const Magnitudes& magnitudes) {
   // a byte of 0x80, or 0xff where the code is negative: bit 6 is the sign
   const uint32_t signs = permute_bytes(0x80808080u, 0x80808080u, packed) << 1;
   return permute_bytes(magnitudes.low, magnitudes.high, codes) | (signs & 0x80808080u);
@@ -61,7 +66,7 @@ __host__ __device__ __forceinline__ uint2 e4m3_of_eight(uint32_t packed, const M
   return {e4m3_of_four(packed, codes, magnitudes), e4m3_of_four(packed >> 16, codes >> 16, magnitudes)};
 }
 
-// A scale as it is. 2^-127 is a denormal.
+// Returns the value of an E8M0 scale. The smallest, 2^-127, is a denormal in fp32.
 __device__ __forceinline__ float e8m0_value(int byte) {
   return __uint_as_float(byte == kE8M0NaN ? 0x7FC00000u : byte == 0 ? 0x00400000u : (uint32_t)byte << 23);
 }
