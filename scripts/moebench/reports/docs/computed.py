@@ -209,11 +209,16 @@ def all_reduces_apart(tokens: int, ways: list[str]) -> list[str]:
 
 
 @named
-def mxfp4_over(definition: str, solution: str, peers: list[str], most_tokens: int) -> list[str]:
+def mxfp4_over(
+    definition: str, solution: str, peers: list[str], most_tokens: int, card: int | None = None
+) -> list[str]:
     """Return how many times as fast as the faster peer a solution is on a definition with MXFP4
     experts, at the least and at the most of the token counts up to `most_tokens`.
+
+    card: the one GPU whose points are taken; None for all.
     """
-    times = layer_times.peer_times(points_of(definition))
+    points = [each for each in points_of(definition) if card in (None, each.card)]
+    times = layer_times.peer_times(points)
     few_tokens = times[times.index <= most_tokens]
     faster_peer = few_tokens[peers].min(axis="columns", skipna=False)
     ratio = faster_peer / few_tokens[solution]
