@@ -41,19 +41,24 @@ def build(layer_key: str, moe_layers: int, device: str) -> DeepseekV3ForCausalLM
         model = DeepseekV3ForCausalLM._from_config(config, dtype=torch.bfloat16)
     model = model.eval().requires_grad_(False)
 
-    layers = model.model.layers[1:]  # the first one is dense
-    bf16_experts = [layer.mlp.experts for layer in layers]
+    moe_modules = [layer.mlp for layer in model.model.layers[1:]]  # the first one is dense
+    bf16_experts = [moe.experts for moe in moe_modules]
+    put_fp8_experts(model)
+
+    for moe, experts in zip(moe_modules, bf16_experts, strict=True):
+        moe.bf16 = experts
+        moe.fp8 = moe.experts.to_empty(device=device).requires_grad_(False)
+        fill_experts(moe.fp8, moe.bf16, device)
+    return model
+
+
+def put_fp8_experts(model: DeepseekV3ForCausalLM) -> None:
+    """Replace all experts by transformers' own in FP8, without weights; linear layers stay."""
     linear_names = []
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
             linear_names.append(name)
     replace_with_fp8_linear(model, linear_names, FineGrainedFP8Config())
-
-    for layer, experts in zip(layers, bf16_experts, strict=True):
-        layer.mlp.bf16 = experts
-        layer.mlp.fp8 = layer.mlp.experts.to_empty(device=device).requires_grad_(False)
-        fill_experts(layer.mlp.fp8, experts, device)
-    return model
 
 
 def config_of(layer_key: str, moe_layers: int, device: str) -> DeepseekV3Config:

@@ -193,19 +193,30 @@ def experts_of(config, prefix: str, dtype: str, source: torch.Generator) -> dict
     tensors = {}
     for name, gain in GAINS.items():
         shape = down if name == "down_proj" else up
-        deviation = gain * shape[2] ** -0.5
-        quantised, scale = quantised_blocks(shape, deviation, source)
-        if dtype == "bf16":
-            quantised = (quantised.float() * scale).bfloat16()
-
-        weights = quantised.flatten(3).flatten(1, 2).cpu()
-        block_scales = scale[:, :, 0, :, 0].cpu()
+        weights, scales = projections(shape, gain, dtype, source)
         for number in range(count):
             key = f"{prefix}.{number}.{name}.weight"
             tensors[key] = weights[number]
             if dtype == "fp8":
-                tensors[f"{key}_scale_inv"] = block_scales[number].contiguous()
+                tensors[f"{key}_scale_inv"] = scales[number]
     return tensors
+
+
+def projections(
+    shape: tuple[int, int, int], gain: float, dtype: str, source: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return one of the three matrices of all experts and its scales, on the CPU.
+
+    shape: (E, N, K). gain: how much larger the output is than the input. dtype: as in `experts_of`.
+    """
+    deviation = gain * shape[2] ** -0.5
+    blocks, scales = quantised_blocks(shape, deviation, source)
+    if dtype == "bf16":
+        blocks = (blocks.float() * scales).bfloat16()
+
+    weights = blocks.flatten(3).flatten(1, 2)
+    scale_of_block = scales[:, :, 0, :, 0].contiguous()
+    return weights.cpu(), scale_of_block.cpu()
 
 
 def quantised_blocks(

@@ -131,11 +131,12 @@ def main() -> int:
         log = args.logs / f"logprobs_{backend}.log"
         with served(args.fp8, backend, log, args.serve) as (url, about):
             positions = ask_all(url, words)
+
         for name in SETS:
             comparison = compare(positions[name], expected[name])
-            medians[backend, name] = comparison["median"]
             record(args.results, about, {"logprobs": name}, comparison)
             print(backend, name, comparison, flush=True)
+            medians[backend, name] = comparison["median"]
     return int(is_worse(medians))
 
 

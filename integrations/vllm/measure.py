@@ -90,8 +90,7 @@ def measure_points(args: argparse.Namespace, url: str, about: dict, place: dict)
     for point in args.points:
         report = measure(url, args.model, point, args.lengths)
         record(args.results, about, place, report)
-        shown = [f"{key} {value}" for key, value in report.items()]
-        print(about["backend"], place["repeat"], *shown, flush=True)
+        print(about["backend"], place, report, flush=True)
 
 
 def main() -> None:

@@ -117,12 +117,14 @@ def start(model: Path, backend: str, log: Path, options: str, cache: Path | None
 
     cache: folder for what vLLM compiles, where another server starts at the same time.
     """
-    all_options = f"{OPTIONS} {BACKENDS[backend].options} {extension(read(model))} {options}"
-    all_options = " ".join(all_options.split())
+    config = read(model)
+    parts = [OPTIONS, BACKENDS[backend].options, extension(config), options]
+    all_options = " ".join(filter(None, parts))
 
     port = free_port()
     process = start_process(model, backend, port, all_options, log, cache)
-    return Server(process, f"http://127.0.0.1:{port}", backend, all_options, log)
+    url = f"http://127.0.0.1:{port}"
+    return Server(process, url, backend, all_options, log)
 
 
 def extension(config: dict) -> str:

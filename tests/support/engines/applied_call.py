@@ -15,7 +15,7 @@ import torch
 from flashinfer.fused_moe import trtllm_fp8_block_scale_moe
 from flashinfer.trace_apply import stats_snapshot
 from flashinfer_bench.compile import BuilderRegistry
-from moebench.judging.calling import first_line
+from moebench.core.errors import first_line
 from moebench.judging.tolerances import matched_ratios
 from moebench.operators import catalogue
 from moebench.packing.pack import pack

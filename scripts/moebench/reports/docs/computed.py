@@ -210,17 +210,41 @@ def all_reduces_apart(tokens: int, ways: list[str]) -> list[str]:
 
 
 @named
-def mxfp4_over(definition: str, solution: str, peers: list[str], most_tokens: int) -> list[str]:
+def mxfp4_over(
+    definition: str, solution: str, peers: list[str], most_tokens: int, card: int | None = None
+) -> list[str]:
     """Return how many times as fast as the faster peer a solution is on a definition with MXFP4
     experts, at the least and at the most of the token counts up to `most_tokens`.
+
+    card: the one GPU whose points are taken; None for all.
     """
-    recorded = layer_times.peer_points()
-    points = [point for point in recorded if point.definition == definition]
+    points = [each for each in points_of(definition) if card in (None, each.card)]
     times = layer_times.peer_times(points)
     few_tokens = times[times.index <= most_tokens]
     faster_peer = few_tokens[peers].min(axis="columns", skipna=False)
     ratio = faster_peer / few_tokens[solution]
     return [decimal(ratio.min(skipna=False), 2), decimal(ratio.max(), 2)]
+
+
+def points_of(definition: str) -> list[layer_times.PeerPoint]:
+    """Return the points of a definition with MXFP4 experts."""
+    return [point for point in layer_times.peer_points() if point.definition == definition]
+
+
+@named
+def mxfp4_ms(definition: str, tokens: int, peers: dict[str, int]) -> list[str]:
+    """Return the ms of peers at a token count. peers: name -> digits after the decimal point."""
+    ms = layer_times.peer_times(points_of(definition)).loc[tokens] / 1e3
+    return [decimal(ms[peer], digits) for peer, digits in peers.items()]
+
+
+@named
+def mxfp4_shares(definitions: list[str], peer: str) -> list[str]:
+    """Return the least and the greatest share of elements inside relaxed, over definitions."""
+    shares = []
+    for definition in definitions:
+        shares += [each.matched["relaxed"] for each in points_of(definition) if each.peer == peer]
+    return [decimal(min(shares), 2), decimal(max(shares), 2)]
 
 
 # Comparisons
@@ -362,6 +386,52 @@ def over_bound(gpu: str, solution: str) -> list[str]:
     beyond = over.loc[902:]
     values = [middle.min(), middle.max(), over[1], beyond.max()]
     return [decimal(value, 1) for value in values]
+
+
+def of_layer(layer_key: str, clock: str = "events") -> pd.DataFrame:
+    """Return the measurements of a layer that count, on the H200, a row for each workload."""
+    rows = counted(pages.rows(clock))
+    on_gpu = rows[(rows.geometry == layer_key) & (rows.hardware == MEASURED_ON)]
+    return on_gpu.set_index(["solution", "tokens", "uuid"]).sort_index()
+
+
+@named
+def layer_over_bound(layer_key: str, solution: str) -> list[str]:
+    """Return a solution's latency over the bound on a layer, at least and at most."""
+    over = of_layer(layer_key).over_bound[solution]
+    return [decimal(over.min(), 1), decimal(over.max(), 1)]
+
+
+@named
+def layer_times_as_fast(layer_key: str, solution: str, other: str, most_digits: int) -> list[str]:
+    """Return how many times as fast a solution is as another on a layer, at least and at most.
+
+    most_digits: of the greatest number, after the decimal point.
+    """
+    ms = of_layer(layer_key).ms
+    ratio = ms[other] / ms[solution]
+    return [decimal(ratio.min(), 1), decimal(ratio.max(), most_digits)]
+
+
+@named
+def layer_takes_longer(layer_key: str, solution: str, than: str) -> list[str]:
+    """Return how much longer a solution takes than another on a layer, in %, at least and at most.
+
+    A solution that is faster somewhere takes 0% longer at least.
+    """
+    ms = of_layer(layer_key).ms
+    excess = ms[solution] / ms[than] - 1
+    return [percent(max(excess.min(), 0)), percent(excess.max())]
+
+
+@named
+def layer_us(layer_key: str, solution: str, tokens: list[int]) -> list[str]:
+    """Return a solution's us on a layer at each T, by events and then by the GPU's clock."""
+    texts = []
+    for clock in ("events", "gpu"):
+        ms = of_layer(layer_key, clock).ms[solution]
+        texts += [decimal(1e3 * ms[count].median(), 0) for count in tokens]
+    return texts
 
 
 # Sizes
