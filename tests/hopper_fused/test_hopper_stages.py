@@ -262,7 +262,7 @@ class BrokenCase:
     """A layer of which one array after the other is spoilt."""
 
     layer: dict
-    is_few: bool
+    is_few: bool  # the one launch for few tokens, not the four kernels for many
     num_tokens: int
     last_stage: str
     h_split: int = 2
@@ -270,10 +270,12 @@ class BrokenCase:
 
 
 CASES = {
-    "few, shared columns": BrokenCase(RENORM, True, 12, SUM, sharing_ctas=2),
-    "few, routed": BrokenCase(ROUTED, True, 4, FUSED_SUM),
-    "many, hi and lo": BrokenCase(DS, False, 24, SUM),
-    "many, routed": BrokenCase(ROUTED, False, 20, SUM, h_split=1),
+    "few, shared columns": BrokenCase(
+        RENORM, is_few=True, num_tokens=12, last_stage=SUM, sharing_ctas=2
+    ),
+    "few, routed": BrokenCase(ROUTED, is_few=True, num_tokens=4, last_stage=FUSED_SUM),
+    "many, hi and lo": BrokenCase(DS, is_few=False, num_tokens=24, last_stage=SUM),
+    "many, routed": BrokenCase(ROUTED, is_few=False, num_tokens=20, last_stage=SUM, h_split=1),
 }
 QUICK = ["few, routed", "many, hi and lo"]
 SLOW = ["few, shared columns", "many, routed"]

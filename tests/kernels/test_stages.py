@@ -301,7 +301,7 @@ def test_dequantise(device, num_tokens, row_major, monkeypatch):
     torch.testing.assert_close(dequantise_ref(x, x_scale), expected, rtol=0, atol=0)
 
 
-@cases_with("size", 1e-3, 1.0, 30.0, 1e-3, 1.0, 30.0)
+@cases_with("size", 1e-3, 1.0, 30.0, 1e-3, 1.0)
 def test_swiglu_quant(device, seed, size):
     case = Case(device, seed)
     inter = case.choice([case.inter, 1024])  # 1024: eight groups a program
@@ -391,7 +391,7 @@ def test_gemm2_in_column_slices(device, seed):
 # ---- combine ----
 
 
-@cases_with("num_tokens", 1, 65, 40, 7, 64, 65, 90)  # 65 change the block size
+@cases_with("num_tokens", 1, 65, 64, 40)  # 65 change the block size
 @pytest.mark.parametrize("branch", [False, True])
 def test_combine(device, seed, num_tokens, branch):
     """Scratch and output hold NaN wherever no row was computed."""

@@ -133,7 +133,7 @@ def test_workloads_of_every_definition(layer, layer_key, num_tokens, records):
 
 
 @serving("small")
-@pytest.mark.parametrize(("num_tokens", "local_every"), [(130, 32), slow(300, 8), slow(1100, 32)])
+@pytest.mark.parametrize(("num_tokens", "local_every"), [(130, 32), slow(260, 8), slow(1030, 32)])
 def test_more_tokens_than_one_chunk_or_tile_choice(layer, layer_key, num_tokens, local_every):
     """What only happens above 128, 256 or 1024 tokens, at any width."""
     arguments = layer_arguments(layer_key, num_tokens)

@@ -100,21 +100,20 @@ def groups_of_every_size():
     rounding or saturation turns.
     """
     draw = Draw("cpu")
-    exponents = torch.arange(256, dtype=torch.int32)  # 0: zero and subnormal; 255: Inf and NaN
-    significands = torch.tensor(SIGNIFICANDS, dtype=torch.int32)
-    largest = (exponents[:, None] << 7 | significands).view(-1, 1)
+    # of a group's largest value; 0: zero and subnormal; 255: Inf and NaN
+    exponent = torch.arange(256).repeat_interleave(len(SIGNIFICANDS))[:, None]
+    significand = torch.tensor(SIGNIFICANDS).repeat(256)[:, None]
+    largest = exponent << 7 | significand
     shape = (len(largest), mx.GROUP)
 
-    exponent = torch.clamp((largest >> 7) - draw.integers(0, 22, *shape), min=0)
+    other_exponents = (exponent - draw.integers(0, 22, *shape)).clamp(min=0)
     mostly_ties = draw.integers(0, 128, *shape) & draw.integers(0, 128, *shape)
-    groups = torch.minimum(exponent << 7 | mostly_ties, largest)
+    groups = torch.minimum(other_exponents << 7 | mostly_ties, largest)
     groups[:, 7:8] = largest
-    sign = draw.integers(0, 2, *shape) << 15
+    groups |= draw.integers(0, 2, *shape) << 15  # signs
 
-    zeros = torch.zeros(2, mx.GROUP, dtype=torch.int32)
-    zeros[1] = 1 << 15  # minus zero
-    bits = torch.cat([groups | sign, zeros])
-    return bits.to(torch.uint16).view(torch.bfloat16)
+    zeros = torch.tensor([[0], [1 << 15]]).expand(2, mx.GROUP)  # plus and minus
+    return torch.cat([groups, zeros]).to(torch.uint16).view(torch.bfloat16)
 
 
 def assert_same_codes(output, expected):
