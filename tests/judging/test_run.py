@@ -423,8 +423,9 @@ def test_a_table_holds_one_kind_of_gpu(folder, trace):
 def test_the_main_job_on_a_few_workloads(tmp_path, capfd):
     """All of `make bench` on a CPU but for its length: test_answers.py has every workload."""
     names = ("torch_moe", "triton_fused_v2", "hopper_fused")
-    status, traces = judged.recorded(tmp_path, "--solutions", *names, "--workloads", 16, 19)
-    assert (status, len(traces)) == (0, 4)
+    status, traces = judged.recorded(tmp_path, "--solutions", *names, "--workloads", 1)
+    assert status == 0
+    assert len(traces) == 4  # two workloads have one token
 
     output = str(tmp_path / "traces.jsonl")
     shown = capfd.readouterr()
