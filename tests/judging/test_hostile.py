@@ -164,8 +164,7 @@ def test_each_is_its_own_result_and_nobody_elses(folder, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert len(shown) < 40_000
-    assert sleepers() == []
-    assert list(temporary.iterdir()) == []
+    assert [*sleepers(), *temporary.iterdir()] == []
 
 
 def test_a_solution_that_hangs_costs_one_time_out(folder, capsys):
