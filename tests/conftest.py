@@ -1,7 +1,8 @@
-"""What tests may import, and which of them this machine can run; before any of them is imported.
+"""What has to be set before any test is imported, which tests this machine can run, and fixtures
+that several folders share.
 
 A test's name is its claim. Its docstring says what the test catches, or which case this is.
-`support/` has what several folders share: pyproject.toml puts it in reach.
+`support/` has the modules that tests import: pyproject.toml puts it in reach.
 """
 
 import importlib
@@ -110,5 +111,6 @@ def packed_module(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(parent)
         yield get
-    for name in [name for name in sys.modules if name.partition(".")[0] in names.values()]:
-        del sys.modules[name]
+    for name in list(sys.modules):
+        if name.partition(".")[0] in names.values():
+            del sys.modules[name]

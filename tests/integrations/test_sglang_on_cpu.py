@@ -14,7 +14,7 @@ from layer_inputs import arguments as layer_arguments
 from moebench.core import paths
 from moebench.operators import catalogue
 from rank_programs import run_ranks
-from two_ranks import two_ranks
+from two_ranks import TOKENS, two_ranks
 
 # One worker installs SGLang, which is kept, and runs these tests.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sglang")]
@@ -178,12 +178,12 @@ def test_the_sum_of_two_ranks_is_the_layer(sglang, layer_key, tmp_path):
         "ranks": ranks,
         "rank_of": rank_of,
         "rendezvous": f"file://{tmp_path}/rendezvous",
-        "tokens": [5],
+        "tokens": [TOKENS],
         "faults": {},
     }
 
     (package,) = install("triton_fused_v2", [layer_key], tmp_path / "package")
     first, second = run(sglang, package, checkpoint | request, [0, 1], tmp_path)
 
-    assert torch.equal(first[5], second[5])
-    assert 0.01 < layer.error(first[5]) < 0.06  # as above
+    assert torch.equal(first[TOKENS], second[TOKENS])
+    assert 0.01 < layer.error(first[TOKENS]) < 0.06  # as above

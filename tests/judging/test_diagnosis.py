@@ -161,8 +161,8 @@ def test_a_mistake_of_the_layer_is_recognised(layer, named):
     (mistake,) = [each for each in mistakes if named in each]
     by_name.update(mistakes[mistake])
     output = reference(list(by_name.values()))
-    sentences = diagnosis.diagnose(full, inputs, 0, output, reference(inputs), DEFAULT)
-    assert sentences[-1] == mistake
+    *_, cause = diagnosis.diagnose(full, inputs, 0, output, reference(inputs), DEFAULT)
+    assert cause == mistake
 
 
 # The place of an error

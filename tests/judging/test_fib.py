@@ -577,11 +577,10 @@ def test_what_is_packed_passes_validate(tmp_path):
 
     checks = ["layout", "definition", "solution"]
     report = validate_dataset(str(tmp_path), checks=checks, disable_gpu=True)
-    results = []
-    for definition in report.definitions.values():
-        results += [definition.definition, definition.solution]
-    assert len(results) > 100
-    assert {result.status for result in results} == {"ok"}
+    assert len(report.definitions) > 50
+    for each in report.definitions.values():
+        assert each.definition.status == "ok"
+        assert each.solution.status == "ok"
 
 
 @pytest.mark.skipif(

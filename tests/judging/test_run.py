@@ -1,7 +1,6 @@
 """The main job on a machine without a GPU: its plan, its evaluations, its table and its traces."""
 
 import importlib.metadata
-from collections import defaultdict
 
 import judged
 import pytest
@@ -77,7 +76,8 @@ def test_the_worst_of_several_trials_counts(folder):
     body = f"{RIGHT}\n    if hasattr(run, 'called'): output.mul_(2)\n    run.called = True"
     once = judged.evaluated(solution(folder, body, "once"), num_trials=1)
     thrice = judged.evaluated(solution(folder, body, "thrice"), num_trials=3)
-    assert once.passed and not thrice.passed
+    assert once.passed
+    assert not thrice.passed
 
 
 def test_skips_are_decided_before_building(folder):
@@ -101,7 +101,8 @@ def test_a_trace_says_what_it_measured(folder):
     evaluated = judged.evaluated(packed)
     recorded = provenance.of_trace(evaluated.trace)
 
-    assert evaluated.passed and not evaluated.trace.evaluation.log
+    assert evaluated.passed
+    assert not evaluated.trace.evaluation.log
     assert evaluated.trace.solution == packed.name
     assert {recorded.source_sha1, recorded.source_fingerprint} == staleness.hashes(packed)
     assert recorded.command == "moebench run --x"
@@ -294,26 +295,29 @@ def test_every_run_begins_with_another_of_our_solutions(passed):
     planner = planning.Planner(RunRequest(runs=4), judged.CPU, {}, None, paths.ROOT, "events")
     workloads = [("T=1", passed.trace.workload), ("T=7", passed.trace.workload)]
 
-    names = defaultdict(list)
-    for task in planner.tasks(NAME, ["a", "b", "c"], ["theirs"], workloads):
-        names[task.run].append("".join(task.names))
-    assert names[1] == ["abc", "abc", "theirs", "theirs"]
-    assert names[2] == ["bca", "bca", "theirs", "theirs"]
-    assert names[4] == names[1]
+    tasks = planner.tasks(NAME, ["a", "b", "c"], ["theirs"], workloads)
+
+    names = ["".join(task.names) for task in tasks]
+    assert [task.run for task in tasks] == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4
+    assert names[:4] == ["abc", "abc", "theirs", "theirs"]
+    assert names[4:8] == ["bca", "bca", "theirs", "theirs"]
+    assert names[12:] == names[:4]
 
 
 def test_every_run_is_kept_and_a_resumed_one_adds_what_is_missing(tmp_path, seen, no_gpu):
     arguments = "--solutions triton_fused_v2 --workloads 16 19 --runs".split()
     status, traces = judged.recorded(tmp_path, *arguments, 2)
-    assert (status, len(traces)) == (0, 4)
-    first, second, *again = seen
-    assert first != second
-    assert again == [first, second]
+    assert status == 0
+    assert len(traces) == 4
+    first_run = seen[:2]
+    assert len(set(first_run)) == 2
+    assert seen[2:] == first_run
 
     seen.clear()
     status, traces = judged.recorded(tmp_path, *arguments, 3, "--resume")
-    assert (status, len(traces)) == (0, 6)
-    assert seen == [first, second]
+    assert status == 0
+    assert len(traces) == 6
+    assert seen == first_run
 
 
 CHANGES = {
@@ -332,12 +336,8 @@ def test_what_is_stale_or_of_other_conditions_is_evaluated_again(changed, passed
     device = judged.replace(judged.CPU, hardware=hardware)
     plan = judged.plan({"tiny": packed}, ["16"], device=device)
     (task,) = plan
-    conditions = {
-        "tolerance": str(plan.tolerance),
-        "protocol": plan.protocol,
-        "sha1": packed.hash(),
-    }
-    old = trace(task.workload.uuid, **conditions | CHANGES[changed])
+    same = {"tolerance": str(plan.tolerance), "protocol": plan.protocol, "sha1": packed.hash()}
+    old = trace(task.workload.uuid, **same | CHANGES[changed])
     old = old.model_copy(update={"solution": packed.name})
     if changed == "hardware":
         old = with_hardware(old, "NVIDIA H100")
@@ -345,9 +345,11 @@ def test_what_is_stale_or_of_other_conditions_is_evaluated_again(changed, passed
     part = plan.parts[NAME]
     left = part.without(staleness.reusable(plan, part, [old]))
     if changed == "nothing":
-        assert not left.tasks and left.kept == (old,)
+        assert left.kept == (old,)
+        assert left.tasks == ()
     else:
-        assert left.tasks == (task,) and not left.kept
+        assert left.kept == ()
+        assert left.tasks == (task,)
 
 
 # The table
@@ -423,8 +425,9 @@ def test_a_table_holds_one_kind_of_gpu(folder, trace):
 def test_the_main_job_on_a_few_workloads(tmp_path, capfd):
     """All of `make bench` on a CPU but for its length: test_answers.py has every workload."""
     names = ("torch_moe", "triton_fused_v2", "hopper_fused")
-    status, traces = judged.recorded(tmp_path, "--solutions", *names, "--workloads", 16, 19)
-    assert (status, len(traces)) == (0, 4)
+    status, traces = judged.recorded(tmp_path, "--solutions", *names, "--workloads", 1)
+    assert status == 0
+    assert len(traces) == 4  # two workloads have one token
 
     output = str(tmp_path / "traces.jsonl")
     shown = capfd.readouterr()

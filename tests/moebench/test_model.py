@@ -10,7 +10,7 @@ import sys
 import tomllib
 
 import pytest
-from model_configs import CONFIGS, GOOD
+from model_configs import CONFIGS, GOOD, config_of
 from moebench import cli
 from moebench.core import paths
 from moebench.models.checkpoint import read
@@ -32,12 +32,12 @@ TINY = {
 }
 
 
-OVER_BOUND = layer_facts.over_bound
+OVER_BOUND = layer_facts.over_bound  # which reads records, and that takes seconds
 
 
 @pytest.fixture(autouse=True)
 def measured(monkeypatch):
-    """Solution -> latency over the bound, in place of the records, which take seconds to read."""
+    """Solution -> latency over the bound, in place of what the records say."""
     figures = {}
     monkeypatch.setattr(layer_facts, "over_bound", lambda key: figures)
     return figures
@@ -49,7 +49,7 @@ def config(tmp_path):
 
     def written(content):
         if isinstance(content, str) and content in CONFIGS:
-            content = CONFIGS[content]["config"]
+            content = config_of(content)
         (tmp_path / "config.json").write_text(json.dumps(content))
         return str(tmp_path / "config.json")
 
@@ -105,20 +105,20 @@ def test_a_layer_that_has_a_definition_is_found_with_what_was_measured(
     ]
 
 
-def with_shared_experts(name, number=1):
-    return CONFIGS[name]["config"] | {"n_shared_experts": number}
+def with_shared_experts(name):
+    return config_of(name) | {"n_shared_experts": 1}
 
 
 @pytest.mark.parametrize(
-    ("config_of", "args", "keys"),
+    ("model", "args", "keys"),
     [
         ("DeepSeek-V3", ["--ep", "8"], "deepseek-v3-ep8-shared, deepseek-v3-ep8-shared-routed"),
         ("DeepSeek-V3", ["--tp", "8"], "deepseek-v3-tp8-shared, deepseek-v3-tp8-shared-routed"),
         ("Kimi-K2", ["--ep", "8"], "(--shared)"),
     ],
 )
-def test_which_definitions_include_the_shared_experts_is_said(shown, config_of, args, keys):
-    texts, _ = shown(with_shared_experts(config_of), *args)
+def test_which_definitions_include_the_shared_experts_is_said(shown, model, args, keys):
+    texts, _ = shown(with_shared_experts(model), *args)
     assert texts["shared experts"].startswith("2048 wide")
     assert texts["shared experts"].endswith(keys)
 
@@ -140,7 +140,7 @@ def test_shared_experts_that_are_not_there_are_refused(config, refusal):
 
 
 def test_a_layer_without_one_says_how_to_add_it_and_why_it_is_not_served(shown, tmp_path):
-    named = CONFIGS["LongCat-Flash"]["config"] | {"_name_or_path": "org/LongCat Flash"}
+    named = config_of("LongCat-Flash") | {"_name_or_path": "org/LongCat Flash"}
     texts, commands = shown(named, "--ep", "8")
 
     assert "top-k is given" in texts["router"]
@@ -228,7 +228,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path, refusal):
 
 def test_the_bound_at_one_token_is_that_of_the_experts_that_a_rank_has_on_average():
     """Eight experts of a token on eight ranks: one on each, and 44 MB of weights a time."""
-    sizes = read(CONFIGS["DeepSeek-V3"]["config"]).on(8)
+    sizes = read(config_of("DeepSeek-V3")).on(8)
     single = expected_bound(1, sizes)
     assert single.active == pytest.approx(1.0)
     assert single.ms == pytest.approx(44.07e6 / CEILINGS[MEASURED_ON]["bytes"] * 1e3, rel=0.01)
@@ -238,7 +238,7 @@ def test_the_bound_at_one_token_is_that_of_the_experts_that_a_rank_has_on_averag
 
 
 def test_the_bound_of_a_rank_with_all_experts_counts_each_choice():
-    sizes = read(CONFIGS["Qwen3-235B"]["config"]).on(1)
+    sizes = read(config_of("Qwen3-235B")).on(1)
     assert expected_bound(1, sizes).active == 8
     assert 100 < expected_bound(64, sizes).active < 128
 

@@ -1,5 +1,7 @@
 """The profile: kernels to stages, harness apart, launches checked, ncu's report read, solutions in
 one table.
+
+Launches and a profiler's events are made up; ncu's report is a recorded one.
 """
 
 import os
@@ -52,8 +54,8 @@ def launched(*kernels, calls=5):
     return pd.DataFrame(rows, columns=LAUNCH_COLUMNS)
 
 
-def kernel(stage, us, name=None, counters=()):
-    return Kernel(stage=stage, name=name or stage, launches=1, us=us, counters=list(counters))
+def kernel(stage, us, name=None, launches=1):
+    return Kernel(stage=stage, name=name or stage, launches=launches, us=us, counters=[])
 
 
 def record_of(solution, *kernels, uuid="u", T=57, **rest):
@@ -113,29 +115,30 @@ def test_kernels_are_in_the_order_of_their_stages_and_the_longest_first():
         ("gemm1_y", 75),
         ("odd", 5),
     )
-    rows = []
-    for each in kernels(launches, STAGES, 5):
-        rows.append((each.stage, each.name, each.launches, each.us))
-    assert rows == [
-        ("gemm1", "gemm1_y", 1, 15),
-        ("gemm1", "gemm1_x", 2, 12),
-        ("gemm2", "gemm2_kernel", 1, 6),
-        ("route", "route_a", 1, 2),
-        (UNASSIGNED, "odd", 1, 1),
+    assert kernels(launches, STAGES, 5) == [
+        kernel("gemm1", 15, "gemm1_y"),
+        kernel("gemm1", 12, "gemm1_x", launches=2),
+        kernel("gemm2", 6, "gemm2_kernel"),
+        kernel("route", 2, "route_a"),
+        kernel(UNASSIGNED, 1, "odd"),
     ]
 
 
-@pytest.mark.parametrize("per_call", [[1] * 5, [2] * 5])
-def test_launches_that_are_the_same_in_all_calls_are_no_fault(per_call):
+def warnings_of(*per_call):
+    """Return the warnings of a kernel that is launched so often in each call."""
     launches = launched(("k", 1.0, *per_call))
-    assert warnings(kernels(launches, {"*": "all"}, 5), launches, 5) == []
+    return warnings(kernels(launches, {"*": "all"}, 5), launches, 5)
+
+
+def test_launches_that_are_the_same_in_all_calls_are_no_fault():
+    assert warnings_of(1, 1, 1, 1, 1) == []
+    assert warnings_of(2, 2, 2, 2, 2) == []
 
 
 @pytest.mark.parametrize("per_call", [[1, 0, 1, 0, 1], [1, 1, 1, 1, 2]])
 def test_a_kernel_that_some_calls_launch_is_a_warning(per_call):
     """It would be an average of two things."""
-    launches = launched(("k", 1.0, *per_call))
-    (line,) = warnings(kernels(launches, {"*": "all"}, 5), launches, 5)
+    (line,) = warnings_of(*per_call)
     assert line.startswith("k: ")
 
 
@@ -213,14 +216,13 @@ def two_calls():
 def test_what_the_harness_runs_is_kept_apart(two_calls):
     """The clones of 1.4 GB take longer than the layer."""
     launches = torch_profiler.launches(two_calls, 2)
-    rows = launches[["kernel", "us", "call"]].itertuples(index=False, name=None)
-    assert sorted(rows) == [
-        ("Memset (Device)", 5, 0),
-        ("Memset (Device)", 5, 1),
-        ("gemm1", 100, 0),
-        ("gemm1", 100, 1),
-        ("route_kernel", 10, 0),
-        ("route_kernel", 10, 1),
+    assert sorted(launches[["call", "kernel", "us"]].to_numpy().tolist()) == [
+        [0, "Memset (Device)", 5],
+        [0, "gemm1", 100],
+        [0, "route_kernel", 10],
+        [1, "Memset (Device)", 5],
+        [1, "gemm1", 100],
+        [1, "route_kernel", 10],
     ]
 
 
@@ -262,23 +264,17 @@ def test_a_report_of_ncu_is_read_launch_by_launch():
     assert few.kernel.to_list() == ["gemm2_kernel", "combine_kernel"]
     assert many.kernel.to_list()[-1] == "combine_kernel"
 
-    (gemm2,) = few[few.kernel == "gemm2_kernel"].itertuples()
-    assert gemm2.us == 96.448
-    assert gemm2.grid == 396
-    assert gemm2.block == 128
-    assert gemm2.dram_percent == 84.23
-    assert gemm2.tensor_percent == 6.66
-    assert gemm2.occupancy_percent == 17.56
+    gemm2 = few.set_index("kernel").loc["gemm2_kernel"]
+    expected = {"us": 96.448, "grid": 396, "block": 128, "dram_percent": 84.23}
+    expected |= {"tensor_percent": 6.66, "occupancy_percent": 17.56}
+    assert gemm2[list(expected)].to_dict() == expected
 
 
 def test_a_metric_that_ncu_does_not_have_is_missing():
-    lines = []
-    for line in NCU.splitlines():
-        if not ("gemm2_kernel" in line and "pipe_tensor" in line):
-            lines.append(line)
-    few, _ = ncu.by_workload("\n".join(lines), 2)
-    is_missing = few.tensor_percent.isna().to_list()
-    assert is_missing == [name == "gemm2_kernel" for name in few.kernel]
+    without = re.sub(r"^.*gemm2_kernel.*pipe_tensor.*\n", "", NCU, flags=re.MULTILINE)
+    few, _ = ncu.by_workload(without, 2)
+    assert without != NCU
+    assert few.kernel[few.tensor_percent.isna()].to_list() == ["gemm2_kernel"]
 
 
 def test_counters_are_each_launchs_and_a_stages_are_weighted_by_time():
@@ -437,9 +433,10 @@ def test_inputs_are_the_same_each_time():
     first = calls.arguments(runnable, workload, definition("small"), "cpu")
     again = calls.arguments(runnable, workload, definition("small"), "cpu")
 
-    assert first[0].shape == (9, 256)
-    assert first[1].dtype == torch.bfloat16
-    assert first[2].shape == (9, 512)
+    logits, bias, hidden_states, *_ = first
+    assert logits.shape == (9, 256)
+    assert bias.dtype == torch.bfloat16
+    assert hidden_states.shape == (9, 512)
     for value, same_value in zip(first[:8], again[:8], strict=True):
         assert torch.equal(value.float(), same_value.float())
 

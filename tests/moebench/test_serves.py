@@ -13,13 +13,11 @@ def test_what_was_measured_is_served_and_under_its_name():
     """No rule has lost a layer, and no packed name is another now."""
     recorded = set()
     for file in paths.ROOT.glob("traces/moe/*.jsonl"):
-        for trace in trace_files.read_saved(file):
-            recorded.add((trace.solution, trace.definition))
+        recorded |= {(trace.solution, trace.definition) for trace in trace_files.read_saved(file)}
 
     packed = set()
     for name in manifest.solution_names():
-        for solution in pack.pack(name).values():
-            packed.add((solution.name, solution.definition))
+        packed |= {(each.name, each.definition) for each in pack.pack(name).values()}
 
     assert len(recorded) > 50
     assert recorded <= packed

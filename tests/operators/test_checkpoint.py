@@ -5,11 +5,11 @@ is at fault.
 import json
 
 import pytest
-from model_configs import BAD, CONFIGS, GOOD
+from model_configs import BAD, CONFIGS, GOOD, config_of
 from moebench.models.checkpoint import Assumptions, read, read_file
 from moebench.operators import catalogue
 
-DEEPSEEK = CONFIGS["DeepSeek-V3"]["config"]
+DEEPSEEK = config_of("DeepSeek-V3")
 QUANTISATION = {"quantization": {"quant_algo": "FP8_BLOCK_SCALES", "exclude_modules": ["lm_head"]}}
 
 
@@ -44,7 +44,7 @@ def test_a_models_layer_has_the_definition_that_it_has(name):
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_refused_is_named(name):
     with pytest.raises(ValueError) as caught:
-        read(CONFIGS[name]["config"])
+        read(config_of(name))
     message = str(caught.value)
     assert all(each in message for each in CONFIGS[name]["named"])
     assert "\n" not in message
@@ -52,17 +52,15 @@ def test_what_is_refused_is_named(name):
 
 def test_the_weights_may_be_taken_for_fp8():
     """As of a checkpoint that is converted later."""
-    sizes = read(CONFIGS["MiniMax-M3 in MXFP8"]["config"], Assumptions(fp8=True)).on(8)
+    sizes = read(config_of("MiniMax-M3 in MXFP8"), Assumptions(fp8=True)).on(8)
     assert catalogue.names(sizes)["routed"] == catalogue.definition_name("minimax-m3-ep8-routed")
     with pytest.raises(ValueError, match="hidden_size: has 2880"):
-        read(CONFIGS["gpt-oss in MXFP4"]["config"], Assumptions(fp8=True))
+        read(config_of("gpt-oss in MXFP4"), Assumptions(fp8=True))
 
 
 def test_activations_beside_mxfp4_may_be_taken_for_fp8():
     """Of weights in 4 bits beside activations in 16, as most public checkpoints in MXFP4 are."""
-    checkpoint = read(
-        CONFIGS["Ling-3.0-flash in MXFP4"]["config"], Assumptions(fp8_activations=True)
-    )
+    checkpoint = read(config_of("Ling-3.0-flash in MXFP4"), Assumptions(fp8_activations=True))
     assert (checkpoint.kind, checkpoint.layers) == ("mxfp4", 40)
     assert any("16 bits" in note for note in checkpoint.notes)
     sizes = checkpoint.on(8)
@@ -70,19 +68,23 @@ def test_activations_beside_mxfp4_may_be_taken_for_fp8():
         "mxfp4": "moe_mxfp4_fp8_block_scale_routed_topk8_e64_h2560_i768"
     }
 
-    for name in ("Kimi-K3 in MXFP4", "gpt-oss in MXFP4"):  # another activation; no multiple of 128
-        with pytest.raises(ValueError, match="^(hidden_act|hidden_size): has"):
-            read(CONFIGS[name]["config"], Assumptions(fp8_activations=True))
 
-
-def test_weights_of_another_kind_are_not_taken_for_mxfp4():
-    for name in ("DeepSeek-R1 in NVFP4", "Qwen3-30B by GPTQ"):
-        with pytest.raises(ValueError, match="^quantization_config: has"):
-            read(CONFIGS[name]["config"], Assumptions(fp8_activations=True))
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("Kimi-K3 in MXFP4", "hidden_act"),
+        ("gpt-oss in MXFP4", "hidden_size"),  # no multiple of 128
+        ("DeepSeek-R1 in NVFP4", "quantization_config"),
+        ("Qwen3-30B by GPTQ", "quantization_config"),
+    ],
+)
+def test_other_layers_are_not_taken_for_mxfp4_with_activations_in_fp8(name, field):
+    with pytest.raises(ValueError, match=f"^{field}: has"):
+        read(config_of(name), Assumptions(fp8_activations=True))
 
 
 def test_experts_in_mxfp4_are_half_of_those_in_fp8():
-    config = CONFIGS["DeepSeek-V4-Flash"]["config"]
+    config = config_of("DeepSeek-V4-Flash")
     checkpoint = read(config)
     in_fp8 = read(config, Assumptions(fp8=True))
     sizes = checkpoint.on(8)
@@ -92,14 +94,14 @@ def test_experts_in_mxfp4_are_half_of_those_in_fp8():
 
 
 def test_experts_with_biases_are_another_layer():
-    config = CONFIGS["gpt-oss in MXFP4"]["config"] | {"hidden_size": 3072}
+    config = config_of("gpt-oss in MXFP4") | {"hidden_size": 3072}
     config |= {"intermediate_size": 3072}
     with pytest.raises(ValueError, match="gpt_oss.*biases"):
         read(config, Assumptions(fp8=True))
 
 
 def test_layers_that_differ_in_their_clamp_are_told_apart():
-    config = CONFIGS["Step-3.5-Flash"]["config"]
+    config = config_of("Step-3.5-Flash")
     assert read(config).others == {7: 2}
 
     few = read(config, Assumptions(limit=7))
@@ -129,7 +131,7 @@ def test_tensor_parallel_ranks_have_a_slice_of_each_expert():
     [("Qwen3-235B", 8, "192"), ("DeepSeek-V3", 32, "64"), ("GLM-4.5-Air", 2, "704")],
 )
 def test_a_slice_that_parts_a_scales_block_is_refused_with_the_reason(name, ranks, left):
-    checkpoint = read(CONFIGS[name]["config"])
+    checkpoint = read(config_of(name))
     with pytest.raises(ValueError, match=f"^--tp: got {ranks}, which leaves {left} .*128"):
         checkpoint.on(1, ranks)
 
@@ -170,7 +172,7 @@ def test_a_field_of_quark_that_is_no_object_gets_one_line():
 
 
 def test_a_field_of_the_experts_that_nothing_reads_is_listed():
-    config = CONFIGS["Qwen3-235B"]["config"]
+    config = config_of("Qwen3-235B")
     added = {
         "moe_expert_dropout_schedule": 3,
         "expert_output_norm": True,
@@ -196,16 +198,16 @@ def test_a_field_of_the_experts_that_nothing_reads_is_listed():
     ],
 )
 def test_the_scaling_factor_is_the_models(names, factor):
-    config = CONFIGS["MiniMax-M2"]["config"]
+    config = config_of("MiniMax-M2")
     assert read(config | names).sizes["routed_scaling_factor"] == factor
 
 
 def test_softmax_that_is_scaled_has_no_definition_with_the_router_inside():
-    config = CONFIGS["Qwen3-235B"]["config"] | {"routed_scaling_factor": 2.0}
+    config = config_of("Qwen3-235B") | {"routed_scaling_factor": 2.0}
     assert list(catalogue.names(read(config).on(1))) == ["routed"]
 
 
-WITHOUT_QUANTISATION = dict(CONFIGS["Qwen3-30B by llm-compressor"]["config"])
+WITHOUT_QUANTISATION = dict(config_of("Qwen3-30B by llm-compressor"))
 del WITHOUT_QUANTISATION["quantization_config"]
 
 
@@ -230,7 +232,7 @@ def test_the_file_beside_is_named_where_it_stands_against_it(tmp_path):
 
 
 def test_what_the_file_beside_excludes_counts_also_where_config_json_has_the_scheme(tmp_path):
-    config = CONFIGS["Qwen3-235B"]["config"]
+    config = config_of("Qwen3-235B")
     beside = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["*.mlp.experts*"]}}
     written(tmp_path, config=config, hf_quant_config=beside)
     with pytest.raises(ValueError, match="exclude_modules"):
@@ -248,7 +250,7 @@ def test_what_the_file_beside_excludes_counts_also_where_config_json_has_the_sch
 def test_a_checkpoint_has_a_name_that_can_be_a_key(tmp_path, place, config_name, name):
     folder = tmp_path / place
     folder.mkdir(parents=True)
-    written(folder, config=CONFIGS["Kimi-K2"]["config"] | {"_name_or_path": config_name})
+    written(folder, config=config_of("Kimi-K2") | {"_name_or_path": config_name})
     assert read_file(folder).name == name
 
 
@@ -256,9 +258,9 @@ def test_a_checkpoint_has_a_name_that_can_be_a_key(tmp_path, place, config_name,
     ("config", "count", "width", "has_gate"),
     [
         (DEEPSEEK | {"n_shared_experts": 1}, 1, 2048, False),
-        (CONFIGS["DeepSeek-V2, every second layer"]["config"], 2, 3072, False),
+        (config_of("DeepSeek-V2, every second layer"), 2, 3072, False),
         (
-            CONFIGS["Qwen3-Next-80B"]["config"] | {"shared_expert_intermediate_size": 512},
+            config_of("Qwen3-Next-80B") | {"shared_expert_intermediate_size": 512},
             1,
             512,
             True,

@@ -38,8 +38,8 @@ def converted(packed, bytes_of_scales):
     return matrix
 
 
-@pytest.mark.parametrize("lowest", [-127, -20, -7, 0, 100])
-@pytest.mark.parametrize("apart", [0, 2, MOST_SPAN])
+@pytest.mark.parametrize("lowest", [-127, -7, 100])
+@pytest.mark.parametrize("apart", [0, MOST_SPAN])
 def test_values_are_the_same_to_the_last_bit(lowest, apart):
     matrix = converted(*random_matrix(1, lowest, lowest + apart))
     assert matrix.weights.dtype == torch.float8_e4m3fn
@@ -189,11 +189,16 @@ def checked(folder, capsys):
     return status, " ".join(words)
 
 
-def refused(folder, capsys):
-    """Return the line by which --check-scales refuses a checkpoint."""
-    assert cli.main(["model", folder, "--check-scales"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
+@pytest.fixture
+def refused(refusal):
+    """A function that returns the line by which --check-scales refuses a checkpoint."""
+
+    def line_of(folder):
+        status, line = refusal("model", folder, "--check-scales")
+        assert status == 2
+        return line
+
+    return line_of
 
 
 def test_scales_of_a_checkpoint_are_counted(checkpoint_folder, capsys):
@@ -230,21 +235,21 @@ def test_a_checkpoint_whose_blocks_are_all_exact_is_one(checkpoint_folder, capsy
         ({"layers.0.ffn.experts.0.w1.scale": torch.zeros(256, 12)}, "torch.float32"),
     ],
 )
-def test_what_are_no_scales_of_mxfp4_gets_one_line(checkpoint_folder, capsys, tensors, named):
-    assert named in refused(checkpoint_folder(tensors), capsys)
+def test_what_are_no_scales_of_mxfp4_gets_one_line(checkpoint_folder, refused, tensors, named):
+    assert named in refused(checkpoint_folder(tensors))
 
 
-def test_a_file_that_is_no_safetensors_gets_one_line(checkpoint_folder, capsys, tmp_path):
+def test_a_file_that_is_no_safetensors_gets_one_line(checkpoint_folder, refused, tmp_path):
     folder = checkpoint_folder({})
     (tmp_path / "broken.safetensors").write_bytes(b"not one")
-    assert "broken.safetensors" in refused(folder, capsys)
+    assert "broken.safetensors" in refused(folder)
 
 
-def test_weights_in_fp8_have_no_such_scales(checkpoint_folder, capsys, tmp_path):
+def test_weights_in_fp8_have_no_such_scales(checkpoint_folder, refused, tmp_path):
     folder = checkpoint_folder({})
     config = CONFIG | {"expert_dtype": "fp8"}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    assert "--check-scales" in refused(folder, capsys)
+    assert "--check-scales" in refused(folder)
 
 
 def test_a_tally_says_where_scales_are_furthest_apart():

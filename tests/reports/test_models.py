@@ -58,18 +58,18 @@ def test_the_speed_at_a_token_count_that_was_not_run_is_that_of_the_nearest(tmp_
 
 def test_every_solutions_times_on_a_tensor_parallel_rank(tmp_path):
     """And its bound; what was not timed at a token count has a dash there."""
-    shard = {"definition": definition_name("deepseek-v3-tp8")}
+    shard = definition_name("deepseek-v3-tp8")
     traces = [
-        trace("fast", 1, 0.5, **shard),
-        trace("fast", 8, 0.75, **shard),
-        trace("slow", 1, 1.5, **shard),
-        trace("slow", 8, status="RUNTIME_ERROR", **shard),
+        trace("fast", 1, 0.5, definition=shard),
+        trace("fast", 8, 0.75, definition=shard),
+        trace("slow", 1, 1.5, definition=shard),
+        trace("slow", 8, status="RUNTIME_ERROR", definition=shard),
     ]
     rows = rows_of(tmp_path, traces)
     bound, fast, slow = models.times_table(models.measured_shards(rows)).rows
 
-    assert bound[:2] == ["DeepSeek-V3 TP8", "bound"]
-    assert bound[2] == f"{rows.bound_ms[rows.tokens == 1].iloc[0]:.3f}"
+    bound_ms, *_ = rows.bound_ms[rows.tokens == 1]
+    assert bound[:3] == ["DeepSeek-V3 TP8", "bound", f"{bound_ms:.3f}"]
     assert fast[1:] == ["fast", Cell("0.500", "best"), Cell("0.750", "best"), *[None] * 7]
     assert slow[1:] == ["slow", Cell("1.500"), *[None] * 8]
 

@@ -28,19 +28,13 @@ def two_solutions(**changes):
     return traces
 
 
-def loaded(root, traces, **changes):
-    rows, warnings = measurements.load([trace_set(root, traces, **changes)])
-    assert warnings == []
-    return rows
-
-
 def row_at(rows, name, tokens):
     (row,) = rows[(rows.solution == name) & (rows.tokens == tokens)].itertuples()
     return row
 
 
-def test_a_row_has_what_the_trace_says(tmp_path):
-    row = row_at(loaded(tmp_path, two_solutions()), "fast", 80)
+def test_a_row_has_what_the_trace_says(load):
+    row = row_at(load(*two_solutions()), "fast", 80)
     expected = {
         "ms": 4.0,
         "reference_ms": 20.0,
@@ -68,26 +62,26 @@ def test_the_bound_of_this_repositorys_workload_is_known_outside_any_data_set(tm
     assert row.over_bound == pytest.approx(4.0 / row.bound_ms)
 
 
-def test_the_bound_is_unknown_without_the_routing(tmp_path):
+def test_the_bound_is_unknown_without_the_routing(load, tmp_path):
     """The data set lacks the tensors; a run on another data set had other tensors."""
-    assert loaded(tmp_path / "set", two_solutions()).bound_ms.isna().all()
+    assert load(*two_solutions()).bound_ms.isna().all()
 
     elsewhere = two_solutions(protocol="once dataset=x")
     rows, _ = measurements.load([write(tmp_path / "t.jsonl", elsewhere)])
     assert rows.bound_ms.isna().all()
 
 
-def test_the_fastest_of_a_workload_is_tied_and_the_others_say_by_how_much_they_are_not(tmp_path):
-    rows = loaded(tmp_path, two_solutions())
+def test_the_fastest_of_a_workload_is_tied_and_the_others_say_by_how_much_they_are_not(load):
+    rows = load(*two_solutions())
     assert row_at(rows, "fast", 80).over_fastest == 2.0
     assert not row_at(rows, "fast", 80).tied
     assert row_at(rows, "slow", 80).tied
 
 
-def test_single_runs_within_five_percent_are_tied_where_nothing_was_repeated(tmp_path):
+def test_single_runs_within_five_percent_are_tied_where_nothing_was_repeated(load):
     times = {"fast": 1.0, "slow": 1.049, "far": 1.051}
     traces = [trace(name, 1, ms) for name, ms in times.items()]
-    rows = loaded(tmp_path, traces, solutions=tuple(times))
+    rows = load(*traces, solutions=tuple(times))
     tied = rows.set_index("solution").tied.to_dict()
     assert tied == {"fast": True, "slow": True, "far": False}
 
@@ -102,8 +96,8 @@ def test_single_runs_within_five_percent_are_tied_where_nothing_was_repeated(tmp
         ("of somebody else", True),
     ],
 )
-def test_a_single_call_is_never_the_fastest(tmp_path, protocol, is_ranked):
-    rows = loaded(tmp_path, [trace("fast", 1, 1.0, protocol=protocol)])
+def test_a_single_call_is_never_the_fastest(load, protocol, is_ranked):
+    rows = load(trace("fast", 1, 1.0, protocol=protocol))
     row = row_at(rows, "fast", 1)
     assert (row.ms, row.counts) == (1.0, True)
     assert row.tied == is_ranked
@@ -118,10 +112,9 @@ def test_no_pass_at_another_tolerance_in_this_repository_is_the_fastest():
     assert one_call.over_fastest.isna().all()
 
 
-def test_stale_rows_are_marked_and_left_out(tmp_path):
+def test_stale_rows_are_marked_and_left_out(load):
     """A figure of an earlier source says nothing about the one that is there."""
-    traces = [trace("slow", 1, 1.0), trace("fast", 1, 0.5, sha1="before")]
-    rows = loaded(tmp_path, traces)
+    rows = load(trace("slow", 1, 1.0), trace("fast", 1, 0.5, sha1="before"))
     assert row_at(rows, "fast", 1).source == "stale"
     assert not row_at(rows, "fast", 1).counts
     assert row_at(rows, "slow", 1).over_fastest == 1
@@ -135,13 +128,13 @@ def runs(name, tokens, *times, **changes):
     return traces
 
 
-def test_of_several_runs_of_the_current_source_the_median_counts(tmp_path):
-    traces = [
+def test_of_several_runs_of_the_current_source_the_median_counts(load):
+    rows = load(
         *runs("fast", 1, 3.0, 2.0, 2.5),
         trace("fast", 1, 1.0, day="2026-01-09", sha1="before"),
         trace("fast", 1, 9.0, day="2026-01-01", protocol="shorter"),
-    ]
-    row = row_at(loaded(tmp_path, traces), "fast", 1)
+    )
+    row = row_at(rows, "fast", 1)
     assert (row.ms, row.ms_low, row.ms_high, row.runs) == (2.5, 2.0, 3.0, 3)
     assert (row.timestamp[:10], row.range_from) == ("2026-01-03", "runs")
     assert row.speedup == pytest.approx(10 / 2.5)
@@ -167,40 +160,38 @@ def test_a_run_that_failed_stands_for_all():
     [((), "trials", 1.02), ((1.0, 1.21), "other cells", 1.1), ((1.0, 1.01), "other cells", 1.02)],
 )
 def test_the_trials_of_a_single_run_say_how_wide_its_range_is_at_least(
-    tmp_path, other, range_from, high
+    load, other, range_from, high
 ):
     single = trace("fast", 1, 1.0, trials_ms="0.98 1.019592 1.0")
-    row = row_at(loaded(tmp_path, [single, *runs("fast", 7, *other)]), "fast", 1)
+    row = row_at(load(single, *runs("fast", 7, *other)), "fast", 1)
     assert (row.range_from, row.ms_high) == (range_from, pytest.approx(high))
 
 
-def test_one_run_that_failed_fails_the_cell(tmp_path):
+def test_one_run_that_failed_fails_the_cell(load):
     failure = trace("fast", 1, status="INCORRECT_NUMERICAL", matched=0.5)
-    row = row_at(loaded(tmp_path, [failure, *runs("fast", 1, 1.0, 2.0)]), "fast", 1)
+    row = row_at(load(failure, *runs("fast", 1, 1.0, 2.0)), "fast", 1)
     assert (row.status, row.matched) == ("INCORRECT_NUMERICAL", 0.5)
     assert (row.passed, row.counts) == (False, False)
     assert math.isnan(row.ms)
 
 
 @pytest.mark.parametrize(("other", "is_tied"), [((1.09, 1.3), True), ((1.11, 1.3), False)])
-def test_solutions_are_tied_where_the_ranges_of_their_runs_overlap(tmp_path, other, is_tied):
-    traces = [*runs("fast", 1, 1.0, 1.1), *runs("slow", 1, *other)]
-    rows = loaded(tmp_path, traces)
+def test_solutions_are_tied_where_the_ranges_of_their_runs_overlap(load, other, is_tied):
+    rows = load(*runs("fast", 1, 1.0, 1.1), *runs("slow", 1, *other))
     assert row_at(rows, "fast", 1).tied
     assert row_at(rows, "slow", 1).tied == is_tied
 
 
-def test_a_single_run_has_the_widest_range_of_the_nearest_repeated_cells(tmp_path):
+def test_a_single_run_has_the_widest_range_of_the_nearest_repeated_cells(load):
     """Of the same solution on the same GPU, by the same protocol."""
-    traces = [
+    rows = load(
         *runs("fast", 7, 1.0, 1.21),
         *runs("slow", 7, 1.0, 1.4),
         *runs("slow", 901, 1.0, 1.01),
         *runs("fast", 1, 1.0, 4.0, hardware="another"),
         trace("fast", 1, 1.1),
         trace("slow", 80, 1.0),
-    ]
-    rows = loaded(tmp_path, traces)
+    )
     single = row_at(rows[rows.hardware == "NVIDIA H200"], "fast", 1)
     assert (single.ms_low, single.ms_high) == pytest.approx((1.0, 1.21))
     assert (single.runs, single.range_from) == (1, "other cells")
@@ -208,10 +199,10 @@ def test_a_single_run_has_the_widest_range_of_the_nearest_repeated_cells(tmp_pat
 
 
 @pytest.mark.parametrize("change", [{"protocol": "twice"}, {"torch": "2.9"}])
-def test_another_protocol_or_version_has_no_rank(tmp_path, change):
+def test_another_protocol_or_version_has_no_rank(load, change):
     """Most rows decide which condition is compared; the others stay in the table."""
     traces = [trace("fast", tokens, ms) for tokens, ms in FAST.items()]
-    rows = loaded(tmp_path, [*traces, trace("slow", 1, 0.1, **change)])
+    rows = load(*traces, trace("slow", 1, 0.1, **change))
 
     assert row_at(rows, "fast", 1).over_fastest == 1
     other = row_at(rows, "slow", 1)
@@ -221,50 +212,47 @@ def test_another_protocol_or_version_has_no_rank(tmp_path, change):
     assert math.isnan(other.over_fastest)
 
 
-def test_the_condition_of_most_cells_is_compared_however_often_others_were_run(tmp_path):
+def test_the_condition_of_most_cells_is_compared_however_often_others_were_run(load):
     often = runs("fast", 1, 1.0, 1.1, 1.2, 1.3, protocol="short")
-    rows = loaded(tmp_path, [*often, *runs("fast", 7, 2.0), *runs("slow", 7, 2.0)])
+    rows = load(*often, *runs("fast", 7, 2.0), *runs("slow", 7, 2.0))
     assert row_at(rows, "fast", 7).comparable
     assert not row_at(rows, "fast", 1).comparable
 
 
-def test_tolerances_clocks_and_gpus_are_rows_of_their_own(tmp_path):
-    traces = [
+def test_tolerances_clocks_and_gpus_are_rows_of_their_own(load):
+    rows = load(
         trace("fast", 1, 1.0),
         trace("fast", 1, 2.0, tolerance=DEFAULT),
         trace("fast", 1, 3.0, hardware="NVIDIA H100"),
         trace("fast", 1, 4.0, protocol="once clock=gpu"),
-    ]
-    rows = loaded(tmp_path, traces)
+    )
     assert sorted(rows.ms) == [1.0, 2.0, 3.0, 4.0]
     assert rows.tied.all()
     assert rows[rows.clock == "gpu"].ms.item() == 4.0
     assert rows[rows.hardware == "NVIDIA H100"].bound_ms.isna().all()
 
 
-def test_an_untimed_run_counts_for_correctness_alone(tmp_path):
-    row = row_at(loaded(tmp_path, [trace("fast", 1, 0)]), "fast", 1)
+def test_an_untimed_run_counts_for_correctness_alone(load):
+    row = row_at(load(trace("fast", 1, 0)), "fast", 1)
     assert math.isnan(row.ms)
     assert (row.passed, row.counts) == (True, False)
 
 
-def test_a_source_is_current_changed_or_gone(tmp_path):
-    traces = [trace("fast", 1), trace("gone", 1), trace("slow", 1, sha1="x")]
-    rows = loaded(tmp_path, traces)
+def test_a_source_is_current_changed_or_gone(load):
+    rows = load(trace("fast", 1), trace("gone", 1), trace("slow", 1, sha1="x"))
     states = rows.set_index("solution").source.to_dict()
     assert states == {"fast": "current", "gone": "stale", "slow": "stale"}
 
 
-def test_a_data_set_without_sources_cannot_tell(tmp_path):
-    rows = loaded(tmp_path, [trace("fast", 1)], solutions=())
+def test_a_data_set_without_sources_cannot_tell(load):
+    rows = load(trace("fast", 1), solutions=())
     assert rows.source.item() == "unknown"
 
 
-def test_a_comment_leaves_traces_of_another_data_set_current(tmp_path):
+def test_a_comment_leaves_traces_of_another_data_set_current(load):
     """The fingerprint stays, though FIB's hash, of every byte, does not."""
     same = fingerprint(solution("fast"))
-    traces = [trace("fast", 1, sha1="x", source_fingerprint=same), trace("slow", 1, sha1="x")]
-    rows = loaded(tmp_path, traces)
+    rows = load(trace("fast", 1, sha1="x", source_fingerprint=same), trace("slow", 1, sha1="x"))
     assert row_at(rows, "fast", 1).source == "current"
     assert row_at(rows, "slow", 1).source == "stale"
 

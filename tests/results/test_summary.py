@@ -6,12 +6,7 @@ from statistics import fmean, geometric_mean
 import pytest
 from moebench.operators.workloads import recorded_bound
 from moebench.results import measurements, summary
-from recorded import DEFAULT, NAME, RECORDS, everywhere, trace, trace_set, workload, write
-
-
-def loaded(root, traces):
-    rows, _ = measurements.load([trace_set(root, traces)])
-    return rows
+from recorded import DEFAULT, NAME, RECORDS, everywhere, trace, workload, write
 
 
 def best(rows, tolerance="relaxed"):
@@ -35,50 +30,50 @@ def test_means_against_statistics_computed_apart(tmp_path):
     assert (means.passed_relaxed, means.workloads, means.complete) == (3, 19, False)
 
 
-def test_stale_rows_are_counted_apart(tmp_path):
-    traces = [trace("fast", 7, 1.0, 20.0), trace("fast", 1, 0.5, 20.0, sha1="before")]
-    means = summary.by_solution(loaded(tmp_path, traces)).loc["fast"]
+def test_stale_rows_are_counted_apart(load):
+    rows = load(trace("fast", 7, 1.0, 20.0), trace("fast", 1, 0.5, 20.0, sha1="before"))
+    means = summary.by_solution(rows).loc["fast"]
     assert (means.passed_relaxed, means.stale_relaxed, means.timed) == (1, 1, 1)
     assert means.score == 20.0
 
 
-def test_an_untimed_run_has_passes_and_no_times(tmp_path):
-    means = summary.by_solution(loaded(tmp_path, [trace("fast", 1, 0)])).loc["fast"]
+def test_an_untimed_run_has_passes_and_no_times(load):
+    means = summary.by_solution(load(trace("fast", 1, 0))).loc["fast"]
     assert means.passed_relaxed == 1
     assert math.isnan(means.mean_ms)
 
 
-def test_traces_that_say_no_tolerance_have_their_times(tmp_path):
+def test_traces_that_say_no_tolerance_have_their_times(load):
     """So are those of others."""
     theirs = trace("fast", 1, 2.0)
     del theirs.evaluation.environment.libs["tolerance"]
-    rows = loaded(tmp_path, [theirs])
+    rows = load(theirs)
     assert summary.by_solution(rows).mean_ms.to_dict() == {"fast": 2.0}
 
 
-def test_the_relaxed_tolerance_is_shown_where_it_was_run(tmp_path):
+def test_the_relaxed_tolerance_is_shown_where_it_was_run(load):
     traces = [trace("fast", tokens, tolerance=DEFAULT) for tokens in (1, 7)]
-    assert summary.shown_tolerance(loaded(tmp_path, traces)) == "default"
-    assert summary.shown_tolerance(loaded(tmp_path, [*traces, trace("fast", 1)])) == "relaxed"
+    assert summary.shown_tolerance(load(*traces)) == "default"
+    assert summary.shown_tolerance(load(*traces, trace("fast", 1))) == "relaxed"
 
 
-def test_the_fastest_that_passed_everything_is_to_be_used(tmp_path):
-    rows = loaded(tmp_path, [*everywhere("fast", 1.0), *everywhere("slow", 2.0)])
+def test_the_fastest_that_passed_everything_is_to_be_used(load):
+    rows = load(*everywhere("fast", 1.0), *everywhere("slow", 2.0))
     assert best(rows) == "fast"
     assert summary.speedup_over_others(rows, "fast").to_dict() == {"slow": pytest.approx(2.0)}
 
 
-def test_a_single_failure_is_enough_not_to_be_used(tmp_path):
+def test_a_single_failure_is_enough_not_to_be_used(load):
     fast = [each for each in everywhere("fast", 1.0) if each.workload.axes["seq_len"] != 901]
     failure = trace("fast", 901, status="INCORRECT_NUMERICAL", matched=0.5)
-    rows = loaded(tmp_path, [*fast, failure, *everywhere("slow", 2.0)])
+    rows = load(*fast, failure, *everywhere("slow", 2.0))
     assert best(rows) == "slow"
     assert not summary.by_solution(rows).complete["fast"]
 
 
-def test_what_to_use_at_another_tolerance_passed_there_too(tmp_path):
+def test_what_to_use_at_another_tolerance_passed_there_too(load):
     passes = everywhere("slow", 2.0, tolerance=DEFAULT)
-    rows = loaded(tmp_path, [*everywhere("fast", 1.0), *everywhere("slow", 2.0), *passes])
+    rows = load(*everywhere("fast", 1.0), *everywhere("slow", 2.0), *passes)
     assert best(rows) == "fast"
     assert best(rows, "default") == "slow"
     assert best(rows, "contest") is None
@@ -86,28 +81,28 @@ def test_what_to_use_at_another_tolerance_passed_there_too(tmp_path):
 
 @pytest.mark.parametrize(("slower", "recommended"), [(1.04, "slow"), (1.06, "fast")])
 def test_of_solutions_that_are_tied_the_one_with_the_least_mean_is_to_be_used(
-    tmp_path, slower, recommended
+    load, slower, recommended
 ):
     """Slow is as much slower on every workload but one of 1 s, on which it is faster."""
     fast = everywhere("fast", 1.0)
     slow = everywhere("slow", slower)
     fast[-1] = trace("fast", RECORDS[-1].axes["seq_len"], 1000.0)
     slow[-1] = trace("slow", RECORDS[-1].axes["seq_len"], 990.0)
-    rows = loaded(tmp_path, [*fast, *slow])
+    rows = load(*fast, *slow)
     assert best(rows) == recommended
 
 
-def test_passes_of_two_clocks_are_counted_together(tmp_path):
+def test_passes_of_two_clocks_are_counted_together(load):
     by_gpu = [trace("fast", 1, 1.0, protocol="once clock=gpu")]
     by_events = [trace("fast", 1), trace("fast", 7), trace("fast", 80, status="RUNTIME_ERROR")]
-    rows = loaded(tmp_path, [*by_gpu, *by_events])
+    rows = load(*by_gpu, *by_events)
     means = summary.by_solution(rows[rows.clock == "gpu"], rows).loc["fast"]
     assert (means.passed_relaxed, means.timed) == (2, 1)
 
 
-def test_single_calls_recommend_nothing(tmp_path):
+def test_single_calls_recommend_nothing(load):
     protocol = "warmup=1 iterations=1 trials=1"
-    rows = loaded(tmp_path, everywhere("fast", 1.0, protocol=protocol))
+    rows = load(*everywhere("fast", 1.0, protocol=protocol))
     means = summary.by_solution(rows).loc["fast"]
     assert (means.complete, means.best, means.mean_ms) == (True, False, 1.0)
     assert best(rows) is None
