@@ -1,9 +1,9 @@
 """for_vllm: vLLM's plugin, by which this package computes the experts of a model's MoE layers.
 
-A user names `register` as an entry point of the group vllm.general_plugins. It replaces vLLM's
-quantisation config "fp8", or for a package of MXFP4 experts that of DeepSeek-V4, by a subclass that
-differs in the MoE layers only. integrations/README.md has the lines to write, and what is not
-supported.
+A user names `register` as an entry point of the group vllm.general_plugins; integrations/README.md
+has the lines to write. `register` replaces one of vLLM's quantisation configs by a subclass that
+differs in the MoE layers only: "fp8", or DeepSeek-V4's if this package is for MXFP4 experts.
+integrations/README.md also says what is not supported.
 """
 
 # pyright: reportMissingImports=false

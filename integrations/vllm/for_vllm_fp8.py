@@ -1,8 +1,8 @@
-"""for_vllm_fp8: vLLM's classes for FP8 experts: PackedFp8Config makes a PackedMoEMethod for each
-MoE layer, which makes PackedFp8Experts, which call run_bf16.
+"""for_vllm_fp8: subclasses of vLLM's classes, for models whose experts are in FP8.
 
-for_vllm.py registers the config. The classes are at module level because vLLM pickles a config for
-the processes that it spawns.
+for_vllm.py registers PackedFp8Config. It makes a PackedMoEMethod for each MoE layer, which makes
+PackedFp8Experts, which call run_bf16. The classes are at module level because vLLM pickles a config
+for the processes that it spawns.
 """
 
 # pyright: reportMissingImports=false
@@ -46,7 +46,7 @@ class PackedMoEMethod(Fp8MoEMethod):
     """vLLM's method for FP8, but with weights left as they are loaded, and PackedFp8Experts."""
 
     def __init__(self, quant_config, layer):
-        super().__init__(quant_config, layer)  # chooses and logs a backend of vLLM's, not used here
+        super().__init__(quant_config, layer)  # also logs a backend of vLLM's, which is not used
         block = quant_config.weight_block_size
         if list(block or []) != [128, 128]:
             raise ValueError(f"weight_block_size: got {block}, want [128, 128]")

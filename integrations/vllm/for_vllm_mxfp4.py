@@ -1,9 +1,11 @@
-"""for_vllm_mxfp4: vLLM's classes for DeepSeek-V4's MXFP4 experts: PackedDeepseekV4Config makes a
-PackedMxfp4Method for each MoE layer, which makes PackedMxfp4Experts, which call run.
+"""for_vllm_mxfp4: subclasses of vLLM's classes, for DeepSeek-V4, whose experts are in MXFP4.
 
-for_vllm.py registers the config. vLLM quantises the tokens to FP8, with a scale for each 128
-columns, as it does for its own FP8 x MXFP4 kernel, which is for Blackwell. (Its own MXFP4 experts
-on Hopper, Marlin, take tokens in bf16.)
+for_vllm.py registers PackedDeepseekV4Config. It makes a PackedMxfp4Method for each MoE layer, which
+makes PackedMxfp4Experts, which call run.
+
+vLLM quantises the tokens to FP8, with a scale for each 128 columns, as it does for its own FP8 x
+MXFP4 kernel, which is for Blackwell. (Marlin, by which vLLM computes MXFP4 experts on Hopper, takes
+tokens in bf16.)
 """
 
 # pyright: reportMissingImports=false

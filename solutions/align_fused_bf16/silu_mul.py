@@ -1,7 +1,7 @@
 """silu_mul: h = silu(gate) * up, computed in fp32 and rounded to bf16, between the two GEMMs.
 
-Map of the kernel: programs stride over the rows of used tiles, whose number is read on the device;
-a program takes BLOCK columns of four rows at a time.
+Programs stride over the rows of used tiles, whose number is read on the device. A program takes
+BLOCK columns of four rows at a time.
 """
 
 import torch

@@ -6,6 +6,7 @@ Both tiles of an entry have the same block_m, to which rows are padded once.
 from ..common.triton.gemms.expert_tiles import Tile, tile_chooser
 
 # architecture -> entries: (largest mean of rows per expert, gemm1's tile, gemm2's tile)
+# Tile: block_m, block_n, block_k, group, per_sm, num_warps, num_stages
 TABLE = {
     "sm_90": (
         (12, Tile(16, 128, 128, 8, 2, 4, 3), Tile(16, 128, 128, 8, 2, 4, 3)),

@@ -1,4 +1,5 @@
-// stages: what the layer's stages are given, where they leave their results, and how much of it is kept at a time.
+// stages: the arguments of the layer's stages, the scratch that they share, and the window, the rows that are in
+// scratch at a time.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -10,15 +11,19 @@
 
 constexpr int kChunk = kWarp;        // tokens that a CTA routes or permutes, one warp each
 constexpr int kMaxTokens = 1 << 17;  // of a call
-// Up to here permute routes by itself, every CTA all tokens, whose weights it keeps in 32 KB of shared memory at most.
-constexpr int kFewTokens = kNumLocalExperts <= 128 ? 64 : kNumLocalExperts <= 256 ? 32 : kNumLocalExperts <= 384 ? 16 : 8;
+// Up to so many tokens permute also routes: every CTA routes all tokens, and keeps their weights in at most 32 KB of
+// shared memory.
+constexpr int kFewTokens = kNumLocalExperts <= 128   ? 64
+                           : kNumLocalExperts <= 256 ? 32
+                           : kNumLocalExperts <= 384 ? 16
+                                                     : 8;
 constexpr int kMaxTokenRows = kTopK < kNumLocalExperts ? kTopK : kNumLocalExperts;
 
-struct Pair {  // a token's share in a local expert
+struct Pair {  // a token and one of its local experts
   int row;     // in expert order, or -1 after the last one
   float weight;
 };
-struct ExpertRows {  // of an expert in the window
+struct ExpertRows {  // the rows of an expert that are in the window
   int first, rows;
 };
 
@@ -27,7 +32,8 @@ constexpr size_t kRowBytesX = kHidden + kNumKBlocks1 * sizeof(float), kRowBytesY
 constexpr size_t kRowBytesG = std::max(2 * kIntermediate * sizeof(uint16_t), kRowBytesY - kRowBytesX);
 constexpr size_t kRowBytes =
     sizeof(ExpertRows) + kRowBytesX + kRowBytesG + kIntermediate + kNumKBlocks2 * sizeof(float);
-// Rows that are in scratch at once: as many times 65536 as these bytes have room for, or 16384 where there is less.
+// Rows that are in scratch at once: as many as fit into these bytes, rounded down to a multiple of 65536, or of 16384
+// where fewer than 65536 fit.
 constexpr size_t kWindowBytes = (size_t)1160 << 20, kMostRows = kWindowBytes / kRowBytes;
 constexpr int kWindow = kMostRows / (kMostRows < 65536 ? 16384 : 65536) * (kMostRows < 65536 ? 16384 : 65536);
 static_assert(kWindow > 0, "scratch has room for a window");
@@ -37,8 +43,9 @@ static_assert(kWindowBytes + kMaxTokens * kTokenBytes < (size_t)3 << 29,
               "scratch is less than 1.5 GB beside the GEMMs' workspaces");
 
 // Rows are in expert order, those of an expert in the order of tokens, without gaps. The host does not know how many
-// there are, only that a token has kMaxTokenRows at most. Rows first_row .. first_row + window are in scratch; where
-// more are possible the stages run again for the next window, which expert parallelism leaves empty nearly always.
+// rows there are, only that a token has at most kMaxTokenRows. Rows first_row to first_row + window - 1 are in scratch.
+// Where more are possible, the stages run again for the next window, which is nearly always empty under expert
+// parallelism.
 struct Scratch {
   // Above kFewTokens: [chunks][kPaddedLocalExperts], bit t: token t of the chunk has a row of the expert
   uint32_t* column;
@@ -56,7 +63,8 @@ struct Scratch {
   uint16_t* y;       // [window][kHidden] bf16, over x, x_scale and g
 };
 
-// Where the scale of `row` and K step `k` of an expert's `rows` rows of `steps` steps is, from that expert's first.
+// Returns the index, counted from the expert's first scale, of the scale of `row` and K step `k`, for an expert with
+// `rows` rows of `steps` steps.
 __device__ __forceinline__ size_t scale_at(int row, int k, int rows, int steps, bool by_row) {
   return by_row ? (size_t)row * steps + k : (size_t)k * rows + row;
 }

@@ -1,4 +1,6 @@
-"""rows: how the rows of DeepGEMM's two grouped GEMMs are laid out in memory, decided by T alone.
+"""rows: how the rows of DeepGEMM's two grouped GEMMs are laid out in memory.
+
+There are two layouts, and the number of tokens T alone decides between them.
 
 masked: each local expert has room for all T tokens; DeepGEMM multiplies the first `counts` of them.
 A row's place is known as soon as its rank among its expert's rows is, so one launch routes and
@@ -21,21 +23,21 @@ from ..common.host.problem import (
 )
 from ..common.triton.rows.permute import max_tiles
 
-# rows in a tile of contiguous rows; masked tiles have 64 or 128, and the store of a tile must not
-# reach the next expert's rows
+# Rows in a tile of contiguous rows. Masked tiles have 64 or 128, so `room` is a multiple of it too:
+# the store of a tile must not reach the next expert's rows.
 TILE = 128
 MOST_MASKED_TOKENS = 1024
 MOST_MASKED_BYTES = 2_000_000_000  # of scratch
-# bytes of a row of h and its scales, and of x, its scales and g, whose memory y takes over later
-# (scratch.py)
+# Bytes of scratch for a row: h and its scales, and either x, its scales and g, or y, which takes
+# over their memory later (scratch.py).
 BYTES_PER_ROW = INTERMEDIATE_SIZE + INTERMEDIATE_SIZE // 32
 BYTES_PER_ROW += max(HIDDEN_SIZE + HIDDEN_SIZE // 32 + 4 * INTERMEDIATE_SIZE, 2 * HIDDEN_SIZE)
 
 
 class Rows(NamedTuple):
     masked: bool
-    # rows for an expert where masked, else for all: the distance in memory, in elements, between
-    # the scales of neighbouring blocks of a row
+    # Rows that there is room for: for each expert where masked, else for all together. Scales of
+    # neighbouring blocks of a row are so many elements apart.
     room: int
     total: int  # rows of each operand
     shape: tuple  # how DeepGEMM sees the rows: (E_local, room) where masked, else (total,)

@@ -3,11 +3,11 @@
 It computes what the shared swiglu_quant (common/triton/rows) does, for rows laid out as rows.py
 says.
 
-Map of the kernel: programs stride over pairs, one at a time or a token's TOP_K, and skip those
-without a row; padding rows are never touched. The scales of neighbouring rows are stored adjacent,
-as DeepGEMM loads them by TMA. A program takes up to 8 blocks of 128 columns, so amax and scale are
-reductions inside it. Columns of `up` come first, or those of `gate`, in the order of the weights'
-rows. Launched before gemm1 has ended, the kernel waits for it (pdl_wait).
+Programs stride over pairs, one at a time or a token's TOP_K, and skip those without a row; padding
+rows are never touched. The scales of neighbouring rows are stored adjacent, as DeepGEMM loads them
+by TMA. A program has whole blocks of 128 columns, up to 8, so amax and scale are reductions inside
+it. g's columns of `up` come first, or those of `gate`, as the weights' rows do. The kernel is
+launched before gemm1 has ended, and waits for it (pdl_wait).
 """
 
 from functools import cache
@@ -36,7 +36,7 @@ def swiglu_quant_rows_kernel(
     room,
     I: tl.constexpr,  # noqa: E741
     GROUPS: tl.constexpr,
-    PAIRS: tl.constexpr,  # of a program at a time
+    PAIRS: tl.constexpr,  # pairs that a program takes at a time
     PDL: tl.constexpr,
 ):
     BLOCK: tl.constexpr = 128

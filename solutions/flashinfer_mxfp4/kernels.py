@@ -58,12 +58,12 @@ class Kernel:
 
     @property
     def is_single(self):
-        """Return whether one warpgroup does everything, for which there is another launcher."""
+        """Whether one warpgroup does everything; FlashInfer launches such kernels differently."""
         return self.schedule in (PREFILL, ROLLING)
 
     @property
     def name(self):
-        """Return tile and schedule as text, such as "128x16x256_Cooperative"."""
+        """Tile and schedule as text, such as "128x16x256_Cooperative"."""
         tile = "x".join(map(str, self.tile))
         return f"{tile}_{self.schedule}"
 

@@ -1,8 +1,9 @@
 // few_rows_gemm1: grouped_gemm1 for batches in which no expert has more than kRowAlign rows.
 //
-// With few active experts, tiles of 256 weight rows are fewer than SMs. Here four CTAs, a cluster, share such a tile:
-// each has 64 of its weight rows, 32 columns of h. Sums are in the order of grouped_gemm1's, so results are the same to
-// the last bit. h has one scale for each row and the tile's 128 columns: the CTAs send each other their rows' maxima.
+// With few experts that have rows, there are fewer tiles of 256 weight rows than SMs. Here four CTAs, a cluster, share
+// such a tile: each has 64 of its weight rows, and so 32 columns of h. Sums are in grouped_gemm1's order, so results
+// are the same to the last bit. h has one scale for each row and the tile's 128 columns, for which the CTAs send each
+// other their rows' maxima.
 //
 //   warps    for each of the cluster's tiles: cluster c takes tiles c, c + clusters, ...
 //   0 - 3    consumers, a warpgroup: wgmma, swap-AB, of two K blocks the second's while the first is added; SwiGLU, the
@@ -80,8 +81,8 @@ using StoredBarrier = NamedBarrier<1, kWarpgroupThreads>;
 
 // ---- tiles ----
 
-// The cluster's nth tile of 128 columns of h; false behind the last. A queue entry is two tiles, which with kOddNBlocks may
-// be of two experts. Where one only pads I it computes a tile again, and nobody reads its h.
+// The cluster's nth tile of 128 columns of h; false behind the last. A queue entry is two tiles, which with kOddNBlocks
+// may be of two experts. Where one only pads I it computes a tile again, and nobody reads its h.
 __device__ __forceinline__ bool get_tile(const GroupedArgs& args, const TileQueues& queues, int nth, WorkTile& tile) {
   const int i = nth * (gridDim.x / kCtas) + blockIdx.x / kCtas;
   constexpr int kEntryTiles = Grouped::kOddNBlocks ? 1 : 2;  // that a uint2 of the queue stands for
@@ -94,7 +95,8 @@ __device__ __forceinline__ int weight_n_block(const WorkTile& tile) { return min
 
 // ---- producers ----
 
-// For one thread. TMA's coordinates: K, row of 8, half, group of 8, expert.
+// For one thread: loads the weights, and the scales of x, of all of the cluster's tiles. TMA's coordinates are K, row
+// in its group of 8, half of W13, group of 8, expert.
 __device__ __forceinline__ void load_w_and_scales(
     FewRowsSmem& smem, const CUtensorMap& map, const GroupedArgs& args, const TileQueues& queues, int rank) {
   const uint64_t weight_policy = l2_evict_first(), scale_policy = l2_evict_last();
@@ -116,7 +118,8 @@ __device__ __forceinline__ void load_w_and_scales(
 }
 
 // For a whole warp: a lane copies one 16-byte vector of every fourth row. Copies of the last kInFlight K blocks may be
-// on their way; older ones are in, and the fence shows them to wgmma: in the consumers it would stall every K block.
+// on their way. Older ones are in, and a proxy fence here makes them visible to wgmma; in the consumers it would stall
+// every K block.
 __device__ __forceinline__ void gather_x(FewRowsSmem& smem, const GroupedArgs& args, const TileQueues& queues) {
   constexpr int kRowsAtOnce = kWarp / kXVectors, kInFlight = kFewRowsStages / 2;
   const int row = threadIdx.x % kWarp / kXVectors, vector = threadIdx.x % kXVectors;
@@ -217,8 +220,8 @@ __device__ __forceinline__ void few_rows_mainloop(FewRowsSmem& smem, const Group
   }
 }
 
-// A thread has one column of h, of rows 8 j + 2 (lane % 4) + p, whose routing weights it has where the column is the
-// tile's first.
+// A thread has one column of h, of rows 8 j + 2 (lane % 4) + p. The threads that have the tile's first column write the
+// scales of h, so they also read the rows' routing weights.
 __device__ __forceinline__ int column_in_tile(int rank) {
   return rank * kCtaColumns + 8 * (threadIdx.x / kWarp) + threadIdx.x % kWarp / kQuad;
 }
@@ -282,7 +285,7 @@ __device__ __forceinline__ void few_rows_swiglu_quant(
 
 // ---- kernel ----
 
-// Adds what makes all CTAs' arrivals as many as gemm2 waits for.
+// Arrives at both counters for this CTA. CTA 0 adds so much that all CTAs' arrivals are as many as gemm2 waits for.
 __device__ __forceinline__ void signal_all_h_ready(const GroupedArgs& args) {
   const unsigned wanted = args.clusters * Grouped::kClusterCtas * kConsumerWarpgroups;
   const unsigned mine = blockIdx.x == 0 ? wanted - (gridDim.x - 1) : 1;
@@ -333,7 +336,8 @@ __global__ void __launch_bounds__(kFewRowsThreads, 1)
 
 // ---- host ----
 
-// Clusters that run at once. A later one would take its tiles when all others are done with theirs.
+// How many clusters run at once. It is also how many are launched: one more would begin its tiles only when others are
+// done with all of theirs.
 static std::atomic<int> resident_clusters{1 << 30};
 
 static cudaLaunchConfig_t few_rows_config(int ctas, cudaLaunchAttribute& attribute) {

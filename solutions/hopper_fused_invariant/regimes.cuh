@@ -1,4 +1,5 @@
-// regimes: the four launches at every number of tokens, since one launch adds in another order.
+// regimes: which launches compute the layer: the four for many tokens at every number of tokens, since the one launch
+// for few tokens adds in another order. In place of hopper_fused/regimes.cuh.
 #pragma once
 #include "hopper_fused_invariant/few_rows_gemm1.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
@@ -8,7 +9,8 @@
 namespace hopper_fused {
 
 constexpr bool kOneLaunch = false;
-// Tiles of grouped_gemm1 up to which few_rows_gemm1 is faster: about one for each CTA (measured with 1 to 12 experts).
+// few_rows_gemm1 is faster than grouped_gemm1 where the latter has up to so many tiles, about one for each CTA
+// (measured with 1 to 12 experts that have rows).
 constexpr int kFewTiles = 128;
 
 inline cudaError_t prepare_gemm1() {
@@ -16,8 +18,9 @@ inline cudaError_t prepare_gemm1() {
   return error != cudaSuccess ? error : prepare_few_rows_gemm1();
 }
 
+// Whether few_rows_gemm1 takes the call. rows: the mean over routings; each is about one expert with rows.
 inline bool has_few_rows(const GroupedArgs& args, int h_split) {
-  const int rows = args.num_tokens * kTokenExperts * kNumRoutedLocalExperts / kNumExperts;  // on average; an active expert has one
+  const int rows = args.num_tokens * kTokenExperts * kNumRoutedLocalExperts / kNumExperts;
   return h_split == 2 && args.num_tokens <= Grouped::kRowAlign && rows * Grouped::kNumNBlocks1 <= kFewTiles;
 }
 

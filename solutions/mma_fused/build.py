@@ -1,4 +1,7 @@
-"""build: compile the CUDA sources on first use for the current GPU, and load them; for main.py."""
+"""build: compile the CUDA sources for the current GPU, on first use, and load them.
+
+main.py calls `load_kernels`.
+"""
 
 import os
 from functools import lru_cache

@@ -2,9 +2,9 @@
 
 It computes what the shared swiglu_quant (common/triton/rows) does, but skips padding rows.
 
-Map of the kernel: programs stride over rows; each loads the pair of its next row one step ahead,
-and skips padding, which stays undefined. A program takes up to 8 blocks of 128 columns, so amax and
-scale are reductions inside it. Launched before gemm1 has ended, the kernel waits for it (pdl_wait).
+Programs stride over rows. Each loads the pair of its next row one step ahead, and skips padding,
+whose h stays undefined. A program has whole blocks of 128 columns, up to 8, so amax and scale are
+reductions inside it. The kernel is launched before gemm1 has ended, and waits for it (pdl_wait).
 """
 
 import torch

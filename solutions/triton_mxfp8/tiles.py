@@ -1,6 +1,7 @@
-"""tiles: which route (way to multiply) and tile a product takes, by architecture and rows of x.
+"""tiles: which route and tile a product takes, by architecture and number of rows of x.
 
-main.py calls `choose_tile`. Host code only, which queries no GPU.
+A route is a way to multiply; block_scaled_matmul.py describes them. main.py calls `choose_tile`.
+Host code only, which queries no GPU.
 """
 
 from functools import lru_cache
@@ -32,7 +33,7 @@ TABLE = {
         (None, Tile("bf16", "values", 256, 128, 64, 8, 1, 8, 4)),
     ),
     ("sm_90", "library"): ((None, Tile("library", "values")),),
-    # measured for comparison; only who passes the route gets it (NOTES.md)
+    # measured for comparison (NOTES.md); taken only if a caller asks for this route
     ("sm_90", "fp8"): (
         (16, Tile("fp8", "codes", 16, 64, 32, 8, 4, 4, 6)),
         (64, Tile("fp8", "codes", 64, 64, 32, 8, 4, 4, 6)),

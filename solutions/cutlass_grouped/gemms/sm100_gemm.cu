@@ -1,4 +1,4 @@
-// sm100_gemm: CUTLASS's FP8 block-scaled grouped GEMM for Blackwell, the one GEMM of a build for it.
+// sm100_gemm: CUTLASS's FP8 block-scaled grouped GEMM for Blackwell. A build for Blackwell would have this GEMM alone.
 //
 // Compiled by a test and NEVER RUN: there was no such device. Not part of the build for Hopper.
 #include <cutlass/cutlass.h>
@@ -47,7 +47,7 @@ static_assert(sizeof(typename Kernel::InternalStrideA) == 8 && sizeof(typename K
 
 constexpr int kLayoutThreads = 128;
 
-// Of the layouts, which lie before the kernel's own workspace.
+// The bytes of the scales' layouts, which lie before the kernel's own workspace.
 size_t layout_bytes(int groups) { return (groups * (sizeof(ScalesA) + sizeof(ScalesB)) + 127) / 128 * 128; }
 
 // Unlike Hopper's GEMM this one reads the scales' layouts from memory, an array for each operand with an element per
@@ -63,7 +63,7 @@ __global__ void write_scale_layouts(GroupTable table, ScalesA* rows, ScalesB* bl
   blocks[group] = Scales::tile_atom_to_shape_SFB(shape);
 }
 
-// The table's arrays lie on the device: nothing of them may be read here.
+// Returns the GEMM's arguments. The table's arrays lie on the device, so nothing in them may be read here.
 typename Gemm::Arguments arguments(const GroupTable& t, ScalesA* rows, ScalesB* blocks, int device, int sms) {
   typename Gemm::Arguments a{};
   a.mode = cutlass::gemm::GemmUniversalMode::kGrouped;

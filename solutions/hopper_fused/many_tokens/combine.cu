@@ -1,9 +1,10 @@
-// combine: output[token] = the sum of the token's rows of y, in order of expert, in fp32, as bf16. y is bf16, or
-// scaled fp16 where h is hi and lo.
+// combine: output[token] = the sum of the token's rows of y, added in fp32 in order of expert, and rounded to bf16. y
+// is bf16, or scaled fp16 where h is hi and lo.
 //
-// Persistent CTAs, each on a token at a time, or with few tokens on a part of its columns. No shared memory and no
-// barriers: each thread sums eight columns of all rows by 16-byte loads, then its next eight. The next token's list of
-// rows is loaded while this token is summed. grouped_gemm2 has zeroed the output of tokens without rows.
+// CTAs are persistent. Each has a token at a time, or, with few tokens, a part of a token's columns. There is no shared
+// memory and no barrier: a thread sums eight columns of all rows by 16-byte loads, then its next eight. The next
+// token's list of rows is loaded while this token is summed. grouped_gemm2 has zeroed the output of tokens without
+// rows.
 #include <cstdint>
 
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
@@ -16,7 +17,7 @@ namespace hopper_fused {
 
 static_assert(kMaxTokenRows <= 16, "a token's list of rows stays in registers");
 
-// kCtas: those that share a token.
+// kCtas: how many CTAs share a token.
 template <int kHSplit, int kCtas>
 __global__ void __launch_bounds__(Grouped::kCombineThreads, Grouped::kCombineCtas)
     combine(const __grid_constant__ GroupedArgs args) {

@@ -21,17 +21,17 @@ using Gemm2Smem = GemmSmem<kHSplit>;
 
 using Gemm2WarpgroupBarrier = NamedBarrier<1, kWarpgroupThreads>;  // and 2: one for each warpgroup
 
-// combine adds the y of a token's rows: with h in hi and lo, rounding each to bf16 would be most of the error. So y is
-// scaled fp16 then, with a scale for each row and 128 columns.
+// Rounds two values to y's type. Where h is hi and lo, rounding y to bf16 would be most of the layer's error: combine
+// adds up the rounded y of a token's rows. So y is fp16 then, with a scale for each row and 128 columns.
 template <int kHSplit>
 __device__ __forceinline__ unsigned pack_y(float low, float high) {
   return kHSplit == 2 ? pack_fp16(low, high) : pack_bf16(low, high);
 }
-// The most that a K block's sum of E4M3 products can be, with scales of one. Times the scales it bounds a row's sums,
-// so that fp16's scale is known without the row's maximum.
+// The most that a K block's sum of E4M3 products can be, with scales of one. Multiplied by the scales, it bounds a
+// row's sums, so that fp16's scale is known without looking for the row's maximum.
 constexpr float kKBlockBound = 448.0f * 448.0f * kBlockK;
 
-// A weight scale; any one where columns lie beyond H.
+// Reads a weight scale. Where the tile's columns lie beyond H it is some other scale, and the result is not used.
 __device__ __forceinline__ float read_w_scale(const GroupedArgs& args, const float* at) {
   const float* last = args.w2_scale + kNumLocalExperts * kNumKBlocks1 * kNumKBlocks2 - 1;
   return __ldg(kPadsColumns && at > last ? last : at);
@@ -53,9 +53,9 @@ __device__ __forceinline__ void store_rows(const uint8_t* smem_d, uint16_t* y, i
 
 // ---- normal tiles ----
 
-// For a warp: its 16 rows of a normal tile, rounded, at `row` and `column` of y, by TMA: 64 columns at a time by two
-// boxes of shared memory. No other warp uses these, so none waits for another, and the stores go on beside what
-// follows. Every call stores all of its boxes: bulk_wait_read_but counts them.
+// For a warp: rounds its 16 rows of a normal tile, and stores them by TMA to y, from `row` and `column` on. It uses two
+// boxes of shared memory in turn, of 64 columns each. No other warp uses these, so no warp waits for another, and the
+// stores go on beside what follows. A call always stores all of its boxes, because bulk_wait_read_but counts them.
 template <int kHSplit>
 __device__ __forceinline__ void store_normal_rows(uint8_t* smem_d, const CUtensorMap* y_map,
                                                   const float (&sum)[kNormalSums], const float (&inverse)[2][2],
@@ -88,13 +88,14 @@ __device__ __forceinline__ void store_normal_rows(uint8_t* smem_d, const CUtenso
   }
 }
 
-// bound: of the sums' absolute values, for each weight block and row of the thread; with kHSplit 2 only.
+// sum: a normal tile's sums (normal_mainloop.cuh). bound: with kHSplit 2, a bound of the sums' absolute values for each
+// weight block and row of the thread.
 template <int kHSplit>
 __device__ __forceinline__ void gemm2_normal_mainloop(
     Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, const GroupedArgs& args,
     float (&sum)[kNormalSums], float (&bound)[2][2], const float* w_scale, int warpgroup) {
-  // For shuffles. If both weight blocks' scales fit a warp, `scales` has them as [weight block][K block]; else `scales`
-  // has the first block's, and `second` the second's.
+  // The warp's lanes hold the weight scales, and shuffles hand them out. If those of both weight blocks fit into a
+  // warp, `scales` has them as [weight block][K block]; else `scales` has the first block's, and `second` the second's.
   constexpr bool kOfBoth = 2 * kNumKBlocks2 <= kWarp;
   const int row = warpgroup * kMmaM + threadIdx.x / kWarp % kWarpgroupWarps * kWarpRows + threadIdx.x % kWarp / kQuad;
   const float scales = read_w_scale(args, w_scale + threadIdx.x % kWarp % ((kOfBoth ? 2 : 1) * kNumKBlocks2));
@@ -114,7 +115,7 @@ __device__ __forceinline__ void gemm2_normal_mainloop(
   normal_mainloop<kHSplit, kNumKBlocks2, false>(smem, pipe, sum, warpgroup, read, [](int j) { return j / 16; });
 }
 
-// y, y_scale: of the tile's first row and column.
+// Rounds and stores a normal tile. y, y_scale: where its first row and column are.
 template <int kHSplit>
 __device__ __forceinline__ void store_normal(uint8_t* smem_d, const WorkTile& tile, const float (&sum)[kNormalSums],
                                              const float (&bound)[2][2], uint16_t* y, float* y_scale, int y_columns,
@@ -154,7 +155,7 @@ __device__ __forceinline__ void store_normal(uint8_t* smem_d, const WorkTile& ti
   }
 }
 
-// The same by TMA: y_map is of all y.
+// The same for narrow experts, by TMA. y_map: the map of all y.
 template <int kHSplit>
 __device__ __forceinline__ void store_narrow(uint8_t* smem_d, const WorkTile& tile, const float (&sum)[kNormalSums],
                                              const float (&bound)[2][2], const CUtensorMap* y_map, float* y_scale,
@@ -176,7 +177,7 @@ __device__ __forceinline__ void store_narrow(uint8_t* smem_d, const WorkTile& ti
                              tile.n_block * Grouped::kBlockN);
 }
 
-// y, y_scale: of the tile's first row and column.
+// Computes and stores a normal tile. y, y_scale: where its first row and column are.
 template <int kHSplit>
 __device__ __forceinline__ void gemm2_normal(
     Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, const GroupedArgs& args,
@@ -194,7 +195,8 @@ __device__ __forceinline__ void gemm2_normal(
 // ---- swap-AB tiles ----
 
 // For a warpgroup: stores its sums, half of a tile's columns, by way of smem_d; stmatrix transposes 64 columns at a
-// time. inverse: of the scales of rows 8 j + 2 (lane % 4) and the next one. rows: of N those that exist.
+// time. inverse: the inverses of the scales of row 8 j + 2 (lane % 4) and of the next row. rows: how many of the N rows
+// exist.
 template <int N, int kHSplit>
 __device__ __forceinline__ void store_swap_ab(uint8_t* smem_d, float (&sum)[2][N / 2], float2 (&inverse)[N / 8],
                                               uint16_t* y, int y_columns, int rows, int warpgroup, int warp, int lane) {
@@ -215,9 +217,11 @@ __device__ __forceinline__ void store_swap_ab(uint8_t* smem_d, float (&sum)[2][N
     Gemm2WarpgroupBarrier::sync(warpgroup);
     store_rows<N>(smem_d, y + warpgroup * 128 + m * kMmaM, y_columns, rows);
   }
-  if constexpr (Grouped::kNarrow) Gemm2WarpgroupBarrier::sync(warpgroup);  // the next tile's warps may write smem_d at once
+  // the warps may write the next tile's rows to smem_d at once
+  if constexpr (Grouped::kNarrow) Gemm2WarpgroupBarrier::sync(warpgroup);
 }
 
+// Computes and stores a swap-AB tile.
 template <int kHSplit>
 __device__ __forceinline__ void gemm2_swap_ab(
     Gemm2Smem<kHSplit>& smem, typename Gemm2Smem<kHSplit>::Pipeline& pipe, const GroupedArgs& args,
@@ -227,7 +231,7 @@ __device__ __forceinline__ void gemm2_swap_ab(
     constexpr int N = decltype(m_rows)::count;
     float sum[2][N / 2];
     [[maybe_unused]] float2 bound[N / 8] = {};  // as in gemm2_normal_mainloop, for each row of the thread
-    // a lane: [K block]
+    // each lane has the weight scale of a K block
     const float scales =
         read_w_scale(args, w_scale + warpgroup * kNumKBlocks2 + threadIdx.x % kWarp % kNumKBlocks2);
     const auto read = [&](int k, int) {
@@ -245,7 +249,7 @@ __device__ __forceinline__ void gemm2_swap_ab(
     };
     swap_ab_mainloop<N, kHSplit, kNumKBlocks2, false>(smem, pipe, sum, warpgroup, read, add_to_bound);
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kWarpgroupWarps;
-    float2 inverse[N / 8];  // of the scales of rows 8 j + 2 (lane % 4) and the next one
+    float2 inverse[N / 8];  // see store_swap_ab
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
       inverse[j] = {1.0f, 1.0f};

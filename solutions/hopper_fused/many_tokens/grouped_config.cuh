@@ -8,9 +8,9 @@
 // K block     128 of K, with one scale
 // work tile   an m_block by an n_block, over all of K (tile_scheduler.cuh)
 //
-// To change a tile: the constants that are numbers; the static asserts say what has to follow. The tile's size is also
-// in kNormalN and the halves (normal_mainloop.cuh), sum[2] (swap_ab_mainloop.cuh), dispatch_swap_ab_rows, and both
-// epilogues.
+// To change a tile, edit the constants that are plain numbers; the static asserts say what has to be changed with them.
+// The tile's size is also in kNormalN and the halves (normal_mainloop.cuh), sum[2] (swap_ab_mainloop.cuh),
+// dispatch_swap_ab_rows, and both epilogues.
 #pragma once
 #include <cstdint>
 
@@ -23,10 +23,11 @@
 namespace hopper_fused {
 
 struct Grouped {
-  // Whether a row of y is long for the work that makes it, as tensor-parallel ranks have it.
+  // Whether H is large beside I, as on tensor-parallel ranks: then it takes long to move a row, and little time to
+  // compute it.
   static constexpr bool kLongRows = !kMxfp4Weights && kHidden >= 8 * kIntermediate;
-  // Whether what rows cost is then most of the time, not what they are multiplied with. Measured with I of 256 and 384;
-  // a wider I keeps the kernels that it was measured with.
+  // Whether moving rows is then most of the time, so that other kernels are faster. Measured with I of 256 and 384; a
+  // wider I keeps the kernels that it was measured with.
   static constexpr bool kNarrow = kLongRows && kIntermediate <= 384;
 
   // ---- tiles ----
@@ -34,7 +35,8 @@ struct Grouped {
   static constexpr int kBlockM = 128;     // rows of a tile at most
   static constexpr int kSwapAbRows = 64;  // rows of a swap-AB tile at most
   static constexpr int kBlockN = 256;     // weight rows of a tile
-  static constexpr int kNumNBlocks1 = round_up(kNumKBlocks2, 2);     // of an expert in gemm1: one for each K block of h, up to a pair
+  // n_blocks of an expert in gemm1: one for each K block of h, rounded up to pairs.
+  static constexpr int kNumNBlocks1 = round_up(kNumKBlocks2, 2);
   // Whether gemm1 leaves out the n_block that pads I: a cluster's two tiles may then be of two experts, see
   // write_gemm1_entries.
   static constexpr bool kOddNBlocks = kLongRows && kNumNBlocks1 != kNumKBlocks2;
@@ -62,7 +64,7 @@ struct Grouped {
   // Entries of gemm2's queue in shared memory; see DynamicTileScheduler::publish.
   static constexpr int kSchedulerStages = kNumKBlocks2 > 1 ? 4 : 8;
 
-  // parts: of A in FP8. As many stages as fit.
+  // The bytes of a stage, and how many stages fit. parts: the FP8 terms that A is a sum of, 1 or 2.
   static constexpr int stage_bytes(int parts) {
     const int scales = (kBlockM + 2 * kWScaleBlocks) * (int)sizeof(float);
     const int barriers = 2 * sizeof(uint64_t);
@@ -74,39 +76,42 @@ struct Grouped {
   }
 
   // ---- column passes: gemm2 and combine may run once for each part of y's columns, see grouped_layer.cuh ----
-  static constexpr int kMaxColumnPasses = 8;  // that there is room for
-  static constexpr int kColumnPasses = 2;     // that many tokens take
+  static constexpr int kMaxColumnPasses = 8;  // passes that there are counters for
+  static constexpr int kColumnPasses = 2;     // passes above kOnePassTokens tokens (launch_layer.cu)
 
   // ---- route_permute ----
   static constexpr int kRouteThreads = 1024;
   static constexpr int kRouteWarps = kRouteThreads / kWarp;
   static constexpr int kSumParts = kRouteThreads / kPaddedLocalExperts;  // threads that add up an expert's counts
-  static constexpr int kOneCtaTokens = 32;                               // a warp each
-  // Tokens of a CTA at least: with many experts, adding up fewer CTAs is faster than routing fewer tokens each. Both
-  // numbers were found by measuring.
+  // Up to so many tokens one CTA routes all of them, a warp each.
+  static constexpr int kOneCtaTokens = 32;
+  // The fewest tokens that a CTA gets: with many experts it is faster to add up the counts of fewer CTAs than to route
+  // fewer tokens in each. Both numbers were found by measuring.
   static constexpr int kMinTokensPerCta = kMaskWords <= 2 ? 1 : 8;
   // Dynamic shared memory: two words per local expert for each batch of 32 tokens, and one more. The static arrays take
   // up to 21 KB of the 227, or 31 with more than 512 local experts.
   static constexpr int kRouteSmemBytes = (kPaddedLocalExperts <= 512 ? 208 : 200) * 1024;
   static constexpr int kFittingRouteBatches = kRouteSmemBytes / 8 / kPaddedLocalExperts - 1;
-  // Batches of 32 tokens that a CTA routes at most. 2^17 tokens need 37 on kMinSms SMs; where fewer fit, launch_layer.cu
-  // allows fewer tokens.
+  // The most batches of 32 tokens that a CTA routes. 2^17 tokens need 37 on kMinSms SMs. Where fewer fit,
+  // launch_layer.cu allows fewer tokens.
   static constexpr int kMaxRouteBatches = kFittingRouteBatches < 64 ? kFittingRouteBatches : 64;
   static constexpr int route_smem_bytes(int batches) { return (2 * batches + 1) * kPaddedLocalExperts * 4; }
 
   // ---- combine ----
   static constexpr int kRowVectors = kHidden / 8;  // 16-byte vectors of a row of y
-  // In one column pass most models' rows are two or four vectors for each thread.
+  // In one column pass a row is then, for most models, two or four vectors for each thread.
   static constexpr int kCombineThreads = kRowVectors % 896 == 0   ? 224
                                          : kRowVectors % 512 == 0 ? 256
                                          : kRowVectors % 384 == 0 ? 192
                                                                   : 128;
-  // a token has more than three rows on average
+  // Whether a token has more than three rows on average.
   static constexpr bool kManyRows = kTokenExperts * kNumRoutedLocalExperts > 3 * kNumExperts;
-  static constexpr int kCombineRowsAtOnce = kManyRows ? 4 : 2;  // whose loads are in flight; most tokens have no more
-  static constexpr int kCombineCtas = (kManyRows ? 1024 : 1792) / kCombineThreads;  // CTAs of an SM at once
-  static constexpr int kCombineWaves = 4;  // so many times that is the grid: where a CTA ends early, another starts
-  // CTAs of a token, where tokens are few
+  // Rows of a token whose loads are in flight together; most tokens have no more than these.
+  static constexpr int kCombineRowsAtOnce = kManyRows ? 4 : 2;
+  static constexpr int kCombineCtas = (kManyRows ? 1024 : 1792) / kCombineThreads;  // CTAs on an SM at once
+  // The grid has so many times the CTAs that run at once, so that another starts where one ends early.
+  static constexpr int kCombineWaves = 4;
+  // CTAs that share a token where tokens are few.
   static constexpr int kTokenCtas = (kRowVectors + kCombineThreads - 1) / kCombineThreads;
 };
 

@@ -1,11 +1,11 @@
-// grouped_gemm2: y = h W2^T of all rows, in bf16 or, with hi and lo, scaled fp16; the scales of h include the routing
-// weights. Clusters of two CTAs, one CTA per SM, dynamic tile scheduler, a pipeline of four K blocks, or three with hi
-// and lo.
+// grouped_gemm2: y = h W2^T for all rows, in bf16, or in scaled fp16 where h is hi and lo. The scales of h include the
+// routing weights. Clusters of two CTAs, one CTA per SM, a dynamic tile scheduler, and a pipeline of four K blocks, or
+// three with hi and lo.
 //
 //   warps    for each of the CTA's tiles (tile_scheduler.cuh)
 //   8        producer, by one lane, K block by K block: W2 by TMA (all of the tile's, or half by multicast); h and its
-//            scales by bulk copy, once gemm1 has stored them; W2 of the CTA's first kStages K blocks before that
-//            (prefetched_k). Before a tile's last K block CTA 0 sends the cluster's next tile to both CTAs
+//            scales by bulk copy, once gemm1 has stored them. W2 of the CTA's first kStages K blocks is requested even
+//            before that (prefetched_k). Before a tile's last K block CTA 0 sends the cluster's next tile to both CTAs
 //   9 - 11   no tiles: they zero the output of tokens without rows, which combine skips
 //   0 - 7    consumers, two warpgroups (gemm2_tile.cuh): wgmma, then y through smem.d to memory, in whole lines; normal
 //            tiles of narrow experts by TMA
@@ -22,18 +22,20 @@
 //   named barrier           threads   who arrives and waits   what it protects, in order of use
 //   Gemm2WarpgroupBarrier   128       warpgroup w             smem.d is free; it is written. Narrow experts: of swap-AB
 //                                                             tiles alone; and that it is read
-//   With narrow experts a normal tile's part of smem.d is the warp's own: its first lane waits for its TMA stores to have
-//   read a box before the warp overwrites it, and before a swap-AB tile's first barrier for all of them.
+//   With narrow experts a normal tile's part of smem.d is the warp's own: its first lane waits for its TMA stores to
+//   have read a box before the warp overwrites it, and for all of them before a swap-AB tile's first barrier.
 //
 //   global counter            who arrives                     who waits   what it protects
 //   h_ready_except_last_wave  gemm1, see grouped_gemm1.cu     warp 8      h of tiles before_last_wave
 //   h_ready                   gemm1                           warp 8      h of the others
 //   next_entry                warp 8 of CTA 0, for each tile  nobody      a ticket: who takes which entry
 //
-// A cluster starts on SMs that gemm1 has left (PDL), while other CTAs of gemm1 still run; in later column passes it
-// follows combine in the same way. What route_permute wrote is complete then, as both call pdl_launch_dependents()
-// behind their own pdl_wait(). It cannot deadlock: when the first CTA of this kernel starts, all CTAs of the kernel
-// before it have started, and none of those waits for this one; within a cluster, as in gemm1.
+// A cluster starts on SMs that gemm1 has left (PDL), while other CTAs of gemm1 still run. In later column passes it
+// follows combine in the same way. What route_permute wrote is complete then, because gemm1 and combine call
+// pdl_launch_dependents() after their own pdl_wait().
+//
+// It cannot deadlock: when the first CTA of this kernel starts, all CTAs of the kernel before it have started, and none
+// of those waits for this kernel. Within a cluster it cannot for the same reason as in gemm1.
 #include <cuda.h>
 
 #include <cstdint>
@@ -58,7 +60,7 @@ namespace hopper_fused {
 
 // ---- producer ----
 
-// For warp 8, whose first lane loads.
+// For warp 8, whose first lane loads: W2, h and the scales of h of all the CTA's tiles.
 template <int kHSplit>
 __device__ __forceinline__ void load_gemm2(
     Gemm2Smem<kHSplit>& smem, const CUtensorMap& map, const GroupedArgs& args, int rank) {
@@ -76,7 +78,7 @@ __device__ __forceinline__ void load_gemm2(
   WorkTile tile;
   const DynamicTileScheduler<Gemm2Smem<kHSplit>> scheduler{smem, args.queue2, entries, rank};
   for (int nth = 0; scheduler.get_tile(tile, nth); prefetched_k = 0, nth++) {
-    int position = 0;  // of the next entry: requested now, used at this tile's end
+    int position = 0;  // the next entry's; requested now, as the answer takes a while, and used at this tile's end
     if (loads && rank == 0)
       position = args.clusters + atomicAdd(&args.counters->next_entry[args.first_column / args.y_columns], 1u);
     const int weight_row = tile.expert * kHidden + args.first_column + tile.n_block * Grouped::kBlockN;
@@ -92,11 +94,13 @@ __device__ __forceinline__ void load_gemm2(
                       weight_row + box * Grouped::kW2BoxRows, weight_policy);
       }
     };
+
     if (prefetched_k > 0) {
       for (int k = 0; loads && k < prefetched_k; k++) load_weights(k, k);
       if (!first_pass) pdl_wait();  // this pass's combine starts when the previous one's is over
       pdl_launch_dependents();      // one warp does it for the CTA
     }
+
     const auto h_needed = tile.before_last_wave ? kExceptLastWave : kAll;
     if (loads && h_ready < h_needed) {
       counter_wait(h_needed == kAll ? &args.counters->h_ready : &args.counters->h_ready_except_last_wave,
@@ -104,6 +108,7 @@ __device__ __forceinline__ void load_gemm2(
       fence_proxy_async_global();  // scales were written by generic stores and are read by bulk copies
       h_ready = h_needed;
     }
+
     if (loads) {
       const uint8_t* h = args.h + (size_t)tile.expert_first * Grouped::kPaddedIntermediate * kHSplit +
                          tile.m_first * kBlockK;
@@ -173,7 +178,7 @@ __global__ void __launch_bounds__(Grouped::kThreads, 1)
 
 // ---- host ----
 
-// Templates, so that no layer with MXFP4 weights compiles the kernels.
+// These are templates so that a layer with MXFP4 weights does not compile the kernels.
 template <bool kUsed>
 static cudaError_t prepare() {
   if constexpr (kUsed) {

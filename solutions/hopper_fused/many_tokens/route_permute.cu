@@ -1,6 +1,7 @@
-// route_permute: each token's experts and weights; then its rows, sorted by expert and, for an expert, by token; then
-// the queues of both GEMMs. Cooperative launch, one CTA per SM, each with consecutive tokens. Up to kOneCtaTokens one
-// CTA has all of them: no grid barrier, and gemm1's CTAs are on the other SMs already.
+// route_permute: chooses each token's experts, gives each pair of a token and a local expert a row, sorted by expert
+// and then by token, and writes the queues of both GEMMs. It is a cooperative launch of one CTA per SM, each with
+// consecutive tokens. Up to kOneCtaTokens one CTA has all tokens: then there is no grid barrier, and gemm1's CTAs
+// already wait on the other SMs.
 //
 //   step          who                          what
 //   route         a warp a token               the token's local experts as a mask of bits, and their weights
@@ -19,8 +20,8 @@
 //   counter grid_barrier  gridDim.x             thread 0 of every CTA    cta_rows is written; not with one CTA
 //   named ScanBarrier     kPaddedLocalExperts   a thread an expert       word_sums are written
 //
-// Between the steps is __syncthreads(), but for the last two, which write different things. The grid barrier cannot
-// deadlock: all CTAs are resident, or none runs, and every CTA arrives before it waits.
+// A __syncthreads() stands between any two steps but the last two, which write different things. The grid barrier
+// cannot deadlock: either all CTAs are resident or none runs, and every CTA arrives before it waits.
 #include <cstdint>
 
 #include "common/cuda/layer/arguments.cuh"
@@ -59,7 +60,7 @@ struct ExpertRows {
 
 // ---- route, count ----
 
-// The masks of the CTA's tokens, and their weights, to global memory.
+// Routes the CTA's tokens: writes their masks to shared memory, and their routing weights to global memory.
 __device__ __forceinline__ void route_tokens(
     const GroupedArgs& args, uint32_t* mask, int first_token, int tokens, int batches, int tokens_per_cta) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -105,7 +106,7 @@ __device__ __forceinline__ int count_rows(
 
 // ---- sum, scan ----
 
-// Each expert's rows in the CTAs before this one, and in all, in kSumParts parts.
+// Sums each expert's rows in the CTAs before this one, and in all, in kSumParts parts that are still to be added.
 __device__ __forceinline__ void sum_counts(
     const GroupedArgs& args, int ctas, unsigned (&before)[Grouped::kSumParts][kPaddedLocalExperts],
     unsigned (&total)[Grouped::kSumParts][kPaddedLocalExperts]) {
@@ -171,8 +172,8 @@ __device__ __forceinline__ void write_row(const GroupedArgs& args, const ExpertR
   }
 }
 
-// For a whole warp: the scales of x of `count` rows, at most 32, that lie together. Lanes that store a K block's scales
-// of these rows are neighbours. tokens: of the rows, counted from first_token.
+// For a whole warp: writes the scales of x of `count` rows, at most 32, that lie together. Neighbouring lanes store the
+// scales of neighbouring rows, for the same K block. tokens: the rows' tokens, counted from first_token.
 __device__ __forceinline__ void write_scales_of_rows(const GroupedArgs& args, const uint16_t* tokens, int count,
                                                      int first_token, float* to, int expert_rows) {
   const int lane = threadIdx.x % kWarp;
@@ -185,7 +186,8 @@ __device__ __forceinline__ void write_scales_of_rows(const GroupedArgs& args, co
     to[(size_t)k * expert_rows + row] = args.x_scale[x_scale_index(k, token, args.num_tokens)];
 }
 
-// The scales of x of all the CTA's rows, a warp an expert: a token's rows are far apart, but an expert's lie together.
+// Writes the scales of x of all the CTA's rows. A warp has an expert at a time, because a token's rows are far apart,
+// but an expert's lie together.
 __device__ __forceinline__ void write_scales(const GroupedArgs& args, const ExpertRows& expert_rows,
                                              const uint32_t* mask, const int* first_row, int first_token,
                                              int batches) {
@@ -213,8 +215,9 @@ __device__ __forceinline__ void write_scales(const GroupedArgs& args, const Expe
   }
 }
 
-// The rows that pad an expert. total: rows of each expert, without padding. One CTA writes only what makes them known
-// as padding: their scales and weights are read, but go into their own results alone, which nobody uses.
+// Writes the rows that pad each expert. total: rows of each expert, without padding. With kOneCta only their token is
+// written. Their scales and weights, which are read, may be anything: they go into the results of these rows alone,
+// which nobody uses.
 template <bool kOneCta>
 __device__ __forceinline__ void write_padding(
     const GroupedArgs& args, const ExpertRows& expert_rows, const unsigned* total) {
@@ -253,6 +256,7 @@ __global__ void __launch_bounds__(Grouped::kRouteThreads) route_permute(const __
   int* first_row = rows_before + batches * kPaddedLocalExperts;
   const int first_token = min(args.num_tokens, (int)blockIdx.x * tokens_per_cta);
   const int tokens = min(args.num_tokens - first_token, tokens_per_cta);
+
   pdl_wait();
   pdl_launch_dependents();
   if (blockIdx.x == 0 && threadIdx.x == 0) {
@@ -260,6 +264,8 @@ __global__ void __launch_bounds__(Grouped::kRouteThreads) route_permute(const __
     c.h_ready_except_last_wave = c.h_ready = 0;
     for (int i = 0; i < Grouped::kMaxColumnPasses; i++) c.next_entry[i] = 0;
   }
+
+  // route, count, sum
   route_tokens(args, mask, first_token, tokens, batches, tokens_per_cta);
   __syncthreads();
   [[maybe_unused]] const int rows = count_rows<kOneCta>(args, mask, rows_before, tokens, batches);
@@ -274,6 +280,8 @@ __global__ void __launch_bounds__(Grouped::kRouteThreads) route_permute(const __
     sum_counts(args, ctas, before, total);
     __syncthreads();
   }
+
+  // scan
   if (threadIdx.x < kPaddedLocalExperts) {
     const int e = threadIdx.x;
     unsigned earlier = 0, all = 0;
@@ -301,6 +309,7 @@ __global__ void __launch_bounds__(Grouped::kRouteThreads) route_permute(const __
   }
   __syncthreads();
 
+  // queues
   const int long_entries = long_end[kPaddedLocalExperts - 1], short_entries = short_end[kPaddedLocalExperts - 1];
   const int clusters = args.clusters;
   const int writers = kOneCta ? kWarp : Grouped::kRouteThreads;  // of an expert's entries
@@ -319,6 +328,7 @@ __global__ void __launch_bounds__(Grouped::kRouteThreads) route_permute(const __
     write_entries(args.queue2, args.y_columns / (2 * Grouped::kBlockN), place, before_last_wave, writer, writers);
   }
 
+  // rows
   for (int i = warp; i < tokens; i += Grouped::kRouteWarps) {
     const int t = first_token + i, batch = i / 32;
     float scale[kScalesPerLane];

@@ -49,9 +49,9 @@
 //
 //   (1) 128 where the CTA has four warps, as the last one is one of warps 0 - 3.
 //
-// It cannot deadlock: the launch is cooperative, so all CTAs are resident or none runs, and every CTA makes the arrival
-// that another waits for without waiting itself for anything later. The order is: kRouted; whole tiles and first parts;
-// second parts (a CTA has one part at most, and it is the last of its tiles); slabs.
+// It cannot deadlock. The launch is cooperative, so all CTAs are resident or none runs. And what CTAs wait for has an
+// order: kRouted; whole tiles and first parts; second parts (a CTA has one part at most, and it is the last of its
+// tiles); slabs. Before a CTA makes an arrival, it waits only for what comes before it in this order.
 //
 // Code that runs once or twice is not unrolled (`#pragma unroll 1`): its instructions are fetched cold from memory.
 #include "common/cuda/pipeline/barriers.cuh"
@@ -70,7 +70,8 @@
 
 namespace mma_fused {
 
-// For all threads: masks and routing weights of all tokens; the masks also in shared memory.
+// For all threads: routes all tokens. Afterwards the masks are in shared memory. The routing weights are there too, or,
+// above kRouteAllTokens, in scratch.
 __device__ __forceinline__ void route(Smem& s, const FusedArgs& args) {
   const int warp = threadIdx.x / kWarp;
   Routing& routing = s.routing();
@@ -93,8 +94,8 @@ __device__ __forceinline__ void route(Smem& s, const FusedArgs& args) {
   __syncthreads();
 }
 
-// For all threads: the tokens to shared memory while they are routed, or to L2 where they are too many. Requested with
-// the first weights, they would arrive behind these.
+// For all threads: loads the tokens to shared memory while they are routed, or to L2 where they are too many. If they
+// were requested with the first weights, they would arrive behind these.
 __device__ __forceinline__ void load_tokens(Smem& s, const FusedArgs& args) {
   constexpr int kLine = 128, kVectors = kHidden / 16;
   const int lines = args.num_tokens * kNumKBlocks1, scale_lines = (lines * 4 + kLine - 1) / kLine;
@@ -136,6 +137,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   pdl_wait();
   pdl_launch_dependents();  // the next kernel may begin on SMs whose CTA has ended
 #endif
+
   if constexpr (Config::kShortTiles) load_tokens(s, args);
   zero_slabs(args, scheduler);
   route(s, args);
@@ -150,7 +152,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
 #endif
   __syncthreads();
   WeightPipeline weights(s, maps, args);
-  __syncthreads();  // orders nothing: without it nvcc 13.0 spills 32 bytes on sm_120
+  __syncthreads();  // not needed for order, but without it nvcc 13.0 spills 32 bytes on sm_120
   gemm1_swiglu(s, args, weights);
   gemm2_combine(s, args, weights);
   if (threadIdx.x >= Config::kThreads - kWarp) reset_counters(args);

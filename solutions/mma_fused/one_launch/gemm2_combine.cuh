@@ -1,8 +1,9 @@
 // gemm2_combine: Y = h . W2^T for this CTA's column tiles, m_block by m_block as h is complete, added to output sums.
 //
 // A CTA has fp32 sums [token][column] of its own for each column tile that it works on, a slab in scratch. A token is
-// in an m_block once, and a column always belongs to the same warp: so plain loads and stores add, in a fixed order.
-// With kShortTiles reductions in L2 do, in the same order, as there is no time to wait for loads.
+// in an m_block once, and a column always belongs to the same warp. So sums can be added by plain loads and stores, in
+// a fixed order. With kShortTiles they are added by reductions in L2, in the same order, because there is no time to
+// wait for loads.
 //
 // weights     the warp's pipeline, K blocks warp, warp + kGemm2Warps, ...; warps from kGemm2Warps on have other columns
 // h, scales   from global memory (L2) to registers of the lane that multiplies them, one K block ahead
@@ -26,13 +27,14 @@ static_assert(kNumKBlocks2 <= Config::kGemm2Warps * kWarp,
 
 // ---- producer: h to registers ----
 
-// Of 8 rows of h and a K block, what a lane multiplies: 32 columns of row g, eight in a uint4, and their scale.
+// What a lane multiplies of 8 rows of h and a K block: 32 columns of row g, eight in a uint4, and their scale.
 struct HFragment {
   uint4 h[4];
   float scale;
 
-  // Rows up to a multiple of 8 are stored; beyond, the last one is repeated, and the sums are not used. With
-  // kShortTiles beyond the last row of a token: lanes that read the same row take fewer bytes from L2.
+  // Loads K block k of the m_block's n-th 8 rows. Rows up to a multiple of 8 are stored. For those beyond, the last one
+  // is loaded again, and the sums are not used. With kShortTiles that is done for padding too, because lanes that read
+  // the same row take fewer bytes from L2.
   __device__ void load(const FusedArgs& args, const MBlock& m_block, int n, int k) {
     const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
     const int rows =
@@ -66,9 +68,10 @@ struct PrefetchedH {
 
 // ---- consumer ----
 
-// acc: sums over this warp's K blocks of a column tile, for up to 8 kNTiles rows. `prefetched` has the m_block's first
-// K block, and afterwards, if next_ready, the next one's. w_scale: this m_block's, as PrefetchedH had it. With
-// kShortTiles instead: scales, next_scales, of this m_block and of the next, from K block 0 on.
+// Adds to acc the products of this warp's K blocks of a column tile, for up to 8 kNTiles rows.
+//   prefetched            has the m_block's first K block, and afterwards, if next_ready, the next m_block's
+//   w_scale               this m_block's weight scales, as PrefetchedH had them; not used with kShortTiles
+//   scales, next_scales   with kShortTiles, the weight scales of this m_block and of the next, from K block 0 on
 template <int kNTiles>
 __device__ __forceinline__ void gemm2_mainloop(const FusedArgs& args, WeightPipeline& weights, const MBlock& m_block,
                                                const MBlock& next, bool next_ready, float w_scale, const float* scales,
@@ -77,7 +80,7 @@ __device__ __forceinline__ void gemm2_mainloop(const FusedArgs& args, WeightPipe
   const int first_k = gemm2_warp(weights.warp), t = weights.lane % 4;
   for (int k = first_k, i = 0; k < kNumKBlocks2; k += Config::kGemm2Warps, i++) {
     const bool last = k + Config::kGemm2Warps >= kNumKBlocks2;
-    // Unconditional, even if there is none: in this loop a load under a condition was waited for at once.
+    // The loads are unconditional, also where nothing comes next: a load under a condition was waited for at once.
     const MBlock next_m_block = last && next_ready ? next : m_block;
     const float short_scale = prefetched.w_scale;
     HFragment next_h[kNTiles];
@@ -88,7 +91,7 @@ __device__ __forceinline__ void gemm2_mainloop(const FusedArgs& args, WeightPipe
 
     const uint8_t* weight_tile = weights.consumer_wait();
     if constexpr (kMxfp4Weights) {
-      // A group's columns of h are an n_block, so its scale is applied with the group's.
+      // The columns of h that meet a group of weights are one n_block, so the scales of both are applied together.
       multiply_mxfp4_tile<true>(
           weights, weight_tile, acc,
           [&](int n, int j, int half, uint32_t& b0, uint32_t& b1) {
@@ -103,9 +106,10 @@ __device__ __forceinline__ void gemm2_mainloop(const FusedArgs& args, WeightPipe
       for (int n = 0; n < kNTiles; n++) prefetched.h[n] = next_h[n];
       continue;
     }
+
     const float k_scale = kUnpackScale * (Config::kShortTiles ? short_scale : __shfl_sync(kFullWarp, w_scale, i));
-    // An MMA adds up columns with four scales: the lane's h is brought to the largest of them. The factor is a power of
-    // two, so only what becomes subnormal is rounded.
+    // An MMA adds up columns that have four scales. The lane's h is brought to the largest of them first. The factor is
+    // a power of two, so only what becomes subnormal is rounded.
     float largest[kNTiles];
     uint32_t relative[kNTiles];  // this lane's scale over the largest, as a pair of fp16
 #pragma unroll
@@ -136,8 +140,8 @@ __device__ __forceinline__ void gemm2_mainloop(const FusedArgs& args, WeightPipe
 
 // ---- epilogue ----
 
-// For all threads: the slabs of this CTA are zero behind the next barrier. Before routing, which takes long enough for
-// the stores; after pdl_wait(), as the launch before reads these slabs.
+// For all threads: sets the slabs of this CTA to zero, which they are after the next barrier. It is called before
+// routing, which takes long enough for the stores, and after pdl_wait(), as the launch before reads these slabs.
 __device__ __forceinline__ void zero_slabs(const FusedArgs& args, const TileScheduler& scheduler) {
   for (int local_tile = 0; local_tile < scheduler.num_local_tiles(); local_tile++) {
     float4* slab = reinterpret_cast<float4*>(args.slab(local_tile, scheduler.cta, scheduler.ctas));
@@ -147,8 +151,9 @@ __device__ __forceinline__ void zero_slabs(const FusedArgs& args, const TileSche
   }
 }
 
-// For all threads: tokens first to end - 1 of a column tile to the output, the sum of num_slabs slabs, kMostSlabs at
-// most. With kShortTiles their loads are in flight together: one after the other they take as long as a tile.
+// For all threads: writes tokens first to end - 1 of a column tile to the output, as the sum of num_slabs slabs, which
+// are kMostSlabs at most. With kShortTiles the loads of all slabs are in flight together, because one after the other
+// they would take as long as a tile.
 template <int kMostSlabs, class Slab>
 __device__ __forceinline__ void store_output(const FusedArgs& args, int column_tile, int first, int end, int num_slabs,
                                              Slab slab) {
@@ -184,8 +189,9 @@ __device__ __forceinline__ void store_output(const FusedArgs& args, int column_t
   }
 }
 
-// ---- an m_block of a column tile, all of them ----
+// ---- tiles ----
 
+// Computes one m_block of a column tile and adds it to the slab. The other arguments: see gemm2_mainloop.
 template <int kNTiles>
 __device__ __forceinline__ void gemm2_combine_tile(Smem& s, const FusedArgs& args, WeightPipeline& weights,
                                                    const MBlock& m_block, const MBlock& next, bool next_ready,
@@ -226,6 +232,7 @@ __device__ __forceinline__ void gemm2_combine_tile(Smem& s, const FusedArgs& arg
   if constexpr (!Config::kShortTiles) __syncwarp();  // in the next m_block a token has other lanes
 }
 
+// Computes all m_blocks of all of this CTA's column tiles, and writes the output.
 __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, WeightPipeline& weights) {
   const TileScheduler& scheduler = s.scheduler;
   const int first_k = gemm2_warp(weights.warp);
@@ -260,12 +267,14 @@ __device__ __forceinline__ void gemm2_combine(Smem& s, const FusedArgs& args, We
     if (m_block.rows <= Config::kMmaN) multiply(std::integral_constant<int, 1>());
     else multiply(std::integral_constant<int, 2>());
   }
+
   __syncthreads();  // sums are stored
   for (int i = 0; i < scheduler.own_tiles; i++)
     store_output<1>(args, scheduler.column_tile(i), 0, args.num_tokens, 1,
                     [&](int) { return args.slab(i, scheduler.cta, scheduler.ctas); });
+
+  // A shared column tile: each of its CTAs has a share of the tokens, for which it adds the slabs of all these CTAs.
   if (scheduler.shared_tile < 0) return;
-  // A shared column tile: each of its CTAs adds the slabs of all for its share of the tokens.
   const int rank = scheduler.sharing_rank, sharing_ctas = scheduler.sharing_ctas;
   if (sharing_ctas > 1) {
     if (threadIdx.x == 0) {

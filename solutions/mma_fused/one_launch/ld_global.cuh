@@ -1,7 +1,7 @@
 // ld_global: loads from global memory to registers that the compiler does not move.
 //
-// Volatile, and not ld.global.nc, which ptxas moved past the wait for weights that follows: so they are issued before
-// that wait, and arrive during it.
+// They are issued before the wait for weights that follows in the program, and arrive during it. That is why they are
+// volatile, and not ld.global.nc, which ptxas moved past that wait.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -41,7 +41,8 @@ __device__ __forceinline__ uint2 ld_v2(const void* p) {
   asm volatile("ld.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
   return v;
 }
-// What other CTAs have written in this launch: L1 may have an old copy. Where a load may move, __ldcg does.
+// For what other CTAs have written in this launch, of which L1 may have an old copy. Where the compiler may move the
+// load, __ldcg is used instead.
 __device__ __forceinline__ uint4 ld_global_cg_v4(const void* p) {
   uint4 v;
   asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"

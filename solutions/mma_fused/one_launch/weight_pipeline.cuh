@@ -5,7 +5,7 @@
 // on no other data, so they keep arriving while the warp waits for h or adds up sums.
 //
 // A weight tile lies in its stage in TMA's swizzle for rows of its width: see swizzled(). With MXFP4 weights its scales
-// come by cp.async, however the weights do, to an array of their own.
+// come to an array of their own, always by cp.async, also where the weights come by TMA.
 #pragma once
 #include "common/cuda/pipeline/barriers.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
@@ -15,8 +15,8 @@
 
 namespace mma_fused {
 
-// On an H200 a call is 1 to 3% faster with evict_first at 1 and 7 tokens, 2% with evict_unchanged at 16 to 128. The
-// bound is between.
+// Up to so many m_blocks W13's L2 policy is evict_first, above it is evict_unchanged. On an H200 a call is 1 to 3%
+// faster with evict_first at 1 and 7 tokens, and 2% faster with evict_unchanged at 16 to 128; the bound lies between.
 constexpr int kEvictFirstMBlocks = 12;
 
 // Which of the warps that divide K in gemm2 a warp is, and which 64 columns of the column tile it has.
@@ -27,12 +27,12 @@ __device__ __forceinline__ int column_half(int warp) {
   return Config::kColumnHalves == 1 ? 0 : warp / Config::kGemm2Warps;
 }
 
-// Where 16-byte chunk `chunk` of a weight tile's row is.
+// Returns at which 16-byte chunk of a row in shared memory the weight tile's chunk `chunk` lies.
 __device__ __forceinline__ int swizzled(int chunk, int row) {
   return Config::kTileRowBytes == 128 ? chunk ^ row % 8 : chunk ^ row / 2 % 4;
 }
-// The row of the weights, after the tile's first one, that a weight tile has as `row`. In gemm1 eight rows of W13's
-// first half, then eight of its second, as in TensorMaps.
+// Returns which row of W13 or W2, counted from the weight tile's first one, is the tile's row `row`. In gemm1 eight
+// rows of W13's first half are followed by eight of its second, as in TensorMaps.
 __device__ __forceinline__ size_t source_row(bool gemm2, int row) {
   return gemm2 ? row : row / 16 * 8 + row % 8 + row / 8 % 2 * kIntermediate;
 }
@@ -43,7 +43,7 @@ struct WeightTileIterator {
   int item = -1;                     // gemm1: the CTA's work item
   int m_block = 0, local_tile = -1;  // gemm2
   int tile = 0;                      // gemm1: in the list of tiles; gemm2: the column tile
-  int k = 0, end_k = 0;              // K block, and the end of the tile's: at first as if a tile had ended
+  int k = 0, end_k = 0;              // K block, and where the tile's K blocks end. At first as if a tile had ended
 
   __device__ void advance(const TileScheduler& scheduler, int warp) {
     k += Config::kWarps;
@@ -67,14 +67,14 @@ struct WeightPipeline {
   const TensorMaps& maps;
   const FusedArgs& args;
   const int warp, lane;
-  static constexpr bool kCpAsync = !Config::kTma || kMxfp4Weights;  // of the weights, or of their scales
+  static constexpr bool kCpAsync = !Config::kTma || kMxfp4Weights;  // the weights, or their scales, come by cp.async
 #if MMA_FUSED_TMA
   const uint64_t w1_policy = s.num_m_blocks <= kEvictFirstMBlocks ? l2_evict_first() : l2_evict_unchanged();
 #endif
   WeightTileIterator loaded;  // the last weight tile that was requested
   int stage = 0, phase = 0;   // of the weight tile that the warp multiplies next
 
-  // Fills all stages; with kShortTiles gemm1_swiglu() does.
+  // Fills all stages. With kShortTiles gemm1_swiglu() does that instead.
   __device__ WeightPipeline(Smem& smem, const TensorMaps& maps_, const FusedArgs& args_)
       : s(smem),
         maps(maps_),
@@ -104,8 +104,8 @@ struct WeightPipeline {
   __device__ const uint32_t* scales() const { return s.weight_scales(warp, stage); }
   __device__ WideScales& wide_scales() const { return *s.wide_scales(warp); }
 
-  // The lane has read the weight tile, and `read` depends on all its bits. When all lanes have, the stage is loaded
-  // again.
+  // Called by a lane when it has read the weight tile; `read` depends on all bits that it has read. When all lanes have
+  // called it, the stage is loaded again.
   __device__ void consumer_release(uint32_t read) {
     __syncwarp();
     load(stage, read);
@@ -117,8 +117,8 @@ struct WeightPipeline {
   __device__ int w2_row_of_expert() const {
     return loaded.tile * Config::kColumnTile + column_half(warp) * Config::kWeightTileRows;
   }
-  // FP8: the weight tile's scales to L2 at the same time, as they are to be there when they are read, a tile before
-  // they are needed: from memory they take as long as weights, behind all that are in flight.
+  // FP8: requests the weight tile's scales to L2 together with the tile. They are read a tile before they are needed,
+  // and have to be in L2 by then: from memory they would take as long as weights, behind all weights in flight.
   __device__ void prefetch_scales(int expert, int n_block) const {
     if (loaded.gemm2) {
       prefetch_l2(args.w2_scales(expert, loaded.tile) + loaded.k);
@@ -132,7 +132,7 @@ struct WeightPipeline {
     return loaded.gemm2 ? (size_t)expert * kHidden + w2_row_of_expert()
                         : (size_t)expert * 2 * kIntermediate + n_block * Config::kNBlockColumns;
   }
-  // MXFP4: the weight tile's scales, of two rows a lane.
+  // MXFP4: loads the weight tile's scales; a lane has those of two rows.
   __device__ void load_scales(int into, size_t first_row) {
     const int groups = (loaded.gemm2 ? kIntermediate : kHidden) / kGroupK;
     const uint8_t* from = (loaded.gemm2 ? args.w2_scale_bytes() : args.w1_scale_bytes()) + first_row * groups;
@@ -141,8 +141,9 @@ struct WeightPipeline {
     for (int row = lane; row < Config::kWeightTileRows; row += kWarp)
       cp_async_4(&s.weight_scales(warp, into)[row], from + source_row(loaded.gemm2, row) * groups);
   }
-  // read: depends on what the lane has read of the stage, as in barrier.cuh's release. cp.async needs no such care: it
-  // is a generic access as the reads are.
+  // Loads the warp's next weight tile, if there is one, into a stage. read: depends on what the lane has read of the
+  // stage, for the reason that barrier.cuh has under "release". cp.async does not need it, because it is a generic
+  // access as the reads are.
   __device__ void load(int into, [[maybe_unused]] uint32_t read) {
     if (!loaded.done) loaded.advance(s.scheduler, warp);
     uint8_t* to = s.stages[warp][into];
@@ -167,7 +168,8 @@ struct WeightPipeline {
                       m_block.expert, w1_policy);
       }
 #else
-      // Eight lanes copy a row of 128 bytes: a lane chunk lane % 8 of rows lane / 8, 4 + lane / 8, ...; four one of 64.
+      // Eight lanes copy a row of 128 bytes: a lane copies chunk lane % 8 of rows lane / 8, 4 + lane / 8, ... A row of
+      // 64 bytes takes four lanes.
       constexpr int kChunks = Config::kTileRowBytes / 16, kRows = kWarp / kChunks;
       const int chunk = lane % kChunks, row_of_lane = lane / kChunks;
       const size_t pitch = (loaded.gemm2 ? kIntermediate : kHidden) / Config::kValuesPerByte;

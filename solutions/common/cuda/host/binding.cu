@@ -5,8 +5,9 @@
 //   run_routed   run_routed_bf16    the caller passes experts and weights
 //   run_mxfp4                       the same with MXFP4 experts
 //
-// They take the form's arguments and then the solution's own options, check the former and hand all to launch_layer. A
-// library is built for one form, and the others' functions refuse. Nothing waits for the device.
+// They take the form's arguments and after them the solution's own options. They check the arguments, and hand all to
+// launch_layer. A library is built for one form; the functions of the other forms raise an error. Nothing waits for the
+// device.
 #include <tvm/ffi/tvm_ffi.h>
 
 #include <string_view>
@@ -44,7 +45,8 @@ static LayerArgs layer_args(const CheckedArguments& checked) {
   return layer;
 }
 
-// Without x_scale, x is bf16: quantised by a kernel of its own where the layer's kernels do not do it.
+// Launches the layer. Without x_scale, tokens are bf16: up to kQuantiseLimit of them the layer's kernels quantise
+// themselves, more are quantised here, by a kernel before the layer.
 static void launch(LayerArgs layer, const Weights& weights, DLDevice device, ffi::PackedArgs options) {
   if (layer.x_scale || layer.num_tokens <= kQuantiseLimit) return launch_layer(layer, weights, device, options);
   const DeviceGuard guard(device.device_id);
@@ -58,7 +60,7 @@ static void launch(LayerArgs layer, const Weights& weights, DLDevice device, ffi
   launch_layer(layer, weights, device, options);
 }
 
-// name: of the form's function for tokens in FP8.
+// Checks a call of one of the functions below, and launches it. name: the form's function for tokens in FP8.
 template <int kCount>
 static void run(std::string_view name, const Argument (&form)[kCount], bool bf16_tokens, ffi::PackedArgs given) {
   if (name != kForm)
@@ -77,7 +79,7 @@ static void run(std::string_view name, const Argument (&form)[kCount], bool bf16
   launch(layer_args(checked), weights, checked.device, given.Slice(count));
 }
 
-// As TVM_FFI_DLL_EXPORT_TYPED_FUNC does, for functions whose arguments a table lists.
+// Exports a function, as TVM_FFI_DLL_EXPORT_TYPED_FUNC does, but one whose arguments a table lists.
 #define EXPORT_LAYER(name, suffix, form, bf16_tokens)                                                     \
   extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_##name##suffix(void*, const TVMFFIAny* given, int32_t count, \
                                                              TVMFFIAny*) {                                \

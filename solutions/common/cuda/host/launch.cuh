@@ -1,10 +1,12 @@
-// launch: kernels that call pdl_wait(), by programmatic dependent launch.
+// launch: launches kernels that call pdl_wait(), by programmatic dependent launch.
 //
-// The preceding kernel may be another library's: its results are complete behind pdl_wait(), as long as it waits for
-// its own predecessor before it ends, which a kernel without this kind of launch always does.
+// The preceding kernel may be another library's. After pdl_wait() its results are complete, and those of all kernels
+// before it, as long as it waits for its own predecessor before it ends. A kernel that is launched in the ordinary way
+// always does.
 #pragma once
 #include <cuda_runtime.h>
 
+// also: one more launch attribute, cooperative() or clusters_of().
 template <class... Parameters>
 cudaError_t launch_with_pdl(void (*kernel)(Parameters...), int ctas, int threads, cudaLaunchAttribute also,
                             int smem_bytes, cudaStream_t stream, const Parameters&... parameters) {
@@ -22,14 +24,14 @@ cudaError_t launch_with_pdl(void (*kernel)(Parameters...), int ctas, int threads
   return cudaLaunchKernelEx(&config, kernel, parameters...);
 }
 
-// All CTAs are resident, or none runs.
+// The attribute by which either all CTAs are resident or none runs.
 inline cudaLaunchAttribute cooperative() {
   cudaLaunchAttribute attribute;
   attribute.id = cudaLaunchAttributeCooperative;
   attribute.val.cooperative = 1;
   return attribute;
 }
-// ctas: of a cluster.
+// The attribute that makes clusters of so many CTAs.
 inline cudaLaunchAttribute clusters_of(unsigned ctas) {
   cudaLaunchAttribute attribute;
   attribute.id = cudaLaunchAttributeClusterDimension;

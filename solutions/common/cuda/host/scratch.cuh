@@ -29,15 +29,17 @@ struct BumpAllocator {
   }
 };
 
-// Calls on one stream run in order and share its scratch, made at the stream's first call. A graph that is being
-// captured gets its own, from the graph's memory pool, as it may be replayed while its stream runs: made and zeroed by
-// the capture's first layer, shared by the others, and held until the stream's next capture. Then the pool, which lives
-// as long as the graph, keeps it for replays, each of which zeroes it.
+// Calls on one stream run in order and share its scratch, which the stream's first call makes.
+//
+// A graph that is being captured gets scratch of its own, because it may be replayed while its stream runs. The memory
+// comes from the graph's pool. The capture's first layer makes and zeroes it, all others share it, and it is held until
+// the stream's next capture. After that the pool, which lives as long as the graph, keeps the memory for replays, each
+// of which zeroes it.
 struct StreamScratch {
   ffi::Tensor memory;
   unsigned long long capture;  // its number, 0 for none
   std::mutex launching;        // held while a layer is launched: kernels of two host threads must not mix
-  bool failed = false;         // a layer was launched in part: its counters are anything. Under the mutex
+  bool failed = false;         // a layer was launched in part, so counters may be anything. Guarded by `launching`
 };
 
 struct StreamKey {
@@ -54,7 +56,8 @@ struct StreamKey {
 struct StreamScratches {
   std::mutex lock;
   std::map<StreamKey, std::shared_ptr<StreamScratch>> kept;
-  // Whose scratch is kept of the streams that had a handle before: the last one's, as it may be busy.
+  // (device, handle) -> ids of the last two streams with that handle. Of streams that had the handle before the present
+  // one, the last one's scratch is kept, as that stream may still be busy.
   std::map<std::pair<int, cudaStream_t>, std::pair<unsigned long long, unsigned long long>> last_two_ids;
 };
 
@@ -65,9 +68,10 @@ static StreamScratches& stream_scratches() {
   return *scratches;
 }
 
-// A stream by its id, and not by its handle: cudaStreamPerThread is a stream of each host thread, and when a stream is
-// destroyed, which may still be busy then, the next one may have its handle. While it is captured CUDA does not tell
-// the id; then no other stream has the handle, but for cudaStreamPerThread, which stands for the thread.
+// Returns what tells a stream from all others. A handle does not: cudaStreamPerThread is another stream in each host
+// thread, and a new stream may get the handle of one that was destroyed while still busy. So it is CUDA's id of the
+// stream. CUDA does not tell the id while the stream is captured. Then no other stream has the handle, but for
+// cudaStreamPerThread, in whose place an address of the thread is returned.
 static unsigned long long stream_id(cudaStream_t stream, bool captured) {
   static thread_local char of_thread;
   if (captured) return reinterpret_cast<uintptr_t>(stream == cudaStreamPerThread ? &of_thread : (const void*)stream);
@@ -80,7 +84,7 @@ static unsigned long long stream_id(cudaStream_t stream, bool captured) {
 // With the lock held, when a stream makes its first call: drops the scratch of the stream that had its handle before
 // the last one.
 static void forget_old_streams(StreamScratches& scratches, int device, cudaStream_t stream, unsigned long long id) {
-  if (stream == cudaStreamPerThread) return;  // the handle of streams that are there together
+  if (stream == cudaStreamPerThread) return;  // here streams that have the same handle live side by side
   auto& [before, last] = scratches.last_two_ids.try_emplace({device, stream}, id, id).first->second;
   if (last == id) return;
   for (auto at = scratches.kept.begin(); at != scratches.kept.end();) {
@@ -91,7 +95,8 @@ static void forget_old_streams(StreamScratches& scratches, int device, cudaStrea
   before = std::exchange(last, id);
 }
 
-// The first zeroed_bytes are zero when it is made; kernels leave them so. Calls that need other `bytes` have their own.
+// Returns the scratch of a stream, of so many bytes. It is made if there is none; calls with other `bytes` have one of
+// their own. Its first zeroed_bytes are zero when it is made, and kernels leave them so.
 static std::shared_ptr<StreamScratch> stream_scratch(DLDevice device, cudaStream_t stream, size_t bytes,
                                                      size_t zeroed_bytes) {
   StreamScratches& scratches = stream_scratches();
@@ -100,9 +105,11 @@ static std::shared_ptr<StreamScratch> stream_scratch(DLDevice device, cudaStream
   check_cuda(cudaStreamGetCaptureInfo(stream, &status, &capture), "asking whether the stream is captured");
   if (status == cudaStreamCaptureStatusNone) capture = 0;
   const StreamKey key = {device.device_id, stream_id(stream, capture != 0), capture != 0, bytes};
+
   const std::lock_guard<std::mutex> guard(scratches.lock);  // torch allocates under it, and calls nothing of ours
   const auto at = scratches.kept.find(key);
   if (at != scratches.kept.end() && at->second->capture == capture) return at->second;
+
   const auto fresh = std::make_shared<StreamScratch>();
   fresh->memory = allocate(device, bytes);
   fresh->capture = capture;

@@ -1,15 +1,15 @@
-// layer_sizes: what follows from problem.cuh for every solution, and what routing assumes of it.
+// layer_sizes: sizes that follow from problem.cuh, for every solution, and what routing assumes of them.
 #pragma once
 #include "common/cuda/layer/problem.cuh"
 
 constexpr int kBlockK = 128;                           // a K block: 128 bytes of FP8 with one scale
 constexpr int kNumKBlocks1 = kHidden / kBlockK;        // K blocks of gemm1, and scale blocks of a row of x
 constexpr int kNumKBlocks2 = kIntermediate / kBlockK;  // K blocks of gemm2, and scale blocks of a row of W2
-// The last experts of a rank's weights are the shared ones, of which the router knows nothing. Every token has them on one
-// of the ranks, as all ranks hold them and their outputs add up.
+// The last experts of a rank's weights are the shared ones, of which the router knows nothing. All ranks hold them, and
+// the ranks' outputs add up, so a token takes them on one of the ranks.
 constexpr int kNumRoutedLocalExperts = kNumLocalExperts - kNumSharedExperts;
 constexpr int kExpertRanks = kNumExperts / kNumRoutedLocalExperts;
-// Experts that a token has on all ranks, and the most on one.
+// Experts that a token has on all ranks together, and the most that it has on one.
 constexpr int kTokenExperts = kTopK + kNumSharedExperts;
 constexpr int kMaxTokenExperts =
     (kTopK < kNumRoutedLocalExperts ? kTopK : kNumRoutedLocalExperts) + kNumSharedExperts;

@@ -2,8 +2,9 @@
 #pragma once
 #include <cstdint>
 
-// Activations are read by every CTA: evict_last. Weights pass through once: evict_first or evict_unchanged, whichever
-// measured faster. When a call begins L2 is full of other data, much of it dirty, and must write it back to make room.
+// Policies that L2 goes by when it makes room. Activations are read by every CTA: evict_last. Weights pass through
+// once: evict_first or evict_unchanged, whichever was faster when measured. It matters because L2 is full of other data
+// when a call begins, much of which must be written back first.
 __device__ __forceinline__ uint64_t l2_evict_first() {
   uint64_t p;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));

@@ -9,7 +9,7 @@ __device__ __forceinline__ uint32_t read_bits() { return 0; }
 __device__ __forceinline__ uint32_t read_bits(uint32_t v) { return v; }
 __device__ __forceinline__ uint32_t read_bits(float v) { return __float_as_uint(v); }
 __device__ __forceinline__ uint32_t read_bits(const float2& v) { return __float_as_uint(v.x) | __float_as_uint(v.y); }
-// One word: the registers of a 16-byte load arrive together.
+// One word is enough, because the registers of a 16-byte load arrive together.
 __device__ __forceinline__ uint32_t read_bits(const uint4& v) { return v.x; }
 template <class T, int N>
 __device__ __forceinline__ uint32_t read_bits(const T (&v)[N]) {

@@ -10,7 +10,7 @@ __device__ __forceinline__ void prefetch_tma_descriptor(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// `bytes` contiguous bytes, a multiple of 16, to shared memory; they count at `bar`.
+// Copies `bytes` contiguous bytes, a multiple of 16, to shared memory. The barrier `bar` counts them.
 __device__ __forceinline__ void bulk_load(void* smem, const void* gmem, int bytes, uint64_t* bar, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
@@ -78,7 +78,7 @@ __device__ __forceinline__ void tma_store_2d(const void* map, const void* smem, 
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Waits until the groups have read shared memory, so that it may be overwritten.
 __device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-// The same but for the kPending last groups.
+// The same, but does not wait for the last kPending groups.
 template <int kPending>
 __device__ __forceinline__ void bulk_wait_read_but() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");

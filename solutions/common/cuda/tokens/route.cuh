@@ -14,7 +14,7 @@ __device__ __forceinline__ bool lane_has_expert(int i) {
   return kNumExperts % kWarp == 0 || kLaneExperts * ((int)threadIdx.x % kWarp) + i < kNumExperts;
 }
 
-// Order-preserving map of floats to unsigned, so that one __reduce_max_sync finds a warp's maximum.
+// Maps floats to unsigned integers of the same order, so that one __reduce_max_sync finds a warp's maximum.
 __device__ __forceinline__ unsigned ordered(float f) {
   unsigned u = __float_as_uint(f);
   return u & 0x80000000u ? ~u : u | 0x80000000u;
@@ -50,8 +50,9 @@ __device__ __forceinline__ float bf16_of_pair(unsigned pair, int high) {
   return __uint_as_float(high ? pair & 0xffff0000u : pair << 16);
 }
 
-// Of this lane's experts: `score`, from which the routing weights come, and `choice`, by which experts are chosen.
-// ds routing: sigmoid of the logit, and that plus the bias. renorm routing: the logit in both.
+// Reads this lane's experts: `score`, from which the routing weights come, and `choice`, by which experts are chosen.
+// With DeepSeek's routing they are the sigmoid of the logit, and that plus the bias. With renorm routing both are the
+// logit.
 template <int N>
 __device__ __forceinline__ void read_scores(const Layer& args, int token, float (&score)[N], float (&choice)[N]) {
   const int lane = threadIdx.x % kWarp;
@@ -134,16 +135,18 @@ __device__ __forceinline__ constexpr unsigned shared_bits(int w) {
   return bits;
 }
 
-// For a whole warp: chooses the token's experts, and adds the shared ones on their rank. Writes mask[stride * w], whose bits are local
-// experts 32 w to 32 w + 31, and weight[local expert] where the bit is set. Lane l has experts N l to N l + N - 1.
+// For a whole warp: chooses the token's experts, and adds the shared ones if they are this rank's. Writes mask[stride *
+// w], whose bits are local experts 32 w to 32 w + 31, and weight[local expert] where the bit is set. Lane l has experts
+// N l to N l + N - 1.
 __device__ __forceinline__ void route_token(const Layer& args, int token, uint32_t* mask, int stride, float* weight) {
   const int lane = threadIdx.x % kWarp;
   constexpr int N = kLaneExperts;
   float score[N], choice[N];
   read_scores<N>(args, token, score, choice);
   const bool kept = in_kept_group<N>(choice);
-  // Each lane sorts its experts by choice. Then the warp takes kTopK times the largest of the lanes' first ones: among
-  // equal ones the lowest lane's, and within a lane the lowest expert.
+
+  // Each lane sorts its experts by choice. Then, kTopK times, the warp takes the largest of the lanes' first ones:
+  // among equal ones the lowest lane's, and within a lane the lowest expert.
   unsigned key[N], in_order[N];
 #pragma unroll
   for (int i = 0; i < N; i++) in_order[i] = key[i] = kept && lane_has_expert(i) ? ordered(choice[i]) : 0;
@@ -161,6 +164,8 @@ __device__ __forceinline__ void route_token(const Layer& args, int token, uint32
     for (int i = 0; i < N - 1; i++) in_order[i] = mine ? in_order[i + 1] : in_order[i];
     in_order[N - 1] = mine ? 0 : in_order[N - 1];
   }
+
+  // which of this lane's experts were taken, and the sum of all taken experts' scores
   int equal = taken;  // experts still to take whose key equals `last`
 #pragma unroll
   for (int i = 0; i < N; i++) equal -= key[i] > last;
@@ -181,6 +186,8 @@ __device__ __forceinline__ void route_token(const Layer& args, int token, uint32
   }
 #pragma unroll
   for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(kFullWarp, sum, d);
+
+  // weights, of the local ones
   const float factor = kRenorm ? 1.0f / sum : args.routed_scaling_factor / (sum + 1e-20f);
   unsigned chosen_local = 0;
 #pragma unroll
@@ -194,7 +201,8 @@ __device__ __forceinline__ void route_token(const Layer& args, int token, uint32
   const bool takes_shared =
       kExpertRanks == 1 || token % kExpertRanks == args.local_expert_offset / kNumRoutedLocalExperts;
   if (takes_shared && lane < kNumSharedExperts) weight[kNumRoutedLocalExperts + lane] = 1.0f;
-  // this lane's bits fall into one word of the mask or into two neighbouring ones
+
+  // mask: this lane's bits fall into one word, or into two neighbouring ones
   const int at = N * lane - args.local_expert_offset, word = at < 0 ? 0 : at / 32;
   uint64_t bits = chosen_local == 0 ? 0 : at < 0 ? chosen_local >> -at : (uint64_t)chosen_local << at % 32;
 #pragma unroll

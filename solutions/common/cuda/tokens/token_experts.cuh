@@ -5,16 +5,17 @@
 #include "common/cuda/tokens/route.cuh"
 #include "common/cuda/pipeline/threads.cuh"
 
-// An id's local number; kNumLocalExperts or more if it is not local: one below the offset, such as -1, becomes large.
+// Returns an id's local number, which is kNumLocalExperts or more if it is not local: as unsigned, an id below the
+// offset, such as -1, becomes large.
 __device__ __forceinline__ unsigned local_number(const LayerArgs& args, int id) {
   return (unsigned)id - (unsigned)args.local_expert_offset;
 }
 
-// What the caller says in one slot of a token's ids.
+// What one slot of a token's ids says. A caller may name an expert in several slots of a token.
 struct Slot {
-  unsigned expert;  // local number; the rest is of a local expert only
+  unsigned expert;  // local number; the other fields mean something for local experts only
   bool first;       // no earlier slot of the token has this expert
-  float weight;     // of all its slots with this expert, added in their order
+  float weight;     // the sum, in order, of the weights of all the token's slots with this expert
 };
 
 __device__ __forceinline__ Slot read_slot(const LayerArgs& args, int token, int k) {
@@ -32,7 +33,7 @@ __device__ __forceinline__ Slot read_slot(const LayerArgs& args, int token, int 
   return slot;
 }
 
-// For a whole warp: as route_token, for ids that the caller has chosen. Lane k reads the k-th.
+// For a whole warp: writes what route_token writes, for ids that the caller has chosen. Lane k reads the k-th.
 __device__ __forceinline__ void take_ids(const LayerArgs& args, int token, uint32_t* mask, int stride, float* weight) {
   const int lane = threadIdx.x % kWarp;
   const Slot slot = lane < kTopK ? read_slot(args, token, lane) : Slot{kNumLocalExperts, false, 0.0f};

@@ -1,20 +1,20 @@
 """gemm1: the FP8 layer's first grouped GEMM without SwiGLU, g = x . W13^T in bf16.
 
-layer.py takes it, and then swiglu_quant, where the `Choice` of tiles.py is not `fused`. That is so
-where a tile has many rows: the two accumulators of `gemm1_swiglu_quant` no longer fit the
-registers, and writing g and reading it back costs less than spilling. It is also so for one or few
-tokens: g has twice as many column tiles as h, which keeps more SMs busy.
+layer.py calls it, and then swiglu_quant, where the `Choice` of tiles.py is not `fused`. There are
+two such cases. Where a tile has many rows, the two accumulators of `gemm1_swiglu_quant` no longer
+fit the registers, and it costs less to write g and read it back than to spill. With one or few
+tokens, g's column tiles, twice as many as h's, keep more SMs busy.
 
 The rows of g, and of h, are in one of two orders. Expert order is that of rows/permute.py: a tile's
-rows are contiguous, so gemm2 can read them by TMA. In pair order, row token * TOP_K + slot is that
-pair's: gemm2 gathers rows by index, there is no padding, and rows of pairs whose expert is on
-another rank are neither written nor read.
+rows are contiguous, so gemm2 can read them by TMA. In pair order a pair has row token * TOP_K +
+slot: gemm2 gathers rows by index, there is no padding, and rows of pairs whose expert is on another
+rank are neither written nor read.
 
 g has its columns of `up` first, whichever half of W13 is first.
 
-Map of the kernel: a persistent grid over (row tile, 128 columns of g); the MMAs are W[128, K] .
-x[BLOCK_M, K]^T. Per K step the weight block comes through TMA and the token rows are gathered with
-asynchronous copies.
+The grid is persistent: programs go through tiles of BLOCK_M rows by 128 columns of g. The MMAs are
+W[128, K] . x[BLOCK_M, K]^T. In each step of K the block of weights comes through TMA, and tokens
+are gathered with asynchronous copies.
 """
 
 import torch
@@ -31,7 +31,7 @@ BLOCK = 128
 
 @triton.jit
 def scales_of_tokens(scale_ptr, token, num_tokens, NUM_K: tl.constexpr, ROW_MAJOR: tl.constexpr):
-    """Return pointers to the first scale of each token, and the step to the next block's of 128."""
+    """Return pointers to the first scale of each token, and the step from one scale to the next."""
     if ROW_MAJOR:
         first = scale_ptr + token * NUM_K
         step = 1
@@ -66,6 +66,7 @@ def gemm1_kernel(
     NUM_K: tl.constexpr = H // BLOCK
     num_m = tl.load(num_tiles_ptr)
     lane = tl.arange(0, BLOCK)
+
     for index in range(tl.program_id(0), num_m * NUM_N, tl.num_programs(0)):
         m, n = tile_order(index, num_m, NUM_N, GROUP)
         w_block = tl.load(tile_expert_ptr + m) * NUM_N + n
@@ -85,7 +86,7 @@ def gemm1_kernel(
             w = w_desc.load([w_block * BLOCK, k * BLOCK])
             g += tl.dot(w, x.T) * (x_scale * tl.load(w_scale_ptr + w_block * NUM_K + k))[None, :]
 
-        if GATE_FIRST:
+        if GATE_FIRST:  # up comes second in W13, and first in g
             n = (n + NUM_N // 2) % NUM_N
         g_ptrs = g_ptr + n * BLOCK + lane[:, None]
         if EXPERT_ORDER:

@@ -7,11 +7,12 @@ order too, both operands are plain blocks of a matrix and come through TMA. Wher
 (gemm1.py explains both orders), its rows are gathered by index, and both operands come through
 asynchronous copies. Scales are applied to the sum of every 128 of K, as in gemm1.
 
-gemm2's BLOCK_M may be a fraction of gemm1's, to which rows are padded: a padded tile is then PARTS
-tiles here, of which those without rows skip their products.
+gemm2's BLOCK_M may be a fraction of gemm1's, to which rows are padded. A padded tile is then PARTS
+tiles here, and those without rows skip their products.
 
-Map of the kernel: a persistent grid over (row tile, BLOCK_N columns of y); the MMAs are
-W2[BLOCK_N, K] . h[BLOCK_M, K]^T, BLOCK_N <= 128 so that one weight scale serves a tile's K step.
+The grid is persistent: programs go through tiles of BLOCK_M rows by BLOCK_N columns of y. The MMAs
+are W2[BLOCK_N, K] . h[BLOCK_M, K]^T. BLOCK_N is at most 128, so that a tile has one weight scale in
+each step of 128 K.
 """
 
 import torch
@@ -37,7 +38,7 @@ def gemm2_kernel(
     tile_expert_ptr,  # [max_tiles] int32, of the permutation's tiles
     num_tiles_ptr,  # [1] int32
     y_ptr,  # [rows, num_columns] bf16, written
-    first_column,  # of H, which column 0 of y is
+    first_column,  # the column of the layer's output, of H, that column 0 of y is
     num_columns,
     H: tl.constexpr,
     I: tl.constexpr,  # noqa: E741
@@ -52,6 +53,7 @@ def gemm2_kernel(
     num_m = tl.load(num_tiles_ptr) * PARTS
     lane = tl.arange(0, BLOCK)
     num_n = num_columns // BLOCK_N
+
     for index in range(tl.program_id(0), num_m * num_n, tl.num_programs(0)):
         m, n = tile_order(index, num_m, num_n, GROUP)
         expert = tl.load(tile_expert_ptr + m // PARTS)
@@ -60,7 +62,8 @@ def gemm2_kernel(
         w_scale_row = w_scale_ptr + w_row // BLOCK * NUM_K
 
         steps = NUM_K
-        if PARTS > 1:  # rows come first in a padded tile, so the first row tells
+        # A padded tile's rows come before its padding: a part whose first row is none has none.
+        if PARTS > 1:
             steps = tl.where(tl.load(pair_of_row_ptr + m * BLOCK_M) >= 0, NUM_K, 0)
 
         y = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
@@ -91,16 +94,17 @@ def gemm2_kernel(
 
 
 def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile, tma=True):
-    """Write y, y.shape[1] columns of the second grouped GEMM's result from first_column on.
+    """Write y: columns of the second grouped GEMM's result, as many as y has, from first_column on.
 
     Args:
         h: [rows, I] float8_e4m3fn, without TMA [T * top_k, I] in pair order.
         h_scale: float32, I/128 for each row of h.
-        w: [E_local, H, I] float8_e4m3fn; w_scale: [E_local, H/128, I/128] float32.
+        w: [E_local, H, I] float8_e4m3fn.
+        w_scale: [E_local, H/128, I/128] float32.
         permutation: `permute`'s result for a multiple of tile.block_m.
         first_column: a multiple of 128.
-        y: [rows, num_columns] bfloat16, written, not yet weighed; num_columns a multiple of 128.
-            Rows of unused tiles are left alone.
+        y: [rows, num_columns] bfloat16, written, without the routing weights; num_columns is a
+            multiple of 128. Rows of unused tiles are left alone.
         tile: block_m, block_n, group, programs, num_warps, num_stages (see tiles.py).
         tma: whether h lies in expert order and both operands come through TMA.
 

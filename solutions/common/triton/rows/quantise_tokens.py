@@ -4,8 +4,8 @@ triton_fused_v2 launches it ahead of the layer for bf16 tokens. It is not fused 
 reads each token once for every column tile: in bf16 that would be twice the bytes, and the token
 would be quantised again for each of 8 to 16 tiles.
 
-Map of the kernel: a program takes a token's GROUPS groups of 128 columns, so amax and scale are
-reductions inside it. Divisions are rounded exactly, so the bytes are those of plain torch.
+A program has GROUPS whole groups of 128 columns of one token, so amax and scale are reductions
+inside it. Divisions are rounded correctly (div_rn), so the bytes are those of plain torch.
 """
 
 import torch
@@ -14,7 +14,7 @@ import triton.language as tl
 
 BLOCK = 128
 FP8_MAX = 448.0
-LEAST_AMAX = 1e-10  # keeps the scale of a group of zeros, or next to it, a normal number
+LEAST_AMAX = 1e-10  # so that the scale of a group of zeros, or nearly so, is a normal number
 
 
 @triton.jit
@@ -62,7 +62,7 @@ def quantise_tokens_ref(x):
     amax = groups.abs().amax(-1)
     amax = amax.clamp(min=LEAST_AMAX)
 
-    # by a Python number, torch multiplies by 1 / 448 on a GPU
+    # Not amax / 448: to divide by a Python number, torch multiplies by 1 / 448 on a GPU.
     largest = torch.full_like(amax, FP8_MAX)
     scale = amax / largest
     values = (groups / scale[..., None]).flatten(-2)

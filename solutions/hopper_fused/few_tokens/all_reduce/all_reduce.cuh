@@ -1,17 +1,22 @@
 // all_reduce: the output summed over the ranks of one host, at the end of the launch that computes it.
 //
-// Each CTA of gemm2 exchanges its columns with the same CTA of the other ranks, as soon as it has them, by packets that
-// carry the launch's number, the epoch. What a rank adds is rounded to bf16, as in an all-reduce behind the layer. All
-// ranks get the same bits, in every run: a value is added up in fp32 in order of rank. Flags behind unmarked values,
-// half the bytes, were slower at every number of tokens: their fences wait until all values are there.
+// As soon as a CTA of gemm2 has its columns, it exchanges them with the same CTA of the other ranks, by packets. Each
+// packet carries the launch's number, the epoch, which tells the reader that it has arrived. The alternative, values
+// without epochs and a flag behind them, takes half the bytes, but was slower at every number of tokens: its fences
+// wait until all values are there.
 //
-// The epoch lies in the rank's own memory, and the launch advances it (reset_counters), so a graph may be replayed. Two
-// epochs have packets of their own. Those of e - 2 may be overwritten in e: a rank begins e when its e - 1 is over, for
-// which it has seen that every rank had begun e - 1, and so was done with e - 2.
+// Each rank's part is rounded to bf16 first, as for an all-reduce behind the layer. The parts are added in fp32 in
+// order of rank, so all ranks get the same bits, in every run.
 //
-// A rank counts how often it looks for a packet. After Peers::patience times it writes to Peers::failure for whom it
-// waited, and when, and traps: no wait is endless, and nobody uses a sum that is not complete. It cannot deadlock where
-// all ranks launch the same layers in the same order: a rank sends what others wait for before it waits.
+// The epoch lies in the rank's own memory, and the launch advances it (reset_counters), so a graph may be replayed. The
+// buffer has packets for two epochs, so that epoch e overwrites those of e - 2. Nobody needs them any more: a rank
+// begins e when its own e - 1 is over. For that it has seen that every rank had begun e - 1, and so was done with e -
+// 2.
+//
+// A rank counts how often it looks for a packet. After Peers::patience times it writes to Peers::failure which rank it
+// waited for and in which epoch, and traps. So no wait is endless, and nobody uses a sum that is not complete. Where
+// all ranks launch the same layers in the same order it cannot deadlock: a rank sends what others wait for before it
+// waits.
 #pragma once
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "common/cuda/numerics.cuh"
@@ -22,7 +27,8 @@ namespace hopper_fused {
 
 // ---- packets ----
 
-// In the buffer of rank `to`: of rank `from`'s sums, or, with `from` the number of ranks, of the results.
+// Where, in the buffer of rank `to`, a packet of rank `from`'s sums lies. With `from` the number of ranks: a packet of
+// the results.
 __device__ __forceinline__ Packet* packet_place(const Peers& peers, int to, unsigned epoch, int from, int octet) {
   auto* packets = reinterpret_cast<Packet*>(peers.buffer[to] + kPacketsOffset);
   const int cta = epoch % 2 * Config::kGemm2Ctas + blockIdx.x;
@@ -36,7 +42,7 @@ __device__ __noinline__ void give_up(const Peers& peers, int missing, unsigned e
   __trap();
 }
 
-// The n-th other rank, n from 0 on: each rank begins with another one.
+// Returns the n-th other rank, n from 0 on. Each rank begins with the one after it, so that not all write to the same.
 __device__ __forceinline__ int other_rank(const Peers& peers, int n) {
   const int rank = peers.rank + 1 + n;
   return rank < peers.ranks ? rank : rank - peers.ranks;

@@ -1,4 +1,5 @@
-// add_rows: a thread adds up 8 columns of a token's rows, in order of its slots.
+// add_rows: output[token] = the sum of the token's rows of y, in the order of the caller's ids. A thread adds up 8
+// columns of a token. It follows the one launch where that has not added them up itself (kMostSumTokens, config.cuh).
 #include "hopper_fused/few_tokens/mxfp4/add_rows.cuh"
 
 #include "common/cuda/host/launch.cuh"
@@ -8,7 +9,7 @@
 
 namespace hopper_fused {
 
-constexpr int kAddThreads = 256, kAddCtas = 8;  // CTAs of an SM
+constexpr int kAddThreads = 256, kAddCtas = 8;  // threads of a CTA, CTAs of an SM
 
 __global__ void __launch_bounds__(kAddThreads) add_rows(const FusedArgs args) {
   pdl_wait();

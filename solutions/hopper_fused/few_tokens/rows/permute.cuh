@@ -1,5 +1,5 @@
-// permute: from masks of each token's local experts, or the caller's top-k ids, to row lists: rows in order of expert,
-// an expert's rows in order of token. Every CTA computes the same lists.
+// permute: makes row lists of the masks of each token's local experts, or of the caller's top-k ids: rows in order of
+// expert, and an expert's rows in order of token. Every CTA computes the same lists.
 #pragma once
 #include "common/cuda/layer/arguments.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
@@ -40,8 +40,8 @@ __device__ __forceinline__ void place_weights(FusedSmem& s, const FusedArgs& arg
   }
 }
 
-// As permute, for one batch: a lane for each local expert, whose rows are one m_block. Two barriers for four: about
-// 1 us less.
+// permute for one batch of up to 32 tokens: a lane for each local expert, whose rows are one m_block. It takes two
+// barriers where permute_batches takes four, and about 1 us less.
 __device__ __forceinline__ void permute_batch(FusedSmem& s, const FusedArgs& args) {
   static_assert(32 <= Config::kMBlockRows, "a batch's rows of an expert are one m_block");
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, e = threadIdx.x;
@@ -69,8 +69,9 @@ __device__ __forceinline__ void permute_batch(FusedSmem& s, const FusedArgs& arg
   }
 }
 
-// As permute, for any number of tokens; transposes mask. A thread for each local expert, up to kThreads at a time,
-// counts its rows; scans over the threads place them.
+// permute for any number of tokens. First the mask is transposed. Then a thread for each local expert, up to kThreads
+// at a time, counts the expert's rows, and scans over the threads find where they begin. Last, the rows' tokens are
+// written.
 __device__ __forceinline__ void permute_batches(FusedSmem& s, const FusedArgs& args) {
   const int num_tokens = args.num_tokens;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -86,7 +87,8 @@ __device__ __forceinline__ void permute_batches(FusedSmem& s, const FusedArgs& a
     __syncthreads();
   }
 
-  int rows = 0, padded = 0, m_blocks = 0, row_end = 0, m_block_end = 0, e = threadIdx.x;  // ends: inclusive sums
+  // of expert e; row_end and m_block_end are sums over the experts up to e
+  int rows = 0, padded = 0, m_blocks = 0, row_end = 0, m_block_end = 0, e = threadIdx.x;
   do {
     const int word = kTurns > 1 ? e / kWarp : warp;
     if (e < kPaddedLocalExperts) {
@@ -130,8 +132,8 @@ __device__ __forceinline__ void permute_batches(FusedSmem& s, const FusedArgs& a
   if constexpr (kTopKGiven) place_weights(s, args, rows_before);
 }
 
-// Reads mask. Writes first_row, m_block, m_block_of_atom, num_m_blocks, num_rows and token; with top-k given also
-// row_weight.
+// For all threads. Reads s.mask. Writes s.first_row, m_block, m_block_of_atom, num_m_blocks, num_rows and token; with
+// top-k given also row_weight.
 __device__ __forceinline__ void permute(FusedSmem& s, const FusedArgs& args) {
   if (kMaskWords <= Config::kWarps && args.num_tokens <= 32) permute_batch(s, args);
   else permute_batches(s, args);
