@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from layer import WITHOUT_SHARED_EXPERTS, Share, expert_share, tokens_of, weights_of, width_share
-from local_layer import REFERENCE, arguments_of, layer_key_of, output_for
+from local_layer import REFERENCE, arguments_of, output_for
 from moebench.core import interpreter  # noqa: F401  before anything imports Triton
 from moebench.core.errors import UserError
 from moebench.operators.catalogue import layer_key_named, layer_sizes
@@ -75,22 +75,21 @@ def check_arguments(args: argparse.Namespace) -> None:
 
 def packed_key(args: argparse.Namespace) -> str:
     """Return the key of the definition that the solution is packed for."""
-    share = SPLITS[args.split](args.definition, 0, args.shares)
-    return layer_key_of(share, share.is_routed)
+    return SPLITS[args.split](args.definition, 0, args.shares).definition_key
 
 
 def layers_that_fit(share: Share, device: str) -> list[list]:
     """Return the weights of as many layers as fit, up to LAYERS, as a definition's arguments."""
-    first = weights_of(share, device, gate_first=share.is_routed)
+    first = weights_of(share, device)
     layer_bytes = sum(tensor.nbytes for tensor in first.tensors())
     free, _ = torch.cuda.mem_get_info()
     more = int(free * 0.8) // layer_bytes
     (count,) = on_all_ranks([min(LAYERS, 1 + more)], least=True, device=device)
 
-    layers = [arguments_of(first, share, share.is_routed)]
+    layers = [arguments_of(first, share)]
     for seed in range(1, int(count)):
-        weights = weights_of(share, device, gate_first=share.is_routed, seed=seed)
-        layers.append(arguments_of(weights, share, share.is_routed))
+        weights = weights_of(share, device, seed)
+        layers.append(arguments_of(weights, share))
     return layers
 
 

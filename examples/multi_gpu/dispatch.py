@@ -11,6 +11,7 @@ process, over gloo. torchrun ends all ranks when one dies.
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch.distributed as dist
@@ -71,9 +72,8 @@ def batches_of(device: str) -> dict[str, list[int]]:
 
 def expected_outputs(layer: str, batches: dict[str, Tokens], device: str) -> dict:
     """Return what the reference of the whole layer makes of each batch."""
-    whole = expert_share(layer, 0, 1)
-    weights = weights_of(whole, device, gate_first=True)
-    reference = local_layer(REFERENCE, whole, weights, routed=True)
+    whole = replace(expert_share(layer, 0, 1), is_routed=True)
+    reference = local_layer(REFERENCE, whole, weights_of(whole, device))
     expected = {}
     for batch, tokens in batches.items():
         expected[batch] = reference(*tokens.routed_inputs)
@@ -93,9 +93,9 @@ def check(steps: Callable, tokens: Tokens, expected, device: str) -> tuple[float
 def run_way(way: Callable, args: argparse.Namespace, device: str) -> Callable:
     """Return a way's steps with the solution for this rank's experts."""
     share = expert_share(args.definition, dist.get_rank(), dist.get_world_size())
-    routed = way is exchange
-    weights = weights_of(share, device, gate_first=routed)
-    return partial(way, local_layer(args.solution, share, weights, routed))
+    share = replace(share, is_routed=way is exchange)
+    experts = local_layer(args.solution, share, weights_of(share, device))
+    return partial(way, experts)
 
 
 def check_ways(args: argparse.Namespace, device: str) -> tuple[Table, bool]:

@@ -55,9 +55,9 @@ class Result:
 
 def check_ways(ways: Ways, share: Share, tokens: list[int], device: str) -> tuple[Table, bool]:
     """Return the table of all checks at these numbers of tokens, and whether all passed."""
-    weights = weights_of(share, device, gate_first=share.is_routed)
-    reference = local_layer(REFERENCE, share, weights, share.is_routed)
-    arguments = arguments_of(weights, share, share.is_routed)
+    weights = weights_of(share, device)
+    reference = local_layer(REFERENCE, share, weights)
+    arguments = arguments_of(weights, share)
 
     table = Table(*HEAD, caption=str(TOLERANCE))
     all_passed = True
