@@ -23,7 +23,7 @@ from moebench.judging.tolerances import TOLERANCES, matched_ratios
 from moebench.operators.catalogue import layer_key_named, layer_sizes
 from moebench.operators.fp8.routed import routed_key
 from moebench.packing import pack
-from ranks import join, on_all_ranks, print_tables, run_ranks
+from ranks import join, least_on_ranks, print_table, run_ranks
 from rich.table import Table
 from timing import measure
 from ways import exchange, gather
@@ -85,8 +85,7 @@ def check(steps: Callable, tokens: Tokens, expected, device: str) -> tuple[float
     *_, first = steps(tokens)
     *_, second = steps(tokens)
     matched = matched_ratios(first, expected)[TOLERANCE.name]
-    same = first.equal(second)
-    matched, same = on_all_ranks([matched, same], least=True, device=device)
+    matched, same = least_on_ranks([matched, first.equal(second)], device)
     return matched, bool(same)
 
 
@@ -101,10 +100,10 @@ def run_way(way: Callable, args: argparse.Namespace, device: str) -> Callable:
 def check_ways(args: argparse.Namespace, device: str) -> tuple[Table, bool]:
     """Return the table of all checks, and whether all passed."""
     layer = args.definition
+    table = Table("way", "tokens", "matched", "same bits twice", "result")
     experts = layer_sizes()[layer]["num_experts"]
     ranks = f"{dist.get_world_size()} ranks, {dist.get_backend()}"
-    title = f"{args.solution}: {experts} experts on {ranks}"
-    table = Table("way", "tokens", "matched", "same bits twice", "result", title=title)
+    table.title = f"{args.solution}: {experts} experts on {ranks}"
     table.caption = str(TOLERANCE)
 
     batches = {}
@@ -119,8 +118,9 @@ def check_ways(args: argparse.Namespace, device: str) -> tuple[Table, bool]:
             matched, same = check(steps, tokens, expected[batch], device)
             passed = same and matched >= TOLERANCE.ratio
             all_passed &= passed
-            answers = ["yes" if same else "no", "PASSED" if passed else "FAILED"]
-            table.add_row(way.__name__, batch, f"{matched:.4f}", *answers)
+            same_bits = "yes" if same else "no"
+            outcome = "PASSED" if passed else "FAILED"
+            table.add_row(way.__name__, batch, f"{matched:.4f}", same_bits, outcome)
     return table, all_passed
 
 
@@ -147,9 +147,9 @@ def work() -> bool:
     device = join(args.definition, WITH_BIAS)
 
     checks, all_passed = check_ways(args, device)
-    print_tables([checks])
+    print_table(checks)
     if device != "cpu":
-        print_tables([times_of(args, device)])
+        print_table(times_of(args, device))
     return all_passed
 
 

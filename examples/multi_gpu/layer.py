@@ -125,6 +125,11 @@ def tokens_of(layer: str, counts: list[int], rank: int, device: str, seed: int =
     return routed_tokens(layer, x, scale, logits, bias, counts)
 
 
+def same_tokens(layer: str, count: int, device: str, seed: int = 0) -> Tokens:
+    """Return tokens that are the same on all ranks."""
+    return tokens_of(layer, [count], 0, device, seed)
+
+
 def routed_tokens(layer, x, scale, logits, bias, counts) -> Tokens:
     """Return tokens with the experts that the model's router chooses by these logits."""
     route = router(layer)

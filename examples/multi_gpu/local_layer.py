@@ -43,7 +43,9 @@ def summed_function_of(name: str, share: Share) -> tuple[Callable, type] | None:
 
     module, function = import_solution(name, share)
     summed = getattr(module, f"{function}_allreduce", None)
-    return summed and (summed, module.Peers)
+    if summed is None:
+        return None
+    return summed, module.Peers
 
 
 def import_solution(name: str, share: Share) -> tuple[ModuleType, str]:
