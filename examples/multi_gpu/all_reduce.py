@@ -17,14 +17,14 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from layer import WITHOUT_SHARED_EXPERTS, Share, expert_share, tokens_of, weights_of, width_share
-from local_layer import REFERENCE, arguments_of, layer_key_of, output_for
+from layer import WITHOUT_SHARED_EXPERTS, Share, expert_share, same_tokens, weights_of, width_share
+from local_layer import REFERENCE, arguments_of, output_for
 from moebench.core import interpreter  # noqa: F401  before anything imports Triton
 from moebench.core.errors import UserError
 from moebench.operators.catalogue import layer_key_named, layer_sizes
 from moebench.operators.fp8.reference import BLOCK
 from moebench.packing import pack
-from ranks import join, on_all_ranks, print_tables, run_ranks
+from ranks import join, least_on_ranks, print_table, run_ranks
 from rich.table import Table
 from sum_checks import check_ways
 from sums import Ways, ways_of
@@ -75,22 +75,22 @@ def check_arguments(args: argparse.Namespace) -> None:
 
 def packed_key(args: argparse.Namespace) -> str:
     """Return the key of the definition that the solution is packed for."""
-    share = SPLITS[args.split](args.definition, 0, args.shares)
-    return layer_key_of(share, share.is_routed)
+    return SPLITS[args.split](args.definition, 0, args.shares).definition_key
 
 
 def layers_that_fit(share: Share, device: str) -> list[list]:
     """Return the weights of as many layers as fit, up to LAYERS, as a definition's arguments."""
-    first = weights_of(share, device, gate_first=share.is_routed)
+    first = weights_of(share, device)
     layer_bytes = sum(tensor.nbytes for tensor in first.tensors())
     free, _ = torch.cuda.mem_get_info()
-    more = int(free * 0.8) // layer_bytes
-    (count,) = on_all_ranks([min(LAYERS, 1 + more)], least=True, device=device)
+    fitting_here = 1 + int(free * 0.8) // layer_bytes
+    (fitting,) = least_on_ranks([fitting_here], device)
+    count = min(LAYERS, int(fitting))
 
-    layers = [arguments_of(first, share, share.is_routed)]
-    for seed in range(1, int(count)):
-        weights = weights_of(share, device, gate_first=share.is_routed, seed=seed)
-        layers.append(arguments_of(weights, share, share.is_routed))
+    layers = [arguments_of(first, share)]
+    for seed in range(1, count):
+        weights = weights_of(share, device, seed)
+        layers.append(arguments_of(weights, share))
     return layers
 
 
@@ -105,21 +105,30 @@ def model_of(way: Callable, layers: list[list], inputs: list[list], output) -> C
     return run
 
 
+def inputs_of_layers(share: Share, count: int, device: str) -> list[list[torch.Tensor]]:
+    """Return the tokens' arguments for each of LAYERS layers."""
+    inputs = []
+    for seed in range(LAYERS):
+        tokens = same_tokens(share.layer, count, device, seed)
+        inputs.append(tokens.inputs_of(share))
+    return inputs
+
+
 def times_of(ways: Ways, args: argparse.Namespace, share: Share, device: str) -> Table:
     """Return the table of times, and append them to --record."""
     timed = {ALONE: ways.layer, **ways.sums}
     table = Table("T", *timed, title=f"us a layer, a graph of {LAYERS}, slowest rank")
     layers = layers_that_fit(share, device)
     for count in args.tokens:
-        inputs = []
-        for seed in range(LAYERS):
-            tokens = tokens_of(share.layer, [count], 0, device, seed)
-            inputs.append(tokens.inputs_of(share))
+        inputs = inputs_of_layers(share, count, device)
         output = output_for(inputs[0][0], share.layer)
+        models = {}
+        for name, way in timed.items():
+            models[name] = model_of(way, layers, inputs, output)
 
-        models = {name: model_of(way, layers, inputs, output) for name, way in timed.items()}
         us = graph_us(models, args.rounds, LAYERS)
-        table.add_row(str(count), *[f"{us[name]:.1f}" for name in timed])
+        texts = [f"{time:.1f}" for time in us.values()]
+        table.add_row(str(count), *texts)
         record(args, count, len(layers), us)
     return table
 
@@ -164,10 +173,10 @@ def work() -> bool:
     checks, all_passed = check_ways(ways, share, args.tokens, device)
     parts = f"{args.split} in {args.shares}, {dist.get_world_size()} ranks"
     checks.title = f"{args.solution}: {args.definition}, {parts}"
-    print_tables([checks])
+    print_table(checks)
 
     if device != "cpu" and args.rounds:
-        print_tables([times_of(ways, args, share, device)])
+        print_table(times_of(ways, args, share, device))
     if ways.peers is not None:
         torch.cuda.synchronize()
         ways.peers.check()

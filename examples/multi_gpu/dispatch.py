@@ -11,6 +11,7 @@ process, over gloo. torchrun ends all ranks when one dies.
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch.distributed as dist
@@ -22,7 +23,7 @@ from moebench.judging.tolerances import TOLERANCES, matched_ratios
 from moebench.operators.catalogue import layer_key_named, layer_sizes
 from moebench.operators.fp8.routed import routed_key
 from moebench.packing import pack
-from ranks import join, on_all_ranks, print_tables, run_ranks
+from ranks import join, least_on_ranks, print_table, run_ranks
 from rich.table import Table
 from timing import measure
 from ways import exchange, gather
@@ -71,9 +72,8 @@ def batches_of(device: str) -> dict[str, list[int]]:
 
 def expected_outputs(layer: str, batches: dict[str, Tokens], device: str) -> dict:
     """Return what the reference of the whole layer makes of each batch."""
-    whole = expert_share(layer, 0, 1)
-    weights = weights_of(whole, device, gate_first=True)
-    reference = local_layer(REFERENCE, whole, weights, routed=True)
+    whole = replace(expert_share(layer, 0, 1), is_routed=True)
+    reference = local_layer(REFERENCE, whole, weights_of(whole, device))
     expected = {}
     for batch, tokens in batches.items():
         expected[batch] = reference(*tokens.routed_inputs)
@@ -85,26 +85,25 @@ def check(steps: Callable, tokens: Tokens, expected, device: str) -> tuple[float
     *_, first = steps(tokens)
     *_, second = steps(tokens)
     matched = matched_ratios(first, expected)[TOLERANCE.name]
-    same = first.equal(second)
-    matched, same = on_all_ranks([matched, same], least=True, device=device)
+    matched, same = least_on_ranks([matched, first.equal(second)], device)
     return matched, bool(same)
 
 
 def run_way(way: Callable, args: argparse.Namespace, device: str) -> Callable:
     """Return a way's steps with the solution for this rank's experts."""
     share = expert_share(args.definition, dist.get_rank(), dist.get_world_size())
-    routed = way is exchange
-    weights = weights_of(share, device, gate_first=routed)
-    return partial(way, local_layer(args.solution, share, weights, routed))
+    share = replace(share, is_routed=way is exchange)
+    experts = local_layer(args.solution, share, weights_of(share, device))
+    return partial(way, experts)
 
 
 def check_ways(args: argparse.Namespace, device: str) -> tuple[Table, bool]:
     """Return the table of all checks, and whether all passed."""
     layer = args.definition
+    table = Table("way", "tokens", "matched", "same bits twice", "result")
     experts = layer_sizes()[layer]["num_experts"]
     ranks = f"{dist.get_world_size()} ranks, {dist.get_backend()}"
-    title = f"{args.solution}: {experts} experts on {ranks}"
-    table = Table("way", "tokens", "matched", "same bits twice", "result", title=title)
+    table.title = f"{args.solution}: {experts} experts on {ranks}"
     table.caption = str(TOLERANCE)
 
     batches = {}
@@ -119,8 +118,9 @@ def check_ways(args: argparse.Namespace, device: str) -> tuple[Table, bool]:
             matched, same = check(steps, tokens, expected[batch], device)
             passed = same and matched >= TOLERANCE.ratio
             all_passed &= passed
-            answers = ["yes" if same else "no", "PASSED" if passed else "FAILED"]
-            table.add_row(way.__name__, batch, f"{matched:.4f}", *answers)
+            same_bits = "yes" if same else "no"
+            outcome = "PASSED" if passed else "FAILED"
+            table.add_row(way.__name__, batch, f"{matched:.4f}", same_bits, outcome)
     return table, all_passed
 
 
@@ -147,9 +147,9 @@ def work() -> bool:
     device = join(args.definition, WITH_BIAS)
 
     checks, all_passed = check_ways(args, device)
-    print_tables([checks])
+    print_table(checks)
     if device != "cpu":
-        print_tables([times_of(args, device)])
+        print_table(times_of(args, device))
     return all_passed
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from moebench.operators.catalogue import layer_sizes, router
 from moebench.operators.fp8.reference import BLOCK
-from moebench.operators.fp8.routed import router_inside
+from moebench.operators.fp8.routed import routed_key, router_inside
 
 FP8 = torch.float8_e4m3fn
 
@@ -34,11 +34,17 @@ class Share:
     layer: str
     experts: range
     columns: range
+    is_routed: bool  # whether the rank computes it behind the router; else the router is inside
 
     @property
-    def is_routed(self) -> bool:
-        """Whether a rank computes it behind the router. A router with a bias is in the layer."""
-        return not has_bias(self.layer)
+    def sizes(self) -> dict:
+        """Return the sizes of the whole layer."""
+        return layer_sizes()[self.layer]
+
+    @property
+    def definition_key(self) -> str:
+        """Return the layer key of the definition that the rank computes its part of."""
+        return routed_key(self.layer) if self.is_routed else self.layer
 
 
 def part_of(size: int, rank: int, ranks: int) -> range:
@@ -46,17 +52,25 @@ def part_of(size: int, rank: int, ranks: int) -> range:
 
 
 def expert_share(layer: str, rank: int, ranks: int) -> Share:
-    """Return a rank's part of a layer whose experts are split: expert parallelism."""
+    """Return a rank's part of a layer whose experts are split: expert parallelism.
+
+    A router with a bias is inside.
+    """
     sizes = layer_sizes()[layer]
     experts = part_of(sizes["num_experts"], rank, ranks)
-    return Share(layer, experts, range(sizes["intermediate_size"]))
+    columns = range(sizes["intermediate_size"])
+    return Share(layer, experts, columns, is_routed=not has_bias(layer))
 
 
 def width_share(layer: str, rank: int, ranks: int) -> Share:
-    """Return a rank's part of a layer whose width is split: tensor parallelism."""
+    """Return a rank's part of a layer whose width is split: tensor parallelism.
+
+    A router with a bias is inside.
+    """
     sizes = layer_sizes()[layer]
+    experts = range(sizes["num_experts"])
     columns = part_of(sizes["intermediate_size"], rank, ranks)
-    return Share(layer, range(sizes["num_experts"]), columns)
+    return Share(layer, experts, columns, is_routed=not has_bias(layer))
 
 
 # ---- tokens ----
@@ -111,6 +125,11 @@ def tokens_of(layer: str, counts: list[int], rank: int, device: str, seed: int =
     return routed_tokens(layer, x, scale, logits, bias, counts)
 
 
+def same_tokens(layer: str, count: int, device: str, seed: int = 0) -> Tokens:
+    """Return tokens that are the same on all ranks."""
+    return tokens_of(layer, [count], 0, device, seed)
+
+
 def routed_tokens(layer, x, scale, logits, bias, counts) -> Tokens:
     """Return tokens with the experts that the model's router chooses by these logits."""
     route = router(layer)
@@ -137,20 +156,20 @@ class Weights:
         return self.w13, self.w13_scale, self.w2, self.w2_scale
 
 
-def weights_of(share: Share, device: str, gate_first: bool, seed: int = 0) -> Weights:
-    """Return the weights of a share. A weight is the same whichever rank has it.
-
-    gate_first: rows of `gate` before those of `up`, as the routed definitions have them.
-    """
-    weights = empty_weights(share, device)
+def weights_of(share: Share, device: str, seed: int = 0) -> Weights:
+    """Return the weights of a share. A weight is the same whichever rank has it."""
+    hidden = share.sizes["hidden_size"]
+    whole_width = share.sizes["intermediate_size"]
     columns = slice(share.columns.start, share.columns.stop)
     blocks = slice(columns.start // BLOCK, columns.stop // BLOCK)
+
+    weights = empty_weights(share, device)
     for at, expert in enumerate(share.experts):
         expert_seed = 1_000_003 * (seed + 1) + expert
         source = torch.Generator(device).manual_seed(expert_seed)
-        w13, w13_scale = random_matrix(share.layer, "w13", source)
-        w2, w2_scale = random_matrix(share.layer, "w2", source)
-        if gate_first:
+        w13, w13_scale = random_matrix((2, whole_width, hidden), source)
+        w2, w2_scale = random_matrix((hidden, whole_width), source)
+        if share.is_routed:  # these definitions have the rows of `gate` before those of `up`
             w13 = w13.flip(0)
             w13_scale = w13_scale.flip(0)
 
@@ -165,7 +184,7 @@ def empty_weights(share: Share, device: str) -> Weights:
     """Return memory for the weights of a share."""
     experts = len(share.experts)
     width = len(share.columns)
-    hidden = layer_sizes()[share.layer]["hidden_size"]
+    hidden = share.sizes["hidden_size"]
     blocks = width // BLOCK
     hidden_blocks = hidden // BLOCK
     return Weights(
@@ -177,15 +196,13 @@ def empty_weights(share: Share, device: str) -> Weights:
 
 
 def random_matrix(
-    layer: str, name: str, source: torch.Generator
+    shape: tuple[int, ...], source: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return an expert's whole W13 [2, I, H] or W2 [H, I], and its scales; both fp32."""
-    hidden = layer_sizes()[layer]["hidden_size"]
-    width = layer_sizes()[layer]["intermediate_size"]
-    shape = (2, width, hidden) if name == "w13" else (hidden, width)
-    *experts, rows, columns = shape
-    scale_shape = (*experts, rows // BLOCK, columns // BLOCK)
+    """Return a matrix of weights [..., rows, columns], and its scales; both fp32."""
+    *first_sizes, rows, columns = shape
+    scale_shape = (*first_sizes, rows // BLOCK, columns // BLOCK)
+    random = {"generator": source, "device": source.device}
 
-    values = torch.randn(shape, generator=source, device=source.device)
-    scales = 0.5 + torch.rand(scale_shape, generator=source, device=source.device)
+    values = torch.randn(shape, **random)
+    scales = 0.5 + torch.rand(scale_shape, **random)
     return values, scales * columns**-0.5

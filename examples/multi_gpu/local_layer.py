@@ -15,7 +15,6 @@ from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry
 from layer import Share, Weights
 from moebench.operators.catalogue import definition, layer_sizes
-from moebench.operators.fp8.routed import routed_key
 from moebench.packing import pack
 
 REFERENCE = "reference"  # in place of a solution's name
@@ -25,22 +24,17 @@ EXPERTS = re.compile(r"\b(NUM_LOCAL_EXPERTS|kNumLocalExperts) = \d+")
 COLUMNS = re.compile(r"\b(INTERMEDIATE_SIZE|kIntermediate) = \d+")
 
 
-def layer_key_of(share: Share, routed: bool) -> str:
-    return routed_key(share.layer) if routed else share.layer
-
-
-def function_of(name: str, share: Share, routed: bool) -> Callable:
+def function_of(name: str, share: Share) -> Callable:
     """Return the function that computes a share, with the arguments of the layer's definition.
 
-    The last one is the output. routed: behind a router, not with it inside. The reference takes the
-    sizes from the weights.
+    The last one is the output. The reference takes the sizes from the weights.
     """
     if name == REFERENCE:
-        layer = definition(layer_key_of(share, routed))
+        layer = definition(share.definition_key)
         reference = BuilderRegistry.get_instance().build_reference(layer)
         return reference.call_destination_passing
 
-    module, function = import_solution(name, share, routed)
+    module, function = import_solution(name, share)
     return getattr(module, function)
 
 
@@ -49,15 +43,17 @@ def summed_function_of(name: str, share: Share) -> tuple[Callable, type] | None:
     if name == REFERENCE:
         return None
 
-    module, function = import_solution(name, share, share.is_routed)
+    module, function = import_solution(name, share)
     summed = getattr(module, f"{function}_allreduce", None)
-    return summed and (summed, module.Peers)
+    if summed is None:
+        return None
+    return summed, module.Peers
 
 
-def import_solution(name: str, share: Share, routed: bool) -> tuple[ModuleType, str]:
+def import_solution(name: str, share: Share) -> tuple[ModuleType, str]:
     """Return the solution's module, packed for the sizes of this share, and its function's name."""
-    solution = pack.pack(name)[layer_key_of(share, routed)]
-    form = "routed" if routed else "whole"
+    solution = pack.pack(name)[share.definition_key]
+    form = "routed" if share.is_routed else "whole"
     package = f"{name}_{form}_e{len(share.experts)}_i{len(share.columns)}"
     if package not in sys.modules:
         folder = tempfile.mkdtemp(prefix="share-")
@@ -80,11 +76,11 @@ def write_sources(solution: Solution, share: Share, folder: Path) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def arguments_of(weights: Weights, share: Share, routed: bool) -> list:
+def arguments_of(weights: Weights, share: Share) -> list:
     """Return the arguments of a definition behind the tokens' and before the output."""
     arguments = [*weights.tensors(), share.experts.start]
-    if not routed:
-        arguments.append(layer_sizes()[share.layer]["routed_scaling_factor"])
+    if not share.is_routed:
+        arguments.append(share.sizes["routed_scaling_factor"])
     return arguments
 
 
@@ -94,13 +90,13 @@ def output_for(tokens: torch.Tensor, layer: str) -> torch.Tensor:
     return torch.full(size, float("nan"), dtype=torch.bfloat16, device=tokens.device)
 
 
-def local_layer(name: str, share: Share, weights: Weights, routed: bool) -> Callable:
+def local_layer(name: str, share: Share, weights: Weights) -> Callable:
     """Return a function of the definition's inputs before the weights.
 
     It returns what this share adds to the layer's output, [T, H] bf16.
     """
-    function = function_of(name, share, routed)
-    arguments = arguments_of(weights, share, routed)
+    function = function_of(name, share)
+    arguments = arguments_of(weights, share)
 
     def partial_output(*inputs: torch.Tensor) -> torch.Tensor:
         output = output_for(inputs[0], share.layer)

@@ -50,18 +50,18 @@ def check_layer(layer: str, layers: list[str], ranks: int) -> None:
         raise UserError(f"ranks: got {ranks}, want a divisor of {experts} experts")
 
 
-def on_all_ranks(values: list[float], least: bool, device: str) -> list[float]:
-    """Return the least, or the greatest, of each value over the ranks."""
-    reduced = torch.tensor(values, dtype=torch.float64, device=device)
-    dist.all_reduce(reduced, dist.ReduceOp.MIN if least else dist.ReduceOp.MAX)
-    return reduced.tolist()
+def least_on_ranks(values: list[float], device: str) -> list[float]:
+    """Return the least of each value over the ranks."""
+    least = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    return least.tolist()
 
 
-def print_tables(tables: list[Table]) -> None:
-    """Print those with rows, on the first rank."""
-    width = None if sys.stdout.isatty() else 120
-    console = Console(quiet=dist.get_rank() > 0, width=width)
-    console.print(*(table for table in tables if table.rows))
+def print_table(table: Table) -> None:
+    """Print a table on the first rank."""
+    if dist.get_rank() == 0:
+        width = None if sys.stdout.isatty() else 120
+        Console(width=width).print(table)
 
 
 def run_ranks(main: Callable[[], bool]) -> int:

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from layer import Share, Tokens, routed_tokens, tokens_of, weights_of
+from layer import Share, Tokens, routed_tokens, same_tokens, weights_of
 from local_layer import REFERENCE, arguments_of, local_layer
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
 from moebench.operators.catalogue import layer_sizes
-from ranks import on_all_ranks
+from ranks import least_on_ranks
 from rich.table import Table
 from sums import Ways
 
 TOLERANCE = TOLERANCES["relaxed"]
 UNLIKELY = 50.0  # what is taken off the logits of experts that no token shall choose
 LATE_SECONDS = 0.2
-HEAD = ("way", "T", "case", "matched", "ranks alike", "twice alike", "result")
+HEAD = ("T", "case", "way", "matched", "ranks alike", "twice alike", "result")
 
 
 @dataclass(frozen=True)
@@ -55,34 +55,38 @@ class Result:
 
 def check_ways(ways: Ways, share: Share, tokens: list[int], device: str) -> tuple[Table, bool]:
     """Return the table of all checks at these numbers of tokens, and whether all passed."""
-    weights = weights_of(share, device, gate_first=share.is_routed)
-    reference = local_layer(REFERENCE, share, weights, share.is_routed)
-    arguments = arguments_of(weights, share, share.is_routed)
+    weights = weights_of(share, device)
+    reference = local_layer(REFERENCE, share, weights)
+    arguments = arguments_of(weights, share)
 
     table = Table(*HEAD, caption=str(TOLERANCE))
     all_passed = True
-    cases = cases_of(share.layer, tokens, device)
-    expected = [expected_output(reference, case.tokens.inputs_of(share)) for case in cases]
-    for name, way in ways.sums.items():
-        for case, output in zip(cases, expected, strict=True):
-            inputs = case.tokens.inputs_of(share)
-            result = check(way, case, [*inputs, *arguments], output)
+    for case in cases_of(share.layer, tokens, device):
+        inputs = case.tokens.inputs_of(share)
+        expected = expected_output(reference, inputs)
+        count = str(len(case.tokens.x))
+        for name, way in ways.sums.items():
+            result = check(way, case, [*inputs, *arguments], expected)
             all_passed &= result.passed
-            table.add_row(name, str(len(case.tokens.x)), case.name, *result.texts())
+            table.add_row(count, case.name, name, *result.texts())
     return table, all_passed
 
 
 def cases_of(layer: str, tokens: list[int], device: str) -> list[Case]:
     """Return a case for each number of tokens, and those that are likely to go wrong."""
-    cases = [Case("", tokens_of(layer, [count], 0, device)) for count in tokens]
-    for count in (min(tokens), max(tokens)):
-        cases.append(Case("first experts only", with_first_experts(layer, count, device)))
-
+    few = min(tokens)
+    many = max(tokens)
     last_rank = dist.get_world_size() - 1
-    few = tokens_of(layer, [min(tokens)], 0, device)
-    cases.append(Case("first rank late", few, late_rank=0))
-    cases.append(Case("last rank late", few, late_rank=last_rank))
-    cases.append(Case("no token", tokens_of(layer, [0], 0, device)))
+
+    cases = [Case("", same_tokens(layer, count, device)) for count in tokens]
+    few_tokens = same_tokens(layer, few, device)
+    cases += [
+        Case("first experts only", with_first_experts(layer, few, device)),
+        Case("first experts only", with_first_experts(layer, many, device)),
+        Case("first rank late", few_tokens, late_rank=0),
+        Case("last rank late", few_tokens, late_rank=last_rank),
+        Case("no token", same_tokens(layer, 0, device)),
+    ]
     return cases
 
 
@@ -95,7 +99,7 @@ def with_first_experts(layer: str, count: int, device: str) -> Tokens:
     experts_of_groups = sizes["num_experts"] // groups
     first = max(experts_of_groups // 2, 2 * sizes["top_k"])
 
-    tokens = tokens_of(layer, [count], 0, device)
+    tokens = same_tokens(layer, count, device)
     logits = tokens.logits.clone()
     logits[:, first:] -= UNLIKELY
     bias = torch.zeros_like(tokens.bias)
@@ -135,5 +139,5 @@ def check(way: Callable, case: Case, arguments: list, expected: torch.Tensor) ->
     matched = matched_ratios(first, expected)[TOLERANCE.name]
     same_on_ranks = all(part.equal(first) for part in gathered(first))
     values = [matched, same_on_ranks, first.equal(second)]
-    matched, same_on_ranks, same_twice = on_all_ranks(values, least=True, device=first.device)
+    matched, same_on_ranks, same_twice = least_on_ranks(values, first.device)
     return Result(matched, bool(same_on_ranks), bool(same_twice))

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from layer import Share
 from local_layer import function_of, summed_function_of
-from moebench.operators.catalogue import layer_sizes
 
 GROUP_SUM = "group's all-reduce"
 ONE_SHOT = "symmetric memory, one-shot"
@@ -31,12 +30,12 @@ class Ways:
 
 def ways_of(solution: str, share: Share, most_tokens: int, device: str) -> Ways:
     """Return the ways that a solution and the machine have. All ranks call it together."""
-    layer = function_of(solution, share, share.is_routed)
+    layer = function_of(solution, share)
     sums = {GROUP_SUM: group_sum(layer)}
     if device == "cpu":
         return Ways(layer, sums)
 
-    rows = symmetric_rows(most_tokens, layer_sizes()[share.layer]["hidden_size"], device)
+    rows = symmetric_rows(most_tokens, share.sizes["hidden_size"], device)
     sums[ONE_SHOT] = symmetric_sum(layer, rows, torch.ops.symm_mem.one_shot_all_reduce_out)
     sums[TWO_SHOT] = symmetric_sum(layer, rows, torch.ops.symm_mem.two_shot_all_reduce_out)
 

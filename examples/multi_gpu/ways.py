@@ -22,6 +22,21 @@ def gather(experts: Callable, tokens: Tokens) -> Iterator[torch.Tensor | None]:
     are dropped again.
     """
     most = max(*tokens.counts, 1)  # so no collective is empty
+    x, scale, logits = gathered(tokens, most)
+    yield
+
+    results = experts(logits, tokens.bias, x, scale.t().contiguous())
+    yield
+
+    total = reduced(results, tokens.counts, most)
+    yield total[: len(tokens.x)]
+
+
+def gathered(tokens: Tokens, most: int) -> list[torch.Tensor]:
+    """Return x, scale and logits of all ranks' tokens, in the order of the ranks.
+
+    most: the tokens of the rank that has most.
+    """
     sent = padded(joined(tokens.x, tokens.scale, tokens.logits), most)
     all_rows = sent.new_empty(len(tokens.counts) * most, sent.shape[1])
     dist.all_gather_into_tensor(all_rows, sent)
@@ -29,18 +44,20 @@ def gather(experts: Callable, tokens: Tokens) -> Iterator[torch.Tensor | None]:
     rows = []
     for rows_of_rank, count in zip(all_rows.split(most), tokens.counts, strict=True):
         rows.append(rows_of_rank[:count])
-    x, scale, logits = parted(torch.cat(rows), tokens.x, tokens.scale, tokens.logits)
-    yield
+    return parted(torch.cat(rows), tokens.x, tokens.scale, tokens.logits)
 
-    results = experts(logits, tokens.bias, x, scale.t().contiguous())
-    yield
 
-    if min(tokens.counts) < most:
-        results_of_ranks = results.split(tokens.counts)
+def reduced(results: torch.Tensor, counts: list[int], most: int) -> torch.Tensor:
+    """Return the sum over the ranks, in bf16, of their results for this rank's tokens, [most, H].
+
+    results: of all ranks' tokens, in the order of the ranks.
+    """
+    if min(counts) < most:
+        results_of_ranks = results.split(counts)
         results = torch.cat([padded(each, most) for each in results_of_ranks])
     total = results.new_empty(most, results.shape[1])
-    dist.reduce_scatter_tensor(total, results)  # in bf16
-    yield total[: len(tokens.x)]
+    dist.reduce_scatter_tensor(total, results)
+    return total
 
 
 def exchange(experts: Callable, tokens: Tokens) -> Iterator[torch.Tensor | None]:

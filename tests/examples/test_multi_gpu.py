@@ -60,10 +60,8 @@ def test_shares_make_up_the_layer(example, split, name):
 
     def output(rank, ranks):
         share = share_of(name, rank, ranks)
-        weights = layer.weights_of(share, "cpu", gate_first=share.is_routed)
-        reference = local_layer.local_layer(
-            local_layer.REFERENCE, share, weights, routed=share.is_routed
-        )
+        weights = layer.weights_of(share, "cpu")
+        reference = local_layer.local_layer(local_layer.REFERENCE, share, weights)
         return reference(*tokens.inputs_of(share)).float()
 
     whole = output(0, 1)

@@ -21,8 +21,8 @@ ENGINES = paths.RECORDS / "engines"
 EXPERTS_BY = {
     "triton": "Triton",
     "deep_gemm": "DeepGEMM",
-    "solution": "hopper_fused",
-    "solution_sum": "hopper_fused with its sum",
+    "solution": "ours",
+    "solution_sum": "ours, with its sum",
 }
 PROMPTS = {"many tokens": "long", "few tokens": "short"}
 

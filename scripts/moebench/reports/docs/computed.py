@@ -94,12 +94,14 @@ def less_in_sglang(runs: list[str], than: list[str]) -> list[str]:
 
 
 @named
-def sum_in_vllm(layers: int, concurrencies: list[int]) -> list[str]:
+def sum_in_vllm(layers: int, concurrencies: list[int], since: str = "") -> list[str]:
     """Return how much less or more time per token the server takes that leaves the sum over ranks
     to the solution than the one that does not, in %, at each concurrency.
+
+    since: of which date on.
     """
     runs = engines.vllm_runs(layers)
-    tpot = runs.groupby(["backend", "concurrency"]).median_tpot_ms.median()
+    tpot = runs[runs.date >= since].groupby(["backend", "concurrency"]).median_tpot_ms.median()
     change = (tpot.solution_sum / tpot.solution - 1).abs()
     return [percent(change[each], 1) for each in concurrencies]
 
@@ -168,30 +170,31 @@ def applied_calls() -> list[str]:
 # Several GPUs
 
 
-def beyond_layer(gpu: str, ranks: int, tokens: int) -> dict[str, float]:
+def beyond_layer(definition: str, gpu: str, ranks: int, tokens: int) -> dict[str, float]:
     """Return way to sum -> us beyond the layer alone, of a layer that is split by width."""
-    wanted = (gpu, ranks, "width", ranks, tokens)
+    wanted = (definition, gpu, ranks, "width", ranks, tokens)
     for point in layer_times.all_reduce_points():
-        if (point.gpu, point.ranks, point.split, point.shares, point.tokens) == wanted:
+        place = (point.definition, point.gpu, point.ranks, point.split, point.shares, point.tokens)
+        if place == wanted:
             us = dict(point.us)
             alone = us.pop(layer_times.ALONE)
             return {way: time - alone for way, time in us.items()}
-    raise LookupError(f"multi_gpu.jsonl: no point of {ranks} {gpu}, T={tokens}")
+    raise LookupError(f"multi_gpu.jsonl: no point of {definition}, {ranks} {gpu}, T={tokens}")
 
 
 @named
-def all_reduce(gpu: str, ranks: int, tokens: int, ways: list[str]) -> list[str]:
+def all_reduce(definition: str, gpu: str, ranks: int, tokens: int, ways: list[str]) -> list[str]:
     """Return the us beyond the layer alone that these ways to sum take."""
-    us = beyond_layer(gpu, ranks, tokens)
+    us = beyond_layer(definition, gpu, ranks, tokens)
     return [decimal(us[way], 1) for way in ways]
 
 
 @named
-def all_reduce_and_others(gpu: str, ranks: int, tokens: int) -> list[str]:
+def all_reduce_and_others(definition: str, gpu: str, ranks: int, tokens: int) -> list[str]:
     """Return the us beyond the layer alone of this repository's way to sum, of the fastest other
     one and of the slowest.
     """
-    us = beyond_layer(gpu, ranks, tokens)
+    us = beyond_layer(definition, gpu, ranks, tokens)
     ours = us.pop("run_allreduce")
     others = us.values()
     return [decimal(value, 1) for value in (ours, min(others), max(others))]
