@@ -118,7 +118,8 @@ def test_names_and_logs_of_others_are_shown_and_not_obeyed(folder, capsys):
     assert cli.main(command) == 1
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
-    assert "\\x1b[2Jevil" in shown and "\\x1b[31m [bold]x[/]" in shown
+    assert "\\x1b[2Jevil" in shown
+    assert "\\x1b[31m [bold]x[/]" in shown
 
 
 def test_this_repositorys_traces_are_of_its_own_solutions(folder, monkeypatch):

@@ -295,7 +295,8 @@ def test_a_trace_of_another_format_is_left_out_and_named(tmp_path):
     write(root / "traces" / "old.jsonl", []).write_text(json.dumps(old))
     rows, (warning,) = measurements.load([root])
     assert len(rows) == 1
-    assert "old.jsonl:1" in warning and "hardware" in warning
+    assert "old.jsonl:1" in warning
+    assert "hardware" in warning
 
 
 def test_every_figure_is_tied_to_a_source():
