@@ -252,4 +252,5 @@ def test_a_temporary_folder_that_is_full_is_named(folder, monkeypatch, refusal):
 
     status, line = refusal("run", "--solutions", "good", "--workloads", "16", "--no-save")
     assert status == 1
-    assert tempfile.gettempdir() in line and "TMPDIR" in line
+    assert tempfile.gettempdir() in line
+    assert "TMPDIR" in line

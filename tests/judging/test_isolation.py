@@ -358,11 +358,13 @@ int add(int a, int b) { return a + b; }
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(add, add);
 """
     library = build_library("adds", {"adds.cpp": code})
-    assert library.is_file() and cache_with_a_space in library.parents
+    assert library.is_file()
+    assert cache_with_a_space in library.parents
 
 
 def test_a_solution_inherits_no_variable_of_python_and_no_locale():
     inherited = {"PYTHONHOME": "/x", "LC_ALL": "C", "HOME": "/h"}
     kept = environment.solution_environment(inherited)
-    assert kept["HOME"] == "/h" and kept["LC_ALL"] == "C.UTF-8"
+    assert kept["HOME"] == "/h"
+    assert kept["LC_ALL"] == "C.UTF-8"
     assert "PYTHONHOME" not in kept

@@ -282,7 +282,8 @@ def test_an_address_without_a_cluster_is_refused_in_one_line(address, status, mo
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
     returned, line = refusal("run", "--ray", address)
     assert returned == status
-    assert "--ray" in line and address in line
+    assert "--ray" in line
+    assert address in line
 
 
 def test_without_ray_the_run_is_refused_in_one_line(monkeypatch, refusal):

@@ -160,7 +160,8 @@ def test_a_cache_that_cannot_be_written_is_named_before_anything_runs(
     monkeypatch.setenv("FIB_CACHE_PATH", str(cache))
     status, line = refusal("run", "--definition", "mxfp8_small")
     assert status == 1
-    assert "FIB_CACHE_PATH" in line and str(cache) in line
+    assert "FIB_CACHE_PATH" in line
+    assert str(cache) in line
 
 
 def test_a_fault_of_a_later_definition_is_reported_before_anything_runs(
@@ -432,7 +433,8 @@ def test_the_main_job_on_a_few_workloads(tmp_path, capfd):
     output = str(tmp_path / "traces.jsonl")
     shown = capfd.readouterr()
     assert "Warning" not in shown.out + shown.err
-    assert "[4/4]" in shown.out and output in shown.out
+    assert "[4/4]" in shown.out
+    assert output in shown.out
     assert shown.out.count("hopper_fused: SKIPPED") == 1
     lines = shown.out.replace(output, "").splitlines()
     assert max(map(len, lines)) <= 100
@@ -452,7 +454,8 @@ def test_workloads_at_other_token_counts(routing, active, tmp_path):
 
     assert status == 0
     none, drawn = [trace.workload for trace in traces]
-    assert (none.axes["seq_len"], drawn.axes["seq_len"]) == (0, 13)
+    assert none.axes["seq_len"] == 0
+    assert drawn.axes["seq_len"] == 13
     assert paths.workload_file(NAME).read_bytes() == before
     assert drawn.uuid.encode() not in before
 

@@ -71,7 +71,8 @@ def fault(name="tiny"):
     with pytest.raises(manifest.PackingError) as caught:
         pack.pack(name)
     line = str(caught.value)
-    assert line.startswith(f"{name}: ") and "\n" not in line
+    assert line.startswith(f"{name}: ")
+    assert "\n" not in line
     return line
 
 
@@ -464,7 +465,8 @@ def test_a_broken_solution_leaves_the_others_to_run(broken_file, no_gpu):
 
     solutions, skipped = selection.eligible([], "small", survey())
     assert list(solutions) == ["sound"]
-    assert skipped[0].startswith("tiny: SKIPPED: ") and broken_file in skipped[0]
+    assert skipped[0].startswith("tiny: SKIPPED: ")
+    assert broken_file in skipped[0]
     with pytest.raises(manifest.PackingError):
         selection.eligible(["tiny"], "small", survey())
 

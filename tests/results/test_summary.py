@@ -27,13 +27,16 @@ def test_means_against_statistics_computed_apart(tmp_path):
     assert means.over_fastest == pytest.approx(geometric_mean([1, 1, 2]))
     assert means.score == pytest.approx(fmean([20 / 0.5, 20 / 1.0, 20 / 4.0]))
     assert means.mean_ms == pytest.approx(fmean(fast.values()))
-    assert (means.passed_relaxed, means.workloads, means.complete) == (3, 19, False)
+    assert (means.passed_relaxed, means.workloads) == (3, 19)
+    assert not means.complete
 
 
 def test_stale_rows_are_counted_apart(load):
     rows = load(trace("fast", 7, 1.0, 20.0), trace("fast", 1, 0.5, 20.0, sha1="before"))
     means = summary.by_solution(rows).loc["fast"]
-    assert (means.passed_relaxed, means.stale_relaxed, means.timed) == (1, 1, 1)
+    assert means.passed_relaxed == 1
+    assert means.stale_relaxed == 1
+    assert means.timed == 1
     assert means.score == 20.0
 
 
@@ -97,12 +100,15 @@ def test_passes_of_two_clocks_are_counted_together(load):
     by_events = [trace("fast", 1), trace("fast", 7), trace("fast", 80, status="RUNTIME_ERROR")]
     rows = load(*by_gpu, *by_events)
     means = summary.by_solution(rows[rows.clock == "gpu"], rows).loc["fast"]
-    assert (means.passed_relaxed, means.timed) == (2, 1)
+    assert means.passed_relaxed == 2
+    assert means.timed == 1
 
 
 def test_single_calls_recommend_nothing(load):
     protocol = "warmup=1 iterations=1 trials=1"
     rows = load(*everywhere("fast", 1.0, protocol=protocol))
     means = summary.by_solution(rows).loc["fast"]
-    assert (means.complete, means.best, means.mean_ms) == (True, False, 1.0)
+    assert means.complete
+    assert not means.best
+    assert means.mean_ms == 1.0
     assert best(rows) is None
