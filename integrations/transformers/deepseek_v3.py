@@ -41,7 +41,7 @@ def build(layer_key: str, moe_layers: int, device: str) -> DeepseekV3ForCausalLM
         model = DeepseekV3ForCausalLM._from_config(config, dtype=torch.bfloat16)
     model = model.eval().requires_grad_(False)
 
-    layers = model.model.layers[1:]
+    layers = model.model.layers[1:]  # the first one is dense
     bf16_experts = [layer.mlp.experts for layer in layers]
     linear_names = []
     for name, module in model.named_modules():
