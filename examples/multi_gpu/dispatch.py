@@ -118,6 +118,7 @@ def check_ways(args: argparse.Namespace, device: str) -> tuple[Table, bool]:
             matched, same = check(steps, tokens, expected[batch], device)
             passed = same and matched >= TOLERANCE.ratio
             all_passed &= passed
+
             same_bits = "yes" if same else "no"
             outcome = "PASSED" if passed else "FAILED"
             table.add_row(way.__name__, batch, f"{matched:.4f}", same_bits, outcome)

@@ -54,7 +54,9 @@ def import_solution(name: str, share: Share) -> tuple[ModuleType, str]:
     """Return the solution's module, packed for the sizes of this share, and its function's name."""
     solution = pack.pack(name)[share.definition_key]
     form = "routed" if share.is_routed else "whole"
-    package = f"{name}_{form}_e{len(share.experts)}_i{len(share.columns)}"
+    experts = len(share.experts)
+    columns = len(share.columns)
+    package = f"{name}_{form}_e{experts}_i{columns}"
     if package not in sys.modules:
         folder = tempfile.mkdtemp(prefix="share-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -68,9 +70,11 @@ def import_solution(name: str, share: Share) -> tuple[ModuleType, str]:
 
 def write_sources(solution: Solution, share: Share, folder: Path) -> None:
     """Write a packed solution whose sizes are those of a share."""
+    experts = len(share.experts)
+    columns = len(share.columns)
     for source in solution.sources:
-        text = EXPERTS.sub(rf"\1 = {len(share.experts)}", source.content)
-        text = COLUMNS.sub(rf"\1 = {len(share.columns)}", text)
+        text = EXPERTS.sub(rf"\1 = {experts}", source.content)
+        text = COLUMNS.sub(rf"\1 = {columns}", text)
         path = folder / source.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -86,8 +90,9 @@ def arguments_of(weights: Weights, share: Share) -> list:
 
 def output_for(tokens: torch.Tensor, layer: str) -> torch.Tensor:
     """Return memory for the output of so many tokens, NaN all over."""
-    size = (len(tokens), layer_sizes()[layer]["hidden_size"])
-    return torch.full(size, float("nan"), dtype=torch.bfloat16, device=tokens.device)
+    hidden = layer_sizes()[layer]["hidden_size"]
+    output = torch.empty(len(tokens), hidden, dtype=torch.bfloat16, device=tokens.device)
+    return output.fill_(float("nan"))
 
 
 def local_layer(name: str, share: Share, weights: Weights) -> Callable:
