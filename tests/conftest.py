@@ -21,7 +21,8 @@ if not IS_WORKER:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     # all else that tests and their processes leave behind, torchrun's logs for instance, goes with
     # this folder; its name is short for the sake of sockets
-    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="moe-")
+    TEMPORARY = tempfile.mkdtemp(prefix="moe-")
+    os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY
 
 os.environ["FIB_CACHE_PATH"] = tempfile.mkdtemp(prefix="fib-cache-")
 
@@ -34,7 +35,7 @@ if IS_WORKER:
 
 def pytest_unconfigure():
     if not IS_WORKER:
-        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+        shutil.rmtree(TEMPORARY, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items):

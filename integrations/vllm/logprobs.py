@@ -82,7 +82,7 @@ def ask_all(url: str, words: int) -> dict[str, list[Position]]:
         for _ in range(prompt_set.requests):
             prompts = []
             for _ in range(prompt_set.prompts):
-                prompts.append(source.choices(range(1, words), k=prompt_set.length))
+                prompts.append([source.randrange(1, words) for _ in range(prompt_set.length)])
             positions[name] += ask(url, prompts)
     return positions
 

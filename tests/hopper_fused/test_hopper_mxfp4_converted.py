@@ -32,7 +32,7 @@ TOKENS = 1100  # more than the one launch takes
 def test_no_product_is_left_out(layer_key, file, tmp_path):
     """ptxas did so in an unrolled loop of three K blocks, and put an HGMMA where each had been."""
     texts = packed_texts(SOLUTION, layer_key)
-    cubin = sass.compile_cubin(texts, f"{FOLDER}/{file}", tmp_path, "90a")
+    cubin = sass.compiled(texts, f"{FOLDER}/{file}", tmp_path, "90a").cubin
     functions = sass.disassemble(cubin)
 
     assert sass.released_in_flight(functions) == set()

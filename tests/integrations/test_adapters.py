@@ -367,13 +367,15 @@ def method_of(vllm, adapter):
 # ---- vLLM: a layer's answer ----
 
 
-def routed_in_vllm(ids):
-    """Return ids as vLLM has them and its map to this rank's experts, whose first two exchanged
-    their numbers.
+def routed_in_vllm(ids, exchanged):
+    """Return ids as vLLM has them and its map to this rank's experts.
+
+    exchanged: whether the first two of these have exchanged their numbers.
     """
     numbers = torch.arange(RANKS * LOCAL, dtype=torch.int32)
-    numbers[FIRST] = FIRST + 1
-    numbers[FIRST + 1] = FIRST
+    if exchanged:
+        numbers[FIRST] = FIRST + 1
+        numbers[FIRST + 1] = FIRST
     local = numbers - FIRST
     expert_map = local.where((local >= 0) & (local < LOCAL), -1)
     return numbers[ids].where(ids >= 0, -1), expert_map
@@ -404,15 +406,17 @@ def call_experts(vllm, method, tensors, result):
     reduce.apply(result, tensors["output"], topk_weights, tensors["topk_ids"], False)
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["workspace", "result"])
-def test_vllm_gets_the_layer(vllm, method_of, shared):
+@pytest.mark.parametrize(
+    ("shared", "exchanged"), [(True, True), (False, True), (False, False)], ids=str
+)
+def test_vllm_gets_the_layer(vllm, method_of, shared, exchanged):
     """An argument that this release calls otherwise, ids that are not mapped to this rank's.
 
     shared: whether vLLM's result is a copy of a workspace.
     """
     arguments = layer_arguments(LAYER_KEY, 5, "cpu", offset=FIRST)
     x = torch.randn(5, HIDDEN, generator=torch.Generator().manual_seed(0)).bfloat16()
-    topk_ids, expert_map = routed_in_vllm(arguments["topk_ids"])
+    topk_ids, expert_map = routed_in_vllm(arguments["topk_ids"], exchanged)
     workspace = torch.full_like(x, torch.nan)
     result = torch.full_like(x, torch.nan)
     tensors = {

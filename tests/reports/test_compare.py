@@ -211,7 +211,7 @@ def test_an_output_never_replaces_the_traces(compare, tmp_path):
 
 
 def test_control_characters_of_others_reach_no_terminal(compare, tmp_path):
-    """Nor files: test_files.py and test_html.py."""
+    """Nor files: test_csv_and_json.py and test_html.py."""
     theirs = trace("fast", 1).model_copy(
         update={"solution": "a\x1b[2Jb", "definition": "c\x1b[3Jd"}
     )

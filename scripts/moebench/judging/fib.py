@@ -48,7 +48,7 @@ from moebench.judging import gpu_clock
 STACKS = "MOEBENCH_STACKS"  # in the environment: the folder in which workers write where they hang
 SECONDS_TO_WRITE = 0.5  # that a worker has for that, once it is asked where it is
 # Before a trial's calls are timed. Without a rest, calls of the first solutions that a worker runs
-# on new inputs took up to 12% longer on an H200, at the same clock rates: those of its first 0.1 s,
+# on new inputs took up to 13% longer on an H200, at the same clock rates: those of its first 0.1 s,
 # on a layer of 256 experts. A rest of the device before the first solution alone does not help.
 SECONDS_OF_REST = 0.1
 ENDED = "the process ended: "  # in a log, before how

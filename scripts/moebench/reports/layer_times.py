@@ -141,14 +141,19 @@ def times_table(
 
     times: NaN where a way was not timed. wrong: (T, way) whose output was wrong.
     """
-    fastest = times.drop(columns=ALONE, errors="ignore").min(axis="columns")
+    right = times.drop(columns=ALONE, errors="ignore")
+    for tokens, way in wrong:
+        right.loc[tokens, way] = float("nan")
+    fastest = right.min(axis="columns")
+
     rows = []
     for (tokens, of_tokens), least in zip(times.iterrows(), fastest, strict=True):
         row = [tokens]
         for way, time in of_tokens.items():
-            is_fastest = time == least and way != ALONE
+            is_wrong = (tokens, way) in wrong
+            is_fastest = time == least and way != ALONE and not is_wrong
             text = decimal(time, digits)
-            if (tokens, way) in wrong:
+            if is_wrong:
                 text += ", wrong"
             row.append(Cell(text, "best" if is_fastest else ""))
         rows.append(row)

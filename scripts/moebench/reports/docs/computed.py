@@ -95,15 +95,15 @@ def less_in_sglang(runs: list[str], than: list[str]) -> list[str]:
 
 @named
 def sum_in_vllm(layers: int, concurrencies: list[int], since: str = "") -> list[str]:
-    """Return how much less or more time per token the server takes that leaves the sum over ranks
-    to the solution than the one that does not, in %, at each concurrency.
+    """Return how much less time per token the server takes that leaves the sum over ranks to the
+    solution than the one that does not, in %, at each concurrency.
 
     since: of which date on.
     """
     runs = engines.vllm_runs(layers)
     tpot = runs[runs.date >= since].groupby(["backend", "concurrency"]).median_tpot_ms.median()
-    change = (tpot.solution_sum / tpot.solution - 1).abs()
-    return [percent(change[each], 1) for each in concurrencies]
+    savings = 1 - tpot.solution_sum / tpot.solution
+    return [percent(savings[each], 1) for each in concurrencies]
 
 
 @named
