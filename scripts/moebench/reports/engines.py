@@ -60,7 +60,7 @@ def vllm_runs(layers: int) -> pd.DataFrame:
 
 
 def with_change(value: float, before: float, digits: int) -> str:
-    """Return "3.545 (-9.7%)" for a value and the one that it is compared with; either may be NaN."""
+    """Return "3.545 (-9.7%)": a value and its change against another one. Either may be NaN."""
     if pd.isna(value) or pd.isna(before):
         return decimal(value, digits)
     return f"{decimal(value, digits)} ({value / before - 1:+.1%})"
