@@ -408,7 +408,7 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(
 
     assert first.passed
     recorded = provenance.of_trace(first.evaluated["tiny"].trace)
-    words = ["warmup=7", "iterations=9", "trials=3"]
+    words = ["warmup=7", "iterations=9", "trials=3", f"rest={fib.SECONDS_OF_REST}s"]
     if fib.IS_MAIN_BRANCH:
         words.append("fib=main")
     if clock == "gpu":

@@ -195,17 +195,22 @@ class Plan:
 
     @property
     def protocol(self) -> str:
-        """How times are taken, as traces say it: "warmup=10 iterations=50 trials=3"."""
+        """How times are taken, as traces say it: "warmup=10 iterations=50 trials=3 rest=0.1s".
+
+        Traces without the last word were made before the GPU rested.
+        """
         words = []
         if self.device.on_gpu:
             words.append(f"warmup={self.config.warmup_runs}")
             words.append(f"iterations={self.config.iterations}")
         words.append(f"trials={self.config.num_trials}")
 
-        if not self.device.on_gpu:
+        if self.device.on_gpu:
+            words.append(f"rest={fib.SECONDS_OF_REST}s")
+            if fib.IS_MAIN_BRANCH:
+                words.append("fib=main")
+        else:
             words.append("on the CPU through Triton's interpreter, not timed")
-        elif fib.IS_MAIN_BRANCH:
-            words.append("fib=main")
         if self.clock == "gpu":
             words.append("clock=gpu")
         if self.dataset:
