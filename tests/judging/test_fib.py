@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,7 +162,11 @@ class Process:
             raise EOFError
 
         status = EvaluationStatus.COMPILE_ERROR if name == "wrong" else EvaluationStatus.PASSED
-        evaluation = SimpleNamespace(status=status, inputs=self.asked["inputs"])
+        evaluation = SimpleNamespace(
+            status=status,
+            inputs=self.asked["inputs"],
+            reference_ms=self.asked["ref_mean_latency_ms"],
+        )
         return {"cmd": WorkerResponse.EVALUATION.value, "evaluation": evaluation}
 
     def join(self, timeout):
@@ -174,6 +179,7 @@ class Worker(fib.Worker):
         self._log_dir = log_dir
         self._baselines = {}
         self._failure_records = {}
+        self.references_ms = {}
         self._start_worker()
 
     def _start_worker(self):
@@ -186,6 +192,17 @@ class Worker(fib.Worker):
         return self._worker_proc.exitcode is None
 
 
+@dataclass(frozen=True)
+class RunConfig:
+    """What FIB's runner reads of a configuration, 0.1.2's and its main branch's."""
+
+    timeout_seconds: int = 1
+    profile_baseline: bool = True
+
+    def resolve_eval_config(self, definition):
+        return self
+
+
 # how often the reference is finite on these workloads
 FINITE_TIMES = {"not finite": 0, "finite once": 1}
 
@@ -193,12 +210,15 @@ FINITE_TIMES = {"not finite": 0, "finite once": 1}
 @pytest.fixture
 def runner(monkeypatch, tmp_path):
     """FIB's runner, with a stand-in for its worker process. built: the workloads that a baseline
-    was built for.
+    was built for. timed: those whose reference was timed.
     """
     built = []
+    timed = []
 
-    def build_baseline(workload, **rest):
+    def build_baseline(workload, cfg, **rest):
         built.append(workload.uuid)
+        if cfg.profile_baseline:
+            timed.append(workload.uuid)
         if workload.uuid == "too large":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nand more")
         times = built.count(workload.uuid)
@@ -209,7 +229,7 @@ def runner(monkeypatch, tmp_path):
             definition=None,
             inputs=workload.uuid,
             outputs=[[expected]],
-            mean_latency_ms=1.0,
+            mean_latency_ms=float(len(built)) if cfg.profile_baseline else 0.0,
         )
 
     evaluator = SimpleNamespace(build_baseline=build_baseline)
@@ -220,7 +240,7 @@ def runner(monkeypatch, tmp_path):
     with fib.patched_runner() as started:
 
         def run(uuid, *names):
-            config = SimpleNamespace(timeout_seconds=1, resolve_eval_config=lambda full: None)
+            config = RunConfig()
             return started.run_workload(
                 SimpleNamespace(name="layer", outputs={"output": None}),
                 SimpleNamespace(uuid=uuid),
@@ -230,6 +250,7 @@ def runner(monkeypatch, tmp_path):
             )
 
         run.built = built
+        run.timed = timed
         run.started = started
         run.worker = started._workers[0]
         yield run
@@ -244,6 +265,14 @@ def test_a_solution_that_ends_its_process_costs_no_other_one_its_result(runner):
         assert {result.inputs for result in results.values()} == {uuid}
         assert len(runner.worker._baselines) <= 1, "inputs of an earlier workload hold memory"
     assert runner.built == ["a", "a", "b", "b"]  # again after `dies`
+
+
+def test_a_reference_is_timed_on_the_first_inputs_of_a_workload_alone(runner):
+    for uuid in ("a", "b", "a", "a"):
+        reference_ms = runner(uuid, "first")["first"].reference_ms
+        assert reference_ms == {"a": 1.0, "b": 2.0}[uuid]
+    assert runner.built == ["a", "b", "a", "a"]  # the inputs of each are its own
+    assert runner.timed == ["a", "b"]
 
 
 def test_a_worker_that_cannot_start_again_is_no_solutions_fault(runner, monkeypatch):
@@ -320,13 +349,15 @@ def test_device_memory_is_given_back_after_draws_and_the_reference(monkeypatch):
     assert utils._rand_tensor is before
 
     def run_ref(self, *args):
-        self._baselines["handle"] = SimpleNamespace(outputs=[])
+        self._baselines["handle"] = SimpleNamespace(outputs=[], mean_latency_ms=1.0)
         return "handle"
 
     monkeypatch.setattr(persistent_runner.PersistentSubprocessWorker, "run_ref", run_ref)
     worker = object.__new__(fib.Worker)
     worker._baselines = {"before": 1}
-    assert worker.run_ref(None) == "handle"
+    worker.references_ms = {}
+    layer = SimpleNamespace(name="layer")
+    assert worker.run_ref(layer, SimpleNamespace(uuid="a"), RunConfig()) == "handle"
     assert len(given_back) == 2
     assert set(worker._baselines) == {"handle"}
 
