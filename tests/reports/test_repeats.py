@@ -18,6 +18,8 @@ RUNS = {
     ("A", "fast", 1): [1.15],
     ("A", "other", 1): [1.9],
     ("A", "fast", 2048): [1.9],
+    ("D", "fast", 1): [1.15, 1.15, 1.15],
+    ("D", "other", 1): [4.0, 4.0, 4.0],
 }
 
 
@@ -59,4 +61,5 @@ def test_a_row_has_the_counts_of_a_pair_of_cards(cells):
     rows = {tuple(row[:2]): row[in_range - 1 : in_range + 2] for row in table.rows}
     assert rows["A in B's", "1 to 901"] == [2, 1, 2]
     assert rows["A in B's", "more"] == [1, 0, 0]
+    assert rows["D in B's", "1 to 901"] == [2, 1, 1]
     assert rows["C in B's", "1 to 901"] == [2, 0, None]

@@ -319,12 +319,14 @@ def times_of_main_definition(clock: str) -> pd.Series:
 
 
 @named
-def clocks_apart() -> list[str]:
+def clocks_apart(left_out: str) -> list[str]:
     """Return by how many ms the two clocks differ at one token, at least and at most, and by how
     many % at most the GPU's clock shows less at 14107 tokens.
+
+    left_out: a solution whose own times vary by more than that.
     """
-    events = times_of_main_definition("events")
-    gpu = times_of_main_definition("gpu")
+    events = times_of_main_definition("events").drop(left_out, level="solution")
+    gpu = times_of_main_definition("gpu").drop(left_out, level="solution")
     at_one = (events - gpu).dropna()[1]
     at_most = (1 - gpu / events).dropna()[14107].max()
     return [decimal(at_one.min(), 2), decimal(at_one.max(), 2), percent(at_most)]
@@ -345,6 +347,16 @@ def fib_main_apart() -> list[str]:
 
 
 @named
+def few_tokens_apart(card: str, other: str, left_out: str) -> list[str]:
+    """Return how far the medians of two cards lie apart, in %: in the median up to
+    repeats.MOST_TOKENS, without the solution that is left out, and at most beyond.
+    """
+    both = repeats.on_both(repeats.recorded(), card, other).drop(left_out, level="solution").apart
+    is_many = both.index.get_level_values("tokens") > repeats.MOST_TOKENS
+    return [percent(both[~is_many].median(), 1), percent(both[is_many].max(), 1)]
+
+
+@named
 def cards_apart(shown: list[str]) -> list[str]:
     """Return how far apart both of repeats.CARDS are, in %.
 
@@ -361,11 +373,11 @@ def cards_apart(shown: list[str]) -> list[str]:
 
 
 @named
-def another_day_in(card: str) -> list[str]:
-    """Return how many medians of another day there are, how many of them lie in a card's range with
-    the stated spread, and how many in the range alone.
+def medians_within(card: str, other: str) -> list[str]:
+    """Return how many medians of another card a card has as well, how many of them lie in its range
+    with the stated spread, and how many in the range alone.
     """
-    both = repeats.with_verdicts(repeats.recorded(), card, repeats.ANOTHER_DAY)
+    both = repeats.with_verdicts(repeats.recorded(), card, other)
     return [str(len(both)), str(both.in_spread.sum()), str(both.in_range.sum())]
 
 
