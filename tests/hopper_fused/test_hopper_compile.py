@@ -5,6 +5,7 @@ stage while it is read, or reads past L1's coherence what the kernel before may 
 import re
 import subprocess
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -46,9 +47,9 @@ HOST_CODE_OF = ("full", MXFP4_LAYERS[0])  # whose host code is that of all
 READ_WEIGHTS = [(layer_key, ONE_LAUNCH) for layer_key in MXFP4_LAYERS]
 CASES = [("full", source) for source in HOST_SOURCES]
 CASES.append(("deepseek-v4-pro-ep8-mxfp4", "launch_layer.cu"))
-CASES += [(layer_key, source) for layer_key in FP8_LAYERS for source in FP8_SOURCES]
-CASES += [(NARROW, source) for source in FP8_GEMMS]
-CASES += [(layer_key, source) for layer_key in MXFP4_LAYERS for source in MXFP4_SOURCES]
+CASES += product(FP8_LAYERS, FP8_SOURCES)
+CASES += product([NARROW], FP8_GEMMS)
+CASES += product(MXFP4_LAYERS, MXFP4_SOURCES)
 
 
 @dataclass(frozen=True)

@@ -59,30 +59,35 @@ class WorkTile:
     has_next: int
 
 
+def ceil_div(value, divisor):
+    return -(-value // divisor)
+
+
 class Division:
     """A definition's sizes, and what its headers answer."""
 
     def __init__(self, layer_key, folder):
         sizes = catalogue.layer_sizes()[layer_key]
+        hidden = sizes["hidden_size"]
+        inter = sizes["intermediate_size"]
         sample = "hopper_division.cc"
         self.program = host_program.build_packed("hopper_fused", layer_key, sample, folder)
         self.experts = sizes["num_local_experts"]
-        n_block_pairs = -(-sizes["intermediate_size"] // 256)
-        self.n_blocks = sizes["intermediate_size"] // 32  # of an m_block, in the one launch
-        column_tiles = sizes["hidden_size"] // 64
+        self.n_blocks = inter // 32  # of an m_block, in the one launch
+        column_tiles = hidden // 64
         self.ctas_with_columns = 132 // column_tiles * column_tiles
         # tile scheduler and n_blocks: gemm1's, gemm2's for half of the columns and for all
         self.orders = [
-            ("static", 2 * n_block_pairs),
-            ("dynamic", 2 * -(-sizes["hidden_size"] // 1024)),
-            ("dynamic", 2 * -(-sizes["hidden_size"] // 512)),
+            ("static", 2 * ceil_div(inter, 256)),
+            ("dynamic", 2 * ceil_div(hidden, 1024)),
+            ("dynamic", 2 * ceil_div(hidden, 512)),
         ]
 
     def ask(self, *question):
         """Return rows of integers."""
         command = [self.program, *map(str, question)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        return [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+        output = subprocess.check_output(command, text=True)
+        return [tuple(map(int, line.split())) for line in output.splitlines()]
 
     def number(self, *question):
         ((answer,),) = self.ask(*question)
@@ -127,12 +132,11 @@ def test_few_tokens_every_n_block_is_done_once(division, ctas, share):
     m_blocks = division.number("most") * share // 60
     done = Counter()
     for tile in division.few(ctas, m_blocks):
-        for i in range(tile.num_n_blocks):
-            done[tile.m_block, tile.n_block + i] += 1
+        end = tile.n_block + tile.num_n_blocks
+        for n_block in range(tile.n_block, end):
+            done[tile.m_block, n_block] += 1
 
-    expected = set(product(range(m_blocks), range(division.n_blocks)))
-    assert set(done) == expected
-    assert set(done.values()) <= {1}
+    assert done == Counter(product(range(m_blocks), range(division.n_blocks)))
 
 
 @few_tokens
@@ -148,23 +152,23 @@ def test_few_tokens_work_is_spread_and_in_order(division, ctas, share):
     work = []
     for cta in range(division.ctas_with_columns):
         work.append(sum(tile.num_n_blocks for tile in tiles_of[cta]))
-    assert max(work) - min(work) <= 1
-    assert max(work) <= -(-m_blocks * division.n_blocks // ctas)
+    most = max(work)
+    assert most - min(work) <= 1
+    assert most <= ceil_div(m_blocks * division.n_blocks, ctas)
 
 
 def check_each_row_meets_each_column_once(tiles, rows, n_blocks):
     """Check it by 16 rows. rows: of each expert."""
     done = Counter()
     for tile in tiles:
-        for row in range(tile.m_first, tile.m_first + tile.m_rows, 16):
+        end = tile.m_first + tile.m_rows
+        for row in range(tile.m_first, end, 16):
             done[tile.expert, tile.n_block, row] += 1
 
-    expected = set()
+    expected = Counter()
     for expert, count in enumerate(rows):
-        for row in range(0, count, 16):
-            expected |= {(expert, n_block, row) for n_block in range(n_blocks)}
-    assert set(done) == expected
-    assert set(done.values()) <= {1}
+        expected.update(product([expert], range(n_blocks), range(0, count, 16)))
+    assert done == expected
 
 
 @each_order
@@ -184,8 +188,10 @@ def test_many_tokens_every_row_meets_every_column_once(division, order, ctas, ro
 def test_many_tokens_a_cluster_shares_rows_or_columns(division, order, ctas, rows):
     """Its two CTAs fill each other's stages."""
     scheduler, n_blocks = division.orders[order]
-    tiles_of = by_cta(division.many(scheduler, ctas, n_blocks, rows[: division.experts]))
-    for cta in range(0, max(tiles_of, default=0) + 1, 2):
+    rows = rows[: division.experts]
+    tiles_of = by_cta(division.many(scheduler, ctas, n_blocks, rows))
+    last_cta = max(tiles_of, default=0)
+    for cta in range(0, last_cta + 1, 2):
         for first, second in zip(tiles_of[cta], tiles_of[cta + 1], strict=True):
             if first.multicast_w:
                 expected = replace(first, m_first=first.m_first + BLOCK_M)
@@ -199,9 +205,9 @@ def check_gemm2_begins_with_ready_h(division, ctas, rows):
     """Check `h_ready_except_last_wave`: a CTA signals it when it begins its last tile."""
     _, n_blocks = division.orders[0]
     rows = rows[: division.experts]
+    tiles_of = by_cta(division.many("static", ctas, n_blocks, rows))
     last_experts = set()
-    for tiles in by_cta(division.many("static", ctas, n_blocks, rows)).values():
-        *before_last, last = tiles
+    for *before_last, last in tiles_of.values():
         assert all(tile.has_next for tile in before_last)
         assert not last.has_next
         last_experts.add(last.expert)
@@ -217,10 +223,13 @@ def test_many_tokens_gemm2_begins_with_ready_h(division, ctas, rows):
 
 def test_many_tokens_gemm2_need_not_wait_for_most(division):
     _, n_blocks = division.orders[0]
-    before = division.number("before_last_wave", 132, n_blocks, *[200] * division.experts)
+    rows = [200] * division.experts
+    before = division.number("before_last_wave", 132, n_blocks, *rows)
     # two normal tiles each: the 66 clusters' last are the last ones', of "full" those of four
     # experts and two more
-    assert before == (1 << division.experts - -(-66 // n_blocks)) - 1
+    experts_of_last_wave = ceil_div(66, n_blocks)
+    experts_before = division.experts - experts_of_last_wave
+    assert before == (1 << experts_before) - 1
 
 
 # ---- narrow experts: gemm1's last n_block pads I ----
@@ -246,7 +255,10 @@ def test_narrow_experts_one_tile_of_padding_at_most(narrow, ctas, rows):
     padding = []
     tiles = []
     for tile in narrow.many("static", ctas, NARROW_N_BLOCKS + 1, rows):
-        (padding if tile.n_block == NARROW_N_BLOCKS else tiles).append(tile)
+        if tile.n_block == NARROW_N_BLOCKS:
+            padding.append(tile)
+        else:
+            tiles.append(tile)
 
     assert len(padding) <= 1
     check_each_row_meets_each_column_once(tiles, rows, NARROW_N_BLOCKS)
@@ -257,11 +269,13 @@ def test_narrow_experts_ctas_of_a_cluster_keep_step(narrow, ctas, rows):
     """Its two CTAs fill each other's stages where they share weights."""
     rows = rows[: narrow.experts]
     tiles_of = by_cta(narrow.many("static", ctas, NARROW_N_BLOCKS + 1, rows))
-    for first_cta in {cta // 2 * 2 for cta in tiles_of}:
-        for first, second in zip(tiles_of[first_cta], tiles_of[first_cta + 1], strict=True):
+    first_ctas = {cta // 2 * 2 for cta in tiles_of}
+    for cta in first_ctas:
+        for first, second in zip(tiles_of[cta], tiles_of[cta + 1], strict=True):
             assert first.multicast_w == second.multicast_w
             if first.multicast_w:
-                assert (first.expert, first.n_block) == (second.expert, second.n_block)
+                assert first.expert == second.expert
+                assert first.n_block == second.n_block
                 assert second.m_first == first.m_first + BLOCK_M
 
 

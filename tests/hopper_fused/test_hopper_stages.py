@@ -46,10 +46,15 @@ def libraries():
     return stage_build.build_all(build, COUNTS)
 
 
+def cases_on_device():
+    cases = []
+    for layer_key, counts in COUNTS.items():
+        cases += [(layer_key, num_tokens) for num_tokens in counts]
+    return cases
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("layer_key", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]]
-)
+@pytest.mark.parametrize(("layer_key", "num_tokens"), cases_on_device())
 def test_every_stage_is_right(libraries, layer_key, num_tokens):
     layer = stage_inputs.sizes(layer_key)
     tokens = stage_inputs.tokens(layer, num_tokens, DEVICE)
@@ -65,19 +70,37 @@ def test_every_stage_is_right(libraries, layer_key, num_tokens):
 # ---- a broken stage is named ----
 
 NUMBERS = {"few_tokens": 24, "bypass_tokens": 4, "ctas_per_column_tile": 1}
-SIZES = {"hidden_size": 1024, "intermediate_size": 256}
 # Groups, and some experts of other ranks.
-DS = SIZES | {"num_experts": 64, "num_local_experts": 16, "top_k": 8}
-DS |= {"num_groups": 8, "kept_groups": 4, "renorm": False, "routed": False}
+DS = {
+    "hidden_size": 1024,
+    "intermediate_size": 256,
+    "num_experts": 64,
+    "num_local_experts": 16,
+    "top_k": 8,
+    "num_groups": 8,
+    "kept_groups": 4,
+    "renorm": False,
+    "routed": False,
+}
 # Experts that are no multiple of 32.
-RENORM = SIZES | {"num_experts": 40, "num_local_experts": 40, "top_k": 10}
-RENORM |= {"num_groups": 1, "kept_groups": 1, "renorm": True, "routed": False}
+RENORM = {
+    "hidden_size": 1024,
+    "intermediate_size": 256,
+    "num_experts": 40,
+    "num_local_experts": 40,
+    "top_k": 10,
+    "num_groups": 1,
+    "kept_groups": 1,
+    "renorm": True,
+    "routed": False,
+}
 ROUTED = DS | {"routed": True}
 
 
 def as_bytes(values, dtype=None):
     """Return a tensor's or a list's values, of this type, as bytes."""
-    return torch.as_tensor(values, dtype=dtype).contiguous().view(-1).view(torch.uint8)
+    flat = torch.as_tensor(values, dtype=dtype).flatten()
+    return flat.view(torch.uint8)
 
 
 def int32(values):
@@ -90,22 +113,27 @@ def int16(values):
 
 def scattered(count, index, values):
     """Return bytes of `count` values of one type, NaN or -1 except at these places."""
-    array = torch.full((count * values.element_size(),), 0xFF, dtype=torch.uint8)
-    array.view(values.dtype)[index.flatten()] = values.flatten()
+    num_bytes = count * values.element_size()
+    array = torch.full((num_bytes,), 0xFF, dtype=torch.uint8)
+    elements = array.view(values.dtype)
+    elements[index.flatten()] = values.flatten()
     return array
 
 
 def quantised(h, h_split, columns):
     """Return parts [h_split, rows, I] as bytes of FP8, and scales [rows, I / columns], of h."""
     blocks = h.unflatten(-1, (-1, columns))
-    scale = (blocks.abs().amax(-1) / 448).clamp(min=2.0**-100)
+    largest = blocks.abs().amax(-1)
+    scale = (largest / 448).clamp(min=2.0**-100)
     left = blocks / scale[..., None]
 
     parts = []
     for _ in range(h_split):
-        parts.append(left.to(torch.float8_e4m3fn))
-        left = left - parts[-1].float()
-    return torch.stack(parts).flatten(-2).view(torch.uint8), scale
+        part = left.to(torch.float8_e4m3fn)
+        parts.append(part)
+        left = left - part.float()
+    parts = torch.stack(parts).flatten(-2)
+    return parts.view(torch.uint8), scale
 
 
 class RightLayer:
@@ -122,31 +150,41 @@ class RightLayer:
         self.inter = layer["intermediate_size"]
         self.arguments = stage_inputs.tokens(layer, num_tokens, "cpu")
         self.arguments |= stage_inputs.weights(layer, "cpu")
+
         chosen, weight = stage_references.reference_choice(layer, self.arguments)
         self.choice = hopper_read_out.Choice(chosen, weight)
-        rows_of = hopper_layouts.few_rows if is_few else hopper_layouts.many_rows
-        self.rows = rows_of(layer, chosen)
+        if is_few:
+            self.rows = hopper_layouts.few_rows(layer, chosen)
+        else:
+            self.rows = hopper_layouts.many_rows(layer, chosen)
+        self.num_rows = len(self.rows.token)
         self.row_weight = self.choice.row_weights(self.rows)
 
         self.arrays = self.shared_arrays()
         h = hopper_read_out.h_of(self.arrays, self.rows, layer, self.h_split, is_few)
         self.y = stage_references.reference_y(self.arguments, self.rows, h)
         self.output = stage_references.combined(self.y, self.rows.token_rows)
-        self.arrays |= self.few_arrays() if is_few else self.many_arrays()
+        if is_few:
+            self.arrays |= self.few_arrays()
+        else:
+            self.arrays |= self.many_arrays()
 
     def shared_arrays(self):
-        return {"weight": as_bytes(self.choice.weight), "x_scale": self.x_scales()} | self.h()
+        return {
+            "weight": as_bytes(self.choice.weight),
+            "x_scale": self.x_scales(),
+            **self.h(),
+        }
 
     def x_scales(self):
         blocks = self.hidden // 128
         scales = stage_inputs.token_scales(self.layer, self.arguments)
         scale_by_row = hopper_layouts.values_by_row(scales, self.rows)
         index = hopper_layouts.scale_index(self.rows, blocks)
-        return scattered(len(self.rows.token) * blocks, index, scale_by_row)
+        return scattered(self.num_rows * blocks, index, scale_by_row)
 
     def h(self):
         rows = self.rows
-        count = len(rows.token)
         columns = hopper_layouts.N_BLOCK_COLUMNS if self.is_few else 128  # with one scale
         up, gate = stage_references.reference_halves(self.layer, self.arguments, rows)
         h = torch.nn.functional.silu(gate) * up
@@ -154,71 +192,80 @@ class RightLayer:
         scale = scale * self.row_weight[:, None]
 
         index = hopper_layouts.h_index(rows, self.inter, self.h_split, self.is_few)
-        scale_index = hopper_layouts.scale_index(rows, self.inter // 128, 128 // columns)
+        blocks = self.inter // 128
+        scale_index = hopper_layouts.scale_index(rows, blocks, 128 // columns)
         return {
             "h": scattered(parts.numel(), index, parts),
-            "h_scale": scattered(count * self.inter // columns, scale_index, scale),
+            "h_scale": scattered(scale.numel(), scale_index, scale),
         }
 
     def few_arrays(self):
         rows = self.rows
-        count = len(rows.token)
-        starts = rows.starts
-        rows_from = hopper_read_out.rows_from(rows)[starts]
-        m_blocks = torch.stack([rows.expert[starts], rows_from, starts, 0 * starts], 1)
-        x = hopper_layouts.values_by_row(self.arguments["hidden_states"].view(torch.uint8), rows)
+        x_bytes = self.arguments["hidden_states"].view(torch.uint8)
+        x = hopper_layouts.values_by_row(x_bytes, rows)
         x_index = hopper_layouts.x_index(rows, self.hidden)
         arrays = {
             "mask": as_bytes(self.mask()),
             "token": int16(rows.token),
-            "m_blocks": int16(m_blocks),
-            "list_sizes": int32([len(starts), count]),
-            "x": scattered(count * self.hidden, x_index, x),
+            "m_blocks": int16(self.m_blocks()),
+            "list_sizes": int32([len(rows.starts), self.num_rows]),
+            "x": scattered(x.numel(), x_index, x),
         }
         if self.numbers["ctas_per_column_tile"] > 1:
             arrays["partial"] = as_bytes(self.partial_sums())
         return arrays
 
+    def m_blocks(self):
+        """Return [m_blocks, 4]: expert, rows with a token, and the first row in two words."""
+        rows = self.rows
+        starts = rows.starts
+        rows_from = hopper_read_out.rows_from(rows)
+        high_word = torch.zeros_like(starts)
+        return torch.stack([rows.expert[starts], rows_from[starts], starts, high_word], 1)
+
     def mask(self):
         """Return words of 32 experts, each for 32 tokens in turn."""
         num_tokens, experts = self.choice.chosen.shape
-        words = hopper_layouts.round_up(experts, 32) // 32
         padded_tokens = hopper_layouts.round_up(num_tokens, 32)
-        bits = torch.zeros(padded_tokens, words * 32, dtype=torch.long)
+        padded_experts = hopper_layouts.round_up(experts, 32)
+        bits = torch.zeros(padded_tokens, padded_experts, dtype=torch.long)
         bits[:num_tokens, :experts] = self.choice.chosen
 
-        bits = bits.unflatten(1, (words, 32))
-        word = (bits << torch.arange(32)).sum(-1).to(torch.int32)
-        return word.unflatten(0, (-1, 32)).transpose(1, 2)
+        bits = bits.unflatten(1, (-1, 32))
+        word = (bits << torch.arange(32)).sum(-1)
+        word = word.to(torch.int32).unflatten(0, (-1, 32))
+        return word.transpose(1, 2)
 
     def partial_sums(self):
         rows = self.rows
+        num_tokens = len(self.choice.chosen)
         splits = self.numbers["ctas_per_column_tile"]
         sums = torch.full((splits, self.numbers["few_tokens"], self.hidden), torch.nan)
-        sums[:, : len(self.choice.chosen)] = 0
+        sums[:, :num_tokens] = 0
+
         m_block = (rows.first == rows.number).cumsum(0) - 1
+        cta = m_block % splits
         for row in rows.real.nonzero().flatten().tolist():
-            sums[m_block[row] % splits, rows.token[row]] += self.y[row].float()
+            token = rows.token[row]
+            sums[cta[row], token] += self.y[row].float()
         return sums
 
     def many_arrays(self):
         rows = self.rows
-        top_k = self.layer["top_k"]
-        padding = (0, hopper_layouts.round_up(top_k, 4) - top_k)
-        token_rows = torch.nn.functional.pad(rows.token_rows, padding, value=-1)
+        token_rows = hopper_read_out.padded_token_rows(self.layer, rows)
         num_active = int(self.choice.chosen.any(0).sum())
         half = self.hidden // 2
-        arrays = {
+        first_half, second_half = self.y.chunk(2, dim=1)
+        return {
             "row_token": int32(rows.token.clamp(min=0)),
             "row_weight": as_bytes(self.row_weight),
             "token_rows": int32(token_rows),
-            "queues": int32([0, 0, num_active, len(rows.token)]),
+            "queues": int32([0, 0, num_active, self.num_rows]),
             "tiles1": int32(self.tiles(2 * self.inter // 256)),
             "tiles2": int32(self.tiles(half // 256)),
+            **self.stored_y(first_half, 0),
+            **self.stored_y(second_half, half),
         }
-        for first in (0, half):
-            arrays |= self.stored_y(self.y[:, first : first + half], first)
-        return arrays
 
     def tiles(self, columns):
         """Return the fields of every tile, and two entries of none."""
@@ -238,23 +285,29 @@ class RightLayer:
         """
         if self.h_split == 1:
             return {f"y{first}": as_bytes(y, torch.bfloat16)}
-        largest = y.float().unflatten(1, (-1, 128)).abs().amax(-1)
-        _, exponent = torch.frexp(largest)
-        scale = torch.exp2(exponent.float())
+        blocks = y.float().unflatten(1, (-1, 128))
+        largest = blocks.abs().amax(-1)
+        scale = largest.frexp().exponent.float().exp2()
         scaled = y / scale.repeat_interleave(128, 1)
-        return {f"y{first}": as_bytes(scaled, torch.float16), f"y_scale{first}": as_bytes(scale)}
+        return {
+            f"y{first}": as_bytes(scaled, torch.float16),
+            f"y_scale{first}": as_bytes(scale),
+        }
 
 
 # array -> the stage that writes it
 PERMUTED_FEW = ["list_sizes", "token", "m_blocks", "x", "x_scale"]
 PERMUTED_MANY = ["row_token", "row_weight", "token_rows", "queues", "x_scale", "tiles1", "tiles2"]
-STAGES = dict.fromkeys(["mask", "weight"], "route")
-STAGES |= dict.fromkeys([*PERMUTED_FEW, *PERMUTED_MANY], "permute")
-STAGES |= dict.fromkeys(["h", "h_scale"], "gemm1 + swiglu_quant")
-STAGES |= dict.fromkeys(["y0", "y512", "y_scale0", "y_scale512", "partial"], "gemm2")
-# The last stage: one of its own, or one with gemm2.
-SUM = "combine"
-FUSED_SUM = "gemm2 + combine"
+WRITTEN_BY_GEMM2 = ["y0", "y512", "y_scale0", "y_scale512", "partial"]
+STAGES = {
+    "mask": "route",
+    "weight": "route",
+    **dict.fromkeys(PERMUTED_FEW, "permute"),
+    **dict.fromkeys(PERMUTED_MANY, "permute"),
+    "h": "gemm1 + swiglu_quant",
+    "h_scale": "gemm1 + swiglu_quant",
+    **dict.fromkeys(WRITTEN_BY_GEMM2, "gemm2"),
+}
 
 
 @dataclass
@@ -264,18 +317,38 @@ class BrokenCase:
     layer: dict
     is_few: bool  # the one launch for few tokens, not the four kernels for many
     num_tokens: int
-    last_stage: str
+    last_stage: str  # which writes the output
     h_split: int = 2
     sharing_ctas: int = 1  # that share output columns
 
 
 CASES = {
     "few, shared columns": BrokenCase(
-        RENORM, is_few=True, num_tokens=12, last_stage=SUM, sharing_ctas=2
+        RENORM,
+        is_few=True,
+        num_tokens=12,
+        last_stage="combine",
+        sharing_ctas=2,
     ),
-    "few, routed": BrokenCase(ROUTED, is_few=True, num_tokens=4, last_stage=FUSED_SUM),
-    "many, hi and lo": BrokenCase(DS, is_few=False, num_tokens=24, last_stage=SUM),
-    "many, routed": BrokenCase(ROUTED, is_few=False, num_tokens=20, last_stage=SUM, h_split=1),
+    "few, routed": BrokenCase(
+        ROUTED,
+        is_few=True,
+        num_tokens=4,
+        last_stage="gemm2 + combine",
+    ),
+    "many, hi and lo": BrokenCase(
+        DS,
+        is_few=False,
+        num_tokens=24,
+        last_stage="combine",
+    ),
+    "many, routed": BrokenCase(
+        ROUTED,
+        is_few=False,
+        num_tokens=20,
+        last_stage="combine",
+        h_split=1,
+    ),
 }
 QUICK = ["few, routed", "many, hi and lo"]
 SLOW = ["few, shared columns", "many, routed"]
@@ -310,5 +383,6 @@ def with_other_values(array):
     """Return the array with an eighth of its bytes, or 64, of another value."""
     other = array.clone()
     written = (array != 0xFF).nonzero().flatten()
-    other[written[: max(64, len(written) // 8)]] ^= 0x41
+    count = max(64, len(written) // 8)
+    other[written[:count]] ^= 0x41
     return other

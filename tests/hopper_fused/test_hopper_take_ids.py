@@ -35,6 +35,10 @@ class Answer:
     rows: np.ndarray | None  # of one launch, as ROW; token -1 in padding; None if it takes fewer
 
 
+def round_up(values, multiple):
+    return -(-values // multiple) * multiple
+
+
 class Layer:
     """A definition's sizes, and the program that its sources make."""
 
@@ -48,21 +52,23 @@ class Layer:
     def ask(self, tokens, offset, *inputs):
         data = b"".join(array.tobytes() for array in inputs)
         command = [self.program, str(tokens), str(offset)]
-        done = subprocess.run(command, input=data, capture_output=True, check=True)
-        return self.parse(io.BytesIO(done.stdout), tokens)
+        output = subprocess.check_output(command, input=data)
+        return self.parse(io.BytesIO(output), tokens)
 
     def parse(self, data, tokens):
-        words = -(-self.num_local // 32)
-        mask = take(data, "<u4", tokens, words)
-        bits = np.unpackbits(mask.view(np.uint8), axis=1, bitorder="little")
-        assert not bits[:, self.num_local :].any()
+        bytes_of_words = round_up(self.num_local, 32) // 8
+        mask = take(data, np.uint8, tokens, bytes_of_words)
+        bits = np.unpackbits(mask, axis=1, bitorder="little").astype(bool)
+        chosen, beyond = np.split(bits, [self.num_local], axis=1)
+        assert not beyond.any()
 
-        chosen = bits[:, : self.num_local].astype(bool)
         weight = take(data, "<f4", tokens, self.num_local)
         (count,) = take(data, "<i4", 1)
-        rows = take(data, ROW, max(count, 0))
+        rows = None
+        if count >= 0:
+            rows = take(data, ROW, count)
         assert not data.read()
-        return Answer(chosen, weight, rows if count >= 0 else None)
+        return Answer(chosen, weight, rows)
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +84,17 @@ def expected_weights(layer, ids, weights, offset):
     """Return [T, E_local] fp32: the sum of a token's weights of an expert, in order of slots; NaN
     where it has none.
     """
-    expected = np.full((len(ids), layer.num_local), np.nan, np.float32)
+    shape = (len(ids), layer.num_local)
+    total = np.zeros(shape, np.float32)
+    is_chosen = np.zeros(shape, bool)
+
     experts = ids.astype(np.int64) - offset
-    for token, slot in np.ndindex(*experts.shape):
+    is_local = (experts >= 0) & (experts < layer.num_local)
+    for token, slot in np.argwhere(is_local):
         expert = experts[token, slot]
-        if 0 <= expert < layer.num_local:
-            terms = [expected[token, expert], weights[token, slot]]
-            expected[token, expert] = np.nansum(terms, dtype=np.float32)
-    return expected
+        total[token, expert] += weights[token, slot]
+        is_chosen[token, expert] = True
+    return np.where(is_chosen, total, np.float32(np.nan))
 
 
 def random_ids(layer, tokens, offset):
@@ -94,15 +103,18 @@ def random_ids(layer, tokens, offset):
     """
     draw = np.random.default_rng(0)
     end = offset + layer.num_local
-    local_ids = np.tile(np.arange(offset, end), (tokens, 1))
-    ids = draw.permuted(local_ids, axis=1)[:, : layer.top_k]
+    local_ids = np.arange(offset, end)
+    order = draw.permuted(np.tile(local_ids, (tokens, 1)), axis=1)
+    ids = order[:, : layer.top_k]
     ids[::4, -1] = ids[::4, 0]
     spoil_some(ids, offset, end)
 
-    is_local = (offset <= ids) & (ids < end)
     weights = draw.random(ids.shape, dtype=np.float32)
+    is_local = np.isin(ids, local_ids)
     weights[~is_local] = np.nan
-    return ids.clip(INT32.min, INT32.max).astype("i4"), weights
+
+    ids = ids.clip(INT32.min, INT32.max)
+    return ids.astype(np.int32), weights
 
 
 def spoil_some(ids, offset, end):
@@ -125,8 +137,9 @@ def real_rows(answer):
     assert np.array_equal(rows["expert"], expert)
     assert np.array_equal(rows["token"], token)
 
-    rows_of_expert = np.bincount(expert, minlength=answer.chosen.shape[1])
-    assert len(answer.rows) == (-(-rows_of_expert // ATOM) * ATOM).sum()
+    rows_of_expert = answer.chosen.sum(axis=0)
+    padded_rows = round_up(rows_of_expert, ATOM)
+    assert len(answer.rows) == padded_rows.sum()
     return rows
 
 
@@ -148,7 +161,8 @@ def test_ids_become_masks_weights_and_rows(layer, tokens, offset):
 
     assert_same_choice(answer, expected)
     by_expert = expected.T
-    assert np.array_equal(real_rows(answer)["weight"], by_expert[~np.isnan(by_expert)])
+    row_weights = by_expert[~np.isnan(by_expert)]
+    assert np.array_equal(real_rows(answer)["weight"], row_weights)
 
 
 @takes_ids
@@ -159,16 +173,22 @@ def test_more_tokens_than_one_launch_takes(layer):
     assert_same_choice(answer, expected_weights(layer, ids, weights, 0))
 
 
+def routing_arguments(layer, num_tokens):
+    """Return the layer's arguments, of tokens that are short, as nothing reads them."""
+    sizes = layer.sizes | {"hidden_size": 128}
+    return stage_inputs.tokens(sizes, num_tokens, "cpu")
+
+
 def routing_arrays(arguments):
     """Return logits and bias as arrays of bytes."""
-    tensors = (arguments["routing_logits"], arguments["routing_bias"])
-    return [tensor.view(torch.uint8).numpy() for tensor in tensors]
+    logits = arguments["routing_logits"].view(torch.uint8)
+    bias = arguments["routing_bias"].view(torch.uint8)
+    return [logits.numpy(), bias.numpy()]
 
 
 @takes_logits
 def test_logits_become_masks_weights_and_rows(layer):
-    sizes = layer.sizes | {"hidden_size": 128}
-    arguments = stage_inputs.tokens(sizes, 31, "cpu")
+    arguments = routing_arguments(layer, 31)
     expected, expected_weight = stage_references.reference_choice(layer.sizes, arguments)
 
     answer = layer.ask(31, arguments["local_expert_offset"], *routing_arrays(arguments))
@@ -181,12 +201,12 @@ def test_logits_become_masks_weights_and_rows(layer):
 
 @takes_logits
 def test_of_equal_experts_and_groups_the_lower_ones_are_chosen(layer):
-    arguments = stage_inputs.tokens(layer.sizes | {"hidden_size": 128}, 1, "cpu")
+    arguments = routing_arguments(layer, 1)
     arguments["routing_logits"].zero_()
     arguments["routing_bias"].zero_()
     offset = arguments["local_expert_offset"]
 
     answer = layer.ask(1, offset, *routing_arrays(arguments))
 
-    is_first = np.arange(layer.num_local) + offset < layer.top_k
-    assert np.array_equal(answer.chosen[0], is_first)
+    expert = np.arange(layer.num_local) + offset
+    assert np.array_equal(answer.chosen[0], expert < layer.top_k)

@@ -138,7 +138,9 @@ def served(python, model, log, plugin):
     until = time.monotonic() + SECONDS
     try:
         while "Application startup complete" not in log.read_text():
-            assert server.poll() is None and time.monotonic() < until, log.read_text()[-2000:]
+            end_of_log = log.read_text()[-2000:]
+            assert server.poll() is None, end_of_log
+            assert time.monotonic() < until, end_of_log
             time.sleep(1)
         yield port
     finally:

@@ -30,8 +30,8 @@ def test_an_interface_is_its_definitions(packed_module, layer_key, interface):
     for name, value in checked.items():
         if name in arguments:
             assert value is arguments[name]
-        else:
-            assert value is None or value == DEFAULTS[name]
+        elif value is not None:
+            assert value == DEFAULTS[name]
 
 
 def test_arguments_may_be_named(host):

@@ -28,7 +28,8 @@ TILE = Tile(16, 128, 3, 1, 4, 3, programs=3)
 def dequantise_kernel(w_ptr, scale_ptr, even_ptr, odd_ptr):
     """Rows of 64 bytes, each with one scale."""
     row = tl.arange(0, 4)[:, None]
-    at = row * 64 + tl.arange(0, 64)[None, :]
+    column = tl.arange(0, 64)[None, :]
+    at = row * 64 + column
     even, odd = weight_tile(w_ptr + at, scale_ptr + row + 0 * at)
     tl.store(even_ptr + at, even)
     tl.store(odd_ptr + at, odd)
@@ -36,16 +37,20 @@ def dequantise_kernel(w_ptr, scale_ptr, even_ptr, odd_ptr):
 
 @pytest.mark.parametrize("byte", [0, 1, 2, 63, 100, 126, 127, 128, 160, 200, 250, 252, 255])
 def test_every_byte_is_exact_at_a_scale(device, byte):
-    packed = torch.arange(256, dtype=torch.uint8, device=device).view(torch.int8).view(4, 64)
-    scales = torch.full((4, 1), byte, dtype=torch.uint8, device=device).view(torch.int8)
+    every_byte = torch.arange(256, dtype=torch.uint8, device=device)
+    packed = every_byte.view(torch.int8).view(4, 64)
+    scales = torch.full((4, 1), byte, dtype=torch.uint8, device=device)
+    scales = scales.view(torch.int8)
     values = Draw(device).full_of_nan(2, 4, 64)
 
     dequantise_kernel[(1,)](packed, scales, *values)
 
     # a scale is that of 16 bytes, so each byte stands in a group of its own
     groups = packed.repeat_interleave(16, 1)
-    expected = dequantised_ref(groups, scales.expand(4, 64).contiguous())
-    even_and_odd = expected.view(4, 64, 32)[..., :2].permute(2, 0, 1)
+    scales_of_groups = scales.expand(4, 64).contiguous()
+    expected = dequantised_ref(groups, scales_of_groups)
+    first_of_group = expected.view(4, 64, 32)[..., :2]
+    even_and_odd = first_of_group.permute(2, 0, 1)
     torch.testing.assert_close(values.float(), even_and_odd, rtol=0, atol=0, equal_nan=True)
 
 
@@ -65,7 +70,9 @@ def test_gemm2_of_a_column_slice(device):
 
     gemm2_mxfp4(*operands, first_column, output, TILE)
 
-    expected = gemm2_mxfp4_ref(*operands, TILE.block_m, first_column, 256).float()
     used = rows_of_tokens(permutation)
-    options = {"rtol": 2**-7, "atol": 2**-8 * expected[used].abs().max().item()}
-    torch.testing.assert_close(output[used].float(), expected[used], **options)
+    expected = gemm2_mxfp4_ref(*operands, TILE.block_m, first_column, 256)
+    expected = expected[used].float()
+    largest = expected.abs().max().item()
+    noise = 2**-8 * largest
+    torch.testing.assert_close(output[used].float(), expected, rtol=2**-7, atol=noise)

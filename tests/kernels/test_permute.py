@@ -21,13 +21,15 @@ def random_experts(num_tokens, num_local, top_k, share=1.0):
     -1 for another rank's.
     """
     num_experts = max(int(num_local / share), top_k)
-    expert = Draw("cpu", num_tokens).order(num_tokens, num_experts)[:, :top_k]
-    expert = torch.where(expert < num_local, expert, -1)
+    order = Draw("cpu", num_tokens).order(num_tokens, num_experts)
+    expert = order[:, :top_k]
+    expert = expert.where(expert < num_local, -1)
     return expert.to(DEVICE, torch.int32)
 
 
-def no_experts(num_tokens):
-    return torch.full((num_tokens, 8), -1, dtype=torch.int32, device=DEVICE)
+def same_expert(num_tokens, expert):
+    """Return experts [T, 8] int32, all of them the same."""
+    return torch.full((num_tokens, 8), expert, dtype=torch.int32, device=DEVICE)
 
 
 def check(expert, num_local, block_m, padded=True, first_expert=0):
@@ -78,34 +80,44 @@ LAYERS = [  # local experts, top-k, share that is local
 def test_permute(layer, num_tokens, padded):
     num_local, top_k, share = layer
     block_m = 16 if num_tokens < 1000 else 64
-    check(random_experts(num_tokens, num_local, top_k, share), num_local, block_m, padded)
+    expert = random_experts(num_tokens, num_local, top_k, share)
+    check(expert, num_local, block_m, padded)
 
 
 @orders
 @pytest.mark.parametrize("block_m", [32, 64, 128])
 def test_every_tile_height(block_m, padded):
     """Padding may be more than a program writes at a time."""
-    check(random_experts(200, 128, 8), 128, block_m, padded)
+    expert = random_experts(200, 128, 8)
+    check(expert, 128, block_m, padded)
+
+
+TOKENS_OF_A_GROUP = GROUP // 8
 
 
 @orders
-@pytest.mark.parametrize("pairs", [GROUP - 8, GROUP, GROUP + 8, 2 * GROUP, 2 * GROUP + 8])
-def test_borders_of_groups(pairs, padded):
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("more_tokens", [-1, 0, 1])
+def test_borders_of_groups(groups, more_tokens, padded):
     """Where counting by groups begins."""
-    check(random_experts(pairs // 8, 32, 8, 0.5), 32, 16, padded)
+    num_tokens = groups * TOKENS_OF_A_GROUP + more_tokens
+    expert = random_experts(num_tokens, 32, 8, 0.5)
+    check(expert, 32, 16, padded)
 
 
 @pytest.mark.parametrize(
     ("num_local", "num_tokens"), [(384, 1200), slow(384, 8192), slow(32, 17000)]
 )
 def test_more_groups_than_are_summed_at_once(num_local, num_tokens):
-    check(random_experts(num_tokens, num_local, 8), num_local, 64)
+    expert = random_experts(num_tokens, num_local, 8)
+    check(expert, num_local, 64)
 
 
 @orders
 @pytest.mark.parametrize("num_tokens", [1, 40, 300])
 def test_without_a_local_expert(num_tokens, padded):
-    output = check(no_experts(num_tokens), 32, 16, padded)
+    expert = same_expert(num_tokens, -1)
+    output = check(expert, 32, 16, padded)
     assert int(output.num_tiles) == 0
 
 
@@ -113,12 +125,13 @@ def test_without_a_local_expert(num_tokens, padded):
 @pytest.mark.parametrize("num_tokens", [1, 40, 300])
 @pytest.mark.parametrize(("expert", "slot"), [(0, 0), (31, 7)])
 def test_every_row_at_one_expert(num_tokens, expert, slot, padded):
-    experts = no_experts(num_tokens)
+    experts = same_expert(num_tokens, -1)
     experts[:, slot] = expert
 
     output = check(experts, 32, 16, padded)
 
-    assert output.row_of_pair[:, slot].tolist() == list(range(num_tokens))
+    rows = output.row_of_pair[:, slot].tolist()
+    assert rows == list(range(num_tokens))
 
 
 @orders
@@ -143,4 +156,4 @@ def test_an_expert_twice_in_a_row_of_ids(padded):
     """As an engine's trial run draws ids at random."""
     ids = Draw(DEVICE).integers(0, 24, 70, 8)
     check(ids, 24, 16, padded)
-    check(torch.full((70, 8), 5, dtype=torch.int32, device=DEVICE), 24, 16, padded)
+    check(same_expert(70, 5), 24, 16, padded)

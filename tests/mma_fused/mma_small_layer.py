@@ -25,19 +25,40 @@ from solutions.common.host.build_library import load_library
 from solutions.mma_fused.targets import TARGETS, Target
 
 SAMPLES = stage_build.SAMPLE.parent
-FORM = {"activation": "silu", "swiglu_limit": 0, "renorm": False, "routed": False}
-FORM |= {"num_shared_experts": 0, "mxfp4": False}
-GROUPS = {"num_experts": 128, "num_local_experts": 40, "top_k": 8}
-GROUPS |= {"num_groups": 8, "kept_groups": 4}
-ALL_LOCAL = {"num_experts": 96, "num_local_experts": 96, "top_k": 16}
-ALL_LOCAL |= {"num_groups": 1, "kept_groups": 1, "renorm": True}
+FORM = {
+    "activation": "silu",
+    "swiglu_limit": 0,
+    "renorm": False,
+    "num_shared_experts": 0,
+}
+GROUPS = {
+    "num_experts": 128,
+    "num_local_experts": 40,
+    "top_k": 8,
+    "num_groups": 8,
+    "kept_groups": 4,
+}
+ALL_LOCAL = {
+    "num_experts": 96,
+    "num_local_experts": 96,
+    "top_k": 16,
+    "num_groups": 1,
+    "kept_groups": 1,
+    "renorm": True,
+}
 SHARED = GROUPS | {"num_local_experts": 18, "num_shared_experts": 2}  # and 16 of eight ranks
 
 
 def layer_of(hidden, inter, routing=GROUPS, clamp=None, routed=False, mxfp4=False):
     """Return the sizes of a layer; clamp: the activation, with a limit."""
-    layer = FORM | routing | {"hidden_size": hidden, "intermediate_size": inter}
-    layer |= {"routed": routed or mxfp4, "mxfp4": mxfp4}
+    layer = {
+        **FORM,
+        **routing,
+        "hidden_size": hidden,
+        "intermediate_size": inter,
+        "routed": routed or mxfp4,
+        "mxfp4": mxfp4,
+    }
     if clamp:
         layer |= {"activation": clamp, "swiglu_limit": 0.5}
     return layer
@@ -60,9 +81,10 @@ LAYERS = {
     "long-mxfp4": layer_of(128, 640, mxfp4=True),
     "split-k-mxfp4": layer_of(2176, 128, mxfp4=True),
 }
-ARCHITECTURES = {
-    f"sm_{capability.replace('.', '')}": target for capability, target in TARGETS.items()
-}
+ARCHITECTURES = {}
+for capability, target in TARGETS.items():
+    digits = capability.replace(".", "")
+    ARCHITECTURES[f"sm_{digits}"] = target
 # How it is built, and the first of the architectures that have it so.
 CONFIGURATIONS = {target: name for name, target in reversed(ARCHITECTURES.items())}
 HERE = "9.0"  # no `a` target
@@ -78,8 +100,11 @@ H_ERROR = 2e-3  # of 128 columns, relative to their norm
 
 def constants(values):
     """Return lines of C++ that define constants."""
-    lines = [f"constexpr auto {name} = {str(value).lower()};\n" for name, value in values.items()]
-    return "".join(lines)
+    text = ""
+    for name, value in values.items():
+        literal = str(value).lower()
+        text += f"constexpr auto {name} = {literal};\n"
+    return text
 
 
 def size_files(layer):
@@ -103,7 +128,9 @@ def cuda_files(layer_key, layer=None):
     packed = packed_texts("mma_fused", layer_key, CUDA)
     texts = {Path(path).name: text for path, text in packed.items()}
     assert len(texts) == len(packed)
-    return texts | size_files(layer) if layer else texts
+    if layer:
+        texts |= size_files(layer)
+    return texts
 
 
 def h_index(inter, mxfp4=False):
@@ -111,7 +138,9 @@ def h_index(inter, mxfp4=False):
     column = torch.arange(inter)
     within = column % 8
     if mxfp4:  # the even ones, then the odd ones
-        return column - within + within // 2 + within % 2 * 4
+        first = column - within
+        half = within % 2
+        return first + half * 4 + within // 2
     step = column // 128
     t = column % 128 // 32
     j = column % 32 // 8
@@ -122,7 +151,8 @@ def h_of(h, scale, rows, mxfp4=False):
     """Return h [rows, I] fp32 of its fp16 values [most rows, I] and scales [most rows, I / 32]."""
     count = len(rows.token)
     index = h_index(h.shape[1], mxfp4).to(h.device)
-    return h[:count, index].float() * scale[:count].repeat_interleave(32, 1)
+    values = h[:count, index].float()
+    return values * scale[:count].repeat_interleave(32, 1)
 
 
 def handed_out(arrays, layer):
@@ -130,14 +160,16 @@ def handed_out(arrays, layer):
     out.
     """
     inter = layer["intermediate_size"]
-    h = arrays["h"].view(torch.float16).view(-1, inter)
-    return h, arrays["h_scale"].view(torch.float32).view(-1, inter // 32)
+    h = arrays["h"].view(torch.float16)
+    h_scale = arrays["h_scale"].view(torch.float32)
+    return h.view(-1, inter), h_scale.view(-1, inter // 32)
 
 
 def rows_of(layer, arguments):
     """Return what routing should give: chosen [T, E_local], weight [T, E_local], rows."""
     chosen, weight = stage_references.reference_choice(layer, arguments)
-    return chosen, weight, hopper_layouts.expected_rows(chosen, PADDED, layer["top_k"], BLOCK_M)
+    rows = hopper_layouts.expected_rows(chosen, PADDED, layer["top_k"], BLOCK_M)
+    return chosen, weight, rows
 
 
 def wrong_h(layer, arguments, rows, weight, h):
@@ -149,8 +181,11 @@ def wrong_h(layer, arguments, rows, weight, h):
 
 
 def wrong_scales(h_scale):
-    wrong = ~torch.isin(h_scale.frexp().mantissa, h_scale.new_tensor([0.5]))
-    return f"{int(wrong.sum())} scales are not powers of two" if wrong.any() else None
+    is_power_of_two = h_scale.frexp().mantissa == 0.5
+    num_wrong = int((~is_power_of_two).sum())
+    if num_wrong:
+        return f"{num_wrong} scales are not powers of two"
+    return None
 
 
 def first_fault(layer, arguments, output, h, h_scale):
@@ -186,7 +221,8 @@ def stage_sources(layer_key, layer=None):
 def inputs(layer, num_tokens, seed=0):
     """Return a call's arguments by name, on the CPU."""
     random_weights = mxfp4_weights if layer["mxfp4"] else stage_inputs.weights
-    return stage_inputs.tokens(layer, num_tokens, "cpu", seed) | random_weights(layer, "cpu")
+    tokens = stage_inputs.tokens(layer, num_tokens, "cpu", seed)
+    return tokens | random_weights(layer, "cpu")
 
 
 def mxfp4_weights(layer, device, seed=0):
@@ -218,11 +254,13 @@ def dequantised(arguments):
     """Return the arguments with weights in fp32, and scales of one for each 128 x 128."""
     wide = dict(arguments)
     for name in ("gemm1_weights", "gemm2_weights"):
-        operands = zip(arguments[name], arguments[f"{name}_scale"], strict=True)
-        wide[name] = torch.stack([dequantize_mxfp4(*operand) for operand in operands])
-        experts, rows, columns = wide[name].shape
+        packed = arguments[name]
+        scales = arguments[f"{name}_scale"]
+        weights = torch.stack(list(map(dequantize_mxfp4, packed, scales)))
+        experts, rows, columns = weights.shape
         shape = (experts, rows // 128, columns // 128)
-        wide[f"{name}_scale"] = torch.ones(shape, device=wide[name].device)
+        wide[name] = weights
+        wide[f"{name}_scale"] = torch.ones(shape, device=weights.device)
     return wide
 
 

@@ -25,6 +25,11 @@ EXPERTS = 3
 NUM_TOKENS = 23
 HIDDEN = 256
 INTER = 256
+HIDDEN_BLOCKS = HIDDEN // 128
+INTER_BLOCKS = INTER // 128
+GEMM2_COLUMNS = 384
+FIRST_COLUMN = 128  # a slice of gemm2's columns that does not begin with the first
+SLICE_WIDTH = 256
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,9 @@ def draw():
 
 def permutation(draw, block_m):
     """Return the rows of tokens with two of the experts each, some of them with one."""
-    pairs = draw.order(NUM_TOKENS, EXPERTS + 1)[:, :2].to(torch.int32)
-    return permute_ref(pairs - 1, EXPERTS, block_m)
+    order = draw.order(NUM_TOKENS, EXPERTS + 1)
+    expert = order[:, :2].to(torch.int32) - 1
+    return permute_ref(expert, EXPERTS, block_m)
 
 
 def real_rows(permuted, *values):
@@ -80,13 +86,20 @@ def choice(module, blocks):
 
 def row_errors(output, expected):
     """Return the error of each row, relative to its norm."""
-    norm = expected.norm(dim=-1).clamp(min=1e-30)
-    return (output - expected).norm(dim=-1) / norm
+    error = (output - expected).norm(dim=-1)
+    norm = expected.norm(dim=-1)
+    return error / norm.clamp(min=1e-30)
+
+
+def assert_rows_close(output, expected, limit):
+    """Check that no row's error exceeds the limit, relative to its norm."""
+    assert (row_errors(output, expected) < limit).all()
 
 
 def wide_halves(h, scale):
     """Return h [rows, blocks, 128] of its values and scales of 128 columns."""
-    return h.unflatten(1, (-1, 128)) * scale[..., None]
+    blocks = h.unflatten(1, (-1, 128))
+    return blocks * scale[..., None]
 
 
 class Gemm1:
@@ -94,16 +107,20 @@ class Gemm1:
 
     def __init__(self, draw, block_m):
         self.permuted = permutation(draw, block_m)
-        every_value = torch.arange(2 * HIDDEN, device=DEVICE) % 127
         self.x = draw.fp8(NUM_TOKENS, HIDDEN)
-        self.x[:2] = every_value.to(torch.uint8).view(self.x.dtype).view(2, HIDDEN)
-        self.x_scale = draw.normal(HIDDEN // 128, NUM_TOKENS)
+        self.x_scale = draw.normal(HIDDEN_BLOCKS, NUM_TOKENS)
         self.w13 = draw.fp8(EXPERTS, 2 * INTER, HIDDEN)
+        self.w13_scale = draw.normal(EXPERTS, 2 * INTER_BLOCKS, HIDDEN_BLOCKS) / 16
+
+        every_code = torch.arange(2 * HIDDEN, device=DEVICE) % 127
+        first_tokens = self.x[:2].view(torch.uint8)
+        first_tokens[:] = every_code.view(2, HIDDEN)
         self.w13[0, :8] = 0
-        self.w13_scale = draw.normal(EXPERTS, 2 * INTER // 128, HIDDEN // 128) / 16
 
     def operands(self, routed):
-        x_scale = self.x_scale.t().contiguous() if routed else self.x_scale
+        x_scale = self.x_scale
+        if routed:
+            x_scale = x_scale.t().contiguous()
         return self.x, x_scale, self.w13, self.w13_scale, self.permuted
 
 
@@ -113,39 +130,40 @@ def test_gemm1_swiglu_fp16(module, draw, blocks, routed, monkeypatch):
     stage = module("gemm1_swiglu_fp16")
     gemm1 = Gemm1(draw, blocks.m)
     operands = gemm1.operands(routed)
-    if routed:  # gate first, scales row-major
-        for each in (stage, sys.modules[stage.gemm1_ref.__module__]):
-            monkeypatch.setattr(each, "GATE_FIRST", True)
-            monkeypatch.setattr(each, "SCALES_ROW_MAJOR", True)
+    if routed:
+        reference_module = sys.modules[stage.gemm1_ref.__module__]
+        for stage_module in (stage, reference_module):
+            monkeypatch.setattr(stage_module, "GATE_FIRST", True)
+            monkeypatch.setattr(stage_module, "SCALES_ROW_MAJOR", True)
 
     output = stage.gemm1_swiglu_fp16(*operands, choice(module, blocks))
-    expected = stage.gemm1_swiglu_fp16_ref(*operands, blocks.m)
 
     h, scale = real_rows(gemm1.permuted, *output)
-    assert (scale.frexp().mantissa == 0.5).all()
-    assert (h.abs() < 2**15).all()
+    is_power_of_two = scale.frexp().mantissa == 0.5
+    assert is_power_of_two.all()
+    assert h.abs().max() < 2**15
+
+    expected = stage.gemm1_swiglu_fp16_ref(*operands, blocks.m)
     expected_h = wide_halves(*real_rows(gemm1.permuted, *expected))
-    assert (row_errors(wide_halves(h, scale), expected_h) < 1e-3).all()
+    assert_rows_close(wide_halves(h, scale), expected_h, 1e-3)
 
 
 @on_each(Blocks(16, 128, 128), Blocks(32, 128, 64))
 def test_gemm2_fp16(module, draw, blocks):
-    """Of a slice of the columns that does not begin with the first."""
     permuted = permutation(draw, blocks.m)
     stage = module("gemm2_fp16")
     rows = len(permuted.pair_of_row)
     h = draw.normal(rows, INTER).half()
-    h_scale = torch.exp2(draw.integers(-8, 8, rows, INTER // 128).float())
-    w2 = draw.fp8(EXPERTS, 384, INTER)
-    w2_scale = draw.normal(EXPERTS, 3, INTER // 128)
-    operands = (h, h_scale, w2, w2_scale, permuted)
-    y = draw.full_of_nan(rows, 256)
+    exponent = draw.integers(-8, 8, rows, INTER_BLOCKS).float()
+    w2 = draw.fp8(EXPERTS, GEMM2_COLUMNS, INTER)
+    w2_scale = draw.normal(EXPERTS, GEMM2_COLUMNS // 128, INTER_BLOCKS)
+    operands = (h, exponent.exp2(), w2, w2_scale, permuted)
+    y = draw.full_of_nan(rows, SLICE_WIDTH)
 
-    stage.gemm2_fp16(*operands, 128, y, choice(module, blocks))
+    stage.gemm2_fp16(*operands, FIRST_COLUMN, y, choice(module, blocks))
 
-    expected = stage.gemm2_fp16_ref(*operands, blocks.m, 128, 256)
-    y, expected = real_rows(permuted, y, expected)
-    assert (row_errors(y, expected) < 4e-3).all()
+    expected = stage.gemm2_fp16_ref(*operands, blocks.m, FIRST_COLUMN, SLICE_WIDTH)
+    assert_rows_close(*real_rows(permuted, y, expected), 4e-3)
 
 
 # ---- MXFP4 weights ----
@@ -169,32 +187,32 @@ def test_gemm1_swiglu_mxfp4(module, draw, blocks):
     permuted = permutation(draw, blocks.m)
     stage = module("gemm1_swiglu_mxfp4")
     x = draw.fp8(NUM_TOKENS, HIDDEN)
-    x_scale = draw.normal(NUM_TOKENS, HIDDEN // 128)
-    operands = (x, x_scale, *mxfp4_weights(draw, 2 * INTER, HIDDEN), permuted)
+    x_scale = draw.normal(NUM_TOKENS, HIDDEN_BLOCKS)
+    weights = mxfp4_weights(draw, 2 * INTER, HIDDEN)
+    operands = (x, x_scale, *weights, permuted)
 
     h, scale = stage.gemm1_swiglu_mxfp4(*operands, choice(module, blocks))
 
     assert scale is None
     expected = stage.gemm1_swiglu_mxfp4_ref(*operands, blocks.m)
-    h, expected = real_rows(permuted, h, expected)
-    assert (row_errors(h, expected) < 4e-3).all()
+    assert_rows_close(*real_rows(permuted, h, expected), 4e-3)
 
 
 @mxfp4_tiles
 def test_gemm2_mxfp4_bf16(module, draw, blocks):
-    """Of a slice of the columns that does not begin with the first."""
     permuted = permutation(draw, blocks.m)
     stage = module("gemm2_mxfp4_bf16")
     rows = len(permuted.pair_of_row)
     h = draw.normal(rows, INTER).bfloat16()
-    weights = mxfp4_weights(draw, 384, INTER)
-    y = draw.full_of_nan(rows, 256)
+    weights = mxfp4_weights(draw, GEMM2_COLUMNS, INTER)
+    operands = (*weights, permuted)
+    y = draw.full_of_nan(rows, SLICE_WIDTH)
 
-    stage.gemm2_mxfp4_bf16(h, None, *weights, permuted, 128, y, choice(module, blocks))
+    stage.gemm2_mxfp4_bf16(h, None, *operands, FIRST_COLUMN, y, choice(module, blocks))
 
-    expected = stage.gemm2_mxfp4_bf16_ref(h, *weights, permuted, blocks.m, 128, 256)
-    y, expected = real_rows(permuted, y, expected)
-    assert (row_errors(y, expected) < 4e-3).all()
+    slice_of_columns = (FIRST_COLUMN, SLICE_WIDTH)
+    expected = stage.gemm2_mxfp4_bf16_ref(h, *operands, blocks.m, *slice_of_columns)
+    assert_rows_close(*real_rows(permuted, y, expected), 4e-3)
 
 
 TOKEN_TENSORS = ("hidden_states", "hidden_states_scale", "topk_ids")
@@ -230,12 +248,13 @@ def test_mxfp4_tokens_are_shared_among_launches(mxfp4_main, num_tokens, shares):
     with mock.patch.object(main, "check_arguments"):
         main.run_mxfp4(*values.values())
 
-    calls = launches.arguments
-    assert [len(arguments[0]) for arguments in calls] == shares
-    for place, name in enumerate(TOKEN_TENSORS):
-        check_parts([arguments[place] for arguments in calls], values[name])
-    for place, name in enumerate(WEIGHTS, 4):
-        assert all(arguments[place] is values[name] for arguments in calls)
+    by_place = list(zip(*launches.arguments, strict=True))
+    assert [len(tokens) for tokens in by_place[0]] == shares
+    for name, parts in zip(TOKEN_TENSORS, by_place[:3], strict=True):
+        check_parts(parts, values[name])
+    for name, weights in zip(WEIGHTS, by_place[4:8], strict=True):
+        for weight in weights:
+            assert weight is values[name]
     assert values["output"].isfinite().all()
 
 
@@ -287,9 +306,12 @@ def test_mxfp4_layer_of_other_architectures(packed_module, architecture, num_tok
 
 def permuted_bytes(value, selector):
     """Return prmt.b32 of a register and zero."""
-    data = [*value.to_bytes(4, "little"), 0, 0, 0, 0]
-    chosen = [data[selector >> shift & 7] for shift in (0, 4, 8, 12)]
-    return int.from_bytes(bytes(chosen), "little")
+    data = value.to_bytes(8, "little")
+    chosen = []
+    for shift in (0, 4, 8, 12):
+        place = selector >> shift & 7
+        chosen.append(data[place])
+    return int.from_bytes(chosen, "little")
 
 
 def result_of(name, operands):
@@ -325,17 +347,16 @@ def executed(text, word):
 
 def test_unpacking_is_exact(module):
     unpacking = module("fp8_to_fp16")
-    data = torch.arange(256, dtype=torch.uint8)
-    halves = []
-    for first in range(0, 256, 4):
-        word = int.from_bytes(bytes(range(first, first + 4)), "little")
-        for pair in executed(unpacking.UNPACK.value, word):
-            halves += [pair & 0xFFFF, pair >> 16]
+    every_code = torch.arange(256, dtype=torch.uint8)
+    words = every_code.view(torch.int32).tolist()
 
-    halves = torch.tensor(halves).to(torch.uint16).view(torch.float16)
+    pairs = []
+    for word in words:
+        pairs += executed(unpacking.UNPACK.value, word & 0xFFFFFFFF)
+
+    halves = torch.tensor(pairs).to(torch.uint32).view(torch.float16)
     output = halves.float() * unpacking.UNPACKED_SCALE
-
-    expected = data.view(torch.float8_e4m3fn).float()
+    expected = every_code.view(torch.float8_e4m3fn).float()
     finite = expected.isfinite()
     assert torch.equal(output[finite], expected[finite])
     assert (output[~finite].abs() == 480).all()
@@ -394,5 +415,7 @@ def test_every_token_count_has_tiles_for_mxfp4(module, architecture):
 @pytest.mark.parametrize("architecture", small.ARCHITECTURES)
 def test_what_is_compiled_are_all_tiles(module, architecture):
     """Of test_mma_compile.py."""
-    every = choices_of(module, architecture, shape_of("full"), range(MOST_TOKENS + 1, 2**17, 97))
-    assert every == choices_of(module, architecture, shape_of("full"), small.MANY_TOKENS)
+    shape = shape_of("full")
+    token_counts = range(MOST_TOKENS + 1, 2**17, 97)
+    choices = choices_of(module, architecture, shape, token_counts)
+    assert choices == choices_of(module, architecture, shape, small.MANY_TOKENS)

@@ -2,6 +2,8 @@
 it.
 """
 
+from itertools import product
+
 import mma_small_layer as small
 import pytest
 import stage_build
@@ -25,10 +27,10 @@ COUNTS = {
 }
 FORCED = [configuration for configuration in small.CONFIGURATIONS if configuration != OWN]
 GRIDS = (58, 66, 84, 108, 114)
+MXFP4 = ["mxfp4", "long-mxfp4", "split-k-mxfp4"]  # of small layers
 BUILDS = [(layer_key, OWN) for layer_key in COUNTS]
 BUILDS += [("full", configuration) for configuration in FORCED]
-MXFP4 = ["mxfp4", "long-mxfp4", "split-k-mxfp4"]  # of small layers
-BUILDS += [(name, configuration) for name in MXFP4 for configuration in small.CONFIGURATIONS]
+BUILDS += product(MXFP4, small.CONFIGURATIONS)
 
 
 def build(key):
@@ -64,9 +66,14 @@ def check(library, layer, arguments, ctas=0):
     return output
 
 
-@pytest.mark.parametrize(
-    ("layer_key", "num_tokens"), [(name, count) for name in COUNTS for count in COUNTS[name]]
-)
+def cases():
+    parameters = []
+    for layer_key, counts in COUNTS.items():
+        parameters += [(layer_key, num_tokens) for num_tokens in counts]
+    return parameters
+
+
+@pytest.mark.parametrize(("layer_key", "num_tokens"), cases())
 def test_every_stage_is_right(libraries, layer_key, num_tokens):
     check(libraries[layer_key, OWN], *inputs(layer_key, num_tokens))
 

@@ -44,14 +44,19 @@ def numbers_of(definition):
     return {letters: int(digits) for letters, digits in parts}
 
 
-PUBLIC = [catalogue.definition(key) for key in (*catalogue.fp8_moe(), *catalogue.routed())]
-each_public = pytest.mark.parametrize("definition", PUBLIC, ids=[each.name for each in PUBLIC])
+PUBLIC_KEYS = [*catalogue.fp8_moe(), *catalogue.routed()]
+PUBLIC = [catalogue.definition(key) for key in PUBLIC_KEYS]
+NAMES = [definition.name for definition in PUBLIC]
+each_public = pytest.mark.parametrize("definition", PUBLIC, ids=NAMES)
 
 
 @each_public
 def test_a_definitions_axes_are_the_public_ones(definition):
     """A solution of the public data set must fit: FIB finds it by name."""
-    axes = {axis: spec.value for axis, spec in definition.axes.items() if spec.type == "const"}
+    axes = {}
+    for axis, spec in definition.axes.items():
+        if spec.type == "const":
+            axes[axis] = spec.value
     numbers = numbers_of(definition)
     hidden = numbers["h"]
     width = numbers["i"]
@@ -71,8 +76,9 @@ def test_a_definitions_axes_are_the_public_ones(definition):
         expected["num_experts"] = catalogue.layer_sizes()[layer_key]["num_experts"]
     if kind == "routed":
         expected["top_k"] = numbers["topk"]
-    if "_shared" in definition.name:
-        expected["num_shared_experts"] = int(definition.name.rpartition("_shared")[2])
+    _, is_shared, num_shared = definition.name.rpartition("_shared")
+    if is_shared:
+        expected["num_shared_experts"] = int(num_shared)
     assert axes == expected
 
 
@@ -109,14 +115,18 @@ def chosen_by_softmax(sizes, logits):
 
 def chosen_by_sigmoid(sizes, logits, bias, factor):
     """Return expert -> weight of one token, straight from the description, in Python's floats."""
-    scores = torch.sigmoid(logits).tolist()
-    biased = (torch.sigmoid(logits) + bias.float()).tolist()
+    scores = torch.sigmoid(logits)
+    biased = (scores + bias.float()).tolist()
+    scores = scores.tolist()
 
     def best_two(group):
         return sum(nlargest(2, (biased[expert] for expert in group)))
 
-    size = sizes["num_experts"] // sizes["num_groups"]
-    groups = [range(first, first + size) for first in range(0, sizes["num_experts"], size)]
+    num_experts = sizes["num_experts"]
+    group_size = num_experts // sizes["num_groups"]
+    groups = []
+    for first in range(0, num_experts, group_size):
+        groups.append(range(first, first + group_size))
     open_groups = nlargest(sizes["kept_groups"], groups, key=best_two)
 
     best = nlargest(sizes["top_k"], chain(*open_groups), key=biased.__getitem__)

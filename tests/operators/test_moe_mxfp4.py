@@ -33,17 +33,22 @@ def test_every_code_is_dequantised_right_at_every_scale():
     """Catches halves of a byte exchanged, and a scale that is off by one power."""
     codes = []
     for byte in range(256):
-        codes += [e2m1_by_hand(byte & 15), e2m1_by_hand(byte >> 4)]
+        low = e2m1_by_hand(byte & 15)
+        high = e2m1_by_hand(byte >> 4)
+        codes += [low, high]
 
     # row n has all codes, and the scale byte n in each of its groups of 32
     all_bytes = torch.arange(256, dtype=torch.uint8).view(torch.int8)
-    scales = all_bytes.unsqueeze(1).repeat(1, len(codes) // 32)
-    values = family.dequantize_mxfp4(all_bytes.repeat(256, 1), scales)
+    packed = all_bytes.repeat(256, 1)
+    groups = len(codes) // 32
+    scales = all_bytes.unsqueeze(1).repeat(1, groups)
+    values = family.dequantize_mxfp4(packed, scales)
 
-    powers = 2 ** torch.arange(-127, 128, dtype=torch.float64)
-    expected = powers.outer(torch.tensor(codes, dtype=torch.float64))
-    assert torch.equal(values[:255], expected.float())
-    assert values[255].isnan().all()  # the byte that stands for NaN
+    exponents = torch.arange(-127, 128, dtype=torch.float64)
+    expected = exponents.exp2().outer(torch.tensor(codes).double())
+    *finite, stands_for_nan = values
+    assert torch.equal(torch.stack(finite), expected.float())
+    assert stands_for_nan.isnan().all()
 
 
 def expert_output(x, inputs, expert):
@@ -82,7 +87,9 @@ def test_the_reference_computes_what_the_definition_describes():
 
 def test_definitions_have_the_sizes_of_the_models_and_their_shards():
     prefix = "moe_mxfp4_fp8_block_scale_routed_"
-    names = {key: catalogue.definition_name(key).removeprefix(prefix) for key in catalogue.mxfp4()}
+    names = {}
+    for key in catalogue.mxfp4():
+        names[key] = catalogue.definition_name(key).removeprefix(prefix)
     assert names == {
         "deepseek-v4-flash-mxfp4": "topk6_e256_h4096_i2048_clamp10",
         "deepseek-v4-flash-ep8-mxfp4": "topk6_e32_h4096_i2048_clamp10",
@@ -99,8 +106,13 @@ def test_all_workloads_share_one_file_of_typical_scales():
     """Each would take 200 MB more with a file of its own."""
     recorded = workloads.recorded(FLASH)
     for name in family.SCALES:
-        assert len({workload.inputs[name].path for workload in recorded}) == 1
-    assert len({workload.inputs["topk_ids"].path for workload in recorded}) == len(recorded)
+        assert len(paths_of(recorded, name)) == 1
+    assert len(paths_of(recorded, "topk_ids")) == len(recorded)
+
+
+def paths_of(recorded, name):
+    """Return the files that an input of these workloads lies in."""
+    return {workload.inputs[name].path for workload in recorded}
 
 
 @pytest.fixture(scope="module")
@@ -132,10 +144,12 @@ def test_hard_cases_are_as_hard_as_they_say(stored):
 
 
 def test_bound_counts_half_a_byte_a_weight_and_a_byte_of_scale_for_32():
-    (case,) = [case for case in catalogue.MXFP4.cases(FLASH) if case.seq_len == 64]
-    bound = committed_workloads.bound(FLASH, case.uuid)
+    num_tokens = 64
+    cases = {case.seq_len: case for case in catalogue.MXFP4.cases(FLASH)}
+    bound = committed_workloads.bound(FLASH, cases[num_tokens].uuid)
+
     weights = 3 * 2048 * 4096  # of an expert
     expert_bytes = weights / 2 + weights / 32
-    pairs = 6 * 64  # of a token and one of its experts
+    pairs = 6 * num_tokens  # of a token and one of its experts
     assert bound.bytes == pytest.approx(bound.active * expert_bytes, rel=1e-3)
     assert bound.flops == 2 * pairs * weights

@@ -18,8 +18,9 @@ each_small = pytest.mark.parametrize("layer_key", catalogue.ROUTED.small())
 
 def test_every_layer_with_the_router_inside_has_this_form():
     inside = routed.router_inside()
-    assert set(catalogue.routed()).issuperset(inside)
-    assert set(catalogue.fp8_moe()) - set(inside.values()) == routed.NOT_ROUTED
+    assert set(catalogue.routed()) >= inside.keys()
+    without_this_form = set(catalogue.fp8_moe()) - set(inside.values())
+    assert without_this_form == routed.NOT_ROUTED
     assert catalogue.layer_key_named("full-routed") == "deepseek-v3-ep8-routed"
 
 
@@ -41,46 +42,51 @@ def routing_of(inside, inputs):
 )
 def test_it_is_the_layer_with_the_router_inside(inside, offset):
     """With top-k in place of logits, gate ahead of up, and scales row by row."""
-    inputs = arguments(inside, 20, "cpu", offset=offset)
-    del inputs["output"]
+    inputs = inputs_of(inside, 20, offset)
     expected = reference(inside).run(**inputs)
     assert expected.any()
 
+    sizes = catalogue.layer_sizes()[inside]
     routing = routing_of(inside, inputs)
-    append_shared_experts(routing, offset, catalogue.layer_sizes()[inside], "seed")
+    append_shared_experts(routing, offset, sizes, "seed")
     for name in ("gemm1_weights", "gemm1_weights_scale"):
         inputs[name] = halves_swapped(inputs[name])
-    inputs["hidden_states_scale"] = inputs["hidden_states_scale"].t().contiguous()
+    x_scale = inputs["hidden_states_scale"]
+    inputs["hidden_states_scale"] = x_scale.t().contiguous()
+    inputs["local_expert_offset"] = offset
+    inputs |= routing
 
-    inputs |= routing | {"local_expert_offset": offset}
-    names = catalogue.definition(f"{inside}-routed").inputs
-    output = reference(f"{inside}-routed").run(**{name: inputs[name] for name in names})
+    layer_key = f"{inside}-routed"
+    names = catalogue.definition(layer_key).inputs
+    operands = [inputs[name] for name in names]
+    output = reference(layer_key).run(*operands)
     assert torch.equal(output, expected)
 
 
-def inputs_of(offset):
-    """Return inputs of the small layer, half of whose ids are local."""
-    inputs = arguments("small-routed", 16, "cpu", offset=offset)
+def inputs_of(layer_key, num_tokens, offset):
+    """Return inputs by name; half of the ids are local."""
+    inputs = arguments(layer_key, num_tokens, "cpu", offset=offset)
     del inputs["output"]
     return inputs
 
 
 def test_an_id_outside_costs_nothing():
-    inputs = inputs_of(32)
+    inputs = inputs_of("small-routed", 16, offset=32)
     ids = inputs["topk_ids"]
     is_local = (ids >= 32) & (ids < 64)
     assert is_local.any()
     assert (~is_local).any(0).all()
     expected = routed.run(**inputs)
 
-    no_experts = torch.tensor([-1, -(2**31), 2**31 - 1, 64, 31, 256, 96, 0]).int()
-    inputs["topk_ids"] = torch.where(is_local, ids, no_experts)
+    int32 = torch.iinfo(torch.int32)
+    no_experts = torch.tensor([-1, int32.min, int32.max, 64, 31, 256, 96, 0]).int()
+    inputs["topk_ids"] = ids.where(is_local, no_experts)
     inputs["topk_weights"][~is_local] = torch.nan
     assert torch.equal(routed.run(**inputs), expected)
 
 
 def test_an_expert_that_comes_twice_counts_twice():
-    inputs = inputs_of(32)
+    inputs = inputs_of("small-routed", 16, offset=32)
     inputs["topk_ids"][:, :2] = 40
     twice = routed.run(**inputs)
 
@@ -103,7 +109,9 @@ def test_workloads_are_those_with_the_router_inside(layer_key):
     cases = catalogue.ROUTED.cases(layer_key)
     cases_inside = workloads.cases_by_uuid(inside)
     chosen = [case for case in cases if case.ids == "chosen"]
-    assert list(map(tokens_of, chosen)) == list(map(tokens_of, cases_inside.values()))
+    tokens = [tokens_of(case) for case in chosen]
+    tokens_inside = [tokens_of(case) for case in cases_inside.values()]
+    assert tokens == tokens_inside
 
     uuids = {case.uuid for case in cases}
     assert len(uuids) == len(cases)
@@ -130,17 +138,22 @@ def test_routing_is_the_references(layer_key):
 
 def assert_same_routing(stored, expected):
     """Check stored experts and weights, in whatever order of a token's slots."""
-    for routing in (stored, expected):
-        routing["topk_ids"], order = routing["topk_ids"].sort(1)
-        routing["topk_weights"] = routing["topk_weights"].gather(1, order)
-    torch.testing.assert_close(stored["topk_ids"], expected["topk_ids"], rtol=0, atol=0)
-    torch.testing.assert_close(stored["topk_weights"], expected["topk_weights"])
+    ids, weights = by_expert(stored)
+    expected_ids, expected_weights = by_expert(expected)
+    torch.testing.assert_close(ids, expected_ids, rtol=0, atol=0)
+    torch.testing.assert_close(weights, expected_weights)
+
+
+def by_expert(routing):
+    """Return ids and weights, each token's sorted by id."""
+    ids, order = routing["topk_ids"].sort(1)
+    return ids, routing["topk_weights"].gather(1, order)
 
 
 def tensors_of(layer_key, name):
     """Return the tensors of the case with this name."""
-    (case,) = [case for case in catalogue.ROUTED.cases(layer_key) if case.name == name]
-    return catalogue.ROUTED.tensors(case)
+    cases = {case.name: case for case in catalogue.ROUTED.cases(layer_key)}
+    return catalogue.ROUTED.tensors(cases[name])
 
 
 @each_small
@@ -154,7 +167,8 @@ def test_a_padded_batch_ends_without_experts(layer_key):
 def test_slots_have_every_number_that_is_no_expert(layer_key):
     ids = tensors_of(layer_key, "slots-without-expert")["topk_ids"]
     num_experts = catalogue.layer_sizes()[layer_key]["num_experts"]
-    assert set(ids.flatten().tolist()).issuperset([*routed.NO_EXPERT, num_experts])
+    values = set(ids.flatten().tolist())
+    assert values >= {*routed.NO_EXPERT, num_experts}
 
 
 @each_small

@@ -25,10 +25,11 @@ from terminal import rows_of
 
 SMALL = catalogue.SIGMOID_BIAS.cases("small")
 MADE = ("full", "small", "small-one-group", "small-renorm")
-WHOLE = {"full", "bf16", "mxfp8", *layer_sizes().keys() - set(catalogue.keys_for_gpu())}
+SMALL_LAYERS = layer_sizes().keys() - set(catalogue.keys_for_gpu())
+WHOLE = {"full", "bf16", "mxfp8", *SMALL_LAYERS}
 IN_PART = [key for key in layer_sizes() if key not in WHOLE]
-WITH_SHARED = catalogue.SHARED_EXPERTS.layer_sizes()
-MODELS = [key for key in catalogue.fp8_moe() if key not in {*MADE, *WITH_SHARED}]
+NOT_A_MODEL = {*MADE, *catalogue.SHARED_EXPERTS.layer_sizes()}
+MODELS = [key for key in catalogue.fp8_moe() if key not in NOT_A_MODEL]
 TOKENS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192]
 MOST_TOKENS = 256  # of a workload that is drawn in part of the definitions
 NO_SUM = "0" * 64  # the sha256 of nothing that is here
@@ -53,9 +54,9 @@ def tensors_of(root, case):
 
 def local_rows(root, case):
     """Return how many tokens each of the rank's 32 experts has."""
-    chosen = catalogue.SIGMOID_BIAS.chosen_experts(
-        tensors_of(root, case), layer_sizes()[case.layer_key]
-    )
+    tensors = tensors_of(root, case)
+    sizes = layer_sizes()[case.layer_key]
+    chosen = catalogue.SIGMOID_BIAS.chosen_experts(tensors, sizes)
     local = chosen - case.offset
     is_local = (local >= 0) & (local < 32)
     return np.bincount(local[is_local], minlength=32)
@@ -81,11 +82,14 @@ def test_generated_tensors_have_the_committed_sums(layer_key):
     lines = paths.workload_file(name).read_text(encoding="utf-8").splitlines()
     assert lines[: len(cases)] == records
 
-    sums = workload_files.read_checksums(paths.workload_file(name, suffix="sha256"))
+    checksum_file = paths.workload_file(name, suffix="sha256")
+    checksums = workload_files.read_checksums(checksum_file)
     for case in cases:
-        if case.seq_len <= MOST_TOKENS:
-            content = safetensors.torch.save(operator.tensors(case))
-            assert workload_files.sha256(content) == sums[paths.blob_file(name, case.uuid)]
+        if case.seq_len > MOST_TOKENS:
+            continue
+        content = safetensors.torch.save(operator.tensors(case))
+        blob = paths.blob_file(name, case.uuid)
+        assert workload_files.sha256(content) == checksums[blob]
 
 
 @pytest.mark.parametrize("layer_key", MODELS)
@@ -101,19 +105,23 @@ def test_models_have_decode_and_prefill_workloads_of_average_load(layer_key):
 
     counts = workloads.recorded_counts(layer_key)
     for case in cases[1:7]:
-        recorded = counts[case.uuid]
         rows = case.seq_len * rows_a_token
-        active = local * (1 - math.exp(-rows / local))
+        idle_share = math.exp(-rows / local)
+        active = local * (1 - idle_share)
+
+        recorded = counts[case.uuid]
         assert recorded.rows == pytest.approx(rows, abs=2, rel=0.1)
-        assert recorded.active == pytest.approx(active, abs=1.5, rel=0.08), case.seq_len
+        assert recorded.active == pytest.approx(active, abs=1.5, rel=0.08)
 
 
 def test_a_good_blob_is_kept_and_a_damaged_one_replaced(data_set):
     count = len(SMALL)
     assert workload_files.make("small", data_set) == (0, count)
+
     blob = data_set / paths.blob_file(definition_name("small"), SMALL[0].uuid)
     good = blob.read_bytes()
-    blob.write_bytes(good[:-1] + b"\x7f")
+    damaged = good[:-1] + b"\x7f"
+    blob.write_bytes(damaged)
     assert workload_files.make("small", data_set) == (1, count - 1)
     assert blob.read_bytes() == good
 
@@ -123,8 +131,9 @@ def append_line(root, **changes):
     Returns the file.
     """
     file = paths.workload_file(definition_name("small"), root)
-    record = json.loads(file.read_text(encoding="utf-8").splitlines()[3])
-    record["workload"] |= {"uuid": "mine", "axes": {"seq_len": 33}} | changes
+    lines = file.read_text(encoding="utf-8").splitlines()
+    record = json.loads(lines[3])
+    record["workload"] |= {"uuid": "mine", "axes": {"seq_len": 33}, **changes}
     with file.open("a", encoding="utf-8") as out:
         out.write(f"\n{json.dumps(record)}")
     return file
@@ -148,11 +157,13 @@ def test_a_users_line_stays_and_is_served(copied):
     file = append_line(copied)
     text = file.read_text(encoding="utf-8")
     *_, users_line = text.splitlines()
-    file.write_text(text.replace('"seq_len":70', '"seq_len":71'), encoding="utf-8")
+    changed = text.replace('"seq_len":70', '"seq_len":71')
+    file.write_text(changed, encoding="utf-8")
 
     assert workload_files.make("small", copied) == (0, len(SMALL))
-    assert file.read_text(encoding="utf-8").endswith(f"\n{users_line}\n")
 
+    text = file.read_text(encoding="utf-8")
+    assert text.endswith(f"\n{users_line}\n")
     *generated, mine = workloads.recorded("small", copied)
     assert generated == before
     assert workloads.label(mine, "small") == "mine T=33"
@@ -166,14 +177,20 @@ def test_a_users_line_without_tensors_has_no_bound(copied):
     assert workloads.recorded_bound(definition_name("small"), mine, copied) is None
 
 
-@pytest.mark.parametrize(
-    "line", ["{}", "not JSON", '{"definition": "other", "workload": {"axes": {}, "inputs": {}}}']
-)
+NO_WORKLOADS = [
+    "{}",
+    "not JSON",
+    '{"definition": "other", "workload": {"axes": {}, "inputs": {}}}',
+]
+
+
+@pytest.mark.parametrize("line", NO_WORKLOADS)
 def test_a_line_that_is_no_workload_is_named(copied, line):
     file = paths.workload_file(definition_name("small"), copied)
     with file.open("a", encoding="utf-8") as out:
         out.write(f"{line}\n")
-    place = re.escape(f"{file.name}:{len(SMALL) + 1}")
+    line_number = len(SMALL) + 1
+    place = re.escape(f"{file.name}:{line_number}")
     for read in (workloads.recorded, workload_files.make):
         with pytest.raises(UserError, match=f"^{place}: .*$"):
             read("small", copied)
@@ -186,17 +203,21 @@ def test_a_line_that_was_ours_goes(copied):
     before = workloads.recorded("small", copied)
     append_line(copied)
     name = definition_name("small")
+    blob = paths.blob_file(name, "mine")
     sums = paths.workload_file(name, copied, "sha256")
     with sums.open("a", encoding="utf-8") as out:
-        out.write(f"{NO_SUM}  {paths.blob_file(name, 'mine')}\n")
+        out.write(f"{NO_SUM}  {blob}\n")
+
     workload_files.make("small", copied)
     assert workloads.recorded("small", copied) == before
 
 
 def test_the_command_writes_and_lists(capsys):
+    name = definition_name("small")
     assert cli.main(["data", "small", "--write"]) == 0
-    assert cli.main(["data", definition_name("small"), "--write"]) == 0
-    assert capsys.readouterr().out.count(definition_name("small")) == 2
+    assert cli.main(["data", name, "--write"]) == 0
+    output = capsys.readouterr().out
+    assert output.count(name) == 2
 
     assert cli.main(["data", "nothing"]) == 2
 
@@ -208,8 +229,9 @@ def listed(capsys, *keys):
 
 
 def first_cells(lines):
-    """Return the first cell of each row."""
-    return [row[0] for row in rows_of(lines) if row[0]]
+    """Return the first cell of each row that has one."""
+    cells = [row[0] for row in rows_of(lines)]
+    return list(filter(None, cells))
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -262,23 +284,30 @@ def test_no_choice_hangs_on_rounding(data_set, layer_key):
     route = catalogue.router(layer_key)
     for case in operator.cases(layer_key):
         tensors = tensors_of(data_set, case)
-        margins = trained_router.margin(RouterOutputs.of_inputs(tensors), sizes)
+        outputs = RouterOutputs.of_inputs(tensors)
+        margins = trained_router.margin(outputs, sizes)
         assert margins.min(initial=1) >= trained_router.MARGIN, case.name
 
-        bias = [tensors["routing_bias"], 2.5] if "routing_bias" in tensors else []
-        in_fp32, _ = route(tensors["routing_logits"], *bias)
+        router_inputs = [tensors["routing_logits"]]
+        if "routing_bias" in tensors:
+            router_inputs += [tensors["routing_bias"], 2.5]
+        in_fp32, _ = route(*router_inputs)
         in_fp64 = operator.chosen_experts(tensors, sizes)
-        assert np.array_equal(in_fp32.sort(1).values, np.sort(in_fp64)), case.name
+        assert np.array_equal(np.sort(in_fp32), np.sort(in_fp64)), case.name
 
 
 def test_hard_cases_are_as_hard_as_they_say(data_set):
     cases = {case.name: case for case in SMALL}
-    assert local_rows(data_set, cases["none-local"]).sum() == 0
-    assert sorted(local_rows(data_set, cases["same-eight-local"])) == [0] * 24 + [33] * 8
-    assert local_rows(data_set, cases["one-expert-takes-all"])[3] == 70
+    none_local = local_rows(data_set, cases["none-local"])
+    eight_local = local_rows(data_set, cases["same-eight-local"])
+    takes_all = local_rows(data_set, cases["one-expert-takes-all"])
+    assert none_local.sum() == 0
+    assert sorted(eight_local) == [0] * 24 + [33] * 8
+    assert takes_all[3] == 70
 
     assert cases["offset-across-groups"].offset % 32
-    assert {case.offset for case in SMALL} >= {0, 224}
+    offsets = {case.offset for case in SMALL}
+    assert offsets >= {0, 224}
 
 
 def test_harsh_scales_have_both_signs_and_zeros():

@@ -24,7 +24,8 @@ def table_of(monkeypatch):
 
 def least_ms(record):
     """Return the ms of the fastest solution with 8 tokens."""
-    return min(point.ms for point in record.points_at(8) if point.ms)
+    times = [point.ms for point in record.points_at(8)]
+    return min(filter(None, times))
 
 
 def scaled_ms(record):
@@ -39,11 +40,11 @@ def test_a_model_of_which_all_layers_were_recorded_is_not_predicted(table_of):
 
 def test_layers_that_did_not_fit_take_as_long_as_those_that_did(table_of):
     record = BY_KEY["minimax-m2"]
-    (row,) = table_of("minimax-m2").sections[0]
-    assert record.head.layers < record.head.of_model
-    assert f"{record.head.layers} of {record.head.of_model}" in row[1]
-
-    assert float(row[2]) == pytest.approx(scaled_ms(record), abs=0.005)
+    head = record.head
+    ((_, source, ms),) = table_of("minimax-m2").sections[0]
+    assert head.layers < head.of_model
+    assert f"{head.layers} of {head.of_model}" in source
+    assert float(ms) == pytest.approx(scaled_ms(record), abs=0.005)
 
 
 def test_the_terminal_predicts_the_layers_that_did_not_fit_and_says_so():
@@ -59,24 +60,27 @@ def test_the_terminal_predicts_the_layers_that_did_not_fit_and_says_so():
 
 def test_another_layer_takes_as_many_times_its_bound_as_the_nearest(table_of):
     layer = layer_of("glm-5-ep8")
-    (row,) = table_of(layer.key).sections[0]
-    source = min(BY_KEY, key=lambda key: predicted.distance(layer, BY_KEY[key]))
-    assert row[1] == layer_of(source).name
+    ((_, source, ms),) = table_of(layer.key).sections[0]
+    nearest = min(RECORDS, key=lambda record: predicted.distance(layer, record))
+    assert source == predicted.recorded_layer(nearest).name
 
-    first, *_ = BY_KEY[source].points_at(8)
-    over_bound = least_ms(BY_KEY[source]) / first.bound_ms
-    expected = over_bound * predicted.mean_bound(layer.key, 8) * layer.count
-    assert float(row[2]) == pytest.approx(expected, abs=0.005)
+    first, *_ = nearest.points_at(8)
+    over_bound = least_ms(nearest) / first.bound_ms
+    layer_ms = over_bound * predicted.mean_bound(layer.key, 8)
+    assert float(ms) == pytest.approx(layer_ms * layer.count, abs=0.005)
 
 
 def test_the_error_is_that_of_predicting_each_record_from_the_others(monkeypatch):
     monkeypatch.setattr(predicted, "SERVED_TOKENS", (8,))
-    two = [BY_KEY["qwen3-30b"], BY_KEY["minimax-m2"]]
+    first = BY_KEY["qwen3-30b"]
+    second = BY_KEY["minimax-m2"]
     errors = []
-    for record, other in (two, two[::-1]):
+    for record, other in ((first, second), (second, first)):
         layer = predicted.recorded_layer(record)
-        guess = predicted.predicted_ms(layer, other, 8)
-        errors.append(abs(guess / predicted.predicted_ms(layer, record, 8) - 1))
-    text = predicted.accuracy(two)
+        measured_ms = predicted.predicted_ms(layer, record, 8)
+        ratio = predicted.predicted_ms(layer, other, 8) / measured_ms
+        errors.append(abs(ratio - 1))
+
+    text = predicted.accuracy([first, second])
     assert f"{sum(errors) / 2:.0%}" in text
     assert f"{max(errors):.0%}" in text

@@ -10,7 +10,13 @@ from recorded import DEFAULT, NAME, RECORDS, everywhere, trace, workload, write
 
 
 def best(rows, tolerance="relaxed"):
-    return summary.best_solution(summary.by_solution(rows), tolerance)
+    means = summary.by_solution(rows)
+    return summary.best_solution(means, tolerance)
+
+
+def means_of(rows, solution="fast"):
+    """Return the row of a solution."""
+    return summary.by_solution(rows).loc[solution]
 
 
 def test_means_against_statistics_computed_apart(tmp_path):
@@ -18,22 +24,27 @@ def test_means_against_statistics_computed_apart(tmp_path):
     slow = {1: 1.0, 7: 2.0, 80: 2.0}
     traces = [trace("fast", tokens, ms, 20.0) for tokens, ms in fast.items()]
     traces += [trace("slow", tokens, ms, 20.0) for tokens, ms in slow.items()]
-    rows, _ = measurements.load([write(tmp_path / "traces.jsonl", traces)])
-    means = summary.by_solution(rows).loc["fast"]
+    file = write(tmp_path / "traces.jsonl", traces)
+    rows, _ = measurements.load([file])
+    means = means_of(rows)
 
+    times = list(fast.values())
     bounds = [recorded_bound(NAME, workload(tokens), None).ms for tokens in fast]
-    over_bound = geometric_mean(fast.values()) / geometric_mean(bounds)
+    over_bound = geometric_mean(times) / geometric_mean(bounds)
+    score = fmean(20.0 / ms for ms in times)
     assert means.over_bound == pytest.approx(over_bound)
     assert means.over_fastest == pytest.approx(geometric_mean([1, 1, 2]))
-    assert means.score == pytest.approx(fmean([20 / 0.5, 20 / 1.0, 20 / 4.0]))
-    assert means.mean_ms == pytest.approx(fmean(fast.values()))
-    assert (means.passed_relaxed, means.workloads) == (3, 19)
+    assert means.score == pytest.approx(score)
+    assert means.mean_ms == pytest.approx(fmean(times))
+    assert means.passed_relaxed == 3
+    assert means.workloads == 19
     assert not means.complete
 
 
 def test_stale_rows_are_counted_apart(load):
-    rows = load(trace("fast", 7, 1.0, 20.0), trace("fast", 1, 0.5, 20.0, sha1="before"))
-    means = summary.by_solution(rows).loc["fast"]
+    current = trace("fast", 7, 1.0, 20.0)
+    stale = trace("fast", 1, 0.5, 20.0, sha1="before")
+    means = means_of(load(current, stale))
     assert means.passed_relaxed == 1
     assert means.stale_relaxed == 1
     assert means.timed == 1
@@ -41,7 +52,7 @@ def test_stale_rows_are_counted_apart(load):
 
 
 def test_an_untimed_run_has_passes_and_no_times(load):
-    means = summary.by_solution(load(trace("fast", 1, 0))).loc["fast"]
+    means = means_of(load(trace("fast", 1, 0)))
     assert means.passed_relaxed == 1
     assert math.isnan(means.mean_ms)
 
@@ -50,8 +61,7 @@ def test_traces_that_say_no_tolerance_have_their_times(load):
     """So are those of others."""
     theirs = trace("fast", 1, 2.0)
     del theirs.evaluation.environment.libs["tolerance"]
-    rows = load(theirs)
-    assert summary.by_solution(rows).mean_ms.to_dict() == {"fast": 2.0}
+    assert means_of(load(theirs)).mean_ms == 2.0
 
 
 def test_the_relaxed_tolerance_is_shown_where_it_was_run(load):
@@ -63,20 +73,24 @@ def test_the_relaxed_tolerance_is_shown_where_it_was_run(load):
 def test_the_fastest_that_passed_everything_is_to_be_used(load):
     rows = load(*everywhere("fast", 1.0), *everywhere("slow", 2.0))
     assert best(rows) == "fast"
-    assert summary.speedup_over_others(rows, "fast").to_dict() == {"slow": pytest.approx(2.0)}
+    speedups = summary.speedup_over_others(rows, "fast").to_dict()
+    assert speedups == {"slow": pytest.approx(2.0)}
 
 
 def test_a_single_failure_is_enough_not_to_be_used(load):
-    fast = [each for each in everywhere("fast", 1.0) if each.workload.axes["seq_len"] != 901]
-    failure = trace("fast", 901, status="INCORRECT_NUMERICAL", matched=0.5)
-    rows = load(*fast, failure, *everywhere("slow", 2.0))
+    fast = everywhere("fast", 1.0)
+    last_tokens = fast[-1].workload.axes["seq_len"]
+    fast[-1] = trace("fast", last_tokens, status="INCORRECT_NUMERICAL", matched=0.5)
+    rows = load(*fast, *everywhere("slow", 2.0))
     assert best(rows) == "slow"
-    assert not summary.by_solution(rows).complete["fast"]
+    assert not means_of(rows).complete
 
 
 def test_what_to_use_at_another_tolerance_passed_there_too(load):
+    fast = everywhere("fast", 1.0)
+    slow = everywhere("slow", 2.0)
     passes = everywhere("slow", 2.0, tolerance=DEFAULT)
-    rows = load(*everywhere("fast", 1.0), *everywhere("slow", 2.0), *passes)
+    rows = load(*fast, *slow, *passes)
     assert best(rows) == "fast"
     assert best(rows, "default") == "slow"
     assert best(rows, "contest") is None
@@ -89,17 +103,22 @@ def test_of_solutions_that_are_tied_the_one_with_the_least_mean_is_to_be_used(
     """Slow is as much slower on every workload but one of 1 s, on which it is faster."""
     fast = everywhere("fast", 1.0)
     slow = everywhere("slow", slower)
-    fast[-1] = trace("fast", RECORDS[-1].axes["seq_len"], 1000.0)
-    slow[-1] = trace("slow", RECORDS[-1].axes["seq_len"], 990.0)
+    last_tokens = RECORDS[-1].axes["seq_len"]
+    fast[-1] = trace("fast", last_tokens, 1000.0)
+    slow[-1] = trace("slow", last_tokens, 990.0)
     rows = load(*fast, *slow)
     assert best(rows) == recommended
 
 
 def test_passes_of_two_clocks_are_counted_together(load):
-    by_gpu = [trace("fast", 1, 1.0, protocol="once clock=gpu")]
-    by_events = [trace("fast", 1), trace("fast", 7), trace("fast", 80, status="RUNTIME_ERROR")]
-    rows = load(*by_gpu, *by_events)
-    means = summary.by_solution(rows[rows.clock == "gpu"], rows).loc["fast"]
+    rows = load(
+        trace("fast", 1, 1.0, protocol="once clock=gpu"),
+        trace("fast", 1),
+        trace("fast", 7),
+        trace("fast", 80, status="RUNTIME_ERROR"),
+    )
+    by_gpu = rows[rows.clock == "gpu"]
+    means = summary.by_solution(by_gpu, rows).loc["fast"]
     assert means.passed_relaxed == 2
     assert means.timed == 1
 
@@ -107,7 +126,7 @@ def test_passes_of_two_clocks_are_counted_together(load):
 def test_single_calls_recommend_nothing(load):
     protocol = "warmup=1 iterations=1 trials=1"
     rows = load(*everywhere("fast", 1.0, protocol=protocol))
-    means = summary.by_solution(rows).loc["fast"]
+    means = means_of(rows)
     assert means.complete
     assert not means.best
     assert means.mean_ms == 1.0

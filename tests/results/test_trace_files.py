@@ -14,18 +14,16 @@ def test_broken_lines_are_named_and_the_rest_is_read(tmp_path):
     with file.open("a") as out:
         out.write('{"definition": 3}\nhalf a li')
 
-    recorded, warnings = trace_files.read([file])
-    assert [each.place for each in recorded] == [f"{file}:1"]
-    assert len(warnings) == 2
-    assert warnings[0].startswith(f"{file}:2: ")
-    assert warnings[1].startswith(f"{file}:3: ")
+    (recorded,), (second, third) = trace_files.read([file])
+    assert recorded.place == f"{file}:1"
+    assert second.startswith(f"{file}:2: ")
+    assert third.startswith(f"{file}:3: ")
 
 
 def test_a_file_that_is_named_twice_counts_once(tmp_path):
     root = trace_set(tmp_path, [trace("fast", 1)])
-    recorded, _ = trace_files.read([root, root / "traces"])
-    assert len(recorded) == 1
-    assert recorded[0].root == root
+    (recorded,), _ = trace_files.read([root, root / "traces"])
+    assert recorded.root == root
 
 
 @pytest.mark.parametrize("content", ["", '{"a": 1}\n', None])
@@ -46,9 +44,14 @@ def test_a_path_without_traces_is_not_made(tmp_path):
 def test_merging_keeps_every_run_of_every_protocol_once(tmp_path):
     file = tmp_path / "t.jsonl"
     short = trace("fast", 1, 2.0, protocol="short")
-    trace_files.merge(file, [trace("fast", 1, 1.0, day="2026-01-01"), short])
-    trace_files.merge(file, [trace("fast", 1, 3.0, day="2026-01-02"), trace("slow", 1, 4.0)])
-    trace_files.merge(file, [trace("fast", 1, 9.0, day="2025-12-31"), short])
+    other = trace("slow", 1, 4.0)
+    first_run = trace("fast", 1, 1.0, day="2026-01-01")
+    later_run = trace("fast", 1, 3.0, day="2026-01-02")
+    earlier_run = trace("fast", 1, 9.0, day="2025-12-31")
+
+    trace_files.merge(file, [first_run, short])
+    trace_files.merge(file, [later_run, other])
+    trace_files.merge(file, [earlier_run, short])
     assert times_in(file) == [1.0, 2.0, 3.0, 4.0, 9.0]
 
 
@@ -57,13 +60,16 @@ def test_fib_reads_several_runs_of_a_cell(tmp_path):
     root = trace_set(tmp_path, [first])
     second = trace("fast", 1, 2.0, day="2026-01-02")
     trace_files.merge(root / "traces" / "moe" / f"{NAME}.jsonl", [second])
-    assert len(TraceSet.from_path(str(root)).traces[NAME]) == 2
+    traces = TraceSet.from_path(str(root)).traces
+    assert len(traces[NAME]) == 2
 
 
 def test_an_edited_source_replaces_all_runs_of_all_protocols(tmp_path):
     file = tmp_path / "t.jsonl"
-    trace_files.merge(file, [trace("fast", 1, 1.0), trace("fast", 1, 2.0, protocol="short")])
-    trace_files.merge(file, [trace("fast", 1, 5.0, day="2026-01-03", sha1="edited")])
+    before = [trace("fast", 1, 1.0), trace("fast", 1, 2.0, protocol="short")]
+    after = trace("fast", 1, 5.0, day="2026-01-03", sha1="edited")
+    trace_files.merge(file, before)
+    trace_files.merge(file, [after])
     assert times_in(file) == [5.0]
 
 
@@ -76,7 +82,7 @@ def test_tolerances_and_workloads_are_experiments_of_their_own(tmp_path):
 
 def test_merging_keeps_fields_that_are_not_known(tmp_path):
     file = tmp_path / "t.jsonl"
-    newer = json.loads(trace("fast", 1).model_dump_json())
+    newer = trace("fast", 1).model_dump(mode="json")
     newer["evaluation"]["performance"]["stdev_ms"] = 0.5
     file.write_text(json.dumps(newer))
 

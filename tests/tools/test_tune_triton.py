@@ -98,10 +98,12 @@ def test_the_pair_has_the_least_sum_within_one_block_m(times, pair):
 
 def test_the_grid():
     candidates = grid([16, 32], 132)
-    assert len(candidates) == len(set(candidates)) == 2 * 3 * 2 * 4 * (2 + 2)
+    assert len(candidates) == 2 * 3 * 2 * 4 * (2 + 2)
+    assert len(set(candidates)) == len(candidates)
     for candidate in candidates:
         assert candidate.programs == 132 * candidate.per_sm
-        assert candidate.stage == "gemm2" or candidate.block_n == 128
+        if candidate.stage != "gemm2":
+            assert candidate.block_n == 128
     assert {candidate.per_sm for candidate in candidates} == {1, 2, 3}
 
 

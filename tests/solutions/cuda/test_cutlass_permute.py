@@ -42,10 +42,16 @@ def table_type(local):
     """Return what a grouped GEMM is told of each of so many local experts; addresses count from the
     operands' starts.
     """
-    addresses = ("activations", "weights", "result", "row_scale", "block_scale")
-    fields = [("problem", "i4", (local, 3))]
-    fields += [(name, "i8", local) for name in addresses]
-    return np.dtype([*fields, ("strides", "i8", (3, local))])
+    fields = [
+        ("problem", "i4", (local, 3)),
+        ("activations", "i8", local),
+        ("weights", "i8", local),
+        ("result", "i8", local),
+        ("row_scale", "i8", local),
+        ("block_scale", "i8", local),
+        ("strides", "i8", (3, local)),
+    ]
+    return np.dtype(fields)
 
 
 @dataclass
@@ -94,10 +100,16 @@ class Call:
 
         draw = Draw("cpu")
         self.routing = self.random_routing(draw, layer_key)
-        self.x = draw.integers(0, 256, num_tokens, self.hidden, dtype=torch.uint8).numpy()
-        self.x_scale = draw.normal(self.hidden // BLOCK, num_tokens).numpy()
+        x = draw.integers(0, 256, num_tokens, self.hidden, dtype=torch.uint8)
+        x_scale = draw.normal(self.hidden // BLOCK, num_tokens)
+        self.x = x.numpy()
+        self.x_scale = x_scale.numpy()
         self.weight = self.rank_weights(layer_key)  # [T, E_local], NaN where not chosen
-        self.tokens_of = [np.flatnonzero(~np.isnan(column)) for column in self.weight.T]
+
+        # of every row, in expert order
+        is_chosen = ~np.isnan(self.weight)
+        self.expert_of_row, self.tokens = is_chosen.T.nonzero()
+        self.counts = is_chosen.sum(axis=0)  # rows of each expert
 
     def random_routing(self, draw, layer_key):
         # different numbers that bf16 holds, as ties are free
@@ -105,24 +117,19 @@ class Call:
         logits = (order.float() - self.experts / 2) / 64
         if layer_key in catalogue.renorm():
             return [logits.bfloat16()]
-        return [logits, (0.01 * draw.normal(self.experts)).bfloat16()]
+        bias = 0.01 * draw.normal(self.experts)
+        return [logits, bias.bfloat16()]
 
     def rank_weights(self, layer_key):
-        factor = [] if layer_key in catalogue.renorm() else [FACTOR]
-        chosen, weights = catalogue.router(layer_key)(*self.routing, *factor)
+        route = catalogue.router(layer_key)
+        if layer_key in catalogue.renorm():
+            chosen, weights = route(*self.routing)
+        else:
+            chosen, weights = route(*self.routing, FACTOR)
+
         all_weights = torch.full((self.num_tokens, self.experts), torch.nan)
         all_weights.scatter_(1, chosen, weights.float())
-        return all_weights[:, self.offset : self.offset + self.local].numpy()
-
-    @property
-    def tokens(self):
-        """The token of every row, in expert order."""
-        return np.concatenate(self.tokens_of)
-
-    @property
-    def counts(self):
-        """The rows of each expert."""
-        return np.array([len(tokens) for tokens in self.tokens_of])
+        return all_weights.narrow(1, self.offset, self.local).numpy()
 
     def rows_in_window(self, begin, window):
         """Return for each expert its first row in a window that begins at a row, and its rows
@@ -136,18 +143,24 @@ class Call:
 
     def to_bytes(self):
         """Return what the program reads."""
-        routing = [tensor.view(torch.uint8).numpy() for tensor in self.routing]
-        arrays = [*routing, self.x, self.x_scale]
+        arrays = [tensor.view(torch.uint8).numpy() for tensor in self.routing]
+        arrays += [self.x, self.x_scale]
         return b"".join(array.tobytes() for array in arrays)
 
     def run(self, program, options):
         """Return the windows and the pairs that the program makes."""
-        numbers = [self.num_tokens, self.offset, FACTOR, options.window]
-        numbers += [int(options.swap_ab), int(options.by_row)]
+        numbers = [
+            self.num_tokens,
+            self.offset,
+            FACTOR,
+            options.window,
+            int(options.swap_ab),
+            int(options.by_row),
+        ]
         command = [program, *map(str, numbers)]
-        done = subprocess.run(command, input=self.to_bytes(), capture_output=True, check=True)
+        output = subprocess.check_output(command, input=self.to_bytes())
 
-        answer = io.BytesIO(done.stdout)
+        answer = io.BytesIO(output)
         most_rows = self.num_tokens * min(self.top_k, self.local)
         windows = []
         for _ in range(0, most_rows, options.window):
@@ -162,20 +175,21 @@ def check_table(table, first, rows, shape, swap_ab):
     depth.
     """
     n, k = shape
-    scales = (n // BLOCK) * (k // BLOCK)
+    n_blocks = n // BLOCK
+    k_blocks = k // BLOCK
     expert = np.arange(len(first))
+    problem = (n, rows, k) if swap_ab else (rows, n, k)
     expected = {
+        "problem": np.stack(np.broadcast_arrays(*problem), axis=1),
         "activations": first * k,
         "weights": expert * n * k,
         "result": first * n * 2,  # bf16
-        "row_scale": first * (k // BLOCK) * 4,
-        "block_scale": expert * scales * 4,
+        "row_scale": first * k_blocks * 4,
+        "block_scale": expert * n_blocks * k_blocks * 4,
         "strides": [[k], [k], [n]],
     }
     for name, values in expected.items():
         assert (table[name] == values).all(), name
-    for count, problem in zip(rows, table["problem"], strict=True):
-        assert problem.tolist() == ([n, count, k] if swap_ab else [count, n, k])
 
 
 def check_window(call, window, begin, options):
@@ -184,16 +198,21 @@ def check_window(call, window, begin, options):
     assert window.num_rows == rows.sum()
     assert window.all_rows == len(call.tokens)
 
+    swap_ab = options.swap_ab
     gemm1_shape = (2 * call.inter, call.hidden)
     gemm2_shape = (call.hidden, call.inter)
-    check_table(window.gemm1, first, rows, gemm1_shape, options.swap_ab)
-    check_table(window.gemm2, first, rows, gemm2_shape, options.swap_ab)
-    expert_rows = np.stack([first, rows], 1)
-    assert (window.expert_rows == np.repeat(expert_rows, rows, axis=0)).all()
+    check_table(window.gemm1, first, rows, gemm1_shape, swap_ab)
+    check_table(window.gemm2, first, rows, gemm2_shape, swap_ab)
 
-    tokens = call.tokens[begin : begin + options.window]
-    assert (window.x == call.x[tokens]).all()
-    scales = expected_scales(call.x_scale[:, tokens], first, rows, options.by_row)
+    experts = np.stack([first, rows], 1)
+    expert_rows = np.repeat(experts, rows, axis=0)
+    assert np.array_equal(window.expert_rows, expert_rows)
+
+    end = begin + options.window
+    tokens = call.tokens[begin:end]
+    x_scale = call.x_scale[:, tokens]
+    scales = expected_scales(x_scale, first, rows, options.by_row)
+    assert np.array_equal(window.x, call.x[tokens])
     assert np.array_equal(window.x_scale, scales)
 
 
@@ -204,21 +223,23 @@ def expected_scales(scale, first, rows, by_row):
     """
     order = "F" if by_row else "C"
     parts = []
-    for start, count in zip(first, rows, strict=True):
-        parts.append(scale[:, start : start + count].ravel(order))
+    for start, end in zip(first, first + rows, strict=True):
+        expert_scale = scale[:, start:end]
+        parts.append(expert_scale.ravel(order))
     return np.concatenate(parts)
 
 
 def check_pairs(call, pairs):
     """Check each token's rows, in order, and their weights."""
-    expert_of_row = np.repeat(np.arange(call.local), call.counts)
     for token, pair in enumerate(pairs):
         rows = np.flatnonzero(call.tokens == token)
-        num_rows = len(rows)
-        weights = call.weight[token, expert_of_row[rows]]
-        assert pair["row"][:num_rows].tolist() == rows.tolist()
-        assert (pair["row"][num_rows:] == -1).all()
-        assert pair["weight"][:num_rows] == pytest.approx(weights, rel=1e-5)
+        experts = call.expert_of_row[rows]
+        weights = call.weight[token, experts]
+
+        real, empty = np.split(pair, [len(rows)])
+        assert np.array_equal(real["row"], rows)
+        assert (empty["row"] == -1).all()
+        assert real["weight"] == pytest.approx(weights, rel=1e-5)
 
 
 def check(call, program, options):
@@ -235,7 +256,8 @@ def check(call, program, options):
 @pytest.mark.parametrize("layer_key", [*LAYER_SIZES, *map(slow, OTHERS)])
 def test_rows_are_where_the_gemms_and_combine_look(program, layer_key, num_tokens):
     """Catches rows of another token or expert, at a number of experts that has no GPU test."""
-    check(Call(layer_key, num_tokens), program(layer_key), Options())
+    call = Call(layer_key, num_tokens)
+    check(call, program(layer_key), Options())
 
 
 @pytest.mark.parametrize(
@@ -243,11 +265,12 @@ def test_rows_are_where_the_gemms_and_combine_look(program, layer_key, num_token
 )
 def test_windows_share_the_rows(program, layer_key, window):
     """Catches wrong sums where the rows do not fit scratch, or rows of a window added twice."""
-    windows = check(Call(layer_key, 65), program(layer_key), Options(window=window))
+    call = Call(layer_key, 65)
+    windows = check(call, program(layer_key), Options(window=window))
 
     assert len(windows) > 4
-    has_rows = [window.num_rows > 0 for window in windows]
-    assert has_rows[-1] == (layer_key in LAYER_SIZES)  # the other's last ones are empty
+    last_has_rows = windows[-1].num_rows > 0
+    assert last_has_rows == (layer_key in LAYER_SIZES)  # the other's last ones are empty
 
 
 @pytest.mark.parametrize("options", [Options(swap_ab=True), Options(by_row=True)], ids=str)

@@ -57,9 +57,9 @@ def plain_weights(layer):
 
 def call_of(layer, prepared, flags=prepare.FLAGS):
     """Return name -> argument of our call of cutlass_fused_moe."""
-    experts, weights = keywords.local_routing(
-        layer.topk_ids, layer.topk_weights, layer.local_expert_offset, len(prepared.gemm1)
-    )
+    num_local = len(prepared.gemm1)
+    routing = (layer.topk_ids, layer.topk_weights, layer.local_expert_offset)
+    experts, weights = keywords.local_routing(*routing, num_local)
     x = dequantise.dequantise_ref(layer.hidden_states, layer.hidden_states_scale)
     return keywords.keywords(experts, weights, x, prepared, flags, layer.output)
 
@@ -68,10 +68,12 @@ def described_output(call):
     """Return the output of a call with plain weights, as FlashInfer's page describes it."""
     x = call["input"].float()
     output = torch.zeros_like(x)
-    for expert in range(len(call["fc1_expert_weights"])):
-        chosen = call["token_selected_experts"] == expert
-        factor = torch.where(chosen, call["token_final_scales"], 0).sum(dim=1)
-        output += factor.unsqueeze(1) * described_expert(call, expert, x)
+    num_experts = len(call["fc1_expert_weights"])
+    for expert in range(num_experts):
+        is_chosen = call["token_selected_experts"] == expert
+        factors = call["token_final_scales"].where(is_chosen, 0)
+        factor = factors.sum(dim=1, keepdim=True)
+        output += factor * described_expert(call, expert, x)
     return output
 
 
@@ -81,11 +83,13 @@ def described_expert(call, expert, x):
     w13 = dequantize_mxfp4(call["fc1_expert_weights"][expert], gemm1_scale[expert])
     w2 = dequantize_mxfp4(call["fc2_expert_weights"][expert], gemm2_scale[expert])
     limit = call["swiglu_limit"][expert]
+    alpha = call["swiglu_alpha"][expert]
+    beta = call["swiglu_beta"][expert]
 
     linear, gate = (x @ w13.t()).chunk(2, dim=1)
-    linear = linear.clamp(-limit, limit) + call["swiglu_beta"][expert]
+    linear = linear.clamp(-limit, limit) + beta
     gate = gate.clamp(max=limit)
-    h = gate * torch.sigmoid(call["swiglu_alpha"][expert] * gate) * linear
+    h = gate * torch.sigmoid(alpha * gate) * linear
     return h @ w2.t()
 
 
@@ -95,11 +99,13 @@ def test_the_call_describes_our_layer():
     """
     layer = layer_inputs()
     layer.topk_weights[layer.topk_ids < FIRST_EXPERT] = torch.nan
-    inputs = {name: value for name, value in vars(layer).items() if name != "output"}
+    inputs = dict(vars(layer))
+    del inputs["output"]
     expected = expected_output(LAYER_KEY, inputs).float()
     assert expected.abs().max() > 1
 
-    output = described_output(call_of(layer, plain_weights(layer)))
+    call = call_of(layer, plain_weights(layer))
+    output = described_output(call)
     assert share_of_close(output, expected, tolerance=0.05) > 0.99
 
 
@@ -115,14 +121,15 @@ def test_the_call_fits_the_installed_signature(flags):
 @BOTH
 def test_a_signature_that_our_call_does_not_fit_is_refused(flags):
     """One without our flag, as of a release without these kernels, and one that wants more."""
-    parameters = dict(installed_signature().parameters)
-    flag = list(flags)[-1]
-    del parameters[flag]
+    installed = installed_signature().parameters
+    *_, flag = flags
+    without_flag = dict(installed)
+    del without_flag[flag]
     with pytest.raises(ImportError, match=flag):
-        keywords.check_signature(parameters, flags)
+        keywords.check_signature(without_flag, flags)
 
     required = inspect.Parameter("moon_phase", inspect.Parameter.KEYWORD_ONLY)
-    more = installed_signature().parameters | {"moon_phase": required}
+    more = {**installed, "moon_phase": required}
     with pytest.raises(ImportError, match="moon_phase"):
         keywords.check_signature(more, flags)
 
@@ -131,13 +138,20 @@ def test_the_call_has_the_types_that_flashinfer_wants():
     """Its C++ checks them, but only where there is a GPU."""
     layer = layer_inputs()
     call = call_of(layer, plain_weights(layer))
-    assert call["input"].dtype == torch.bfloat16
-    assert call["token_selected_experts"].dtype == torch.int32
-    assert call["token_final_scales"].dtype == torch.float32
-    assert call["fc1_expert_weights"].dtype == torch.uint8
+    dtypes = {
+        "input": torch.bfloat16,
+        "token_selected_experts": torch.int32,
+        "token_final_scales": torch.float32,
+        "fc1_expert_weights": torch.uint8,
+        "swiglu_alpha": torch.float32,
+        "swiglu_beta": torch.float32,
+        "swiglu_limit": torch.float32,
+    }
+    assert {name: call[name].dtype for name in dtypes} == dtypes
+
+    num_experts = len(call["fc1_expert_weights"])
     for name in ("swiglu_alpha", "swiglu_beta", "swiglu_limit"):
-        assert call[name].dtype == torch.float32
-        assert call[name].shape == (len(call["fc1_expert_weights"]),)
+        assert call[name].shape == (num_experts,)
 
 
 def test_a_layer_without_a_clamp_names_no_activation(monkeypatch):
@@ -149,11 +163,16 @@ def test_a_layer_without_a_clamp_names_no_activation(monkeypatch):
 
 def test_slots_without_a_local_expert_get_another_ranks_expert_and_no_weight():
     """The rank has experts 16 to 31; 16, its number of experts, is the first of the next rank."""
-    ids = torch.tensor([[16, 31, 32, 15, -1, -(2**31), 2**31 - 1]], dtype=torch.int32)
-    weights = torch.tensor([[1.0, 2.0, *[torch.nan] * 5]])
+    int32 = torch.iinfo(torch.int32)
+    not_local = [32, 15, -1, int32.min, int32.max]
+    count = len(not_local)
+    ids = torch.tensor([[16, 31, *not_local]], dtype=torch.int32)
+    weights = torch.tensor([[1.0, 2.0, *[torch.nan] * count]])
+
     experts, factors = keywords.local_routing(ids, weights, 16, 16)
-    assert experts.tolist() == [[0, 15, 16, 16, 16, 16, 16]]
-    assert factors.tolist() == [[1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
+
+    assert experts.tolist() == [[0, 15, *[16] * count]]
+    assert factors.tolist() == [[1.0, 2.0, *[0.0] * count]]
 
 
 def fake_interleave(weight, quant_type):
@@ -179,9 +198,11 @@ def test_weights_are_prepared_by_flashinfers_functions(monkeypatch):
     # gemm1 is [768, 640], gemm2 [640, 384]; blocks of 64 rows by 4 groups of 32 columns
     assert first.shape == (experts, 768 // 64, 640 // 128, 16, 4)
     assert second.shape == (experts, 640 // 64, 384 // 128, 16, 4)
-    last_of_first_block = first.view(torch.uint8)[0, 0, 0, 15]
-    rows = expected.quant_scales[0][0, [15, 31, 47, 63], :4]
-    assert torch.equal(last_of_first_block, rows.flatten())
+
+    first_block = first.view(torch.uint8)[0, 0, 0]
+    first_expert, *_ = expected.quant_scales[0]
+    rows = first_expert[[15, 31, 47, 63], :4]
+    assert torch.equal(first_block[15], rows.flatten())
 
 
 def smallest_scales(scale):
@@ -218,7 +239,8 @@ def test_w4a8_weights_are_prepared_expert_by_expert(monkeypatch):
 
 def test_packed_dequantise_takes_scales_row_by_row(packed_module):
     """Catches a packed solution that reads them column by column, as some definitions have them."""
-    packed = packed_module("flashinfer_mxfp4", dequantise.__name__.partition(".")[2], LAYER_KEY)
+    module_name = dequantise.__name__.removeprefix("solutions.")
+    packed = packed_module("flashinfer_mxfp4", module_name, LAYER_KEY)
     values = arguments(LAYER_KEY, 37, DEVICE)
     x = values["hidden_states"]
     x_scale = values["hidden_states_scale"]
@@ -260,11 +282,13 @@ def test_our_build_instantiates_some_of_the_installed_releases_kernels(
 
     files = {file.name: file for file in build.choose_spec().sources}
     for kernel in variant.KERNELS:
-        launchers = instantiations(files[f"{kernel.name}.cu"].read_text())
+        text = files[f"{kernel.name}.cu"].read_text()
+        launchers = instantiations(text)
         assert len(launchers) == 1
         assert launchers <= generated
     assert {variant.RUNNER, "candidates.cpp"} <= files.keys()
-    assert not any(name.endswith((".generated.cu", "cutlass_heuristic.cpp")) for name in files)
+    for name in files:
+        assert not name.endswith((".generated.cu", "cutlass_heuristic.cpp"))
     assert len(files) < len(full.sources) / 5
 
 

@@ -26,9 +26,12 @@ pytestmark = pytest.mark.filterwarnings(
 def operands(m, n, k, device):
     """Return x [m, k] bfloat16, weight [n, k] float8_e4m3fn, weight_scale [n, k/32] int8."""
     draw = Draw(device, m)
+    num_groups = k // mx.GROUP
+
     x = draw.normal(m, k).bfloat16()
     weight = draw.fp8(n, k)
-    return x, weight, draw.integers(118, 124, n, k // mx.GROUP, dtype=torch.int8)
+    weight_scale = draw.integers(118, 124, n, num_groups, dtype=torch.int8)
+    return x, weight, weight_scale
 
 
 def empty(rows, columns, device, dtype=torch.bfloat16):
@@ -80,13 +83,14 @@ CONVERSIONS = [  # values of a group, its scale's byte and their codes, by hand 
 @pytest.mark.parametrize(("values", "scale", "codes"), CONVERSIONS)
 def test_reference_quantises_as_the_format_says(values, scale, codes):
     """Catches a scale off by one at a power of two, ties rounded up, overflow to NaN."""
-    group = torch.zeros(1, mx.GROUP)
-    group[0, : len(values)] = torch.tensor(values)
+    padding = [0.0] * (mx.GROUP - len(values))
+    group = torch.tensor([values + padding], dtype=torch.bfloat16)
 
-    quantised, scales = mx.quantise(group.bfloat16())
+    quantised, scales = mx.quantise(group)
 
     assert scales.tolist() == [[scale]]
-    assert quantised[0, : len(codes)].view(torch.uint8).tolist() == codes
+    (code_bytes,) = quantised.view(torch.uint8).tolist()
+    assert code_bytes[: len(codes)] == codes
 
 
 # ---- steps ----
@@ -101,30 +105,39 @@ def groups_of_every_size():
     """
     draw = Draw("cpu")
     # of a group's largest value; 0: zero and subnormal; 255: Inf and NaN
-    exponent = torch.arange(256).repeat_interleave(len(SIGNIFICANDS))[:, None]
-    significand = torch.tensor(SIGNIFICANDS).repeat(256)[:, None]
+    exponents = torch.arange(256)
+    significands = torch.tensor(SIGNIFICANDS)
+    exponent, significand = torch.cartesian_prod(exponents, significands).split(1, dim=1)
     largest = exponent << 7 | significand
     shape = (len(largest), mx.GROUP)
 
-    other_exponents = (exponent - draw.integers(0, 22, *shape)).clamp(min=0)
-    mostly_ties = draw.integers(0, 128, *shape) & draw.integers(0, 128, *shape)
-    groups = torch.minimum(other_exponents << 7 | mostly_ties, largest)
-    groups[:, 7:8] = largest
-    groups |= draw.integers(0, 2, *shape) << 15  # signs
+    steps_below = draw.integers(0, 22, *shape)
+    other_exponents = (exponent - steps_below).clamp(min=0)
+    mostly_ties = draw.integers(0, 128, *shape)
+    mostly_ties &= draw.integers(0, 128, *shape)
+    others = other_exponents << 7 | mostly_ties
 
-    zeros = torch.tensor([[0], [1 << 15]]).expand(2, mx.GROUP)  # plus and minus
-    return torch.cat([groups, zeros]).to(torch.uint16).view(torch.bfloat16)
+    groups = torch.minimum(others, largest)
+    groups[:, 7:8] = largest
+    is_negative = draw.integers(0, 2, *shape)
+    groups |= is_negative << 15
+
+    plus_and_minus_zero = torch.tensor([[0], [1 << 15]]).expand(2, mx.GROUP)
+    bits = torch.cat([groups, plus_and_minus_zero])
+    return bits.to(torch.uint16).view(torch.bfloat16)
 
 
 def assert_same_codes(output, expected):
     """Check codes and scales; the sign of a NaN is free."""
     codes, scales = output
     expected_codes, expected_scales = expected
-    finite = ~expected_codes.isnan()
+    is_nan = expected_codes.isnan()
+    code_bytes = codes.view(torch.uint8).masked_fill(is_nan, 0)
+    expected_bytes = expected_codes.view(torch.uint8).masked_fill(is_nan, 0)
+
     assert torch.equal(scales, expected_scales)
-    assert torch.equal(~codes.isnan(), finite)
-    code_bytes = codes.view(torch.uint8)[finite]
-    assert torch.equal(code_bytes, expected_codes.view(torch.uint8)[finite])
+    assert torch.equal(codes.isnan(), is_nan)
+    assert torch.equal(code_bytes, expected_bytes)
 
 
 @each_device
@@ -152,17 +165,19 @@ def test_group_round_is_quantise_and_expand(module, device):
 def test_expand_every_code_with_every_scale(module, device):
     """Catches weights changed by the route through bf16, which calls itself exact."""
     step = module("expand")
-    byte = torch.arange(256, dtype=torch.uint8, device=device)
-    codes = byte.repeat(8).view(torch.float8_e4m3fn).repeat(256, 1)
-    scales = byte.repeat_interleave(64).view(256, -1)
+    every_byte = torch.arange(256, dtype=torch.uint8, device=device)
+    # a row has one scale, and in its 64 groups every code eight times
+    codes = every_byte.view(torch.float8_e4m3fn).repeat(256, 8)
+    scales = every_byte[:, None].repeat(1, 64)
 
     output = step.expand(codes, scales)
 
     assert_same_values(output, step.expand_ref(codes, scales))
-    in_fp32 = step.expand_ref(codes, scales, torch.float32)
-    normal = in_fp32.isfinite() & (in_fp32.abs() >= 2.0**-126)
-    assert normal.float().mean() > 0.8
-    assert torch.equal(output.float()[normal], in_fp32[normal])
+    exact = step.expand_ref(codes, scales, torch.float32)
+    smallest_normal = torch.finfo(torch.float32).tiny
+    is_normal = exact.isfinite() & (exact.abs() >= smallest_normal)
+    assert is_normal.float().mean() > 0.8
+    assert torch.equal(output.float()[is_normal], exact[is_normal])
 
 
 PRODUCTS = [
@@ -180,34 +195,41 @@ NOISE = {"fp8": 2.0**-9}  # Hopper's FP8 sums have about 14 bits; else another o
 
 
 def assert_product(output, expected, route):
-    noise = NOISE.get(route, 1e-4) * expected.square().mean().sqrt()
-    limit = HALF_STEP[output.dtype] * expected.abs() + noise
-    error = (output.float() - expected).abs()
-    assert (error <= limit).all()
+    size = expected.square().mean().sqrt().item()
+    noise = NOISE.get(route, 1e-4) * size
+    half_step = HALF_STEP[output.dtype]
+    torch.testing.assert_close(output.float(), expected, rtol=half_step, atol=noise)
+
+
+def tile_id(tile):
+    return "-".join(map(str, tile))
 
 
 @each_device
 @pytest.mark.parametrize(("n", "dtype"), OUTPUTS)
-@pytest.mark.parametrize("tile", PRODUCTS, ids=["-".join(map(str, tile)) for tile in PRODUCTS])
+@pytest.mark.parametrize("tile", PRODUCTS, ids=tile_id)
 def test_product(module, device, tile, n, dtype):
     """Catches scales of another row or group, a tile or part of K left out, stores beyond M."""
     step = module("block_scaled_matmul")
     quantise = module("group_quantise")
-    x, weight, scale = operands(37, n, 512, device)
+    num_rows = 37
+    x, weight, scale = operands(num_rows, n, 512, device)
     scale = scale.view(torch.uint8)
     codes, scales = quantise.group_quantise_ref(x)
-    expected = step.block_scaled_matmul_ref(codes, scales, weight, scale, torch.float32)
     forms = [(codes, scales)]
     if tile.x == "raw":
         forms.append((x, None))
     if tile.x == "values":
         forms.append((quantise.group_round(x), None))
 
+    expected = step.block_scaled_matmul_ref(codes, scales, weight, scale, torch.float32)
     for values, values_scales in forms:
-        output = empty(38, n, device, dtype)
-        step.block_scaled_matmul(values, values_scales, weight, scale, output[:37], tile)
-        assert_product(output[:37], expected, tile.route)
-        assert output[37].isnan().all()
+        with_row_beyond = empty(num_rows + 1, n, device, dtype)
+        output, row_beyond = with_row_beyond.split([num_rows, 1])
+        step.block_scaled_matmul(values, values_scales, weight, scale, output, tile)
+
+        assert_product(output, expected, tile.route)
+        assert row_beyond.isnan().all()
 
 
 # ---- the whole ----
@@ -293,9 +315,9 @@ def tabled_rows():
     """Return numbers of rows on both sides of every border of the tables."""
     rows = {1, 80, 8192}
     for table in [*TABLE.values(), *ROUTES.values()]:
-        limits = [limit for limit, _ in table if limit]
-        rows.update(limits)
-        rows.update(limit + 1 for limit in limits)
+        for limit, _ in table:
+            if limit is not None:
+                rows.update([limit, limit + 1])
     return sorted(rows)
 
 
@@ -338,23 +360,37 @@ def test_swizzled_scales_lie_as_documented(packed_module):
     """
     swizzled = packed_module("torch_scaled_mxfp8", "main").swizzled
     scales = Draw("cpu").integers(1, 255, 256, 8, dtype=torch.uint8)
-    assert torch.equal(swizzled(scales).view(torch.uint8).flatten(), in_tiles(scales))
+
+    output = swizzled(scales).view(torch.uint8)
+
+    assert torch.equal(output.flatten(), in_tiles(scales))
 
     # rows and groups that fill no tile
     scales[200:] = 0
     scales[:, 6:] = 0
-    padded = swizzled(scales[:200, :6]).view(torch.uint8).flatten()
-    is_scale = in_tiles(scales) > 0
-    assert torch.equal(padded[is_scale], in_tiles(scales)[is_scale])
+    expected = in_tiles(scales)
+    is_scale = expected > 0
+    output = swizzled(scales[:200, :6]).view(torch.uint8)
+    assert torch.equal(output.flatten()[is_scale], expected[is_scale])
 
 
 def in_tiles(scales):
     """Return scales [256, 8] in that layout."""
-    return scales.view(2, 4, 32, 2, 4).permute(0, 3, 2, 1, 4).flatten()
+    row_tiles, row_quarters, rows, group_tiles, groups = range(5)
+    split = scales.view(2, 4, 32, 2, 4)
+    swizzled = split.permute(row_tiles, group_tiles, rows, row_quarters, groups)
+    return swizzled.flatten()
 
 
 def test_bound_counts_every_byte_once():
-    case = next(case for case in mx.Mxfp8Linear().cases("mxfp8") if case.seq_len == 16)
-    bound = committed_workloads.bound("mxfp8", case.uuid)
-    assert bound.bytes == 4096 * 7168 + 4096 * 224 + 2 * 16 * (7168 + 4096)
-    assert bound.flops == 2 * 16 * 4096 * 7168
+    m = 16
+    n = 4096
+    k = 7168
+    cases = {case.seq_len: case for case in mx.Mxfp8Linear().cases("mxfp8")}
+    bound = committed_workloads.bound("mxfp8", cases[m].uuid)
+
+    weight_bytes = n * k
+    scale_bytes = n * k // 32
+    bf16_bytes = 2 * m * (k + n)
+    assert bound.bytes == weight_bytes + scale_bytes + bf16_bytes
+    assert bound.flops == 2 * m * n * k

@@ -89,17 +89,20 @@ def random_tensor(name, shape, dtype, rank, draw):
 def expert_ids(num_tokens, rank, draw):
     """Return [T, top_k], no expert twice for a token."""
     candidates = min(2 * rank.num_local, rank.num_experts)
-    return draw.order(num_tokens, candidates)[:, : rank.top_k]
+    order = draw.order(num_tokens, candidates)
+    return order[:, : rank.top_k]
 
 
 def routing_logits(shape, dtype, rank, draw):
     logits = draw.normal(*shape)
-    logits[:, rank.first : rank.first + rank.num_local] += LOCAL_ADVANTAGE
+    end = rank.first + rank.num_local
+    logits[:, rank.first : end] += LOCAL_ADVANTAGE
     if dtype != torch.bfloat16:
         return logits
     # No two of a token are equal: either expert would be right then.
-    distinct = torch.linspace(-2, 2, rank.num_experts, device=draw.device).bfloat16()
-    return distinct[logits.argsort(1)]
+    distinct = torch.linspace(-2, 2, rank.num_experts, device=draw.device)
+    order = logits.argsort(1)
+    return distinct.bfloat16()[order]
 
 
 def halves_swapped(gemm1):

@@ -23,8 +23,9 @@ def wrong_blocks(output, expected, limit, index_name):
     """
     output = output.float().unflatten(-1, (-1, BLOCK))
     expected = expected.float().unflatten(-1, (-1, BLOCK))
-    norm = expected.norm(dim=-1).clamp(min=1e-30)
-    error = (output - expected).norm(dim=-1) / norm
+    norm = expected.norm(dim=-1)
+    difference = (output - expected).norm(dim=-1)
+    error = difference / norm.clamp(min=1e-30)
     wrong = ~(error <= limit)  # NaN is wrong
     if not wrong.any():
         return None
@@ -122,7 +123,8 @@ def first_fault(arrays, numbers, layer, arguments, output):
     """
     scratch = Scratch(arrays, numbers, layer, arguments)
     is_few = "mask" in arrays  # the one launch for few tokens, not the four kernels for many
-    choice = few_choice(scratch, len(output)) if is_few else many_choice(scratch, len(output))
+    choice_of = few_choice if is_few else many_choice
+    choice = choice_of(scratch, len(output))
     fault = wrong_route(layer, arguments, choice)
     if fault:
         return f"route: {fault}"

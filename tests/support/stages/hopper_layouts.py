@@ -61,13 +61,17 @@ def expected_rows(chosen, align, top_k, m_block_rows=None):
     """
     local = chosen.shape[1]
     number = torch.arange(local, dtype=torch.int32, device=chosen.device)
-    permuted = permute_ref(torch.where(chosen, number, -1), local, align)
+    local_expert = torch.where(chosen, number, -1)
+    permuted = permute_ref(local_expert, local, align)
+
     num_tiles = int(permuted.num_tiles)
-    pair = permuted.pair_of_row[: num_tiles * align]
+    num_rows = num_tiles * align
+    pair = permuted.pair_of_row[:num_rows]
     permuted = permuted._replace(pair_of_row=pair)
 
     token = pair.long().div(local, rounding_mode="floor")  # -1 stays -1
-    expert = permuted.tile_expert[:num_tiles].long().repeat_interleave(align)
+    tile_expert = permuted.tile_expert[:num_tiles].long()
+    expert = tile_expert.repeat_interleave(align)
     first, span = spans_of(expert, m_block_rows)
     token_rows = rows_of_tokens(permuted.row_of_pair, top_k)
     return Rows(token, expert, first, span, token_rows, permuted, align)
@@ -76,24 +80,27 @@ def expected_rows(chosen, align, top_k, m_block_rows=None):
 def spans_of(expert, m_block_rows):
     """Return for each row, of this expert, the first row of its span and the rows of the span."""
     rows_of_expert = torch.bincount(expert)
-    expert_first = rows_of_expert.cumsum(0) - rows_of_expert
-    first = expert_first[expert]
+    end_of_expert = rows_of_expert.cumsum(0)
     span = rows_of_expert[expert]
+    first = end_of_expert[expert] - span
     if m_block_rows is None:
         return first, span
 
     row = torch.arange(len(expert), device=expert.device)
-    before = (row - first) // m_block_rows * m_block_rows
-    return first + before, (span - before).clamp(max=m_block_rows)
+    m_block = (row - first) // m_block_rows
+    rows_before = m_block * m_block_rows  # in the expert's m_blocks before
+    rows_left = span - rows_before
+    return first + rows_before, rows_left.clamp(max=m_block_rows)
 
 
 def rows_of_tokens(row_of_pair, top_k):
     """Return [T, top_k] int64: each token's rows in order, then -1."""
-    none = torch.iinfo(torch.int32).max
-    rows = torch.where(row_of_pair < 0, none, row_of_pair).long()
+    last = torch.iinfo(torch.int32).max  # sorts behind every row
+    rows = row_of_pair.long()
+    rows = rows.masked_fill(rows < 0, last)
+    rows = pad(rows, (0, top_k), value=last)
     rows = rows.sort(1).values[:, :top_k]
-    rows = pad(rows, (0, top_k - rows.shape[1]), value=none)
-    return torch.where(rows == none, -1, rows)
+    return rows.masked_fill(rows == last, -1)
 
 
 def few_rows(layer, chosen):
@@ -129,12 +136,12 @@ def h_index(rows, inter, h_split, is_few):
     places = []
     for part in range(h_split):
         if is_few:  # the parts of an atom lie together
-            place = block * span * BLOCK * h_split
-            place = place + (within // ATOM * h_split + part) * ATOM * BLOCK
-            place = place + swizzled(within % ATOM, byte)
+            atom = within // ATOM * h_split + part
+            begin_of_block = block * h_split * span * BLOCK
+            place = begin_of_block + atom * ATOM * BLOCK + swizzled(within % ATOM, byte)
         else:
-            place = (block * h_split + part) * span * BLOCK
-            place = place + swizzled(within, byte)
+            begin_of_block = (block * h_split + part) * span * BLOCK
+            place = begin_of_block + swizzled(within, byte)
         places.append(begin + place)
     return torch.stack(places)
 
@@ -146,18 +153,27 @@ def scale_index(rows, blocks, per_block=1, multiple=1):
     multiple: of so many blocks, for which there is room.
     """
     scale = rows.columns(blocks * per_block)
+    block = scale // per_block
+    scale_of_block = scale % per_block
+    span = rows.span[:, None]
+    within = rows.within[:, None]
+
     begin = rows.first[:, None] * round_up(blocks, multiple)
-    place = scale // per_block * rows.span[:, None]
-    place = begin + place + rows.within[:, None]
-    return place * per_block + scale % per_block
+    place = begin + block * span + within
+    return place * per_block + scale_of_block
 
 
 def x_index(rows, hidden):
     """Return [rows, hidden] int64: where the bytes of gathered tokens lie (few tokens)."""
     column = rows.columns(hidden)
+    block = column // BLOCK
+    byte = column % BLOCK
+    span = rows.span[:, None]
+    within = rows.within[:, None]
+
     begin = rows.first[:, None] * round_up(hidden, 512)
-    block = column // BLOCK * rows.span[:, None] * BLOCK
-    return begin + block + swizzled(rows.within[:, None], column % BLOCK)
+    begin_of_block = begin + block * span * BLOCK
+    return begin_of_block + swizzled(within, byte)
 
 
 def as_type(array, dtype, *shape):
@@ -165,7 +181,10 @@ def as_type(array, dtype, *shape):
     a shape.
     """
     values = array.view(dtype)
-    return values[: math.prod(shape)].view(shape) if shape else values
+    if not shape:
+        return values
+    count = math.prod(shape)
+    return values[:count].view(shape)
 
 
 def values_by_row(values, rows):

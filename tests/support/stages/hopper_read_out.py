@@ -62,7 +62,8 @@ class Choice:
 
     def row_weights(self, rows):
         """Return the routing weight [rows] of each row, zero in rows of padding."""
-        weight = self.weight[rows.token.clamp(min=0), rows.expert]
+        token = rows.token.clamp(min=0)
+        weight = self.weight[token, rows.expert]
         return torch.where(rows.real, weight, 0)
 
 
@@ -105,12 +106,15 @@ def h_of(arrays, rows, layer, h_split, is_few):
     """Return h [rows, I] fp32 of its bytes and scales."""
     inter = layer["intermediate_size"]
     columns = N_BLOCK_COLUMNS if is_few else BLOCK  # with one scale
-    h_bytes = arrays["h"][h_index(rows, inter, h_split, is_few)]
+    h_places = h_index(rows, inter, h_split, is_few)
+    h_bytes = arrays["h"][h_places]
     parts = h_bytes.view(torch.float8_e4m3fn).float()
 
-    scales = as_type(arrays["h_scale"], torch.float32)
+    blocks = inter // BLOCK
+    scales_of_block = BLOCK // columns
     multiple = 1 if is_few else 2  # many tokens: K blocks in pairs
-    scale = scales[scale_index(rows, inter // BLOCK, BLOCK // columns, multiple)]
+    scale_places = scale_index(rows, blocks, scales_of_block, multiple)
+    scale = as_type(arrays["h_scale"], torch.float32)[scale_places]
     return parts.sum(0) * scale.repeat_interleave(columns, 1)
 
 
@@ -122,56 +126,70 @@ def few_choice(scratch, num_tokens):
     local = scratch.layer["num_local_experts"]
     words = round_up(local, 32) // 32
     batches = round_up(num_tokens, 32) // 32
-    mask = scratch.int32("mask", batches, words, 32).transpose(1, 2)
-    word = mask.reshape(batches * 32, words, 1)
+    mask = scratch.int32("mask", batches, words, 32)
+    word = mask.transpose(1, 2).reshape(batches * 32, words, 1)
 
     bit = torch.arange(32, device=word.device, dtype=torch.int32)
     bits = (word >> bit & 1).flatten(1)
     chosen = bits[:num_tokens, :local].bool()
-    return Choice(chosen, scratch.fp32("weight", num_tokens, local))
+    weight = scratch.fp32("weight", num_tokens, local)
+    return Choice(chosen, weight)
 
 
 def read_few(scratch, choice):
     """Return the ReadOut of the one launch."""
-    numbers = scratch.numbers
-    num_tokens = len(choice.chosen)
-    rows = few_rows(scratch.layer, choice.chosen)
+    layer = scratch.layer
+    h_split = scratch.numbers["h_split"]
+    splits = scratch.numbers["ctas_per_column_tile"]
+    rows = few_rows(layer, choice.chosen)
 
     partial = None
-    if numbers["ctas_per_column_tile"] > 1:
-        hidden = scratch.layer["hidden_size"]
-        shape = (numbers["ctas_per_column_tile"], numbers["few_tokens"], hidden)
-        partial = scratch.fp32("partial", *shape)[:, :num_tokens]
-    h = h_of(scratch.arrays, rows, scratch.layer, numbers["h_split"], True)
+    if splits > 1:
+        shape = (splits, scratch.numbers["few_tokens"], layer["hidden_size"])
+        partial = scratch.fp32("partial", *shape)
+        partial = partial[:, : len(choice.chosen)]
+    h = h_of(scratch.arrays, rows, layer, h_split, True)
     layout = few_lists(scratch, rows) + gathered(scratch, rows)
-    return ReadOut(choice, rows, layout, h, numbers["h_split"], partial=partial)
+    return ReadOut(choice, rows, layout, h, h_split, partial=partial)
 
 
 def rows_from(rows):
     """Return [rows]: how many rows with a token are in the m_block that begins there."""
-    return torch.zeros_like(rows.first).index_add_(0, rows.first, rows.real.long())
+    count = torch.zeros_like(rows.first)
+    return count.index_add_(0, rows.first, rows.real.long())
 
 
 def few_lists(scratch, rows):
     """Compare the lists of rows and of m_blocks."""
-    count = len(rows.token)
+    num_rows = len(rows.token)
     starts = rows.starts
-    first_row = [starts & 0xFFFF, starts >> 16]  # two words
-    m_blocks = torch.stack([rows.expert[starts], rows_from(rows)[starts], *first_row], 1)
-    m_block_words = scratch.int16("m_blocks", len(starts), 4) & 0xFFFF
+    num_m_blocks = len(starts)
+
     sizes = scratch.int32("list_sizes", 2)
+    expected_sizes = sizes.new_tensor([num_m_blocks, num_rows])
+    row_token = scratch.int16("token", num_rows)
+    m_blocks = scratch.int16("m_blocks", num_m_blocks, 4) & 0xFFFF
+    expected_m_blocks = [
+        rows.expert[starts],
+        rows_from(rows)[starts],
+        starts & 0xFFFF,  # the first row in two words
+        starts >> 16,
+    ]
     return [
-        Compared("numbers of m_blocks and rows", sizes, sizes.new_tensor([len(starts), count])),
-        Compared("tokens of the rows", scratch.int16("token", count), rows.token),
-        Compared("m_blocks", m_block_words, m_blocks),
+        Compared("numbers of m_blocks and rows", sizes, expected_sizes),
+        Compared("tokens of the rows", row_token, rows.token),
+        Compared("m_blocks", m_blocks, torch.stack(expected_m_blocks, 1)),
     ]
 
 
 def gathered(scratch, rows):
     """Compare the gathered tokens and their scales."""
-    x = values_by_row(scratch.arguments["hidden_states"].view(torch.uint8), rows)
+    x_bytes = scratch.arguments["hidden_states"].view(torch.uint8)
+    x = values_by_row(x_bytes, rows)
+    x_places = x_index(rows, x.shape[1])
+    stored_x = scratch.arrays["x"][x_places]
+
     x_scale = values_by_row(scratch.x_scale, rows)
-    stored_x = scratch.arrays["x"][x_index(rows, x.shape[1])]
     scale_places = scale_index(rows, x_scale.shape[1], multiple=4)
     stored_scale = scratch.fp32("x_scale")[scale_places]
 
@@ -190,7 +208,8 @@ def gathered(scratch, rows):
 
 def many_choice(scratch, num_tokens):
     """Return the Choice of the four kernels, which write a weight where a token is chosen."""
-    weight = scratch.fp32("weight", num_tokens, scratch.layer["num_local_experts"])
+    local = scratch.layer["num_local_experts"]
+    weight = scratch.fp32("weight", num_tokens, local)
     return Choice(~weight.isnan(), weight)
 
 
@@ -203,10 +222,13 @@ class ColumnPasses:
 
 
 def column_passes(scratch):
-    names = [name for name in scratch.arrays if Y_ARRAY.fullmatch(name)]
-    firsts = sorted(int(name.removeprefix("y")) for name in names)
-    columns = round_up(scratch.layer["hidden_size"], len(firsts) * 2 * BLOCK_N)
-    return ColumnPasses(firsts, columns // len(firsts))
+    firsts = []
+    for name in scratch.arrays:
+        if Y_ARRAY.fullmatch(name):
+            firsts.append(int(name.removeprefix("y")))
+    count = len(firsts)
+    columns = round_up(scratch.layer["hidden_size"], count * 2 * BLOCK_N)
+    return ColumnPasses(sorted(firsts), columns // count)
 
 
 def read_many(scratch, choice):
@@ -229,24 +251,31 @@ def read_many(scratch, choice):
     layout.append(compared_tiles("tiles2", tiles2, rows, passes.width))
     h = h_of(scratch.arrays, rows, scratch.layer, h_split, False)
     y = [y_of(scratch, first, len(rows.token), passes.width) for first in passes.firsts]
-    return ReadOut(choice, rows, layout, h, h_split, y=torch.cat(y, 1)[:, :hidden])
+    y = torch.cat(y, 1)[:, :hidden]
+    return ReadOut(choice, rows, layout, h, h_split, y=y)
 
 
 def many_lists(scratch, rows, choice):
     """Compare the lists of rows, and the gathered scales."""
-    count = len(rows.token)
-    queues = scratch.int32("queues", 4)
+    num_rows = len(rows.token)
     num_active = int(choice.chosen.any(0).sum())
-    row_token = scratch.int32("row_token", count).long()
+    sizes = scratch.int32("queues", 4)[2:]
+    expected_sizes = sizes.new_tensor([num_active, num_rows])
+
+    row_token = scratch.int32("row_token", num_rows).long()
+    row_token = torch.where(rows.real, row_token, -1)
+    row_weight = scratch.fp32("row_weight", num_rows)
+    expected_weight = choice.row_weights(rows)
     token_rows = padded_token_rows(scratch.layer, rows)
     stored_rows = scratch.int32("token_rows", *token_rows.shape).long()
-    row_weight = scratch.fp32("row_weight", count)
+
     x_scale = values_by_row(scratch.x_scale, rows)
-    stored_scale = scratch.fp32("x_scale")[scale_index(rows, x_scale.shape[1])]
+    scale_places = scale_index(rows, x_scale.shape[1])
+    stored_scale = scratch.fp32("x_scale")[scale_places]
     return [
-        Compared("active experts and rows", queues[2:], queues.new_tensor([num_active, count])),
-        Compared("tokens of the rows", torch.where(rows.real, row_token, -1), rows.token),
-        Compared("weights of the rows", row_weight, choice.row_weights(rows)),
+        Compared("active experts and rows", sizes, expected_sizes),
+        Compared("tokens of the rows", row_token, rows.token),
+        Compared("weights of the rows", row_weight, expected_weight),
         Compared("rows of the tokens", stored_rows, token_rows),
         Compared("gathered scales of x", stored_scale, x_scale),
     ]
@@ -261,14 +290,17 @@ def padded_token_rows(layer, rows):
 
 def leaves_out_padding(layer):
     """Whether gemm1 computes no n_block that only pads I, as `kOddNBlocks` says."""
-    hidden = layer["hidden_size"]
+    if layer.get("mxfp4"):
+        return False
     inter = layer["intermediate_size"]
-    return not layer.get("mxfp4") and hidden >= 8 * inter and inter % BLOCK_N != 0
+    is_narrow = layer["hidden_size"] >= 8 * inter
+    return is_narrow and inter % BLOCK_N != 0
 
 
 def tiles_of(array):
     """Return the tiles of an array of int32, in which an entry of none is -1."""
-    tiles = [Tile(*numbers) for numbers in array.view(-1, len(Tile._fields)).tolist()]
+    entries = array.view(-1, len(Tile._fields)).tolist()
+    tiles = [Tile(*fields) for fields in entries]
     return [tile for tile in tiles if tile.expert >= 0]
 
 
@@ -312,9 +344,9 @@ def y_of(scratch, first, count, columns):
     """Return y [count, columns] of the column pass that begins at `first`: bf16, or with h in two
     parts scaled fp16 as fp32.
     """
-    values = scratch.arrays[f"y{first}"]
+    y_bytes = scratch.arrays[f"y{first}"]
     if scratch.numbers["h_split"] == 1:
-        return as_type(values, torch.bfloat16, count, columns)
+        return as_type(y_bytes, torch.bfloat16, count, columns)
     scale = scratch.fp32(f"y_scale{first}", count, columns // BLOCK)
-    y = as_type(values, torch.float16, count, columns).float()
+    y = as_type(y_bytes, torch.float16, count, columns).float()
     return y * scale.repeat_interleave(BLOCK, 1)

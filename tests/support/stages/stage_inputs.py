@@ -21,8 +21,11 @@ ROUTING = ["routing_logits", "routing_bias", "local_expert_offset", "routed_scal
 
 def sizes(layer_key):
     """Return a definition's layer: sizes, whether its routing is renorm, whether top-k is given."""
-    forms = {"renorm": layer_key in catalogue.renorm(), "routed": layer_key in catalogue.routed()}
-    return catalogue.layer_sizes()[layer_key] | forms
+    return {
+        **catalogue.layer_sizes()[layer_key],
+        "renorm": layer_key in catalogue.renorm(),
+        "routed": layer_key in catalogue.routed(),
+    }
 
 
 def names(layer):
@@ -47,12 +50,21 @@ def weights(layer, device, seed=0):
     hidden = layer["hidden_size"]
     inter = layer["intermediate_size"]
 
-    values = {}
-    for gemm, columns, depth in (("gemm1", 2 * inter, hidden), ("gemm2", hidden, inter)):
-        values[f"{gemm}_weights"] = draw.small_fp8(experts, columns, depth)
-        scale = draw.normal(experts, columns // BLOCK, depth // BLOCK)
-        values[f"{gemm}_weights_scale"] = 2 * depth**-0.5 * scale
-    return values
+    w13, w13_scale = gemm_weights(draw, experts, 2 * inter, hidden)
+    w2, w2_scale = gemm_weights(draw, experts, hidden, inter)
+    return {
+        "gemm1_weights": w13,
+        "gemm1_weights_scale": w13_scale,
+        "gemm2_weights": w2,
+        "gemm2_weights_scale": w2_scale,
+    }
+
+
+def gemm_weights(draw, experts, columns, depth):
+    """Return weights [experts, columns, depth] and scales with which a product is of size 1."""
+    weight = draw.small_fp8(experts, columns, depth)
+    scale = draw.normal(experts, columns // BLOCK, depth // BLOCK)
+    return weight, 2 * depth**-0.5 * scale
 
 
 def tokens(layer, num_tokens, device, seed=0):
@@ -65,16 +77,25 @@ def tokens(layer, num_tokens, device, seed=0):
     local = layer["num_local_experts"] - layer.get("num_shared_experts", 0)
     offset = 0 if local == layer["num_experts"] else local
     logits, bias = clear_logits(layer, num_tokens, draw, offset)
-    x = draw.small_fp8(num_tokens, layer["hidden_size"])
-    scale = draw.normal(layer["hidden_size"] // BLOCK, num_tokens)
-    shared = {"hidden_states": x, "hidden_states_scale": scale, "local_expert_offset": offset}
+    hidden = layer["hidden_size"]
+    x = draw.small_fp8(num_tokens, hidden)
+    scale = draw.normal(hidden // BLOCK, num_tokens)
 
     if layer["routed"]:
-        shared["hidden_states_scale"] = scale.t().contiguous()
-        return shared | routed_choice(layer, logits, draw)
-    factor = 1.0 if layer["renorm"] else 2.5
-    routing = {"routing_logits": logits, "routing_bias": bias, "routed_scaling_factor": factor}
-    return shared | routing
+        return {
+            "hidden_states": x,
+            "hidden_states_scale": scale.t().contiguous(),
+            "local_expert_offset": offset,
+            **routed_choice(layer, logits, draw),
+        }
+    return {
+        "hidden_states": x,
+        "hidden_states_scale": scale,
+        "local_expert_offset": offset,
+        "routing_logits": logits,
+        "routing_bias": bias,
+        "routed_scaling_factor": 1.0 if layer["renorm"] else 2.5,
+    }
 
 
 def routed_choice(layer, logits, draw):
@@ -100,19 +121,22 @@ def token_scales(layer, arguments):
 
 def clear_logits(layer, num_tokens, draw, offset):
     """Return logits and bias whose choice of experts is clear, about half of the pairs local."""
-    bias = (0.05 * draw.normal(layer["num_experts"])).bfloat16()
+    bias = 0.05 * draw.normal(layer["num_experts"])
+    bias = bias.bfloat16()
     logits = local_logits(layer, num_tokens, draw, offset)
     while True:
         unclear = ~is_clear(layer, logits, bias)
-        if not unclear.any():
+        num_unclear = int(unclear.sum())
+        if num_unclear == 0:
             return logits, bias
-        logits[unclear] = local_logits(layer, int(unclear.sum()), draw, offset)
+        logits[unclear] = local_logits(layer, num_unclear, draw, offset)
 
 
 def local_logits(layer, num_tokens, draw, offset):
     """Return logits that favour the experts of the rank."""
     logits = draw.normal(num_tokens, layer["num_experts"])
-    logits[:, offset : offset + layer["num_local_experts"]] += 1.5
+    end = offset + layer["num_local_experts"]
+    logits[:, offset:end] += 1.5
     return logits.bfloat16() if layer["renorm"] else logits
 
 
@@ -123,16 +147,18 @@ def is_clear(layer, logits, bias, in_order=False):
     choice = logits.double()
     if not layer["renorm"]:
         choice = choice.sigmoid() + bias.double()
-    groups = choice.unflatten(1, (layer["num_groups"], -1))
+    num_groups = layer["num_groups"]
+    kept_groups = layer["kept_groups"]
+    groups = choice.unflatten(1, (num_groups, -1))
     scores = groups.topk(2).values.sum(-1)
-    last_kept = scores.topk(layer["kept_groups"]).values[:, -1:]
+    last_kept = scores.topk(kept_groups).values[:, -1:]
     is_closed = scores < last_kept
-    open_choice = groups.masked_fill(is_closed[..., None], -torch.inf).flatten(1)
+    open_groups = groups.masked_fill(is_closed[..., None], -torch.inf)
 
-    expert_gaps = gaps_of_largest(open_choice, layer["top_k"])
+    expert_gaps = gaps_of_largest(open_groups.flatten(1), layer["top_k"])
     smallest = expert_gaps.amin(1) if in_order else expert_gaps[:, -1]
-    if layer["kept_groups"] < layer["num_groups"]:
-        group_gaps = gaps_of_largest(scores, layer["kept_groups"])
+    if kept_groups < num_groups:
+        group_gaps = gaps_of_largest(scores, kept_groups)
         smallest = torch.minimum(smallest, group_gaps[:, -1])
     return smallest > SMALLEST_GAP
 

@@ -27,20 +27,21 @@ def reference_choice(layer, arguments):
         expert, weight = reference_route(layer, arguments)
 
     is_local = (expert >= 0) & (expert < local)
-    expert = torch.where(is_local, expert, local).long()
-    total = torch.zeros((len(expert), local + 1), device=expert.device)  # the last: not local
-    chosen = total.bool().scatter(1, expert, True)
-    total = total.scatter_add(1, expert, weight.float())
-    return chosen[:, :-1], torch.where(chosen, total, torch.nan)[:, :-1]
+    column = torch.where(is_local, expert, local).long()  # the last: not local
+    zeros = torch.zeros((len(expert), local + 1), device=expert.device)
+    chosen = zeros.bool().scatter(1, column, True)
+    total = zeros.scatter_add(1, column, weight.float())
+    total = total.where(chosen, torch.nan)
+    return chosen[:, :-1], total[:, :-1]
 
 
 def reference_route(layer, arguments):
     """Return local experts, or -1, and weights [T, top_k] of the layer's logits."""
-    sizes = {name: layer[name.lower()] for name in ROUTING_SIZES}
-    shared = layer.get("num_shared_experts", 0)
+    constants = {name: layer[name.lower()] for name in ROUTING_SIZES}
+    constants["RENORM"] = layer["renorm"]
+    constants["NUM_SHARED_EXPERTS"] = layer.get("num_shared_experts", 0)
     operands = [arguments[name] for name in ROUTING]
-    problem = route_module.problem
-    with mock.patch.multiple(problem, RENORM=layer["renorm"], NUM_SHARED_EXPERTS=shared, **sizes):
+    with mock.patch.multiple(route_module.problem, **constants):
         return route_module.route_ref(*operands, layer["num_local_experts"])
 
 
@@ -66,9 +67,10 @@ def reference_y(arguments, rows, h):
     """Return y [rows, H] bf16 of h [rows, I] fp32, times its scale."""
     w2 = arguments["gemm2_weights"]
     w2_scale = arguments["gemm2_weights_scale"]
+    _, hidden, inter = w2.shape
     h = torch.where(rows.real[:, None], h, 0)
-    ones = torch.ones((len(h), h.shape[1] // BLOCK), device=h.device)
-    return gemm2_ref(h, ones, w2, w2_scale, rows.permutation, rows.align, 0, w2.shape[1])
+    ones = torch.ones((len(h), inter // BLOCK), device=h.device)
+    return gemm2_ref(h, ones, w2, w2_scale, rows.permutation, rows.align, 0, hidden)
 
 
 def combined(y, token_rows):
