@@ -11,7 +11,6 @@ from pathlib import Path
 
 from moebench.core.provenance import Provenance
 from moebench.core.schema import Strict, read_json
-from moebench.operators.roofline import EARLIER_CEILINGS
 
 
 class Counters(Strict):
@@ -86,7 +85,7 @@ class ProfileRecord(Strict):
     definition: str
     provenance: Provenance
     workloads: list[WorkloadProfile]
-    ceilings: dict[str, float] = EARLIER_CEILINGS
+    ceilings: dict[str, float]
 
 
 def read_records(folder: Path) -> list[ProfileRecord]:

@@ -14,6 +14,7 @@ from moebench.core.errors import UserError
 from moebench.core.provenance import CLOCKS
 from moebench.operators.roofline import H100, MEASURED_ON
 from moebench.operators.workloads import recorded_counts
+from moebench.profiling.record import read_records
 from moebench.reports import (
     comparison,
     layer_times,
@@ -197,7 +198,7 @@ def served_block() -> str:
 
 def profile_block() -> str:
     """Return the table of all profiles, and how each was made; "" without any."""
-    records = profiles.recorded()
+    records = read_records(paths.PROFILES)
     if not records:
         return ""
 
@@ -244,5 +245,5 @@ TABLES: Tables = {
 }
 FIGURES: Figures = {
     "speed-nvidia-h200.svg": lambda: speed.figure(main_definition(headline_clock())),
-    "stages-nvidia-h200.svg": lambda: stages.figure(profiles.recorded()),
+    "stages-nvidia-h200.svg": lambda: stages.figure(read_records(paths.PROFILES)),
 }
