@@ -16,7 +16,7 @@ import pandas as pd
 from moebench.core import paths
 from moebench.core.schema import Strict, read_lines
 from moebench.judging.tolerances import TOLERANCES
-from moebench.reports.table import Cell, Table, decimal
+from moebench.reports.table import Cell, Table, decimal, frame_rows
 
 ALONE = "the layer alone"  # in place of a way to sum: the time without any; never in bold
 SPLITS = {"width": "tensor parallelism", "experts": "expert parallelism"}
@@ -147,22 +147,21 @@ def times_table(
     times: NaN where a way was not timed. wrong: (T, way) whose output was wrong.
     """
     right = times.drop(columns=ALONE, errors="ignore")
+    table = times.map(decimal, digits=digits)
     for tokens, way in wrong:
         right.loc[tokens, way] = float("nan")
-    fastest = right.min(axis="columns")
+        table.loc[tokens, way] += ", wrong"
 
-    rows = []
-    for (tokens, of_tokens), least in zip(times.iterrows(), fastest, strict=True):
-        row = [tokens]
-        for way, time in of_tokens.items():
-            is_wrong = (tokens, way) in wrong
-            is_fastest = time == least and way != ALONE and not is_wrong
-            text = decimal(time, digits)
-            if is_wrong:
-                text += ", wrong"
-            row.append(Cell(text, "best" if is_fastest else ""))
-        rows.append(row)
-    return Table(["T", *times.columns], [rows], title=title, word_columns=0)
+    fastest = right.min(axis="columns")
+    for way in right:
+        is_fastest = right[way] == fastest
+        table[way] = table[way].where(~is_fastest, table[way].map(best_cell))
+    table = table.reset_index()
+    return Table(["T", *times.columns], [frame_rows(table)], title=title, word_columns=0)
+
+
+def best_cell(text: str) -> Cell:
+    return Cell(text, "best")
 
 
 def markdown(tables: list[Table]) -> str:

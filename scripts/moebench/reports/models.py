@@ -12,7 +12,7 @@ from moebench.models.layer import ModelLayer, layers, weight_bytes
 from moebench.operators.roofline import MEASURED_ON
 from moebench.reports.comparison import times_by_tokens
 from moebench.reports.served import title
-from moebench.reports.table import Cell, Row, Table, decimal, token_heads
+from moebench.reports.table import Cell, Row, Table, decimal, frame_rows, token_heads
 from moebench.results.summary import (
     SHOWN_TOLERANCE,
     base_of,
@@ -127,15 +127,14 @@ def times_table(measured: list[MeasuredLayer]) -> Table:
 def times_rows(name: str, rows: pd.DataFrame) -> list[Row]:
     """Return the rows of one layer, that of the bound first."""
     shown = counted(rows)
-    bounds = shown.groupby("tokens").bound_ms.first()
-    times = times_by_tokens(shown)
+    times = times_by_tokens(shown, TIMES_TOKENS)
+    in_order = times.reindex(by_solution(rows).index).dropna(how="all")
 
-    bound_texts = [decimal(bounds.get(tokens), 3) for tokens in TIMES_TOKENS]
+    bounds = shown.groupby("tokens").bound_ms.first().reindex(TIMES_TOKENS)
+    bound_texts = [decimal(bound, 3) for bound in bounds]
     table_rows = [[name, "bound", *bound_texts]]
-    for solution in by_solution(rows).index:
-        cells = [times.get((solution, tokens)) for tokens in TIMES_TOKENS]
-        if any(cells):
-            table_rows.append([name, solution, *cells])
+    for row in frame_rows(in_order.reset_index()):
+        table_rows.append([name, *row])
     return table_rows
 
 

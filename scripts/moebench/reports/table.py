@@ -73,6 +73,12 @@ class Table:
         return "\n\n".join(parts)
 
 
+def frame_rows(frame: pd.DataFrame) -> list[Row]:
+    """Return the rows of a DataFrame, with None for NaN."""
+    entries = frame.astype(object).where(frame.notna(), None)
+    return entries.values.tolist()
+
+
 def token_heads(token_counts: Iterable[int]) -> list[str]:
     """Return the headings "T=1", "T=57" and so on."""
     return [f"T={tokens}" for tokens in token_counts]
