@@ -17,7 +17,7 @@ import pandas as pd
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import read_manifest, solution_names
-from moebench.reports.table import Cell, Table, decimal, frame_rows, token_heads
+from moebench.reports.table import Cell, Table, decimal, decimals, frame_rows, token_heads
 from moebench.results.measurements import is_ranked
 from moebench.results.spread import ALIKE, SEVERAL_RUNS, nearest_tokens
 from moebench.results.summary import by_solution, counted, shown_tolerance
@@ -66,7 +66,7 @@ def solutions_table(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) ->
     times = times_by_tokens(counted(rows, tolerance), tokens)
     table = times.reindex(means.index)
     table.insert(0, "ratio", means.apply(ratio_cell, axis="columns"))
-    table["score"] = [decimal(score, 1, "x") for score in means.score.where(means.complete)]
+    table["score"] = decimals(means.score.where(means.complete), 1, "x")
     for each in tolerances:
         table[each] = means.apply(passes, axis="columns", tolerance=each)
     table["batch-invariant"] = table.index.map(batch_invariant)
@@ -179,15 +179,17 @@ def exactness_table(rows: pd.DataFrame) -> Table:
     inside it.
     """
     means = by_solution(rows).sort_index()
-    table = pd.DataFrame({"solution": means.index})
+    table = pd.DataFrame({"solution": means.index}, index=means.index)
     for name in STRICT_FIRST:
         passed = means.apply(passes, axis="columns", tolerance=name)
-        matched = means[f"matched_{name}"]
+        matched = decimals(means[f"matched_{name}"], 3)
         heading = f"{name} ({TOLERANCES[name].ratio:g})"
-        table[heading] = [
-            f"{cell.text}, {decimal(share, 3)}" for cell, share in zip(passed, matched, strict=True)
-        ]
+        table[heading] = passed.map(text_of) + ", " + matched
     return Table(list(table.columns), [frame_rows(table)])
+
+
+def text_of(cell: Cell) -> str:
+    return cell.text
 
 
 def ranges_table(rows: pd.DataFrame, between_cards: pd.Series) -> Table:
@@ -207,8 +209,8 @@ def ranges_table(rows: pd.DataFrame, between_cards: pd.Series) -> Table:
     table["other_card"] = table.tokens.map(between_cards).where(has_other_card)
 
     table["runs"] = table.runs.round().astype(int)
-    for column in ("median", "widest", "other_card"):
-        table[column] = [decimal(100 * share, 1, "%") for share in table[column]]
+    shares = ["median", "widest", "other_card"]
+    table[shares] = decimals(100 * table[shares], 1, "%")
     head = ["GPU", "clock", "protocol", "T", "cells", "runs", "median range", "widest"]
     return Table([*head, "another card"], [frame_rows(table)], word_columns=3)
 
@@ -220,7 +222,7 @@ def times_table(rows: pd.DataFrame) -> Table:
     """
     table = workload_cells(rows, time_cell)
     bounds = rows.groupby(["tokens", "uuid"]).bound_ms.max()
-    table.insert(1, "bound", [decimal(bound, 3) for bound in bounds])
+    table.insert(1, "bound", decimals(bounds, 3).values)
     return Table(
         title=title(rows, rows.tolerance_text.iloc[0], "ms (times the bound)"),
         head=list(table.columns),

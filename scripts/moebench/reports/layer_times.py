@@ -16,7 +16,7 @@ import pandas as pd
 from moebench.core import paths
 from moebench.core.schema import Strict, read_lines
 from moebench.judging.tolerances import TOLERANCES
-from moebench.reports.table import Cell, Table, decimal, frame_rows
+from moebench.reports.table import Cell, Table, decimals, frame_rows
 
 ALONE = "the layer alone"  # in place of a way to sum: the time without any; never in bold
 SPLITS = {"width": "tensor parallelism", "experts": "expert parallelism"}
@@ -147,7 +147,7 @@ def times_table(
     times: NaN where a way was not timed. wrong: (T, way) whose output was wrong.
     """
     right = times.drop(columns=ALONE, errors="ignore")
-    table = times.map(decimal, digits=digits)
+    table = decimals(times, digits)
     for tokens, way in wrong:
         right.loc[tokens, way] = float("nan")
         table.loc[tokens, way] += ", wrong"

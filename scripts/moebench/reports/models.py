@@ -12,7 +12,7 @@ from moebench.models.layer import ModelLayer, layers, weight_bytes
 from moebench.operators.roofline import MEASURED_ON
 from moebench.reports.comparison import times_by_tokens
 from moebench.reports.served import title
-from moebench.reports.table import Cell, Row, Table, decimal, frame_rows, token_heads
+from moebench.reports.table import Cell, Row, Table, decimal, decimals, frame_rows, token_heads
 from moebench.results.summary import (
     SHOWN_TOLERANCE,
     base_of,
@@ -131,8 +131,7 @@ def times_rows(name: str, rows: pd.DataFrame) -> list[Row]:
     in_order = times.reindex(by_solution(rows).index).dropna(how="all")
 
     bounds = shown.groupby("tokens").bound_ms.first().reindex(TIMES_TOKENS)
-    bound_texts = [decimal(bound, 3) for bound in bounds]
-    table_rows = [[name, "bound", *bound_texts]]
+    table_rows = [[name, "bound", *decimals(bounds, 3)]]
     for row in frame_rows(in_order.reset_index()):
         table_rows.append([name, *row])
     return table_rows

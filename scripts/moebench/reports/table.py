@@ -8,6 +8,8 @@ Texts of other projects may hold control characters, which are written out.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 import pandas as pd
 
@@ -24,6 +26,7 @@ class Cell:
 
 Entry = Cell | str | int | None
 Row = list[Entry]
+Numbers = TypeVar("Numbers", pd.Series, pd.DataFrame)
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,11 @@ def decimal(value: float | None, digits: int, unit: str = "") -> str:
     if pd.isna(value):
         return "-"
     return f"{value:.{digits}f}{unit}"
+
+
+def decimals(values: Numbers, digits: int, unit: str = "") -> Numbers:
+    """Return the numbers of a Series or a DataFrame as `decimal` writes them."""
+    return values.map(partial(decimal, digits=digits, unit=unit))
 
 
 def escaped(text: str) -> str:
