@@ -73,10 +73,9 @@ def solutions_table(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) ->
     table = table.reset_index(names="solution")
 
     tolerance_text = f"{tolerance} tolerance" if tolerance in TOLERANCES else tolerance
-    return Table(
+    return Table.of_frame(
+        table,
         title=title(rows, tolerance_text, "ms"),
-        head=list(table.columns),
-        sections=[frame_rows(table)],
         caption=SOLUTIONS_CAPTION,
         important=(tolerance,),
     )
@@ -185,7 +184,7 @@ def exactness_table(rows: pd.DataFrame) -> Table:
         matched = decimals(means[f"matched_{name}"], 3)
         heading = f"{name} ({TOLERANCES[name].ratio:g})"
         table[heading] = passed.map(text_of) + ", " + matched
-    return Table(list(table.columns), [frame_rows(table)])
+    return Table.of_frame(table)
 
 
 def text_of(cell: Cell) -> str:
@@ -223,10 +222,9 @@ def times_table(rows: pd.DataFrame) -> Table:
     table = workload_cells(rows, time_cell)
     bounds = rows.groupby(["tokens", "uuid"]).bound_ms.max()
     table.insert(1, "bound", decimals(bounds, 3).values)
-    return Table(
+    return Table.of_frame(
+        table,
         title=title(rows, rows.tolerance_text.iloc[0], "ms (times the bound)"),
-        head=list(table.columns),
-        sections=[frame_rows(table)],
         caption=TIMES_CAPTION if is_ranked(rows).any() else ONE_CALL_CAPTION,
         word_columns=0,
     )
@@ -238,10 +236,9 @@ def rates_table(rows: pd.DataFrame) -> Table:
     rows: of one definition, GPU, clock and tolerance.
     """
     table = workload_cells(rows, rate_cell)
-    return Table(
+    return Table.of_frame(
+        table,
         title=title(rows, "TFLOP/s / TB/s"),
-        head=list(table.columns),
-        sections=[frame_rows(table)],
         caption=RATES_CAPTION,
         word_columns=0,
     )

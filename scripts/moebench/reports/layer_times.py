@@ -16,7 +16,7 @@ import pandas as pd
 from moebench.core import paths
 from moebench.core.schema import Strict, read_lines
 from moebench.judging.tolerances import TOLERANCES
-from moebench.reports.table import Cell, Table, decimals, frame_rows
+from moebench.reports.table import Cell, Table, decimals
 
 ALONE = "the layer alone"  # in place of a way to sum: the time without any; never in bold
 SPLITS = {"width": "tensor parallelism", "experts": "expert parallelism"}
@@ -156,8 +156,7 @@ def times_table(
     for way in right:
         is_fastest = right[way] == fastest
         table[way] = table[way].where(~is_fastest, table[way].map(best_cell))
-    table = table.reset_index()
-    return Table(["T", *times.columns], [frame_rows(table)], title=title, word_columns=0)
+    return Table.of_frame(table.reset_index(names="T"), title=title, word_columns=0)
 
 
 def best_cell(text: str) -> Cell:

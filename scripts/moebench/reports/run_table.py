@@ -28,7 +28,7 @@ from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.measured_with import conditions
-from moebench.reports.table import Cell, Table, decimals, frame_rows
+from moebench.reports.table import Cell, Table, decimals
 from moebench.reports.terminal import InTerminal
 from moebench.results.measurements import merge_runs, timed_calls
 from moebench.results.spread import tied_with_fastest, with_ranges
@@ -179,7 +179,7 @@ def table(
     figures = figures_of(plan, rows)
     missing = missing_workloads(rows, outcomes)
 
-    shown = figures.reindex(part.solutions).reset_index()
+    shown = figures.reindex(part.solutions).reset_index(names="solution")
     shown.insert(1, "passed", [passed_cell(rows, name, missing[name]) for name in part.solutions])
 
     notes = captions(figures.columns)
@@ -189,12 +189,8 @@ def table(
     notes += not_passed(part, rows, outcomes)
     notes += part.skipped
     measured_by = conditions(str(plan.tolerance), plan.protocol, plan.clock)
-    return Table(
-        title=f"{part.definition.name}\n{hardware}\n{measured_by}",
-        head=["solution", "passed", *figures.columns],
-        sections=[frame_rows(shown)],
-        notes=notes,
-    )
+    title = f"{part.definition.name}\n{hardware}\n{measured_by}"
+    return Table.of_frame(shown, title=title, notes=notes)
 
 
 def rows_of_part(part: Part, traces: list[Trace]) -> pd.DataFrame:

@@ -50,6 +50,11 @@ class Table:
     key_columns: int = 1
     important: tuple[str, ...] = ()
 
+    @classmethod
+    def of_frame(cls, frame: pd.DataFrame, **fields: object) -> "Table":
+        """Return the table of a DataFrame's columns and rows."""
+        return cls(list(frame.columns), [frame_rows(frame)], **fields)
+
     @property
     def rows(self) -> list[Row]:
         """Return the rows of all sections."""
