@@ -58,7 +58,8 @@ def change_row(row, with_definition: bool) -> Row:
     after = side_text(row.failure_after, row.ms_after, row.runs_after)
     change = f"{row.change:+.1%}" if pd.notna(row.change) else None
     mark = Cell(row.mark, "failed" if row.mark in WORSE else "good")
-    return [row.solution, ", ".join(where), row.tokens, before, after, change, mark]
+    where_text = ", ".join(where)
+    return [row.solution, where_text, row.tokens, before, after, change, mark]
 
 
 def side_text(failure: str | float, ms: float, runs: float) -> str:
@@ -69,4 +70,7 @@ def side_text(failure: str | float, ms: float, runs: float) -> str:
         return failure
     if pd.isna(ms):
         return "passed"
-    return f"{ms:.4f}" if runs == 1 else f"{ms:.4f} ({runs:.0f} runs)"
+    text = f"{ms:.4f}"
+    if runs > 1:
+        text += f" ({runs:.0f} runs)"
+    return text

@@ -196,7 +196,8 @@ def ranges_table(rows: pd.DataFrame, between_cards: pd.Series) -> Table:
 
     between_cards: T -> how far two cards of MEASURED_ON lie apart by the GPU's clock.
     """
-    repeated = rows[(rows.range_from == SEVERAL_RUNS) & rows.counts]
+    has_runs = rows.range_from == SEVERAL_RUNS
+    repeated = rows[has_runs & rows.counts]
     repeated = repeated.assign(width=repeated.ms_high / repeated.ms_low - 1)
     table = repeated.groupby([*ALIKE, "tokens"], as_index=False).agg(
         cells=("width", "size"),
@@ -279,7 +280,8 @@ def rate_cell(row) -> Cell | None:
     """Return TFLOP/s and TB/s, "1210 / 0.85"; None without a time or without the workload's FLOPs,
     and where the row is stale.
     """
-    if pd.isna(row.ms) or pd.isna(row.flops) or row.source == "stale":
+    is_known = pd.notna(row.ms) and pd.notna(row.flops)
+    if not is_known or row.source == "stale":
         return None
     tera_flops = row.flops / row.ms * 1e-9
     tera_bytes = row.bytes / row.ms * 1e-9

@@ -152,13 +152,17 @@ def bounds_text(layer: RankLayer) -> str:
     parts = []
     for tokens in TOKENS:
         bound = expected_bound(tokens, layer.sizes, layer.checkpoint.operator)
-        parts.append(f"T={tokens}: {bound.ms:.4f} ({bound.active:.1f} experts active)")
+        active = f"{bound.active:.1f} experts active"
+        parts.append(f"T={tokens}: {bound.ms:.4f} ({active})")
     return f"{', '.join(parts)}; means over routings, {MEASURED_ON}"
 
 
 def listed(fields: dict[str, object]) -> str:
     """Return the names and values of fields, cut to a few words each."""
-    parts = [f"{name} {textwrap.shorten(str(value), 24)}" for name, value in fields.items()]
+    parts = []
+    for name, value in fields.items():
+        shortened = textwrap.shorten(str(value), 24)
+        parts.append(f"{name} {shortened}")
     text = ", ".join(parts[:MOST_LISTED])
     further = len(parts) - MOST_LISTED
     if further > 0:
@@ -230,7 +234,9 @@ def over_bound(key: str) -> dict[str, float]:
         print(error, file=sys.stderr)
         return {}
     here = rows[rows.hardware == MEASURED_ON]
-    return by_solution(here).over_bound.dropna().to_dict() if len(here) else {}
+    if here.empty:
+        return {}
+    return by_solution(here).over_bound.dropna().to_dict()
 
 
 def best_first(serving: Serving) -> tuple[int, float, float, str]:
@@ -239,7 +245,8 @@ def best_first(serving: Serving) -> tuple[int, float, float, str]:
     """
     refused = [reason for reason in serving.why_not.values() if reason]
     here = min(serving.over_bound.values(), default=math.inf)
-    return len(refused), here, serving.elsewhere or math.inf, serving.solution
+    elsewhere = serving.elsewhere or math.inf
+    return len(refused), here, elsewhere, serving.solution
 
 
 def serving_rows(layer: RankLayer, servings: list[Serving]) -> Facts:
@@ -258,7 +265,10 @@ def serving_rows(layer: RankLayer, servings: list[Serving]) -> Facts:
         refusals = list(serving.why_not.values())
         if all(refusals):
             refusing[most_telling(refusals)].append(serving.solution)
-    texts = [f"{', '.join(names)} ({reason})" for reason, names in refusing.items()]
+    texts = []
+    for reason, solutions in refusing.items():
+        names = ", ".join(solutions)
+        texts.append(f"{names} ({reason})")
     if texts:
         rows.append(("not served by", "; ".join(texts)))
     return rows

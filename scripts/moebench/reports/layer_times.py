@@ -58,7 +58,8 @@ class AllReducePoint(Strict):
     @property
     def title(self) -> str:
         """Return "NVIDIA H200: deepseek-v3-ep1, width in 4 (tensor parallelism), 4 of 4 ranks"."""
-        part = f"{self.split} in {self.shares} ({SPLITS[self.split]})"
+        kind = SPLITS[self.split]
+        part = f"{self.split} in {self.shares} ({kind})"
         ranks = f"{self.ranks} of {self.shares} ranks"
         return f"{self.gpu}: {self.definition}, {part}, {ranks}"
 
@@ -127,8 +128,8 @@ def peer_tables(points: list[PeerPoint]) -> list[Table]:
 
 def peer_times(points: list[PeerPoint]) -> pd.DataFrame:
     """Return the median us of each peer, a column, at each T; NaN where it was not timed."""
-    us = pd.DataFrame([{"T": point.tokens, point.peer: point.us} for point in points])
-    return us.groupby("T").median()
+    rows = [{"T": point.tokens, point.peer: point.us} for point in points]
+    return pd.DataFrame(rows).groupby("T").median()
 
 
 def grouped(points: list[Point], key: Callable[[Point], Hashable]) -> Iterable[list[Point]]:

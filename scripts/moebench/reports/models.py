@@ -64,16 +64,19 @@ def measured_whole(rows: pd.DataFrame) -> list[MeasuredLayer]:
     """Return those of `measured_layers` whose experts are whole, but for the main definition, which
     has tables of its own.
     """
-    measured = measured_layers(rows)
-    return [
-        each for each in measured if each.layer.split.tensor == 1 and each.layer.key != MAIN_LAYER
-    ]
+    whole = []
+    for each in measured_layers(rows):
+        if each.layer.split.tensor == 1 and each.layer.key != MAIN_LAYER:
+            whole.append(each)
+    return whole
 
 
 def shown_name(layer: ModelLayer) -> str:
     """Return a layer's name, marked if the weights of all such layers exceed one GPU's memory."""
     gigabytes = weight_bytes(layer) * layer.count / 1e9
-    return f"{layer.name} {TOO_LARGE}" if gigabytes > GPU_GB else layer.name
+    if gigabytes > GPU_GB:
+        return f"{layer.name} {TOO_LARGE}"
+    return layer.name
 
 
 def ahead_table(measured: list[MeasuredLayer]) -> Table:
@@ -86,7 +89,8 @@ def ahead_table(measured: list[MeasuredLayer]) -> Table:
         points = [list(timed[timed.tokens == tokens].itertuples()) for tokens in AHEAD_TOKENS]
         fastest = dict.fromkeys(base_of(of_tokens[0].solution) for of_tokens in points if of_tokens)
         texts = [ahead_text(of_tokens) for of_tokens in points]
-        table_rows.append([shown_name(each.layer), ", ".join(fastest), *texts])
+        names = ", ".join(fastest)
+        table_rows.append([shown_name(each.layer), names, *texts])
     head = ["model", "fastest", *token_heads(AHEAD_TOKENS)]
     return Table(head, [table_rows], word_columns=2)
 

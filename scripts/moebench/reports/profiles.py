@@ -115,7 +115,8 @@ def origin(record: ProfileRecord) -> str:
         name += f" ({state})"
 
     day = by.timestamp[:10]
-    parts = [day, by.protocol or "", by.versions_text, f"`{by.command}`"]
+    protocol = by.protocol or ""
+    parts = [day, protocol, by.versions_text, f"`{by.command}`"]
     if by.earlier_code:
         parts.append(f"of earlier code: {by.earlier_code}")
     return f"{name}: {', '.join(parts)}"

@@ -230,7 +230,8 @@ def passed_cell(rows: pd.DataFrame, solution: str, missing: int) -> Cell:
     verdicts = rows.passed[rows.solution == solution]
     passed = verdicts.sum()
     asked = len(verdicts) + missing
-    return Cell(f"{passed}/{asked}", "good" if passed == asked else "failed")
+    mark = "good" if passed == asked else "failed"
+    return Cell(f"{passed}/{asked}", mark)
 
 
 def figures_of(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:

@@ -57,7 +57,8 @@ def ceilings(gpu: str, rates: list[str]) -> list[str]:
     texts = []
     for rate in rates:
         digits = 2 if rate == "bytes" else 0
-        texts.append(decimal(CEILINGS[gpu][rate] / 1e12, digits))
+        tera = CEILINGS[gpu][rate] / 1e12
+        texts.append(decimal(tera, digits))
     return texts
 
 
@@ -90,10 +91,12 @@ def over_bound(gpu: str, solution: str, tokens: list[int]) -> list[str]:
     and the greatest in a range of token counts, first and last, and the greatest of all.
     """
     rows = counted(pages.main_definition("events", gpu))
-    over = rows[rows.solution == solution].set_index("tokens").over_bound
+    of_solution = rows[rows.solution == solution]
     first, last = tokens
-    inside = over.sort_index().loc[first:last]
-    return [decimal(value, 1) for value in (inside.min(), inside.max(), over.max())]
+    inside = of_solution[of_solution.tokens.between(first, last)].over_bound
+
+    numbers = [inside.min(), inside.max(), of_solution.over_bound.max()]
+    return [decimal(number, 1) for number in numbers]
 
 
 def gigabytes_of_weights(layer_key: str) -> list[str]:

@@ -100,7 +100,9 @@ class Sentence(Strict):
         numbers = self.numbers(functions)
         for group in range(len(numbers), 0, -1):  # from the last, as a number may change its length
             first, end = match.span(group)
-            page_text = page_text[:first] + numbers[group - 1] + page_text[end:]
+            before = page_text[:first]
+            after = page_text[end:]
+            page_text = before + numbers[group - 1] + after
         return page_text
 
 
