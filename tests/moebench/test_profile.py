@@ -71,7 +71,7 @@ def record_of(solution, *kernels, uuid="u", T=57, **rest):
     fields = {"busy_us": sum(kernel.us for kernel in kernels)} | rest
     workload = WorkloadProfile(uuid=uuid, T=T, calls=5, kernels=list(kernels), **fields)
     return ProfileRecord(
-        solution=solution, definition="d", provenance=made_by, workloads=[workload], ceilings={}
+        solution=solution, definition="d", provenance=made_by, workloads=[workload]
     )
 
 

@@ -21,6 +21,7 @@ from moebench.operators.routing import trained_router
 from moebench.packing import pack
 from moebench.reports import served
 from moebench.reports.docs import pages
+from moebench.results import bounds
 from moebench.served import record, resident, rounds
 
 RELAXED = TOLERANCES["relaxed"]
@@ -294,7 +295,7 @@ def recorded(tmp_path, monkeypatch):
     """
     monkeypatch.setattr(paths, "SERVED", tmp_path)
 
-    def write(points, hardware="NVIDIA H200"):
+    def write(points, hardware="NVIDIA H200", ceilings=CEILINGS[MEASURED_ON]):
         made_by = Provenance(
             hardware=hardware,
             versions={"torch": "2.11"},
@@ -308,7 +309,7 @@ def recorded(tmp_path, monkeypatch):
             of_model=58,
             tokens=[32, 2048],
             sources={point.solution: source for point in points},
-            ceilings=CEILINGS[MEASURED_ON],
+            ceilings=ceilings,
             provenance=made_by,
         )
         write_record(tmp_path / "full.jsonl", [head, *points])
@@ -355,6 +356,16 @@ def test_the_table_has_median_rounds_and_marks_what_is_no_graph_or_stale(recorde
 
     (served_record,) = served.recorded()
     assert served.origin(served_record.head).endswith(": gone")  # the stale ones
+
+
+def test_a_bound_by_lower_ceilings_is_converted_to_those_of_today(recorded):
+    """At T = 32 the layer is bound by bytes, at 16384 it would be by FLOPs."""
+    half = {name: rate / 2 for name, rate in CEILINGS[MEASURED_ON].items()}
+    recorded(graph_points("triton_fused_v2", 12.5, 20.0), ceilings=half)
+    (served_record,) = served.recorded()
+    assert [point.bound_ms for point in served_record.points] == [5.0, 5.0]
+    assert bounds.expected_limit("full", 32) == "bytes"
+    assert bounds.expected_limit("full", 16384) == "fp8"
 
 
 def test_without_a_record_there_is_no_table(tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """What `served` has not measured: predicted from the nearest record, and named after it."""
 
+import re
+
 import pytest
 from moebench.models.layer import layer_of
 from moebench.reports import predicted, served
@@ -42,6 +44,17 @@ def test_layers_that_did_not_fit_take_as_long_as_those_that_did(table_of):
     assert f"{record.head.layers} of {record.head.of_model}" in row[1]
 
     assert float(row[2]) == pytest.approx(scaled_ms(record), abs=0.005)
+
+
+def test_the_terminal_predicts_the_layers_that_did_not_fit_and_says_so():
+    record = BY_KEY["minimax-m2"]
+    (note,) = predicted.predicted_notes(record)
+    assert note.startswith("Predicted, not measured")
+    ms = float(re.search(r"\bT=8 ([\d.]+)", note)[1])
+    assert ms == pytest.approx(scaled_ms(record), abs=0.0005)
+
+    whole = BY_KEY["qwen3-30b"]
+    assert predicted.predicted_notes(whole) == []
 
 
 def test_another_layer_takes_as_many_times_its_bound_as_the_nearest(table_of):

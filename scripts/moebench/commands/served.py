@@ -26,6 +26,7 @@ from moebench.models.layer import layer_of
 from moebench.operators.catalogue import definition_name, form, layer_key_named
 from moebench.operators.roofline import CEILINGS, MEASURED_ON
 from moebench.packing.fingerprint import fingerprint
+from moebench.reports.predicted import predicted_notes
 from moebench.reports.served import table
 from moebench.reports.table import Table
 from moebench.reports.terminal import InTerminal, console
@@ -189,10 +190,13 @@ def progress_line(point: Point) -> str:
 
 
 def titled_table(record: ServedRecord) -> Table:
-    """Return the table of a record, with machine, tolerance and protocol in its title."""
+    """Return the table of a record, with machine, tolerance and protocol in its title.
+
+    Where not all layers of the model were measured, a note has the predicted times of all.
+    """
     drawn = table(record)
     measured_by = record.head.provenance
     title = (
         f"{drawn.title}\n{measured_by.hardware}\n{measured_by.tolerance}; {measured_by.protocol}"
     )
-    return replace(drawn, title=title)
+    return replace(drawn, title=title, notes=[*drawn.notes, *predicted_notes(record)])

@@ -15,6 +15,9 @@ H100 = "NVIDIA H100 80GB HBM3"
 READINGS = Path(__file__).with_name("ceilings.jsonl")  # tools/ceilings.py adds to it
 RATES = ("bytes", "fp8", "bf16")  # bytes/s, and FLOP/s of GEMMs in these dtypes
 
+# Ceilings of older records, served and profiles, that do not state theirs
+EARLIER_CEILINGS = {"bytes": 4.46e12, "fp8": 1446e12, "bf16": 780e12}
+
 
 class Reading(Strict):
     """The rates that one GPU reached, a line of READINGS. None: not measured.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from moebench.core.provenance import Provenance
 from moebench.core.schema import Strict, read_json
+from moebench.operators.roofline import EARLIER_CEILINGS
 
 
 class Counters(Strict):
@@ -85,7 +86,7 @@ class ProfileRecord(Strict):
     definition: str
     provenance: Provenance
     workloads: list[WorkloadProfile]
-    ceilings: dict[str, float]
+    ceilings: dict[str, float] = EARLIER_CEILINGS
 
 
 def read_records(folder: Path) -> list[ProfileRecord]:

@@ -1,5 +1,5 @@
 """What all MoE layers of a model would take in a CUDA graph, where `moebench served` has recorded
-none or not all of them. docs/pages.py shows `table`.
+none or not all of them. docs/pages.py shows `table`, and `moebench served` `predicted_notes`.
 
 A layer is predicted to take as many times its roofline bound as the nearest recorded layer does at
 the same number of tokens. Nearest is the layer whose bounds are nearest, as latency over the bound
@@ -81,6 +81,27 @@ def predicted_ms(layer: ModelLayer, record: ServedRecord, tokens: int) -> float 
         return ms_of_layer * layer.count
     over_bound = fastest.ms / fastest.bound_ms
     return over_bound * mean_bound(layer.key, tokens) * layer.count
+
+
+def predicted_notes(record: ServedRecord) -> list[str]:
+    """Return a note that says what all layers of the record's model would take; [] where all layers
+    were measured, or none on a GPU.
+    """
+    head = record.head
+    on_gpu = any(point.graph for point in record.points)
+    if not on_gpu or not head.of_model or head.layers >= head.of_model:
+        return []
+
+    layer = recorded_layer(record)
+    texts = []
+    for tokens in record.tokens:
+        ms = predicted_ms(layer, record, tokens)
+        if ms is not None:
+            texts.append(f"T={tokens} {ms:.3f}")
+    return [
+        f"Predicted, not measured: ms of all {head.of_model} layers by the fastest solution, from "
+        f"these {head.layers}: {', '.join(texts)}"
+    ]
 
 
 @cached

@@ -1,6 +1,7 @@
 """Records of `moebench profile` as one table: us of each stage, a column for each workload.
 
-`moebench profile` shows what it has measured by `table`, docs/pages.py the repository's records.
+`moebench profile` shows what it has measured by `table`, and docs/pages.py the records in the
+repository, which `recorded` returns.
 """
 
 from collections.abc import Iterable
@@ -8,10 +9,12 @@ from statistics import fmean
 
 import pandas as pd
 
+from moebench.core import paths
 from moebench.operators.roofline import MEASURED_ON
-from moebench.profiling.record import Counters, Kernel, ProfileRecord, WorkloadProfile
+from moebench.profiling.record import Counters, Kernel, ProfileRecord, WorkloadProfile, read_records
 from moebench.reports.table import Row, Table, decimal, frame_rows
 from moebench.results import staleness
+from moebench.results.bounds import by_ceilings_of_today
 
 CAPTION = (
     "us of one call. In brackets, under ncu: % of DRAM's peak, and % of the cycles in which "
@@ -19,6 +22,26 @@ CAPTION = (
     "overlap. Wall: a call as FIB times it."
 )
 CALL_ROWS = ("busy", "host and gaps", "wall", "wall / bound")
+
+
+def recorded() -> list[ProfileRecord]:
+    """Return the records below paths.PROFILES, with bounds by today's ceilings.
+
+    Raises UserError for a file that is no such record.
+    """
+    records = []
+    for record in read_records(paths.PROFILES):
+        profiles = [with_bound_of_today(record, profile) for profile in record.workloads]
+        records.append(record.model_copy(update={"workloads": profiles}))
+    return records
+
+
+def with_bound_of_today(record: ProfileRecord, profile: WorkloadProfile) -> WorkloadProfile:
+    """Return a record's profile with its bound, if it has one, by today's ceilings."""
+    if not profile.bound_us:
+        return profile
+    bound_us = by_ceilings_of_today(profile.bound_us, record.ceilings, record.definition, profile.T)
+    return profile.model_copy(update={"bound_us": bound_us})
 
 
 def table(records: list[ProfileRecord]) -> Table:

@@ -4,12 +4,15 @@
 repository, which `recorded` returns.
 """
 
+from dataclasses import replace
+
 from moebench.core import paths
 from moebench.models.layer import layer_of
 from moebench.operators import catalogue
 from moebench.packing.manifest import folder_name
 from moebench.reports.table import Cell, Row, Table
 from moebench.results import staleness
+from moebench.results.bounds import by_ceilings_of_today
 from moebench.served.record import Head, Point, ServedRecord, read_served
 
 CAPTION = (
@@ -20,12 +23,23 @@ CAPTION = (
 
 
 def recorded() -> list[ServedRecord]:
-    """Return the records below paths.SERVED that hold points.
+    """Return the records below paths.SERVED that hold points, with bounds by today's ceilings.
 
     Raises UserError for a file that is no such record.
     """
-    records = [read_served(path) for path in sorted(paths.SERVED.glob("*.jsonl"))]
-    return [record for record in records if record.points]
+    records = []
+    for path in sorted(paths.SERVED.glob("*.jsonl")):
+        record = read_served(path)
+        if record.points:
+            points = [with_bound_of_today(record.head, point) for point in record.points]
+            records.append(replace(record, points=points))
+    return records
+
+
+def with_bound_of_today(head: Head, point: Point) -> Point:
+    """Return a record's point with its bound by today's ceilings."""
+    bound_ms = by_ceilings_of_today(point.bound_ms, head.ceilings, head.definition, point.tokens)
+    return point.model_copy(update={"bound_ms": bound_ms})
 
 
 def title(head: Head) -> str:

@@ -1,5 +1,8 @@
-"""Roofline bounds of traces. A trace has none: `bound_columns` computes it from the workload's
-routing, for the one table in measurements.py.
+"""Roofline bounds of what was measured.
+
+A trace has no bound: `bound_columns` computes it from the workload's routing, for the one table in
+measurements.py. Records of `moebench served` and `moebench profile` hold bounds by the ceilings of
+the day they were made: `by_ceilings_of_today` corrects them, for the tables in reports/.
 """
 
 import math
@@ -13,7 +16,8 @@ from flashinfer_bench import Trace
 from moebench.core import paths
 from moebench.core.errors import UserError
 from moebench.core.provenance import of_trace
-from moebench.operators.roofline import CEILINGS
+from moebench.operators import catalogue, roofline
+from moebench.operators.roofline import CEILINGS, MEASURED_ON, Counts
 from moebench.operators.workloads import of_data_set, recorded_bound
 from moebench.results.trace_files import Recorded
 
@@ -55,7 +59,7 @@ def can_be_bounded(trace: Trace) -> bool:
     """
     protocol = of_trace(trace).protocol or ""
     is_elsewhere = DATA_SET_TENSORS in protocol
-    return trace.evaluation.environment.hardware in CEILINGS and not is_elsewhere
+    return trace.evaluation.environment.hardware in roofline.CEILINGS and not is_elsewhere
 
 
 def workload_uuids(recorded: list[Recorded]) -> dict[DefinitionKey, set[str]]:
@@ -74,3 +78,34 @@ def workload_uuids(recorded: list[Recorded]) -> dict[DefinitionKey, set[str]]:
                 uuids[key].update(workload.uuid for workload in workloads)
         uuids[key].add(each.trace.workload.uuid)
     return uuids
+
+
+def by_ceilings_of_today(
+    bound: float, ceilings: dict[str, float], definition: str, num_tokens: int
+) -> float:
+    """Return a record's bound on MEASURED_ON, in the record's unit, by today's ceilings.
+
+    Ceilings grow as better readings of the same kind of GPU are made. ceilings: the record's, by
+    which `bound` was computed.
+    """
+    today = CEILINGS[MEASURED_ON]
+    layer_key = catalogue.by_name().get(definition)
+    if layer_key is None or ceilings == today:
+        return bound
+    rate = expected_limit(layer_key, num_tokens)
+    return bound * ceilings[rate] / today[rate]
+
+
+def expected_limit(layer_key: str, num_tokens: int) -> str:
+    """Return the rate that a layer's bound divides by, "bytes" or "fp8" for instance.
+
+    That is for a routing which chooses all experts equally often.
+    """
+    sizes = catalogue.layer_sizes()[layer_key]
+    local_experts = sizes["num_local_experts"]
+    share = local_experts / sizes["num_experts"]
+    rows = round(num_tokens * sizes["top_k"] * share)
+
+    active = min(local_experts, rows)
+    counts = Counts(rows=rows, tokens=min(num_tokens, rows), active=active)
+    return catalogue.operator(layer_key).bound(num_tokens, counts, layer_key).limit

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from moebench.core.provenance import Provenance
 from moebench.core.schema import Strict, read_record
-from moebench.operators.roofline import MEASURED_ON
+from moebench.operators.roofline import EARLIER_CEILINGS, MEASURED_ON
 
 
 class Head(Strict):
@@ -29,7 +29,7 @@ class Head(Strict):
     tokens: list[int]
     sources: dict[str, str]
     fingerprints: dict[str, str] = {}
-    ceilings: dict[str, float]
+    ceilings: dict[str, float] = EARLIER_CEILINGS
     provenance: Provenance
 
 

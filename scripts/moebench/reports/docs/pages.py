@@ -14,7 +14,6 @@ from moebench.core.errors import UserError
 from moebench.core.provenance import CLOCKS
 from moebench.operators.roofline import H100, MEASURED_ON
 from moebench.operators.workloads import recorded_counts
-from moebench.profiling.record import read_records
 from moebench.reports import (
     comparison,
     layer_times,
@@ -198,7 +197,7 @@ def served_block() -> str:
 
 def profile_block() -> str:
     """Return the table of all profiles, and how each was made; "" without any."""
-    records = read_records(paths.PROFILES)
+    records = profiles.recorded()
     if not records:
         return ""
 
