@@ -14,7 +14,7 @@ def table():
     return TABLE
 
 
-TABLES = {"docs/a.md": {"t": table}}
+TABLES = {("docs/a.md", "t"): table}
 
 
 @pytest.fixture

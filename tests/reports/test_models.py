@@ -44,6 +44,18 @@ def test_a_gpu_without_a_known_bound_is_no_row(tmp_path):
     assert recommended(rows).sections == [[]]
 
 
+def test_the_speed_at_a_token_count_that_was_not_run_is_that_of_the_nearest(tmp_path):
+    rows = rows_of(tmp_path, everywhere("fast", 1.0))
+    over_bound = rows.set_index("tokens").over_bound
+    assert texts(models.speeds_table(models.measured_layers(rows))) == [
+        LAYER,
+        f"{over_bound[1]:.2f}, 1 active",
+        f"{over_bound[32]:.2f}",
+        f"{over_bound[901]:.2f} (901)",
+        f"{over_bound[11948]:.2f} (11948)",
+    ]
+
+
 def test_every_solutions_times_on_a_tensor_parallel_rank(tmp_path):
     """And its bound; what was not timed at a token count has a dash there."""
     shard = definition_name("deepseek-v3-tp8")

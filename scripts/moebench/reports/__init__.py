@@ -6,7 +6,8 @@ html, csv_and_json
 layer_facts                      `moebench model`
 served, predicted                `moebench served`, and the pages
 profiles                         `moebench profile`, and the pages
-models, layer_times              the pages alone
+models, layer_times, repeats,
+engines                          the pages alone
 docs/, figures/                  `moebench docs`: what is generated in the pages, and their figures
 
 All tables are made by

@@ -45,11 +45,6 @@ class AllReducePoint(Strict):
     us: dict[str, float]
 
     @property
-    def place(self) -> tuple:
-        """Return what tells a point apart from others."""
-        return self.definition, self.gpu, self.ranks, self.split, self.shares, self.tokens
-
-    @property
     def table_key(self) -> tuple:
         """Return the key that the points of a table share. Sorted by it, most ranks come first."""
         split = (self.split != "width", -self.shares)

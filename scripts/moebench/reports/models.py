@@ -10,9 +10,11 @@ import pandas as pd
 
 from moebench.models.layer import ModelLayer, layers, weight_bytes
 from moebench.operators.roofline import MEASURED_ON
+from moebench.operators.workloads import recorded_counts
 from moebench.reports.comparison import times_by_tokens
 from moebench.reports.served import title
 from moebench.reports.table import Cell, Row, Table, decimal, decimals, frame_rows, token_heads
+from moebench.results.spread import nearest_tokens
 from moebench.results.summary import (
     SHOWN_TOLERANCE,
     base_of,
@@ -23,7 +25,8 @@ from moebench.results.summary import (
 )
 from moebench.served.record import Point, ServedRecord
 
-# T of the columns
+# T of the columns: in tables of one layer, of all layers, and of ranks with a slice of every expert
+TOKENS = (1, 32, 1024, 8192)
 AHEAD_TOKENS = (1, 8, 32, 128, 1024, 4096)
 SERVED_TOKENS = (1, 8, 32, 128, 1024)
 TIMES_TOKENS = (1, 8, 32, 64, 128, 256, 1024, 4096, 16384)
@@ -31,6 +34,10 @@ TIMES_TOKENS = (1, 8, 32, 64, 128, 256, 1024, 4096, 16384)
 MAIN_LAYER = "full"  # DeepSeek-V3's layer on one rank of eight
 GPU_GB = 141  # memory of MEASURED_ON
 TOO_LARGE = "✗"  # behind a model if the weights of all its layers exceed that memory
+SPEEDS_CAPTION = (
+    "Latency over the roofline bound. In brackets: T of the nearest workload, where there is none "
+    "of that T. At T=1 with the active experts of that one routing on the rank."
+)
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,41 @@ def recommended_cells(rows: pd.DataFrame) -> Row:
     over_bound = decimal(means.over_bound[best], 2)
     over_next = decimal(speedup_over_others(rows, best).min(), 2)
     return [Cell(best, "best"), at_default, over_bound, over_next]
+
+
+def speeds_table(measured: list[MeasuredLayer]) -> Table:
+    """Return the table of latency over the bound at TOKENS, of each layer's best solution."""
+    table_rows = []
+    for each in measured:
+        table_rows.append([each.layer.name, *speed_texts(each.rows, each.layer.key)])
+    return Table(["model", *token_heads(TOKENS)], [table_rows], caption=SPEEDS_CAPTION)
+
+
+def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
+    """Return the best solution's latency over the bound at the workloads nearest to TOKENS: "1.25",
+    or "1.25 (57)" where the nearest workload has T=57.
+
+    rows: of one layer.
+    """
+    shown = counted(rows)
+    best = best_solution(by_solution(rows))
+    of_best = shown[shown.solution == best]
+    of_best = of_best.drop_duplicates("tokens").set_index("tokens")
+    if not len(of_best):
+        return [None] * len(TOKENS)
+
+    texts = []
+    for tokens in TOKENS:
+        measured_tokens = nearest_tokens(tokens, of_best.index)
+        text = f"{of_best.over_bound[measured_tokens]:.2f}"
+        if measured_tokens != tokens:
+            text += f" ({measured_tokens})"
+        texts.append(text)
+
+    if 1 in of_best.index:  # at T=1 the bound depends on how many of the token's experts are local
+        active = recorded_counts(layer_key)[of_best.uuid[1]].active
+        texts[0] += f", {active} active"
+    return texts
 
 
 def times_table(measured: list[MeasuredLayer]) -> Table:

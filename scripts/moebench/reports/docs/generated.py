@@ -12,17 +12,17 @@ from matplotlib.figure import Figure
 
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
-from moebench.reports.docs.sentences import page_files
+from moebench.reports.docs.sentences import page_files, replace_spans
 from moebench.reports.figures import style
 
 BLOCK = re.compile(
     r"(?P<begin>^<!-- generated: (?P<name>.+?) -->$)"
-    r"(?:(?!^<!-- )(?s:.))*"
+    r"(?P<content>(?:(?!^<!-- )(?s:.))*)"
     r"(?P<end>^<!-- end of (?P=name) -->$)",
     re.M,
 )
 
-Tables = dict[str, dict[str, Callable[[], str]]]  # page -> name of a block -> its Markdown
+Tables = dict[tuple[str, str], Callable[[], str]]  # (page, name of the block) -> its Markdown
 Figures = dict[str, Callable[[], Figure]]  # file in docs/ -> the figure
 
 
@@ -30,7 +30,7 @@ def update(check: bool, tables: Tables, figures: Figures, root: Path = paths.ROO
     """Write the tables and figures, or only check them, and return a line for each problem."""
     problems = []
     for page, path in page_files(root).items():
-        problems += update_page(page, path, check, tables.get(page, {}))
+        problems += update_page(page, path, check, tables)
 
     folder = root / "docs"
     for file, make in figures.items():
@@ -41,26 +41,38 @@ def update(check: bool, tables: Tables, figures: Figures, root: Path = paths.ROO
     return problems
 
 
-def update_page(
-    page: str, path: Path, check: bool, tables: dict[str, Callable[[], str]]
-) -> list[str]:
+def update_page(page: str, path: Path, check: bool, tables: Tables) -> list[str]:
     """Write the tables of one page, or only check them, and return a line for each problem."""
     text = path.read_text(encoding="utf-8")
-    blocks = {block["name"]: block for block in BLOCK.finditer(text)}
-    problems = [f"{page}: the block {name!r} is missing" for name in tables.keys() - blocks]
-    problems += [f"{page}: nothing makes the block {name!r}" for name in blocks.keys() - tables]
+    blocks = list(BLOCK.finditer(text))
+    problems = missing_blocks(page, blocks, tables)
 
-    updated = text
-    for name in blocks.keys() & tables:
-        block = blocks[name]
-        new_block = f"{block['begin']}\n\n{tables[name]()}\n\n{block['end']}"
-        updated = updated.replace(block[0], new_block)
-        if check and new_block != block[0]:
-            problems.append(f"{page}: block {name!r} is out of date: run `moebench docs`")
+    replacements = {}
+    for block in blocks:
+        name = block["name"]
+        make = tables.get((page, name))
+        if make is None:
+            problems.append(f"{page}: nothing makes the block {name!r}")
+            continue
+        content = f"\n\n{make()}\n\n"
+        if content != block["content"]:
+            replacements[block.span("content")] = content
+            if check:
+                problems.append(f"{page}: block {name!r} is out of date: run `moebench docs`")
 
-    if updated != text and not check:
-        write_atomically(path, updated)
-    return sorted(problems)
+    if replacements and not check:
+        write_atomically(path, replace_spans(text, replacements))
+    return problems
+
+
+def missing_blocks(page: str, blocks: list[re.Match], tables: Tables) -> list[str]:
+    """Return a line for each table of a page that has no block there."""
+    names = {block["name"] for block in blocks}
+    problems = []
+    for table_page, name in tables:
+        if table_page == page and name not in names:
+            problems.append(f"{page}: the block {name!r} is missing")
+    return problems
 
 
 def update_figure(path: Path, make: Callable[[], Figure], check: bool) -> list[str]:

@@ -6,7 +6,6 @@ A function that ends in _block returns the Markdown of a table, with what stands
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pandas as pd
 
 from moebench.core import paths
@@ -16,11 +15,13 @@ from moebench.operators.roofline import H100, MEASURED_ON
 from moebench.operators.workloads import recorded_counts
 from moebench.reports import (
     comparison,
+    engines,
     layer_times,
     measured_with,
     models,
     predicted,
     profiles,
+    repeats,
     served,
 )
 from moebench.reports.docs.generated import Figures, Tables
@@ -128,20 +129,9 @@ def solutions_block(clock: str, gpu: str = MEASURED_ON) -> str:
 def ranges_block() -> str:
     """Return how far the runs of repeated cells of the main definition lie apart."""
     measured = pd.concat([main_definition(clock, gpu=None) for clock in CLOCKS])
-    table = comparison.ranges_table(measured, between_cards())
+    between_cards = repeats.between_cards(repeats.recorded())
+    table = comparison.ranges_table(measured, between_cards)
     return table.markdown() if table.rows else "No cell was run more than once yet."
-
-
-def between_cards() -> pd.Series:
-    """Return T -> how far the medians of one solution on two H200s lie apart, at most.
-
-    records/repeats.md says what was run on the cards.
-    """
-    runs = pd.read_csv(paths.REPEATS)
-    medians = runs.groupby(["card", "tokens", "solution", "uuid"]).ms.median()
-    ratio = (medians["B"] / medians["C"]).dropna()
-    apart = np.maximum(ratio, 1 / ratio) - 1
-    return apart.groupby("tokens").max()
 
 
 def passes_block() -> str:
@@ -161,6 +151,11 @@ def models_block() -> str:
     """Return a row for each model: which solution to use."""
     measured = models.measured_layers(rows())
     return with_provenance(models.recommended_table(measured), rows_of_all(measured))
+
+
+def speeds_block() -> str:
+    """Return a row for each model: how many times the bound, by token count."""
+    return models.speeds_table(models.measured_layers(rows())).markdown()
 
 
 def shards_block() -> str:
@@ -216,31 +211,42 @@ def all_reduce_block() -> str:
     return layer_times.markdown(layer_times.all_reduce_tables(layer_times.all_reduce_points()))
 
 
+def vllm_block(layers: int, backends: list[str], since: str = "", until: str = "~") -> str:
+    """Return the table of servers with so many layers; see `engines.vllm_table`."""
+    return engines.vllm_table(layers, backends, since, until).markdown()
+
+
+VLLM = "integrations/vllm/README.md"
+OURS = ["triton", "solution"]
 TABLES: Tables = {
-    "README.md": {
-        "solutions": lambda: solutions_block(headline_clock()),
-        "models": ahead_block,
-    },
-    "docs/compare.md": {
-        "solutions": lambda: solutions_block("gpu"),
-        "ranges": ranges_block,
-        "clocks": lambda: solutions_block("events"),
-        "h100": lambda: solutions_block("events", H100),
-        "versions": versions_block,
-    },
-    "docs/models.md": {
-        "shards": shards_block,
-        "whole": whole_block,
-        "mxfp4": mxfp4_block,
-        "models": models_block,
-    },
-    "docs/multi_gpu.md": {"all-reduce": all_reduce_block},
-    "docs/profile.md": {"profile": profile_block},
-    "docs/served.md": {
-        "served": served_block,
-        "predicted": lambda: predicted.table(served.recorded()).markdown(),
-    },
-    "docs/tolerances.md": {"passes": passes_block},
+    ("README.md", "solutions"): lambda: solutions_block(headline_clock()),
+    ("README.md", "models"): ahead_block,
+    ("docs/compare.md", "solutions"): lambda: solutions_block("gpu"),
+    ("docs/compare.md", "ranges"): ranges_block,
+    ("docs/compare.md", "clocks"): lambda: solutions_block("events"),
+    ("docs/compare.md", "h100"): lambda: solutions_block("events", H100),
+    ("docs/compare.md", "versions"): versions_block,
+    ("docs/models.md", "shards"): shards_block,
+    ("docs/models.md", "whole"): whole_block,
+    ("docs/models.md", "mxfp4"): mxfp4_block,
+    ("docs/models.md", "models"): models_block,
+    ("docs/models.md", "speeds"): speeds_block,
+    ("docs/tolerances.md", "passes"): passes_block,
+    ("docs/served.md", "served"): served_block,
+    ("docs/served.md", "predicted"): lambda: predicted.table(served.recorded()).markdown(),
+    ("docs/multi_gpu.md", "all-reduce"): all_reduce_block,
+    ("docs/profile.md", "profile"): profile_block,
+    (VLLM, "qwen3-30b"): lambda: vllm_block(48, OURS, until="2026-11-26 03"),
+    (VLLM, "deep-gemm"): lambda: vllm_block(48, ["deep_gemm", "solution"], since="2026-11-26 07"),
+    (VLLM, "qwen3.5-35b"): lambda: vllm_block(40, OURS),
+    (VLLM, "deepseek-v3"): lambda: vllm_block(12, OURS),
+    (VLLM, "four-h200"): lambda: vllm_block(36, [*OURS, "solution_sum"], since="2026-11-27 07:13"),
+    (VLLM, "four-h200-24"): lambda: vllm_block(24, [*OURS, "solution_sum"], since="2026-11-27 16"),
+    (VLLM, "four-h100"): lambda: vllm_block(24, OURS, until="2026-11-27 01"),
+    (VLLM, "logprobs"): lambda: engines.logprobs_table().markdown(),
+    ("integrations/sglang/README.md", "qwen3-30b"): lambda: engines.sglang_table(24).markdown(),
+    ("records/repeats.md", "repeats"): lambda: repeats.table().markdown(),
+    ("records/repeats.md", "ratios"): lambda: repeats.ratios_table().markdown(),
 }
 FIGURES: Figures = {
     "speed-nvidia-h200.svg": lambda: speed.figure(main_definition(headline_clock())),

@@ -1,19 +1,20 @@
 """Numbers in the sentences of README.md and docs/: each is recomputed from traces and records, or
-docs/figures.toml says where it comes from. `moebench docs` calls `update`.
+docs/figures.toml says why it is no measurement of ours. Of integrations/ and solutions/ those are
+recomputed that a record gives. `moebench docs` calls `update`.
 
 docs/figures.toml lists the sentences, as
 
     [[sentence]]
-    page = "docs/tolerances.md"
-    text = "costs up to {}% more"   where {} is the number; the page may break lines between words
-    from = "longer_at_most"         a function of computed.py
-    with = { least_tokens = 1025 }  what it is called with
+    page = "docs/served.md"
+    text = "saves {} ms a pass"     where {} is the number; the page may break lines between words
+    from = "served_savings"         a function of computed.py
+    with = { tokens = [32] }        what it is called with
 """
 
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import Field
@@ -40,25 +41,25 @@ NO_SENTENCE = re.compile(
     re.M | re.S,
 )
 
+PAGES = ("docs/*.md", "records/repeats.md", "integrations/**/*.md", "solutions/*/README.md")
+# in pages of these folders there are also numbers without a record, of experiments
+WITH_EXPERIMENTS = ("integrations/", "solutions/")
+
 Functions = Mapping[str, Callable[..., list[str]]]
-
-
-class NotFilled(Exception):
-    """A sentence whose numbers cannot be written into its page; the message says why."""
 
 
 class Sentence(Strict):
     """A [[sentence]] of figures.toml: a part of a page's sentence, with HOLE for each number.
 
     computed_by: the name of the function that returns the numbers. arguments: of that function.
-    source: in place of both, where the numbers in the text come from.
+    not_measured: in place of both, why the numbers in the text are no measurement of ours.
     """
 
     page: str
     text: str
     computed_by: str | None = Field(None, alias="from")
     arguments: dict = Field({}, alias="with")
-    source: str | None = None
+    not_measured: str | None = None
 
     @property
     def pattern(self) -> re.Pattern:
@@ -68,42 +69,33 @@ class Sentence(Strict):
         pattern = text.replace(re.escape(HOLE), f"({NUMBER})")
         return re.compile(pattern)
 
-    def numbers(self, functions: Functions) -> list[str]:
-        """Return the numbers for the holes; [] for a sentence that is not computed.
-
-        Raises NotFilled where traces or records are missing or stale, or give more or fewer numbers
-        than there are holes.
+    def numbers(self, functions: Functions) -> list[str] | None:
+        """Return the numbers for the holes; [] for a sentence that is not computed; None where
+        traces or records are missing or stale, or give more or fewer numbers than there are holes.
         """
         if self.computed_by is None:
             return []
-
-        numbers = []
-        with suppress(LookupError, ValueError):
+        try:
             numbers = functions[self.computed_by](**self.arguments)
+        except (LookupError, ValueError, StopIteration):
+            return None
 
         is_complete = len(numbers) == self.text.count(HOLE)
         are_numbers = all(re.fullmatch(NUMBER, number) for number in numbers)
-        if not is_complete or not are_numbers:
-            raise NotFilled(f"no current trace or record gives {self.text!r}")
-        return numbers
+        return numbers if is_complete and are_numbers else None
 
-    def filled_in(self, page_text: str, functions: Functions) -> str:
-        """Return a page's text with this sentence's numbers as they are now.
 
-        Raises NotFilled where there are none, and where the page does not have the sentence once.
-        """
-        matches = list(self.pattern.finditer(page_text))
-        if len(matches) != 1:
-            raise NotFilled(f"{len(matches)} sentences fit {self.text!r}, want one")
+@dataclass(frozen=True)
+class Page:
+    """A page whose numbers are checked. name: its path from the root."""
 
-        (match,) = matches
-        numbers = self.numbers(functions)
-        for group in range(len(numbers), 0, -1):  # from the last, as a number may change its length
-            first, end = match.span(group)
-            before = page_text[:first]
-            after = page_text[end:]
-            page_text = before + numbers[group - 1] + after
-        return page_text
+    name: str
+    text: str
+
+    def where(self, position: int) -> str:
+        """Return "docs/a.md:3" for a position in the text."""
+        line = self.text.count("\n", 0, position) + 1
+        return f"{self.name}:{line}"
 
 
 def listed(root: Path = paths.ROOT) -> list[Sentence]:
@@ -114,9 +106,26 @@ def listed(root: Path = paths.ROOT) -> list[Sentence]:
 
 
 def page_files(root: Path = paths.ROOT) -> dict[str, Path]:
-    """Return path from the root -> file: README.md and the pages of docs/."""
-    files = [root / "README.md", *sorted(root.glob("docs/*.md"))]
+    """Return path from the root -> file: README.md, the pages of docs/ and of integrations/, each
+    solution's README.md and records/repeats.md.
+    """
+    files = [root / "README.md"]
+    for pattern in PAGES:
+        files += sorted(root.glob(pattern))
     return {path.relative_to(root).as_posix(): path for path in files}
+
+
+def replace_spans(text: str, replacements: dict[tuple[int, int], str]) -> str:
+    """Return a text with some spans replaced. replacements: (first, end) -> new words; no two spans
+    overlap.
+    """
+    parts = []
+    position = 0
+    for first, end in sorted(replacements):
+        parts += [text[position:first], replacements[first, end]]
+        position = end
+    parts.append(text[position:])
+    return "".join(parts)
 
 
 def update(
@@ -127,61 +136,86 @@ def update(
     A problem is a number that differs, a number that no [[sentence]] covers, and a [[sentence]]
     that is not in its page.
     """
-    pages = page_files(root)
+    by_page = {name: [] for name in page_files(root)}
     problems = []
     for sentence in sentences:
-        if sentence.page not in pages:
+        if sentence.page in by_page:
+            by_page[sentence.page].append(sentence)
+        else:
             problems.append(f"{sentence.page}: no such page, for {sentence.text!r}")
 
-    for name, path in pages.items():
-        of_page = [sentence for sentence in sentences if sentence.page == name]
-        problems += update_page(name, path, check, of_page, functions)
+    for name, of_page in by_page.items():
+        problems += update_page(root / name, name, check, of_page, functions)
     return problems
 
 
 def update_page(
-    name: str, path: Path, check: bool, sentences: list[Sentence], functions: Functions
+    path: Path, name: str, check: bool, sentences: list[Sentence], functions: Functions
 ) -> list[str]:
     """Write the numbers of one page, or only check them; return a line for each problem."""
-    before = path.read_text(encoding="utf-8")
-    text = before
-    problems = []
-    for sentence in sentences:
-        try:
-            text = sentence.filled_in(text, functions)
-        except NotFilled as error:
-            problems.append(f"{name}: {error}")
+    page = Page(name, path.read_text(encoding="utf-8"))
+    matches, problems = located(page, sentences)
+
+    changes = {}
+    for sentence, match in matches:
+        numbers = sentence.numbers(functions)
+        if numbers is None:
+            where = page.where(match.start())
+            problems.append(f"{where}: no current trace or record gives {sentence.text!r}")
+            continue
+        for group, number in enumerate(numbers, 1):
+            if match[group] != number:
+                changes[match.span(group)] = number
 
     if check:
-        problems += out_of_date(name, before, text)
-    elif text != before:
-        write_atomically(path, text)
-    return problems + without_source(name, text, sentences)
+        problems += out_of_date(page, changes)
+    elif changes:
+        write_atomically(path, replace_spans(page.text, changes))
+    covered = [match.span() for _, match in matches]
+    return problems + without_source(page, covered)
 
 
-def out_of_date(name: str, before: str, after: str) -> list[str]:
-    """Return a line for each line of a page that differs."""
+def located(
+    page: Page, sentences: list[Sentence]
+) -> tuple[list[tuple[Sentence, re.Match]], list[str]]:
+    """Return each sentence with its match in a page, and a line for each that matches not once."""
+    matches = []
     problems = []
-    lines = zip(before.splitlines(), after.splitlines(), strict=True)
-    for number, (old, new) in enumerate(lines, 1):
-        if old != new:
-            problems.append(
-                f"{name}:{number}: traces and records give {new!r}: run `moebench docs`"
-            )
+    for sentence in sentences:
+        places = list(sentence.pattern.finditer(page.text))
+        if len(places) == 1:
+            matches.append((sentence, places[0]))
+        else:
+            count = len(places) or "no"
+            problems.append(f"{page.name}: {count} sentences fit {sentence.text!r}, want one")
+    return matches, problems
+
+
+def out_of_date(page: Page, changes: dict[tuple[int, int], str]) -> list[str]:
+    """Return a line for each number that differs. changes: span in the text -> number now."""
+    problems = []
+    for (first, end), number in changes.items():
+        difference = f"says {page.text[first:end]}, traces and records give {number}"
+        problems.append(f"{page.where(first)}: {difference}: run `moebench docs`")
     return problems
 
 
-def without_source(name: str, text: str, sentences: list[Sentence]) -> list[str]:
-    """Return a line for each number in a page that none of these sentences of the page covers."""
-    for sentence in sentences:
-        text = sentence.pattern.sub(blank, text)
-    text = NO_SENTENCE.sub(blank, text)
+def without_source(page: Page, covered: list[tuple[int, int]]) -> list[str]:
+    """Return a line for each number in a page's sentences that no [[sentence]] covers; none for a
+    page WITH_EXPERIMENTS.
 
+    covered: spans of the text that one covers.
+    """
+    if page.name.startswith(WITH_EXPERIMENTS):
+        return []
+    sentences = NO_SENTENCE.sub(blank, page.text)
     problems = []
-    for match in QUANTITY.finditer(text):
-        line = text.count("\n", 0, match.start()) + 1
-        quantity = " ".join(match[0].split())
-        problems.append(f"{name}:{line}: {quantity}: from which trace or record?")
+    for match in QUANTITY.finditer(sentences):
+        first, end = match.span()
+        is_covered = any(start <= first and end <= stop for start, stop in covered)
+        if not is_covered:
+            number = " ".join(match[0].split())
+            problems.append(f"{page.where(first)}: {number}: from which trace or record?")
     return problems
 
 

@@ -1,0 +1,62 @@
+"""Times on another card and another day."""
+
+import pandas as pd
+import pytest
+from moebench.core import paths
+from moebench.reports import repeats
+
+# ms of runs by card, of the fastest solution and of another one, at one and at 2048 tokens
+RUNS = {
+    ("B", "fast", 1): [1.0, 1.1, 1.2],
+    ("B", "other", 1): [2.0, 2.2, 2.4],
+    ("B", "fast", 2048): [4.0, 4.0, 4.0],
+    ("B", "other", 2048): [8.0, 8.0, 8.0],
+    ("C", "fast", 1): [1.1, 1.21, 1.3],
+    ("C", "other", 1): [2.2, 2.42, 2.6],
+    ("C", "fast", 2048): [2.0, 2.0, 2.0],
+    ("C", "other", 2048): [8.0, 8.0, 8.0],
+    ("A", "fast", 1): [1.15],
+    ("A", "other", 1): [1.9],
+    ("A", "fast", 2048): [1.9],
+}
+
+
+@pytest.fixture
+def cells(tmp_path, monkeypatch):
+    rows = []
+    for (card, solution, tokens), times in RUNS.items():
+        for ms in times:
+            rows.append((card, solution, tokens, f"uuid {tokens}", ms))
+    file = tmp_path / "repeats.csv"
+    pd.DataFrame(rows, columns=["card", *repeats.CELL, "ms"]).to_csv(file, index=False)
+    monkeypatch.setattr(paths, "REPEATS", file)
+    return repeats.recorded()
+
+
+def test_two_cards_lie_apart_by_their_medians_at_each_token_count(cells):
+    between = repeats.between_cards(cells)
+    assert between.to_dict() == pytest.approx({1: 0.1, 2048: 1.0})
+
+
+def test_a_median_may_lie_in_the_range_in_the_stretched_range_or_in_neither(cells):
+    both = repeats.with_verdicts(cells, "B", "A")
+    verdicts = both[["in_range", "in_spread"]].apply(tuple, axis=1).droplevel("uuid").to_dict()
+    assert verdicts == {
+        ("fast", 1): (True, True),
+        ("other", 1): (False, True),
+        ("fast", 2048): (False, False),
+    }
+
+
+def test_ratios_to_the_fastest_are_geometric_means_over_the_workloads(cells):
+    assert repeats.over_fastest(cells, "B").to_dict() == pytest.approx({"fast": 1.0, "other": 2.0})
+    assert repeats.over_fastest(cells, "C")["other"] == pytest.approx(8**0.5)
+
+
+def test_a_row_has_the_counts_of_a_pair_of_cards(cells):
+    table = repeats.table()
+    in_range = table.head.index("in the range")
+    rows = {tuple(row[:2]): row[in_range - 1 : in_range + 2] for row in table.rows}
+    assert rows["A in B's", "1 to 901"] == [2, 1, 2]
+    assert rows["A in B's", "more"] == [1, 0, 0]
+    assert rows["C in B's", "1 to 901"] == [2, 0, None]
