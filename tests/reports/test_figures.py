@@ -1,14 +1,12 @@
-"""The figures of docs/: no text lies on another, or so close beside it that they read as one."""
+"""The figure of docs/: no text lies on another, or so close beside it that they read as one."""
 
 from itertools import combinations
 
-import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from moebench.core import paths
 from moebench.operators.roofline import MEASURED_ON
-from moebench.profiling.record import read_records
-from moebench.reports.figures import speed, stages, style
+from moebench.reports.figures import speed, style
 from moebench.results import measurements
 from recorded import NAME
 
@@ -16,10 +14,6 @@ from recorded import NAME
 def drawn_speed():
     rows, _ = measurements.load([paths.trace_file(NAME)])
     return speed.figure(rows[(rows.hardware == MEASURED_ON) & (rows.clock == "events")])
-
-
-def drawn_stages():
-    return stages.figure(read_records(paths.PROFILES))
 
 
 def texts_of(figure):
@@ -35,10 +29,9 @@ def texts_of(figure):
     return texts
 
 
-@pytest.mark.parametrize("draw", [drawn_speed, drawn_stages])
-def test_no_text_lies_on_another(draw):
+def test_no_text_lies_on_another():
     with style.settings():
-        texts = texts_of(draw())
+        texts = texts_of(drawn_speed())
     assert len(texts) > 20
     colliding = []
     for (first, box), (second, other) in combinations(texts, 2):

@@ -12,6 +12,7 @@ from moebench.reports.layer_times import (
     all_reduce_tables,
     peer_tables,
 )
+from moebench.reports.table import as_cell
 
 ALL_REDUCE = {
     "gpu": "NVIDIA H200",
@@ -56,9 +57,9 @@ def read_lines(tmp_path):
     return read
 
 
-def times(cells):
-    """Return the text and the mark of each cell."""
-    return [(cell.text, cell.mark) for cell in cells]
+def times(entries):
+    """Return the text and the mark of each entry of a row."""
+    return [(cell.text, cell.mark) for cell in map(as_cell, entries)]
 
 
 @pytest.mark.parametrize(

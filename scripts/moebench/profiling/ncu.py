@@ -132,11 +132,13 @@ def with_counters(
     """
     kernels = []
     for kernel in profile.kernels:
-        rows = launches.loc[launches.kernel == kernel.name, list(METRICS)]
-        counters = [Counters(**launch.dropna()) for _, launch in rows.iterrows()]
+        of_kernel = launches[launches.kernel == kernel.name]
+        counters = []
+        for _, launch in of_kernel[list(METRICS)].iterrows():
+            counters.append(Counters(**launch.dropna()))
         kernels.append(kernel.model_copy(update={"counters": counters}))
 
-    warnings = [*profile.warnings, *differences(profile, launches, stages)]
+    warnings = profile.warnings + differences(profile, launches, stages)
     return profile.model_copy(update={"kernels": kernels, "warnings": warnings})
 
 

@@ -8,6 +8,7 @@ match that with the patterns by `stage_of`.
 """
 
 import fnmatch
+import re
 
 UNASSIGNED = "unassigned"
 ANONYMOUS_NAMESPACES = ("(anonymous namespace)::", "<unnamed>::")
@@ -39,7 +40,6 @@ def plain_name(kernel: str) -> str:
     if kernel.startswith(DRIVERS_OWN):
         return kernel
 
-    brackets = [kernel.find(bracket) for bracket in "<("]
-    end = min((position for position in brackets if position > 0), default=len(kernel))
-    qualified_name = kernel[:end].split()[-1]  # behind the return type
+    before_arguments = re.split("(?<=.)[<(]", kernel, maxsplit=1)[0]
+    qualified_name = before_arguments.split()[-1]  # behind the return type
     return qualified_name.rsplit("::", 1)[-1]

@@ -13,7 +13,6 @@ to flush L2 for instance, are left out. `kernels`, `busy_us` and `warnings` are 
 
 import json
 import tempfile
-from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
@@ -29,6 +28,8 @@ from moebench.profiling.stages import UNASSIGNED, plain_name, stage_of
 CALL = "moe_call"  # the name of the events that mark calls
 DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset"}
 LAUNCH_CATEGORIES = {"cuda_runtime", "cuda_driver"}
+CORRELATION = "args.correlation"  # the number that a kernel shares with its launch
+EVENT = ["cat", "name", "ts", "dur", CORRELATION]
 
 
 def record(runnable, args: list, calls: int, device: str) -> list[dict]:
@@ -44,57 +45,52 @@ def record(runnable, args: list, calls: int, device: str) -> list[dict]:
         return json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
 
 
-def timed(events: Iterable[dict], categories: set[str]) -> list[dict]:
-    """Return the events of these categories that have a duration, sorted by start. An event without
-    `args` gets empty ones.
+def timed(events: list[dict]) -> pd.DataFrame:
+    """Return a row for each event that has a duration, with the columns of EVENT, sorted by
+    start.
     """
-    chosen = []
-    for event in events:
-        if event.get("ph") == "X" and event.get("cat") in categories:
-            chosen.append({"args": {}} | event)
-    return sorted(chosen, key=lambda event: (event["ts"], -event["dur"]))
+    complete = [event for event in events if event.get("ph") == "X"]
+    table = pd.json_normalize(complete).reindex(columns=EVENT)
+    return table.sort_values(["ts", "dur"], ascending=[True, False])
 
 
 def launches(events: list[dict], calls: int) -> pd.DataFrame:
     """Return the launches in all calls, a row each. A launch belongs to the call during which the
     host made it. Raises CannotRun if there are not `calls` calls.
     """
-    # correlation, which a kernel shares with its launch -> when the host made that
-    host_times = {}
-    for event in timed(events, LAUNCH_CATEGORIES):
-        correlation = event["args"].get("correlation")
-        if correlation is not None:
-            host_times[correlation] = event["ts"]
-    rows = []
-    for event in timed(events, DEVICE_CATEGORIES):
-        start = event["ts"]
-        correlation = event["args"].get("correlation")
-        # Where no launch was recorded the kernel's start stands in, as each call waits until its
-        # kernels have ended.
-        launched = host_times.get(correlation, start)
-        name = plain_name(event["name"])
-        rows.append((name, launched, start, event["dur"]))
+    all_events = timed(events)
+    host = all_events[all_events.cat.isin(LAUNCH_CATEGORIES)]
+    host = host.drop_duplicates(CORRELATION, keep="last")
+    host_times = host.set_index(CORRELATION).ts
 
-    table = pd.DataFrame(rows, columns=["kernel", "launched", "start", "us"])
-    table = table.astype({"launched": float, "start": float, "us": float})
-    table["call"] = call_times(events, calls).get_indexer(table.launched)
+    device = all_events[all_events.cat.isin(DEVICE_CATEGORIES)]
+    launched = device[CORRELATION].map(host_times, na_action="ignore")
+    table = pd.DataFrame(
+        {
+            "kernel": device.name.map(plain_name),
+            # Where no launch was recorded the kernel's start stands in, as each call waits until
+            # its kernels have ended.
+            "launched": launched.fillna(device.ts).astype(float),
+            "start": device.ts.astype(float),
+            "us": device.dur.astype(float),
+        }
+    )
+    table["call"] = call_times(all_events, calls).get_indexer(table.launched)
     return table[table.call >= 0]  # a moment that is in no call has -1
 
 
-def call_times(events: list[dict], calls: int) -> pd.IntervalIndex:
+def call_times(all_events: pd.DataFrame, calls: int) -> pd.IntervalIndex:
     """Return the time of each call on the host, from start to end.
 
-    Raises CannotRun if there are not `calls` calls.
+    all_events: of `timed`. Raises CannotRun if there are not `calls` calls.
     """
-    intervals = []
-    for event in timed(events, {"user_annotation"}):
-        if event["name"] == CALL:
-            start = float(event["ts"])
-            intervals.append((start, start + event["dur"]))
+    is_call = (all_events.cat == "user_annotation") & (all_events.name == CALL)
+    recorded = all_events[is_call]
+    if len(recorded) != calls:
+        raise CannotRun(f"the profiler recorded {len(recorded)} calls, want {calls}")
 
-    if len(intervals) != calls:
-        raise CannotRun(f"the profiler recorded {len(intervals)} calls, want {calls}")
-    return pd.IntervalIndex.from_tuples(intervals, closed="both")
+    starts = recorded.ts.astype(float)
+    return pd.IntervalIndex.from_arrays(starts, starts + recorded.dur, closed="both")
 
 
 def kernels(launches: pd.DataFrame, stages: dict[str, str], calls: int) -> list[Kernel]:

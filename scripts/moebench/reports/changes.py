@@ -20,7 +20,8 @@ def changes_table(rows: pd.DataFrame) -> Table:
     both = rows[rows.side == "both"]
     marked = both[both.mark != ""]
     several_definitions = both.definition.nunique() > 1
-    counts = [f"{(marked.mark == mark).sum()} {text}" for mark, text in MARKS.items()]
+    of_mark = marked.mark.value_counts()
+    counts = [f"{of_mark.get(mark, 0)} {text}" for mark, text in MARKS.items()]
 
     sides = []
     for side in ("before", "after"):
@@ -57,7 +58,8 @@ def change_row(row, with_definition: bool) -> Row:
     after = side_text(row.failure_after, row.ms_after, row.runs_after)
     change = f"{row.change:+.1%}" if pd.notna(row.change) else None
     mark = Cell(row.mark, "failed" if row.mark in WORSE else "good")
-    return [row.solution, ", ".join(where), row.tokens, before, after, change, mark]
+    where_text = ", ".join(where)
+    return [row.solution, where_text, row.tokens, before, after, change, mark]
 
 
 def side_text(failure: str | float, ms: float, runs: float) -> str:
@@ -68,4 +70,7 @@ def side_text(failure: str | float, ms: float, runs: float) -> str:
         return failure
     if pd.isna(ms):
         return "passed"
-    return f"{ms:.4f}" if runs == 1 else f"{ms:.4f} ({runs:.0f} runs)"
+    text = f"{ms:.4f}"
+    if runs > 1:
+        text += f" ({runs:.0f} runs)"
+    return text

@@ -10,14 +10,14 @@ Below each table stand the functions that make its cells.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pandas as pd
 
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import read_manifest, solution_names
-from moebench.reports.table import Cell, Row, Table, decimal, token_heads
+from moebench.reports.table import Cell, Table, decimal, decimals, frame_rows, token_heads
 from moebench.results.measurements import is_ranked
 from moebench.results.spread import ALIKE, SEVERAL_RUNS, nearest_tokens
 from moebench.results.summary import by_solution, counted, shown_tolerance
@@ -61,23 +61,21 @@ def solutions_table(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) ->
     recorded = set(rows.tokens)
     shown = [nearest_tokens(count, recorded) for count in SHOWN_TOKENS]
     tokens = list(dict.fromkeys(shown))
-    times = times_by_tokens(counted(rows, tolerance))
 
-    table_rows = []
-    for name, means in by_solution(rows, verdicts).iterrows():
-        row = [name, ratio_cell(means)]
-        row += [times.get((name, count)) for count in tokens]
-        row.append(decimal(means.score, 1, "x") if means.complete else None)
-        row += [passes(means, each) for each in tolerances]
-        row.append(batch_invariant(name))
-        table_rows.append(row)
+    means = by_solution(rows, verdicts)
+    times = times_by_tokens(counted(rows, tolerance), tokens)
+    table = times.reindex(means.index)
+    table.insert(0, "ratio", means.apply(ratio_cell, axis="columns"))
+    table["score"] = decimals(means.score.where(means.complete), 1, "x")
+    for each in tolerances:
+        table[each] = means.apply(passes, axis="columns", tolerance=each)
+    table["batch-invariant"] = table.index.map(batch_invariant)
+    table = table.reset_index(names="solution")
 
     tolerance_text = f"{tolerance} tolerance" if tolerance in TOLERANCES else tolerance
-    times_head = token_heads(tokens)
-    return Table(
+    return Table.of_frame(
+        table,
         title=title(rows, tolerance_text, "ms"),
-        head=["solution", "ratio", *times_head, "score", *tolerances, "batch-invariant"],
-        sections=[table_rows],
         caption=SOLUTIONS_CAPTION,
         important=(tolerance,),
     )
@@ -116,13 +114,14 @@ def with_range(value: float, low: float, high: float, digits: int) -> str:
     return f"{value:.{digits}f} ±{half:.{digits}f}"
 
 
-def times_by_tokens(rows: pd.DataFrame) -> dict[tuple[str, int], Cell]:
-    """Return (solution, T) -> the time of the first workload with so many tokens."""
-    cells = {}
-    for row in rows.itertuples():
-        cell = Cell(ms_text(row), "best" if row.tied else "")
-        cells.setdefault((row.solution, row.tokens), cell)
-    return cells
+def times_by_tokens(rows: pd.DataFrame, tokens: Collection[int]) -> pd.DataFrame:
+    """Return a row for each solution, and a column "T=57" for each token count: the time of the
+    first workload with so many tokens.
+    """
+    first = rows.drop_duplicates(["solution", "tokens"])
+    cells = [Cell(ms_text(row), "best" if row.tied else "") for row in first.itertuples()]
+    times = first.assign(cell=cells).pivot(index="solution", columns="tokens", values="cell")
+    return times.reindex(columns=tokens).set_axis(token_heads(tokens), axis="columns")
 
 
 def ms_text(row) -> str:
@@ -178,41 +177,42 @@ def exactness_table(rows: pd.DataFrame) -> Table:
     """Return a row for each solution: passes at each tolerance, and the least share of elements
     inside it.
     """
-    table_rows = []
-    for name, means in by_solution(rows).sort_index().iterrows():
-        row = [name]
-        for tolerance in STRICT_FIRST:
-            passed = passes(means, tolerance).text
-            matched = decimal(means[f"matched_{tolerance}"], 3)
-            row.append(f"{passed}, {matched}")
-        table_rows.append(row)
-
-    head = ["solution"]
+    means = by_solution(rows).sort_index()
+    table = pd.DataFrame({"solution": means.index}, index=means.index)
     for name in STRICT_FIRST:
-        head.append(f"{name} ({TOLERANCES[name].ratio:g})")
-    return Table(head, [table_rows])
+        passed = means.apply(passes, axis="columns", tolerance=name)
+        matched = decimals(means[f"matched_{name}"], 3)
+        heading = f"{name} ({TOLERANCES[name].ratio:g})"
+        table[heading] = passed.map(text_of) + ", " + matched
+    return Table.of_frame(table)
+
+
+def text_of(cell: Cell) -> str:
+    return cell.text
 
 
 def ranges_table(rows: pd.DataFrame, between_cards: pd.Series) -> Table:
     """Return a row for each GPU, clock, protocol and T: how far the runs of one cell lie apart.
 
-    between_cards: T -> how far two cards of MEASURED_ON lie apart by the GPU's clock (repeats.py).
+    between_cards: T -> how far two cards of MEASURED_ON lie apart by the GPU's clock.
     """
-    repeated = rows[(rows.range_from == SEVERAL_RUNS) & rows.counts]
+    has_runs = rows.range_from == SEVERAL_RUNS
+    repeated = rows[has_runs & rows.counts]
     repeated = repeated.assign(width=repeated.ms_high / repeated.ms_low - 1)
+    table = repeated.groupby([*ALIKE, "tokens"], as_index=False).agg(
+        cells=("width", "size"),
+        runs=("runs", "median"),
+        median=("width", "median"),
+        widest=("width", "max"),
+    )
+    has_other_card = (table.hardware == MEASURED_ON) & (table.clock == "gpu")
+    table["other_card"] = table.tokens.map(between_cards).where(has_other_card)
 
-    table_rows = []
-    for key, cells in repeated.groupby([*ALIKE, "tokens"]):
-        runs = decimal(cells.runs.median(), 0)
-        median = f"{cells.width.median():.1%}"
-        widest = f"{cells.width.max():.1%}"
-        other_card = None
-        hardware, clock, _, tokens = key
-        if (hardware, clock) == (MEASURED_ON, "gpu") and tokens in between_cards:
-            other_card = f"{between_cards[tokens]:.1%}"
-        table_rows.append([*key, len(cells), runs, median, widest, other_card])
+    table["runs"] = table.runs.round().astype(int)
+    shares = ["median", "widest", "other_card"]
+    table[shares] = decimals(100 * table[shares], 1, "%")
     head = ["GPU", "clock", "protocol", "T", "cells", "runs", "median range", "widest"]
-    return Table([*head, "another card"], [table_rows], word_columns=3)
+    return Table([*head, "another card"], [frame_rows(table)], word_columns=3)
 
 
 def times_table(rows: pd.DataFrame) -> Table:
@@ -220,17 +220,12 @@ def times_table(rows: pd.DataFrame) -> Table:
 
     rows: of one definition, GPU, clock and tolerance.
     """
-    solutions = list(by_solution(rows).index)
+    table = workload_cells(rows, time_cell)
     bounds = rows.groupby(["tokens", "uuid"]).bound_ms.max()
-
-    table_rows = workload_rows(rows, solutions, time_cell)
-    for row, bound in zip(table_rows, bounds, strict=True):
-        row.insert(1, decimal(bound, 3))
-
-    return Table(
+    table.insert(1, "bound", decimals(bounds, 3).values)
+    return Table.of_frame(
+        table,
         title=title(rows, rows.tolerance_text.iloc[0], "ms (times the bound)"),
-        head=["T", "bound", *solutions],
-        sections=[table_rows],
         caption=TIMES_CAPTION if is_ranked(rows).any() else ONE_CALL_CAPTION,
         word_columns=0,
     )
@@ -241,28 +236,24 @@ def rates_table(rows: pd.DataFrame) -> Table:
 
     rows: of one definition, GPU, clock and tolerance.
     """
-    solutions = list(by_solution(rows).index)
-    return Table(
+    table = workload_cells(rows, rate_cell)
+    return Table.of_frame(
+        table,
         title=title(rows, "TFLOP/s / TB/s"),
-        head=["T", *solutions],
-        sections=[workload_rows(rows, solutions, rate_cell)],
         caption=RATES_CAPTION,
         word_columns=0,
     )
 
 
-def workload_rows(
-    rows: pd.DataFrame, solutions: list[str], cell: Callable[..., Cell | None]
-) -> list[Row]:
-    """Return a row for each workload: T, and a cell for each solution.
+def workload_cells(rows: pd.DataFrame, cell_of: Callable[..., Cell | None]) -> pd.DataFrame:
+    """Return a row for each workload: T, and a cell for each solution, the best solution first.
 
-    cell: makes a cell of a solution's row, as itertuples yields it.
+    cell_of: makes a cell of a solution's row, as itertuples yields it.
     """
-    table_rows = []
-    for (tokens, _), of_workload in rows.groupby(["tokens", "uuid"]):
-        cells = {row.solution: cell(row) for row in of_workload.itertuples()}
-        table_rows.append([tokens, *map(cells.get, solutions)])
-    return table_rows
+    cells = rows.assign(cell=[cell_of(row) for row in rows.itertuples()])
+    table = cells.pivot(index=["tokens", "uuid"], columns="solution", values="cell")
+    in_order = table[by_solution(rows).index]
+    return in_order.droplevel("uuid").reset_index(names="T")
 
 
 def time_cell(row) -> Cell:
@@ -289,7 +280,8 @@ def rate_cell(row) -> Cell | None:
     """Return TFLOP/s and TB/s, "1210 / 0.85"; None without a time or without the workload's FLOPs,
     and where the row is stale.
     """
-    if pd.isna(row.ms) or pd.isna(row.flops) or row.source == "stale":
+    is_known = pd.notna(row.ms) and pd.notna(row.flops)
+    if not is_known or row.source == "stale":
         return None
     tera_flops = row.flops / row.ms * 1e-9
     tera_bytes = row.bytes / row.ms * 1e-9

@@ -65,38 +65,53 @@ def keys_by_form(sizes: Sizes, kind: str) -> dict[str, str | None]:
 def facts(layer: RankLayer) -> Facts:
     """Return rows of what config.json says and of what follows from it."""
     checkpoint = layer.checkpoint
-    sizes = layer.sizes
-    experts = f"{routed_experts(sizes)} of {sizes['num_experts']}, top-k {sizes['top_k']}"
-    if sizes["num_groups"] > 1:
-        experts += f", {sizes['kept_groups']} of {sizes['num_groups']} groups"
-    rows = [("experts", experts)]
-    if checkpoint.shared:
-        rows.append(("shared experts", shared_text(layer)))
+    keys = [key for key in layer.keys.values() if key]
+    texts = {
+        "experts": experts_text(layer.sizes),
+        "shared experts": shared_text(layer),
+        "hidden, intermediate": widths_text(layer),
+        "router": router_text(layer),
+        "activation": activation_text(layer),
+        "weights": f"{checkpoint.storage}; {layer_gigabytes(layer):.2f} GB a layer",
+        "MoE layers": memory_text(layer),
+        "bound, ms": bounds_text(layer),
+        "definition": ", ".join(keys) or "none yet",
+        "note": "; ".join(checkpoint.notes),
+        "not understood": listed(checkpoint.not_understood),
+    }
+    return [(name, text) for name, text in texts.items() if text]
 
-    router = checkpoint.router
+
+def experts_text(sizes: Sizes) -> str:
+    """Return how many experts the rank has of how many, and how many a token chooses."""
+    text = f"{routed_experts(sizes)} of {sizes['num_experts']}, top-k {sizes['top_k']}"
+    if sizes["num_groups"] > 1:
+        text += f", {sizes['kept_groups']} of {sizes['num_groups']} groups"
+    return text
+
+
+def router_text(layer: RankLayer) -> str:
+    """Return the router, and that no definition has it inside if that is so."""
+    router = layer.checkpoint.router
     if len(layer.keys) == 1:
         router += "; no definition has this router inside, so top-k is given"
-    activation = swiglu.description(layer.sizes)
-    for limit, layers in checkpoint.others.items():
-        activation += f"; {layers} more with limit {limit:g} (--limit)"
-    keys = [key for key in layer.keys.values() if key]
+    return router
 
-    rows.append(("hidden, intermediate", widths_text(layer)))
-    rows.append(("router", router))
-    rows.append(("activation", activation))
-    rows += memory_rows(layer)
-    rows.append(("bound, ms", bounds_text(layer)))
-    rows.append(("definition", ", ".join(keys) or "none yet"))
-    if checkpoint.notes:
-        rows.append(("note", "; ".join(checkpoint.notes)))
-    if checkpoint.not_understood:
-        rows.append(("not understood", listed(checkpoint.not_understood)))
-    return rows
+
+def activation_text(layer: RankLayer) -> str:
+    """Return the activation, and how many layers have another limit."""
+    text = swiglu.description(layer.sizes)
+    for limit, layers in layer.checkpoint.others.items():
+        text += f"; {layers} more with limit {limit:g} (--limit)"
+    return text
 
 
 def shared_text(layer: RankLayer) -> str:
-    """Return what the shared experts are, and which definitions include them."""
+    """Return what the shared experts are, and which definitions include them; "" without any."""
     shared = layer.checkpoint.shared
+    if not shared:
+        return ""
+
     gate = ", weighed by a sigmoid" if shared.has_gate else ""
     words = f"{shared.width} wide{gate}"
     if layer.sizes["num_shared_experts"]:
@@ -118,18 +133,18 @@ def widths_text(layer: RankLayer) -> str:
     return text
 
 
-def memory_rows(layer: RankLayer) -> Facts:
-    """Return rows of the memory that a layer's weights take, and those of all MoE layers."""
-    checkpoint = layer.checkpoint
-    expert_bytes = checkpoint.operator.expert_bytes(layer.sizes)
-    layer_gb = layer.sizes["num_local_experts"] * expert_bytes / 1e9
-    count = checkpoint.layers + sum(checkpoint.others.values())
-    model_gb = layer_gb * count
-    fits = "fits" if model_gb <= GPU_GB else "exceeds"
-    return [
-        ("weights", f"{checkpoint.storage}; {layer_gb:.2f} GB a layer"),
-        ("MoE layers", f"{count}, {model_gb:.1f} GB, which {fits} a GPU of {GPU_GB} GB"),
-    ]
+def layer_gigabytes(layer: RankLayer) -> float:
+    """Return the memory that a layer's weights take on the rank."""
+    expert_bytes = layer.checkpoint.operator.expert_bytes(layer.sizes)
+    return layer.sizes["num_local_experts"] * expert_bytes / 1e9
+
+
+def memory_text(layer: RankLayer) -> str:
+    """Return how many MoE layers the model has, and whether the weights of all fit a GPU."""
+    count = layer.checkpoint.layers + sum(layer.checkpoint.others.values())
+    gigabytes = layer_gigabytes(layer) * count
+    fits = "fits" if gigabytes <= GPU_GB else "exceeds"
+    return f"{count}, {gigabytes:.1f} GB, which {fits} a GPU of {GPU_GB} GB"
 
 
 def bounds_text(layer: RankLayer) -> str:
@@ -137,13 +152,17 @@ def bounds_text(layer: RankLayer) -> str:
     parts = []
     for tokens in TOKENS:
         bound = expected_bound(tokens, layer.sizes, layer.checkpoint.operator)
-        parts.append(f"T={tokens}: {bound.ms:.4f} ({bound.active:.1f} experts active)")
+        active = f"{bound.active:.1f} experts active"
+        parts.append(f"T={tokens}: {bound.ms:.4f} ({active})")
     return f"{', '.join(parts)}; means over routings, {MEASURED_ON}"
 
 
 def listed(fields: dict[str, object]) -> str:
     """Return the names and values of fields, cut to a few words each."""
-    parts = [f"{name} {textwrap.shorten(str(value), 24)}" for name, value in fields.items()]
+    parts = []
+    for name, value in fields.items():
+        shortened = textwrap.shorten(str(value), 24)
+        parts.append(f"{name} {shortened}")
     text = ", ".join(parts[:MOST_LISTED])
     further = len(parts) - MOST_LISTED
     if further > 0:
@@ -215,7 +234,9 @@ def over_bound(key: str) -> dict[str, float]:
         print(error, file=sys.stderr)
         return {}
     here = rows[rows.hardware == MEASURED_ON]
-    return by_solution(here).over_bound.dropna().to_dict() if len(here) else {}
+    if here.empty:
+        return {}
+    return by_solution(here).over_bound.dropna().to_dict()
 
 
 def best_first(serving: Serving) -> tuple[int, float, float, str]:
@@ -224,7 +245,8 @@ def best_first(serving: Serving) -> tuple[int, float, float, str]:
     """
     refused = [reason for reason in serving.why_not.values() if reason]
     here = min(serving.over_bound.values(), default=math.inf)
-    return len(refused), here, serving.elsewhere or math.inf, serving.solution
+    elsewhere = serving.elsewhere or math.inf
+    return len(refused), here, elsewhere, serving.solution
 
 
 def serving_rows(layer: RankLayer, servings: list[Serving]) -> Facts:
@@ -243,7 +265,10 @@ def serving_rows(layer: RankLayer, servings: list[Serving]) -> Facts:
         refusals = list(serving.why_not.values())
         if all(refusals):
             refusing[most_telling(refusals)].append(serving.solution)
-    texts = [f"{', '.join(names)} ({reason})" for reason, names in refusing.items()]
+    texts = []
+    for reason, solutions in refusing.items():
+        names = ", ".join(solutions)
+        texts.append(f"{names} ({reason})")
     if texts:
         rows.append(("not served by", "; ".join(texts)))
     return rows

@@ -16,7 +16,7 @@ import pandas as pd
 from moebench.core import paths
 from moebench.core.schema import Strict, read_lines
 from moebench.judging.tolerances import TOLERANCES
-from moebench.reports.table import Cell, Table, decimal
+from moebench.reports.table import Cell, Table, decimals
 
 ALONE = "the layer alone"  # in place of a way to sum: the time without any; never in bold
 SPLITS = {"width": "tensor parallelism", "experts": "expert parallelism"}
@@ -53,7 +53,8 @@ class AllReducePoint(Strict):
     @property
     def title(self) -> str:
         """Return "NVIDIA H200: deepseek-v3-ep1, width in 4 (tensor parallelism), 4 of 4 ranks"."""
-        part = f"{self.split} in {self.shares} ({SPLITS[self.split]})"
+        kind = SPLITS[self.split]
+        part = f"{self.split} in {self.shares} ({kind})"
         ranks = f"{self.ranks} of {self.shares} ranks"
         return f"{self.gpu}: {self.definition}, {part}, {ranks}"
 
@@ -122,8 +123,8 @@ def peer_tables(points: list[PeerPoint]) -> list[Table]:
 
 def peer_times(points: list[PeerPoint]) -> pd.DataFrame:
     """Return the median us of each peer, a column, at each T; NaN where it was not timed."""
-    us = pd.DataFrame([{"T": point.tokens, point.peer: point.us} for point in points])
-    return us.groupby("T").median()
+    rows = [{"T": point.tokens, point.peer: point.us} for point in points]
+    return pd.DataFrame(rows).groupby("T").median()
 
 
 def grouped(points: list[Point], key: Callable[[Point], Hashable]) -> Iterable[list[Point]]:
@@ -142,22 +143,20 @@ def times_table(
     times: NaN where a way was not timed. wrong: (T, way) whose output was wrong.
     """
     right = times.drop(columns=ALONE, errors="ignore")
+    table = decimals(times, digits)
     for tokens, way in wrong:
         right.loc[tokens, way] = float("nan")
-    fastest = right.min(axis="columns")
+        table.loc[tokens, way] += ", wrong"
 
-    rows = []
-    for (tokens, of_tokens), least in zip(times.iterrows(), fastest, strict=True):
-        row = [tokens]
-        for way, time in of_tokens.items():
-            is_wrong = (tokens, way) in wrong
-            is_fastest = time == least and way != ALONE and not is_wrong
-            text = decimal(time, digits)
-            if is_wrong:
-                text += ", wrong"
-            row.append(Cell(text, "best" if is_fastest else ""))
-        rows.append(row)
-    return Table(["T", *times.columns], [rows], title=title, word_columns=0)
+    fastest = right.min(axis="columns")
+    for way in right:
+        is_fastest = right[way] == fastest
+        table[way] = table[way].where(~is_fastest, table[way].map(best_cell))
+    return Table.of_frame(table.reset_index(names="T"), title=title, word_columns=0)
+
+
+def best_cell(text: str) -> Cell:
+    return Cell(text, "best")
 
 
 def markdown(tables: list[Table]) -> str:

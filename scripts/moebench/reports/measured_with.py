@@ -61,20 +61,24 @@ def in_full(rows: pd.DataFrame) -> str:
 
 def block(tables: dict[str, pd.DataFrame]) -> str:
     """Return a line of Markdown for each table, by `in_full`. tables: name -> the table's rows."""
-    lines = [f"- **{name}**: {in_full(rows)}." for name, rows in tables.items()]
+    lines = []
+    for name, rows in tables.items():
+        lines.append(f"- **{name}**: {in_full(rows)}.")
     return "\n".join(lines)
 
 
 def compared_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows that are compared with each other, all where none is."""
-    compared = rows[rows.comparable & (rows.tolerance == SHOWN_TOLERANCE)]
+    is_at_tolerance = rows.tolerance == SHOWN_TOLERANCE
+    compared = rows[rows.comparable & is_at_tolerance]
     return compared if len(compared) else rows
 
 
 def circumstances(rows: pd.DataFrame) -> list[str]:
     """Return protocols, dates, and how many runs the rows' times are of."""
     days = rows.timestamp.str[:10]
-    parts = [joined(rows.protocol), span(days.min(), days.max())]
+    dates = span(days.min(), days.max())
+    parts = [joined(rows.protocol), dates]
     if rows.ms.notna().any():
         parts.append(ranges_text(rows))
     return parts

@@ -13,7 +13,7 @@ from moebench.operators.roofline import MEASURED_ON
 from moebench.operators.workloads import recorded_counts
 from moebench.reports.comparison import times_by_tokens
 from moebench.reports.served import title
-from moebench.reports.table import Cell, Row, Table, decimal, token_heads
+from moebench.reports.table import Cell, Row, Table, decimal, decimals, frame_rows, token_heads
 from moebench.results.spread import nearest_tokens
 from moebench.results.summary import (
     SHOWN_TOLERANCE,
@@ -71,16 +71,19 @@ def measured_whole(rows: pd.DataFrame) -> list[MeasuredLayer]:
     """Return those of `measured_layers` whose experts are whole, but for the main definition, which
     has tables of its own.
     """
-    measured = measured_layers(rows)
-    return [
-        each for each in measured if each.layer.split.tensor == 1 and each.layer.key != MAIN_LAYER
-    ]
+    whole = []
+    for each in measured_layers(rows):
+        if each.layer.split.tensor == 1 and each.layer.key != MAIN_LAYER:
+            whole.append(each)
+    return whole
 
 
 def shown_name(layer: ModelLayer) -> str:
     """Return a layer's name, marked if the weights of all such layers exceed one GPU's memory."""
     gigabytes = weight_bytes(layer) * layer.count / 1e9
-    return f"{layer.name} {TOO_LARGE}" if gigabytes > GPU_GB else layer.name
+    if gigabytes > GPU_GB:
+        return f"{layer.name} {TOO_LARGE}"
+    return layer.name
 
 
 def ahead_table(measured: list[MeasuredLayer]) -> Table:
@@ -93,7 +96,8 @@ def ahead_table(measured: list[MeasuredLayer]) -> Table:
         points = [list(timed[timed.tokens == tokens].itertuples()) for tokens in AHEAD_TOKENS]
         fastest = dict.fromkeys(base_of(of_tokens[0].solution) for of_tokens in points if of_tokens)
         texts = [ahead_text(of_tokens) for of_tokens in points]
-        table_rows.append([shown_name(each.layer), ", ".join(fastest), *texts])
+        names = ", ".join(fastest)
+        table_rows.append([shown_name(each.layer), names, *texts])
     head = ["model", "fastest", *token_heads(AHEAD_TOKENS)]
     return Table(head, [table_rows], word_columns=2)
 
@@ -169,15 +173,13 @@ def times_table(measured: list[MeasuredLayer]) -> Table:
 def times_rows(name: str, rows: pd.DataFrame) -> list[Row]:
     """Return the rows of one layer, that of the bound first."""
     shown = counted(rows)
-    bounds = shown.groupby("tokens").bound_ms.first()
-    times = times_by_tokens(shown)
+    times = times_by_tokens(shown, TIMES_TOKENS)
+    in_order = times.reindex(by_solution(rows).index).dropna(how="all")
 
-    bound_texts = [decimal(bounds.get(tokens), 3) for tokens in TIMES_TOKENS]
-    table_rows = [[name, "bound", *bound_texts]]
-    for solution in by_solution(rows).index:
-        cells = [times.get((solution, tokens)) for tokens in TIMES_TOKENS]
-        if any(cells):
-            table_rows.append([name, solution, *cells])
+    bounds = shown.groupby("tokens").bound_ms.first().reindex(TIMES_TOKENS)
+    table_rows = [[name, "bound", *decimals(bounds, 3)]]
+    for row in frame_rows(in_order.reset_index()):
+        table_rows.append([name, *row])
     return table_rows
 
 

@@ -44,7 +44,8 @@ def table(records: list[ServedRecord]) -> Table:
         rows.append(table_row(layer, record))
 
     head = ["model", "predicted from", *token_heads(SERVED_TOKENS)]
-    return Table(head, [rows], caption=f"{CAPTION} {accuracy(sources)}", word_columns=2)
+    caption = f"{CAPTION} {accuracy(sources)}"
+    return Table(head, [rows], caption=caption, word_columns=2)
 
 
 def recorded_layer(record: ServedRecord) -> ModelLayer | None:

@@ -7,10 +7,12 @@ repository, which `recorded` returns.
 from collections.abc import Iterable
 from statistics import fmean
 
+import pandas as pd
+
 from moebench.core import paths
 from moebench.operators.roofline import MEASURED_ON
 from moebench.profiling.record import Counters, Kernel, ProfileRecord, WorkloadProfile, read_records
-from moebench.reports.table import Row, Table, decimal
+from moebench.reports.table import Row, Table, decimal, frame_rows
 from moebench.results import staleness
 from moebench.results.bounds import by_ceilings_of_today
 
@@ -77,13 +79,11 @@ def section(record: ProfileRecord, uuids: Iterable[str]) -> list[Row]:
         texts[profile.uuid] = profile_texts(profile, has_bound)
         names |= dict.fromkeys(profile.stages)
 
-    rows = []
-    for name in [*names, *CALL_ROWS]:
-        cells = [texts.get(uuid, {}).get(name) for uuid in uuids]
-        if any(cells):
-            solution = "" if rows else record.solution
-            rows.append([solution, name, *cells])
-    return rows
+    table = pd.DataFrame(texts, index=[*names, *CALL_ROWS], columns=list(uuids))
+    table = table.dropna(how="all").reset_index()
+    table.insert(0, "solution", "")
+    table.loc[0, "solution"] = record.solution
+    return frame_rows(table)
 
 
 def profile_texts(profile: WorkloadProfile, has_bound: bool) -> dict[str, str]:
@@ -138,7 +138,8 @@ def origin(record: ProfileRecord) -> str:
         name += f" ({state})"
 
     day = by.timestamp[:10]
-    parts = [day, by.protocol or "", by.versions_text, f"`{by.command}`"]
+    protocol = by.protocol or ""
+    parts = [day, protocol, by.versions_text, f"`{by.command}`"]
     if by.earlier_code:
         parts.append(f"of earlier code: {by.earlier_code}")
     return f"{name}: {', '.join(parts)}"

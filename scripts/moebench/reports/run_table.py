@@ -28,7 +28,7 @@ from moebench.judging.evaluate import EvaluatedSolution, Outcome
 from moebench.judging.plan import Part, Plan
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.measured_with import conditions
-from moebench.reports.table import Cell, Row, Table, decimal
+from moebench.reports.table import Cell, Table, decimals
 from moebench.reports.terminal import InTerminal
 from moebench.results.measurements import merge_runs, timed_calls
 from moebench.results.spread import tied_with_fastest, with_ranges
@@ -176,30 +176,21 @@ def table(
     Means are arithmetic, over the workloads that passed.
     """
     rows = rows_of_part(part, traces)
-    columns = columns_of(plan, rows)
+    figures = figures_of(plan, rows)
     missing = missing_workloads(rows, outcomes)
 
-    table_rows = []
-    for name in part.solutions:
-        of_solution = rows[rows.solution == name]
-        passed = int(of_solution.passed.sum())
-        asked = len(of_solution) + missing[name]
-        passed = Cell(f"{passed}/{asked}", "good" if passed == asked else "failed")
-        table_rows.append([name, passed, *column_figures(columns, of_solution)])
+    shown = figures.reindex(part.solutions).reset_index(names="solution")
+    shown.insert(1, "passed", [passed_cell(rows, name, missing[name]) for name in part.solutions])
 
-    notes = captions(columns)
+    notes = captions(figures.columns)
     for outcome in outcomes:
         for name, reason in outcome.lost.items():
             notes.append(f"not evaluated: {name} on {outcome.task.label}: {reason}")
     notes += not_passed(part, rows, outcomes)
     notes += part.skipped
     measured_by = conditions(str(plan.tolerance), plan.protocol, plan.clock)
-    return Table(
-        title=f"{part.definition.name}\n{hardware}\n{measured_by}",
-        head=["solution", "passed", *columns],
-        sections=[table_rows],
-        notes=notes,
-    )
+    title = f"{part.definition.name}\n{hardware}\n{measured_by}"
+    return Table.of_frame(shown, title=title, notes=notes)
 
 
 def rows_of_part(part: Part, traces: list[Trace]) -> pd.DataFrame:
@@ -231,31 +222,35 @@ def missing_workloads(rows: pd.DataFrame, outcomes: list[Outcome]) -> Counter:
     return Counter(name for name, _ in lost - evaluated)
 
 
-def columns_of(plan: Plan, rows: pd.DataFrame) -> list[str]:
-    """Return the headings of the columns for which this run has figures."""
-    columns = []
-    if plan.device.on_gpu:
-        columns += ["mean ms", "speed-up"]
-        if timed_calls(plan.protocol) != 1:
-            columns.append("fastest")
-    for name in TOLERANCES:
-        if rows[f"matched_{name}"].notna().any():
-            columns.append(name)
-    return columns
+def passed_cell(rows: pd.DataFrame, solution: str, missing: int) -> Cell:
+    """Return on how many workloads a solution passed, of how many: "17/19".
 
-
-def column_figures(columns: Collection[str], rows: pd.DataFrame) -> Row:
-    """Return a solution's entries in these columns: means, how often it is the fastest or tied with
-    it, and the least share of elements within each tolerance. rows: of one solution.
+    missing: on how many it was never evaluated.
     """
-    figures = {
-        "mean ms": decimal(rows.ms.mean(), 4),
-        "speed-up": decimal(rows.speedup.mean(), 1, "x"),
-        "fastest": int(rows.tied.sum()),
-    }
+    verdicts = rows.passed[rows.solution == solution]
+    passed = verdicts.sum()
+    asked = len(verdicts) + missing
+    mark = "good" if passed == asked else "failed"
+    return Cell(f"{passed}/{asked}", mark)
+
+
+def figures_of(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each solution, and a column for each figure that this run has: means over
+    the workloads that passed, on how many it is the fastest or tied with it, and the least share of
+    elements within each tolerance.
+    """
+    of_solution = rows.groupby("solution")
+    figures = pd.DataFrame(index=of_solution.groups)
+    if plan.device.on_gpu:
+        figures["mean ms"] = decimals(of_solution.ms.mean(), 4)
+        figures["speed-up"] = decimals(of_solution.speedup.mean(), 1, "x")
+        if timed_calls(plan.protocol) != 1:
+            figures["fastest"] = of_solution.tied.sum().astype(object)
     for name in TOLERANCES:
-        figures[name] = decimal(rows[f"matched_{name}"].min(), 4)
-    return [figures[column] for column in columns]
+        least = of_solution[f"matched_{name}"].min()
+        if least.notna().any():
+            figures[name] = decimals(least, 4)
+    return figures
 
 
 def captions(columns: Collection[str]) -> list[str]:

@@ -63,7 +63,8 @@ def origin(head: Head) -> str:
     then.
     """
     by = head.provenance
-    parts = [by.hardware, by.versions_text, by.protocol, by.timestamp[:10]]
+    day = by.timestamp[:10]
+    parts = [by.hardware, by.versions_text, by.protocol, day]
     stale = [name for name in head.sources if is_stale(head, name)]
     if stale:
         parts.append(f"stale, as the source has changed since: {', '.join(stale)}")

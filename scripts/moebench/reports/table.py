@@ -8,6 +8,8 @@ Texts of other projects may hold control characters, which are written out.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 import pandas as pd
 
@@ -24,6 +26,7 @@ class Cell:
 
 Entry = Cell | str | int | None
 Row = list[Entry]
+Numbers = TypeVar("Numbers", pd.Series, pd.DataFrame)
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,11 @@ class Table:
     notes: list[str] = field(default_factory=list)
     key_columns: int = 1
     important: tuple[str, ...] = ()
+
+    @classmethod
+    def of_frame(cls, frame: pd.DataFrame, **fields: object) -> "Table":
+        """Return the table of a DataFrame's columns and rows."""
+        return cls(list(frame.columns), [frame_rows(frame)], **fields)
 
     @property
     def rows(self) -> list[Row]:
@@ -73,6 +81,12 @@ class Table:
         return "\n\n".join(parts)
 
 
+def frame_rows(frame: pd.DataFrame) -> list[Row]:
+    """Return the rows of a DataFrame, with None for NaN."""
+    entries = frame.astype(object).where(frame.notna(), None)
+    return entries.values.tolist()
+
+
 def token_heads(token_counts: Iterable[int]) -> list[str]:
     """Return the headings "T=1", "T=57" and so on."""
     return [f"T={tokens}" for tokens in token_counts]
@@ -97,6 +111,11 @@ def decimal(value: float | None, digits: int, unit: str = "") -> str:
     if pd.isna(value):
         return "-"
     return f"{value:.{digits}f}{unit}"
+
+
+def decimals(values: Numbers, digits: int, unit: str = "") -> Numbers:
+    """Return the numbers of a Series or a DataFrame as `decimal` writes them."""
+    return values.map(partial(decimal, digits=digits, unit=unit))
 
 
 def escaped(text: str) -> str:

@@ -22,6 +22,7 @@ from moebench.operators.workloads import of_data_set, recorded_bound
 from moebench.results.trace_files import Recorded
 
 BOUNDS = ["bound_ms", "bytes", "flops"]
+DefinitionKey = tuple[Path | None, str]  # the data set, and the definition's name
 
 # A part of the protocol of each trace that was measured on tensors of another data set.
 DATA_SET_TENSORS = "dataset="
@@ -61,7 +62,7 @@ def can_be_bounded(trace: Trace) -> bool:
     return trace.evaluation.environment.hardware in roofline.CEILINGS and not is_elsewhere
 
 
-def workload_uuids(recorded: list[Recorded]) -> dict[tuple[Path | None, str], set[str]]:
+def workload_uuids(recorded: list[Recorded]) -> dict[DefinitionKey, set[str]]:
     """Return (data set, definition) -> uuids of the definition's workloads, in the data set and in
     these traces.
     """
@@ -72,8 +73,9 @@ def workload_uuids(recorded: list[Recorded]) -> dict[tuple[Path | None, str], se
             uuids[key] = set()
             # of a data set that cannot be read, the workloads in its traces will do
             with suppress(UserError):
-                workloads = of_data_set(each.trace.definition, each.root or paths.ROOT)
-                uuids[key] |= {workload.uuid for workload in workloads}
+                root = each.root or paths.ROOT
+                workloads = of_data_set(each.trace.definition, root)
+                uuids[key].update(workload.uuid for workload in workloads)
         uuids[key].add(each.trace.workload.uuid)
     return uuids
 

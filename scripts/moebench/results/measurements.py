@@ -65,9 +65,10 @@ def one_row_per_cell(rows: pd.DataFrame) -> pd.DataFrame:
     merged_by = ["fresh", "code", *CONDITION]  # in these a run has to agree with the best one
     best_last = rows.sort_values(["fresh", "comparable", "timestamp"], kind="stable")
     best = best_last.groupby(CELL)[merged_by].transform("last")
-    is_chosen = (rows[merged_by] == best.sort_index()).all(axis=1)
+    agrees = rows[merged_by] == best.sort_index()
+    chosen = rows[agrees.all(axis="columns")]
 
-    merged = merge_runs(rows[is_chosen], CELL).drop(columns=["fresh", "code"])
+    merged = merge_runs(chosen, CELL).drop(columns=["fresh", "code"])
     return merged.sort_values([*GROUP, "tokens", "uuid"])
 
 

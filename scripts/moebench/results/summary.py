@@ -60,25 +60,30 @@ def by_solution(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> pd.
 
     workloads: how many the definition has.
     """
+    if verdicts is None:
+        verdicts = rows
     shown = shown_tolerance(rows)
+    timed = counted(rows, shown)
     solutions = sorted(set(rows.solution))
-    means = means_of_times(counted(rows, shown)).reindex(solutions)
-    means = means.join(passes(rows if verdicts is None else verdicts, shown))
+
+    means = means_of_times(timed).reindex(solutions)
+    means = means.join(passes(verdicts, shown))
     means["workloads"] = rows.workloads.max()
 
     is_timed = means.timed == means.workloads
     has_passed = means[f"passed_{shown}"] == means.workloads
     means["complete"] = is_timed & has_passed
-    tied = tied_with_best(means[means.complete])
-    means["best"] = means.index.isin(tied.index)
+    complete = means[means.complete]
+    means["best"] = means.index.isin(tied_with_best(complete).index)
     return means.sort_values(["complete", "over_fastest"], ascending=[False, True], kind="stable")
 
 
 def means_of_times(timed: pd.DataFrame) -> pd.DataFrame:
     """Return those columns of `by_solution` that are made of times. timed: the rows that count."""
-    share_of_ms = timed.over_fastest / timed.ms
+    fastest_ms = timed.ms / timed.over_fastest
     timed = timed.assign(
-        over_fastest_low=share_of_ms * timed.ms_low, over_fastest_high=share_of_ms * timed.ms_high
+        over_fastest_low=timed.ms_low / fastest_ms,
+        over_fastest_high=timed.ms_high / fastest_ms,
     )
     of_solution = timed.groupby("solution")
     means = of_solution[GEOMETRIC].agg(geometric_mean)
@@ -112,8 +117,9 @@ def passes(rows: pd.DataFrame, shown: str) -> pd.DataFrame:
     tolerances = list(dict.fromkeys([*TOLERANCES, shown]))
     passed = count_workloads(has_passed, tolerances)
     stale = count_workloads(is_stale, tolerances)
-    columns = [passed.add_prefix("passed_"), stale[stale > 0].add_prefix("stale_")]
-    columns.append(fresh.groupby("solution")[MATCHED].min())
+    stale = stale.where(stale > 0)
+    matched = fresh.groupby("solution")[MATCHED].min()
+    columns = [passed.add_prefix("passed_"), stale.add_prefix("stale_"), matched]
     return pd.concat(columns, axis="columns")
 
 

@@ -141,9 +141,13 @@ def keep_newest_source(traces: list[Trace]) -> list[Trace]:
     for trace in in_order:
         if source_hash(trace) == newest_source[experiment_of(trace)]:
             remaining.append(trace)
-    return sorted(
-        remaining, key=lambda trace: (*experiment_of(trace), of_trace(trace).protocol or "")
-    )
+    return sorted(remaining, key=place_in_file)
+
+
+def place_in_file(trace: Trace) -> tuple:
+    """Return the key that the traces of a file are sorted by: experiment and protocol."""
+    protocol = of_trace(trace).protocol or ""
+    return *experiment_of(trace), protocol
 
 
 def experiment_of(trace: Trace) -> tuple:

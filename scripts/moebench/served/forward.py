@@ -27,7 +27,8 @@ def forward_of(runnable: Runnable, layers: list[list], layer_key: str, device: s
     """
     full = definition(layer_key)
     inputs_count = len(layers[0])
-    outputs = with_outputs(full, runnable, layers[0], device)[inputs_count:]
+    arguments = with_outputs(full, runnable, layers[0], device)
+    outputs = arguments[inputs_count:]
     for output in outputs:
         output.fill_(float("nan"))
 

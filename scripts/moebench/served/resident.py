@@ -76,13 +76,15 @@ def fitting(
     """
     sizes = catalogue.layer_sizes()[layer_key]
     inputs = input_bytes(definition(layer_key), {"seq_len": num_tokens})
-    layer_bytes = sum(size for name, size in inputs.items() if name not in STATES)
+    layer_inputs = inputs.keys() - STATES
+    layer_bytes = sum(inputs[name] for name in layer_inputs)
 
-    other_bytes = CONTEXT_BYTES + reference_bytes(sizes, num_tokens)
     # a solution's scratch, in bf16: for a token and one of its experts gemm1's output (two
     # intermediate sizes wide), the intermediate and gemm2's output
     scratch_width = sizes["hidden_size"] + 3 * sizes["intermediate_size"]
-    other_bytes += solution_count * 2 * num_tokens * sizes["top_k"] * scratch_width
+    scratch_bytes = 2 * num_tokens * sizes["top_k"] * scratch_width
+    other_bytes = CONTEXT_BYTES + reference_bytes(sizes, num_tokens)
+    other_bytes += solution_count * scratch_bytes
     fit = (free_bytes - other_bytes) // layer_bytes
     if fit < 1:
         needed = f"{(other_bytes + layer_bytes) / 1e9:.1f} GB"

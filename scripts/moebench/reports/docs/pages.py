@@ -25,7 +25,7 @@ from moebench.reports import (
     served,
 )
 from moebench.reports.docs.generated import Figures, Tables
-from moebench.reports.figures import speed, stages
+from moebench.reports.figures import speed
 from moebench.reports.measured_with import TIMED
 from moebench.reports.models import MeasuredLayer
 from moebench.reports.table import Table
@@ -250,5 +250,4 @@ TABLES: Tables = {
 }
 FIGURES: Figures = {
     "speed-nvidia-h200.svg": lambda: speed.figure(main_definition(headline_clock())),
-    "stages-nvidia-h200.svg": lambda: stages.figure(profiles.recorded()),
 }

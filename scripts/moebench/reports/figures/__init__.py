@@ -1,4 +1,4 @@
-"""The figures of docs/, drawn by matplotlib in the style of report.mplstyle.
+"""The figure of docs/, drawn by matplotlib in the style of report.mplstyle.
 
-reports/docs/pages.py calls `figure` of speed.py and of stages.py; both draw with style.py.
+reports/docs/pages.py calls `figure` of speed.py, which draws with style.py.
 """

@@ -1,7 +1,7 @@
-"""How every figure looks, beside report.mplstyle, and how it becomes an SVG.
+"""How a figure looks, beside report.mplstyle, and how it becomes an SVG.
 
-speed.py and stages.py draw with it, docs/generated.py writes with `settings`, `digest` and `svg`,
-and html.py takes the colours.
+speed.py draws with it, docs/generated.py writes with `settings`, `digest` and `svg`, and html.py
+takes the colours.
 """
 
 import hashlib
@@ -18,7 +18,6 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from moebench.operators.catalogue import operator
@@ -26,7 +25,6 @@ from moebench.packing.manifest import read_manifest, solution_names, solutions_o
 
 SHEET = Path(__file__).with_name("report.mplstyle")
 WIDTH = 838 / 96  # inches: GitHub's column, in which text then keeps its size
-GROUND = "#fcfcfa"
 INK = "#222222"
 FAINT = "#6b6b6b"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
@@ -119,7 +117,7 @@ def bound_axis(axes: Axes) -> None:
 
 
 def digest(figure: Figure) -> str:
-    """Return a hash of what a figure shows, and of the style sheet: points, bars, texts, colours.
+    """Return a hash of what a figure shows, and of the style sheet: points, texts and colours.
 
     The SVG itself differs among versions of matplotlib.
     """
@@ -129,15 +127,11 @@ def digest(figure: Figure) -> str:
         colour = to_hex(line.get_color())
         marker = [str(line.get_marker()), line.get_markersize()]
         lines.append([points, colour, line.get_linewidth(), *marker])
-    bars = []
-    for bar in figure.findobj(Rectangle):
-        colour = to_hex(bar.get_facecolor(), keep_alpha=True)
-        bars.append([rounded(bar.get_bbox().bounds), colour])
     texts = []
     for text in figure.findobj(Text):
         texts.append([text.get_text(), to_hex(text.get_color()), text.get_fontsize()])
 
-    shown = json.dumps({"lines": lines, "bars": bars, "texts": texts})
+    shown = json.dumps({"lines": lines, "texts": texts})
     return hashlib.sha256(shown.encode() + SHEET.read_bytes()).hexdigest()
 
 
