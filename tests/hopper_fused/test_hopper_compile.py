@@ -27,11 +27,14 @@ ROUTE = "many_tokens/route_permute.cu"
 ORDER = "many_tokens/mxfp4/order_tokens.cu"
 FP8_GEMMS = ["many_tokens/grouped_gemm1.cu", "many_tokens/grouped_gemm2.cu"]
 MXFP4_GEMMS = ["many_tokens/mxfp4/mxfp4_gemm1.cu", "many_tokens/mxfp4/mxfp4_gemm2.cu"]
+CONVERTED = "many_tokens/mxfp4/converted"
+CONVERTED_GEMMS = [f"{CONVERTED}/converted_gemm1.cu", f"{CONVERTED}/converted_gemm2.cu"]
+QUEUE_UNUSUAL = f"{CONVERTED}/queue_unusual.cu"
 FP8_SOURCES = [ONE_LAUNCH, ROUTE, *FP8_GEMMS, "many_tokens/combine.cu"]
-MXFP4_SOURCES = [ONE_LAUNCH, ROUTE, ORDER, *MXFP4_GEMMS]
+MXFP4_SOURCES = [ONE_LAUNCH, ROUTE, ORDER, *MXFP4_GEMMS, *CONVERTED_GEMMS, QUEUE_UNUSUAL]
 MXFP4_SOURCES += ["many_tokens/combine.cu", "few_tokens/mxfp4/add_rows.cu"]
 HOST_SOURCES = ["launch_layer.cu", "few_tokens/all_reduce/open_peers.cu"]
-MULTIPLYING = {ONE_LAUNCH, *FP8_GEMMS, *MXFP4_GEMMS}
+MULTIPLYING = {ONE_LAUNCH, *FP8_GEMMS, *MXFP4_GEMMS, *CONVERTED_GEMMS}
 # They begin before the caller's last kernel has ended.
 OVERLAPPING = {ONE_LAUNCH, ROUTE, ORDER}
 QUICK = ("full", ROUTE)  # seconds; the others are in the slow set
@@ -101,6 +104,13 @@ def parameters():
 def test_every_source_is_compiled():
     files = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.cu")}
     assert files == {source for _, source in CASES}
+
+
+@sass.needs_compilers
+@pytest.mark.slow
+@pytest.mark.parametrize("source", [*MXFP4_GEMMS, *CONVERTED_GEMMS, QUEUE_UNUSUAL])
+def test_an_fp8_layer_has_no_kernel_for_mxfp4_weights(source, tmp_path):
+    assert sass.disassemble(compiled(NARROW, source, tmp_path).cubin) == {}
 
 
 def check_speed(source, log, opcodes):

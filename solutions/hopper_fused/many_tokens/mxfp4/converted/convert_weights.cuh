@@ -14,7 +14,7 @@
 #include "common/cuda/ptx/smem_addr.cuh"
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
-#include "hopper_fused_mxfp4/many_tokens/converted/converted_gemm.cuh"
+#include "hopper_fused/many_tokens/mxfp4/converted/converted_gemm.cuh"
 #include "hopper_fused/many_tokens/mxfp4/mxfp4_mainloop.cuh"
 
 namespace hopper_fused {
