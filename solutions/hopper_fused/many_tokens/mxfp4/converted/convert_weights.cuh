@@ -34,8 +34,6 @@ __device__ __forceinline__ void bulk_copy_to_cta(void* smem, int bytes, uint64_t
       : "memory");
 }
 
-using ConvertersBarrier = NamedBarrier<6, kConverterThreads>;
-
 // ---- exponents ----
 
 // The largest of `bytes` bytes.
@@ -95,36 +93,68 @@ __device__ __forceinline__ uint32_t places_outside(uint32_t exponents, int low, 
   return places;
 }
 
-// A row's K block. exponents: of its four groups, low: the lowest of its window. packed, w: shared-memory addresses of
-// the row's group 0 and of its piece 0, swizzled. Returns the places, with kUnusual if a
-// group with values is not in the window.
-__device__ __forceinline__ uint32_t convert_row(uint32_t w, uint32_t packed, const Magnitudes* magnitudes,
-                                                uint32_t exponents, int low) {
-  static_assert(kExponents <= 16 && kMostLow < 240, "a byte below the window leaves a high nibble");
-  uint32_t places = exponents - low * 0x01010101u;
-  if (places & 0xf0f0f0f0u) places = places_outside(exponents, low, packed);
+// As e4m3_of_four and e4m3_of_eight, in ten instructions for eight values. signs: the packed word with every bit turned
+// round and the third of each code set: permute_bytes then gives 0x40 for a negative code, and its sign, 0, for another.
+__device__ __forceinline__ uint32_t convert_four(uint32_t codes, uint32_t signs, const Magnitudes& magnitudes) {
+  return permute_bytes(magnitudes.low, magnitudes.high, codes) + 2 * permute_bytes(0, 0x40404040u, signs);
+}
+__device__ __forceinline__ uint2 convert_eight(uint32_t packed, const Magnitudes& magnitudes) {
+  const uint32_t codes = packed & 0x77777777u, signs = ~packed | 0x44444444u;
+  return {convert_four(codes, signs, magnitudes), convert_four(codes >> 16, signs >> 16, magnitudes)};
+}
+
+// A row's K block, in registers.
+struct PackedRow {
   uint4 groups[kGroupsPerKBlock];
-  Magnitudes of_group[kGroupsPerKBlock];
-#pragma unroll
-  for (int q = 0; q < kGroupsPerKBlock; q++) {
-    groups[q] = load_shared_16(packed ^ q * 16);
-    of_group[q] = magnitudes[places >> 8 * q & 15];
-  }
-#pragma unroll
-  for (int j = 0; j < 4; j++) {
-    uint32_t first[kGroupsPerKBlock], second[kGroupsPerKBlock];
+  Magnitudes magnitudes[kGroupsPerKBlock];
+
+  // exponents: of the four groups, low: the lowest of the row's window. packed: shared-memory address of the row's group
+  // 0, swizzled. Returns the places, with kUnusual if a group with values is not in the window.
+  __device__ __forceinline__ uint32_t load(uint32_t packed, const Magnitudes* of_place, uint32_t exponents, int low) {
+    static_assert(kExponents <= 16 && kMostLow < 240, "a byte below the window leaves a high nibble");
+    uint32_t places = exponents - low * 0x01010101u;
+    if (places & 0xf0f0f0f0u) places = places_outside(exponents, low, packed);
 #pragma unroll
     for (int q = 0; q < kGroupsPerKBlock; q++) {
-      const uint32_t word = j == 0 ? groups[q].x : j == 1 ? groups[q].y : j == 2 ? groups[q].z : groups[q].w;
-      const uint2 values = e4m3_of_eight(word, of_group[q]);
-      first[q] = values.x;
-      second[q] = values.y;
+      groups[q] = load_shared_16(packed ^ q * 16);
+      magnitudes[q] = of_place[places >> 8 * q & 15];
     }
-    store_shared_16(w ^ 2 * j * 16, first);
-    store_shared_16(w ^ (2 * j + 1) * 16, second);
+    return places;
   }
-  return places;
-}
+
+  // w: shared-memory address of the row's piece 0, swizzled.
+  __device__ __forceinline__ void convert(uint32_t w) const {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      uint32_t first[kGroupsPerKBlock], second[kGroupsPerKBlock];
+#pragma unroll
+      for (int q = 0; q < kGroupsPerKBlock; q++) {
+        const uint32_t word = j == 0 ? groups[q].x : j == 1 ? groups[q].y : j == 2 ? groups[q].z : groups[q].w;
+        const uint2 values = convert_eight(word, magnitudes[q]);
+        first[q] = values.x;
+        second[q] = values.y;
+      }
+      store_shared_16(w ^ 2 * j * 16, first);
+      store_shared_16(w ^ (2 * j + 1) * 16, second);
+    }
+  }
+};
+
+// A row's scales, K block by K block, read one ahead.
+template <int kNumKBlocks>
+struct RowScales {
+  const uint32_t* at;
+  uint32_t ahead;
+
+  __device__ __forceinline__ explicit RowScales(const uint8_t* scales)
+      : at(reinterpret_cast<const uint32_t*>(scales)), ahead(__ldg(at)) {}
+  // Of K block k, which is the one behind that of the last call.
+  __device__ __forceinline__ uint32_t next(int k) {
+    const uint32_t now = ahead;
+    if (k + 1 < kNumKBlocks) ahead = __ldg(++at);
+    return now;
+  }
+};
 
 // ---- tiles ----
 
@@ -146,41 +176,72 @@ struct WeightConverter {
   // first, second: scales of the thread's rows. shared: by both CTAs.
   __device__ __forceinline__ void convert_tile(const uint8_t* first, const uint8_t* second, bool shared) {
     const int row = threadIdx.x % kConverterThreads;
-    const uint32_t packed_at = row * kPackedRowBytes + row / 2 % 4 * 16;  // the 64-byte swizzle's place of group 0
-    const uint32_t w_at = row * kAtomRowBytes + row % kAtomRows * 16;     // the 128-byte swizzle's of piece 0
     const int most[2] = {largest_byte<kRowScales>(first), largest_byte<kRowScales>(second)};
     const int low[2] = {window_below(most[0]), window_below(most[1])};
     uint32_t seen = max(most[0], most[1]) >= kMostLow + kExponents ? kUnusual : 0;
-    // of the K block that comes next; of a shared tile, of this CTA's half
-    const uint32_t* scales[2] = {reinterpret_cast<const uint32_t*>(shared && rank == 1 ? second : first),
-                                 reinterpret_cast<const uint32_t*>(second)};
-    const int low0 = shared && rank == 1 ? low[1] : low[0];
-    uint32_t next[2] = {__ldg(scales[0]), shared ? 0 : __ldg(scales[1])};
+    const auto set_references = [&] {
+      smem.reference[references.stage][row] = low[0];
+      smem.reference[references.stage][kHalfTile + row] = low[1];
+    };
+    if (shared) seen |= convert_half(rank == 0 ? first : second, rank == 0 ? low[0] : low[1], set_references);
+    else seen |= convert_both(first, second, low, set_references);
+    references.advance();
+    if (seen & kUnusual) *any_unusual = 1;
+  }
+
+  // This thread's row 0 in the stages that come next, and the swizzles' places of its group 0 and piece 0.
+  __device__ __forceinline__ uint32_t packed_row() const {
+    const int row = threadIdx.x % kConverterThreads;
+    return smem_addr(smem.packed[packed.stage]) + row * kPackedRowBytes + row / 2 % 4 * 16;
+  }
+  __device__ __forceinline__ uint32_t w_row() const {
+    const int row = threadIdx.x % kConverterThreads;
+    return smem_addr(smem.w[pipe.stage]) + row * kAtomRowBytes + row % kAtomRows * 16;
+  }
+
+  // Of a shared tile the half that this CTA converts.
+  template <class SetReferences>
+  __device__ __forceinline__ uint32_t convert_half(const uint8_t* row_scales, int low, SetReferences set_references) {
+    RowScales<kNumKBlocks> scales(row_scales);
+    uint32_t seen = 0;
 #pragma unroll 1
     for (int k = 0; k < kNumKBlocks; k++) {
-      const uint32_t exponents[2] = {next[0], next[1]};
-      if (k + 1 < kNumKBlocks) {
-        next[0] = __ldg(scales[0] + k + 1);
-        if (!shared) next[1] = __ldg(scales[1] + k + 1);
-      }
+      const uint32_t exponents = scales.next(k);
       smem.packed_full[packed.stage].wait(packed.phase);
+      PackedRow packed_groups;
+      seen |= packed_groups.load(packed_row(), smem.magnitudes, exponents, low);
       smem.empty[pipe.stage].wait(pipe.phase ^ 1);
-      if (k == 0) {
-        smem.reference[references.stage][row] = low[0];
-        smem.reference[references.stage][kHalfTile + row] = low[1];
-      }
-      const uint32_t from = smem_addr(smem.packed[packed.stage]) + packed_at;
-      const uint32_t to = smem_addr(smem.w[pipe.stage]) + w_at;
-      seen |= convert_row(to + (shared ? rank * kHalfTileBytes : 0), from, smem.magnitudes, exponents[0], low0);
-      if (!shared)
-        seen |= convert_row(to + kHalfTileBytes, from + kPackedBoxBytes, smem.magnitudes, exponents[1], low[1]);
-      if (shared) send_half();
-      else arrive();
+      if (k == 0) set_references();
+      packed_groups.convert(w_row() + rank * kHalfTileBytes);
+      send_rows();
       pipe.advance();
       packed.advance();
     }
-    references.advance();
-    if (seen & kUnusual) *any_unusual = 1;
+    return seen;
+  }
+
+  template <class SetReferences>
+  __device__ __forceinline__ uint32_t convert_both(const uint8_t* first, const uint8_t* second, const int (&low)[2],
+                                                   SetReferences set_references) {
+    RowScales<kNumKBlocks> scales[2] = {RowScales<kNumKBlocks>(first), RowScales<kNumKBlocks>(second)};
+    uint32_t seen = 0;
+#pragma unroll 1
+    for (int k = 0; k < kNumKBlocks; k++) {
+      const uint32_t exponents[2] = {scales[0].next(k), scales[1].next(k)};
+      smem.packed_full[packed.stage].wait(packed.phase);
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        PackedRow packed_groups;
+        seen |= packed_groups.load(packed_row() + half * kPackedBoxBytes, smem.magnitudes, exponents[half], low[half]);
+        if (half == 0) smem.empty[pipe.stage].wait(pipe.phase ^ 1);
+        if (half == 0 && k == 0) set_references();
+        packed_groups.convert(w_row() + half * kHalfTileBytes);
+      }
+      arrive();
+      pipe.advance();
+      packed.advance();
+    }
+    return seen;
   }
 
   // A lane for each warp. What was stored has been read, so the packed stage is free, too.
@@ -192,19 +253,16 @@ struct WeightConverter {
     smem.packed_empty[packed.stage].arrive();
   }
 
-  // As arrive(), and copies this CTA's half of the stage to the other CTA, whose half comes in the same way.
-  __device__ __forceinline__ void send_half() {
-    Barrier& full = smem.full[pipe.stage];
+  // As arrive(), and copies this warp's rows to the other CTA, whose rows come in the same way.
+  __device__ __forceinline__ void send_rows() {
+    constexpr int kBytes = kHalfTileBytes / kConverterWarps;
     fence_proxy_async_shared();  // for wgmma and the copy
-    ConvertersBarrier::sync();
+    __syncwarp();
     if (threadIdx.x % kWarp != 0) return;
-    if (threadIdx.x % kConverterThreads == 0) {
-      uint8_t* half = smem.w[pipe.stage] + rank * kHalfTileBytes;
-      full.arrive_and_expect(kHalfTileBytes);
-      bulk_copy_to_cta(half, kHalfTileBytes, full, rank ^ 1);
-    } else {
-      full.arrive();
-    }
+    Barrier& full = smem.full[pipe.stage];
+    full.arrive_and_expect(kBytes);
+    const int warp = threadIdx.x % kConverterThreads / kWarp;
+    bulk_copy_to_cta(smem.w[pipe.stage] + rank * kHalfTileBytes + warp * kBytes, kBytes, full, rank ^ 1);
     smem.packed_empty[packed.stage].arrive();
   }
 };

@@ -22,7 +22,6 @@
 //
 //   named barrier             threads   who arrives and waits   what it protects, in order of use
 //   Gemm1 ...                           as in grouped_gemm1.cu
-//   ConvertersBarrier         128       warps 12 - 15           this CTA's half of w is written, before it is copied
 //
 // It cannot deadlock, for grouped_gemm1.cu's reasons: packed stages are filled and freed within a CTA, in order.
 #include <cuda.h>

@@ -25,7 +25,6 @@
 //
 //   named barrier           threads   who arrives and waits   what it protects, in order of use
 //   Gemm2 ...                         as in grouped_gemm2.cu
-//   ConvertersBarrier       128       warps 12 - 15           this CTA's half of w is written, before it is copied
 //
 // tile_entry[i] is overwritten when both CTAs' consumers have released the K block that was kStages before the one that
 // is loaded next; the others are not behind them.
