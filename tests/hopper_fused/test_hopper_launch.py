@@ -170,7 +170,7 @@ def test_how_many_tokens_take_one_launch(program_for, layer_key, most, most_summ
 
 # ---- MXFP4 weights ----
 
-MXFP4_LAYER = "deepseek-v4-flash-mxfp4"  # 32 rows per expert are 1365 tokens and a third
+MXFP4_LAYER = "deepseek-v4-flash-mxfp4"  # 64 rows per expert are 2730 tokens and two thirds
 TWO_PASSES = 8193  # tokens
 
 
@@ -180,13 +180,13 @@ def launches_of(lines):
 
 
 @pytest.mark.slow
-def test_weights_are_converted_in_shared_memory_from_32_rows_per_expert_on(program_for):
+def test_weights_are_converted_in_shared_memory_from_64_rows_per_expert_on(program_for):
     program = program_for(MXFP4_LAYER)
 
-    lines = events(program, "call", "1364")
+    lines = events(program, "call", "2729")
     assert launches_of(lines) == ["order_tokens", "mxfp4_gemm1", "mxfp4_gemm2", "combine"]
 
-    lines = events(program, "call", "1365")
+    lines = events(program, "call", "2730")
     behind = ["queue_unusual", "mxfp4_gemm1", "mxfp4_gemm2"]
     both = ["order_tokens", "converted_gemm1", "converted_gemm2", *behind, "combine"]
     assert launches_of(lines) == both

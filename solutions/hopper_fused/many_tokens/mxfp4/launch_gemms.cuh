@@ -21,8 +21,8 @@
 
 namespace hopper_fused {
 
-// From so many tokens on weights are converted in shared memory, which is 32 rows per expert on average: measured.
-constexpr int64_t kConvertedTokens = 32 * kNumExperts / kTopK;
+// From so many tokens on weights are converted in shared memory, which is 64 rows per expert on average: measured.
+constexpr int64_t kConvertedTokens = 64 * kNumExperts / kTopK;
 
 class Mxfp4Gemms {
  public:
