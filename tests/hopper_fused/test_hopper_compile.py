@@ -21,6 +21,8 @@ MOST_SPILLED = 64  # bytes: the loading threads keep a few addresses in memory
 # 128 rows' sums leave too few registers, 20 words of which spill in the loop; the paths for unusual
 # scales spill more.
 MOST_SPILLED_MXFP4 = 1300
+# The threads that load and convert have 40 and 56 registers.
+MOST_SPILLED_CONVERTED = 240
 
 ONE_LAUNCH = "few_tokens/fused_layer.cu"
 ROUTE = "many_tokens/route_permute.cu"
@@ -116,7 +118,11 @@ def test_an_fp8_layer_has_no_kernel_for_mxfp4_weights(source, tmp_path):
 def check_speed(source, log, opcodes):
     """Check that products do not wait for each other, and that sums are not spilled."""
     assert not GIVEN_UP.search(log), log
-    most_spilled = MOST_SPILLED_MXFP4 if source in MXFP4_GEMMS else MOST_SPILLED
+    most_spilled = MOST_SPILLED
+    if source in MXFP4_GEMMS:
+        most_spilled = MOST_SPILLED_MXFP4
+    elif source in CONVERTED_GEMMS:
+        most_spilled = MOST_SPILLED_CONVERTED
     for spilled in SPILLED.findall(log):
         assert int(spilled) <= most_spilled, log
     if source in MULTIPLYING:
