@@ -1,5 +1,5 @@
 // launch_layer: launches the layer. With few tokens it is one kernel, with many four, or six where gemm2 and combine
-// run twice. With MXFP4 weights there is one more. Nothing here waits for the device.
+// run twice. With MXFP4 weights there are more (mxfp4/launch_gemms.cuh). Nothing here waits for the device.
 #include "common/cuda/host/launch_layer.cuh"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include "common/cuda/host/device_guard.cuh"
 #include "hopper_fused/few_tokens/fused_layer.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
-#include "hopper_fused/many_tokens/mxfp4/order_tokens.cuh"
+#include "hopper_fused/many_tokens/mxfp4/launch_gemms.cuh"
 #include "hopper_fused/regimes.cuh"
 #include "common/cuda/host/scratch.cuh"
 #include "common/cuda/host/sm_count.cuh"
@@ -41,10 +41,10 @@ const int64_t kTokenLimit = kMaxTokens, kQuantiseLimit = kOneLaunch ? Config::kQ
 
 // Scratch that the calls of a stream share. All that stands before `fused.mask` is zero between calls.
 struct Scratch {
-  alignas(1024) Counters grouped;
+  alignas(1024) Counters grouped[kCounterSets];
   FusedScratch fused;
 };
-constexpr size_t kFusedOffset = round_up(sizeof(Counters), alignof(FusedScratch));
+constexpr size_t kFusedOffset = round_up(sizeof(Scratch::grouped), alignof(FusedScratch));
 constexpr size_t kZeroedBytes = kFusedOffset + offsetof(RoutingScratch, mask);
 
 // Returns the most rows, with padding, that so many tokens can have.
@@ -80,6 +80,48 @@ static size_t place_grouped_scratch(GroupedArgs& args, uint8_t* base, int h_spli
   return scratch.bytes;
 }
 
+// ---- the GEMMs for many tokens ----
+
+// Encodes what gemm2 loads and stores by TMA: W2, and y in builds whose Gemm2Maps is WeightAndResultMaps.
+inline void encode_gemm2_maps(CUtensorMap* w2_map, const void* w2, const GroupedArgs&) {
+  encode_w2_map(w2_map, w2, Grouped::kW2BoxRows);
+}
+inline void encode_gemm2_maps(WeightAndResultMaps* maps, const void* w2, const GroupedArgs& args) {
+  encode_w2_map(&maps->w2, w2, Grouped::kW2BoxRows);
+  const cuuint64_t row_bytes = args.y_columns * sizeof(*args.y);
+  encode_tensor_map<2>(&maps->y, args.y, {row_bytes, most_rows(args.num_tokens)}, {1, row_bytes},
+                       {kAtomRowBytes, kWarpRows});
+}
+
+// Both GEMMs with FP8 weights, and their TMA descriptors. A box is what a CTA loads, or stores, at a time.
+class Fp8Gemms {
+ public:
+  static cudaError_t prepare() {
+    const cudaError_t error = prepare_gemm1();
+    return error != cudaSuccess ? error : prepare_grouped_gemm2();
+  }
+
+  Fp8Gemms(const Weights& weights, const GroupedArgs& args, int h_split) {
+    encode_gemm1_map(&w1_map_, weights.w1, args, h_split);
+    encode_gemm2_maps(&gemm2_maps_, weights.w2, args);
+  }
+
+  // From x to h.
+  void launch_first(const GroupedArgs& args, const uint8_t*, int h_split, cudaStream_t stream) const {
+    check_cuda(launch_gemm1(args, w1_map_, h_split, stream), "launching gemm1");
+  }
+  // From h to y, for a column pass.
+  void launch_second(const GroupedArgs& args, int h_split, cudaStream_t stream) const {
+    check_cuda(launch_grouped_gemm2(args, gemm2_maps_, h_split, stream), "launching gemm2");
+  }
+
+ private:
+  CUtensorMap w1_map_;
+  Gemm2Maps gemm2_maps_;
+};
+
+using Gemms = std::conditional_t<kMxfp4Weights, Mxfp4Gemms, Fp8Gemms>;
+
 // Before the first launch on a device: refuses a device with too few SMs, and lets the kernels have their shared
 // memory.
 static void prepare(int, int sms) {
@@ -88,10 +130,7 @@ static void prepare(int, int sms) {
                                 << std::max(kMinSms, Config::kGemm2Ctas) << " or more";
   check_cuda(prepare_fused_layer(), "asking for shared memory");
   check_cuda(prepare_route_permute(), "asking for shared memory");
-  check_cuda(prepare_gemm1(), "asking for shared memory");
-  check_cuda(prepare_grouped_gemm2(), "asking for shared memory");
-  check_cuda(prepare_mxfp4_gemm1(), "asking for shared memory");
-  check_cuda(prepare_mxfp4_gemm2(), "asking for shared memory");
+  check_cuda(Gemms::prepare(), "asking for shared memory");
 }
 
 // peers: null, or the ranks that the output is summed over.
@@ -108,42 +147,9 @@ static void launch_few_tokens(const LayerArgs& layer, const void* w1, const void
 
 // ---- many tokens ----
 
-// Encodes what gemm2 loads and stores by TMA: W2, and y in builds whose Gemm2Maps is WeightAndResultMaps.
-inline void encode_gemm2_maps(CUtensorMap* w2_map, const void* w2, const GroupedArgs&) {
-  if constexpr (kMxfp4Weights)
-    encode_w2_map<kIntermediate / 2, kBlockK / 2>(w2_map, w2, Grouped::kW2BoxRows, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
-  else
-    encode_w2_map(w2_map, w2, Grouped::kW2BoxRows);
-}
-inline void encode_gemm2_maps(WeightAndResultMaps* maps, const void* w2, const GroupedArgs& args) {
-  encode_w2_map(&maps->w2, w2, Grouped::kW2BoxRows);
-  const cuuint64_t row_bytes = args.y_columns * sizeof(*args.y);
-  encode_tensor_map<2>(&maps->y, args.y, {row_bytes, most_rows(args.num_tokens)}, {1, row_bytes},
-                       {kAtomRowBytes, kWarpRows});
-}
-
-template <class Maps>
-static cudaError_t launch_gemm2(const GroupedArgs& args, const Maps& maps, int h_split, cudaStream_t stream) {
-  if constexpr (kMxfp4Weights) return launch_mxfp4_gemm2(args, maps, h_split, stream);
-  else return launch_grouped_gemm2(args, maps, h_split, stream);
-}
-
-// Encodes the TMA descriptors of both GEMMs. A box is what a CTA loads, or stores, at a time.
-static void encode_maps(const void* w1, const void* w2, const GroupedArgs& args, int h_split, CUtensorMap* w1_map,
-                        Gemm2Maps* gemm2_maps) {
-  if constexpr (kMxfp4Weights) {
-    constexpr int kBox = kBlockK / 2;  // bytes of a K block
-    constexpr auto kPromotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
-    encode_w1_map<kHidden / 2, kBox>(w1_map, w1, Grouped::kW1BoxGroups, kPromotion);
-  } else {
-    encode_gemm1_map(w1_map, w1, args, h_split);
-  }
-  encode_gemm2_maps(gemm2_maps, w2, args);
-}
-
 // The TMA descriptors are encoded before anything is launched, so that an error there leaves nothing half done.
-static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const void* w1, const void* w2,
-                               Counters* counters, int h_split, int sms, cudaStream_t stream) {
+static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const Weights& weights, Counters* counters,
+                               int h_split, int sms, cudaStream_t stream) {
   GroupedArgs args = {layer};
   args.counters = counters;
   args.clusters = sms / Grouped::kClusterCtas;
@@ -152,20 +158,11 @@ static void launch_many_tokens(const LayerArgs& layer, DLDevice device, const vo
   const ffi::Tensor scratch = allocate(device, place_grouped_scratch(args, nullptr, h_split, sms));
   place_grouped_scratch(args, static_cast<uint8_t*>(scratch.data_ptr()), h_split, sms);
 
-  CUtensorMap w1_map;
-  Gemm2Maps gemm2_maps;
-  encode_maps(w1, w2, args, h_split, &w1_map, &gemm2_maps);
-
+  const Gemms gemms(weights, args, h_split);
   check_cuda(launch_route_permute(args, sms, stream), "launching route_permute");
-  if constexpr (kMxfp4Weights) {
-    check_cuda(launch_order_tokens(layer.x, const_cast<uint8_t*>(args.x), layer.num_tokens, stream),
-               "launching order_tokens");
-    check_cuda(launch_mxfp4_gemm1(args, w1_map, h_split, stream), "launching mxfp4_gemm1");
-  } else {
-    check_cuda(launch_gemm1(args, w1_map, h_split, stream), "launching gemm1");
-  }
+  gemms.launch_first(args, layer.x, h_split, stream);
   for (; args.first_column < kHidden; args.first_column += args.y_columns) {
-    check_cuda(launch_gemm2(args, gemm2_maps, h_split, stream), "launching gemm2");
+    gemms.launch_second(args, h_split, stream);
     check_cuda(launch_combine(args, h_split, sms, stream), "launching combine");
   }
 }
@@ -218,6 +215,6 @@ void launch_layer(const LayerArgs& layer, const Weights& weights, DLDevice devic
     } else if (kOneLaunch && t <= (peers ? Config::kMaxTokens : Config::kOneLaunchTokens)) {
       return launch_few_tokens(layer, weights.w1, weights.w2, peers, &kept->fused, sms, stream);
     }
-    launch_many_tokens(layer, device, weights.w1, weights.w2, &kept->grouped, h_split, sms, stream);
+    launch_many_tokens(layer, device, weights, kept->grouped, h_split, sms, stream);
   });
 }

@@ -2,11 +2,14 @@
 #pragma once
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
 #include "common/cuda/host/weight_maps.cuh"
+#include "common/cuda/layer/weights.cuh"
 #include "common/cuda/ptx/wgmma.cuh"
 
 namespace hopper_fused {
 
 constexpr bool kOneLaunch = true;  // up to kOneLaunchTokens
+// Whether MXFP4 weights are converted in shared memory with many rows per expert (mxfp4/launch_gemms.cuh).
+constexpr bool kConvertsWeights = kMxfp4Weights;
 
 inline cudaError_t prepare_gemm1() { return prepare_grouped_gemm1(); }
 

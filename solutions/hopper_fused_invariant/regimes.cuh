@@ -9,6 +9,9 @@
 namespace hopper_fused {
 
 constexpr bool kOneLaunch = false;
+// GEMMs that convert MXFP4 weights in shared memory give these bits with usual scales, but not with all
+// (mxfp4/converted/unusual.cuh). mxfp4_gemm1 and mxfp4_gemm2 serve every number of tokens.
+constexpr bool kConvertsWeights = false;
 // few_rows_gemm1 is faster than grouped_gemm1 where the latter has up to so many tiles, about one for each CTA
 // (measured with 1 to 12 experts that have rows).
 constexpr int kFewTiles = 128;

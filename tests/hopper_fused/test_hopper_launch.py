@@ -47,8 +47,8 @@ def program(program_for):
     return program_for("full")
 
 
-def build_program(layer_key, folder):
-    texts = packed_texts("hopper_fused", layer_key, CUDA)
+def build_program(layer_key, folder, solution="hopper_fused"):
+    texts = packed_texts(solution, layer_key, CUDA)
     texts["launch_layer_cu.cuh"] = texts.pop("launch_layer.cu")
     write_texts(folder, texts)
 
@@ -166,6 +166,50 @@ def test_how_many_tokens_take_one_launch(program_for, layer_key, most, most_summ
     assert "route 0 0" in launches("call", most + 1)
     assert "reduced" in launches("sum", most_summed)
     assert launches("sum", most_summed + 1) == ["raised", "kept 0"]
+
+
+# ---- MXFP4 weights ----
+
+MXFP4_LAYER = "deepseek-v4-flash-mxfp4"  # 64 rows per expert are 2730 tokens and two thirds
+TWO_PASSES = 8193  # tokens
+
+
+def launches_of(lines):
+    """Return the kernels between the routing and the end of a call."""
+    return lines[lines.index("launch") + 1 : lines.index("done")]
+
+
+@pytest.mark.slow
+def test_weights_are_converted_in_shared_memory_from_64_rows_per_expert_on(program_for):
+    program = program_for(MXFP4_LAYER)
+
+    lines = events(program, "call", "2729")
+    assert launches_of(lines) == ["order_tokens", "mxfp4_gemm1", "mxfp4_gemm2", "combine"]
+
+    lines = events(program, "call", "2730")
+    behind = ["queue_unusual", "mxfp4_gemm1", "mxfp4_gemm2"]
+    both = ["order_tokens", "converted_gemm1", "converted_gemm2", *behind, "combine"]
+    assert launches_of(lines) == both
+
+
+@pytest.mark.slow
+def test_an_unusual_layer_computes_h_again_once_for_both_column_passes(program_for):
+    launches = launches_of(events(program_for(MXFP4_LAYER), "call", str(TWO_PASSES)))
+
+    first = launches.index("combine") + 1
+    assert launches[:first].count("mxfp4_gemm1") == 1
+    assert launches[first:] == ["converted_gemm2", "queue_unusual", "mxfp4_gemm2", "combine"]
+
+
+@pytest.mark.slow
+def test_the_invariant_form_converts_all_batches_in_registers(tmp_path):
+    if shutil.which("nvcc") is None:
+        pytest.skip("nvcc is not on the PATH")
+    program = build_program(MXFP4_LAYER, tmp_path, "hopper_fused_invariant")
+
+    kernels = ["order_tokens", "mxfp4_gemm1", "mxfp4_gemm2", "combine"]
+    for tokens in ("1", "4096"):
+        assert launches_of(events(program, "call", tokens)) == kernels
 
 
 # ---- on the device ----

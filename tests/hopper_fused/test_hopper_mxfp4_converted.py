@@ -1,19 +1,22 @@
-"""hopper_fused_mxfp4: the machine code of the GEMMs whose weights a warpgroup converts, and on the
-device their answers, which have hopper_fused's bits.
+"""The GEMMs whose MXFP4 weights a warpgroup converts in shared memory: their machine code, and on
+the device their answers, which have the bits of the GEMMs that convert in registers.
 """
 
 import re
 from collections import Counter
+from functools import cache
 
 import pytest
 import sass
 import torch
-from every_solution import assert_same_bits, built, run
+from every_solution import OUTPUT, assert_same_bits
 from layer_inputs import arguments as layer_arguments
-from packed_sources import packed_texts
+from packed_sources import CUDA, packed_texts, with_one_replaced
 
-SOLUTION = "hopper_fused_mxfp4"
-FOLDER = "many_tokens/converted"
+from solutions.common.host.build_library import build_library, load_library
+
+SOLUTION = "hopper_fused"
+FOLDER = "many_tokens/mxfp4/converted"
 LAYER = "small-mxfp4"
 PRODUCT = re.compile(r"QGMMA\.64x(\d+)x32")
 ROWS_OF_PRODUCTS = {"16", "32", "48", "64", "128"}
@@ -48,6 +51,26 @@ def test_no_product_is_left_out(layer_key, file, tmp_path):
         assert all(count % MMAS == 0 for count in products.values()), products
 
 
+# ---- on the device ----
+
+
+@cache
+def library(converts_in_shared_memory):
+    """Return the solution's library, or one that never launches these GEMMs."""
+    texts = packed_texts(SOLUTION, LAYER, CUDA)
+    if not converts_in_shared_memory:
+        (path,) = [path for path in texts if path.endswith("regimes.cuh")]
+        choice = "constexpr bool kConvertsWeights = "
+        texts[path] = with_one_replaced(texts[path], f"{choice}kMxfp4Weights;", f"{choice}false;")
+    return load_library(build_library(SOLUTION, texts, architecture="9.0a"))
+
+
+def output_of(library, values, h_split):
+    output = torch.full_like(values[OUTPUT], torch.nan)
+    library["run_mxfp4"](*(values | {OUTPUT: output}).values(), h_split)
+    return output
+
+
 def tokens_of_experts(first_expert, top_k):
     """Return [TOKENS, top_k] ids with which expert number i has EXPERT_ROWS[i] rows."""
     ids = torch.full((TOKENS, top_k), NO_EXPERT, dtype=torch.int32)
@@ -61,8 +84,9 @@ def tokens_of_experts(first_expert, top_k):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("h_split", [1, 2])
 @pytest.mark.parametrize("spread", [0, 40])
-def test_the_bits_are_those_of_hopper_fused(spread):
+def test_the_bits_are_those_of_weights_converted_in_registers(spread, h_split):
     """spread: how far apart a group of each row is made to lie; 40 is more than E4M3 holds."""
     values = layer_arguments(LAYER, TOKENS, seed=1)
     ids = values["topk_ids"]
@@ -71,5 +95,5 @@ def test_the_bits_are_those_of_hopper_fused(spread):
     values["gemm1_weights_scale"][..., 3] -= spread
     values["gemm2_weights_scale"][..., 3] -= spread
 
-    expected = run(built("hopper_fused", LAYER), values)
-    assert_same_bits(run(built(SOLUTION, LAYER), values), expected)
+    expected = output_of(library(False), values, h_split)
+    assert_same_bits(output_of(library(True), values, h_split), expected)

@@ -8,8 +8,8 @@
 //   capture NUMBER     the current stream is in this capture, 0 for none
 //
 // It prints a line for each event. Of a call: "route COUNTER SCRATCH", with what the grid barrier's counter held and a
-// number for the scratch, "fused COUNTER SCRATCH", "reduced", "map", "gemm1", "gemm2", "combine", "raised" or "done". At the end
-// "kept N": allocations of scratch that are alive.
+// number for the scratch, "fused COUNTER SCRATCH", "reduced", "map", "gemm1", "gemm2", "combine", "raised" or "done"; with
+// MXFP4 weights also the names of those kernels. At the end "kept N": allocations of scratch that are alive.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -47,6 +47,8 @@ cudaError_t prepare_grouped_gemm1() { return cudaSuccess; }
 cudaError_t prepare_grouped_gemm2() { return cudaSuccess; }
 cudaError_t prepare_mxfp4_gemm1() { return cudaSuccess; }
 cudaError_t prepare_mxfp4_gemm2() { return cudaSuccess; }
+cudaError_t prepare_converted_gemm1() { return cudaSuccess; }
+cudaError_t prepare_converted_gemm2() { return cudaSuccess; }
 cudaError_t launch_fused_layer(const TensorMaps&, const FusedArgs& args, int, cudaStream_t) {
   auto* scratch = reinterpret_cast<uint8_t*>(args.scratch) - offsetof(Scratch, fused);
   printf("fused %u %d\n", args.scratch->counters[kRouted], number_of(scratch));
@@ -72,8 +74,25 @@ cudaError_t launch_grouped_gemm1(const GroupedArgs& args, const CUtensorMap&, in
   return error;
 }
 cudaError_t launch_grouped_gemm2(const GroupedArgs&, const Gemm2Maps&, int, cudaStream_t) { return happens("gemm2"); }
-// Not of this layer, whose weights are FP8.
-cudaError_t launch_mxfp4_gemm2(const GroupedArgs&, const CUtensorMap&, int, cudaStream_t) { abort(); }
+cudaError_t launch_order_tokens(const uint8_t*, uint8_t*, int, cudaStream_t) { return happens("order_tokens"); }
+cudaError_t launch_mxfp4_gemm1(const GroupedArgs& args, const CUtensorMap&, int, cudaStream_t) {
+  const cudaError_t error = happens("mxfp4_gemm1");
+  if (error == cudaSuccess) args.counters->grid_barrier = 0;
+  return error;
+}
+cudaError_t launch_mxfp4_gemm2(const GroupedArgs&, const CUtensorMap&, int, cudaStream_t) {
+  return happens("mxfp4_gemm2");
+}
+cudaError_t launch_converted_gemm1(const GroupedArgs& args, const CUtensorMap&, int, cudaStream_t) {
+  const cudaError_t error = happens("converted_gemm1");
+  if (error == cudaSuccess) args.counters->grid_barrier = 0;
+  return error;
+}
+cudaError_t launch_converted_gemm2(const GroupedArgs&, const CUtensorMap&, int, cudaStream_t) {
+  return happens("converted_gemm2");
+}
+cudaError_t launch_queue_unusual(const GroupedArgs&, cudaStream_t) { return happens("queue_unusual"); }
+cudaError_t launch_add_rows(const FusedArgs&, int, cudaStream_t) { return happens("add_rows"); }
 cudaError_t launch_combine(const GroupedArgs&, int, int, cudaStream_t) { return happens("combine"); }
 
 }  // namespace hopper_fused

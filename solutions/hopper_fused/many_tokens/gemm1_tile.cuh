@@ -40,6 +40,9 @@ __device__ __forceinline__ float* h_scale_tile(const GroupedArgs& args, const Wo
          tile.m_first;
 }
 
+// Where a column's byte of h is in its 128: MXFP4 weights want another order of K (k_order.cuh).
+__device__ __forceinline__ int h_position(int column) { return kMxfp4Weights ? k_position(column) : column; }
+
 // For a warpgroup: signals to gemm2 that the h that it has stored so far is in memory. gemm2 has a proxy fence before
 // it reads h.
 __device__ __forceinline__ void signal_h_ready(unsigned* counter) {
@@ -65,9 +68,10 @@ __device__ __forceinline__ void gemm1_normal_mainloop(
   normal_mainloop<1, kNumKBlocks1, true>(smem, pipe, sum, warpgroup, read, [](int j) { return j % 2; });
 }
 
-template <int kHSplit>
+// mainloop(sum): leaves the thread's sums there.
+template <int kHSplit, class Smem, class Mainloop>
 __device__ __forceinline__ void gemm1_normal(
-    Gemm1Smem& smem, const GroupedArgs& args, Gemm1Smem::Pipeline& pipe, const WorkTile& tile, int warpgroup) {
+    Smem& smem, const GroupedArgs& args, const WorkTile& tile, int warpgroup, Mainloop mainloop) {
   static_assert(kHSplit * kMmaM * kBlockK <= sizeof(smem.d[0]), "a warpgroup's h fits into its part of smem.d");
   const int lane = threadIdx.x % kWarp;
   const int in_warpgroup = threadIdx.x / kWarp % kWarpgroupWarps * kWarpRows + lane / kQuad;  // this thread's first row
@@ -80,7 +84,7 @@ __device__ __forceinline__ void gemm1_normal(
   for (int r = 0; r < 2; r++)
     weight[r] = in_warpgroup + 8 * r < m_rows ? args.row_weight[first_row + in_warpgroup + 8 * r] : 0.0f;
   float sum[kNormalSums];
-  gemm1_normal_mainloop(smem, pipe, sum, warpgroup);
+  mainloop(sum);
 
   // SwiGLU and scales, for rows in_warpgroup and in_warpgroup + 8; sums 4 apart are a column's up and gate
   float inverse[2];
@@ -114,7 +118,8 @@ __device__ __forceinline__ void gemm1_normal(
     for (int i = 2 * r; i < kNormalSums; i += 8) {
       uint16_t q[kHSplit];
       quantise_fp8<kHSplit>(q, sum[i] * inverse[r], sum[i + 1] * inverse[r]);
-      const int at = row / kAtomRows * kAtomBytes + swizzle_128b(row % kAtomRows, i / 8 * 8 + 2 * (lane % kQuad));
+      const int column = h_position(i / 8 * 8 + 2 * (lane % kQuad));
+      const int at = row / kAtomRows * kAtomBytes + swizzle_128b(row % kAtomRows, column);
 #pragma unroll
       for (int part = 0; part < kHSplit; part++)
         *reinterpret_cast<uint16_t*>(smem_d + part * kMmaM * kBlockK + at) = q[part];
@@ -134,9 +139,6 @@ __device__ __forceinline__ void gemm1_normal(
 }
 
 // ---- swap-AB tiles ----
-
-// Where a column's byte of h is in its 128: MXFP4 weights want another order of K (mxfp4_mainloop.cuh).
-__device__ __forceinline__ int h_position(int column) { return kMxfp4Weights ? k_position(column) : column; }
 
 // wgmma gives a thread a few columns of h of several rows, so a row's maximum goes through shared memory. With MXFP4
 // weights the tile may have fewer rows than N.

@@ -37,6 +37,7 @@
 #include "common/cuda/ptx/cluster.cuh"
 #include "common/cuda/ptx/counter.cuh"
 #include "common/cuda/ptx/cp_async.cuh"
+#include "hopper_fused/many_tokens/gather_x.cuh"
 #include "hopper_fused/many_tokens/gemm1_tile.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
@@ -53,13 +54,8 @@ namespace hopper_fused {
 
 // ---- sizes ----
 
-constexpr int kVectorsPerRow = kBlockK / 16;                     // 16-byte vectors of a row's K block
-constexpr int kRowsAtOnce = kProducerThreads / kVectorsPerRow;   // rows that the producers copy at a time
-constexpr int kRowsPerThread = Grouped::kBlockM / kRowsAtOnce;
 constexpr int kWGroups = Grouped::kBlockN / (2 * kAtomRows);  // groups of 8 rows of each half of W13 in a tile
-constexpr unsigned kNoRow = 0xffffffff;              // an offset where nothing is read
 static_assert(kWGroups % 2 == 0, "each CTA loads half of the groups");
-static_assert(Grouped::kRowAlign % kRowsAtOnce == 0, "all producers copy a row of the tile, or none");
 
 // ---- producer ----
 
@@ -72,10 +68,8 @@ __device__ __forceinline__ int read_singles(const GroupedArgs& args) {
   return Grouped::kOddNBlocks ? __ldcg(&args.counters->singles) : 0;
 }
 
-// For all producer threads. Each copies one 16-byte vector of every kRowsAtOnce-th row, whose tokens it looks up once
-// for each tile; thread 0 also requests weights and scales. TMA's coordinates: K, row of 8, half, group of 8, expert.
-// An expert's rows are in order of token, so in any but the first row token 0 means padding. Then nothing is copied:
-// what lies there is multiplied into that row's results alone.
+// For all producer threads, which copy x; thread 0 also requests weights and scales. TMA's coordinates: K, row of 8,
+// half, group of 8, expert.
 __device__ __forceinline__ void load_gemm1(
     Gemm1Smem& smem, const CUtensorMap& map, const GroupedArgs& args, const TileQueues& queues, int rank) {
   const uint64_t weight_policy = queues.experts <= kEvictFirstExperts ? l2_evict_first() : l2_evict_unchanged();
@@ -92,12 +86,7 @@ __device__ __forceinline__ void load_gemm1(
     const float* w_scale =  // for threads 0 and 1: of the first and of the second half of W13
         args.w1_scale + (size_t)((tile.expert * 2 + thread) * (kIntermediate / kBlockK) + n_block) * kNumKBlocks1;
     unsigned x_offset[kRowsPerThread];
-#pragma unroll
-    for (int i = 0; i < kRowsPerThread; i++) {
-      const int r = tile.m_first + i * kRowsAtOnce + row;
-      const unsigned token = i * kRowsAtOnce < tile.m_rows ? args.row_token[tile.expert_first + r] : 0;
-      x_offset[i] = token > 0 || r == 0 ? token * kHidden + vector * 16 : kNoRow;
-    }
+    find_rows_of_x(x_offset, args, tile, row, vector);
     for (int k = 0; k < kNumKBlocks1; k++, pipe.advance()) {
       const int stage = pipe.stage;
       Barrier& full = smem.full[stage];
@@ -121,11 +110,7 @@ __device__ __forceinline__ void load_gemm1(
       if (thread < 2)  // kWScaleBlocks' scales in every stage, as each is released by itself
         cp_async_w_scales(smem.w_scale[stage] + Grouped::kWScaleBlocks * thread,
                           w_scale + k / Grouped::kWScaleBlocks * Grouped::kWScaleBlocks);
-      const uint8_t* x = args.x + k * kBlockK;
-      uint8_t* smem_a = smem.a[stage][0] + at;
-#pragma unroll
-      for (int i = 0; i < kRowsPerThread; i++)
-        if (x_offset[i] != kNoRow) cp_async_16(smem_a + i * kRowsAtOnce * kBlockK, x + x_offset[i]);
+      cp_async_rows_of_x(smem.a[stage][0] + at, args.x + k * kBlockK, x_offset);
       cp_async_mbar_arrive(full);
     }
   }
@@ -155,8 +140,13 @@ __global__ void __launch_bounds__(Grouped::kThreads, 1)
     if (!scheduler.has_next()) signal_h_ready(&args.counters->h_ready_except_last_wave);  // a cluster without a tile
     while (scheduler.get_next_tile(tile, rank)) {
       if (!scheduler.has_next()) signal_h_ready(&args.counters->h_ready_except_last_wave);
-      if (tile.normal) gemm1_normal<kHSplit>(smem, args, pipe, tile, warpgroup);
-      else gemm1_swap_ab<kHSplit>(smem, args, pipe, tile, warpgroup);
+      if (tile.normal) {
+        gemm1_normal<kHSplit>(smem, args, tile, warpgroup, [&](float(&sum)[kNormalSums]) {
+          gemm1_normal_mainloop(smem, pipe, sum, warpgroup);
+        });
+      } else {
+        gemm1_swap_ab<kHSplit>(smem, args, pipe, tile, warpgroup);
+      }
     }
     signal_h_ready(&args.counters->h_ready);
   }

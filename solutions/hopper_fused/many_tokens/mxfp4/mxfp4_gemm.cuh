@@ -1,4 +1,4 @@
-// mxfp4_gemm: what both grouped GEMMs with MXFP4 weights share: shared memory, and how weights' scales come into it.
+// mxfp4_gemm: what grouped GEMMs with MXFP4 weights share: shared memory, weights' scales and how they come into it.
 #pragma once
 #include <cstdint>
 
@@ -6,6 +6,7 @@
 #include "common/cuda/ptx/cp_async.cuh"
 #include "common/cuda/ptx/registers.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
+#include "hopper_fused/many_tokens/grouped_layer.cuh"
 #include "hopper_fused/many_tokens/mxfp4/mxfp4_values.cuh"
 #include "hopper_fused/sizes.cuh"
 
@@ -74,6 +75,27 @@ __device__ __forceinline__ void cp_async_weight_scales(uint8_t* smem, const uint
   if constexpr (Smem::kScaleBlocks == 4) cp_async_16(smem, scales + k * kGroupsPerKBlock);
   else cp_async_4(smem, scales + k * kGroupsPerKBlock);
 }
+
+// ---- scales of weights in memory ----
+
+// The E8M0 scales of weight row `row` of gemm1's tile, for the first half of its rows. Those of the row that is half of
+// a tile below are kSecondRowScales behind. Beyond I weights are zeros, and their scales any.
+constexpr int kW13RowScales = kHidden / kScaleGroup, kW2RowScales = kIntermediate / kScaleGroup;
+constexpr size_t kSecondRowScales = (size_t)Grouped::kW1BoxGroups * kAtomRows * kW13RowScales;
+__device__ __forceinline__ const uint8_t* w13_row_scales(const GroupedArgs& args, const WorkTile& tile, int row) {
+  const int n_block = Grouped::kNumNBlocks1 == kNumKBlocks2 ? tile.n_block : min(tile.n_block, kNumKBlocks2 - 1);
+  const int group = row / (2 * kAtomRows), half = row / kAtomRows % 2, in_group = row % kAtomRows;
+  const int w_row = (tile.expert * 2 + half) * kIntermediate + n_block * kBlockK + group * kAtomRows + in_group;
+  return reinterpret_cast<const uint8_t*>(args.w1_scale) + (size_t)w_row * kW13RowScales;
+}
+
+// Those of row `row` of W2, counted over all experts. Beyond H they are any.
+__device__ __forceinline__ const uint8_t* w2_row_scales(const GroupedArgs& args, int row) {
+  const int w_row = kPadsColumns ? min(row, kNumLocalExperts * kHidden - 1) : row;
+  return reinterpret_cast<const uint8_t*>(args.w2_scale) + (size_t)w_row * kW2RowScales;
+}
+
+// ---- tiles ----
 
 // Calls f with a tile's rows, rounded up to an N of wgmma, as a type.
 template <class F>

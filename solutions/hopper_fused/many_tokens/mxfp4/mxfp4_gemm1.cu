@@ -33,6 +33,7 @@
 #include "common/cuda/ptx/registers.cuh"
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/layer/weights.cuh"
+#include "hopper_fused/many_tokens/gather_x.cuh"
 #include "hopper_fused/many_tokens/gemm1_tile.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
@@ -44,24 +45,10 @@ namespace hopper_fused {
 
 using Mxfp4Gemm1Smem = Mxfp4GemmSmem<1, kNumKBlocks1>;
 
-constexpr int kVectorsPerRow = kBlockK / 16;                    // 16-byte vectors of a row's K block
-constexpr int kRowsAtOnce = kProducerThreads / kVectorsPerRow;  // rows that the producers copy at a time
-constexpr int kRowsPerThread = Grouped::kBlockM / kRowsAtOnce;
 constexpr int kWGroups = Grouped::kBlockN / (2 * kAtomRows);  // groups of 8 rows of each half of W13 in a tile
-constexpr unsigned kNoRow = 0xffffffff;              // an offset where nothing is read
-constexpr int kW13RowScales = kHidden / kScaleGroup;
 static_assert(2 * kProducerThreads == Grouped::kBlockN, "a thread has the scales of two weight rows of a tile");
 
 // ---- producer ----
-
-// The scales of the thread's first weight row of a tile; the second one is half of the tile's groups below. Beyond I
-// weights are zeros, and their scales any.
-__device__ __forceinline__ const uint8_t* w13_scales(const GroupedArgs& args, const WorkTile& tile, int thread) {
-  const int n_block = Grouped::kNumNBlocks1 == kNumKBlocks2 ? tile.n_block : min(tile.n_block, kNumKBlocks2 - 1);
-  const int group = thread / (2 * kAtomRows), half = thread / kAtomRows % 2, row = thread % kAtomRows;
-  const int w_row = (tile.expert * 2 + half) * kIntermediate + n_block * kBlockK + group * kAtomRows + row;
-  return reinterpret_cast<const uint8_t*>(args.w1_scale) + (size_t)w_row * kW13RowScales;
-}
 
 // For all producer threads; as load_gemm1.
 __device__ __forceinline__ void load_mxfp4_gemm1(
@@ -76,14 +63,9 @@ __device__ __forceinline__ void load_mxfp4_gemm1(
   WorkTile tile;
   for (StaticTileScheduler scheduler(args.queue1, queues, args.clusters); scheduler.get_next_tile(tile, rank);) {
     const float* x_scale = args.row_x_scale + (size_t)tile.expert_first * kNumKBlocks1 + tile.m_first;
-    const uint8_t* w_scale = w13_scales(args, tile, thread);
+    const uint8_t* w_scale = w13_row_scales(args, tile, thread);
     unsigned x_offset[kRowsPerThread];
-#pragma unroll
-    for (int i = 0; i < kRowsPerThread; i++) {
-      const int r = tile.m_first + i * kRowsAtOnce + row;
-      const unsigned token = i * kRowsAtOnce < tile.m_rows ? args.row_token[tile.expert_first + r] : 0;
-      x_offset[i] = token > 0 || r == 0 ? token * kHidden + vector * 16 : kNoRow;
-    }
+    find_rows_of_x(x_offset, args, tile, row, vector);
     for (int k = 0; k < kNumKBlocks1; pipe.advance(k), k++) {
       const int stage = pipe.stage;
       Barrier& full = smem.full[stage];
@@ -106,14 +88,9 @@ __device__ __forceinline__ void load_mxfp4_gemm1(
       if (k % Smem::kScaleBlocks == 0) {
         uint8_t* to = smem.w_scale[pipe.scales.stage] + thread * Smem::kScaleBytes;
         cp_async_weight_scales<Smem>(to, w_scale, k);
-        cp_async_weight_scales<Smem>(to + kProducerThreads * Smem::kScaleBytes,
-                                     w_scale + kWGroups / 2 * kAtomRows * kW13RowScales, k);
+        cp_async_weight_scales<Smem>(to + kProducerThreads * Smem::kScaleBytes, w_scale + kSecondRowScales, k);
       }
-      const uint8_t* x = args.x + k * kBlockK;
-      uint8_t* smem_a = smem.a[stage][0] + at;
-#pragma unroll
-      for (int i = 0; i < kRowsPerThread; i++)
-        if (x_offset[i] != kNoRow) cp_async_16(smem_a + i * kRowsAtOnce * kBlockK, x + x_offset[i]);
+      cp_async_rows_of_x(smem.a[stage][0] + at, args.x + k * kBlockK, x_offset);
       cp_async_mbar_arrive(full);
     }
   }

@@ -51,17 +51,14 @@ using Mxfp4Gemm2Smem = Mxfp4GemmSmem<kHSplit, kNumKBlocks2>;
 
 // ---- producer ----
 
-// For warp 8: copies the scales of K block k and those after it of the tile's weight rows. Beyond H they are any.
+// For warp 8: copies the scales of K block k and those after it of the tile's weight rows.
 template <class Smem>
 __device__ __forceinline__ void load_w2_scales(uint8_t* w_scale, const GroupedArgs& args, int weight_row, int k) {
-  constexpr int kRowScales = kIntermediate / kScaleGroup;
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int i = 0; i < Grouped::kBlockN / kWarp; i++) {
     const int row = i * kWarp + lane;
-    const int w_row = kPadsColumns ? min(weight_row + row, kNumLocalExperts * kHidden - 1) : weight_row + row;
-    cp_async_weight_scales<Smem>(w_scale + row * Smem::kScaleBytes,
-                                 reinterpret_cast<const uint8_t*>(args.w2_scale) + (size_t)w_row * kRowScales, k);
+    cp_async_weight_scales<Smem>(w_scale + row * Smem::kScaleBytes, w2_row_scales(args, weight_row + row), k);
   }
 }
 

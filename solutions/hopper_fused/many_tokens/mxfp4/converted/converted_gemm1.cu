@@ -22,7 +22,6 @@
 //
 //   named barrier             threads   who arrives and waits   what it protects, in order of use
 //   Gemm1 ...                           as in grouped_gemm1.cu
-//   ConvertersBarrier         128       warps 12 - 15           this CTA's half of w is written, before it is copied
 //
 // It cannot deadlock, for grouped_gemm1.cu's reasons: packed stages are filled and freed within a CTA, in order.
 #include <cuda.h>
@@ -39,25 +38,19 @@
 #include "common/cuda/ptx/registers.cuh"
 #include "common/cuda/ptx/tma.cuh"
 #include "common/cuda/layer/weights.cuh"
+#include "hopper_fused/many_tokens/gather_x.cuh"
 #include "hopper_fused/many_tokens/gemm1_tile.cuh"
-#include "hopper_fused_mxfp4/many_tokens/converted/gemm1_normal_tile.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
-#include "hopper_fused_mxfp4/many_tokens/converted/convert_weights.cuh"
-#include "hopper_fused_mxfp4/many_tokens/converted/converted_gemm.cuh"
-#include "hopper_fused_mxfp4/many_tokens/converted/unusual.cuh"
+#include "hopper_fused/many_tokens/mxfp4/converted/convert_weights.cuh"
+#include "hopper_fused/many_tokens/mxfp4/converted/converted_gemm.cuh"
+#include "hopper_fused/many_tokens/mxfp4/converted/unusual.cuh"
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
+#include "hopper_fused/regimes.cuh"
 
 namespace hopper_fused {
 
 template <int kHSplit>
 using ConvertedGemm1Smem = ConvertedSmem<1, kHSplit, kNumKBlocks1>;
-
-constexpr int kVectorsPerRow = kBlockK / 16;                    // 16-byte vectors of a row's K block
-constexpr int kRowsAtOnce = kProducerThreads / kVectorsPerRow;  // rows that the producers copy at a time
-constexpr int kRowsPerThread = Grouped::kBlockM / kRowsAtOnce;
-constexpr int kBoxGroups = Grouped::kBlockN / (2 * 2 * kAtomRows);  // groups of 8 rows of each half of W13 in half of a tile
-constexpr unsigned kNoRow = 0xffffffff;                    // an offset where nothing is read
-constexpr int kW13RowScales = kHidden / kScaleGroup;
 
 // ---- producer ----
 
@@ -72,14 +65,15 @@ __device__ __forceinline__ void load_packed(Smem& smem, typename Smem::PackedPip
                                             const WorkTile& tile, int k, int rank, uint64_t policy) {
   Barrier& full = smem.packed_full[packed.stage];
   uint8_t* to = smem.packed[packed.stage];
-  const int group = 2 * kBoxGroups * tile.n_block;
+  const int group = 2 * Grouped::kW1BoxGroups * tile.n_block;
   smem.packed_empty[packed.stage].wait(packed.phase ^ 1);
   fence_proxy_async_shared();  // what was here was read by generic loads
   full.arrive_and_expect(tile.multicast_w ? kPackedBoxBytes : kPackedTileBytes);
-  tma_load_5d(to, &map, full, k * kPackedRowBytes, 0, 0, group + (tile.multicast_w ? rank * kBoxGroups : 0), tile.expert,
-              policy);
+  tma_load_5d(to, &map, full, k * kPackedRowBytes, 0, 0, group + (tile.multicast_w ? rank * Grouped::kW1BoxGroups : 0),
+              tile.expert, policy);
   if (!tile.multicast_w)
-    tma_load_5d(to + kPackedBoxBytes, &map, full, k * kPackedRowBytes, 0, 0, group + kBoxGroups, tile.expert, policy);
+    tma_load_5d(to + kPackedBoxBytes, &map, full, k * kPackedRowBytes, 0, 0, group + Grouped::kW1BoxGroups, tile.expert,
+                policy);
   packed.advance();
 }
 
@@ -102,12 +96,7 @@ __device__ __forceinline__ void load_converted_gemm1(
   while (scheduler.get_next_tile(tile, rank)) {
     const float* x_scale = args.row_x_scale + (size_t)tile.expert_first * kNumKBlocks1 + tile.m_first;
     unsigned x_offset[kRowsPerThread];
-#pragma unroll
-    for (int i = 0; i < kRowsPerThread; i++) {
-      const int r = tile.m_first + i * kRowsAtOnce + row;
-      const unsigned token = i * kRowsAtOnce < tile.m_rows ? args.row_token[tile.expert_first + r] : 0;
-      x_offset[i] = token > 0 || r == 0 ? token * kHidden + vector * 16 : kNoRow;
-    }
+    find_rows_of_x(x_offset, args, tile, row, vector);
 #pragma unroll 1
     for (int k = 0; k < kNumKBlocks1; k++) {
       const int stage = pipe.stage;
@@ -119,11 +108,7 @@ __device__ __forceinline__ void load_converted_gemm1(
         bulk_load(smem.a_scale[stage], x_scale + (size_t)k * tile.expert_rows, tile.m_rows * 4, full, l2_evict_last());
       }
       __syncwarp();
-      const uint8_t* x = args.x + k * kBlockK;
-      uint8_t* smem_a = smem.a[stage][0] + at;
-#pragma unroll
-      for (int i = 0; i < kRowsPerThread; i++)
-        if (x_offset[i] != kNoRow) cp_async_16(smem_a + i * kRowsAtOnce * kBlockK, x + x_offset[i]);
+      cp_async_rows_of_x(smem.a[stage][0] + at, args.x + k * kBlockK, x_offset);
       cp_async_mbar_arrive(full);
       if (thread == 0) {
         const int ahead = k + Smem::kAhead;
@@ -139,25 +124,14 @@ __device__ __forceinline__ void load_converted_gemm1(
 
 // ---- converter ----
 
-// The scales of weight row `thread` of a tile; those of row 128 + thread are kSecondScales behind. Beyond I weights are
-// zeros, and their scales any.
-constexpr size_t kSecondScales = (size_t)kBoxGroups * kAtomRows * kW13RowScales;
-__device__ __forceinline__ const uint8_t* w13_row_scales(const GroupedArgs& args, const WorkTile& tile) {
-  const int n_block = Grouped::kNumNBlocks1 == kNumKBlocks2 ? tile.n_block : min(tile.n_block, kNumKBlocks2 - 1);
-  const int thread = threadIdx.x % kConverterThreads;
-  const int group = thread / (2 * kAtomRows), half = thread / kAtomRows % 2, row = thread % kAtomRows;
-  const int w_row = (tile.expert * 2 + half) * kIntermediate + n_block * kBlockK + group * kAtomRows + row;
-  return reinterpret_cast<const uint8_t*>(args.w1_scale) + (size_t)w_row * kW13RowScales;
-}
-
 template <class Smem>
 __device__ __forceinline__ void convert_gemm1(Smem& smem, const GroupedArgs& args, const TileQueues& queues, int rank) {
   WeightConverter<kNumKBlocks1, Smem> converter(smem, unusual_flag(args.counters), rank);
   StaticTileScheduler scheduler(args.queue1, queues, args.clusters);
   WorkTile tile;
   while (scheduler.get_next_tile(tile, rank)) {
-    const uint8_t* scales = w13_row_scales(args, tile);
-    converter.convert_tile(scales, scales + kSecondScales, tile.multicast_w);
+    const uint8_t* scales = w13_row_scales(args, tile, threadIdx.x % kConverterThreads);
+    converter.convert_tile(scales, scales + kSecondRowScales, tile.multicast_w);
   }
 }
 
@@ -172,7 +146,7 @@ __device__ __forceinline__ void converted_gemm1_normal(Smem& smem, const Grouped
     const float x0 = smem.a_scale[stage][row], x1 = smem.a_scale[stage][row + 8];
     return NormalScales{{{x0, x1}, {x0, x1}}};
   };
-  gemm1_normal_tile<kHSplit>(smem, args, tile, warpgroup, [&](float(&sum)[kNormalSums]) {
+  gemm1_normal<kHSplit>(smem, args, tile, warpgroup, [&](float(&sum)[kNormalSums]) {
     normal_mainloop<1, kNumKBlocks1, true>(smem, pipe, sum, warpgroup, read, [](int) { return 0; });
     scale_normal(sum, reference);
   });
@@ -255,9 +229,9 @@ static cudaError_t launch(const GroupedArgs& args, const CUtensorMap& w1, int h_
   return cudaErrorNotSupported;
 }
 
-cudaError_t prepare_converted_gemm1() { return prepare<kMxfp4Weights>(); }
+cudaError_t prepare_converted_gemm1() { return prepare<kConvertsWeights>(); }
 cudaError_t launch_converted_gemm1(const GroupedArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream) {
-  return launch<kMxfp4Weights>(args, w1, h_split, stream);
+  return launch<kConvertsWeights>(args, w1, h_split, stream);
 }
 
 }  // namespace hopper_fused

@@ -11,7 +11,7 @@
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
 #include "hopper_fused/many_tokens/mxfp4/mxfp4_gemm.cuh"
 #include "hopper_fused/many_tokens/mxfp4/mxfp4_values.cuh"
-#include "hopper_fused_mxfp4/many_tokens/converted/unusual.cuh"
+#include "hopper_fused/many_tokens/mxfp4/converted/unusual.cuh"
 #include "hopper_fused/many_tokens/normal_mainloop.cuh"
 #include "hopper_fused/sizes.cuh"
 

@@ -2,7 +2,12 @@
 // values as E4M3 in one window of exponents (mxfp4_values.cuh). A group with values that are not in its row's window, or
 // a scale that is NaN, makes the layer unusual. mxfp4_gemm1 and mxfp4_gemm2 are launched behind them, with counters of
 // their own, and queues that are empty unless the layer is unusual; else they compute all of h and y again.
+//
+// A layer that is not unusual has the bits that mxfp4_gemm1 and mxfp4_gemm2 would give it, as far as was measured. They
+// may differ where a row's window is another one: with groups of zeros whose exponent is above all others', which move it
+// here alone, and with groups far below the others, whose values are subnormal in one of two windows.
 #pragma once
+#include "common/cuda/layer/weights.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
 
 namespace hopper_fused {
@@ -12,11 +17,16 @@ constexpr int kUnusualPass = Grouped::kMaxColumnPasses - 1;
 static_assert(Grouped::kColumnPasses <= kUnusualPass, "no pass draws entries from it");
 __device__ __forceinline__ unsigned* unusual_flag(Counters* counters) { return &counters->next_entry[kUnusualPass]; }
 
+// The layer's counters, and behind them those of the kernels that compute an unusual layer.
+constexpr int kCounterSets = kMxfp4Weights ? 2 : 1;
+__host__ __device__ __forceinline__ Counters* counters_of_unusual(Counters* counters) { return counters + 1; }
+
 cudaError_t prepare_converted_gemm1();
 cudaError_t prepare_converted_gemm2();
 cudaError_t launch_converted_gemm1(const GroupedArgs& args, const CUtensorMap& w1, int h_split, cudaStream_t stream);
 cudaError_t launch_converted_gemm2(const GroupedArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream);
-// Behind converted_gemm2 of each column pass: writes the counters of those that follow. args: of converted_gemm2.
-cudaError_t launch_queue_unusual(const GroupedArgs& args, Counters* behind, cudaStream_t stream);
+// Behind converted_gemm2 of each column pass: writes counters_of_unusual for the kernels that follow. args: of
+// converted_gemm2.
+cudaError_t launch_queue_unusual(const GroupedArgs& args, cudaStream_t stream);
 
 }  // namespace hopper_fused

@@ -25,7 +25,6 @@
 //
 //   named barrier           threads   who arrives and waits   what it protects, in order of use
 //   Gemm2 ...                         as in grouped_gemm2.cu
-//   ConvertersBarrier       128       warps 12 - 15           this CTA's half of w is written, before it is copied
 //
 // tile_entry[i] is overwritten when both CTAs' consumers have released the K block that was kStages before the one that
 // is loaded next; the others are not behind them.
@@ -47,10 +46,11 @@
 #include "hopper_fused/many_tokens/gemm2_queue.cuh"
 #include "hopper_fused/many_tokens/gemm2_tile.cuh"
 #include "hopper_fused/many_tokens/grouped_gemm.cuh"
-#include "hopper_fused_mxfp4/many_tokens/converted/convert_weights.cuh"
-#include "hopper_fused_mxfp4/many_tokens/converted/converted_gemm.cuh"
-#include "hopper_fused_mxfp4/many_tokens/converted/unusual.cuh"
+#include "hopper_fused/many_tokens/mxfp4/converted/convert_weights.cuh"
+#include "hopper_fused/many_tokens/mxfp4/converted/converted_gemm.cuh"
+#include "hopper_fused/many_tokens/mxfp4/converted/unusual.cuh"
 #include "hopper_fused/many_tokens/tile_scheduler.cuh"
+#include "hopper_fused/regimes.cuh"
 
 namespace hopper_fused {
 
@@ -139,12 +139,6 @@ __device__ __forceinline__ void load_converted_gemm2(Smem& smem, const CUtensorM
 
 // ---- converter ----
 
-// The scales of a weight row. Beyond H they are any.
-__device__ __forceinline__ const uint8_t* w2_row_scales(const GroupedArgs& args, int row) {
-  const int w_row = kPadsColumns ? min(row, kNumLocalExperts * kHidden - 1) : row;
-  return reinterpret_cast<const uint8_t*>(args.w2_scale) + (size_t)w_row * (kIntermediate / kScaleGroup);
-}
-
 template <class Smem>
 __device__ __forceinline__ void convert_gemm2(Smem& smem, const GroupedArgs& args, int rank) {
   WeightConverter<kNumKBlocks2, Smem> converter(smem, unusual_flag(args.counters), rank);
@@ -152,7 +146,8 @@ __device__ __forceinline__ void convert_gemm2(Smem& smem, const GroupedArgs& arg
   const DynamicTileScheduler<Smem> scheduler{smem, args.queue2, entries, rank};
   WorkTile tile;
   for (int nth = 0; scheduler.get_tile(tile, nth); nth++) {
-    const int row = tile.expert * kHidden + args.first_column + tile.n_block * Grouped::kBlockN + threadIdx.x % kConverterThreads;
+    const int row = tile.expert * kHidden + args.first_column + tile.n_block * Grouped::kBlockN +
+                    threadIdx.x % kConverterThreads;
     converter.convert_tile(w2_row_scales(args, row), w2_row_scales(args, row + kHalfTile), tile.multicast_w);
   }
 }
@@ -303,9 +298,9 @@ static cudaError_t launch(const GroupedArgs& args, const CUtensorMap& w2, int h_
   return cudaErrorNotSupported;
 }
 
-cudaError_t prepare_converted_gemm2() { return prepare<kMxfp4Weights>(); }
+cudaError_t prepare_converted_gemm2() { return prepare<kConvertsWeights>(); }
 cudaError_t launch_converted_gemm2(const GroupedArgs& args, const CUtensorMap& w2, int h_split, cudaStream_t stream) {
-  return launch<kMxfp4Weights>(args, w2, h_split, stream);
+  return launch<kConvertsWeights>(args, w2, h_split, stream);
 }
 
 }  // namespace hopper_fused
