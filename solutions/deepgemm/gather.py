@@ -57,9 +57,9 @@ def route_token(
     slot = tl.arange(0, SLOTS)
     at = tl.program_id(0) * TOP_K + slot
     if ROUTED:
-        given = tl.load(logits_ptr + at, mask=slot < TOP_K, other=-1)
-        local = (given >= local_expert_offset) & (given < local_expert_offset + E_LOCAL)
-        expert = tl.where(local, given - local_expert_offset, -1)
+        expert_id = tl.load(logits_ptr + at, mask=slot < TOP_K, other=-1)
+        local = (expert_id >= local_expert_offset) & (expert_id < local_expert_offset + E_LOCAL)
+        expert = tl.where(local, expert_id - local_expert_offset, -1)
         tl.store(expert_ptr + at, expert, mask=slot < TOP_K)
         tl.store(weight_ptr + at, tl.load(bias_ptr + at, mask=slot < TOP_K), mask=slot < TOP_K)
         # A caller may name an expert twice for a token. Both slots share a row, as there is room
@@ -217,11 +217,11 @@ def gather_kernel(
         store_token(values, scales, out_ptr, out_scale_ptr, row_ptr, room)
 
 
-def gather(given, scratch, rows):
+def gather(args, scratch, rows):
     """Route all tokens and copy them into the first GEMM's operand.
 
     Args:
-        given: the call's arguments, as `check_arguments` returns them. In a routed layer topk_ids
+        args: the call's arguments, as `check_arguments` returns them. In a routed layer topk_ids
             and topk_weights are used, and nothing is routed.
         scratch: what `scratch_of` returned. Written are
             counts, the number of rows of each expert;
@@ -230,18 +230,18 @@ def gather(given, scratch, rows):
             views.x and views.x_scale, except in rows without a pair.
         rows: what `arrange` returned for T.
     """
-    x = given.hidden_states
-    x_scale = given.hidden_states_scale
+    x = args.hidden_states
+    x_scale = args.hidden_states_scale
     num_tokens = len(x)
     if interface.ROUTED:
-        routing = (given.topk_ids, given.topk_weights)
+        routing = (args.topk_ids, args.topk_weights)
     elif problem.RENORM:
-        routing = (given.routing_logits, given.routing_logits)  # no bias is read
+        routing = (args.routing_logits, args.routing_logits)  # no bias is read
     else:
-        routing = (given.routing_logits, given.routing_bias)
+        routing = (args.routing_logits, args.routing_bias)
 
     # As a float in any case, since Triton would compile another kernel for an int.
-    numbers = (given.local_expert_offset, float(given.routed_scaling_factor))
+    numbers = (args.local_expert_offset, float(args.routed_scaling_factor))
     grid = (num_tokens,)
     pdl = x.device.type != "cpu"
     options = dict(PDL=pdl, num_warps=1, launch_pdl=pdl)

@@ -27,7 +27,7 @@ launch_quickly(
 
 
 @recorded(DS_ROUTING)
-def run(given, scratch):
+def run(args, scratch):
     """Write `output` [T, H] bf16: DeepSeek-V3's FP8 layer, of one expert-parallel rank.
 
     Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never
@@ -37,39 +37,39 @@ def run(given, scratch):
         ValueError: an argument is not what the definition says.
         RuntimeError: DeepGEMM refuses a GEMM, or cannot compile its kernel.
     """
-    layer(given, scratch)
+    layer(args, scratch)
 
 
 @recorded(RENORM_ROUTING)
-def run_renorm(given, scratch):
+def run_renorm(args, scratch):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
-    layer(given, scratch)
+    layer(args, scratch)
 
 
 @recorded(ROUTED)
-def run_routed(given, scratch):
+def run_routed(args, scratch):
     """As `run`, for routed definitions.
 
     The caller passes experts and their weights; `gate` rows of gemm1_weights come first; the scales
     of tokens are [T, H / 128].
     """
-    layer(given, scratch)
+    layer(args, scratch)
 
 
-def layer(given, scratch):
+def layer(args, scratch):
     """Launch the layer on the current stream.
 
-    given: the call's arguments, as `check_arguments` returns them. scratch: what `scratch_of`
+    args: the call's arguments, as `check_arguments` returns them. scratch: what `scratch_of`
     returned for the call.
     """
-    rows = arrange(len(given.hidden_states))
+    rows = arrange(len(args.hidden_states))
     views = scratch.views
     layout = scratch.counts if rows.masked else scratch.ends
-    w1 = (given.gemm1_weights, given.gemm1_weights_scale)
-    w2 = (given.gemm2_weights, given.gemm2_weights_scale)
+    w1 = (args.gemm1_weights, args.gemm1_weights_scale)
+    w2 = (args.gemm2_weights, args.gemm2_weights_scale)
 
-    gather(given, scratch, rows)
+    gather(args, scratch, rows)
     grouped_gemm((views.x, views.x_scale), w1, views.g, layout, rows)
     swiglu_quant_rows(scratch, rows)
     grouped_gemm((views.h, views.h_scale), w2, views.y, layout, rows)
-    combine_reset(scratch, given.output)
+    combine_reset(scratch, args.output)

@@ -36,11 +36,11 @@ FUNCTIONS = ("replay", "begin", "end", "keep", "lend")
 
 
 def recorded(interface):
-    """Return a decorator: it turns f(given, scratch) into an entry point that takes an interface's
+    """Return a decorator: it turns f(args, scratch) into an entry point that takes an interface's
     arguments.
 
     f launches kernels on the current stream, all with programmatic dependent launch, and allocates
-    nothing. given: the arguments, as `check_arguments` returns them, with one token or more.
+    nothing. args: the arguments, as `check_arguments` returns them, with one token or more.
     scratch: as `scratch_of` returns it.
     """
 
@@ -57,22 +57,22 @@ def recorded(interface):
             if answer == DONE:
                 return
 
-            given = check_arguments(interface, arguments)
-            device = given.hidden_states.device
-            if len(given.hidden_states) == 0:
+            args = check_arguments(interface, arguments)
+            device = args.hidden_states.device
+            if len(args.hidden_states) == 0:
                 return
 
             if device.type != "cuda":  # Triton's interpreter, or no data at all
-                _execute(function, given, 0)
+                _execute(function, args, 0)
                 return
 
             with torch.cuda.device(device):
                 stream = torch._C._cuda_getCurrentRawStream(device.index)
-                scratch = _execute(function, given, stream)
+                scratch = _execute(function, args, stream)
                 if library and not torch.cuda.is_current_stream_capturing():
                     library.lend(device.index, stream, _extents(scratch, len(scratch.block)))
                     if answer == UNKNOWN:
-                        _record(function, given, scratch, arguments)
+                        _record(function, args, scratch, arguments)
 
         return call
 
@@ -92,12 +92,12 @@ def _replay(library, arguments):
         return ORDINARY
 
 
-def _execute(function, given, stream):
+def _execute(function, args, stream):
     """Launch the layer from Python, and return its scratch, which is dropped after a failure."""
-    device = given.hidden_states.device
+    device = args.hidden_states.device
     try:
-        scratch = scratch_of(device, stream, len(given.hidden_states))
-        function(given, scratch)
+        scratch = scratch_of(device, stream, len(args.hidden_states))
+        function(args, scratch)
         return scratch
     except BaseException:
         _forget(device, stream)
@@ -121,24 +121,24 @@ def _extents(scratch, num_bytes):
     return [*counts, *ends, scratch.block.data_ptr(), num_bytes]
 
 
-def _record(function, given, scratch, arguments):
+def _record(function, args, scratch, arguments):
     """Capture the launches of a call, and make C++ launch later calls of its kind.
 
     Nothing is executed. Return an empty string, or the reason why C++ cannot.
     """
     library = launches()
-    device = given.hidden_states.device
+    device = args.hidden_states.device
     try:
         stream = library.begin()
         try:
             with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
-                function(given, scratch)
+                function(args, scratch)
         finally:
             graph = library.end(stream)
     except RuntimeError as error:  # what a capture does not allow
         return str(error)
 
-    num_bytes = places(len(given.hidden_states))[1]
+    num_bytes = places(len(args.hidden_states))[1]
     extents = _extents(scratch, num_bytes)
     starts = [view.data_ptr() for view in scratch.views]
     return library.keep(graph, extents, starts, *arguments)

@@ -30,7 +30,7 @@ launch_quickly(route_kernel, dequantise_kernel)
 
 
 @checked(DS_ROUTING)
-def run(given):
+def run(args):
     """Write `output` [T, H] bf16: DeepSeek-V3's FP8 layer, of one expert-parallel rank.
 
     Arguments are DS_ROUTING's (common/host/arguments.py).
@@ -39,31 +39,31 @@ def run(given):
         ValueError: an argument is not what the definition says.
         RuntimeError: FlashInfer refuses the call.
     """
-    layer(given)
+    layer(args)
 
 
 @checked(RENORM_ROUTING)
-def run_renorm(given):
+def run_renorm(args):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
-    layer(given)
+    layer(args)
 
 
-def layer(given):
+def layer(args):
     """Route, dequantise, then call FlashInfer.
 
-    given: the call's arguments, as `check_arguments` returns them.
+    args: the call's arguments, as `check_arguments` returns them.
     """
-    x = given.hidden_states
+    x = args.hidden_states
     if len(x) == 0:
         return
 
-    num_experts = given.routing_logits.shape[1]
-    gemm1 = (given.gemm1_weights, given.gemm1_weights_scale)
-    gemm2 = (given.gemm2_weights, given.gemm2_weights_scale)
+    num_experts = args.routing_logits.shape[1]
+    gemm1 = (args.gemm1_weights, args.gemm1_weights_scale)
+    gemm2 = (args.gemm2_weights, args.gemm2_weights_scale)
     with torch.cuda.device_of(x):
-        expert, weight, _ = topk_of(given)
-        activations = dequantise(x, given.hidden_states_scale)
+        expert, weight, _ = topk_of(args)
+        activations = dequantise(x, args.hidden_states_scale)
         values = keywords(
-            _PARAMETERS, expert, weight, activations, num_experts, gemm1, gemm2, given.output
+            _PARAMETERS, expert, weight, activations, num_experts, gemm1, gemm2, args.output
         )
         cutlass_fused_moe(**values)

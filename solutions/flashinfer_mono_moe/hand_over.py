@@ -70,13 +70,13 @@ def hand_over_kernel(
     token = tl.arange(0, MOST_TOKENS)
     other = tl.arange(0, E)[None, :]
     there = token < num_tokens
-    own = tl.load(logits_ptr + token * E + expert, mask=there, other=0.0).to(tl.float32)
+    logit = tl.load(logits_ptr + token * E + expert, mask=there, other=0.0).to(tl.float32)
     logits = tl.load(logits_ptr + token[:, None] * E + other, mask=there[:, None], other=0.0).to(
         tl.float32
     )
-    own = tl.where(tl.abs(own) < float("inf"), own, LOWEST)[:, None]
+    logit = tl.where(tl.abs(logit) < float("inf"), logit, LOWEST)[:, None]
     logits = tl.where(tl.abs(logits) < float("inf"), logits, LOWEST)
-    ahead = (logits > own) | ((logits == own) & (other < expert))
+    ahead = (logits > logit) | ((logits == logit) & (other < expert))
     chosen = there & (tl.sum(ahead.to(tl.int32), 1) < TOP_K)
 
     # weights and scales

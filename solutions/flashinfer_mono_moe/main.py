@@ -32,7 +32,7 @@ launch_quickly(hand_over_kernel)
 
 
 @checked(RENORM_ROUTING)
-def run(given):
+def run(args):
     """Write `output` [T, H] bf16: the FP8 layer with renorm routing, all experts on one GPU.
 
     Arguments are RENORM_ROUTING's (common/host/arguments.py).
@@ -42,7 +42,7 @@ def run(given):
             tokens.
         RuntimeError: as `scratchpad`, or FlashInfer refuses the call.
     """
-    logits = given.routing_logits
+    logits = args.routing_logits
     num_tokens = len(logits)
     if num_tokens > MOST_TOKENS:
         want = f"at most {MOST_TOKENS}, as mono_moe takes"
@@ -53,10 +53,10 @@ def run(given):
     with torch.cuda.device_of(logits):
         x, w1, w1_scale = hand_over(
             logits,
-            given.hidden_states,
-            given.hidden_states_scale,
-            given.gemm1_weights,
-            given.gemm1_weights_scale,
+            args.hidden_states,
+            args.hidden_states_scale,
+            args.gemm1_weights,
+            args.gemm1_weights_scale,
             TOP_K,
         )
         fused_moe.mono_moe(
@@ -64,12 +64,12 @@ def run(given):
             logits,
             w1,
             w1_scale,
-            given.gemm2_weights,
-            given.gemm2_weights_scale,
+            args.gemm2_weights,
+            args.gemm2_weights_scale,
             top_k=TOP_K,
             scoring_func="softmax",
             renormalize=True,
-            out=given.output,
+            out=args.output,
             scratchpad=scratchpad(logits.device.index),
             interleave_up=False,
             skip_check=True,

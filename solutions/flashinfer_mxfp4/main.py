@@ -33,7 +33,7 @@ _tuned = False
 
 @as_int8
 @checked(ROUTED_MXFP4)
-def run_mxfp4(given):
+def run_mxfp4(args):
     """Write `output` [T, H] bf16: the layer with MXFP4 experts, of one expert-parallel rank.
 
     Arguments are ROUTED_MXFP4's (common/host/argument_table.py); the caller passes experts and
@@ -43,16 +43,16 @@ def run_mxfp4(given):
         ValueError: an argument is not what the definition says.
         RuntimeError: FlashInfer refuses the call.
     """
-    if len(given.hidden_states) == 0:
+    if len(args.hidden_states) == 0:
         return
-    with torch.cuda.device_of(given.hidden_states):
+    with torch.cuda.device_of(args.hidden_states):
         weights = (
-            given.gemm1_weights,
-            given.gemm1_weights_scale,
-            given.gemm2_weights,
-            given.gemm2_weights_scale,
+            args.gemm1_weights,
+            args.gemm1_weights_scale,
+            args.gemm2_weights,
+            args.gemm2_weights_scale,
         )
-        layer(given, prepare(weights))
+        layer(args, prepare(weights))
 
 
 @calling(_MODULE)
@@ -62,20 +62,20 @@ def prepare(weights):
 
 
 @calling(_MODULE)
-def layer(given, prepared):
-    """Write given.output [T, H] bf16.
+def layer(args, prepared):
+    """Write args.output [T, H] bf16.
 
-    given: the call's arguments, as `check_arguments` returns them. prepared: the weights, as
+    args: the call's arguments, as `check_arguments` returns them. prepared: the weights, as
     `prepare` returns them.
     """
     global _tuned
     num_local_experts = len(prepared.gemm1)
-    first_expert = int(given.local_expert_offset)
+    first_expert = int(args.local_expert_offset)
     experts, weights = local_routing(
-        given.topk_ids, given.topk_weights, first_expert, num_local_experts
+        args.topk_ids, args.topk_weights, first_expert, num_local_experts
     )
-    x = dequantise(given.hidden_states, given.hidden_states_scale)
-    values = keywords(experts, weights, x, prepared, FLAGS, given.output)
+    x = dequantise(args.hidden_states, args.hidden_states_scale)
+    values = keywords(experts, weights, x, prepared, FLAGS, args.output)
 
     if not _tuned:
         with autotune(True):

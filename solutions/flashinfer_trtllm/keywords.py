@@ -54,19 +54,19 @@ def check_signature(parameters):
         raise ImportError(f"FlashInfer's trtllm_fp8_block_scale_moe no longer takes {names}")
 
 
-def keywords(parameters, problem, given):
+def keywords(parameters, problem, args):
     """Return name -> value of the arguments of a call.
 
     Args:
         parameters: name -> inspect.Parameter of the installed function.
         problem: the module common/host/problem.py.
-        given: the layer's arguments, as `check_arguments` returns them.
+        args: the layer's arguments, as `check_arguments` returns them.
 
     Returns:
         name -> value; `output` only where the function takes it.
     """
-    num_tokens, num_experts = given.routing_logits.shape
-    values = {name: getattr(given, name) for name in _INPUTS}
+    num_tokens, num_experts = args.routing_logits.shape
+    values = {name: getattr(args, name) for name in _INPUTS}
     values |= {
         "num_experts": num_experts,
         "top_k": problem.TOP_K,
@@ -74,13 +74,13 @@ def keywords(parameters, problem, given):
         "topk_group": None if problem.RENORM else problem.KEPT_GROUPS,
         "intermediate_size": problem.INTERMEDIATE_SIZE,
         "local_num_experts": problem.NUM_LOCAL_EXPERTS,
-        "routed_scaling_factor": float(given.routed_scaling_factor),
+        "routed_scaling_factor": float(args.routed_scaling_factor),
         "routing_method_type": RENORMALIZE if problem.RENORM else DEEPSEEK_V3,
         "use_shuffled_weight": False,
         "weight_layout": K_MAJOR,
     }
     if "output" in parameters:  # from 0.7 on
-        values["output"] = given.output
+        values["output"] = args.output
 
     tile_parameter = parameters.get("tile_tokens_dim")
     # required before 0.5, None later

@@ -25,7 +25,7 @@ get_trtllm_moe_sm100_module()
 
 
 @checked(DS_ROUTING)
-def run(given):
+def run(args):
     """Write `output` [T, H] bf16: DeepSeek-V3's FP8 layer, of one expert-parallel rank.
 
     Arguments are DS_ROUTING's (common/host/arguments.py).
@@ -34,23 +34,23 @@ def run(given):
         ValueError: an argument is not what the definition says.
         RuntimeError: FlashInfer refuses the call, or cannot load its kernels.
     """
-    layer(given)
+    layer(args)
 
 
 @checked(RENORM_ROUTING)
-def run_renorm(given):
+def run_renorm(args):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
-    layer(given)
+    layer(args)
 
 
-def layer(given):
-    """Call FlashInfer. given: the layer's arguments, as `check_arguments` returns them."""
-    output = given.output
+def layer(args):
+    """Call FlashInfer. args: the layer's arguments, as `check_arguments` returns them."""
+    output = args.output
     if len(output) == 0:
         return
 
     with torch.cuda.device_of(output):
-        result = trtllm_fp8_block_scale_moe(**keywords(_PARAMETERS, problem, given))
+        result = trtllm_fp8_block_scale_moe(**keywords(_PARAMETERS, problem, args))
         if isinstance(result, (list, tuple)):  # announced for 0.8
             result = result[0]
         # in versions that have no parameter `output`, or ignore it

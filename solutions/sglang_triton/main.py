@@ -30,7 +30,7 @@ MOST_Y_BYTES = 1_200_000_000  # of the second GEMM's result; a larger one is mad
 
 @replayed_or_captured
 @checked(DS_ROUTING)
-def run(given):
+def run(args):
     """Write `output` [T, H] bf16: DeepSeek-V3's FP8 layer, of one expert-parallel rank.
 
     Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never
@@ -39,33 +39,33 @@ def run(given):
     Raises:
         ValueError: an argument is not what the definition says.
     """
-    layer(given)
+    layer(args)
 
 
 @replayed_or_captured
 @checked(RENORM_ROUTING)
-def run_renorm(given):
+def run_renorm(args):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
-    layer(given)
+    layer(args)
 
 
-def layer(given):
-    """Launch the layer. given: the call's arguments, as `check_arguments` returns them."""
-    x = given.hidden_states
-    x_scale = given.hidden_states_scale
-    w1 = given.gemm1_weights
-    w1_scale = given.gemm1_weights_scale
+def layer(args):
+    """Launch the layer. args: the call's arguments, as `check_arguments` returns them."""
+    x = args.hidden_states
+    x_scale = args.hidden_states_scale
+    w1 = args.gemm1_weights
+    w1_scale = args.gemm1_weights_scale
     num_tokens = len(x)
     if num_tokens == 0:
         return
 
-    num_experts = given.routing_logits.shape[1]
-    num_local_experts, _, inter = given.gemm2_weights.shape
+    num_experts = args.routing_logits.shape[1]
+    num_local_experts, _, inter = args.gemm2_weights.shape
     pairs = num_tokens * TOP_K
     first_config, second_config, by_tma = choose_configs(pairs / num_experts, inter)
     block_m = first_config["BLOCK_SIZE_M"]
     with torch.cuda.device_of(x):
-        weight, permutation = order_rows(given, block_m)
+        weight, permutation = order_rows(args, block_m)
         most = permutation.tile_expert.shape[0]
         # expected rows on this rank for each (token, expert) pair that the router chooses
         share = (num_local_experts - NUM_SHARED_EXPERTS) / num_experts
@@ -76,20 +76,20 @@ def layer(given):
         g = grouped_gemm(x, x_scale, (1, num_tokens), w1, w1_scale, permutation, **form)
         h, h_scale = swiglu_quant_rows(g, permutation)
         del g  # its memory serves y
-        second_gemm(given, h, h_scale, weight, permutation, second_config, tiles)
+        second_gemm(args, h, h_scale, weight, permutation, second_config, tiles)
 
 
-def order_rows(given, block_m):
+def order_rows(args, block_m):
     """Route, and return weights [T, TOP_K] float32 and the `Permutation` for tiles of block_m."""
-    num_local_experts = len(given.gemm1_weights)
+    num_local_experts = len(args.gemm1_weights)
     routing = (
-        given.routing_logits,
-        given.routing_bias,
-        given.local_expert_offset,
-        given.routed_scaling_factor,
+        args.routing_logits,
+        args.routing_bias,
+        args.local_expert_offset,
+        args.routed_scaling_factor,
         num_local_experts,
     )
-    num_tokens = len(given.routing_logits)
+    num_tokens = len(args.routing_logits)
     if num_tokens == 1:
         return route_one(*routing, block_m)
 
@@ -97,14 +97,14 @@ def order_rows(given, block_m):
     return weight, permute(expert, num_local_experts, block_m, padding=expert.numel())
 
 
-def second_gemm(given, h, h_scale, weight, permutation, config, tiles):
-    """Run the second GEMM and combine, for a slice of columns at a time; write given.output.
+def second_gemm(args, h, h_scale, weight, permutation, config, tiles):
+    """Run the second GEMM and combine, for a slice of columns at a time; write args.output.
 
     h: [rows, I] float8_e4m3fn, with h_scale [rows, I / 128]. weight: [T, TOP_K] float32. config,
     tiles: as `grouped_gemm` takes them.
     """
-    w2 = given.gemm2_weights
-    w2_scale = given.gemm2_weights_scale
+    w2 = args.gemm2_weights
+    w2_scale = args.gemm2_weights_scale
     hidden = w2.shape[1]
     form = dict(config=config, tiles=tiles, x_in_order=True, weights_by_tma=True)
     width = hidden // column_slices(len(h), hidden, MOST_Y_BYTES)
@@ -112,5 +112,5 @@ def second_gemm(given, h, h_scale, weight, permutation, config, tiles):
         w2_slice = w2[:, first : first + width]
         scale_slice = w2_scale[:, first // 128 : (first + width) // 128]
         y = grouped_gemm(h, h_scale, h_scale.stride(), w2_slice, scale_slice, permutation, **form)
-        combine(y, permutation.row_of_pair, weight, given.output, first, branch=True, pdl=True)
+        combine(y, permutation.row_of_pair, weight, args.output, first, branch=True, pdl=True)
         del y  # so that its memory serves the next slice

@@ -83,39 +83,39 @@ def swiglu(g):
     return s * (up + SWIGLU_UP_OFFSET)
 
 
-def experts(weight, given):
-    """Write the weighed sum of the local experts' results into given.output.
+def experts(weight, args):
+    """Write the weighed sum of the local experts' results into args.output.
 
-    weight: [T, E_local] fp32, zero where a token did not choose an expert. given: the call's
+    weight: [T, E_local] fp32, zero where a token did not choose an expert. args: the call's
     arguments, as `check_arguments` returns them. Every token goes through every local expert, which
     is correct but not fast.
     """
-    x = dequantise(given.hidden_states, given.hidden_states_scale.t(), 1)
+    x = dequantise(args.hidden_states, args.hidden_states_scale.t(), 1)
     y = torch.zeros_like(x)
     for expert in range(weight.shape[1]):
-        g = gemm(x, given.gemm1_weights[expert], given.gemm1_weights_scale[expert])
+        g = gemm(x, args.gemm1_weights[expert], args.gemm1_weights_scale[expert])
         h = swiglu(g)
-        result = gemm(h, given.gemm2_weights[expert], given.gemm2_weights_scale[expert])
+        result = gemm(h, args.gemm2_weights[expert], args.gemm2_weights_scale[expert])
 
         factor = weight[:, expert, None]
         # 0 x NaN is NaN: tokens that did not choose the expert must not see it
         y += torch.where(factor > 0, factor * result, 0)
-    given.output.copy_(y)
+    args.output.copy_(y)
 
 
 @checked(DS_ROUTING)
-def run(given):
+def run(args):
     """Write the layer's result into output [T, H] bf16.
 
     Raises ValueError for arguments that do not fit DS_ROUTING.
     """
-    weight = route(given.routing_logits, given.routing_bias, given.routed_scaling_factor)
-    first = given.local_expert_offset
-    local = slice(first, first + len(given.gemm1_weights))
-    experts(weight[:, local], given)
+    weight = route(args.routing_logits, args.routing_bias, args.routed_scaling_factor)
+    first = args.local_expert_offset
+    local = slice(first, first + len(args.gemm1_weights))
+    experts(weight[:, local], args)
 
 
 @checked(RENORM_ROUTING)
-def run_renorm(given):
+def run_renorm(args):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
-    experts(route_renorm(given.routing_logits), given)
+    experts(route_renorm(args.routing_logits), args)

@@ -22,7 +22,7 @@ launch_quickly(quantise_tokens_kernel)
 
 @replayed
 @checked(DS_ROUTING)
-def run(given):
+def run(args):
     """Write `output` [T, H] bf16: DeepSeek-V3's FP8 layer, of one expert-parallel rank.
 
     Arguments are DS_ROUTING's (common/host/arguments.py). Launches on the current stream and never
@@ -31,61 +31,61 @@ def run(given):
     Raises:
         ValueError: an argument is not what the definition says, or the architecture has no TMA.
     """
-    layer(given)
+    layer(args)
 
 
 @replayed
 @checked(RENORM_ROUTING)
-def run_renorm(given):
+def run_renorm(args):
     """As `run`, for definitions with renorm routing: bf16 logits, no bias, every expert local."""
-    layer(given)
+    layer(args)
 
 
 @replayed
 @checked(ROUTED)
-def run_routed(given):
+def run_routed(args):
     """As `run`, for routed definitions.
 
     The caller passes experts and their weights; `gate` rows of gemm1_weights come first; the scales
     of tokens are [T, H / 128].
     """
-    layer(given)
+    layer(args)
 
 
 @replayed
 @checked(ROUTED_BF16)
-def run_routed_bf16(given):
+def run_routed_bf16(args):
     """As `run_routed`, for hidden_states [T, H] bf16, which a kernel quantises first."""
-    layer(given)
+    layer(args)
 
 
 @as_int8
 @checked(ROUTED_MXFP4)
-def run_mxfp4(given):
+def run_mxfp4(args):
     """As `run_routed`, for MXFP4 experts: bytes of two E2M1, and an E8M0 scale for each 32 of K."""
-    x = given.hidden_states
+    x = args.hidden_states
     if len(x) == 0:
         return
     _, _, multiprocessors = gpu_of(x.device)
     choice = choose_mxfp4(multiprocessors, len(x) * TOP_K / NUM_EXPERTS)
     with torch.cuda.device_of(x):
-        launch_layer_mxfp4(given, choice)
+        launch_layer_mxfp4(args, choice)
 
 
-def layer(given):
+def layer(args):
     """Launch the layer, after quantising the tokens if they are bf16.
 
-    given: the call's arguments, as `check_arguments` returns them.
+    args: the call's arguments, as `check_arguments` returns them.
     """
-    x = given.hidden_states
-    x_scale = given.hidden_states_scale
+    x = args.hidden_states
+    x_scale = args.hidden_states_scale
     num_tokens = len(x)
     if num_tokens == 0:
         return
 
-    geometry = tuple(given.gemm2_weights.shape)  # E_local, H, I
+    geometry = tuple(args.gemm2_weights.shape)  # E_local, H, I
     choice = choose(*gpu_of(x.device), geometry, TOP_K / NUM_EXPERTS, num_tokens)
     with torch.cuda.device_of(x):
         if x_scale is None:
             x, x_scale = quantise_tokens(x)
-        launch_layer(given, x, x_scale, choice)
+        launch_layer(args, x, x_scale, choice)

@@ -48,23 +48,23 @@ def gemm2_columns(h, h_scale, w, w_scale, permutation, first_column, y, choice):
     gemm2(h, h_scale, w, w_scale, permutation, first_column, y, choice.gemm2, choice.tma)
 
 
-def launch_layer(given, x, x_scale, choice, first_gemm=gemm1_swiglu, second_gemm=gemm2_columns):
-    """Launch the stages on the current stream, which write given.output [T, H] bfloat16.
+def launch_layer(args, x, x_scale, choice, first_gemm=gemm1_swiglu, second_gemm=gemm2_columns):
+    """Launch the stages on the current stream, which write args.output [T, H] bfloat16.
 
     Args:
-        given: the call's arguments, as `check_arguments` returns them; T is at least 1.
+        args: the call's arguments, as `check_arguments` returns them; T is at least 1.
         x: [T, H] float8_e4m3fn, the caller's tokens, or those quantised from bf16.
         x_scale: their scales, in the order that the interface has.
         choice: tiles of the two GEMMs in `gemm1` and `gemm2`, and what else they take.
         first_gemm, second_gemm: functions with the parameters of `gemm1_swiglu` and
             `gemm2_columns`, which get choice.
     """
-    w1 = given.gemm1_weights
-    w1_scale = given.gemm1_weights_scale
-    w2 = given.gemm2_weights
-    w2_scale = given.gemm2_weights_scale
+    w1 = args.gemm1_weights
+    w1_scale = args.gemm1_weights_scale
+    w2 = args.gemm2_weights
+    w2_scale = args.gemm2_weights_scale
 
-    expert, weight, first_expert = topk_of(given)
+    expert, weight, first_expert = topk_of(args)
     permutation = permute(expert, len(w1), choice.gemm1.block_m, first_expert=first_expert)
     h, h_scale = first_gemm(x, x_scale, w1, w1_scale, permutation, choice)
 
@@ -74,4 +74,4 @@ def launch_layer(given, x, x_scale, choice, first_gemm=gemm1_swiglu, second_gemm
     y = torch.empty(rows, width, dtype=torch.bfloat16, device=x.device)
     for first_column in range(0, hidden, width):
         second_gemm(h, h_scale, w2, w2_scale, permutation, first_column, y, choice)
-        combine(y, permutation.row_of_pair, weight, given.output, first_column)
+        combine(y, permutation.row_of_pair, weight, args.output, first_column)

@@ -28,34 +28,34 @@ launch_quickly(
 )
 
 
-def _layer(given):
-    """Launch the layer. given: the call's arguments, as `check_arguments` returns them."""
-    x = given.hidden_states
+def _layer(args):
+    """Launch the layer. args: the call's arguments, as `check_arguments` returns them."""
+    x = args.hidden_states
     num_tokens, hidden = x.shape
-    inter = given.gemm2_weights.shape[2]
-    geometry = (len(given.gemm1_weights), hidden, inter)
+    inter = args.gemm2_weights.shape[2]
+    geometry = (len(args.gemm1_weights), hidden, inter)
     choice = choose_many(*gpu_of(x.device), geometry, TOP_K / NUM_EXPERTS, num_tokens)
 
     gemms = ()  # the FP8 GEMMs, which are launch_layer's defaults
     if isinstance(choice, Fp16Choice):
         gemms = (gemm1_swiglu_fp16, gemm2_fp16)
     with torch.cuda.device_of(x):
-        launch_layer(given, x, given.hidden_states_scale, choice, *gemms)
+        launch_layer(args, x, args.hidden_states_scale, choice, *gemms)
 
 
-def _layer_mxfp4(given):
+def _layer_mxfp4(args):
     """As `_layer`, with MXFP4 experts."""
-    x = given.hidden_states
+    x = args.hidden_states
     architecture, _, multiprocessors = gpu_of(x.device)
     rows_per_expert = len(x) * TOP_K / NUM_EXPERTS
     choice = choose_many_mxfp4(architecture, multiprocessors, rows_per_expert)
 
     with torch.cuda.device_of(x):
         if isinstance(choice, Fp16Choice):
-            x_scale = given.hidden_states_scale
-            launch_layer(given, x, x_scale, choice, gemm1_swiglu_mxfp4, gemm2_mxfp4_bf16)
+            x_scale = args.hidden_states_scale
+            launch_layer(args, x, x_scale, choice, gemm1_swiglu_mxfp4, gemm2_mxfp4_bf16)
         else:
-            launch_layer_mxfp4(given, choice)
+            launch_layer_mxfp4(args, choice)
 
 
 # Each takes its interface's arguments, launches the layer, and raises as `check_arguments` does.

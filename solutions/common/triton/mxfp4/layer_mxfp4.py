@@ -33,15 +33,15 @@ def gemm2_columns(h, h_scale, w, w_scale, permutation, first_column, y, choice):
     gemm2_mxfp4(h, h_scale, w, w_scale, permutation, first_column, y, choice.gemm2)
 
 
-def launch_layer_mxfp4(given, choice):
-    """Launch the stages on the current stream, which write given.output [T, H] bfloat16.
+def launch_layer_mxfp4(args, choice):
+    """Launch the stages on the current stream, which write args.output [T, H] bfloat16.
 
-    given: the call's arguments, as `check_arguments` returns them; T is at least 1.
+    args: the call's arguments, as `check_arguments` returns them; T is at least 1.
     """
     launch_layer(
-        given,
-        given.hidden_states,
-        given.hidden_states_scale,
+        args,
+        args.hidden_states,
+        args.hidden_states_scale,
         choice,
         first_gemm=gemm1_swiglu,
         second_gemm=gemm2_columns,

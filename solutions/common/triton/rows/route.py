@@ -155,25 +155,25 @@ def route(
     return expert, weight
 
 
-def topk_of(given):
+def topk_of(args):
     """Return each token's experts and weights: the caller's, in a routed layer, else `route`'s.
 
     Args:
-        given: the call's arguments, as `check_arguments` returns them.
+        args: the call's arguments, as `check_arguments` returns them.
 
     Returns:
         expert, weight [T, TOP_K]; first_expert: the number that the first local expert has in
             `expert`.
     """
-    if given.topk_ids is not None:
-        return given.topk_ids, given.topk_weights, given.local_expert_offset
+    if args.topk_ids is not None:
+        return args.topk_ids, args.topk_weights, args.local_expert_offset
 
     expert, weight = route(
-        given.routing_logits,
-        given.routing_bias,
-        given.local_expert_offset,
-        given.routed_scaling_factor,
-        len(given.gemm1_weights),
+        args.routing_logits,
+        args.routing_bias,
+        args.local_expert_offset,
+        args.routed_scaling_factor,
+        len(args.gemm1_weights),
     )
     return expert, weight, 0
 
