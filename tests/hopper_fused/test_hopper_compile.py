@@ -40,9 +40,9 @@ HOST_SOURCES = ["launch_layer.cu", "few_tokens/all_reduce/open_peers.cu"]
 MULTIPLYING = {ONE_LAUNCH, *FP8_GEMMS, *MXFP4_GEMMS, *CONVERTED_GEMMS}
 # They begin before the caller's last kernel has ended.
 OVERLAPPING = {ONE_LAUNCH, ROUTE, ORDER}
-# The scales of h of a thread's two rows are two loads, LDS R0 and LDS R2 behind it. On the way round
-# the loop the code waits for the second alone, before both are used, as loads of a warp from shared
-# memory end in order. The finder takes each load by itself, and names the first.
+# The scales of h of a thread's two rows are two loads, LDS R0 and LDS R2 behind it. In the loop the
+# code waits for the second alone before both are used, as loads of a warp from shared memory end in
+# order. The finder takes each load by itself, and names the first.
 WAITS_FOR_LATER_LOAD = ("deepseek-v4-pro-ep8-mxfp4", f"{CONVERTED}/converted_gemm2.cu")
 QUICK = ("full", ROUTE)  # seconds; the others are in the slow set
 
@@ -106,7 +106,7 @@ def parameters():
         marks = [] if case == QUICK else [pytest.mark.slow]
         if case == WAITS_FOR_LATER_LOAD:
             marks.append(
-                pytest.mark.xfail(raises=AssertionError, reason="the finder knows no order")
+                pytest.mark.xfail(raises=AssertionError, reason="knows no order")
             )
         listed.append(pytest.param(*case, marks=marks))
     return listed
